@@ -17,6 +17,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from src import ml
@@ -63,22 +64,22 @@ def _svg(height: float, draw: Callable[..., None], rows: int = 1, columns: int =
         draw(*np.atleast_1d(figure.subplots(rows, columns)))
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    text = written.getvalue()
     style = f"<style>\n@media (prefers-color-scheme: dark) {{\n{_DARK}\n}}\n</style>\n"
-    return "\n".join(
-        line.rstrip() for line in text.replace("<defs>", style + "<defs>", 1).split("\n")
-    )
+    text = written.getvalue().replace("<defs>", f"{style}<defs>", 1)
+    return "\n".join(map(str.rstrip, text.split("\n")))
 
 
-def _label(axes: Axes, title: str, x: str, y: str, columns: int = 1) -> None:
+def _label(axes: Axes, title: str, x: str, y: str, columns: int = 1, **more: Any) -> None:
     """Set the texts of a plot, and write a key of its lines."""
-    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.set(title=title, xlabel=x, ylabel=y, **more)
     axes.legend(ncols=columns)
 
 
-def _powers_of_ten(places: Callable[..., object], most: int) -> None:
+def _powers_of_ten(axis: Axis, most: int) -> None:
+    """Mark the powers of ten of an axis, and nothing between the marks of either axis."""
     names = ["1", "10", "100", "1 000", "10 000", "100 000", "1 M", "10 M"][: most + 1]
-    places([10.0**n for n in range(most + 1)], names)
+    axis.set_ticks([10.0**n for n in range(most + 1)], labels=names)
+    axis.axes.minorticks_off()
 
 
 def temperature(axes: Axes) -> None:
@@ -92,9 +93,9 @@ def temperature(axes: Axes) -> None:
         weights = np.exp((logits - logits[0]) / value)
         shares = 100 * (weights / weights.sum())[:16]
         axes.plot(range(1, 17), shares, "o-", color=colour, label=f"temperature {value:g}")
-    axes.set(xticks=range(1, 17), ylim=(0, None))
     title = "The most probable first tokens of a text"
-    _label(axes, title, "rank of the token", "probability in %")
+    x, y = "rank of the token", "probability in %"
+    _label(axes, title, x, y, xticks=range(1, 17), ylim=(0, None))
 
 
 def levels(*rows: Axes) -> None:
@@ -108,8 +109,7 @@ def levels(*rows: Axes) -> None:
     for axes, title, places, colour in zip(rows, titles, marks, (ORANGE, BLUE), strict=True):
         axes.hist(shares, 80, range=(-1, 1), histtype="step", color=GREY, label="weights")
         axes.vlines(places, 0, axes.get_ylim()[1] / 4, color=colour, label="levels")
-        axes.set_yticks([])
-        _label(axes, title, "weight / largest of its block", "frequency")
+        _label(axes, title, "weight / largest of its block", "frequency", yticks=[])
 
 
 def nf4() -> Floats:
@@ -169,11 +169,9 @@ def wavelengths(axes: Axes) -> None:
         axes.semilogy(2 * math.pi / steps, color=colour, label=label)
     for edge, label in ((_ORIGINAL, "8192 and 2048"), (_ORIGINAL / 4, "")):
         axes.axhline(edge, linestyle="--", color=GREY, label=label)
-    axes.set_xticks([*range(0, 64, 8), 63])
-    _powers_of_ten(axes.set_yticks, 7)
-    axes.minorticks_off()
-    title = "Positions that a full turn of each pair takes"
-    _label(axes, title, "pair of the head", "positions, logarithmic")
+    _powers_of_ten(axes.yaxis, 7)
+    title, ticks = "Positions that a full turn of each pair takes", [*range(0, 64, 8), 63]
+    _label(axes, title, "pair of the head", "positions, logarithmic", xticks=ticks)
 
 
 def distances(axes: Axes) -> None:
@@ -182,8 +180,7 @@ def distances(axes: Axes) -> None:
     for base, colour in ((_BASE_3, BLUE), (_BASE_2, ORANGE)):
         scores = np.cos(np.outer(places, _steps(base))).mean(axis=1)
         axes.semilogx(places, scores, color=colour, label=f"base {base:.0f}")
-    _powers_of_ten(axes.set_xticks, 5)
-    axes.minorticks_off()
+    _powers_of_ten(axes.xaxis, 5)
     title = "The score of two equal vectors falls, on the whole, with their distance"
     x, y = "distance in positions, logarithmic", "score relative to distance 0"
     _label(axes, title, x, y)
@@ -196,9 +193,8 @@ def scaling(axes: Axes) -> None:
         axes.loglog(2 * math.pi / _steps(), slower, "o-", color=colour, label=f"factor {factor:g}")
     for edge in (_ORIGINAL / 4, _ORIGINAL):
         axes.axvline(edge, linestyle="--", color=GREY)
-    _powers_of_ten(axes.set_xticks, 7)
     axes.set_yticks([2**n for n in range(6)], [str(2**n) for n in range(6)])
-    axes.minorticks_off()
+    _powers_of_ten(axes.xaxis, 7)
     title = "How much slower each pair rotates in Llama 3.1 and 3.2"
     x = "positions for a full turn before scaling; dashed lines at 2048 and 8192"
     _label(axes, title, x, "times slower, logarithmic")

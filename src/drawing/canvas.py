@@ -70,11 +70,6 @@ class Box:
         """Its middle."""
         return self.x + self.width / 2, self.y + self.height / 2
 
-    @property
-    def bottom_middle(self) -> Point:
-        """The middle of its lower edge."""
-        return self.x + self.width / 2, self.bottom
-
 
 class Canvas:
     """What is drawn, in order; `svg` returns the page, as high as what is on it."""

@@ -28,16 +28,14 @@ def draw_loop(canvas: Canvas, run: TracedRun, _stage: Stage, y: float) -> Drawn:
     longest = max(event.details["S"] for event, _ in shown)
     before: Box | None = None
     for event, token in shown:
-        said = f"step {event.step}", f"T = {event.details['T']}, S = {event.details['S']}"
-        canvas.text((MARGIN, y + 18), said[0], bold=True)
-        canvas.text((MARGIN, y + 38), said[1], size=SMALL, ink="soft")
+        canvas.text((MARGIN, y + 18), f"step {event.step}", bold=True)
+        said = f"T = {event.details['T']}, S = {event.details['S']}"
+        canvas.text((MARGIN, y + 38), said, size=SMALL, ink="soft")
         new = _draw_bar(canvas, event, _BAR / longest, y)
         if before is not None:
             across = before.bottom + 11
-            canvas.arrow(
-                [before.bottom_middle, (before.middle[0], across), (new.middle[0], across),
-                 (new.middle[0], y)], "residual",
-            )  # fmt: skip
+            x, to = before.middle[0], new.middle[0]
+            canvas.arrow([(x, before.bottom), (x, across), (to, across), (to, y)], "residual")
         before = None if token is None else _draw_chosen(canvas, run, token, new)
         y += _HEIGHT + 30
     note = (
@@ -65,12 +63,12 @@ def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
 
 def _draw_chosen(canvas: Canvas, run: TracedRun, token: int, new: Box) -> Box:
     """Draw the token that was drawn after a pass."""
-    out = Box(_BARS + _BAR + 40, new.y, WIDTH - MARGIN - _BARS - _BAR - 40, _HEIGHT)
-    canvas.rect(out, "stage")
+    left = _BARS + _BAR + 40
+    out = canvas.rect(Box(left, new.y, WIDTH - MARGIN - left, _HEIGHT), "stage")
     canvas.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
-    at = (out.middle[0], out.y + 20)
-    canvas.text(at, run.piece(token), anchor="middle", room=out.width - 14)
-    canvas.text((out.middle[0], out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
+    x = out.middle[0]
+    canvas.text((x, out.y + 20), run.piece(token), anchor="middle", room=out.width - 14)
+    canvas.text((x, out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
     return out
 
 

@@ -191,6 +191,6 @@ def draw_residual(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Dra
     canvas.rect(plus, "op", radius=20)
     canvas.text((middle, plus.middle[1] + 7), "+", size=LARGE + 4, anchor="middle", bold=True)
     out = Box(middle - half / 2, plus.bottom + _ARROW, half, tensor_height(run))
-    canvas.arrow([plus.bottom_middle, (middle, out.y)], "residual")
+    canvas.arrow([(middle, plus.bottom), (middle, out.y)], "residual")
     draw_tensor(canvas, run, event.outputs[0], out)
     return out.bottom + 16, "TD", note_on(stage.number, event.op)

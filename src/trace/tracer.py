@@ -13,7 +13,7 @@ import numpy as np
 
 from .code import calling_line
 from .events import HOLDS, STAGES, fits, read_letters
-from .records import LAYER, MARK, Event, Letters, TensorInfo, json_value
+from .records import LAYER, MARK, Details, Event, Letters, TensorInfo, json_value
 
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
@@ -28,6 +28,8 @@ _SYMBOLS = ("So", "Sk", "Mn", "Me", "Cf")
 _BYTE = re.compile(r"\\x[0-9a-f]{2}")
 
 Wants = Callable[[int, int | None, int | None], bool]  # of a stage, a layer and a step
+Infos = tuple[TensorInfo, ...]
+Work = tuple[float | None, int, int]  # seconds, bytes and operations
 
 
 class TensorLike(Protocol):
@@ -90,7 +92,7 @@ class Tracer:
     ) -> None:
         """Enter a stage; the arguments are those of `trace.mark`."""
         start = self._now()
-        if stage == 5 or stage == 19:
+        if stage in (5, 19):
             self._end_layer()
         elif stage == 2:
             self._step = None
@@ -165,9 +167,8 @@ class Tracer:
         if self.wants(5, self._layer, self._step):
             self._stage = 5
             start, code = self._layer_begins
-            self._event(
-                LAYER, (), (self._read(self._last, "x"),), start, self._layer_work, {}, code
-            )
+            made = (self._read(self._last, "x"),)
+            self._event(LAYER, (), made, start, self._layer_work, {}, code)
 
     def _known(
         self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
@@ -197,17 +198,17 @@ class Tracer:
     def _event(
         self,
         op: str,
-        inputs: tuple[TensorInfo, ...],
-        outputs: tuple[TensorInfo, ...],
+        read: Infos,
+        made: Infos,
         start: float,
-        work: tuple[float | None, int, int],
-        details: Mapping[str, Any],
+        work: Work,
+        details: Details,
         code: str,
     ) -> None:
         assert self._stage is not None
         name = STAGES[self._stage].name
         where = (self._stage, name, self._layer, self._step, self._position)
-        self.write(Event(op, *where, inputs, outputs, start, *work, json_value(details), code))
+        self.write(Event(op, *where, read, made, start, *work, json_value(details), code))
 
     def _made(self, op: str, x: TensorLike, name: str) -> TensorInfo:
         """Describe a result by the next step of the stage that it fits; a cache as its buffer."""

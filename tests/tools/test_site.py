@@ -66,15 +66,6 @@ def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site, page):
     assert page.title() == "A run from the inside"
 
 
-def test_a_heading_has_a_link_to_copy(site, page):
-    page.goto(f"file://{site}/docs/10-rope.html")
-    page.hover("h2")
-    link = page.locator("h2 a.headerlink").first
-    assert link.get_attribute("href") == "#the-requirement"
-    link.click()
-    assert page.url.endswith("/docs/10-rope.html#the-requirement")
-
-
 def test_the_menu_folds_on_a_phone_and_has_the_groups(site, page):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"file://{site}/docs/09-architecture.html")
