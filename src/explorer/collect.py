@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..model import Model
 from ..model.rope import inverse_frequencies
 from ..trace.records import Event, TensorInfo
-from .lens import Floats, attribute, read_lens
+from .lens import Floats, Lens, attribute, read_lens
 from .store import Reference, Store
 from .texts import token_text
 
@@ -49,7 +49,7 @@ class _Pass:
     rms: list[Floats] = field(default_factory=list)
     norms: list[Floats] = field(default_factory=list)
     cosines: list[Floats] = field(default_factory=list)
-    seconds: dict[int, float] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=lambda: [0.0] * 22)  # of the stages
     record: dict[str, Any] = field(default_factory=dict)
 
 
@@ -109,7 +109,7 @@ class Collector:
         texts = {}
         for token in sorted({*self._ids, *self._shown_ids}):
             text, is_special = token_text(self._model.tokenizer, token)
-            texts[str(token)] = [text, 1] if is_special else [text]
+            texts[str(token)] = [text, *[1] * is_special]
         frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
         return {
             "name": self._name,
@@ -176,7 +176,7 @@ class Collector:
 
     def _op(self, event: Event, one: _Pass) -> None:
         """Keep what is shown of an op, and of what it made."""
-        one.seconds[event.stage] = one.seconds.get(event.stage, 0.0) + (event.seconds or 0.0)
+        one.seconds[event.stage] += event.seconds or 0.0
         made = event.outputs[0]
         values = made.values
         if values is not None and values.ndim:
@@ -269,19 +269,18 @@ class Collector:
         add = self._store.add
         one.record |= {
             "start": one.start, "T": one.T,
-            "seconds": [one.seconds.get(stage, 0.0) for stage in range(22)],
+            "seconds": one.seconds,
             "attention": None, "residual": None, "lens": None, "attribution": None,
             "values": [one.value_rows, list(one.value_layers)],
         }  # fmt: skip
         if len(one.attention) == self._sizes["L"]:
             one.record["attention"] = self._kept_attention(np.stack(one.attention), one)
         self._leave_out_first("attention", one, one.rows)
-        if one.number < _PASSES_WITH_OPS and (
-            one.value_rows < one.T or len(one.value_layers) < self._sizes["L"]
-        ):
+        is_whole = one.value_rows == one.T and len(one.value_layers) == self._sizes["L"]
+        if one.number < _PASSES_WITH_OPS and not is_whole:
             layers = ", ".join(map(str, sorted(one.value_layers)))
             kept = f"those of layers {layers}, of the last {one.value_rows} of {one.T} tokens"
-            what = kept if one.value_layers else "none"
+            what = kept if layers else "none"
             self._leave_out("values", f"pass {one.number} keeps {what}")
         if len(one.rms) == 2 * self._sizes["L"] + 1:
             numbers = np.stack((*one.rms, *one.norms, *one.cosines)).astype(np.float32)
@@ -322,12 +321,13 @@ class Collector:
             data = self._store.add(weights, "attention")
         return None if data is None else {"rows": one.rows, "data": data}
 
-    def _kept_lens(self, lens: Any, rows: int) -> dict[str, Any] | None:
-        kept: dict[str, Reference | int | None] = {"rows": rows}
-        for name in ("ids", "starts", "logits", "log_sums", "entropies", "top"):
-            kept[name] = self._store.add(getattr(lens, name), "lens")
-            if kept[name] is None:
+    def _kept_lens(self, lens: Lens, rows: int) -> dict[str, Any] | None:
+        kept: dict[str, Reference | int] = {"rows": rows}
+        for name, array in vars(lens).items():
+            reference = self._store.add(array, "lens")
+            if reference is None:
                 return None
+            kept[name] = reference
         return kept
 
     def _leave_out(self, what: str, which: str) -> None:

@@ -29,6 +29,7 @@ _BYTE = re.compile(r"\\x[0-9a-f]{2}")
 
 Wants = Callable[[int, int | None, int | None], bool]  # of a stage, a layer and a step
 Infos = tuple[TensorInfo, ...]
+Begins = tuple[float, str]  # when, and the line of code
 Work = tuple[float | None, int, int]  # seconds, bytes and operations
 
 
@@ -72,7 +73,7 @@ class Tracer:
         self._step: int | None = None
         self._position: int | None = None
         self._layer: int | None = None
-        self._layer_begins = 0.0, ""  # when, and the line of code
+        self._layer_begins = 0.0, ""
         self._layer_work = 0.0, 0, 0  # seconds, bytes and operations of its ops
         self._last: TensorLike | None = None
         self._letters: dict[str, Letters] = {}
@@ -116,7 +117,7 @@ class Tracer:
             details = {**details, **self._known(stage, inputs, details)}
             read = tuple(self._read(x, name) for name, x in inputs.items())
             made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
-            self._event(MARK, read, made, start, (None, 0, 0), details, calling_line())
+            self._event(MARK, read, made, (start, calling_line()), (None, 0, 0), details)
 
     def op(
         self,
@@ -157,7 +158,8 @@ class Tracer:
         )
         if op == "read_cache" and f"cache_{made.name[:1]}" in self._buffers:
             read = (self._buffers[f"cache_{made.name[:1]}"],)
-        self._event(op, read, (made,), start, (seconds, moved, operations), details, calling_line())
+        work = seconds, moved, operations
+        self._event(op, read, (made,), (start, calling_line()), work, details)
         return made.name
 
     def _end_layer(self) -> None:
@@ -166,9 +168,8 @@ class Tracer:
             return
         if self.wants(5, self._layer, self._step):
             self._stage = 5
-            start, code = self._layer_begins
             made = (self._read(self._last, "x"),)
-            self._event(LAYER, (), made, start, self._layer_work, {}, code)
+            self._event(LAYER, (), made, self._layer_begins, self._layer_work, {})
 
     def _known(
         self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
@@ -196,19 +197,12 @@ class Tracer:
         return {}
 
     def _event(
-        self,
-        op: str,
-        read: Infos,
-        made: Infos,
-        start: float,
-        work: Work,
-        details: Details,
-        code: str,
+        self, op: str, read: Infos, made: Infos, begins: Begins, work: Work, details: Details
     ) -> None:
         assert self._stage is not None
-        name = STAGES[self._stage].name
-        where = (self._stage, name, self._layer, self._step, self._position)
-        self.write(Event(op, *where, read, made, start, *work, json_value(details), code))
+        (start, code), details = begins, json_value(details)
+        where = (self._stage, STAGES[self._stage].name, self._layer, self._step, self._position)
+        self.write(Event(op, *where, read, made, start, *work, details, code))
 
     def _made(self, op: str, x: TensorLike, name: str) -> TensorInfo:
         """Describe a result by the next step of the stage that it fits; a cache as its buffer."""
