@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import signal
 from functools import partial
 
@@ -15,31 +16,26 @@ _LONGEST_KEY = 4096
 
 
 def serve_model(options: Options, console: Console) -> None:
-    """Answer HTTP requests until SIGINT or SIGTERM.
+    """Answer HTTP requests until SIGINT, which is raised as KeyboardInterrupt, or SIGTERM.
 
-    Raises:
-        KeyboardInterrupt: SIGINT ended it.
-        UsageError: The serve extra is not installed, an address that is not local has no key, or
-            the file with the key cannot be used.
-        ServerError: The address cannot be used.
-        PromptCacheError: `--prompt-cache` cannot be read or written.
-        LlamaBoltsError: As `open_model_to_run`, or the cache does not fit.
+    Raise UsageError where the serve extra is not installed, an address that is not local has no
+    key, or the file with the key cannot be used; ServerError for an address that cannot be used.
     """
     try:
         from .. import server
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"--serve: {error.name} is not installed: run `pip install -e '.[serve]'` in the "
-            "repository"
-        ) from None
+        command = "run `pip install -e '.[serve]'` in the repository"
+        raise UsageError(f"--serve: {error.name} is not installed: {command}") from None
     assert options.serve is not None
     host, port = options.serve
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host.lower() == "localhost"
     key = _api_key(options)
-    if key is None and not options.no_api_key and not _is_local(host):
-        raise UsageError(
-            f"--serve: {host} can be reached from elsewhere: expected --api-key KEY, "
-            "--api-key-file FILE or --no-api-key"
-        )
+    if key is None and not options.no_api_key and not is_local:
+        flags = "--api-key KEY, --api-key-file FILE or --no-api-key"
+        raise UsageError(f"--serve: {host} can be reached from elsewhere: expected {flags}")
     with server.listen(host, port) as listener:
         model, positions = open_model_to_run(options, console)
         try:
@@ -49,14 +45,12 @@ def serve_model(options: Options, console: Console) -> None:
                 raise
             found = None
             console.warn(f"no chats, only completions: {error}")
-        engine = BatchEngine(
-            model, sequence_length=positions, max_requests=options.slots or DEFAULT_SLOTS
-        )
-        cache = options.prompt_cache
+        slots, cache = options.slots or DEFAULT_SLOTS, options.prompt_cache
+        engine = BatchEngine(model, sequence_length=positions, max_requests=slots)
         if cache is not None and os.path.lexists(cache):
             engine.load_prompt_cache(cache)
         name = "bundled" if is_bundled(model) else model.files.top.resolve().name
-        hosts = frozenset({"localhost", host.lower()}) if key is None and _is_local(host) else None
+        hosts = frozenset({"localhost", host.lower()}) if key is None and is_local else None
         loading = {
             "path": None if options.model is None else str(options.model.absolute()),
             "quantize": options.quantize,
@@ -79,15 +73,7 @@ def _api_key(options: Options) -> str | None:
     key, path = options.api_key, options.api_key_file
     if path is not None:
         key = read_whole(path, _LONGEST_KEY, UsageError).decode("utf-8", "replace").strip()
-    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+    if key is not None and not re.fullmatch("[!-~]+", key):
         where = "--api-key" if path is None else label_of(path)
         raise UsageError(f"{where}: expected a key of printable ASCII without blanks")
     return key
-
-
-def _is_local(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

@@ -69,10 +69,7 @@ Part = tuple[PooledSequence, Sequence[int], int, int]
 
 
 class BlockPool:
-    """A number of blocks, the tree of what they hold, and passes over several sequences.
-
-    A ModelError or a NotEnoughMemoryError comes from `SharedContext`.
-    """
+    """Blocks, the tree of what they hold, and passes over sequences; errors of `SharedContext`."""
 
     def __init__(self, model: Model, sequence_length: int, blocks: int) -> None:
         self.model, self.blocks = model, blocks
@@ -88,10 +85,9 @@ class BlockPool:
         return self.blocks - self.used - len(self._free)
 
     def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
-        """Begin a sequence with what is cached of it, and promise it blocks for all its positions.
+        """Begin a sequence with what is cached of it, but for its last token, if it may share that.
 
-        The last one of its first tokens always has to be run. Unless it may `share`, it begins with
-        none that are cached. Return None while too many blocks are used or promised.
+        It is promised blocks for all its positions. Return None while there are too few.
         """
         shared, source, common = self._match(ids[:-1]) if share else ([], self.root, 0)
         fresh = -(-positions // SIZE) - len(shared)
@@ -180,10 +176,7 @@ class BlockPool:
         save_blocks(path, self.model, self.context.caches, blocks)
 
     def load(self, path: Path) -> int:
-        """Read what was saved into free blocks; return how many tokens they hold.
-
-        A PromptCacheError comes from `read_blocks`; the blocks before a damaged one are kept.
-        """
+        """Read what was saved into free blocks, up to a damaged one; return how many tokens."""
         tokens, made = 0, {-1: self.root}
         for number, (parent, ids, layers) in enumerate(read_blocks(path, self.model)):
             if parent in made and self._free:

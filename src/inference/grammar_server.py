@@ -40,24 +40,22 @@ class Vocabulary(llguidance.TokenizerWrapper):
         return ids
 
 
-def compiled(tokenizer: "llguidance.LLTokenizer", kind: str, text: str) -> "llguidance.LLMatcher":
-    """Return what follows an answer through a grammar; raise ValueError for one that is wrong."""
-    options = {"overrides": {"whitespace_pattern": _BLANKS}} if kind == "json_schema" else {}
-    grammar = getattr(llguidance.LLMatcher, f"grammar_from_{kind}")(text, **options)
-    limits = llguidance.LLParserLimits(verbose_errors=False)
-    return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-
-
 def follow(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
     """Send the mask before each token, from a first message with the grammar until the end.
 
     A message begins with M for a mask, and with E for an error, which is the last one.
     """
-    _bound_memory()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
+        limit = int(file.read().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     kind, text = json.loads(stream.recv_bytes())
+    options = {"overrides": {"whitespace_pattern": _BLANKS}} if kind == "json_schema" else {}
+    limits = llguidance.LLParserLimits(verbose_errors=False)
     signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
     try:
-        matcher = compiled(tokenizer, kind, text)
+        grammar = getattr(llguidance.LLMatcher, f"grammar_from_{kind}")(text, **options)
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         while True:
             mask = b"" if matcher.is_error() else matcher.compute_bitmask()
             if matcher.is_error():
@@ -70,15 +68,6 @@ def follow(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
                 raise ValueError(matcher.get_error())
     except ValueError as error:
         stream.send_bytes(b"E" + str(error).encode())
-
-
-def _bound_memory() -> None:
-    """Let the system refuse memory beyond what there is now and `MEMORY`."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
-        pages = int(file.read().split()[0])
-        limit = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def main() -> None:

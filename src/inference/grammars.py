@@ -16,6 +16,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,6 @@ from ..tokenizer import Tokenizer
 from ..untrusted import parse_strict_json, shown
 from .errors import GrammarError
 
-KINDS = ("json_schema", "regex", "lark")
 # The longest text of a grammar, and the deepest nesting.
 MOST_BYTES, MOST_NESTING = 1 << 18, 64
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
@@ -37,23 +37,17 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer has to follow.
+    """What an answer has to follow; GrammarError for a text that is too long, deep, or no JSON."""
 
-    Raise GrammarError for an unknown kind, and a text that is too long, too deep, or no JSON.
-    """
-
-    kind: str  # `json_schema`, `regex` or `lark`
+    kind: Literal["json_schema", "regex", "lark"]
     text: str  # the schema as JSON, or the expression or grammar itself
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            rule = f"kind must be one of {', '.join(KINDS)}"
-            raise GrammarError(f"[grammar] {rule}: got {shown(self.kind)}")
         try:
             size = len(self.text.encode("utf-8", "replace"))
             if size > MOST_BYTES:
                 raise ValueError(f"expected at most {MOST_BYTES} bytes, got {size}")
-            depth = nesting(self.text)
+            depth = max(accumulate(self.text, _deeper, initial=0))
             if depth > MOST_NESTING:
                 raise ValueError(f"expected at most {MOST_NESTING} levels of nesting, got {depth}")
             if self.kind == "json_schema":
@@ -64,13 +58,9 @@ class Grammar:
             raise GrammarError(f"[grammar] {self.kind}: {error}") from None
 
 
-def nesting(text: str) -> int:
-    """Return how deep brackets are nested at most, whether or not they match."""
-
-    def deeper(depth: int, character: str) -> int:
-        return max(depth + (character in "([{") - (character in ")]}"), 0)
-
-    return max(accumulate(text, deeper, initial=0))
+def _deeper(depth: int, character: str) -> int:
+    """Return how deep brackets are nested after a character, whether or not they match."""
+    return max(depth + (character in "([{") - (character in ")]}"), 0)
 
 
 class GrammarMask:
@@ -82,10 +72,7 @@ class GrammarMask:
         self._next: Words | None = self._received("the grammar")
 
     def allowed(self) -> Words:
-        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit first.
-
-        Raise GrammarError where that takes too much time or memory.
-        """
+        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit first."""
         if self._next is None:
             self._next = self._received("the answer so far")
         return self._next
@@ -107,6 +94,7 @@ class GrammarMask:
         self._stream.close()
 
     def _received(self, what: str) -> Words:
+        """Return the next mask; raise GrammarError for an error, or too much time or memory."""
         try:
             if not self._stream.poll(_SECONDS):
                 raise TimeoutError
@@ -125,10 +113,7 @@ class GrammarMask:
 
 
 class Grammars:
-    """Makes masks for the answers of one model, which at least one of `end_ids` ends.
-
-    Raise GrammarError where llguidance is not installed.
-    """
+    """Makes masks for the answers of one model, which at least one of `end_ids` ends."""
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
         self._lock = threading.Lock()
@@ -150,10 +135,7 @@ class Grammars:
             raise GrammarError(_INSTALL) from None
 
     def mask(self, grammar: Grammar) -> GrammarMask:
-        """Compile a grammar for one answer; from any thread.
-
-        Raise GrammarError where it is wrong, or takes more than a second or 64 MiB.
-        """
+        """Compile a grammar for one answer; from any thread. Raise GrammarError as `_received`."""
         ours, theirs = Pipe()
         with theirs, self._lock:
             send_handle(self._control, theirs.fileno(), self._process.pid)

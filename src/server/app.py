@@ -32,8 +32,7 @@ _PARAMS = {"/v1/chat/completions": "messages", "/detokenize": "tokens"}
 # What nginx calls the status of a client that went away; nobody gets it.
 _GONE = 499
 T = TypeVar("T")
-B = TypeVar("B", bound=bodies.Generation)
-Maker = Callable[[Service, B], Sequence[Answer]]
+Maker = Callable[[Service, Any], Sequence[Answer]]
 # Returns a response, or what it has as JSON.
 Endpoint = Callable[[Service, Request], Awaitable[Any]]
 
@@ -82,11 +81,11 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
     return response
 
 
-async def _generate(kind: type[B], made: Maker[B], service: Service, request: Request) -> Any:
+async def _generate(kind: type[Any], made: Maker, service: Service, request: Request) -> Any:
     """Run what a body asks for; return the answers, or their stream."""
-    body = await _body(service, request, kind)
+    body = await _body(request, kind)
     service.check_model(body.model)
-    answers = await service.apart(made, service, body)
+    answers = await asyncio.to_thread(made, service, body)  # encoding a long text takes a while
     with ExitStack() as ends:
         run = Run(service, answers, bool(body.stream), ends)
         if not body.stream:
@@ -97,7 +96,7 @@ async def _generate(kind: type[B], made: Maker[B], service: Service, request: Re
         return EventStream(events, ends.pop_all())
 
 
-async def _body(service: Service, request: Request, kind: type[T]) -> T:
+async def _body(request: Request, kind: type[T]) -> T:
     """Read and parse a body."""
     kinds = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kinds != "application/json":
@@ -121,7 +120,7 @@ async def _body(service: Service, request: Request, kind: type[T]) -> T:
         raise RequestError(408, message, None, "too_slow") from None
     if size > _MOST_BODY:
         raise too_large
-    return await service.apart(bodies.parsed, bytes(content), kind)
+    return await asyncio.to_thread(bodies.parsed, bytes(content), kind)
 
 
 async def _models(service: Service, request: Request) -> Any:
@@ -149,18 +148,17 @@ async def _metrics(service: Service, _request: Request) -> Response:
 
 async def _tokenize(service: Service, request: Request) -> Any:
     """Turn a text into token ids; none of it becomes a special one."""
-    body = await _body(service, request, bodies.TokenizeBody)
-    adds = body.add_special and service.tokenizer.adds_bos
-    ids = await service.apart(lambda: service.tokenizer.encode(body.content, bos=adds, eos=False))
+    body, tokenizer = await _body(request, bodies.TokenizeBody), service.tokenizer
+    bos = body.add_special and tokenizer.adds_bos
+    ids = await asyncio.to_thread(tokenizer.encode, body.content, bos=bos, eos=False)
     if not body.with_pieces:
         return {"tokens": ids}
-    pieces = [{"id": token, "piece": token_name(service.tokenizer, token)} for token in ids]
-    return {"tokens": pieces}
+    return {"tokens": [{"id": token, "piece": token_name(tokenizer, token)} for token in ids]}
 
 
 async def _detokenize(service: Service, request: Request) -> Any:
-    body = await _body(service, request, bodies.DetokenizeBody)
-    return {"content": await service.apart(service.tokenizer.decode, body.tokens)}
+    body = await _body(request, bodies.DetokenizeBody)
+    return {"content": await asyncio.to_thread(service.tokenizer.decode, body.tokens)}
 
 
 async def _inside(service: Service, request: Request) -> Response:
@@ -171,20 +169,20 @@ async def _inside(service: Service, request: Request) -> Response:
 
 
 async def _page(_service: Service, _request: Request) -> Response:
-    page, policy = _chat_page()
-    headers = {"Content-Security-Policy": policy, "Cache-Control": "no-cache",
-               "Referrer-Policy": "no-referrer"}  # fmt: skip
+    page, headers = _chat_page()
     return Response(page, headers=headers, media_type="text/html")
 
 
 @cache
-def _chat_page() -> tuple[bytes, str]:
-    """Return the page, and the policy that allows its script and its style by their hashes."""
+def _chat_page() -> tuple[bytes, dict[str, str]]:
+    """Return the page, and headers that allow its script and its style by their hashes."""
     page, rules = Path(__file__).with_name("chat.html").read_bytes(), []
     for name, content in re.findall(rb"<(script|style)>(.*?)</\1>", page, re.DOTALL):
         digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
         rules.append(f"{name.decode()}-src 'sha256-{digest}'")
-    return page, "; ".join((
+    policy = "; ".join((
         *rules, "default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'",
         "frame-ancestors 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'",
     ))  # fmt: skip
+    headers = {"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
+    return page, headers | {"Content-Security-Policy": policy}

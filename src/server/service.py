@@ -1,13 +1,12 @@
 """One model behind the endpoints: who may ask, and what a body asks the engine for."""
 
-import asyncio
 import hmac
 import ipaddress
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, get_type_hints
+from functools import partial
+from typing import Any, get_type_hints
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -34,7 +33,6 @@ from .inside import Insides
 
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-T = TypeVar("T")
 Draws = list[tuple[SamplingArgs, GrammarMask | None]]
 
 
@@ -75,22 +73,13 @@ class Service(Collector):
         self._grammars_lock = threading.Lock()
         ids = range(self.tokenizer.vocab_size)
         self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
-        # Encoding a long text takes a while: it is done beside the event loop.
-        self._pool = ThreadPoolExecutor(2, "request")
         self.metrics = CollectorRegistry()
         self.metrics.register(self)
-        self.responses = Counter(
-            "llama_bolts_responses", "responses", ("path", "status"), registry=self.metrics
-        )
-        self.first, self.between = (
-            Histogram(
-                f"llama_bolts_time_{n}_seconds", text, registry=self.metrics, buckets=_SECONDS
-            )
-            for n, text in (
-                ("to_first_token", "from a request to its first token"),
-                ("between_tokens", "from one token of a request to the next"),
-            )
-        )
+        new, name = partial(Histogram, registry=self.metrics, buckets=_SECONDS), "llama_bolts"
+        self.first = new(f"{name}_time_to_first_token_seconds", "from a request to its first token")
+        self.between = new(f"{name}_time_between_tokens_seconds", "from one token to the next")
+        labels = "path", "status"
+        self.responses = Counter(f"{name}_responses", "responses", labels, registry=self.metrics)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters of the engine as they are now, for Prometheus."""
@@ -100,14 +89,9 @@ class Service(Collector):
             yield _METRICS[kind](f"llama_bolts_{name}", text, getattr(counters, name))
 
     def close(self) -> None:
-        """End the threads and processes that it started; the engine belongs to the caller."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the process that it started; the engine belongs to the caller."""
         if self._grammars is not None:
             self._grammars.close()
-
-    async def apart(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call a function in another thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     def check(self, request: Request) -> None:
         """Refuse a request by its header.

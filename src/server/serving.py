@@ -5,6 +5,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import h11
@@ -91,6 +92,7 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Hear signals inside, in the event loop."""
         loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+        loop.set_default_executor(ThreadPoolExecutor(3, "request"))
         for number in numbers:
             loop.add_signal_handler(number, self._end, number)
         self._ready()
