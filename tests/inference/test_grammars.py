@@ -31,14 +31,18 @@ def grammars(model: Model) -> Iterator[Grammars]:
         yield found
 
 
+def allowed_by(mask: GrammarMask) -> list[int]:
+    bits = np.unpackbits(mask.allowed().view(np.uint8), bitorder="little")
+    return [int(token) for token in np.flatnonzero(bits)]
+
+
 def drawn(mask: GrammarMask, model: Model, chance: random.Random, most: int) -> str | None:
     """Draws tokens that may come with equal chances; returns the text, None where it was cut."""
     assert model.tokenizer is not None
     ids: list[int] = []
     try:
         for _ in range(most):
-            bits = np.unpackbits(mask.allowed().view(np.uint8), bitorder="little")
-            token = int(chance.choice(np.flatnonzero(bits[: model.args.vocab_size]).tolist()))
+            token = chance.choice(allowed_by(mask))
             mask.accept(token)
             if token in model.stop_ids:
                 return model.tokenizer.decode(ids)
@@ -134,12 +138,10 @@ def test_an_answer_goes_on_within_its_grammar(grammars: Grammars, model: Model) 
 
 def test_the_end_comes_only_where_the_grammar_ends(grammars: Grammars, model: Model) -> None:
     mask = grammars.mask(Grammar("regex", "a"))
-    bits = np.unpackbits(mask.allowed().view(np.uint8), bitorder="little")
-    allowed = set(np.flatnonzero(bits).tolist())
-    assert not allowed & model.stop_ids
-    mask.accept(allowed.pop())
-    bits = np.unpackbits(mask.allowed().view(np.uint8), bitorder="little")
-    assert set(np.flatnonzero(bits).tolist()) == set(model.stop_ids)
+    allowed = allowed_by(mask)
+    assert not model.stop_ids.intersection(allowed)
+    mask.accept(allowed[0])
+    assert set(allowed_by(mask)) == set(model.stop_ids)
 
 
 def chain(count: int, rule: str) -> str:
@@ -183,8 +185,7 @@ def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars: Grammars, nam
     def use() -> None:
         mask = grammars.mask(Grammar(*HOSTILE[name]))
         for _ in range(20):  # some show what they are with the first tokens
-            bits = np.unpackbits(mask.allowed().view(np.uint8), bitorder="little")
-            mask.accept(int(np.flatnonzero(bits)[0]))
+            mask.accept(allowed_by(mask)[0])
 
     before, started = usage(), time.perf_counter()
     with pytest.raises(GrammarError, match=r"^\[grammar\] ") as refused:

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -24,17 +26,11 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class Running:
-    """A server that runs.
+    """A server that runs."""
 
-    Attributes:
-        port: Its port on 127.0.0.1.
-        process: Its process.
-        log: Its standard error.
-    """
-
-    port: int
+    port: int  # on 127.0.0.1
     process: "subprocess.Popen[bytes]"
-    log: Path
+    log: Path  # its standard error
 
     @property
     def url(self) -> str:
@@ -59,6 +55,21 @@ class Running:
             return response.status, json.loads(content) if is_json else content
         finally:
             connection.close()
+
+    def raw(self, data: bytes, seconds: float = 20, aborts: bool = False) -> bytes:
+        """Sends bytes, and resets the connection or returns what comes to its end or for a time."""
+        received = b""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as stream:
+            try:
+                stream.sendall(data)
+                if aborts:
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    return b""
+                while part := stream.recv(65536):
+                    received += part
+            except (ConnectionResetError, BrokenPipeError, TimeoutError):
+                pass
+        return received
 
     def chat(self, text: str = "hi", **fields: Any) -> dict[str, Any]:
         """Answers one message at temperature 0."""

@@ -1,6 +1,5 @@
 """Each endpoint and each field, on a real port."""
 
-import concurrent.futures
 import json
 import math
 import subprocess
@@ -57,17 +56,6 @@ def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server: 
     assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     assert all(event["usage"] is None for event in events[:-1])
     assert {event["seed"] for event in events} == {5}
-
-
-def test_answers_are_the_same_at_any_load(server: Running) -> None:
-    bodies = [
-        {"messages": [message(f"What is {n} plus {n % 7}?")], "seed": n, "temperature": 1.0}
-        for n in range(24)
-    ]
-    alone = [server.ask(CHAT, body)[1]["choices"] for body in bodies]
-    with concurrent.futures.ThreadPoolExecutor(24) as pool:
-        together = list(pool.map(lambda body: server.ask(CHAT, body)[1]["choices"], bodies))
-    assert together == alone
 
 
 def test_a_completion_is_that_of_the_library_from_text_or_ids(server: Running) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import random
-import socket
-import struct
 from collections import Counter
 
 import pytest
@@ -87,32 +85,16 @@ def request_of(chance: random.Random) -> bytes:
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-def answer_of(server: Running, request: bytes, aborts: bool) -> bytes:
-    """Sends a request; returns what the server answers, nothing where it waits for more."""
-    received = b""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=0.5) as stream:
-        try:
-            stream.sendall(request)
-            if aborts:  # the connection is reset
-                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                return b""
-            while part := stream.recv(65536):
-                received += part
-        except (ConnectionResetError, BrokenPipeError, TimeoutError):
-            pass
-        return received
-
-
 def check(server: Running, count: int, seed: int) -> None:
     chance = random.Random(seed)
     for warm in range(3):
-        answer_of(server, request_of(chance), warm == 0)
+        server.raw(request_of(chance), 0.5, warm == 0)
     before = server.resident()
     descriptors = server.descriptors()
     statuses: Counter[int] = Counter()
     for number in range(count):
         request = request_of(chance)
-        response = answer_of(server, request, number % 20 == 19)
+        response = server.raw(request, 0.5, number % 20 == 19)
         if not response:
             continue
         for _ in range(2):  # that a body may come is said before the answer
