@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.server.running import Running
-from tests.tools.test_site import FLAGS
+from tools.explorer_page import BROWSER_FLAGS
 
 api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ def browser(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
     with api.sync_playwright() as play:
         yield play.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"), executable_path=chromium, args=FLAGS,
+            tmp_path_factory.mktemp("profile"), executable_path=chromium, args=BROWSER_FLAGS,
             color_scheme=request.param,
         )  # fmt: skip
 
