@@ -1,6 +1,5 @@
 """How much memory is free, whether an allocation fits into it, and what a lack of it looks like."""
 
-import contextlib
 import os
 import re
 import sys
@@ -9,36 +8,34 @@ from pathlib import Path
 if sys.platform != "linux":
     import psutil
 
-_MEMINFO = Path("/proc/meminfo")
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
-
 NO_MEMORY_TEXT = "memory: the system refused the allocation"
 # What the loader of libraries says below a limit of addresses.
 _LOADER_TEXTS = ("failed to map segment", "cannot map", "annot allocate memory")
 
 
 def available_memory(
-    meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP
+    meminfo: Path = Path("/proc/meminfo"),
+    cgroups: Path = Path("/sys/fs/cgroup"),
+    own_cgroup: Path = Path("/proc/self/cgroup"),
 ) -> int | None:
     """Return the bytes that can still be allocated, or None where the system does not say.
 
     The smallest of what the kernel calls available and what is left below the limits of the
     control groups that the process is in; elsewhere than on Linux what psutil calls available.
     """
-    groups = _own_cgroups(cgroups, own_cgroup)
-    known = [n for n in (_from_meminfo(meminfo), *map(_from_cgroup, groups)) if n is not None]
+    kilobytes = re.search(r"^MemAvailable:[ \t]+(\d+)(?!\S)", _text_of(meminfo), re.MULTILINE)
+    known = [int(kilobytes[1]) * 1024] if kilobytes else []
+    free = map(_from_cgroup, _own_cgroups(cgroups, own_cgroup))
+    known += [n for n in free if n is not None]
     return min(known) if known else _from_system()
 
 
-def _from_meminfo(path: Path) -> int | None:
-    """Read the line `MemAvailable:  123 kB`."""
+def _text_of(path: Path) -> str:
+    """Read a file of the system; nothing where there is none."""
     try:
-        text = path.read_text(encoding="ascii", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
-    found = re.search(r"^MemAvailable:[ \t]+(\d+)(?!\S)", text, flags=re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+        return ""
 
 
 def _own_cgroups(root: Path, own: Path) -> list[Path]:
@@ -47,30 +44,21 @@ def _own_cgroups(root: Path, own: Path) -> list[Path]:
     A limit holds for all groups below, so each group up to the root counts. In a container the
     root is the container's own group. Source: man 7 cgroups, "/proc files".
     """
-    found = [root]
-    with contextlib.suppress(OSError):
-        text = own.read_text(encoding="utf-8", errors="replace")
-        line = re.search(r"^0::/(.*)$", text, flags=re.MULTILINE)
-        group = root / line[1].strip("/") if line and ".." not in line[1] else root
-        while group != root:
-            found.append(group)
-            group = group.parent
-    return found
+    line = re.search(r"^0::/(.*)$", _text_of(own), re.MULTILINE)
+    group = root / line[1].strip("/") if line and ".." not in line[1] else root
+    below = group.relative_to(root).parts
+    return [root.joinpath(*below[:depth]) for depth in range(len(below) + 1)]
 
 
 def _from_cgroup(group: Path) -> int | None:
     """Read the limit of a control group less what its processes hold; `max` is not a limit."""
-    try:
-        limit, used, stat = (
-            (group / name).read_text(encoding="ascii", errors="replace").strip()
-            for name in ("memory.max", "memory.current", "memory.stat")
-        )
-    except OSError:
-        return None
-    if not (limit.isdigit() and used.isdigit()):
+    limit, used, stat = (
+        _text_of(group / name).strip() for name in ("memory.max", "memory.current", "memory.stat")
+    )
+    if not (limit.isdecimal() and used.isdecimal()):
         return None
     # Pages of files count as used, and are given back as soon as they are needed.
-    pages = re.findall(r"^(?:in)?active_file (\d+)$", stat, flags=re.MULTILINE)
+    pages = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
     return max(int(limit) - int(used) + sum(map(int, pages)), 0)
 
 
@@ -86,21 +74,14 @@ def _from_system() -> int | None:
 
 def readable_bytes(count: int) -> str:
     """Write a number of bytes with one decimal: `1.5 GiB`."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, 3)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
 
 
 def memory_shortage(needed: int, arithmetic: str) -> str | None:
-    """Return the text of an error where more bytes are needed than are available, or None.
-
-    Args:
-        needed: bytes that are about to be allocated.
-        arithmetic: how that number comes about.
-    """
+    """Return the text of an error where more bytes are needed than are available, or None."""
     available = available_memory()
     if available is None or needed <= available:
         return None

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NoReturn, TypeGuard
@@ -62,13 +63,9 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def shown(text: str) -> str:
-    """Quote text from a file for display: not printable characters escaped, at most 80 characters.
+    """Quote text from a file: not printable characters escaped, cut with `...` at 80 characters.
 
-    Args:
-        text: Any text. Only text: to print a container from a hostile file could recurse.
-
-    Returns:
-        The text between single quotes, cut with `...` where it is too long.
+    Only text: to print a container from a hostile file could recurse.
     """
     escaped = _escaped(text[:_LONGEST].replace("\\", "\\\\"))
     if len(escaped) > _LONGEST or len(text) > _LONGEST:
@@ -79,8 +76,7 @@ def shown(text: str) -> str:
 def described(value: object) -> str:
     """Show a value from a file: text as by `shown`, else as JSON has it, a container by its type.
 
-    Args:
-        value: Any value; integers of at most 4300 digits, which is what Python writes.
+    Integers have at most 4300 digits, which is what Python writes.
     """
     if isinstance(value, str):
         return shown(value)
@@ -97,9 +93,7 @@ def label_of(path: Path) -> str:
 def some_of(names: Collection[str], show: Callable[[str], str] = shown) -> str:
     """Name the first five of several and count them, for example `'a', 'b' (2 in all)`.
 
-    Args:
-        names: The names.
-        show: What makes each fit to be shown; `str` for texts that are so already.
+    `show` makes each fit to be shown; `str` is for texts that are so already.
     """
     head = ", ".join(show(name) for name in list(names)[:_MOST_NAMES])
     more = ", ..." if len(names) > _MOST_NAMES else ""
@@ -111,21 +105,17 @@ def _escaped(text: str) -> str:
 
 
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
-    """Open a regular file for reading, unbuffered.
+    """Open a regular file for reading, unbuffered, or raise `error`.
 
     What it is, is decided on the open descriptor, never on the path: a file swapped between the
-    check and the use cannot slip through.
-
-    Args:
-        path: The file.
-        error: What to raise where it is missing, unreadable, or not a regular file.
-
-    Returns:
-        The open file. It closes itself when nothing holds it any more, as after an interrupt.
+    check and the use cannot slip through. The file closes itself when nothing holds it any more, as
+    after an interrupt.
     """
     found = "a directory"
     try:
-        stream = io.FileIO(path, opener=_open_without_waiting)
+        # O_NONBLOCK keeps a FIFO without a writer from blocking.
+        no_wait = getattr(os, "O_NONBLOCK", 0)
+        stream = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | no_wait))
         mode = os.fstat(stream.fileno()).st_mode
         if stat.S_ISREG(mode):
             return stream
@@ -143,11 +133,7 @@ def followed_inside(path: Path, error: type[Exception], *directories: Path) -> P
 
     That is its directories and, where one of them lies in the cache of Hugging Face's hub, its
     `blobs`: there a directory `snapshots/<revision>` holds links into `blobs` beside `snapshots`.
-
-    Args:
-        path: A file of the model.
-        error: What to raise where it leads elsewhere.
-        directories: The directories of the model.
+    Raise `error` where they lead elsewhere.
     """
     real = [Path(os.path.realpath(directory)) for directory in directories]
     # Not resolved further: `blobs` could itself be a link.
@@ -167,11 +153,7 @@ def followed_inside(path: Path, error: type[Exception], *directories: Path) -> P
 def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
     """Read a whole regular file of at most `limit` bytes, also where the system gives it in parts.
 
-    Args:
-        path: The file.
-        limit: Most bytes accepted.
-        error: What to raise as `open_regular` does, or where it is larger, or cannot be read to
-            its end.
+    Raise `error` as `open_regular` does, and where it is larger, or cannot be read to its end.
     """
     label = label_of(path)
     with open_regular(path, error) as stream:
@@ -192,13 +174,9 @@ def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
 def read_json_object(
     path: Path, limit: int, error: type[Exception], most_values: int = _MOST_VALUES
 ) -> dict[str, object]:
-    """Read a JSON file that holds one object; only what `parse_strict_json` checks is checked.
+    """Read a file of at most `limit` bytes that holds one object, as `parse_strict_json` does.
 
-    Args:
-        path: The file.
-        limit: Most bytes accepted.
-        error: What to raise where it cannot be read, is larger, not strict JSON, or no object.
-        most_values: Most values accepted, counted as `parse_strict_json` does.
+    Raise `error` where it cannot be read, is larger, not strict JSON, or no object.
     """
     content, label = read_whole(path, limit, error), label_of(path)
     try:
@@ -215,17 +193,14 @@ def write_whole(
 ) -> None:
     """Write a file as a whole or not at all: a new one takes the place of the old.
 
-    A link is followed.
-
-    Args:
-        path: The file.
-        parts: What it holds, one after the other.
-        error: Raised where it cannot be written; what was there is as before.
-        is_private: Whether a file that is new can be read by its owner alone.
+    A link is followed. Raise `error` where it cannot be written; what was there is as before.
+    A file that is new can be read by its owner alone if `is_private`.
     """
     try:
         target = Path(os.path.realpath(path))
-        mode = _mode(target)
+        mode = os.stat(target).st_mode if os.path.lexists(target) else None
+        if mode is not None and not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if mode is None and not is_private:
             umask = os.umask(0)
             os.umask(umask)
@@ -237,7 +212,7 @@ def write_whole(
                 file.flush()
                 os.fsync(descriptor)
             if mode is not None:
-                os.chmod(name, mode)
+                os.chmod(name, stat.S_IMODE(mode))
             os.replace(name, target)
         except BaseException:  # Ctrl-C as well
             with contextlib.suppress(OSError):
@@ -247,27 +222,11 @@ def write_whole(
         raise error(f"{label_of(path)}: cannot be written: {reason_of(failure)}") from None
 
 
-def _mode(path: Path) -> int | None:
-    """Return the permissions of a regular file; None where there is none."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return stat.S_IMODE(mode)
-
-
 def reason_of(error: Exception) -> str:
     """Say why the system refused, without the path that its message would repeat unescaped."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return shown(str(error))
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; O_NONBLOCK keeps a FIFO without a writer from blocking."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
@@ -283,18 +242,9 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
     """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep nesting.
 
     What goes deeper than the parser, which is recursive, stops it: about a thousand levels. A value
-    of three characters takes up to 70 bytes of memory, so values are counted before any is made.
-
-    Args:
-        content: The whole text; the caller bounds its length.
-        most_values: Most values that it may hold, by the marks before and between them;
-            an object counts four times, and a key twice.
-
-    Returns:
-        dict, list, str, int, float, bool or None.
-
-    Raises:
-        ValueError: with a text of the form `expected X, got Y`, safe to show.
+    of three characters takes up to 70 bytes of memory, so values are counted before any is made, by
+    the marks before and between them; an object counts four times, and a key twice. Raise
+    ValueError with a text of the form `expected X, got Y`, safe to show.
     """
     values = sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
     if values > most_values:
@@ -326,11 +276,8 @@ def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"expected each key once, got {shown(key)} twice")
-            seen.add(key)
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"expected each key once, got {shown(twice)} twice")
     return result
 
 
@@ -363,9 +310,6 @@ def escape_controls(text: str) -> str:
     r"""Return text that is safe to show: controls as `\x1b` or `\u202e`, surrogates as U+FFFD.
 
     Newline and tab stay. escape(a + b) = escape(a) + escape(b) for every split.
-
-    Args:
-        text: Any string.
     """
     return _UNSAFE.sub(_shown_control, replace_surrogates(text))
 
@@ -373,21 +317,16 @@ def escape_controls(text: str) -> str:
 def escape_line(text: str, limit: int | None = None) -> str:
     r"""Return text that is safe to show and stays on one line: newline as `\n`, tab as `\t` too.
 
-    Args:
-        text: Any string.
-        limit: The longest result in characters; a longer one is cut and ends with an ellipsis.
+    What is longer than `limit` characters is cut and ends with an ellipsis.
     """
     line = _UNSAFE_IN_ONE_LINE.sub(_shown_control, replace_surrogates(text))
-    if limit is not None and len(line) > limit:
-        return line[: limit - 1] + "…"
-    return line
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
 def json_controls(text: str) -> str:
     r"""Return JSON in which controls stand as `\u009b`: they mean the same and are safe to show.
 
-    Args:
-        text: JSON that was written on several lines; all its controls but those are in strings.
+    All its controls but those between lines must be in strings.
     """
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 

@@ -73,10 +73,7 @@ def check_indices(
 def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:
     """Return the common dtype and broadcast shape of two operands, one of which may be a number.
 
-    Raises:
-        TensorTypeError: Neither is a tensor.
-        DTypeError: Two tensors have different dtypes.
-        ShapeError: Their shapes do not broadcast.
+    Raise TensorTypeError where both are, or DTypeError or ShapeError for tensors that do not fit.
     """
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         check_same_dtype(op, a, b)
@@ -105,9 +102,7 @@ def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
 def resolve_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
     """Return the dimensions of a reduction in order: one, several, or with None all of them.
 
-    Raises:
-        IndexOutOfRangeError: There is no such dimension.
-        ShapeError: A dimension is named twice.
+    Raise IndexOutOfRangeError for one that there is not, ShapeError for one that is named twice.
     """
     if dim is None:
         return tuple(range(ndim))

@@ -213,9 +213,8 @@ def dtype_named(op: str, dtype: Any) -> DType:
 def checked_number(op: str, value: Any, dtype: DType) -> Any:
     """Return a Python or NumPy number as Python's own of the kind of `dtype`, without rounding it.
 
-    Raises:
-        DTypeError: Not a number of that kind (a complex into a float, a float into an int).
-        TensorError: An integer beyond the range.
+    Raise DTypeError for a number of another kind (a complex into a float, a float into an int), and
+    TensorError for an integer beyond the range.
     """
     try:
         if isinstance(value, str | bytes | np.ndarray) or (

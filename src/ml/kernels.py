@@ -41,21 +41,16 @@ class KernelSettingError(LlamaBoltsError):
     """An instruction set or a number of threads that is not available."""
 
 
-def _variables_to_hide() -> list[str]:
-    """Return the names of the variables that OpenMP must not read while it is loaded."""
-    return [
-        name
-        for name, value in os.environ.items()
-        if name.startswith(("OMP_", "GOMP_"))
-        and not re.fullmatch(_HEARD_VARIABLES.get(name, "(?!)"), value, re.ASCII | re.IGNORECASE)
-    ]
-
-
 def available_processors() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _running_threads() -> int:
+    """Return the threads of this process; 0 where the system does not tell."""
+    return len(os.listdir(_TASKS)) if os.path.isdir(_TASKS) else 0
 
 
 def _creatable_threads(wanted: int) -> int:
@@ -81,14 +76,6 @@ def _creatable_threads(wanted: int) -> int:
     return len(gates)
 
 
-def _running_threads() -> int:
-    """Return the threads of this process; 0 where the system does not tell."""
-    try:
-        return len(os.listdir(_TASKS))
-    except OSError:
-        return 0
-
-
 def _wanted_threads(text: str | None) -> int | None:
     """Return the number that OMP_NUM_THREADS asks for (a list counts by its first), if any."""
     first = (text or "").split(",")[0].strip()
@@ -99,7 +86,12 @@ def _wanted_threads(text: str | None) -> int | None:
 
 def _load_kernels() -> Any:
     """Import the extension under an environment that its OpenMP library accepts in silence."""
-    hidden = {name: os.environ.pop(name) for name in _variables_to_hide()}
+    hidden = {
+        name: os.environ.pop(name)
+        for name, value in [*os.environ.items()]
+        if name.startswith(("OMP_", "GOMP_"))
+        and not re.fullmatch(_HEARD_VARIABLES.get(name, "(?!)"), value, re.ASCII | re.IGNORECASE)
+    }
     os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     try:
         return importlib.import_module("._kernels", __package__)
@@ -127,7 +119,6 @@ _threads = min(
     _most_threads,
 )
 _proven_threads = 1
-_refused_isa: str | None = None
 # What ops pass to the kernels, as `threads or checked_threads()`: 0 until the system has given as
 # many threads, and while the environment asks for an instruction set that is not available.
 threads = 0
@@ -139,14 +130,7 @@ def available_isas() -> tuple[str, ...]:
 
 
 def set_isa(name: str) -> None:
-    """Choose the instruction set of all kernels.
-
-    Args:
-        name: one of `available_isas()`.
-
-    Raises:
-        KernelSettingError: It is unknown, or not available in this build or on this machine.
-    """
+    """Choose the instruction set of all kernels; raise KernelSettingError for one there is not."""
     global _refused_isa
     if name not in available_isas():
         reason = "not available here" if name in _ISA_NUMBERS else "unknown"
@@ -183,15 +167,23 @@ def get_num_threads() -> int:
 def checked_threads() -> int:
     """Return the number of threads for a kernel call, and set `threads` to it.
 
-    Raises:
-        KernelSettingError: The environment asks for an instruction set that is not available. The
-            first op says so rather than the import, so that a program can report it as any error.
+    Raise KernelSettingError where the environment asks for an instruction set that is not
+    available: the first op does, not the import, so that a program can report it as any error. Warn
+    once, and take fewer threads, where the system does not give as many.
     """
-    global threads
+    global threads, _threads, _most_threads, _proven_threads
     if _refused_isa is not None:
         set_isa(_refused_isa)
-    if _threads > _proven_threads:
-        _prove_threads()
+    if (wanted := _threads) > _proven_threads:
+        _proven_threads = _creatable_threads(wanted - 1) + 1
+        if _proven_threads < wanted:
+            _threads = _most_threads = _proven_threads
+            warnings.warn(
+                f"[threads] the system refuses more than {_threads} of {wanted} threads: the "
+                f"kernels use {_threads}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     threads = _threads
     return threads
 
@@ -211,21 +203,6 @@ def keep_freed_memory() -> None:
     to the process. It has an effect with glibc alone.
     """
     lib.keep_freed_memory()
-
-
-def _prove_threads() -> None:
-    """Take fewer threads, and warn once, where the system does not give as many."""
-    global _threads, _most_threads, _proven_threads
-    wanted = _threads
-    _proven_threads = _creatable_threads(wanted - 1) + 1
-    if _proven_threads < wanted:
-        _threads = _most_threads = _proven_threads
-        warnings.warn(
-            f"[threads] the system refuses more than {_threads} of {wanted} threads: the kernels "
-            f"use {_threads}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
 
 def build_info() -> dict[str, Any]:
@@ -250,17 +227,6 @@ def build_info() -> dict[str, Any]:
     }
 
 
-def _choose_isa() -> None:
-    """Take the set that the environment names, or else the fastest."""
-    global _refused_isa
-    lib.isa_select(_ISA_NUMBERS[available_isas()[0]])
-    wanted = os.environ.get(ISA_VARIABLE)
-    if wanted in available_isas():
-        set_isa(wanted)
-    else:
-        _refused_isa = wanted or None
-
-
 def _after_fork() -> None:
     """Keep a forked child from waiting for threads that it does not have."""
     global _most_threads
@@ -268,7 +234,10 @@ def _after_fork() -> None:
     set_num_threads(1)
 
 
-_choose_isa()
+# The set that the environment names, or else the fastest.
+_wanted_isa = os.environ.get(ISA_VARIABLE) or available_isas()[0]
+_refused_isa: str | None = None if _wanted_isa in available_isas() else _wanted_isa
+lib.isa_select(_ISA_NUMBERS[available_isas()[0] if _refused_isa else _wanted_isa])
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
@@ -300,13 +269,10 @@ def weight(pointers: Sequence[Any], code: int, offset: float = 0.0) -> Any:
 
 
 def scratch(nbytes: int) -> Any:
-    """Return at least `nbytes` bytes that a kernel may use during its call.
+    """Return at least `nbytes` bytes that a kernel may use during its call, or TensorMemoryError.
 
     They belong to the calling thread, so that two threads may compute at once; they are kept, and
     replaced when more is needed.
-
-    Raises:
-        TensorMemoryError: The system refuses the allocation.
     """
     kept = getattr(_local, "scratch", None)
     if kept is None or len(kept) < nbytes:

@@ -3,6 +3,7 @@
 Strides are in bytes, as in NumPy. The summary of each check names the error that it raises.
 """
 
+import itertools
 import math
 import operator
 import sys
@@ -24,12 +25,8 @@ MAX_DIMENSIONS = 64
 
 def checked_ints(op: str, what: str, values: Iterable[Any]) -> Shape:
     """Return `values` as a tuple of Python ints; raise ShapeError for anything else, even bool."""
-    if type(values) is tuple:
-        for value in values:
-            if type(value) is not int:
-                break
-        else:
-            return values
+    if type(values) is tuple and {*map(type, values)} <= {int}:
+        return values
     try:
         return tuple([_as_int(value) for value in values])
     except TypeError:
@@ -114,7 +111,7 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
 
     Raise ShapeError for another number, more than one -1, or a -1 that could be anything.
     """
-    known = 1
+    known = 1  # what the decode step gives, without a call
     for n in wanted:
         if type(n) is not int or n < 1:
             break
@@ -130,26 +127,21 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
             f"[reshape] sizes must be >= 0 with at most one -1 that follows from the others: "
             f"{list(sizes)} (from {list(shape)})"
         )
-    if holes and size % known == 0:
-        sizes = tuple(size // known if n == -1 else n for n in sizes)
-        known = size
-    if known != size:
+    if size % known if holes else size != known:
         raise ShapeError(
             f"[reshape] number of elements must stay equal: {size} != {known} "
             f"({list(shape)} to {list(sizes)})"
         )
-    return sizes if len(sizes) <= MAX_DIMENSIONS else checked_shape("reshape", sizes)
+    filled = [size // known if n == -1 else n for n in sizes] if holes else sizes
+    return checked_shape("reshape", filled)
 
 
 def reshape_strides(shape: Shape, strides: Shape, wanted: Shape, itemsize: int) -> Shape | None:
-    """Find strides that show the same elements, in the same order, in another shape.
+    """Find strides that show the same elements in another shape; None where only a copy can.
 
     Both shapes are walked from the last dimension to the first. A run of old dimensions that are
     packed among themselves (`stride[d - 1] = shape[d] * stride[d]`) is one chunk with one step; new
-    dimensions may cut a chunk, but may not reach across two.
-
-    The old sizes have no 0 among them, and the new ones the same product. Return None when only a
-    copy can have the new shape.
+    dimensions may cut a chunk, but may not reach across two. No old size is 0.
     """
     old = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
     result: list[int] = []
@@ -180,18 +172,14 @@ def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
     """
     if a == b:
         return a
-    ndim = max(len(a), len(b))
-    wide_a = (1,) * (ndim - len(a)) + a
-    wide_b = (1,) * (ndim - len(b)) + b
-    result = []
-    for n, m in zip(wide_a, wide_b, strict=True):
+    pairs = [*itertools.zip_longest(reversed(a), reversed(b), fillvalue=1)]
+    for n, m in pairs:
         if n != m and 1 not in (n, m):
             raise ShapeError(
                 f"[{op}] sizes must be equal or 1, aligned at the right: {n} != {m} "
                 f"(a {list(a)}, b {list(b)})"
             )
-        result.append(m if n == 1 else n)
-    return tuple(result)
+    return tuple(m if n == 1 else n for n, m in reversed(pairs))
 
 
 def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
@@ -213,14 +201,11 @@ def check_slice(op: str, start: int, stop: int, size: int) -> None:
 
 
 def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape, int]:
-    """Compute the view that square brackets select.
+    """Return shape, strides and moved bytes of the view that square brackets select.
 
-    Bounds are strict. A Python slice that reaches beyond the end is clamped without a word
-    (`m[5:500]` of 10 elements has 5); here it is refused.
-
-    Return its shape, its strides, and the bytes from the tensor's first element to its own. Raise
-    IndexOutOfRangeError for an index or an end of a slice outside of its dimension, and for more
-    indices than dimensions; TensorError for anything else in the brackets.
+    Bounds are strict: what Python clamps without a word (`m[5:500]` of 10 elements has 5) is
+    refused. Raise IndexOutOfRangeError for what is outside of its dimension, and for more indices
+    than dimensions; TensorError for anything else in the brackets.
     """
     parts = _without_ellipsis(key if isinstance(key, tuple) else (key,), shape)
     new_shape, new_strides, offset = [], [], 0

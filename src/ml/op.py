@@ -86,15 +86,8 @@ def op(
 ) -> Callable[P, R]:
     """Make a function an op; its annotations say which of its parameters are tensors.
 
-    Args:
-        function: What computes.
-        changed: For a function that writes into what it is given: called with its arguments by name
-            while somebody observes; returns what was written.
-
-    Raises:
-        TensorTypeError: From the op, for an argument that should be a tensor and is none.
-        DTypeError: From the op, for a block-quantized tensor where it takes none.
-        TensorMemoryError: From the op, where the system refuses memory to NumPy.
+    The op raises TensorTypeError for an argument that should be a tensor and is none, DTypeError
+    for a block-quantized one where it takes none, and TensorMemoryError where NumPy gets no memory.
     """
 
     @functools.wraps(function)
@@ -116,7 +109,10 @@ def op(
 def op_that_changes(
     changed: Callable[[Mapping[str, Any]], tuple[Any, ...]],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make an op of a function that writes into what it is given and returns nothing; see `op`."""
+    """Make an op of a function that writes into what it is given and returns nothing.
+
+    While somebody observes, `changed` gets its arguments by name, and returns what was written.
+    """
     return lambda function: op(function, changed)
 
 
@@ -130,11 +126,13 @@ def _observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         seconds = time.perf_counter() - start
         given = _signature(function).bind(*args, **kwargs).arguments
-        if changed is None:
-            results = _tensors_of(result, given)
-        else:
+        if changed is not None:
             results = changed(given)
             given.pop("self", None)
+        elif result is given.get("self"):  # a method gave back the tensor itself
+            return result
+        else:
+            results = tuple(x for x in _items(result) if hasattr(x, "with_name"))
         if not results:
             return result
         call = OpCall(function.__name__, given, results, seconds)
@@ -147,13 +145,6 @@ def _observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
         return results if isinstance(result, tuple) else results[0]
     finally:
         _running.is_inside = False
-
-
-def _tensors_of(result: Any, given: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the tensors of a result; none where a method gave back the tensor itself."""
-    if result is given.get("self"):
-        return ()
-    return tuple(x for x in _items(result) if hasattr(x, "with_name"))
 
 
 def _items(value: Any) -> tuple[Any, ...]:
@@ -194,32 +185,25 @@ def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Except
     return error
 
 
+def _report(tracer: "trace.Tracer", call: OpCall) -> tuple[str, ...]:
+    """Report each result of a call in one line; the first has all of the time."""
+    begun, scalars = time.perf_counter(), call.scalars
+    names = tuple(
+        tracer.op(call.op, call.inputs(i), result, scalars, None if i else call.seconds)
+        for i, result in enumerate(call.results)
+    )
+    trace.add_own_seconds(time.perf_counter() - begun)
+    return names
+
+
 def _report_to(tracer: "trace.Tracer | None") -> None:
-    """Subscribe a tracer in place of the one before; None for nobody.
-
-    It reports each result of a call in a line; the first has all of the time.
-    """
-    global _report
-    if _report is not None:
-        unsubscribe(_report)
-    _report = None
-    if tracer is None:
-        return
-
-    def report(call: OpCall) -> tuple[str, ...]:
-        begun = time.perf_counter()
-        names = tuple(
-            tracer.op(
-                call.op, call.inputs(number), result, call.scalars, None if number else call.seconds
-            )
-            for number, result in enumerate(call.results)
-        )
-        trace.add_own_seconds(time.perf_counter() - begun)
-        return names
-
-    _report = report
-    subscribe(report)
+    """Subscribe a tracer in place of the one before; None for nobody."""
+    global _reporter
+    unsubscribe(_reporter)
+    if tracer is not None:
+        _reporter = functools.partial(_report, tracer)
+        subscribe(_reporter)
 
 
-_report: Observer | None = None
+_reporter: Any = None
 trace.add_reporter(_report_to)

@@ -107,11 +107,10 @@ class QuantizedTensor(TensorBase):
             raise DTypeError(
                 f"[QuantizedTensor] dtype must be nf4, int8_block or a GGUF format: {dtype}"
             )
-        self._dtype = dtype
-        self._shape: Shape = checked_shape("QuantizedTensor", shape)
+        self._dtype, self._name = dtype, name
+        self._shape = checked_shape("QuantizedTensor", shape)
         self._size = math.prod(self._shape)
         self._codes, self._scales, self._nested = codes, scales, nested
-        self._name = name
         self._check_parts()
         pointers = [kernels.pointer(part.contiguous()._pointer) for part in self.parts()]
         if nested is None:  # a block that holds its scales is where they are
@@ -328,10 +327,8 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
         x._size, x._dtype.code, dtype.code, kernels.threads or kernels.checked_threads(),
     )  # fmt: skip
     if refused:
-        raise TensorError(
-            f"[quantize] elements must be finite: {refused} of {x.size} are not "
-            f"(shape {list(x.shape)})"
-        )
+        text = f"{refused} of {x.size} are not (shape {list(x.shape)})"
+        raise TensorError(f"[quantize] elements must be finite: {text}")
     if scales is None or not double:
         return QuantizedTensor(dtype, x.shape, codes, scales, name=x.name)
     absmax: Floats = scales.numpy()
@@ -341,7 +338,7 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
 
 
 def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedScales]:
-    """Quantize the scales of nf4 blocks to 8 bits.
+    """Quantize the scales of nf4 blocks to 8 bits; return the codes, uint8, and what they mean.
 
     code[b] = number of the entry of `dynamic_map` nearest to (absmax[b] - offset) / (the largest
     such magnitude among 256 blocks)
@@ -349,9 +346,6 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
     bitsandbytes finds the entry in a table of 65536 places, which decides near ties; so does this.
     It takes PyTorch's mean as offset, whose last bits depend on the number of threads; `quantize`
     takes the mean of float64, rounded once.
-
-    Returns:
-        The codes, uint8, and what they mean.
     """
     blocks = -(-absmax.size // NESTED_BLOCK)
     padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
@@ -365,10 +359,8 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
     places = (halves.astype(np.float64) * (_STEPS - 1) + 0.5).astype(np.float32).astype(np.int64)
     codes = _nearest_codes()[places]
     codes[largest == 0] = 0
-    small = np.ascontiguousarray(codes.reshape(-1)[: absmax.size])
-    return Tensor.from_numpy(small), NestedScales(
-        Tensor.from_numpy(largest), dynamic_map(), float(offset)
-    )
+    small = Tensor.from_numpy(np.ascontiguousarray(codes.reshape(-1)[: absmax.size]))
+    return small, NestedScales(Tensor.from_numpy(largest), dynamic_map(), float(offset))
 
 
 @lru_cache(maxsize=1)

@@ -20,10 +20,7 @@ _ROUNDS = 10_000_000
 def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
     """Read the bytes of contiguous tensors once, by all threads; return bytes per second.
 
-    Args:
-        tensors: What is read, one after the other.
-        isa: Instruction set that reads, one of `available_isas()`.
-        streams: Places that a thread reads from in turn, one of `STREAMS`.
+    Each thread reads from one of `STREAMS` places in turn.
     """
     before, nbytes = str(build_info()["isa"]), 0
     set_isa(isa)
@@ -42,11 +39,7 @@ def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, in
     """Return the instruction set and the number of streams with which this machine reads fastest.
 
     Processors differ: one stream of wide loads is the fastest on some, four are on others. The
-    kernels choose the same way, so the limit is that of the best.
-
-    Args:
-        tensors: What is read; no more of them than a sample.
-        passes: Over the sample, for each way; the best counts.
+    kernels choose the same way, so the limit is that of the best. No more is read than a sample.
     """
     sample: list[Tensor] = []
     for tensor in tensors:
@@ -62,15 +55,10 @@ def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, in
 
 
 def multiply_add_rate(dtype: str, rounds: int = _ROUNDS, runs: int = 5) -> float | None:
-    """Return the multiplications and additions per second of products in registers.
+    """Return the multiplications and additions per second of products in registers, of all threads.
 
-    Args:
-        dtype: "bfloat16" or "float32", of the operands; products are summed in float32.
-        rounds: Steps of each of the sums.
-        runs: The median of them counts.
-
-    Returns:
-        The rate of the instruction set in use, all threads together; None where it has no vectors.
+    Products of "bfloat16" or "float32" are summed in float32, in sums of `rounds` steps; the median
+    of the runs counts. None where the instruction set in use has no vectors.
     """
     rates, result = [], ffi.new("float *")
     code = dtype_named("multiply_add_rate", dtype).code

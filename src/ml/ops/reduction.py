@@ -313,10 +313,9 @@ def _extreme(
         raise ShapeError(f"[{op}] number of elements must be >= 1: 0 (shape {list(x.shape)})")
     places = np.expand_dims(function(comparable(source), at), at)
     picked = np.take_along_axis(source.bits(), places, at)
-    keepdim = checked_flag(op, "keepdim", keepdim)
-    shape = picked.shape if keepdim else (*picked.shape[:at], *picked.shape[at + 1 :])
-    if dim is None:
-        shape = (1,) * x.ndim if keepdim else ()
+    shape = (1,) * x.ndim if dim is None else picked.shape
+    if not checked_flag(op, "keepdim", keepdim):
+        shape = () if dim is None else (*shape[:at], *shape[at + 1 :])
     values, indices = allocate(shape, x._dtype), allocate(shape, int64)
     values.bits()[...] = picked.reshape(shape)
     indices.numpy()[...] = places.reshape(shape)
