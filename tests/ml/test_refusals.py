@@ -42,8 +42,6 @@ TABLE = r"""
 # elementwise
 ml.add(f(2, 3), of("bfloat16", 3)) ->
     DTypeError: [add] a.dtype must equal b.dtype: float32 != bfloat16 (a [2, 3], b [3])
-ml.multiply(f(2, 3), of("bfloat16", 3)) ->
-    DTypeError: [multiply] a.dtype must equal b.dtype: float32 != bfloat16 (a [2, 3], b [3])
 ml.add(f(2, 3), f(4)) ->
     ShapeError: [add] sizes must be equal or 1, aligned at the right: 3 != 4 (a [2, 3], b [4])
 ml.add(ml.arange(3), 0.5) -> DTypeError: [add] value must be a number of the kind of int32: float
@@ -55,8 +53,6 @@ ml.add([1], f(2)) -> DTypeError: [add] value must be a number of the kind of flo
 ml.div(f(2), "2") -> DTypeError: [div] value must be a number of the kind of float32: str
 ml.sub(ml.tensor([True]), ml.tensor([True])) ->
     DTypeError: [sub] dtype must be of kind float or int or complex: bool (shape [1])
-1 - ml.tensor([True]) ->
-    DTypeError: [sub] dtype must be of kind float or int or complex: bool (shape [1])
 ml.swiglu(f(2, 3), f(3)) -> ShapeError: [swiglu] gate.shape must equal up.shape: [2, 3] != [3]
 ml.swiglu(f(2), of("bfloat16", 2)) ->
     DTypeError: [swiglu] a.dtype must equal b.dtype: float32 != bfloat16 (a [2], b [2])
@@ -65,8 +61,6 @@ ml.swiglu(of("int32", 2), of("int32", 2)) ->
 ml.silu(of("complex64", 2)) ->
     DTypeError: [silu] dtype must be a real floating-point dtype: complex64 (shape [2])
 ml.pow(2.0, 3.0) -> TensorTypeError: [pow] a or b must be a Tensor: float
-ml.pow(f(2), of("bfloat16", 2)) ->
-    DTypeError: [pow] a.dtype must equal b.dtype: float32 != bfloat16 (a [2], b [2])
 ml.pow(f(2), f(3)) ->
     ShapeError: [pow] sizes must be equal or 1, aligned at the right: 2 != 3 (a [2], b [3])
 ml.pow(of("uint8", 2), 2) ->
@@ -79,7 +73,6 @@ ml.polar(of("bfloat16", 2), f(2)) ->
     DTypeError: [polar] dtype must equal float32: bfloat16 (shape [2])
 ml.polar(f(2), f(3)) ->
     ShapeError: [polar] sizes must be equal or 1, aligned at the right: 2 != 3 (a [2], b [3])
-ml.exp(3) -> TensorTypeError: [exp] x must be a Tensor: int
 ml.exp(np.ones(3)) -> TensorTypeError: [exp] x must be a Tensor: ndarray
 ml.exp(ml.tensor([True])) ->
     DTypeError: [exp] dtype must be a real floating-point dtype: bool (shape [1])
@@ -100,7 +93,6 @@ ml.equal(ml.ones(2), ml.tensor([1, 2])) ->
 ml.ones(2) < ml.ones(3) ->
     ShapeError: [less] sizes must be equal or 1, aligned at the right: 2 != 3 (a [2], b [3])
 ml.less(ml.ones(2), "a") -> TensorTypeError: [less] b must be a Tensor: str
-ml.less(1, 2) -> TensorTypeError: [less] a or b must be a Tensor: int
 ml.ones(2) < 1j -> DTypeError: [less] operands must be real: complex (float32)
 ml.where(ml.ones(2), 1, 2) ->
     DTypeError: [where] condition.dtype must equal bool: float32 (shape [2])
@@ -131,7 +123,6 @@ ml.full((2,), True) -> DTypeError: [full] value must be a number of the kind of 
 ml.full((2,), 300, "uint8") -> TensorError: [full] value must be in [0, 255] for uint8: 300
 ml.full((1,) * 65, 0) -> ShapeError: [full] ndim must be <= 64: 65
 ml.zeros(True) -> ShapeError: [zeros] sizes must be integers: (True,)
-ml.zeros(None) -> ShapeError: [zeros] sizes must be integers: (None,)
 ml.zeros(2**40) -> TensorMemoryError: [empty] bytes must fit into memory: 4398046511104
 ml.zeros(2, dtype=ml.nf4) -> DTypeError: [zeros] dtype must be one of DTYPES: nf4
 ml.eye("a") -> ShapeError: [eye] sizes must be integers: ('a', 'a')
@@ -153,7 +144,6 @@ ml.sum(ml.ones(2), 1) -> IndexOutOfRangeError: [sum] dim must be in [-1, 1): 1
 ml.sum(ml.ones(2, 2), (0, -2)) -> ShapeError: [sum] dims must differ: [0, -2]
 ml.sum(ml.ones(2), True) -> ShapeError: [sum] dim must be integers: (True,)
 ml.sum([1]) -> TensorTypeError: [sum] x must be a Tensor: list
-f(3).sum(3) -> IndexOutOfRangeError: [sum] dim must be in [-1, 1): 3
 ml.mean(ml.tensor([1])) ->
     DTypeError: [mean] dtype must be a real floating-point dtype: int64 (shape [1])
 ml.mean(f(3), 1) -> IndexOutOfRangeError: [mean] dim must be in [-1, 1): 1
@@ -172,7 +162,6 @@ ml.softmax(f(3), 1) -> IndexOutOfRangeError: [softmax] dim must be in [-1, 1): 1
 ml.softmax(f(3), dtype=ml.int32) ->
     DTypeError: [softmax] dtype= must be a real floating-point dtype: int32
 ml.softmax(f(3), dtype=ml.nf4) -> DTypeError: [softmax] dtype must be one of DTYPES: nf4
-ml.softmax([1.0]) -> TensorTypeError: [softmax] x must be a Tensor: list
 ml.log_softmax(ml.tensor([1, 2])) ->
     DTypeError: [log_softmax] dtype must be a real floating-point dtype: int64 (shape [2])
 ml.log_softmax(ml.ones(2), dtype="int8") ->
@@ -349,8 +338,6 @@ ml.read_cache(cache(), 0, 9) ->
     IndexOutOfRangeError: [read_cache] 0 <= start <= stop <= size must hold: start 0, stop 9, size 8
 ml.KeyValueCache(0, 2, 4, ml.float32) ->
     ShapeError: [KeyValueCache] positions and head_dim must be >= 1 and heads >= 0: (0, 2, 4)
-ml.KeyValueCache(8, 2, -4, ml.float32) ->
-    ShapeError: [KeyValueCache] positions and head_dim must be >= 1 and heads >= 0: (8, 2, -4)
 ml.KeyValueCache(8, 2, 5, ml.bfloat16) -> ShapeError: [KeyValueCache] head_dim must be even: 5
 ml.KeyValueCache(8, 2.0, 4, ml.bfloat16) ->
     ShapeError: [KeyValueCache] sizes must be integers: (8, 2.0, 4)
@@ -405,8 +392,6 @@ f(2, 3).transpose(0, 2) -> IndexOutOfRangeError: [transpose] dim must be in [-2,
 f(2, 3, 4).T -> ShapeError: [T] ndim must equal 2: 3 (shape [2, 3, 4])
 f(5, 3).slice(0, 6) ->
     IndexOutOfRangeError: [slice] 0 <= start <= stop <= size must hold: start 0, stop 6, size 5
-f(5, 3).slice(3, 2) ->
-    IndexOutOfRangeError: [slice] 0 <= start <= stop <= size must hold: start 3, stop 2, size 5
 f(5).slice(0, True) -> ShapeError: [slice] start and stop must be integers: (0, True)
 f().slice(0, 0) -> ShapeError: [slice] ndim must be >= 1: 0 (shape [])
 f().set_slice(0, 0, 1.0) -> ShapeError: [set_slice] ndim must be >= 1: 0 (shape [])
@@ -428,15 +413,7 @@ f(2, 3)[1, 10**30] ->
 f(2, 3)[0, 0, 0] ->
     IndexOutOfRangeError: [getitem] number of indices must be <= ndim: 3 > 2 (shape [2, 3])
 f(2, 3)[..., ...] -> TensorError: [getitem] number of Ellipsis must be <= 1: 2
-f(2, 3)[1.0] -> TensorError: [getitem] an index must be an integer, a slice or an Ellipsis: float
-f(2, 3)[True, 0] -> TensorError: [getitem] an index must be an integer, a slice or an Ellipsis: bool
 f(3)[0.0:2] -> TensorError: [getitem] an index must be an integer, a slice or an Ellipsis: float
-f(3)[0:4] ->
-    IndexOutOfRangeError: [getitem] 0 <= start <= stop <= size must hold: start 0, stop 4, size 3
-        (dim 0, shape [3])
-f(3)[2:1] ->
-    IndexOutOfRangeError: [getitem] 0 <= start <= stop <= size must hold: start 2, stop 1, size 3
-        (dim 0, shape [3])
 f(3)[::0] -> IndexOutOfRangeError: [getitem] step must be >= 1: 0 (dim 0)
 f(3)[::-1] -> IndexOutOfRangeError: [getitem] step must be >= 1: -1 (dim 0)
 of("bfloat16", 3, 2).view_as_complex() ->
@@ -449,9 +426,7 @@ f(2, 4)[:, ::2].view_as_complex() ->
         strides [16, 8]
 f(2).view_as_real() -> DTypeError: [view_as_real] dtype must equal complex64: float32
 f(3, 2).item() -> ShapeError: [item] number of elements must equal 1: 6 (shape [3, 2])
-float(f(2, 2)) -> ShapeError: [item] number of elements must equal 1: 4 (shape [2, 2])
 bool(ml.zeros(0)) -> TensorTypeError: [bool] number of elements must equal 1: 0 (shape [0])
-bool(f(2, 2)) -> TensorTypeError: [bool] number of elements must equal 1: 4 (shape [2, 2])
 len(f()) -> ShapeError: [len] ndim must be >= 1: 0 (shape [])
 ml.full((1,), 256.0).to("uint8") -> TensorError: [to] values must be in [0, 255] for uint8: 256.0
 ml.full((1,), np.nan).to("int32") ->
@@ -461,10 +436,7 @@ ml.full((1,), 2.0**31).to("int32") ->
 ml.full((1,), 2.0**63).to("int64") ->
     TensorError: [to] values must be in [-9223372036854775808, 9223372036854775807] for int64:
         9.223372036854776e+18
-of("complex64", 2).to("float32") ->
-    DTypeError: [to] a complex dtype must stay complex: complex64 to float32
 ml.ones(2).to(None) -> DTypeError: [to] dtype must be one of DTYPES: NoneType
-ml.ones(2).to("float") -> DTypeError: [to] dtype must be one of DTYPES: 'float'
 ml.ones(2).to(ml.nf4) -> DTypeError: [to] dtype must be one of DTYPES: nf4
 
 # quantized

@@ -127,13 +127,6 @@ def divisors(args: ModelArgs) -> tuple[float, ...]:
     return tuple((plain / scaled).astype(np.float32).tolist())
 
 
-def test_frequencies_are_divided_by_the_factors_of_the_file() -> None:
-    plain = inverse_frequencies(4, 10000.0).numpy()
-    np.testing.assert_array_equal(
-        inverse_frequencies(4, 10000.0, RopeFactors((1.0, 8.0))).numpy(), plain / [1, 8]
-    )
-
-
 def test_the_parts_of_a_model_are_what_the_file_says(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", GROUPED, ml_dtypes.bfloat16)
     model = load_model(str(path))

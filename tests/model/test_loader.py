@@ -66,13 +66,6 @@ def test_a_model_knows_its_parts(tmp_path: Path) -> None:
     assert "RoPE scaling factor 8" in model.description
 
 
-def test_the_scaling_factor_can_be_overridden_and_is_said(tmp_path: Path) -> None:
-    model = load_model(write_meta_directory(tmp_path, SCALED), rope_scaling_factor=32.0)
-    assert model.args.rope_scaling is not None
-    assert model.args.rope_scaling.factor == 32.0
-    assert model.notes == ("RoPE scaling factor 32 by override",)
-
-
 def test_a_directory_that_holds_original_is_loaded_from_there(tmp_path: Path) -> None:
     write_meta_directory(tmp_path / "original", GROUPED)
     (tmp_path / "config.json").write_text("{}")
@@ -180,15 +173,6 @@ def test_a_failed_load_leaves_no_file_open(tmp_path: Path) -> None:
         targets = [os.path.realpath(entry) for entry in descriptors.iterdir()]
         assert not [target for target in targets if target.startswith(str(tmp_path))]
         assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-
-
-def test_a_rewritten_file_is_noticed(tmp_path: Path) -> None:
-    model = load_model(write_meta_directory(tmp_path, GROUPED))
-    model.checkpoint.check_unchanged()
-    path = tmp_path / "consolidated.00.pth"
-    os.utime(path, ns=(1, 1))
-    with pytest.raises(CheckpointError, match="rewritten"):
-        model.checkpoint.check_unchanged()
 
 
 def test_memory_that_python_does_not_get_is_an_error_of_the_package(

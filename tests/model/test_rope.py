@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.model import RopeScaling
+from src.model import LinearRopeScaling, RopeFactors, RopeScaling
 from src.model.forecast import context_bytes
 from src.model.rope import inverse_frequencies, rotary_frequencies
 from tests.model.tiny import CONFIGS, Tiny
@@ -43,6 +43,13 @@ def test_scaling_has_all_three_cases_in_a_llama_3_1_head() -> None:
     assert np.count_nonzero(ratio == 1.0) == 29
     assert np.count_nonzero(ratio == 8.0) == 29
     assert np.count_nonzero((ratio > 1.0) & (ratio < 8.0)) == 6
+
+
+def test_other_scalings_divide_all_frequencies_by_one_factor_or_each_by_one() -> None:
+    plain = inverse_frequencies(4, 10000.0).numpy()
+    for scaling, by in ((LinearRopeScaling(4.0), 4), (RopeFactors((1.0, 8.0)), [1, 8])):
+        scaled = inverse_frequencies(4, 10000.0, scaling).numpy()
+        np.testing.assert_array_equal(scaled, plain / by)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
