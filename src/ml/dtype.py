@@ -100,8 +100,6 @@ DTYPES = (
 )  # fmt: skip
 _BY_NAME = {row.name: row for row in DTYPES}
 _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
-# Types hash much faster than dtypes do.
-_BY_NUMPY_TYPE = {row.numpy_dtype.type: row for row in DTYPES}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -188,10 +186,9 @@ def block_dtype_named(name: str) -> BlockDType:
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
     """Return the row of a NumPy dtype; raise DTypeError without one, as for foreign byte order."""
-    row = _BY_NUMPY_TYPE.get(numpy_dtype.type) if numpy_dtype.isnative else None
-    row = row or _BY_NUMPY_DTYPE.get(numpy_dtype)
+    row = _BY_NUMPY_DTYPE.get(numpy_dtype)
     if row is None:
-        names = ", ".join(known.name for known in DTYPES)
+        names = ", ".join(_BY_NAME)
         raise DTypeError(f"[from_numpy] array.dtype must be one of {names}: {numpy_dtype!r}")
     return row
 

@@ -188,21 +188,15 @@ def checked_threads() -> int:
     return threads
 
 
+# Both are for programs: the handler of SIGBUS and the allocation of memory belong to the process.
 def exit_on_bus_error() -> None:
-    """Let a page that a mapped file cannot give end the process with one line and exit code 3.
-
-    It is for programs: the handler of SIGBUS belongs to the process.
-    """
+    """Let a page that a mapped file cannot give end the process with one line and exit code 3."""
     lib.exit_on_bus_error()
 
 
 def keep_freed_memory() -> None:
-    """Let up to 128 MiB that tensors leave stay with the process, for the next ones.
-
-    The system clears each page that it gives. It is for programs: how memory is allocated belongs
-    to the process. It has an effect with glibc alone.
-    """
-    lib.keep_freed_memory()
+    """Let up to 128 MiB that tensors leave stay with the process; with glibc alone."""
+    lib.keep_freed_memory()  # the system clears each page that it gives
 
 
 def build_info() -> dict[str, Any]:

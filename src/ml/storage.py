@@ -4,6 +4,7 @@ It is memory that was allocated here (`char[]` of cffi), or a one-dimensional ui
 memory that belongs to another object (an array, a mapped file).
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,10 @@ from .kernels import ffi
 Storage = Any
 
 
-class _ByteRange:
-    """Offer `nbytes` bytes from `address` to NumPy, and keep their owner alive."""
-
-    def __init__(self, owner: object, address: int, nbytes: int, writable: bool) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "data": (address, not writable), "shape": (nbytes,), "typestr": "|u1", "version": 3
-        }  # fmt: skip
-
-
 def from_range(owner: object, address: int, nbytes: int, writable: bool) -> Storage:
     """Return the `nbytes` bytes from `address`, which live as long as `owner` does."""
-    return np.asarray(_ByteRange(owner, address, nbytes, writable))
+    place = {"data": (address, not writable), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+    return np.asarray(SimpleNamespace(owner=owner, __array_interface__=place))
 
 
 def is_storage(given: object) -> bool:

@@ -553,12 +553,13 @@ class Tensor(TensorBase):
         Raises:
             ShapeError: There is not exactly one element.
         """
-        if self._size != 1:
-            raise ShapeError(f"[item] {self._not_one_element()}")
-        return self._number(self.numpy().item())
+        return self._only("item", ShapeError)
 
-    def _not_one_element(self) -> str:
-        return f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
+    def _only(self, op: str, error: type[TensorError]) -> int | float | complex:
+        if self._size != 1:
+            text = f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
+            raise error(f"[{op}] {text}")
+        return self._number(self.numpy().item())
 
     def _number(self, value: Any) -> int | float | complex:
         return float(value) if self._dtype.is_float else value
@@ -574,9 +575,7 @@ class Tensor(TensorBase):
         return int(self.item())  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
-        if self._size != 1:
-            raise TensorTypeError(f"[bool] {self._not_one_element()}")
-        return bool(self.item())
+        return bool(self._only("bool", TensorTypeError))
 
     def __reduce__(self) -> tuple[Any, ...]:
         array = np.array(self.bits())  # NumPy's own arrays of bfloat16 forget their byte order
