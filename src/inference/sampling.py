@@ -105,8 +105,9 @@ def _check(name: str, value: float, low: float, high: float) -> None:
     if isinstance(value, int) and abs(value).bit_length() > 1000:
         raise SamplingError(f"[sampling] {name} must be finite: got a number beyond float64")
     if not (math.isfinite(value) and low <= value <= high):
-        limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        raise SamplingError(f"[sampling] {name} must be finite and {limits}: got {value}")
+        rule = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        rule = rule if math.isfinite(value) else f"finite and {rule}"
+        raise SamplingError(f"[sampling] {name} must be {rule}: got {value}")
 
 
 @dataclass(frozen=True)
