@@ -69,7 +69,7 @@ def load_chat(session: Session, argument: str) -> str:
 def attach_text(session: Session, argument: str) -> str:
     """Put the text of a file before the next message, and say so.
 
-    After a UsageError (it is not a text, or does not fit what is left of the context) nothing has
+    After a UsageError (it is not text, or does not fit what is left of the context) nothing has
     changed.
     """
     path = named_path(argument)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from src.cli.answer import INTERRUPTED, SETTINGS, Settings, statistics_line, stream_answer
+from src.cli.answer import INTERRUPTED, Settings, statistics_line, stream_answer
 from src.cli.arguments import build_parser, parse_arguments
 from src.cli.commands import run_command
 from src.cli.console import Console, UsageError
@@ -69,13 +69,9 @@ def test_flags_become_settings_and_without_any_they_are_the_defaults():
 
 def test_help_states_the_defaults_of_the_engine():
     text = re.sub(r"\s+", " ", build_parser().format_help())
-    stated = {
-        name: text.split(f"--{name.replace('_', '-')} ")[1].split("(default: ")[1].split(")")[0]
-        for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty")
-    }
-    assert {name: float(v.split(",")[0]) for name, v in stated.items()} == {
-        name: float(getattr(DEFAULTS, name)) for name in stated
-    }
+    for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty"):
+        stated = text.split(f"--{name.replace('_', '-')} ")[1].split("(default: ")[1]
+        assert float(re.split("[,)]", stated)[0]) == getattr(DEFAULTS, name)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +85,6 @@ def test_help_states_the_defaults_of_the_engine():
 def test_a_setting_is_changed_and_shown(name, text, lines):
     changed = DEFAULTS.changed(name, text)
     assert lines in changed.lines()
-    assert len(changed.lines()) == len(SETTINGS)
     assert sum(a != b for a, b in zip(changed.lines(), DEFAULTS.lines(), strict=True)) == 1
     if name in ("seed", "max_tokens", "stop"):
         assert changed.changed(name, "none") == DEFAULTS

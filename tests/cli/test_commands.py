@@ -186,6 +186,10 @@ def test_show_tells_about_each_topic(session, typed, alphabet_model):
     assert "chat format: llama3 (by special tokens)" in params
     assert "candidates shown of each token: 4" in params
     assert "to go before the next message: 9 characters" in params
+    session.system = "é\x1b"
+    tokens = typed("/show tokens")
+    assert r"\xc3" in tokens
+    assert "\x1b" not in tokens + typed("/show prompt")
 
 
 def test_show_cache_counts_positions_layers_bytes_and_what_was_reused(session, typed):
@@ -206,13 +210,6 @@ def test_show_cache_counts_positions_layers_bytes_and_what_was_reused(session, t
     session.system = "short"
     shown = typed("/show cache")
     assert "of which the first 2 need not be run again" in shown  # up to the role
-
-
-def test_show_escapes_bytes_that_are_no_character(session, typed):
-    session.system = "é\x1b"
-    shown = typed("/show tokens")
-    assert r"\xc3" in shown
-    assert "\x1b" not in shown + typed("/show prompt")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +246,7 @@ def test_a_stop_string_is_what_was_cut_of_an_answer_that_went_on(alphabet_model,
     ]
 
 
-def test_an_interrupt_tells_what_was_drawn_and_not_shown(alphabet_model, capsys):
+def test_an_interrupt_tells_what_was_drawn_and_not_shown(alphabet_model, capsys, monkeypatch):
     session = session_of(alphabet_model, "-c", "300", "--stop", "cx")
     with interrupt_after(3):
         assert session.ask("Hello").stop_reason == INTERRUPTED
@@ -257,16 +254,10 @@ def test_an_interrupt_tells_what_was_drawn_and_not_shown(alphabet_model, capsys)
         "interrupted: Ctrl-C came after 3 tokens; /continue goes on, /regen asks again",
         "cut: 'c', drawn but not shown",  # it might have become a stop string
     ]
-
-
-def test_an_interrupt_before_anything_was_run_says_so(session, typed, monkeypatch):
+    press_ctrl_c_at(monkeypatch, type(session.tokenizer), "encode", 0, after=False)
     session.ask("Hello")
-    with monkeypatch.context() as patch:
-        press_ctrl_c_at(patch, type(session.tokenizer), "encode", 0, after=False)
-        session.ask("Hello")
-    assert typed("/why").splitlines() == [
-        "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
-    ]
+    why = "interrupted: Ctrl-C came before anything was run; /continue asks the question again\n"
+    assert reply(capsys, session, "/why") == why
 
 
 def test_bytes_that_are_no_character_are_named_and_controls_escaped(reciting, capsys):

@@ -28,10 +28,6 @@ def test_an_answer_goes_to_standard_output_and_into_the_history(session, capsys)
     ids, cached = session.history_ids(), session.engine.cached_ids
     assert tuple(ids[: len(cached)]) == cached
     assert len(ids) == len(cached) + 1  # the end token is never run
-
-
-def test_the_model_sees_system_prompt_history_and_question_in_order(session):
-    session.ask("Hello")
     session.system = "short"
     assert session.messages(session.turns, "more") == [
         Message("system", "short"), Message("user", "Hello"), Message("assistant", ALPHABET),
