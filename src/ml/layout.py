@@ -172,14 +172,14 @@ def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
     """
     if a == b:
         return a
-    pairs = [*itertools.zip_longest(reversed(a), reversed(b), fillvalue=1)]
+    pairs = [*itertools.zip_longest(reversed(a), reversed(b), fillvalue=1)][::-1]
     for n, m in pairs:
         if n != m and 1 not in (n, m):
             raise ShapeError(
                 f"[{op}] sizes must be equal or 1, aligned at the right: {n} != {m} "
                 f"(a {list(a)}, b {list(b)})"
             )
-    return tuple(m if n == 1 else n for n, m in reversed(pairs))
+    return tuple(m if n == 1 else n for n, m in pairs)
 
 
 def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:

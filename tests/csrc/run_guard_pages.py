@@ -34,12 +34,9 @@ def run_cases(memory: Memory, note: Note, level: str) -> dict[str, dict[str, int
             for variant, sizes in calls_of(case, level):
                 case.run(memory, *variant, *sizes)
                 memory.release()
+    made, sizes, kinds = watched.calls, watched.sizes, watched.kinds
     return {
-        name: {
-            "calls": watched.calls[name],
-            "sizes": len(watched.sizes[name]),
-            "kinds": len(watched.kinds[name]),
-        }
+        name: {"calls": made[name], "sizes": len(sizes[name]), "kinds": len(kinds[name])}
         for name in CASES
     }
 
@@ -48,22 +45,14 @@ def run_path(isa: str, level: str, note: Path | None) -> None:
     """Run all cases on one path in this program, and print the counts of each memory as JSON."""
     calls.set_isa(isa)
     calls.set_num_threads(THREADS)
+    memories: dict[str, Memory] = {"first": GuardPages("first"), "last": GuardPages("last")}
     if level == "few":
-        counts = {"blocks": run_cases(Blocks(), Note(note), level)}
-    else:
-        counts = {
-            "first": run_cases(GuardPages("first"), Note(note), level),
-            "last": run_cases(GuardPages("last"), Note(note), level),
-        }
-    print(json.dumps(counts))
+        memories = {"blocks": Blocks()}
+    print(json.dumps({end: run_cases(m, Note(note), level) for end, m in memories.items()}))
 
 
 def counts_of(isa: str, level: str) -> dict[str, dict[str, dict[str, int]]]:
-    """Run all cases on one path in a program of its own.
-
-    Raises:
-        RuntimeError: it was killed, or failed; the text names the call.
-    """
+    """Run all cases on one path in a program of its own; RuntimeError names a call that fails."""
     with tempfile.TemporaryDirectory() as directory:
         note = Path(directory, "note")
         command = [

@@ -43,19 +43,9 @@ def copy_repository(copy: Path) -> None:
 
 
 def build(
-    copy: Path,
-    compiler: str,
-    flags: Sequence[str],
-    changed: Sequence[Path] | None = None,
+    copy: Path, compiler: str, flags: Sequence[str], changed: Sequence[Path] | None = None
 ) -> None:
-    """Compile the kernels of the copy into its package.
-
-    Args:
-        copy: the copy of the repository, which becomes the current directory.
-        compiler: gcc or clang.
-        flags: of the compiler and the linker.
-        changed: the sources to compile; None is all of them.
-    """
+    """Compile sources of the copy, or all, into its package; it becomes the current directory."""
     spec = importlib.util.spec_from_file_location("build_kernels", copy / "csrc/build_kernels.py")
     if spec is None or spec.loader is None:
         raise ImportError("csrc/build_kernels.py")

@@ -36,10 +36,7 @@ MISTAKES = {
     "matmul.c": ("&batch->scratch, thread)", "&batch->scratch, 0)"),
     "attention.c": ("pass->scratch + thread * plan->thread_floats", "pass->scratch"),
     # A region ends while others are still in it.
-    "threads.c": (
-        "wait_until(all_have_left, NULL",
-        "if (0)\n        wait_until(all_have_left, NULL",
-    ),
+    "threads.c": ("wait_until(all_have_left, NULL", "if (0) wait_until(all_have_left, NULL"),
     # The spans of two threads overlap by an element.
     "elementwise.c": ("start = unit * SPAN,", "start = unit * (SPAN - 1),"),
 }
@@ -62,11 +59,7 @@ def run_cases(isa: str, names: list[str]) -> None:
 def run_under_sanitizer(
     copy: Path, isa: str, names: Sequence[str], options: str
 ) -> tuple[str, list[str]]:
-    """Run cases in a program of its own; return what it printed, and the reports.
-
-    Raises:
-        RuntimeError: the program failed.
-    """
+    """Run cases in a program of its own; return what it printed, and the reports."""
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {
             "LD_PRELOAD": library_of("gcc", "libtsan.so"),

@@ -39,11 +39,7 @@ lib.argmax(pointer(index), pointer(array), 1, 64, lib.TYPE_FLOAT32, 1)
 
 
 def run_under_valgrind(valgrind: str, arguments: list[str]) -> tuple[str, list[str]]:
-    """Run Python under memcheck; return what it printed, and the errors in the extension.
-
-    Raises:
-        RuntimeError: the program failed.
-    """
+    """Run Python under memcheck; return what it printed, and the errors in the extension."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.xml")
         command = [

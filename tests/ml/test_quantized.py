@@ -196,11 +196,6 @@ OPS: dict[str, Callable[[], object]] = {
     "tensor": lambda: ml.tensor(w),
     "set_slice": lambda: sample((64, 64)).set_slice(0, 64, w),
     "quantize": lambda: ml.quantize(w, ml.nf4),
-    "to nf4": lambda: x.to(ml.nf4),
-    "zeros of nf4": lambda: ml.zeros((2,), ml.nf4),
-    "asarray": lambda: np.asarray(w),
-    "equal": lambda: w == w,
-    "index": lambda: w[0],
     "iterate": lambda: list(w),
 }
 
