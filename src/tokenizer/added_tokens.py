@@ -91,12 +91,8 @@ class _Automaton:
 class AddedTokenFinder:
     """Find added tokens in text: of several at one place the longest, from left to right.
 
-    Args:
-        tokens: What to look for. Special ones are found too, so that no other one is seen inside
-            of them, and left in the text.
-
-    Raises:
-        TokenizerError: There are too many.
+    Special ones are found too, so that no other one is seen inside of them, and left in the text.
+    TokenizerError where there are too many.
     """
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
@@ -151,21 +147,20 @@ class AddedTokenFinder:
 class AddedTokensEncoder:
     """Encode text around the added tokens in it.
 
-    Those that are not normalized are found in the text as it is, and what is between them is
-    normalized part by part; the others are found in these parts.
-
-    Args:
-        encoder: Encodes what is between.
-        raw: Finds tokens in the text as it is.
-        normalized: Finds tokens in normalized text.
+    Those of `raw` are found in the text as it is, and what is between them is normalized part by
+    part; those of `normalized`, whose texts are so already, are found in these parts.
 
     Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
     """
 
     def __init__(
-        self, encoder: PieceEncoder[Any], raw: AddedTokenFinder, normalized: AddedTokenFinder
+        self,
+        encoder: PieceEncoder[Any],
+        raw: Iterable[AddedToken],
+        normalized: Iterable[AddedToken],
     ) -> None:
-        self._encoder, self._raw, self._normalized = encoder, raw, normalized
+        self._encoder, self._raw = encoder, AddedTokenFinder(raw)
+        self._normalized = AddedTokenFinder(normalized)
 
     def encode(self, text: str, *, first: bool) -> list[int]:
         """Encode text; `first` applies to the part that starts where the text does."""

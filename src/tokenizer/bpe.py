@@ -35,11 +35,9 @@ class Merges:
 
 
 def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
-    """Merge the pairs of a list, all different, and no others, the first of the list first.
+    """Merge `pairs`, all different, to the ids `joined`, and no others, the first one first.
 
-    Args:
-        pairs: left << PAIR_SHIFT | right for each merge.
-        joined: The id that each merges to.
+    A pair is left << PAIR_SHIFT | right.
     """
     return Merges(_Listed(zip(pairs, count(), strict=False)), dict(zip(pairs, joined, strict=True)))
 
@@ -47,13 +45,7 @@ def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
 def spelled_merges(
     texts: Sequence[AnyStr], rank_of: Mapping[AnyStr, int], id_of: Mapping[AnyStr, int]
 ) -> Merges:
-    """Merge every pair whose texts joined are a token; the token's rank is the pair's.
-
-    Args:
-        texts: The text or the bytes of each id.
-        rank_of: The rank of each token by its text or bytes.
-        id_of: The id of each token by its text or bytes.
-    """
+    """Merge every pair whose `texts`, those of the ids, joined are a token, by the token's rank."""
     return Merges(_Spelled(texts, rank_of), _Spelled(texts, id_of))
 
 
@@ -82,12 +74,7 @@ class _Spelled(dict[int, int], Generic[AnyStr]):
 def merge(ids: list[int], merges: Merges) -> list[int]:
     """Merge the lowest ranked pair, the leftmost of equals, until no pair merges.
 
-    Args:
-        ids: The symbols of a piece; the list may be changed.
-        merges: What merges.
-
-    Returns:
-        The ids that are left, in order.
+    `ids` are the symbols of a piece; the list may be changed.
     """
     return (merge_short if len(ids) <= SHORT_SYMBOLS else merge_long)(ids, merges)
 

@@ -11,7 +11,7 @@ Source: huggingface/transformers src/transformers/tokenization_utils_base.py
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -59,11 +59,9 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
-    """Return a JSON value if it is a dict, list, str, bool or int as expected.
+    """Return a JSON value if it is a dict, list, str, bool or int as expected, else raise.
 
-    Raises:
-        TokenizerError: It is something else, for example a truth value for a whole number; the
-            text names the file and `what`, the part of it.
+    A truth value is no whole number; `what` is the part of the file, for the error.
     """
     if type(value) is not kind:
         raise mismatch(path, what, JSON_KINDS[kind], described(value))
@@ -86,15 +84,9 @@ class TokenSettings:
     def roles(
         self, special_tokens: Mapping[str, int], vocab_size: int, template: Template | None
     ) -> Roles:
-        """Find what the special ids of a tokenizer are for.
+        """Find what the special ids of a tokenizer are for; the template is None if there is none.
 
-        Args:
-            special_tokens: The id of each special name.
-            vocab_size: V.
-            template: What the tokenizer file says; None if it says nothing.
-
-        Raises:
-            TokenizerError: A file names a token or an id that the tokenizer does not have.
+        TokenizerError where a file names a token or an id that the tokenizer does not have.
         """
         first, last = template or (None, None)
         begin = self._name("bos_token", first, _BEGIN_NAMES, special_tokens)
@@ -135,12 +127,7 @@ class TokenSettings:
 def read_token_settings(directory: Path) -> TokenSettings:
     """Read what the files beside a tokenizer say about the roles of its tokens.
 
-    Args:
-        directory: May hold `tokenizer_config.json`, which takes precedence over
-            `special_tokens_map.json`, and `generation_config.json`.
-
-    Raises:
-        TokenizerError: A file is malformed.
+    `tokenizer_config.json` takes precedence over `special_tokens_map.json`.
     """
     names: dict[str, tuple[str, Path]] = {}
     for path in (directory / _TOKENS_MAP_FILE, directory / CONFIG_FILE):
@@ -185,9 +172,6 @@ def read_added_tokens(
 
     Tokens of `special_names` are special besides those that say it themselves; null is an empty
     list.
-
-    Raises:
-        TokenizerError: Something is wrong; it is named.
     """
     if value is None:
         return []
@@ -211,11 +195,7 @@ def read_added_tokens(
 
 
 def check_names(path: Path, names: Mapping[str, int]) -> None:
-    """Check that tokens, at least one, are text without surrogates, not empty and not too long.
-
-    Raises:
-        TokenizerError: Something is wrong; it is named.
-    """
+    """Check that tokens, at least one, are text without surrogates, not empty and not too long."""
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
@@ -229,23 +209,12 @@ def check_names(path: Path, names: Mapping[str, int]) -> None:
 def read_added_tokens_of_config(
     directory: Path, pieces: Mapping[str, int], special_pieces: Collection[str]
 ) -> list[AddedToken]:
-    """Read the tokens that are added to the pieces of a SentencePiece model.
+    """Read the tokens that are added to the pieces of a SentencePiece model, in order of their ids.
 
-    A token of `added_tokens.json` is special if `tokenizer_config.json` or
-    `special_tokens_map.json` names it for a role or lists it.
-
-    Args:
-        directory: Holds the model.
-        pieces: The id of each piece.
-        special_pieces: The pieces that are special; they are special here too.
-
-    Returns:
-        The tokens in the order of their ids. A piece may be among them, with its id; the other
-        ids follow the pieces without a gap.
-
-    Raises:
-        TokenizerError: A file is malformed, an id is taken or leaves a gap, or there are tokens
-            that are not special beside `"legacy": false`, which is not supported.
+    A piece may be among them, with its id; the other ids follow the pieces without a gap. A token
+    is special if it is one of `special_pieces`, or if `tokenizer_config.json` or
+    `special_tokens_map.json` names it for a role or lists it. Tokens that are not special are
+    refused beside `"legacy": false`.
     """
     config_path, map_path = directory / CONFIG_FILE, directory / _TOKENS_MAP_FILE
     config = _read(config_path)
@@ -255,7 +224,14 @@ def read_added_tokens_of_config(
     tokens = sorted(read_added_tokens(path, entries, special), key=lambda token: token.token_id)
     if tokens:
         check_names(path, {token.text: token.token_id for token in tokens})
-    _check_ids(path, tokens, pieces)
+    free = len(pieces)
+    for token in tokens:
+        expected = pieces.get(token.text, free)
+        if token.token_id != expected:
+            rule = "that of the piece" if token.text in pieces else "the next after the pieces"
+            what = f"id of {shown(token.text)}"
+            raise mismatch(path, what, f"{expected}, {rule}", token.token_id)
+        free += token.text not in pieces
     legacy = config.get("legacy", True)
     if legacy is not True and not all(token.special for token in tokens):
         what = "legacy beside added tokens that are not special"
@@ -289,15 +265,3 @@ def _special_names(path: Path, config: Mapping[str, object]) -> set[str]:
             raise mismatch(path, key, "a list or an object", described(value))
         named += [(key, entry) for entry in value or ()]
     return {name for key, value in named if (name := _token_name(path, key, value)) is not None}
-
-
-def _check_ids(path: Path, tokens: Sequence[AddedToken], pieces: Mapping[str, int]) -> None:
-    free = len(pieces)
-    for token in tokens:
-        what = f"id of {shown(token.text)}"
-        if token.text not in pieces:
-            if token.token_id != free:
-                raise mismatch(path, what, f"{free}, the next after the pieces", token.token_id)
-            free += 1
-        elif token.token_id != pieces[token.text]:
-            raise mismatch(path, what, f"{pieces[token.text]}, that of the piece", token.token_id)

@@ -8,10 +8,11 @@ metaspaces, U+2581.
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from itertools import count, groupby, pairwise
+from itertools import chain, count, groupby, pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -36,7 +37,9 @@ _Symbols = TypeVar("_Symbols", bytes, str)
 class PieceEncoder(ABC, Generic[_Symbols]):
     """What both encoders share: their caches, and how they cut pieces into parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, adjacent: Container[tuple[object, object]]) -> None:
+        """Set up for tokens in which no symbols are neighbours but those of these pairs."""
+        self._adjacent = adjacent
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
         self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
 
@@ -61,18 +64,16 @@ class PieceEncoder(ABC, Generic[_Symbols]):
 
     def _encode_parts(self, piece: _Symbols) -> list[int]:
         """Encode a piece part by part; random bytes fall into parts of a few bytes."""
-        ids: list[int] = []
-        for start, end in pairwise([0, *self._cuts(piece), len(piece)]):
+        ids, adjacent = list[int](), self._adjacent
+        # No merge crosses these places.
+        cuts: list[int] = [at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent]
+        for start, end in pairwise([0, *cuts, len(piece)]):
             is_short = end - start <= CACHED_PART_SYMBOLS
             ids += (self._merge_cached if is_short else self._merge_part)(piece[start:end])
         return ids
 
     @abstractmethod
     def _encode_piece(self, piece: str) -> list[int]: ...
-
-    @abstractmethod
-    def _cuts(self, piece: _Symbols) -> list[int]:
-        """Return the places in a piece that no merge can cross, in order."""
 
     @abstractmethod
     def _merge_part(self, part: _Symbols) -> list[int]: ...
@@ -85,49 +86,47 @@ def _in_order(marks: re.Match[str]) -> str:
     return "".join(m for _, run in runs for m in sorted(run, key=unicodedata.combining))
 
 
+@dataclass(frozen=True)
+class ByteLevelPipeline:
+    """What happens to a text before byte-level BPE."""
+
+    pre_tokenizer: PreTokenizer  # splits it into pieces
+    prefix_space: bool = False  # a space is put before a text that does not start with one
+    composes: bool = False  # it is brought into Unicode's normalization form C before
+
+
 class ByteLevelEncoder(PieceEncoder[bytes]):
     """Encode pieces from their UTF-8 bytes: byte-level BPE.
 
-    Args:
-        tokens: The id of every token that text can become, by its bytes. A byte without a token
-            is left out of the text.
-        merges: What merges.
-        pre_tokenizer: Splits a text into pieces.
-        whole: Whether a piece that is a token becomes that token, whatever the merges give.
-        prefix_space: Whether a space is put before a text that does not start with one.
-        composes: Whether texts are brought into Unicode's normalization form C.
+    `tokens` has the id of every token that text can become; a byte without a token is left out.
     """
 
     def __init__(
         self,
         tokens: Mapping[bytes, int],
         merges: Merges,
-        pre_tokenizer: PreTokenizer,
+        pipeline: ByteLevelPipeline,
         *,
-        whole: bool,
-        prefix_space: bool = False,
-        composes: bool = False,
+        whole: bool,  # a piece that is a token becomes that token, whatever the merges give
     ) -> None:
-        super().__init__()
-        self._merges, self._pre_tokenizer, self._prefix_space = merges, pre_tokenizer, prefix_space
-        self._composes = composes
+        super().__init__(adjacent_bytes(tokens))
+        self._merges, self._pipeline = merges, pipeline
         self._wholes: Mapping[bytes, int] = tokens if whole else {}
-        self._adjacent = adjacent_bytes(tokens)
         self._byte_ids = [tokens.get(bytes([byte]), -1) for byte in range(256)]
         self._missing = bytes(byte for byte in range(256) if self._byte_ids[byte] < 0)
 
     def normalize(self, text: str) -> str:
         """Prepare a text, or what is between two added tokens of it."""
-        if not self._composes or text.isascii():
+        if not self._pipeline.composes or text.isascii():
             return text
         return unicodedata.normalize("NFC", _LONG_MARKS.sub(_in_order, text))
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:  # noqa: ARG002 # of both
         """Encode a text, or what is between two added tokens of it."""
-        if self._prefix_space and text and not text.startswith(" "):
+        if self._pipeline.prefix_space and text and not text.startswith(" "):
             text = " " + text
         ids: list[int] = []
-        for pieces in self._pre_tokenizer.split(text):
+        for pieces in self._pipeline.pre_tokenizer.split(text):
             ids += self.encode_pieces(pieces)
         return ids
 
@@ -143,30 +142,18 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
     def _merge_part(self, part: bytes) -> list[int]:
         return merge([self._byte_ids[byte] for byte in part], self._merges)
 
-    def _cuts(self, piece: bytes) -> list[int]:
-        adjacent = self._adjacent
-        return [
-            place
-            for place, (left, right) in enumerate(pairwise(piece), start=1)
-            if not adjacent[left << 8 | right]
-        ]
 
+def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
+    """Return each two bytes that any of the tokens, at least one, holds beside each other.
 
-def adjacent_bytes(tokens: Mapping[bytes, int]) -> list[bool]:
-    """Tell for each two bytes whether any of the tokens, at least one, holds them so.
-
-    If none does, no merge joins them, so that what is to the left and to the right can be encoded
-    separately.
-
-    Returns:
-        65 536 answers, for the bytes a, b at a * 256 + b.
+    Between two others no merge crosses, so that what is to the left and to the right can be
+    encoded separately.
     """
     data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
     within = np.ones(len(data), dtype=np.bool_)
     within[np.cumsum([len(token) for token in tokens]) - 1] = False  # the next byte: another token
-    answers = np.zeros(1 << 16, dtype=np.bool_)
-    answers[(data[:-1] << 8 | data[1:])[within[:-1]]] = True
-    return answers.tolist()
+    pairs = np.unique((data[:-1] << 8 | data[1:])[within[:-1]])
+    return {divmod(pair, 256) for pair in pairs.tolist()}
 
 
 class PrependScheme(Enum):
@@ -184,33 +171,32 @@ def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> s
     `first` tells whether nothing comes before the text.
     """
     text = text.replace(" ", METASPACE)
-    if scheme is PrependScheme.NEVER or not text:
-        return text
-    if scheme is not PrependScheme.ALWAYS and (
-        text.startswith(METASPACE) or not (first or scheme is PrependScheme.UNLESS_THERE)
-    ):
-        return text
-    return METASPACE + text
+    is_there = text.startswith(METASPACE)
+    prepends = {
+        PrependScheme.ALWAYS: True,
+        PrependScheme.UNLESS_THERE: not is_there,
+        PrependScheme.FIRST_UNLESS_THERE: first and not is_there,
+        PrependScheme.NEVER: False,
+    }
+    return METASPACE + text if text and prepends[scheme] else text
 
 
-def words_are_independent(tokens: Iterable[str]) -> bool:
-    """Tell whether no token reaches from one word into the next."""
-    return not any(METASPACE in token.lstrip(METASPACE) for token in tokens)
+@dataclass(frozen=True)
+class MetaspacePipeline:
+    """What happens to a text around SentencePiece-style BPE."""
+
+    normalizes: bool  # spaces are replaced before added tokens are looked for in a text, not after
+    scheme: PrependScheme  # when a metaspace is put before a text
+    words: bool  # words are encoded separately, also where that changes ids
+    drops_first_space: bool  # decoding drops one space at the beginning
 
 
 class MetaspaceEncoder(PieceEncoder[str]):
     """Encode pieces from their characters, spaces as metaspaces: SentencePiece-style BPE.
 
-    Args:
-        symbols: The id of every character that some token holds, as `character_symbols` gives it.
-        tokens: The id of every token that text can become, by its text.
-        merges: Those of the tokens.
-        byte_ids: The ids of the 256 bytes, which stand for a character without a token.
-        normalize: Prepares a whole text before added tokens are looked for in it.
-        whole: Whether a piece that is a token becomes that token, whatever the merges give.
-        words: Whether words are encoded separately: because the file says so, or because no token
-            reaches from one to the next, so that the ids are the same.
-        scheme: How spaces are replaced after added tokens were found; None if `normalize` does it.
+    `symbols` has the id of every character that some token holds, as `character_symbols` gives it;
+    `tokens` that of every token that text can become; `byte_ids` those of the 256 bytes, which
+    stand for a character without a token.
     """
 
     def __init__(
@@ -219,27 +205,26 @@ class MetaspaceEncoder(PieceEncoder[str]):
         tokens: Mapping[str, int],
         merges: Merges,
         byte_ids: Sequence[int],
+        pipeline: MetaspacePipeline,
         *,
-        normalize: Callable[[str], str] = str,
-        whole: bool = False,
-        words: bool = False,
-        scheme: PrependScheme | None = None,
+        whole: bool,  # a piece that is a token becomes that token, whatever the merges give
     ) -> None:
-        super().__init__()
+        super().__init__(set(chain.from_iterable(map(pairwise, tokens))))
         self._symbols, self._merges, self._byte_ids = symbols, merges, byte_ids
-        self._normalize, self._words, self._scheme = normalize, words, scheme
+        self._pipeline = pipeline
         self._wholes: Mapping[str, int] = tokens if whole else {}
+        # A whole text that is one token can be found only if the text is one piece.
+        self._words = pipeline.words or (not whole and words_are_independent(tokens))
         self._placeholders = {number: c for c, number in symbols.items() if c not in tokens}
-        self._adjacent = {left + right for token in tokens for left, right in pairwise(token)}
 
     def normalize(self, text: str) -> str:
         """Prepare a text, or what is between two added tokens of it."""
-        return self._normalize(text)
+        return replace_spaces(text, self._pipeline.scheme) if self._pipeline.normalizes else text
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
         """Encode a text, or what is between two added tokens of it."""
-        if self._scheme is not None:
-            text = replace_spaces(text, self._scheme, first=first)
+        if not self._pipeline.normalizes:
+            text = replace_spaces(text, self._pipeline.scheme, first=first)
         if not self._words:
             return self.encode_pieces([text] if text else [])
         ids: list[int] = []
@@ -264,15 +249,10 @@ class MetaspaceEncoder(PieceEncoder[str]):
     def _bytes_of(self, character: str) -> list[int]:
         return [self._byte_ids[byte] for byte in character.encode()]
 
-    def _cuts(self, piece: str) -> list[int]:
-        adjacent = self._adjacent
-        if all(left + right in adjacent for left, right in set(pairwise(piece))):
-            return []  # known soon for a long piece of few characters
-        return [
-            place
-            for place, (left, right) in enumerate(pairwise(piece), start=1)
-            if left + right not in adjacent
-        ]
+
+def words_are_independent(tokens: Iterable[str]) -> bool:
+    """Tell whether no token reaches from one word into the next."""
+    return not any(METASPACE in token.lstrip(METASPACE) for token in tokens)
 
 
 def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, int]:
@@ -282,3 +262,8 @@ def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, i
     """
     free = count(first_free)
     return {c: tokens[c] if c in tokens else next(free) for c in sorted(set("".join(tokens)))}
+
+
+def byte_piece(byte: int) -> str:
+    """Return the text of the token for a byte."""
+    return f"<0x{byte:02X}>"

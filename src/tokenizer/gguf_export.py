@@ -13,9 +13,10 @@ from pathlib import Path
 from . import load_tokenizer, tokenizer_file
 from .added_tokens import AddedToken
 from .config_files import read_added_tokens, read_added_tokens_of_config, read_json
+from .encoders import ByteLevelPipeline
 from .errors import TokenizerError, mismatch
 from .gguf_keys import PRE_TOKENIZERS, gguf_tokenizer
-from .json_pipeline import ByteLevelPipeline, read_pipeline
+from .json_pipeline import read_pipeline
 from .sentencepiece_model import (
     CONTROL,
     NORMAL,
@@ -39,13 +40,8 @@ _ENDS = (("eot", ("<|eot_id|>", "<|im_end|>")), ("eom", ("<|eom_id|>",)))
 def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, KeyValue]:
     """Describe the tokenizer of a directory in the keys of a GGUF file.
 
-    Args:
-        directory: Holds the files of the tokenizer.
-        rows: V of the model; ids beyond the last token become unused ones.
-
-    Raises:
-        TokenizerNotFoundError: There is no tokenizer file.
-        TokenizerError: A file is damaged, or no keys stand for this tokenizer.
+    Ids beyond the last token, up to the `rows` of the model, become unused ones. TokenizerError
+    where a file is damaged, or no keys stand for this tokenizer.
     """
     path, tokenizer = tokenizer_file(directory), load_tokenizer(directory)
     keys = _of_json(path) if path.name.endswith(".json") else _of_model(path, tokenizer)
@@ -70,7 +66,9 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, KeyValue]:
     keys |= {f"{role}_token_id": number for role, number in _roles(tokenizer).items()}
     keys["add_bos_token"] = tokenizer.adds_bos
     result = {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
-    _check(path, tokenizer.padded_to(rows), gguf_tokenizer(path, result))
+    made = gguf_tokenizer(path, result)
+    assert made is not None
+    _check(path, tokenizer.padded_to(rows), made)
     return result
 
 
@@ -156,11 +154,10 @@ def _roles(tokenizer: Tokenizer) -> dict[str, int]:
     return found | dict(zip((role for role, _ in _ENDS if role not in found), rest, strict=False))
 
 
-def _check(path: Path, given: Tokenizer, made: Tokenizer | None) -> None:
+def _check(path: Path, given: Tokenizer, made: Tokenizer) -> None:
     """Compare what the keys say with the tokenizer of the files."""
-    assert made is not None
     probes = ["Hello  world 123\n\n it's", *(f"a {name}b" for name in given.special_tokens)][:300]
-    what = {
+    same = {
         "special tokens": given.special_tokens == made.special_tokens,
         "ends of answers": given.stop_ids == made.stop_ids,
         "begin of texts": given.adds_bos == made.adds_bos,
@@ -171,7 +168,6 @@ def _check(path: Path, given: Tokenizer, made: Tokenizer | None) -> None:
             for text in probes
         ),
     }
-    different = [name for name, is_same in what.items() if not is_same]
-    if different:
-        got = f"other {', '.join(different)}"
+    if not all(same.values()):
+        got = f"other {', '.join(name for name, is_same in same.items() if not is_same)}"
         raise mismatch(path, "keys of a GGUF file", "the same tokenizer", got)

@@ -17,8 +17,8 @@ from typing import TypeVar
 from ..untrusted import described, is_integer, shown
 from .added_tokens import AddedToken
 from .config_files import MARKER, MAX_TOKENS, TokenSettings, check_names, expect_kind
+from .encoders import ByteLevelPipeline
 from .errors import mismatch
-from .json_pipeline import ByteLevelPipeline
 from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2, TEKKEN
 from .sentencepiece_model import (
     BYTE,
@@ -38,15 +38,14 @@ from .tokenizer_json import Vocabulary, byte_level, collector_paused, with_added
 _T = TypeVar("_T")
 
 _PREFIX = "tokenizer.ggml."
-_USED_KEYS = {
+_TOKEN_ID = "_token_id"
+_KNOWN_KEYS = {
     *("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token"),
     *("add_space_prefix", "remove_extra_whitespaces"),
+    # What an answer of a chat ends with is a matter of its format; a prompt never ends with this.
+    *("add_eos_token", "add_sep_token", "token_type_count"),
 }
-# What an answer of a chat ends with is a matter of its format; a prompt never ends with this.
-_HARMLESS_KEYS = {"add_eos_token", "add_sep_token", "token_type_count"}
-_TOKEN_ID = "_token_id"
 _ROLES = ("bos", "eos", "eot", "eom")
-_NO_TOKENIZER = ("no_vocab", "none")
 
 
 @dataclass(frozen=True)
@@ -70,26 +69,19 @@ PRE_TOKENIZERS: Mapping[str, _Pre] = {
 
 
 def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
-    """Make the tokenizer of a GGUF file.
+    """Make the tokenizer of a GGUF file; None where the file says that it holds none.
 
-    Args:
-        path: The file, for errors.
-        keys: All its keys that begin with `tokenizer.`: int, float, bool, str, or lists of these.
-
-    Returns:
-        The tokenizer; None where the file says that it holds none.
-
-    Raises:
-        TokenizerError: A key is missing, unknown, or contradicts another one; it is named.
+    `keys` are all that begin with `tokenizer.`: int, float, bool, str, or lists of these.
+    TokenizerError where one is missing, unknown, or contradicts another one.
     """
     values = {key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)}
     kind = values.get("model")
-    if kind is None or kind in _NO_TOKENIZER:
+    if kind in (None, "no_vocab", "none"):
         return None
     if kind not in ("llama", "gpt2"):
         raise mismatch(path, f"key '{_PREFIX}model'", "'llama' or 'gpt2'", described(kind))
     for key in values:
-        if key not in _USED_KEYS | _HARMLESS_KEYS and not key.endswith(_TOKEN_ID):
+        if key not in _KNOWN_KEYS and not key.endswith(_TOKEN_ID):
             raise mismatch(path, "keys", "only known ones", shown(_PREFIX + key))
     with collector_paused():
         names = _listed(path, values, "tokens", str)
@@ -105,13 +97,20 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
             number = next(n for n, of_kind in enumerate(kinds) if not NORMAL <= of_kind <= BYTE)
             rule = f"a number from {NORMAL} to {BYTE}"
             raise mismatch(path, f"token {number}: type", rule, kinds[number])
-        named = {role: _id_of(path, values, role, len(names)) for role in _ROLES}
-        special = {number for number in named.values() if number is not None}
-        for number in special:  # a token with a role is not text
-            kinds[number] = UNKNOWN if kinds[number] == UNKNOWN else CONTROL
+        roles: dict[str, int] = {}
+        for role in _ROLES:
+            token_id = values.get(f"{role}{_TOKEN_ID}")
+            if token_id is None:
+                continue
+            if not is_integer(token_id, 0, len(names) - 1):
+                what, rule = f"key '{_PREFIX}{role}{_TOKEN_ID}'", f"0 <= id < {len(names)}"
+                raise mismatch(path, what, rule, described(token_id))
+            roles[role] = token_id
+            if kinds[token_id] != UNKNOWN:
+                kinds[token_id] = CONTROL  # a token with a role is not text
         if kind == "llama":
-            return _sentencepiece(path, values, names, kinds, named)
-        return _byte_level(path, values, ids, kinds, named)
+            return _sentencepiece(path, values, names, kinds, roles)
+        return _byte_level(path, values, ids, kinds, roles)
 
 
 def _value(path: Path, values: Mapping[str, object], key: str, default: _T) -> _T:
@@ -127,9 +126,9 @@ def _listed(
     """Return the list of a key, whose values are of one type; `count` is how many there must be."""
     what, found = f"key '{_PREFIX}{key}'", values.get(key)
     if not isinstance(found, list) or (found and type(found[0]) is not kind):
-        got = (
-            f"a list of {type(found[0]).__name__}" if isinstance(found, list) else described(found)
-        )
+        got = described(found)
+        if isinstance(found, list):
+            got += f" of {type(found[0]).__name__}"
         raise mismatch(path, what, f"a list of {kind.__name__}", got)
     if not 0 < len(found) <= MAX_TOKENS:
         raise mismatch(path, what, f"1 to {MAX_TOKENS} values", len(found))
@@ -138,23 +137,13 @@ def _listed(
     return found
 
 
-def _id_of(path: Path, values: Mapping[str, object], role: str, count: int) -> int | None:
-    key = f"{role}{_TOKEN_ID}"
-    number = values.get(key)
-    if number is None:
-        return None
-    if not is_integer(number, 0, count - 1):
-        raise mismatch(path, f"key '{_PREFIX}{key}'", f"0 <= id < {count}", described(number))
-    return number
-
-
 def _settings(
-    path: Path, values: Mapping[str, object], named: Mapping[str, int | None], adds_bos: bool
+    path: Path, values: Mapping[str, object], roles: Mapping[str, int], adds_bos: bool
 ) -> TokenSettings:
     return TokenSettings(
         names={},
         adds_bos=_value(path, values, "add_bos_token", adds_bos),
-        end_ids=frozenset(n for role in ("eot", "eom") if (n := named[role]) is not None),
+        end_ids=frozenset(roles[role] for role in ("eot", "eom") if role in roles),
         end_ids_source=path,
     )
 
@@ -164,7 +153,7 @@ def _sentencepiece(
     values: Mapping[str, object],
     names: Sequence[str],
     kinds: Sequence[int],
-    named: Mapping[str, int | None],
+    roles: Mapping[str, int],
 ) -> Tokenizer:
     """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer."""
     if _value(path, values, "remove_extra_whitespaces", False):
@@ -173,7 +162,7 @@ def _sentencepiece(
     if not all(map(isfinite, scores)):
         number = [*map(isfinite, scores)].index(False)
         raise mismatch(path, f"token {number}: score", "a finite number", scores[number])
-    begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))
+    begin, end = (names[roles[role]] if role in roles else None for role in ("bos", "eos"))
     model = SentencePieceModel(
         pieces=tuple(map(Piece, names, scores, kinds)),
         bos_piece=begin or "<s>",
@@ -181,7 +170,7 @@ def _sentencepiece(
         add_dummy_prefix=_value(path, values, "add_space_prefix", True),
     )
     check_model(path, model)
-    return sentencepiece_tokenizer(model, _settings(path, values, named, adds_bos=True))
+    return sentencepiece_tokenizer(model, _settings(path, values, roles, adds_bos=True))
 
 
 def _byte_level(
@@ -189,46 +178,37 @@ def _byte_level(
     values: Mapping[str, object],
     ids: Mapping[str, int],
     kinds: Sequence[int],
-    named: Mapping[str, int | None],
+    roles: Mapping[str, int],
 ) -> Tokenizer:
     """Make the tokenizer of the vocabulary and the merges."""
     pre = values.get("pre")
-    known = PRE_TOKENIZERS.get(pre) if isinstance(pre, str) else None
-    if known is None:
-        rule, got = f"one of {', '.join(PRE_TOKENIZERS)}", "none" if pre is None else described(pre)
-        raise mismatch(path, f"key '{_PREFIX}pre'", rule, got)
-    names = [*ids]
-    others = [(n, names[n], kind) for n, kind in enumerate(kinds) if kind != NORMAL]
-    tokens = dict(ids)
-    for _, name, _ in others:
+    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
+        rule = f"one of {', '.join(PRE_TOKENIZERS)}"
+        raise mismatch(path, f"key '{_PREFIX}pre'", rule, described(pre))
+    known, names, tokens = PRE_TOKENIZERS[pre], [*ids], dict(ids)
+    added, special, unused = list[AddedToken](), dict[str, int](), list[int]()
+    for n, kind in enumerate(kinds):
+        if kind == NORMAL:
+            continue
+        name = names[n]
         del tokens[name]
-    special = {
-        name: n
-        for n, name, kind in others
-        if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and MARKER.fullmatch(name))
-    }
-    vocabulary = Vocabulary(
-        names=names,
-        ids=ids,
-        tokens=tokens,
-        added=[
-            AddedToken(name, n, special=name in special)
-            for n, name, kind in others
-            if name in special or kind == USER_DEFINED
-        ],
-        special=special,
-    )
+        if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and MARKER.fullmatch(name)):
+            special[name] = n
+        if name in special or kind == USER_DEFINED:
+            added.append(AddedToken(name, n, special=name in special))
+        if kind == UNUSED:
+            unused.append(n)
+    vocabulary = Vocabulary(names, ids, tokens, added, special)
     merges = {"merges": values.get("merges"), "ignore_merges": known.whole}
     encoder, token_bytes = byte_level(path, merges, vocabulary, known.pipeline)
-    for number, _, kind in others:
-        if kind == UNUSED:
-            token_bytes[number] = b""
-    begin, end = (None if (n := named[role]) is None else names[n] for role in ("bos", "eos"))
-    settings = _settings(path, values, named, known.adds_bos)
+    for n in unused:
+        token_bytes[n] = b""
+    begin, end = (names[roles[role]] if role in roles else None for role in ("bos", "eos"))
+    settings = _settings(path, values, roles, known.adds_bos)
     return Tokenizer(
         token_bytes,
-        vocabulary.special,
+        special,
         with_added_tokens(encoder, vocabulary),
-        settings.roles(vocabulary.special, len(names), (begin, end)),
+        settings.roles(special, len(names), (begin, end)),
         Decoding(),
     )

@@ -6,44 +6,17 @@ refused by name if it is not among them.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from ..untrusted import escape_line
 from .config_files import Template, expect_kind
-from .encoders import PrependScheme
+from .encoders import ByteLevelPipeline, MetaspacePipeline, PrependScheme
 from .errors import TokenizerError, mismatch
-from .pre_tokenizers import (
-    DIGITS_THEN_GPT_2,
-    GPT_2,
-    LLAMA_3,
-    METASPACE,
-    QWEN_2,
-    TEKKEN,
-    PreTokenizer,
-)
+from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, METASPACE, QWEN_2, TEKKEN
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class ByteLevelPipeline:
-    """Byte-level BPE."""
-
-    pre_tokenizer: PreTokenizer  # splits a text into pieces
-    prefix_space: bool = False  # whether a space is put before a text that does not start with one
-    composes: bool = False  # whether texts are brought into Unicode's normalization form C before
-
-
-@dataclass(frozen=True)
-class MetaspacePipeline:
-    """SentencePiece-style BPE."""
-
-    normalizes: bool  # whether spaces are replaced before added tokens are looked for in a text
-    scheme: PrependScheme  # when a metaspace is put before a text
-    words: bool  # whether words are encoded separately
-    drops_first_space: bool  # whether decoding drops one space at the beginning
 
 
 def _sequence(name: str, *parts: object) -> object:
@@ -131,12 +104,9 @@ _METASPACE_DECODERS: list[tuple[object, bool]] = [
 
 
 def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline | MetaspacePipeline:
-    """Recognise how text becomes symbols, and tokens become text again.
+    """Recognise how text becomes symbols, and tokens text, by three components of a file.
 
-    The `normalizer`, `pre_tokenizer` and `decoder` of the file are looked at.
-
-    Raises:
-        TokenizerError: A component is not known; it is named.
+    TokenizerError where one of them is not known.
     """
     normalizer = _plain(file.get("normalizer"))
     before = _plain(file.get("pre_tokenizer"))
@@ -168,20 +138,23 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
 def read_template(path: Path, processor: object) -> Template | None:
     """Recognise what the `post_processor` of a file puts around a text; None if it does not say.
 
-    Raises:
-        TokenizerError: A component is not known; it is named.
+    TokenizerError where a component is not known.
     """
     value = _plain(processor)
     if isinstance(value, dict) and value.get("type") == "Sequence":
         parts = expect_kind(path, "post_processor: processors", value.get("processors"), list)
         if None in parts:
             raise mismatch(path, "post_processor: processors", "no null among them", "null")
-        templates = [part for part in parts if not _is_type(part, "ByteLevel")]
-        if len(templates) > 1:
-            raise _unknown(path, "post_processor", "at most one TemplateProcessing", value)
-        value = templates[0] if templates else None
-    if value is None or _is_type(value, "ByteLevel"):
+    else:
+        parts = [] if value is None else [value]
+    templates = [
+        part for part in parts if not (isinstance(part, dict) and part.get("type") == "ByteLevel")
+    ]
+    if not templates:
         return None
+    if len(templates) > 1:
+        raise _unknown(path, "post_processor", "at most one TemplateProcessing", value)
+    (value,) = templates
     if not isinstance(value, dict) or value.get("type") != "TemplateProcessing":
         raise _unknown(path, "post_processor", "TemplateProcessing or ByteLevel", value)
     single = value.get("single")
@@ -205,10 +178,6 @@ def _template_name(item: object) -> str | None:
     return None
 
 
-def _is_type(value: object, name: str) -> bool:
-    return isinstance(value, dict) and value.get("type") == name
-
-
 def _plain(value: object, depth: int = 0) -> object:
     """Write a component as the tables do: without what concerns offsets only, with all defaults."""
     if depth > _DEEPEST:
@@ -221,20 +190,16 @@ def _plain(value: object, depth: int = 0) -> object:
     if plain.get("type") == "ByteLevel":
         plain.setdefault("use_regex", True)
     if plain.get("type") == "Metaspace":
-        _modernize_metaspace(plain)
+        # The older flag for a prefix is the newer scheme, unless they contradict each other.
+        plain.pop("str_rep", None)
+        flag = plain.pop("add_prefix_space", True)
+        scheme = plain.setdefault("prepend_scheme", "always" if flag else "never")
+        if not flag and scheme != "never":
+            plain["add_prefix_space"] = flag
+        plain.setdefault("split", True)
     if plain.get("type") == "Sequence" and [] in plain.values():
         return None
     return plain
-
-
-def _modernize_metaspace(plain: dict[str, object]) -> None:
-    """Write the older flag for a prefix as the newer scheme, unless they contradict each other."""
-    plain.pop("str_rep", None)
-    flag = plain.pop("add_prefix_space", True)
-    scheme = plain.setdefault("prepend_scheme", "always" if flag else "never")
-    if not flag and scheme != "never":
-        plain["add_prefix_space"] = flag
-    plain.setdefault("split", True)
 
 
 def _look_up(table: list[tuple[object, _T]], value: object) -> _T | None:

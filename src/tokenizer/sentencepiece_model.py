@@ -12,19 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from struct import pack, unpack, unpack_from
+from struct import unpack_from
 from typing import Any
 
-from ..untrusted import described, label_of, read_whole, shown
-from .added_tokens import AddedToken, AddedTokenFinder, AddedTokensEncoder
+from ..untrusted import described, read_whole, shown
+from .added_tokens import AddedToken, AddedTokensEncoder
 from .bpe import spelled_merges
 from .config_files import MAX_FILE_BYTES, MAX_TOKEN_LENGTH, MAX_TOKENS, TokenSettings
 from .encoders import (
     MetaspaceEncoder,
+    MetaspacePipeline,
     PrependScheme,
+    byte_piece,
     character_symbols,
-    replace_spaces,
-    words_are_independent,
 )
 from .errors import TokenizerError, mismatch
 from .pre_tokenizers import METASPACE
@@ -33,34 +33,41 @@ from .tokenizer import Decoding, Tokenizer
 # Wire types of protobuf.
 VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
 _WIRE_NAMES = {VARINT: "a number", FIXED_64: "8 bytes", BYTES: "bytes", FIXED_32: "4 bytes"}
+_WIRE_OF = {bool: VARINT, int: VARINT, bytes: BYTES, str: BYTES, float: FIXED_32}
 _LARGEST_FIELD = (1 << 29) - 1
 _LONGEST_VARINT = 10
 
 # SentencePiece.Type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
-_KINDS = {NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE}
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 _BPE = 2
 
-# The name of each field and its wire type. The model has no other fields; in its parts, others are
-# skipped.
+# The parts of a model; it has no other fields.
 _MODEL = {1: "pieces", 2: "trainer_spec", 3: "normalizer_spec", 4: "self_test_data"}
 _MODEL |= {5: "denormalizer_spec"}
-_PIECE = {1: ("piece", BYTES), 2: ("score", FIXED_32), 3: ("type", VARINT)}
-_TRAINER = {
-    3: ("model_type", VARINT),
-    24: ("treat_whitespace_as_suffix", VARINT),
-    35: ("byte_fallback", VARINT),
-    46: ("bos_piece", BYTES),
-    47: ("eos_piece", BYTES),
+
+# The fields of the parts: the name of each, and its value where it is missing. Others are skipped.
+Known = dict[int, tuple[str, Any]]
+_PIECE: Known = {1: ("piece", ""), 2: ("score", 0.0), 3: ("type", NORMAL)}
+_TRAINER: Known = {
+    3: ("model_type", 1),
+    24: ("treat_whitespace_as_suffix", False),
+    35: ("byte_fallback", False),
+    46: ("bos_piece", "<s>"),
+    47: ("eos_piece", "</s>"),
 }
-_NORMALIZER = {
-    2: ("precompiled_charsmap", BYTES),
-    3: ("add_dummy_prefix", VARINT),
-    4: ("remove_extra_whitespaces", VARINT),
-    5: ("escape_whitespaces", VARINT),
+_NORMALIZER: Known = {
+    2: ("precompiled_charsmap", b""),
+    3: ("add_dummy_prefix", True),
+    4: ("remove_extra_whitespaces", True),
+    5: ("escape_whitespaces", True),
 }
+# What these settings must be for the ids to be those of this module.
+_REQUIRED = {
+    "treat_whitespace_as_suffix": False, "byte_fallback": True,
+    "remove_extra_whitespaces": False, "escape_whitespaces": True,
+}  # fmt: skip
 
 # Where the bytes of a field start and end.
 Bounds = tuple[int, int]
@@ -96,56 +103,38 @@ class SentencePieceModel:
         return {p.text: number for number, p in enumerate(self.pieces) if p.kind in special}
 
 
-# The format of messages
+# The file
 
 
-class WireError(ValueError):
-    """Bytes that are not a message; the text has the form `expected X, got Y`."""
+def fields(path: Path, data: bytes, start: int, end: int) -> Iterator[tuple[int, int, Any]]:
+    """Yield number, wire type and value of each field of the message `data[start:end]`.
 
-
-def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int | Bounds]]:
-    """Read the fields of a message one after the other.
-
-    Args:
-        data: Holds the message.
-        start: Where it starts.
-        end: Where it ends, 0 <= start <= end <= len(data); nothing is read beyond.
-
-    Yields:
-        Field number, wire type, and the value: for bytes, where they start and end; for a number,
-        that as unsigned; for 4 and 8 bytes, these as an unsigned little-endian number.
-
-    Raises:
-        WireError: A field is malformed or does not end inside.
+    A value is a number of at most 64 bits, or the `Bounds` of bytes, which are inside.
+    TokenizerError where a field is malformed or does not end inside.
     """
     at = start
     while at < end:
-        key, at = _varint(data, at, end)
+        key, at = _varint(path, data, at, end)
         number, wire = key >> 3, key & 7
         if not 0 < number <= _LARGEST_FIELD:
-            raise WireError(f"expected a field number from 1 to {_LARGEST_FIELD}, got {number}")
-        if wire == BYTES:
-            size, at = _varint(data, at, end)
-            if size > end - at:
-                raise WireError(
-                    f"expected field {number} at byte {at} to end by byte {end}, got {size} bytes"
-                )
-            yield number, wire, (at, at + size)
-            at += size
-        elif wire == VARINT:
-            value, at = _varint(data, at, end)
+            raise mismatch(path, "message", f"a field number from 1 to {_LARGEST_FIELD}", number)
+        if wire not in _WIRE_NAMES:
+            raise mismatch(path, "message", f"wire type 0, 1, 2 or 5 at byte {at}", wire)
+        if wire == VARINT:
+            value, at = _varint(path, data, at, end)
             yield number, wire, value
-        elif wire in (FIXED_32, FIXED_64):
-            size = 4 if wire == FIXED_32 else 8
-            if size > end - at:
-                raise WireError(f"expected {size} bytes of field {number}, got {end - at}")
-            yield number, wire, unpack_from("<I" if size == 4 else "<Q", data, at)[0]
-            at += size
-        else:
-            raise WireError(f"expected wire type 0, 1, 2 or 5 at byte {at}, got {wire}")
+            continue
+        size = 4 if wire == FIXED_32 else 8
+        if wire == BYTES:
+            size, at = _varint(path, data, at, end)
+        if size > end - at:
+            rule = f"field {number} at byte {at} to end by byte {end}"
+            raise mismatch(path, "message", rule, f"{size} bytes")
+        yield number, wire, (at, at + size)
+        at += size
 
 
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _varint(path: Path, data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a number of 7 bits per byte; return it and where it ends."""
     if at < end and data[at] < 0x80:
         return data[at], at + 1
@@ -156,47 +145,36 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
             if value >= 1 << 64:
                 break
             return value, at + count + 1
-    raise WireError(f"expected a number of at most 64 bits at byte {at}, got no end of it")
-
-
-# The file
+    raise mismatch(path, "message", f"a number of at most 64 bits at byte {at}", "no end of it")
 
 
 def is_sentencepiece_file(path: Path) -> bool:
     """Tell a SentencePiece model by its bytes: it begins with a piece, which begins with its text.
 
-    Raises:
-        TokenizerError: It cannot be read.
+    TokenizerError where it cannot be read.
     """
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
+    bounds = (0, len(data))
     try:
-        number, wire, value = next(fields(data, 0, len(data)))
-        if number != 1 or not isinstance(value, tuple):
-            return False
-        number, wire, _ = next(fields(data, *value))
-    except (WireError, StopIteration):
+        for _ in ("a model", "its first piece"):
+            number, wire, bounds = next(fields(path, data, *bounds))
+            if (number, wire) != (1, BYTES):
+                return False
+    except (TokenizerError, StopIteration):
         return False
-    return number == 1 and wire == BYTES
+    return True
 
 
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     """Read a SentencePiece model of the kind BPE.
 
-    Raises:
-        TokenizerError: The file is damaged, of another kind, or asks for something unknown, such
-            as a table of normalized characters.
+    TokenizerError where the file is damaged, of another kind, or asks for something unknown, such
+    as a table of normalized characters.
     """
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
-    try:
-        return _read_model(path, data)
-    except WireError as error:
-        raise TokenizerError(f"{label_of(path)}: message: {error}") from None
-
-
-def _read_model(path: Path, data: bytes) -> SentencePieceModel:
-    piece_bounds, specs = _read_outline(path, data)
+    bounds, specs = _read_outline(path, data)
     trainer, normalizer, denormalizer = (
-        _read_fields(path, name, data, specs.get(name, (0, 0)), known)
+        _read_fields(path, f"{name}: ", data, specs.get(name, (0, 0)), known)
         for name, known in (
             ("trainer_spec", _TRAINER),
             ("normalizer_spec", _NORMALIZER),
@@ -204,25 +182,20 @@ def _read_model(path: Path, data: bytes) -> SentencePieceModel:
         )
     )
     for spec in (normalizer, denormalizer):
-        charsmap = spec.get("precompiled_charsmap")
-        if charsmap:
+        if charsmap := spec["precompiled_charsmap"]:
             raise mismatch(path, "precompiled_charsmap", "none", f"{len(charsmap)} bytes")
-    model_type = trainer.get("model_type", 1)
+    model_type = trainer["model_type"]
     if model_type != _BPE:
         raise mismatch(path, "model_type", "BPE", _MODEL_TYPES.get(model_type, model_type))
-    for name, value, expected in (
-        ("treat_whitespace_as_suffix", trainer.get("treat_whitespace_as_suffix"), False),
-        ("byte_fallback", trainer.get("byte_fallback"), True),
-        ("remove_extra_whitespaces", normalizer.get("remove_extra_whitespaces", 1), False),
-        ("escape_whitespaces", normalizer.get("escape_whitespaces", 1), True),
-    ):
-        if bool(value) is not expected:
+    settings = trainer | normalizer
+    for name, expected in _REQUIRED.items():
+        if settings[name] is not expected:
             raise mismatch(path, name, described(expected), described(not expected))
     model = SentencePieceModel(
-        pieces=_read_pieces(path, data, piece_bounds),
-        bos_piece=_decoded(path, "trainer_spec: bos_piece", trainer.get("bos_piece", b"<s>")),
-        eos_piece=_decoded(path, "trainer_spec: eos_piece", trainer.get("eos_piece", b"</s>")),
-        add_dummy_prefix=bool(normalizer.get("add_dummy_prefix", 1)),
+        pieces=_read_pieces(path, data, bounds),
+        bos_piece=trainer["bos_piece"],
+        eos_piece=trainer["eos_piece"],
+        add_dummy_prefix=normalizer["add_dummy_prefix"],
     )
     check_model(path, model)
     return model
@@ -232,11 +205,11 @@ def _read_outline(path: Path, data: bytes) -> tuple[list[Bounds], dict[str, Boun
     """Find where the pieces and the settings are."""
     pieces: list[Bounds] = []
     specs: dict[str, Bounds] = {}
-    for number, wire, value in fields(data, 0, len(data)):
+    for number, wire, value in fields(path, data, 0, len(data)):
         name = _MODEL.get(number)
         if name is None:
             raise mismatch(path, "field", "a number from 1 to 5", number)
-        if not isinstance(value, tuple):
+        if wire != BYTES:
             raise mismatch(path, name, _WIRE_NAMES[BYTES], _WIRE_NAMES[wire])
         if name == "pieces":
             if value[0] == value[1]:
@@ -252,27 +225,31 @@ def _read_outline(path: Path, data: bytes) -> tuple[list[Bounds], dict[str, Boun
 
 
 def _read_fields(
-    path: Path, what: str, data: bytes, bounds: Bounds, known: dict[int, tuple[str, int]]
+    path: Path, where: str, data: bytes, bounds: Bounds, known: Known
 ) -> dict[str, Any]:
-    """Read the known fields by name, each at most once: int, or bytes for the wire type BYTES."""
+    """Read the known fields by name, each at most once, as values of the types of the defaults."""
     values: dict[str, Any] = {}
-    for number, wire, value in fields(data, *bounds):
+    for number, wire, value in fields(path, data, *bounds):
         if number not in known:
             continue
-        name, expected = known[number]
-        if wire != expected:
-            raise mismatch(path, f"{what}: {name}", _WIRE_NAMES[expected], _WIRE_NAMES[wire])
+        name, default = known[number]
+        kind: type = type(default)
+        if wire != _WIRE_OF[kind]:
+            raise mismatch(path, where + name, _WIRE_NAMES[_WIRE_OF[kind]], _WIRE_NAMES[wire])
         if name in values:
-            raise mismatch(path, f"{what}: {name}", "it once", "it twice")
-        values[name] = data[slice(*value)] if isinstance(value, tuple) else value
-    return values
-
-
-def _decoded(path: Path, what: str, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise mismatch(path, what, "UTF-8", f"other bytes at byte {error.start}") from None
+            raise mismatch(path, where + name, "it once", "it twice")
+        if wire == VARINT:
+            values[name] = kind(value)
+        elif kind is float:
+            (values[name],) = unpack_from("<f", data, value[0])
+        else:
+            content = data[slice(*value)]
+            try:
+                values[name] = content.decode() if kind is str else content
+            except UnicodeDecodeError as error:
+                got = f"other bytes at byte {error.start}"
+                raise mismatch(path, where + name, "UTF-8", got) from None
+    return dict(known.values()) | values
 
 
 def _read_pieces(path: Path, data: bytes, bounds: list[Bounds]) -> tuple[Piece, ...]:
@@ -280,22 +257,18 @@ def _read_pieces(path: Path, data: bytes, bounds: list[Bounds]) -> tuple[Piece, 
         raise mismatch(path, "pieces", f"1 to {MAX_TOKENS}", 0)
     pieces: dict[str, Piece] = {}
     for number, span in enumerate(bounds):
-        what = f"piece {number}"
-        values = _read_fields(path, what, data, span, _PIECE)
-        text = _decoded(path, what, values.get("piece", b""))
-        score: float = unpack("<f", pack("<I", values.get("score", 0)))[0]
-        kind = values.get("type", NORMAL)
-        if not text or len(text) > MAX_TOKEN_LENGTH:
-            raise mismatch(path, what, f"1 to {MAX_TOKEN_LENGTH} characters", len(text))
+        what = f"piece {number}: "
+        text, score, kind = _read_fields(path, what, data, span, _PIECE).values()
+        if not 0 < len(text) <= MAX_TOKEN_LENGTH:
+            rule = f"1 to {MAX_TOKEN_LENGTH} characters"
+            raise mismatch(path, f"{what}text", rule, len(text))
         if not isfinite(score):
-            raise mismatch(path, f"{what}: score", "a finite number", score)
-        if kind == UNUSED:
-            raise mismatch(path, f"{what}: type", "a piece that is used", "an unused one")
-        if kind not in _KINDS:
-            raise mismatch(path, f"{what}: type", f"a number from {NORMAL} to {BYTE}", kind)
+            raise mismatch(path, f"{what}score", "a finite number", score)
+        if kind not in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE):
+            raise mismatch(path, f"{what}type", "1, 2, 3, 4 or 6: a piece that is used", kind)
         if text in pieces:
             got = f"{shown(text)} of piece {list(pieces).index(text)} again"
-            raise mismatch(path, what, "a new text", got)
+            raise mismatch(path, f"{what}text", "a new one", got)
         pieces[text] = Piece(text, score, kind)
     return tuple(pieces.values())
 
@@ -308,15 +281,8 @@ def check_model(path: Path, model: SentencePieceModel) -> None:
     wanted = set(map(byte_piece, range(256)))
     present = {piece.text for piece in model.pieces if piece.kind == BYTE}
     for text in sorted(present ^ wanted):
-        what = f"pieces: {shown(text)}"
-        if text in wanted:
-            raise mismatch(path, what, "a byte piece", "none")
-        raise mismatch(path, what, "no byte piece of this text", "one")
-
-
-def byte_piece(byte: int) -> str:
-    """Return the text of the piece for a byte."""
-    return f"<0x{byte:02X}>"
+        rule, got = ("a byte piece", "none") if text in wanted else ("no byte piece", "one")
+        raise mismatch(path, f"pieces: {shown(text)}", rule, got)
 
 
 # The tokenizer
@@ -325,15 +291,9 @@ def byte_piece(byte: int) -> str:
 def sentencepiece_tokenizer(
     model: SentencePieceModel, settings: TokenSettings, added: Sequence[AddedToken] = ()
 ) -> Tokenizer:
-    """Form the tokenizer of a SentencePiece model.
+    """Form the tokenizer of a SentencePiece model, with the tokens that the files beside it add.
 
-    Args:
-        model: What the file says.
-        settings: What the files beside it say.
-        added: The tokens that they add, as `read_added_tokens_of_config` returns them.
-
-    Raises:
-        TokenizerError: The settings name a token that the model does not have.
+    TokenizerError where the settings name a token that the model does not have.
     """
     added_special = {token.text: token.token_id for token in added if token.special}
     pieces = tuple(  # no text becomes a piece that the files beside the model call special
@@ -344,44 +304,40 @@ def sentencepiece_tokenizer(
     )
     model = replace(model, pieces=pieces)
     ids, special = model.ids, model.special | added_special
-    byte_of = {byte_piece(byte): bytes([byte]) for byte in range(256)}
+    byte_ids = [ids[byte_piece(byte)] for byte in range(256)]
     token_bytes = [
-        byte_of[p.text]
-        if p.kind == BYTE
-        else b""
+        b""
         if p.kind == UNUSED
         else (p.text if p.text in special else p.text.replace(METASPACE, " ")).encode()
         for p in pieces
     ]
+    for byte, number in enumerate(byte_ids):
+        token_bytes[number] = bytes([byte])
     token_bytes += [token.text.encode() for token in added if token.text not in ids]
     begin, end = (name if name in special else None for name in (model.bos_piece, model.eos_piece))
-    unknown_id = next(number for number, piece in enumerate(pieces) if piece.kind == UNKNOWN)
     user_defined = [
         AddedToken(p.text, number, special=False)
         for number, p in enumerate(pieces)
         if p.kind == USER_DEFINED
     ]
-    encoder = AddedTokensEncoder(
-        _encoder(model, ids), AddedTokenFinder(added), AddedTokenFinder(user_defined)
-    )
     return Tokenizer(
         token_bytes,
         special,
-        encoder,
+        AddedTokensEncoder(_encoder(model, ids, byte_ids), added, user_defined),
         settings.roles(special, len(token_bytes), (begin, end)),
         Decoding(
             drops_first_space=model.add_dummy_prefix,
-            unknown_id=unknown_id,
-            kept_space_ids=frozenset(n for n, p in enumerate(pieces) if p.kind == BYTE)
-            | {token.token_id for token in added},
+            unknown_id=next(n for n, piece in enumerate(pieces) if piece.kind == UNKNOWN),
+            kept_space_ids=frozenset(byte_ids) | {token.token_id for token in added},
             replaces_each_byte=True,
         ),
     )
 
 
-def _encoder(model: SentencePieceModel, ids: dict[str, int]) -> MetaspaceEncoder:
+def _encoder(
+    model: SentencePieceModel, ids: dict[str, int], byte_ids: Sequence[int]
+) -> MetaspaceEncoder:
     """Form the encoder: equal scores are equal ranks, the highest score is rank 0."""
-    scheme = PrependScheme.ALWAYS if model.add_dummy_prefix else PrependScheme.NEVER
     normal = [piece for piece in model.pieces if piece.kind == NORMAL]
     tokens = {piece.text: ids[piece.text] for piece in normal}
     scores = sorted({piece.score for piece in normal}, reverse=True)
@@ -389,11 +345,7 @@ def _encoder(model: SentencePieceModel, ids: dict[str, int]) -> MetaspaceEncoder
     ranks = {piece.text: rank_of_score[piece.score] for piece in normal}
     symbols = character_symbols(tokens, len(ids))
     placeholders = [c for c, number in symbols.items() if number >= len(ids)]
-    return MetaspaceEncoder(
-        symbols,
-        tokens,
-        spelled_merges([*ids, *placeholders], ranks, tokens),
-        [ids[byte_piece(byte)] for byte in range(256)],
-        normalize=lambda text: replace_spaces(text, scheme),
-        words=words_are_independent(tokens),
-    )
+    merges = spelled_merges([*ids, *placeholders], ranks, tokens)
+    scheme = PrependScheme.ALWAYS if model.add_dummy_prefix else PrependScheme.NEVER
+    pipeline = MetaspacePipeline(True, scheme, False, model.add_dummy_prefix)
+    return MetaspaceEncoder(symbols, tokens, merges, byte_ids, pipeline, whole=False)

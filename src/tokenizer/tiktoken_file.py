@@ -8,7 +8,7 @@ from pathlib import Path
 from ..untrusted import read_whole, shown
 from .bpe import spelled_merges
 from .config_files import MAX_FILE_BYTES, MAX_TOKEN_LENGTH, MAX_TOKENS
-from .encoders import ByteLevelEncoder
+from .encoders import ByteLevelEncoder, ByteLevelPipeline
 from .errors import TokenizerError, mismatch
 from .pre_tokenizers import LLAMA_3
 from .tokenizer import Decoding, Roles, Tokenizer
@@ -34,19 +34,13 @@ SPECIAL_TOKEN_NAMES = _NAMED + tuple(
 
 
 def read_tiktoken_file(path: Path) -> dict[bytes, int]:
-    """Read all tokens of a file of base64 ranks, or none.
+    """Read all tokens of a file of base64 ranks, or none: the rank of each, in the order of ranks.
 
     Stricter than tiktoken, which skips empty lines, lets a later line overwrite an earlier one
     and takes ranks with gaps: a vocabulary that lacks a token silently gives other ids.
-    Line i (from 0) must be the canonical base64 of a new token, one space, and i in decimal. (A
-    file cut off between two lines is a smaller vocabulary like any other; it shows when its
-    size is compared with the model's.)
-
-    Returns:
-        Every token's bytes with its rank, in the order of ranks 0, 1, 2...
-
-    Raises:
-        TokenizerError: The file is anything else; it names the line.
+    Line i (from 0) must be the canonical base64 of a new token, one space, and i in decimal; else
+    a TokenizerError names it. (A file cut off between two lines is a smaller vocabulary like any
+    other; it shows when its size is compared with the model's.)
     """
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     if not data:
@@ -84,18 +78,14 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
 
 
 def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
-    """Form the tokenizer of Llama 3: base ranks first, then 256 special ids.
-
-    Args:
-        ranks: Every token's bytes with its rank, which is also its id, in the order of ranks
-            0, 1, 2..., as `read_tiktoken_file` returns them; all 256 single bytes are among them.
-    """
+    """Form the tokenizer of Llama 3: base ranks, which are ids too, then 256 special ids."""
     tokens = list(ranks)
+    merges = spelled_merges(tokens, ranks, ranks)
     special = {name: number for number, name in enumerate(SPECIAL_TOKEN_NAMES, start=len(ranks))}
     return Tokenizer(
         [*tokens, *(name.encode() for name in SPECIAL_TOKEN_NAMES)],
         special,
-        ByteLevelEncoder(ranks, spelled_merges(tokens, ranks, ranks), LLAMA_3, whole=True),
+        ByteLevelEncoder(ranks, merges, ByteLevelPipeline(LLAMA_3), whole=True),
         Roles(
             bos_id=special["<|begin_of_text|>"],
             eos_id=special["<|end_of_text|>"],

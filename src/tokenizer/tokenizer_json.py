@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, count, pairwise, repeat
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..untrusted import described, shown
-from .added_tokens import AddedToken, AddedTokenFinder, AddedTokensEncoder
+from .added_tokens import AddedToken, AddedTokensEncoder
 from .bpe import MOST_IDS, PAIR_SHIFT, Merges, listed_merges
 from .config_files import (
     MAX_TOKENS,
@@ -37,14 +37,15 @@ from .config_files import (
 )
 from .encoders import (
     ByteLevelEncoder,
+    ByteLevelPipeline,
     MetaspaceEncoder,
+    MetaspacePipeline,
     PieceEncoder,
+    byte_piece,
     character_symbols,
-    replace_spaces,
-    words_are_independent,
 )
 from .errors import mismatch
-from .json_pipeline import ByteLevelPipeline, MetaspacePipeline, read_pipeline, read_template
+from .json_pipeline import read_pipeline, read_template
 from .pre_tokenizers import METASPACE
 from .tokenizer import Decoding, TextEncoder, Tokenizer
 
@@ -65,8 +66,7 @@ _NEVER_IN_TEXT = {0xC0, 0xC1, *range(0xF5, 0x100)}
 def read_tokenizer_json(path: Path) -> Tokenizer:
     """Read a `tokenizer.json`, and what the files beside it say about special tokens.
 
-    Raises:
-        TokenizerError: The file is damaged or asks for something unknown.
+    TokenizerError where a file is damaged or asks for something unknown.
     """
     settings = read_token_settings(path.parent)
     with collector_paused():
@@ -81,8 +81,8 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
                 raise mismatch(path, "post_processor", "a token of the vocabulary", shown(name))
         unknown = model.get("unk_token")
         if unknown and unknown not in vocabulary.ids:
-            expected = "a token of the vocabulary"
-            raise mismatch(path, "model: unk_token", expected, described(unknown))
+            rule = "a token of the vocabulary"
+            raise mismatch(path, "model: unk_token", rule, described(unknown))
         pipeline = read_pipeline(path, file)
         encoder: PieceEncoder[bytes] | PieceEncoder[str]
         if isinstance(pipeline, ByteLevelPipeline):
@@ -164,9 +164,6 @@ def read_vocabulary(
     """Check the tokens of a file: ids 0, 1, 2... without a gap, each once, each with one name.
 
     Tokens of `special_names` are special besides those that say it themselves.
-
-    Raises:
-        TokenizerError: Something is wrong; it is named.
     """
     vocab = expect_kind(path, "vocab", vocab, dict)
     if not 0 < len(vocab) <= MAX_TOKENS:
@@ -218,66 +215,45 @@ def read_merges(
 
     Merges that would make a special token are left out: text never becomes one. No merge may name
     an id of `unmerged`, those of bytes.
-
-    Raises:
-        TokenizerError: A merge is wrong; it is named.
     """
     lefts, rights = _sides(path, expect_kind(path, "merges", value, list))
-    try:
-        return _listed(path, lefts, rights, vocabulary, unmerged)
-    except (KeyError, TypeError):
-        pairs = enumerate(zip(lefts, rights, strict=True))
-        kept = [n for n, pair in pairs if _is_mergeable(path, n, pair, vocabulary)]
-        lefts, rights = [lefts[n] for n in kept], [rights[n] for n in kept]
-        return _listed(path, lefts, rights, vocabulary, unmerged)
-
-
-def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
-    """Cut merges into what they join; of lists, whether these are texts is not checked."""
-    if set(map(type, value)) == {str} and all(" " in merge for merge in value):
-        parts = " ".join(value).split(" ")
-        if len(parts) == 2 * len(value):
-            return parts[::2], parts[1::2]
-    pairs = value
-    if value and isinstance(value[0], str):
-        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
-    if set(map(type, pairs)) - {list} or set(map(len, pairs)) - {2}:
-        wrong = [type(pair) is list and len(pair) == 2 for pair in pairs].index(False)
-        raise mismatch(path, f"merges[{wrong}]", "two tokens", described(value[wrong]))
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-def _listed(
-    path: Path, lefts: list[str], rights: list[str], vocabulary: Vocabulary, unmerged: Sequence[int]
-) -> Merges:
-    """Look the tokens of merges up, all of which must be there."""
-    find = vocabulary.tokens.__getitem__
-    left_ids = np.fromiter(map(find, lefts), np.int64, len(lefts))
-    right_ids = np.fromiter(map(find, rights), np.int64, len(rights))
-    joined = list(map(find, map(add, lefts, rights)))
+    columns = (lefts, rights, list(map(add, lefts, rights)))
+    find = vocabulary.tokens.get
+    ids = np.array([list(map(find, names, repeat(-1))) for names in columns], np.int64)
+    for number in np.flatnonzero((ids < 0).any(axis=0)):
+        for name in (names[number] for names in columns):
+            if name not in vocabulary.tokens and name not in vocabulary.special:
+                what = f"merges[{number}]"
+                raise mismatch(path, what, "tokens of the vocabulary", described(name))
+    kept = np.flatnonzero((ids >= 0).all(axis=0))
+    left_ids, right_ids, joined = ids[:, kept]
     barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
-    if unmerged and len(barred):
-        got = f"{shown(lefts[barred[0]])} and {shown(rights[barred[0]])}"
+    if len(barred):
+        at = kept[barred[0]]
+        got = f"{shown(lefts[at])} and {shown(rights[at])}"
         raise mismatch(path, "merges", "no merge of bytes", got)
     keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
-    merges = listed_merges(keys, joined)
+    merges = listed_merges(keys, joined.tolist())
     if len(merges.ranks) != len(keys):
         # The last of equal pairs gives the rank, so the first one is not where it says.
-        twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
-        got = f"{shown(lefts[twice])} and {shown(rights[twice])} twice"
+        at = kept[next(n for n, key in enumerate(keys) if merges.ranks[key] != n)]
+        got = f"{shown(lefts[at])} and {shown(rights[at])} twice"
         raise mismatch(path, "merges", "each once", got)
     return merges
 
 
-def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary) -> bool:
-    """Tell whether a merge is one of text; refuse it where it names what is not a token."""
-    left, right = pair
-    if not isinstance(left, str) or not isinstance(right, str):
-        raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
-    for name in (left, right, left + right):
-        if name not in vocabulary.tokens and name not in vocabulary.special:
-            raise mismatch(path, f"merges[{number}]", "tokens of the vocabulary", described(name))
-    return all(name in vocabulary.tokens for name in (left, right, left + right))
+def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
+    """Cut merges into what they join."""
+    if set(map(type, value)) == {str} and all(" " in merge for merge in value):
+        parts = " ".join(value).split(" ")
+        if len(parts) == 2 * len(value):
+            return parts[::2], parts[1::2]
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
+    for number, pair in enumerate(pairs):
+        is_pair = type(pair) is list and len(pair) == 2
+        if not is_pair or type(pair[0]) is not str or type(pair[1]) is not str:
+            raise mismatch(path, f"merges[{number}]", "two texts", described(value[number]))
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 # Byte-level
@@ -288,14 +264,7 @@ def byte_level(
 ) -> tuple[ByteLevelEncoder, list[bytes]]:
     """Form the encoder of byte-level BPE, and the bytes of each token.
 
-    Args:
-        path: The file, for errors.
-        model: What it says: `merges` and `ignore_merges`, perhaps `unk_token`, `byte_fallback`.
-        vocabulary: Its tokens.
-        pipeline: How a text is split.
-
-    Raises:
-        TokenizerError: A merge is wrong, or no token is in GPT-2's letters for bytes.
+    `model` has `merges` and `ignore_merges`, perhaps `unk_token` and `byte_fallback`.
     """
     merges = read_merges(path, model.get("merges"), vocabulary)
     token_bytes, foreign = bytes_of_byte_level(vocabulary.names)
@@ -309,31 +278,20 @@ def byte_level(
     if missing and (model.get("unk_token") or model.get("byte_fallback")):
         got = f"none for byte 0x{missing[0]:02x}"
         raise mismatch(path, "vocab", "a token for every single byte", got)
-    encoder = ByteLevelEncoder(
-        tokens,
-        merges,
-        pipeline.pre_tokenizer,
-        whole=bool(model["ignore_merges"]),
-        prefix_space=pipeline.prefix_space,
-        composes=pipeline.composes,
-    )
-    return encoder, token_bytes
+    whole = bool(model["ignore_merges"])
+    return ByteLevelEncoder(tokens, merges, pipeline, whole=whole), token_bytes
 
 
 def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
-    """Turn tokens in GPT-2's letters for bytes into bytes.
+    """Turn tokens in GPT-2's letters for bytes into bytes, and tell which hold other characters.
 
-    A token with any other character is the UTF-8 of its text.
-
-    Returns:
-        The bytes of each token, and the places of those with other characters.
+    Such a token is the UTF-8 of its text.
     """
     letters = letters_of_bytes()
-    byte_of = np.full(max(map(ord, letters)) + 1, -1, np.int16)
+    byte_of = np.full(max(map(ord, letters)) + 2, -1, np.int16)  # the last: any other character
     byte_of[[*map(ord, letters)]] = range(0x100)
     codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
     found = byte_of[np.minimum(codes, len(byte_of) - 1)]
-    found[codes >= len(byte_of)] = -1
     data = found.astype(np.uint8).tobytes()
     bounds = list(accumulate(map(len, names), initial=0))
     tokens = [data[start:end] for start, end in pairwise(bounds)]
@@ -364,22 +322,22 @@ def letters_of_bytes() -> list[str]:
 def _metaspace(
     path: Path, model: Mapping[str, object], vocabulary: Vocabulary, pipeline: MetaspacePipeline
 ) -> tuple[MetaspaceEncoder, list[bytes]]:
-    names, tokens = vocabulary.names, vocabulary.tokens
-    byte_ids = _byte_ids(path, model, vocabulary)
-    # A whole text that is one token can be found only if the text is one piece.
-    independent = words_are_independent(tokens) and not model["ignore_merges"]
-    scheme = pipeline.scheme
+    if not model["byte_fallback"]:
+        raise mismatch(path, "model: byte_fallback", "true", "false")
+    byte_names = [*map(byte_piece, range(256))]
+    missing = next((name for name in byte_names if name not in vocabulary.ids), None)
+    if missing:
+        raise mismatch(path, "vocab", "a token for every single byte", f"no {missing}")
+    byte_ids = [vocabulary.ids[name] for name in byte_names]
     encoder = MetaspaceEncoder(
-        character_symbols(tokens, len(names)),
-        tokens,
+        character_symbols(vocabulary.tokens, len(vocabulary.names)),
+        vocabulary.tokens,
         read_merges(path, model.get("merges"), vocabulary, byte_ids),
         byte_ids,
-        normalize=(lambda text: replace_spaces(text, scheme)) if pipeline.normalizes else str,
+        pipeline,
         whole=bool(model["ignore_merges"]),
-        words=pipeline.words or independent,
-        scheme=None if pipeline.normalizes else scheme,
     )
-    token_bytes = [_metaspace_bytes(name) for name in names]
+    token_bytes = [*map(_metaspace_bytes, vocabulary.names)]
     for token in vocabulary.added:
         if token.normalized:  # found with the space before it, which is then part of its text
             token_bytes[token.token_id] = _metaspace_bytes(encoder.normalize(token.text))
@@ -391,17 +349,6 @@ def _metaspace(
 def _metaspace_bytes(name: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(name)
     return bytes([int(byte[1], 16)]) if byte else name.replace(METASPACE, " ").encode()
-
-
-def _byte_ids(path: Path, model: Mapping[str, object], vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of the bytes, which stand for a character without a token."""
-    if not model["byte_fallback"]:
-        raise mismatch(path, "model: byte_fallback", "true", "false")
-    names = [f"<0x{byte:02X}>" for byte in range(256)]
-    missing = [name for name in names if name not in vocabulary.ids]
-    if missing:
-        raise mismatch(path, "vocab", "a token for every single byte", f"no {missing[0]}")
-    return [vocabulary.ids[name] for name in names]
 
 
 # Added tokens
@@ -417,4 +364,4 @@ def with_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> Tex
         for token in vocabulary.added
         if token.normalized
     ]
-    return AddedTokensEncoder(encoder, AddedTokenFinder(raw), AddedTokenFinder(normalized))
+    return AddedTokensEncoder(encoder, raw, normalized)

@@ -10,7 +10,9 @@ from src.tokenizer import encoders
 from src.tokenizer.bpe import PAIR_SHIFT, Merges, listed_merges, merge, spelled_merges
 from src.tokenizer.encoders import (
     ByteLevelEncoder,
+    ByteLevelPipeline,
     MetaspaceEncoder,
+    MetaspacePipeline,
     PrependScheme,
     adjacent_bytes,
     character_symbols,
@@ -20,6 +22,8 @@ from src.tokenizer.encoders import (
 from src.tokenizer.pre_tokenizers import GPT_2, LLAMA_3
 from tests.tokenizer.conftest import TOKENS, ranks_of
 
+PLAIN = ByteLevelPipeline(LLAMA_3)
+
 
 def spelled(ranks: dict[bytes, int]) -> Merges:
     return spelled_merges(list(ranks), ranks, ranks)
@@ -27,7 +31,7 @@ def spelled(ranks: dict[bytes, int]) -> Merges:
 
 def byte_level(*tokens: bytes, whole: bool = True) -> ByteLevelEncoder:
     ranks = ranks_of(*tokens)
-    return ByteLevelEncoder(ranks, spelled(ranks), LLAMA_3, whole=whole)
+    return ByteLevelEncoder(ranks, spelled(ranks), PLAIN, whole=whole)
 
 
 def metaspace(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
@@ -36,7 +40,8 @@ def metaspace(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
     symbols = character_symbols(ids, len(ids))
     texts = [*tokens, *(c for c, number in symbols.items() if number >= len(ids))]
     merges = spelled_merges(texts, ids, ids)
-    return MetaspaceEncoder(symbols, ids, merges, range(0, -256, -1), whole=whole)
+    never = MetaspacePipeline(True, PrependScheme.NEVER, False, False)
+    return MetaspaceEncoder(symbols, ids, merges, range(0, -256, -1), never, whole=whole)
 
 
 @given(TOKENS, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))
@@ -66,9 +71,11 @@ def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
 
 
 def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
-    answers = adjacent_bytes(ranks_of(b"xyz", b"\xff\x00"))
-    found = {divmod(place, 256) for place, answer in enumerate(answers) if answer}
-    assert found == {(ord("x"), ord("y")), (ord("y"), ord("z")), (0xFF, 0x00)}
+    assert adjacent_bytes(ranks_of(b"xyz", b"\xff\x00")) == {
+        (ord("x"), ord("y")),
+        (ord("y"), ord("z")),
+        (0xFF, 0x00),
+    }
 
 
 def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
@@ -82,7 +89,7 @@ def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
 
 def test_a_byte_without_a_token_is_left_out_before_anything_merges() -> None:
     tokens = {b"a": 0, b"b": 1, b"ab": 2}
-    encoder = ByteLevelEncoder(tokens, spelled(tokens), LLAMA_3, whole=True)
+    encoder = ByteLevelEncoder(tokens, spelled(tokens), PLAIN, whole=True)
     assert encoder.encode_pieces(["a!b", "!", "b"]) == [2, 1]
 
 
@@ -109,7 +116,7 @@ def test_merges_of_a_list_work_on_bytes_too() -> None:
     ranks = ranks_of(b"ab", b"abc")
     merges = listed_merges([ord("a") << PAIR_SHIFT | ord("b")], [256])
     for whole, expected in ((False, [256, ord("c")]), (True, [257])):
-        encoder = ByteLevelEncoder(ranks, merges, LLAMA_3, whole=whole)
+        encoder = ByteLevelEncoder(ranks, merges, PLAIN, whole=whole)
         assert encoder.encode_pieces(["abc"]) == expected
 
 
@@ -150,7 +157,8 @@ def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
     assert not words_are_independent(["▁a▁b"])
 
 
-COMPOSING = ByteLevelEncoder({b"a": 0}, listed_merges([], []), GPT_2, whole=False, composes=True)
+NFC = ByteLevelPipeline(GPT_2, composes=True)
+COMPOSING = ByteLevelEncoder({b"a": 0}, listed_merges([], []), NFC, whole=False)
 
 
 def test_long_runs_of_marks_are_composed_as_python_composes_them() -> None:
