@@ -21,10 +21,7 @@ from .model_directory import ModelDirectory
 from .names import (
     LLAMA_PARTS,
     LayerParts,
-    Shaped,
-    TensorRow,
-    check_names,
-    check_shapes,
+    check_tensors,
     gguf_names,
     hugging_face_names,
     is_harmless,
@@ -197,7 +194,9 @@ def open_hugging_face_checkpoint(
         _check_unscaled(label, plain)
         entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
         rows = dict(rows_of(layers, parts))
-        used = _check_tensors(entries, label, names, rows, sizes, "config.json")
+        theirs = {name: rows[ours] for name, ours in names.items()}
+        check_tensors(entries, label, theirs, dict(sizes), "config.json")
+        used = {name: ours for name, ours in names.items() if name in entries}
         if not tied and "lm_head.weight" not in entries:
             rule = "'lm_head.weight', because tie_word_embeddings is not true"
             raise mismatch(label, "tensors", rule, "none")
@@ -246,7 +245,9 @@ def open_gguf_checkpoint(
     entries = {name: entry for part in parts for name, entry in part.tensors.items()}
     factors = entries.pop(_ROPE_FACTORS, None)
     names, rows = dict(gguf_names(layers, layer_parts)), dict(rows_of(layers, layer_parts))
-    used = _check_tensors(entries, parts[0].label, names, rows, sizes, "its keys")
+    theirs = {name: rows[ours] for name, ours in names.items()}
+    check_tensors(entries, parts[0].label, theirs, dict(sizes), "its keys")
+    used = {name: ours for name, ours in names.items() if name in entries}
     with contextlib.ExitStack() as unless_kept:
         for part in parts:
             mapped.append(unless_kept.enter_context(contextlib.closing(part.map())))
@@ -267,21 +268,6 @@ def open_gguf_checkpoint(
     )
 
 
-def _check_tensors(
-    tensors: Mapping[str, Shaped],
-    label: str,
-    names: Mapping[str, str],
-    rows: Mapping[str, TensorRow],
-    sizes: Mapping[str, int],
-    source: str,
-) -> dict[str, str]:
-    """Check names and shapes; return Meta's names, which `rows` has, by those of the file."""
-    theirs = {name: rows[ours] for name, ours in names.items()}
-    check_names(tensors, label, theirs, source)
-    check_shapes(tensors, label, theirs, dict(sizes), source)
-    return {name: ours for name, ours in names.items() if name in tensors}
-
-
 def _rope_factors(
     files: Mapping[str, MappedFile], entry: "GgufTensor | None", head_dim: int
 ) -> tuple[float, ...]:
@@ -295,7 +281,7 @@ def _rope_factors(
     factors = np.frombuffer(file.buffer, np.float32, head_dim // 2, entry.start).tolist()
     wrong = [factor for factor in factors if not 1e-6 <= factor <= 1e6]
     if wrong:
-        raise mismatch(file.label, what, "factors in 1e-6..1e6", wrong[0])
+        raise mismatch(file.label, what, "factors in 1e-06..1e+06", wrong[0])
     return tuple(factors)
 
 

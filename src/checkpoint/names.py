@@ -181,10 +181,19 @@ class Shaped(Protocol):
         """The sizes."""
 
 
-def check_names(
-    tensors: Mapping[str, Shaped], label: str, rows: Mapping[str, TensorRow], source: str
+def check_tensors(
+    tensors: Mapping[str, Shaped],
+    label: str,
+    rows: Mapping[str, TensorRow],
+    sizes: dict[str, int],
+    source: str,
+    count: int = 1,
 ) -> None:
-    """Check that all tensors that a model needs are there, and no others but harmless ones."""
+    """Check names and shapes of the tensors of a model, or of one of `count` shards of it.
+
+    A size that is not known yet is that of the first tensor that has it, and is added. `source`
+    says what rows and sizes follow from.
+    """
     missing = [name for name, row in rows.items() if name not in tensors and not row.optional]
     if missing:
         rule = f"{len(rows)} tensors as {source} says"
@@ -193,17 +202,6 @@ def check_names(
     if extra:
         rule = f"only those of the layers that {source} says"
         raise mismatch(label, "tensors", rule, f"also {some_of(extra)}")
-
-
-def check_shapes(
-    tensors: Mapping[str, Shaped],
-    label: str,
-    rows: Mapping[str, TensorRow],
-    sizes: dict[str, int],
-    source: str,
-    count: int = 1,
-) -> None:
-    """Check the shapes; a size that is not known yet is that of the first tensor, and added."""
     wrong = []
     for name, row in rows.items():
         if (tensor := tensors.get(name)) is None:

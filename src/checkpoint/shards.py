@@ -14,7 +14,7 @@ from .. import ml
 from ..memory import memory_shortage
 from ..untrusted import shown, some_of
 from .errors import FileMemoryError, mismatch
-from .names import check_names, check_shapes, is_harmless, row_of, rows_of, split_dim
+from .names import check_tensors, is_harmless, row_of, rows_of, split_dim
 
 Shard = Mapping[str, ml.Tensor]
 Sizes = Mapping[str, int] | None
@@ -25,13 +25,10 @@ def check_shards(
     shards: Sequence[Shard], labels: Sequence[str], layers: int, sizes: Mapping[str, int]
 ) -> dict[str, int]:
     """Check all tensors of all shards, before anything is allocated; return the sizes by letter."""
-    found = dict(sizes)
-    rows = dict(rows_of(layers))
-    for shard, label in zip(shards, labels, strict=True):
-        check_names(shard, label, rows, "params.json")
     _check_count(shards, labels, sizes)
+    rows, found = dict(rows_of(layers)), dict(sizes)
     for shard, label in zip(shards, labels, strict=True):
-        check_shapes(shard, label, rows, found, "params.json", len(shards))
+        check_tensors(shard, label, rows, found, "params.json", len(shards))
     return found
 
 
@@ -165,7 +162,7 @@ def _merge_one(
 def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]) -> None:
     """Compare the number of files with the number that the parts of the first wq make whole."""
     name = "layers.0.attention.wq.weight"
-    shape = shards[0][name].shape
+    shape = shards[0][name].shape if name in shards[0] else ()
     if len(shape) != 2 or not shape[0] or sizes["Hh"] % shape[0]:
         return
     count = sizes["Hh"] // shape[0]
