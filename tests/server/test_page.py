@@ -1,7 +1,6 @@
 """The chat page in Chromium, against a real port."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,20 +8,15 @@ from typing import Any
 import pytest
 
 from tests.server.running import Running
-from tools.explorer_page import BROWSER_FLAGS
+from tests.support.browser import api, chromium
 
-api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def browser(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium = shutil.which("chromium") or pytest.skip("chromium is not installed")
-    with api.sync_playwright() as play:
-        yield play.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"), executable_path=chromium, args=BROWSER_FLAGS,
-            color_scheme=request.param,
-        )  # fmt: skip
+    with chromium(tmp_path_factory.mktemp("profile"), color_scheme=request.param) as started:
+        yield started
 
 
 @pytest.fixture
@@ -115,9 +109,11 @@ def test_a_refusal_is_shown_and_the_question_is_kept(page: Any) -> None:
 
 def test_it_looks_inside_of_an_answer(page: Any, browser: Any) -> None:
     ask(page, "What is the capital of Italy?", 1)
+    page.click("text=Look inside")
+    page.wait_for_selector("text=Open the run", timeout=60_000)
     with browser.expect_page() as opened:
-        page.click("text=Look inside")
-    api.expect(opened.value.locator("#page")).to_contain_text("Rome", timeout=90_000)
+        page.click("text=Open the run")
+    api.expect(opened.value.locator("#page")).to_contain_text("Rome", timeout=30_000)
     assert opened.value.title() == "A run from the inside"
     opened.value.close()
 
