@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..tokenizer import Tokenizer
-from ..trace.code import PACKAGE, find_page, section_of, shown_path, source_of
+from ..trace.code import PACKAGE, find_page, section_of, source_of
 from ..trace.events import HOLDS, STAGES
 
 _LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
@@ -30,8 +30,8 @@ def sources() -> dict[str, dict[str, Any]]:
     """Return the functions of the stages: for `file function`, the first line and the text."""
     found: dict[str, dict[str, Any]] = {}
     for stage in STAGES.values():
-        file = PACKAGE / f"{stage.module.replace('.', '/')}.py"
-        name, source = shown_path(str(file)), source_of(file, stage.function)
+        name = stage.code.partition(":")[0]
+        source = source_of(PACKAGE.parent / name, stage.function)
         if source is not None:
             line, text = source
             found[f"{name} {stage.function}"] = {"file": name, "line": line, "text": text}
