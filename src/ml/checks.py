@@ -27,10 +27,8 @@ def shown(*labelled: tuple[str, TensorBase]) -> str:
 def check_same_dtype(op: str, a: Tensor, b: Tensor) -> None:
     """Raise DTypeError where two operands have different dtypes."""
     if a._dtype is not b._dtype:
-        raise DTypeError(
-            f"[{op}] a.dtype must equal b.dtype: {a.dtype} != {b.dtype} "
-            f"({shown(('a', a), ('b', b))})"
-        )
+        both = shown(("a", a), ("b", b))
+        raise DTypeError(f"[{op}] a.dtype must equal b.dtype: {a.dtype} != {b.dtype} ({both})")
 
 
 def check_float(op: str, *tensors: TensorBase) -> None:
@@ -64,10 +62,8 @@ def check_indices(
     if indices.size:
         low, high = int(indices.min()), int(indices.max())
         if low < 0 or high >= size:
-            raise IndexOutOfRangeError(
-                f"[{op}] {label} must be in [0, {size}): {low if low < 0 else high} "
-                f"({shown(*labelled)})"
-            )
+            found = f"{low if low < 0 else high} ({shown(*labelled)})"
+            raise IndexOutOfRangeError(f"[{op}] {label} must be in [0, {size}): {found}")
 
 
 def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:

@@ -128,10 +128,8 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
             f"{list(sizes)} (from {list(shape)})"
         )
     if size % known if holes else size != known:
-        raise ShapeError(
-            f"[reshape] number of elements must stay equal: {size} != {known} "
-            f"({list(shape)} to {list(sizes)})"
-        )
+        what = f"{size} != {known} ({list(shape)} to {list(sizes)})"
+        raise ShapeError(f"[reshape] number of elements must stay equal: {what}")
     filled = [size // known if n == -1 else n for n in sizes] if holes else sizes
     return checked_shape("reshape", filled)
 
@@ -175,10 +173,8 @@ def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
     pairs = [*itertools.zip_longest(reversed(a), reversed(b), fillvalue=1)][::-1]
     for n, m in pairs:
         if n != m and 1 not in (n, m):
-            raise ShapeError(
-                f"[{op}] sizes must be equal or 1, aligned at the right: {n} != {m} "
-                f"(a {list(a)}, b {list(b)})"
-            )
+            what = f"{n} != {m} (a {list(a)}, b {list(b)})"
+            raise ShapeError(f"[{op}] sizes must be equal or 1, aligned at the right: {what}")
     return tuple(m if n == 1 else n for n, m in pairs)
 
 
@@ -219,10 +215,8 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
             continue
         index = _checked_index(part)
         if not -size <= index < size:
-            raise IndexOutOfRangeError(
-                f"[getitem] index must be in [{-size}, {size}): {index} "
-                f"(dim {dim}, shape {list(shape)})"
-            )
+            found = f"{index} (dim {dim}, shape {list(shape)})"
+            raise IndexOutOfRangeError(f"[getitem] index must be in [{-size}, {size}): {found}")
         offset += index % size * stride
     rest = len(parts)
     return (*new_shape, *shape[rest:]), (*new_strides, *strides[rest:]), offset
@@ -235,10 +229,8 @@ def _without_ellipsis(parts: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
         raise TensorError(f"[getitem] number of Ellipsis must be <= 1: {len(places)}")
     indices = len(parts) - len(places)
     if indices > len(shape):
-        raise IndexOutOfRangeError(
-            f"[getitem] number of indices must be <= ndim: {indices} > {len(shape)} "
-            f"(shape {list(shape)})"
-        )
+        what = f"{indices} > {len(shape)} (shape {list(shape)})"
+        raise IndexOutOfRangeError(f"[getitem] number of indices must be <= ndim: {what}")
     if not places:
         return parts
     at = places[0]

@@ -123,10 +123,8 @@ class ModelArgs:
                 f"n_heads: expected a multiple of n_kv_heads {self.n_kv_heads}, got {self.n_heads}"
             )
         if self.head_dim % 2:
-            raise ModelConfigError(
-                "head dimension: expected an even number, because RoPE rotates pairs, "
-                f"got {self.head_dim}"
-            )
+            rule = "an even number, because RoPE rotates pairs"
+            raise ModelConfigError(f"head dimension: expected {rule}, got {self.head_dim}")
         if not _SMALLEST_NORM_EPS <= self.norm_eps <= 1.0:
             raise ModelConfigError(
                 f"norm_eps: expected {_SMALLEST_NORM_EPS:g} to 1, got {self.norm_eps:g}"

@@ -34,10 +34,8 @@ class InferenceContext:
 
     def __init__(self, args: ModelArgs, sequence_length: int, attention: str = "fused") -> None:
         if attention not in ATTENTIONS:
-            raise ModelError(
-                f"[context] attention must be one of {', '.join(ATTENTIONS)}: "
-                f"got {ascii(attention)[:80]}"
-            )
+            names, found = ", ".join(ATTENTIONS), ascii(attention)[:80]
+            raise ModelError(f"[context] attention must be one of {names}: got {found}")
         self.caches, self.frequencies = _allocated(args, sequence_length)
         self.args, self.sequence_length = args, sequence_length
         self.attention, self.is_eager = attention, attention == "eager"

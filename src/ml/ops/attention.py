@@ -166,10 +166,8 @@ def _parts(
 ) -> Sequence[tuple[int, int, int, int, Any]]:
     """Check tokens [T, heads, h] that take places in a cache; return the `Spans.parts` of them."""
     if x._dtype is not cache.dtype:
-        raise DTypeError(
-            f"[{op}] {label}.dtype must equal cache.dtype: {x.dtype} != {cache.dtype} "
-            f"({shown((label, x))})"
-        )
+        what = f"{x.dtype} != {cache.dtype} ({shown((label, x))})"
+        raise DTypeError(f"[{op}] {label}.dtype must equal cache.dtype: {what}")
     if len(x._shape) != 3 or x._shape[2] != cache.head_dim:
         raise ShapeError(
             f"[{op}] {label}.shape must equal [T, heads, {cache.head_dim}]: {list(x.shape)}"
@@ -254,10 +252,8 @@ def attention(
     _, H, h = xq._shape
     K = cache.heads
     if H % (K or 1):
-        raise ShapeError(
-            f"[attention] xq.shape[1] must be a multiple of cache.heads: {H} and {K} "
-            f"({shown(('xq', xq))})"
-        )
+        what = f"{H} and {K} ({shown(('xq', xq))})"
+        raise ShapeError(f"[attention] xq.shape[1] must be a multiple of cache.heads: {what}")
     if xq._pointer is None:
         xq = xq.contiguous()
     if divisor is not None and not (type(divisor) is float and 0 < divisor < math.inf):

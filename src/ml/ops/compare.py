@@ -83,10 +83,8 @@ def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor
     Two numbers have the dtype of `ml.tensor([a, b])`.
     """
     if condition._dtype is not bool_:
-        raise DTypeError(
-            f"[where] condition.dtype must equal bool: {condition.dtype} "
-            f"(shape {list(condition.shape)})"
-        )
+        found = f"{condition.dtype} (shape {list(condition.shape)})"
+        raise DTypeError(f"[where] condition.dtype must equal bool: {found}")
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         dtype, shape = checked_pair("where", a, b)
     else:

@@ -49,10 +49,8 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | None = None) -> Tensor:
     row, name = table._shape[1:], ""
     if isinstance(table, QuantizedTensor):
         if len(row) != 1:
-            raise ShapeError(
-                f"[get_rows] ndim of a block-quantized table must equal 2: {table.ndim} "
-                f"(shape {list(table.shape)})"
-            )
+            found = f"{table.ndim} (shape {list(table.shape)})"
+            raise ShapeError(f"[get_rows] ndim of a block-quantized table must equal 2: {found}")
         stored = dtype = bfloat16 if dtype is None else float_dtype("get_rows", dtype)
         name, weight = table._name, table._weight
     else:
@@ -112,10 +110,8 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
         raise DTypeError(f"[gather] index.dtype must be int32 or int64: {index.dtype}")
     pairs = zip(index._shape, x._shape, strict=False)
     if index.ndim != x.ndim or any(n > m for d, (n, m) in enumerate(pairs) if d != dim):
-        raise ShapeError(
-            f"[gather] index.shape must be <= x.shape outside of dim {dim}: "
-            f"{list(index.shape)} > {list(x.shape)}"
-        )
+        what = f"{list(index.shape)} > {list(x.shape)}"
+        raise ShapeError(f"[gather] index.shape must be <= x.shape outside of dim {dim}: {what}")
     result = allocate(index._shape, x._dtype)
     if result._size:
         ids, size = index.numpy(), x._shape[dim]

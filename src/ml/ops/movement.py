@@ -35,16 +35,12 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     total = 0
     for i, x in enumerate(tensors):
         if x.dtype is not first.dtype:
-            raise DTypeError(
-                f"[concatenate] dtypes must be equal: {first.dtype} != {x.dtype} "
-                f"(tensors 0 and {i})"
-            )
+            what = f"{first.dtype} != {x.dtype} (tensors 0 and {i})"
+            raise DTypeError(f"[concatenate] dtypes must be equal: {what}")
         others = (*x.shape[:dim], first.shape[dim], *x.shape[dim + 1 :])
         if x.ndim != first.ndim or others != first.shape:
-            raise ShapeError(
-                f"[concatenate] shapes must be equal outside of dim {dim}: "
-                f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
-            )
+            what = f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
+            raise ShapeError(f"[concatenate] shapes must be equal outside of dim {dim}: {what}")
         total += x.shape[dim]
     result = allocate((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
     np.concatenate([x.bits() for x in tensors], axis=dim, out=result.bits())
@@ -80,10 +76,8 @@ def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Ten
             raise ShapeError(f"[split] split_size must be >= 1: {each}")
         sizes = tuple(min(each, total - at) for at in range(0, total, each)) or (0,)
     if sum(sizes) != total:
-        raise ShapeError(
-            f"[split] sizes must add up to shape[{dim}]: {sum(sizes)} != {total} "
-            f"(shape {list(x.shape)})"
-        )
+        what = f"{sum(sizes)} != {total} (shape {list(x.shape)})"
+        raise ShapeError(f"[split] sizes must add up to shape[{dim}]: {what}")
     starts = itertools.accumulate(sizes, initial=0)
     before, after, step = x._shape[:dim], x._shape[dim + 1 :], x.strides[dim]
     return tuple(

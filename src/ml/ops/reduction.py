@@ -264,10 +264,8 @@ def layer_norm(
         if other is not None:
             check_float("layer_norm", other)
             if other._shape != sizes:
-                raise ShapeError(
-                    f"[layer_norm] {label}.shape must equal normalized_shape: "
-                    f"{list(other.shape)} != {list(sizes)}"
-                )
+                what = f"{list(other.shape)} != {list(sizes)}"
+                raise ShapeError(f"[layer_norm] {label}.shape must equal normalized_shape: {what}")
     if not sizes or x._shape[-len(sizes) :] != sizes:
         raise ShapeError(
             f"[layer_norm] x.shape must end in normalized_shape: {list(x.shape)}, {list(sizes)}"
