@@ -426,10 +426,9 @@ class Tensor(TensorBase):
             raise DTypeError(f"[view_as_complex] dtype must equal float32: {self._dtype}")
         is_pairs = self._shape[-1:] == (2,)
         if not is_pairs or (self._size and self.strides[-1] != float32.itemsize):
-            raise ShapeError(
-                f"[view_as_complex] the last size must equal 2 with a stride of 4 bytes: "
-                f"shape {list(self._shape)}, strides {list(self.strides)}"
-            )
+            rule = "the last size must equal 2 with a stride of 4 bytes"
+            found = f"shape {list(self._shape)}, strides {list(self.strides)}"
+            raise ShapeError(f"[view_as_complex] {rule}: {found}")
         return self._view(self._shape[:-1], self.strides[:-1], self._offset, complex64)
 
     def view_as_real(self) -> "Tensor":
@@ -471,10 +470,9 @@ class Tensor(TensorBase):
         if isinstance(value, Tensor):
             shape, target = value._shape, rows._shape
             if value._dtype is not self._dtype:
-                raise DTypeError(
-                    f"[set_slice] dtype must equal value.dtype: {self._dtype} != {value._dtype} "
-                    f"(slice {list(target)}, value {list(shape)})"
-                )
+                both = f"(slice {list(target)}, value {list(shape)})"
+                what = f"{self._dtype} != {value._dtype} {both}"
+                raise DTypeError(f"[set_slice] dtype must equal value.dtype: {what}")
             if shape != target and layout.broadcast_shapes("set_slice", target, shape) != target:
                 what = f"{list(shape)} != {list(target)}"
                 raise ShapeError(f"[set_slice] value.shape must broadcast to the slice: {what}")
@@ -541,10 +539,8 @@ class Tensor(TensorBase):
         limits = np.iinfo(result.dtype.numpy_dtype)
         held = (values >= limits.min) & (values < limits.max + 1)
         if not held.all():
-            raise TensorError(
-                f"[to] values must be in [{limits.min}, {limits.max}] for {result.dtype}: "
-                f"{float(values[~held].flat[0])}"
-            )
+            rule = f"values must be in [{limits.min}, {limits.max}] for {result.dtype}"
+            raise TensorError(f"[to] {rule}: {float(values[~held].flat[0])}")
         result.numpy()[...] = values.astype(result.dtype.numpy_dtype)
 
     def item(self) -> int | float | complex:

@@ -80,10 +80,8 @@ class InferenceContext:
                 f"positions {self.length}: got {ascii(start_pos)[:80]}"
             )
         if start_pos + count > self.sequence_length:
-            raise PositionError(
-                "[forward] start_pos + T must be at most sequence_length: "
-                f"{start_pos} + {count} > {self.sequence_length}"
-            )
+            what = f"{start_pos} + {count} > {self.sequence_length}"
+            raise PositionError(f"[forward] start_pos + T must be at most sequence_length: {what}")
         super().__setattr__("length", start_pos)
         self.is_eager = self.attention == "eager" or is_on()
         return self.frequencies.slice(start_pos, start_pos + count)

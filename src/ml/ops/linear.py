@@ -162,10 +162,8 @@ def _misfit(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeError:
             f"[{op}] x.shape[-1] must equal weight.shape[1] of a weight [out, in]: "
             f"{x._shape[-1]} != {weight._shape[-1] if weight.ndim else None} ({both})"
         )
-    return DTypeError(
-        f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {x.dtype} != "
-        f"{weight.dtype} ({both})"
-    )
+    what = f"{x.dtype} != {weight.dtype} ({both})"
+    return DTypeError(f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {what}")
 
 
 def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
@@ -178,10 +176,8 @@ def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
 def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:
     check_float(op, bias)
     if bias._shape != weight._shape[:1]:
-        raise ShapeError(
-            f"[{op}] bias.shape must equal weight.shape[:1]: {list(bias.shape)} != "
-            f"{list(weight.shape[:1])} ({shown(('weight', weight))})"
-        )
+        what = f"{list(bias.shape)} != {list(weight.shape[:1])} ({shown(('weight', weight))})"
+        raise ShapeError(f"[{op}] bias.shape must equal weight.shape[:1]: {what}")
     return bias.contiguous()
 
 
@@ -215,10 +211,8 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
     rows = a if a.ndim > 1 else a.reshape(1, a.shape[0])
     columns = b.transpose(-1, -2) if b.ndim > 1 else b.reshape(1, b.shape[0])
     if rows.shape[-1] != columns.shape[-1]:
-        raise ShapeError(
-            f"[matmul] a.shape[-1] must equal b.shape[-2]: {rows.shape[-1]} != "
-            f"{columns.shape[-1]} ({shown(('a', a), ('b', b))})"
-        )
+        what = f"{rows.shape[-1]} != {columns.shape[-1]} ({shown(('a', a), ('b', b))})"
+        raise ShapeError(f"[matmul] a.shape[-1] must equal b.shape[-2]: {what}")
     result = _dot_products(_unit_stride(rows), _unit_stride(columns), dtype)
     if a.ndim == 1 or b.ndim == 1:
         kept_rows = result.shape[-2:-1] if a.ndim > 1 else ()

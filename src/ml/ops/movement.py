@@ -137,10 +137,8 @@ def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
     old = (-1,) * new + x._shape
     target = tuple(m if n == -1 else n for n, m in zip(wanted, old, strict=False))
     if new < 0 or any(n != m for n, m in zip(target[new:], x._shape, strict=True) if m != 1):
-        raise ShapeError(
-            f"[expand] sizes must equal x.shape, aligned at the right, where it is not 1: "
-            f"{list(wanted)} (shape {list(x.shape)})"
-        )
+        rule = "sizes must equal x.shape, aligned at the right, where it is not 1"
+        raise ShapeError(f"[expand] {rule}: {list(wanted)} (shape {list(x.shape)})")
     packed(checked_shape("expand", target), x._dtype.itemsize)  # refuses too many bytes
     return x._view(target, broadcast_strides(x._shape, x.strides, target), x._offset)
 

@@ -220,10 +220,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) 
     eps = eps if type(eps) is float else checked_number("rms_norm", eps, float32)
     if not shape or weight._shape != shape[-1:]:
         check_ndim_at_least("rms_norm", x, 1)
-        raise ShapeError(
-            f"[rms_norm] weight.shape must equal (x.shape[-1],): {list(weight.shape)} != "
-            f"[{shape[-1]}] ({shown(('x', x), ('weight', weight))})"
-        )
+        both = shown(("x", x), ("weight", weight))
+        what = f"{list(weight.shape)} != [{shape[-1]}] ({both})"
+        raise ShapeError(f"[rms_norm] weight.shape must equal (x.shape[-1],): {what}")
     dtype = x._dtype if dtype is None else float_dtype("rms_norm", dtype)
     factors = weight if weight._pointer is not None else weight.contiguous()
     result = allocate(shape, dtype if dtype in KERNEL_DTYPES else float32)
