@@ -276,7 +276,8 @@ def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"expected each key once, got {shown(twice)} twice")
     return result
 
