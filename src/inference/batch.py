@@ -314,8 +314,7 @@ class BatchEngine:
     def _has_work(self) -> bool:
         """Wait for a request; return False when the engine is to end."""
         with self._changed:
-            while not self._requests and self._closes_at is None:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._requests or self._closes_at is not None)
             if self._closes_at is None:
                 return True
             return self.counters().running > 0 and time.monotonic() < self._closes_at
@@ -330,8 +329,8 @@ class BatchEngine:
             elif is_late and request._is_read:
                 request._answer.end_at_next_step("time limit")
             elif is_late:
-                text = "[submit] the time limit was over before the first token"
-                self._end(request, TimeLimitError(text))
+                error = "[submit] the time limit was over before the first token"
+                self._end(request, TimeLimitError(error))
             elif not request._is_running and self._closes_at is not None:
                 self._end(request, ClosedError(_CLOSED))
 

@@ -55,7 +55,7 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
     Returns:
         The number of the signal.
     """
-    logging.disable()  # `service.log` reports what goes wrong
+    logging.disable()  # `service.log` says what goes wrong
     server = _Server(service, ready)
     try:
         server.run([listener])
