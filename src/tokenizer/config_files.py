@@ -61,7 +61,7 @@ def read_json(path: Path) -> dict[str, object]:
 def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
     """Return a JSON value if it is a dict, list, str, bool or int as expected, else raise.
 
-    A truth value is no whole number; `what` is the part of the file, for the error.
+    A truth value is not a whole number; `what` is the part of the file, for the error.
     """
     if type(value) is not kind:
         raise mismatch(path, what, JSON_KINDS[kind], described(value))

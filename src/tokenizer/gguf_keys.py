@@ -106,8 +106,8 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
                 what, rule = f"key '{_PREFIX}{role}{_TOKEN_ID}'", f"0 <= id < {len(names)}"
                 raise mismatch(path, what, rule, described(token_id))
             roles[role] = token_id
-            if kinds[token_id] != UNKNOWN:
-                kinds[token_id] = CONTROL  # a token with a role is not text
+            # A token with a role is not text.
+            kinds[token_id] = UNKNOWN if kinds[token_id] == UNKNOWN else CONTROL
         if kind == "llama":
             return _sentencepiece(path, values, names, kinds, roles)
         return _byte_level(path, values, ids, kinds, roles)

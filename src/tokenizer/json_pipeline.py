@@ -45,21 +45,16 @@ _DEEPEST = 8
 _MOST_SHOWN = 200  # characters of an unknown one
 
 _NFC = {"type": "NFC"}
+_DIGITS = {"type": "Digits", "individual_digits": True}
+_ALONE = _byte_level(prefix_space=False, use_regex=True)
 _AFTER_SPLIT = _byte_level(prefix_space=False, use_regex=False)
 
 # Pre-tokenizers of byte-level BPE. Both ways of splitting keep every match as a piece, and the
 # patterns match all of a text.
 _BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
-    (_byte_level(prefix_space=False, use_regex=True), ByteLevelPipeline(GPT_2)),
+    (_ALONE, ByteLevelPipeline(GPT_2)),
     (_byte_level(prefix_space=True, use_regex=True), ByteLevelPipeline(GPT_2, prefix_space=True)),
-    (
-        _sequence(
-            "pretokenizers",
-            {"type": "Digits", "individual_digits": True},
-            _byte_level(prefix_space=False, use_regex=True),
-        ),
-        ByteLevelPipeline(DIGITS_THEN_GPT_2),
-    ),
+    (_sequence("pretokenizers", _DIGITS, _ALONE), ByteLevelPipeline(DIGITS_THEN_GPT_2)),
     *(
         (
             _sequence("pretokenizers", _split(pattern, behavior, invert=invert), _AFTER_SPLIT),

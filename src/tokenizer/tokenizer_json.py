@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate, count, pairwise, repeat
+from itertools import accumulate, count, pairwise
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -217,43 +217,61 @@ def read_merges(
     an id of `unmerged`, those of bytes.
     """
     lefts, rights = _sides(path, expect_kind(path, "merges", value, list))
-    columns = (lefts, rights, list(map(add, lefts, rights)))
-    find = vocabulary.tokens.get
-    ids = np.array([list(map(find, names, repeat(-1))) for names in columns], np.int64)
-    for number in np.flatnonzero((ids < 0).any(axis=0)):
-        for name in (names[number] for names in columns):
-            if name not in vocabulary.tokens and name not in vocabulary.special:
-                what = f"merges[{number}]"
-                raise mismatch(path, what, "tokens of the vocabulary", described(name))
-    kept = np.flatnonzero((ids >= 0).all(axis=0))
-    left_ids, right_ids, joined = ids[:, kept]
-    barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
-    if len(barred):
-        at = kept[barred[0]]
-        got = f"{shown(lefts[at])} and {shown(rights[at])}"
-        raise mismatch(path, "merges", "no merge of bytes", got)
-    keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
-    merges = listed_merges(keys, joined.tolist())
-    if len(merges.ranks) != len(keys):
-        # The last of equal pairs gives the rank, so the first one is not where it says.
-        at = kept[next(n for n, key in enumerate(keys) if merges.ranks[key] != n)]
-        got = f"{shown(lefts[at])} and {shown(rights[at])} twice"
-        raise mismatch(path, "merges", "each once", got)
-    return merges
+    try:
+        return _listed(path, lefts, rights, vocabulary, unmerged)
+    except (KeyError, TypeError):
+        pairs = enumerate(zip(lefts, rights, strict=True))
+        kept = [n for n, pair in pairs if _is_mergeable(path, n, pair, vocabulary)]
+        lefts, rights = [lefts[n] for n in kept], [rights[n] for n in kept]
+        return _listed(path, lefts, rights, vocabulary, unmerged)
 
 
 def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
-    """Cut merges into what they join."""
+    """Cut merges into what they join; of lists, whether these are texts is not checked."""
     if set(map(type, value)) == {str} and all(" " in merge for merge in value):
         parts = " ".join(value).split(" ")
         if len(parts) == 2 * len(value):
             return parts[::2], parts[1::2]
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
-    for number, pair in enumerate(pairs):
-        is_pair = type(pair) is list and len(pair) == 2
-        if not is_pair or type(pair[0]) is not str or type(pair[1]) is not str:
-            raise mismatch(path, f"merges[{number}]", "two texts", described(value[number]))
+    pairs = value
+    if value and isinstance(value[0], str):
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in value]
+    if set(map(type, pairs)) - {list} or set(map(len, pairs)) - {2}:
+        wrong = [type(pair) is list and len(pair) == 2 for pair in pairs].index(False)
+        raise mismatch(path, f"merges[{wrong}]", "two tokens", described(value[wrong]))
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def _listed(
+    path: Path, lefts: list[str], rights: list[str], vocabulary: Vocabulary, unmerged: Sequence[int]
+) -> Merges:
+    """Look the tokens of merges up, all of which must be there."""
+    find = vocabulary.tokens.__getitem__
+    left_ids = np.fromiter(map(find, lefts), np.int64, len(lefts))
+    right_ids = np.fromiter(map(find, rights), np.int64, len(rights))
+    joined = list(map(find, map(add, lefts, rights)))
+    barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
+    if unmerged and len(barred):
+        got = f"{shown(lefts[barred[0]])} and {shown(rights[barred[0]])}"
+        raise mismatch(path, "merges", "no merge of bytes", got)
+    keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
+    merges = listed_merges(keys, joined)
+    if len(merges.ranks) != len(keys):
+        # The last of equal pairs gives the rank, so the first one is not where it says.
+        twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
+        got = f"{shown(lefts[twice])} and {shown(rights[twice])} twice"
+        raise mismatch(path, "merges", "each once", got)
+    return merges
+
+
+def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary) -> bool:
+    """Tell whether a merge is one of text; refuse it where it names what is not a token."""
+    left, right = pair
+    if not isinstance(left, str) or not isinstance(right, str):
+        raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
+    for name in (left, right, left + right):
+        if name not in vocabulary.tokens and name not in vocabulary.special:
+            raise mismatch(path, f"merges[{number}]", "tokens of the vocabulary", described(name))
+    return all(name in vocabulary.tokens for name in (left, right, left + right))
 
 
 # Byte-level

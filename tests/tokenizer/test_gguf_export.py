@@ -12,6 +12,7 @@ from src.tokenizer.gguf_keys import gguf_tokenizer
 from tests.support.sentencepiece_writer import NORMAL, USER_DEFINED, model_message
 from tests.support.shared_data import shared_data
 from tests.tokenizer.json_files import (
+    BYTE_LEVEL,
     Json,
     added,
     byte_level_file,
@@ -100,3 +101,10 @@ def test_added_tokens_of_byte_level_files_are_kept(tmp_path: Path) -> None:
     assert ours.stop_ids == theirs.stop_ids
     assert ours.decode([299]) == ""
     assert_same(ours, theirs, ["the<think> the<|im_end|>", *TEXTS])
+
+
+def test_a_way_to_split_without_a_name_is_refused(tmp_path: Path) -> None:
+    level = BYTE_LEVEL | {"add_prefix_space": True}
+    write_json(tmp_path, changed(byte_level_file(), pre_tokenizer=level))
+    with pytest.raises(TokenizerError, match="split pattern: expected one of llama-bpe, "):
+        written(tmp_path)

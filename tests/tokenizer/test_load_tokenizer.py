@@ -76,6 +76,9 @@ def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(directory: Path) -> No
     model = model_message([*RESERVED, *ranked("\u2581", "a", "b")])
     (directory / "tokenizer.model").write_bytes(model)
     assert load_tokenizer(directory).vocab_size == 259 + 3
+    (directory / "tokenizer.model").write_bytes(b"\nAA== 0\n")
+    with pytest.raises(TokenizerError, match="line 1: expected base64 of a new token"):
+        load_tokenizer(directory)
 
 
 def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Path) -> None:
