@@ -205,9 +205,9 @@ def test_factors_of_frequencies_are_said_and_cannot_be_overridden(tmp_path: Path
         (np.ones(5, np.float32), r"float32 \[4\], got float32 \[5\]"),
         (np.ones((2, 2), np.float32), r"float32 \[4\], got float32 \[2, 2\]"),
         (np.ones(4, np.float16), r"float32 \[4\], got float16 \[4\]"),
-        (np.zeros(4, np.float32), "factors in 1e-6..1e6, got 0.0"),
-        (np.full(4, np.nan, np.float32), "factors in 1e-6..1e6, got nan"),
-        (np.full(4, np.inf, np.float32), "factors in 1e-6..1e6, got inf"),
+        (np.zeros(4, np.float32), r"factors in 1e-06..1e\+06, got 0.0"),
+        (np.full(4, np.nan, np.float32), r"factors in 1e-06..1e\+06, got nan"),
+        (np.full(4, np.inf, np.float32), r"factors in 1e-06..1e\+06, got inf"),
     ],
 )
 def test_factors_that_cannot_be_used_are_refused(tmp_path: Path, factors: Any, reason: str) -> None:
