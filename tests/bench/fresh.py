@@ -34,10 +34,9 @@ def seconds_to_ready(directory: Path) -> float:
 
 
 def peak_memory(directory: Path, threads: int, positions: int, prompt: int) -> dict[str, int]:
-    """Run a prompt at the end of a long context, and a few steps; watch the anonymous memory.
+    """Run a prompt at the end of a long context, and a few steps, in a new process.
 
-    Returns:
-        anonymous: most bytes seen; cache: bytes of the cache that were written.
+    Returns the most bytes of anonymous memory seen, and the bytes of the cache.
     """
     arguments = [str(directory), str(threads), str(positions), str(prompt)]
     process = subprocess.Popen(

@@ -54,7 +54,7 @@ def prefill(bench: "Bench") -> Results:
             for name, served in bench.served.items()
         }
         work = operations(bench.args, 0, length) / length
-        results[f"prefill {length}"] = _against_peak(bench, participants, work)
+        results[f"prefill {length}"] = _against_roofline(bench, participants, work)
     return results
 
 
@@ -65,7 +65,7 @@ def decode(bench: "Bench") -> Results:
         name: functools.partial(served.ask, "decode_rate", ids)
         for name, served in bench.served.items()
     }
-    return {"decode": _against_reading(bench, participants)}
+    return {"decode": _against_roofline(bench, participants)}
 
 
 def context(bench: "Bench") -> Results:
@@ -75,7 +75,7 @@ def context(bench: "Bench") -> Results:
         f"at {position}": functools.partial(ours.ask, "decode_rate_at", position, ids)
         for position in (0, *bench.options.positions)
     }
-    return {"decode in context": _against_reading(bench, participants)}
+    return {"decode in context": _against_roofline(bench, participants)}
 
 
 def rows(bench: "Bench") -> Results:
@@ -85,7 +85,7 @@ def rows(bench: "Bench") -> Results:
         f"{number} rows": functools.partial(ours.ask, "rows_rate", number, count)
         for number in (1, 4, 8)
     }
-    return {"steps of rows": _against_reading(bench, participants)}
+    return {"steps of rows": _against_roofline(bench, participants)}
 
 
 def attention(bench: "Bench") -> Results:
@@ -101,7 +101,7 @@ def attention(bench: "Bench") -> Results:
         }
         work = attention_operations(bench.args, start, CHUNK)
         work -= attention_operations(bench.args, 0, CHUNK)
-        found = _against_peak(bench, participants, work)
+        found = _against_roofline(bench, participants, work)
         pairs = zip(found.rates["first"], found.rates["last"], strict=True)
         # Chunks of attention alone per second; a last part cannot be faster but by noise.
         found.rates["attention"] = [1 / max(1 / last - 1 / first, 1e-9) for first, last in pairs]
@@ -157,29 +157,20 @@ def tiny(bench: "Bench") -> Results:
     return {"tiny model": value_of(found, "tokens/s")}
 
 
-def _against_reading(bench: "Bench", participants: dict[str, Callable[[], float]]) -> Rounds:
-    """Interleave with the reading of the bytes of one step; the roofline is steps per second."""
+def _against_roofline(
+    bench: "Bench", participants: dict[str, Callable[[], float]], operations: float = 0.0
+) -> Rounds:
+    """Interleave with multiply-adds in registers, as pieces of work of so many operations.
+
+    Without operations, with the reading of the bytes of one step. Both are times per second.
+    """
 
     def probe() -> float:
-        return float(bench.roofline.ask("read_rate")) / bench.roofline.ask("read_bytes")
+        ask = bench.roofline.ask
+        if operations:
+            return float(ask("multiply_rate") or 0.0) / operations
+        return float(ask("read_rate")) / ask("read_bytes")
 
-    return _interleave(bench, participants, probe)
-
-
-def _against_peak(
-    bench: "Bench", participants: dict[str, Callable[[], float]], operations: float
-) -> Rounds:
-    """Interleave with multiply-adds in registers; the roofline is pieces of work per second."""
-
-    def probe() -> float:
-        return float(bench.roofline.ask("multiply_rate") or 0.0) / operations
-
-    return _interleave(bench, participants, probe)
-
-
-def _interleave(
-    bench: "Bench", participants: dict[str, Callable[[], float]], probe: Callable[[], float]
-) -> Rounds:
     options = bench.options
     return interleave({**participants, ROOFLINE: probe}, options.pairs, probe, options.repeats)
 

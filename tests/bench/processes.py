@@ -1,26 +1,24 @@
 """Things to be timed, each in a process of its own, asked in turn: A B B A."""
 
-import contextlib
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 PAUSE = 0.02  # seconds before each timing: the threads of the others stop spinning
 DRIFT = 0.05  # of a roofline, from before a measurement to after it
 
 
 class Served:
-    """An object in a process of its own; `ask` calls one of its methods.
+    """What `make` returns in a process of its own; `ask` calls one of its methods.
 
-    Args:
-        make: builds the object there; a function or class that can be pickled by name.
-        arguments: of `make`.
-        environment: variables of the process, on top of this one's, there before it imports `make`.
+    `make` can be pickled by name. The process has the variables of `environment` before it imports
+    `make`, on top of this one's.
     """
 
     def __init__(
@@ -32,7 +30,8 @@ class Served:
         context = multiprocessing.get_context("spawn")
         self._pipe, end = context.Pipe()
         self._process = context.Process(target=_serve, args=(end, make, arguments), daemon=True)
-        with _environment(environment or {}):
+        # Unpickling `make` there may already read them.
+        with mock.patch.dict(os.environ, environment or {}):
             self._process.start()
         end.close()  # so that its death is seen here as the end of the pipe
         self.ask("__class__")  # it is ready
@@ -51,21 +50,6 @@ class Served:
         """End the process."""
         self._pipe.close()
         self._process.join()
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for what is started inside; unpickling `make` there may already read them."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -106,11 +90,8 @@ class Rounds:
 
     def record(self) -> dict[str, Any]:
         """Return all of it for JSON."""
-        roofline = {
-            "before": self.roofline_before,
-            "after": self.roofline_after,
-            "drift": self.drift,
-        }
+        before, after = self.roofline_before, self.roofline_after
+        roofline = {"before": before, "after": after, "drift": self.drift}
         return {"rates": self.rates, "roofline": roofline, "attempts": self.attempts}
 
 
@@ -120,13 +101,10 @@ def interleave(
     probe: Callable[[], float] | None = None,
     repeats: int = 0,
 ) -> Rounds:
-    """Time all participants once per round, in turned order every other round.
+    """Take a rate of all participants once per round, in turned order every other round.
 
-    Args:
-        participants: each takes one timing and returns a rate.
-        pairs: rounds.
-        probe: measures the roofline, before and after.
-        repeats: how often to start again when it has drifted; the steadiest attempt counts.
+    `probe` measures the roofline before and after. Where it has drifted, all starts again, at most
+    `repeats` times; the steadiest attempt counts.
     """
     best: Rounds | None = None
     for attempt in range(1, repeats + 2):

@@ -24,16 +24,7 @@ def relative_error(logits: Any, reference: Any) -> float:
 
 
 def reference_logits(directory: Path, ids: list[int], rows: list[int]) -> Any:
-    """Compute the logits after some of the tokens.
-
-    Args:
-        directory: of the model.
-        ids: token ids.
-        rows: positions whose logits are wanted.
-
-    Returns:
-        float32 [len(rows), V].
-    """
+    """Compute the logits after the tokens at some positions, float32 [len(rows), V]."""
     model = load_model(directory)
     args = model.args
     angles = np.outer(

@@ -14,17 +14,14 @@ from tests.csrc import calls
 
 
 class Roofline:
-    """Probes of reading and of multiplying.
+    """Probes of reading the weights of a model, or any file, and of the multiply-adds of a set.
 
-    Args:
-        path: a model, whose weights are read, or any other file.
-        threads: of the probes.
-        isa: whose multiply-adds are probed; reading takes whatever set reads fastest.
+    Reading takes whatever instruction set reads fastest.
     """
 
     def __init__(self, path: Path, threads: int, isa: str) -> None:
         ml.set_num_threads(threads)
-        self.isa, self.threads = isa, threads
+        self.isa = isa
         if path.is_dir() or path.suffix == ".gguf":
             self._model = load_model(path)
             self._weights = weights_of_a_step(self._model)

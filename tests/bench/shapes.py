@@ -71,28 +71,27 @@ CHECKPOINT = {
 def read_options(
     about: str | None, choices: Mapping[str, Iterable[str]] | None = None, **defaults: Any
 ) -> argparse.Namespace:
-    """Read the command line of a benchmark.
+    """Read the command line of a benchmark whose docstring is `about`.
 
-    Args:
-        about: docstring of the program.
-        choices: what an option may be, by its name.
-        defaults: of each option; its type is that of the default. A list takes several, False is
-            a switch, and a type is that of an option without a default.
+    `choices` are what an option may be. The type of an option is that of its default: a list takes
+    several values, False is a switch, and a type is that of an option without a default.
     """
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in defaults.items():
-        named: dict[str, Any] = {"default": default, "type": type(default), "help": HELP.get(name)}
+        named: dict[str, Any]
         if default is False:
-            named = {"action": "store_true", "help": HELP.get(name)}
+            named = {"action": "store_true"}
         elif isinstance(default, list):
-            named |= {"nargs": "*", "type": type(default[0])}
+            named = {"default": default, "type": type(default[0]), "nargs": "*"}
         elif isinstance(default, type):
-            named |= {"default": None, "type": default}
+            named = {"type": default}
+        else:
+            named = {"default": default, "type": type(default)}
         if choices and name in choices:
             named["choices"] = list(choices[name])
-        parser.add_argument(f"--{name}", **named)
+        parser.add_argument(f"--{name}", help=HELP.get(name), **named)
     options = parser.parse_args()
     if "directory" in options:
         options.directory.mkdir(parents=True, exist_ok=True)
@@ -100,21 +99,16 @@ def read_options(
 
 
 def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:
-    """Give the model directory of a shape; write it if it is not there.
+    """Give the model directory of a shape below `directory`; write it if it is not there.
 
-    Args:
-        shape: a name of `SHAPES`, or the path of a model directory.
-        layers: instead of the shape's own number.
-        directory: where random models are kept.
+    `shape` is a name of `SHAPES`, or the path of a model directory.
     """
     if shape not in SHAPES:
         if layers is not None:
             raise SystemExit(f"--layers goes with one of {', '.join(SHAPES)}, not with {shape}")
         return Path(shape)
     known = SHAPES[shape]
-    params = dict(known.params)
-    if layers is not None:
-        params["n_layers"] = layers
+    params = {**known.params} if layers is None else {**known.params, "n_layers": layers}
     target = directory / f"{shape}-{params['n_layers']}-layers"
     if not target.exists():
         print(f"writing {target}", flush=True)

@@ -9,8 +9,6 @@ from typing import Any
 from .engines import ENGINES, OURS, Ours, Setup
 from .processes import Served
 
-Clock = Callable[[], float]
-
 
 class Timed:
     """Any of the engines, by its name."""
