@@ -289,15 +289,8 @@ def write_random_meta_directory(
 ) -> dict[str, LazyArray]:
     """Write a model directory in Meta's layout with random weights; return these, lazily.
 
-    Args:
-        directory: made if absent.
-        params: content of `params.json`; needs `vocab_size` and `multiple_of`.
-        shards: number of files; one is streamed, several are made in memory and split.
-        dtype: bfloat16, float16 or float32.
-        seed: of the weights.
-        tied: leave `output.weight` out.
-        embeddings_split: dimension that the embeddings are split along: 0 as Llama 3, 1 as Llama 2.
-        tokenizer_model: file to copy beside the weights.
+    One file is streamed; several are made in memory and split, the embeddings along dimension 0 as
+    Llama 3 or 1 as Llama 2. A tied model has no `output.weight`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "params.json").write_text(json.dumps(dict(params)))

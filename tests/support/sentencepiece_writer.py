@@ -53,14 +53,11 @@ def model_message(
     trainer: Mapping[int, int | str | bytes] | None = None,
     normalizer: Mapping[int, int | str | bytes] | None = None,
 ) -> bytes:
-    """Write a model; by default of Llama 2's settings.
+    """Write a model of pieces (text, score and type); by default of Llama 2's settings.
 
-    Args:
-        pieces: text, score and type of each.
-        trainer: replaces fields of the trainer's settings by number: 3 model type, 24 whitespace
-            as suffix, 35 byte fallback, 46 and 47 names of the begin and end of text.
-        normalizer: replaces fields of the normalizer's: 2 table of characters, 3 dummy prefix,
-            4 extra whitespaces removed, 5 whitespaces escaped.
+    Fields of the trainer's settings are replaced by number: 3 model type, 24 whitespace as suffix,
+    35 byte fallback, 46 and 47 names of the begin and end of text; of the normalizer's: 2 table of
+    characters, 3 dummy prefix, 4 extra whitespaces removed, 5 whitespaces escaped.
     """
     trainer = {3: BPE, 35: 1} | dict(trainer or {})
     normalizer = {1: "identity", 2: b"", 3: 1, 4: 0} | dict(normalizer or {})

@@ -68,9 +68,8 @@ def failing_allocation(at: int) -> Iterator[Fault]:
 def failing_read(how: str) -> Inject:
     """Make a fault of the k-th call that opens, reads or maps a file.
 
-    Args:
-        how: "error" for an input/output error; "end" for the end of the file in its middle;
-            "short" for a part of what was asked for, which is no error.
+    It is an input/output "error", the "end" of the file in its middle, or a "short" read of a part
+    of what was asked for, which is no error.
     """
 
     @contextmanager

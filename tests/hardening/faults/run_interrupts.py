@@ -88,12 +88,9 @@ def ended_with(process: int) -> tuple[int, float] | None:
 
 
 def outcome_of(end: tuple[int, float] | None, notes: str, *, may_be_done: bool) -> str:
-    """Name what came of a signal.
+    """Name what came of a signal by what `ended_with` returned and standard error.
 
-    Args:
-        end: what `ended_with` returned.
-        notes: standard error.
-        may_be_done: whether the program may have been at its end already.
+    With `may_be_done` the program may have been at its end already.
     """
     if end is None:
         return "lost"

@@ -1,5 +1,6 @@
 """What faults strike at: each thing that a program does, and what must be as before afterwards."""
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -118,19 +119,10 @@ def strike(
     native: NativeBytes,
     moments: Iterable[Any],
 ) -> int:
-    """Let one moment after the other fail, until there are no more.
+    """Let one moment after the other fail, numbers from 1 on or lines; return how many there were.
 
-    After each fault, what the process holds and the next answer are as before.
-
-    Args:
-        scene: what is struck.
-        inject: the fault.
-        declared: what may be raised.
-        native: counts native memory.
-        moments: when to fail: numbers from 1 on, or lines.
-
-    Returns:
-        How many faults there were.
+    After each fault, of which only what is declared may be raised, what the process holds and the
+    next answer are as before.
     """
     scene.run()  # what is kept for good is made by a run that succeeds
     expected = scene.answer()
@@ -139,8 +131,8 @@ def strike(
     gc.freeze()  # the collector need not look again at what was there before
     try:
         for at in moments:
-            with inject(at) as fault:
-                _run(scene, declared)
+            with inject(at) as fault, contextlib.suppress(*declared):
+                scene.run()
             if not fault.has_come:
                 if isinstance(at, Line):
                     continue  # not every run takes each line: some depend on the time
@@ -154,13 +146,6 @@ def strike(
         gc.unfreeze()
         print(f"{faults} faults")
     return faults
-
-
-def _run(scene: Scene, declared: tuple[type[BaseException], ...]) -> None:
-    try:
-        scene.run()
-    except declared:
-        return
 
 
 def check_held(before: Held, native: NativeBytes, at: object) -> None:

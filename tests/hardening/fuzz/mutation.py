@@ -42,12 +42,9 @@ WORDS = {
 
 
 class Mutator:
-    """Make inputs out of valid ones; the same seed makes the same inputs.
+    """Make inputs out of `seeds`; the same seed makes the same inputs.
 
-    Args:
-        name: of the target; the end of it says which words its inputs are made of.
-        seeds: inputs to start from.
-        seed: of the choices.
+    The end of the target's name says which words they are made of.
     """
 
     def __init__(self, name: str, seeds: Sequence[bytes], seed: int) -> None:

@@ -44,12 +44,7 @@ class Target:
 
 
 class Bed:
-    """A folder in which one target reads inputs, one after another.
-
-    Args:
-        target: the parser.
-        folder: an empty folder; best in memory, as each input is a file for a moment.
-    """
+    """An empty folder in which one target reads inputs, each a file for a moment."""
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.target = target
@@ -71,10 +66,8 @@ class Bed:
     def read(self, data: bytes) -> bool:
         """Read one input; tell whether it was accepted.
 
-        Raises:
-            AssertionError: the refusal is not one printable line of bounded length.
-            TimeoutError: it took more than a second of processor time.
-            Exception: whatever the parser raises that it may not.
+        Raise AssertionError where the refusal is not one printable line of bounded length,
+        TimeoutError after more than a second of processor time, and what the parser may not raise.
         """
         self.count += 1
         self.data = data

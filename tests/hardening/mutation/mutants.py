@@ -22,18 +22,10 @@ _CLOSED = (ast.Raise, ast.JoinedStr, ast.AnnAssign, ast.arguments)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault.
-
-    Attributes:
-        path: the module.
-        number: which of its faults, in the order of its lines.
-        line: where it is.
-        column: likewise.
-        fault: what it is.
-    """
+    """One fault of a module."""
 
     path: Path
-    number: int
+    number: int  # of the module's faults, in the order of its lines
     line: int
     column: int
     fault: str

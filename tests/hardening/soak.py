@@ -1,16 +1,19 @@
-"""A long chat: what the process holds must not grow, and answers must stay what they were.
+"""Chat for a million tokens and print what the process holds: `python -m tests.hardening.soak`.
 
+What the process holds must not grow, and answers must stay what they were.
 A tiny model with random weights chats through the same `Session` as the command line: questions and
 answers of random lengths until the context is full, Ctrl-C at random moments, `/clear`, `/undo`,
 `/regen`, `/save` and `/load`. At intervals the same question is asked in a new session, and what
 the process holds is counted.
 """
 
+import argparse
 import contextlib
 import os
 import random
 import signal
 import string
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -36,6 +39,10 @@ from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 CONTEXT = 512
 LONGEST_QUESTION = 120
 LONGEST_ANSWER = 120
+# Bytes: pages that the allocators of Python and C keep for themselves, and the scratch memory of
+# the kernels, which is as large as the largest product so far has needed.
+MOST_GROWTH = 4 << 20
+MOST_SCRATCH = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -62,21 +69,8 @@ class Soak:
         return self.readings[-1].held.minus(self.readings[0].held)
 
 
-def write_model(directory: Path) -> Path:
-    """Writes a model that answers with noise, with a token for each byte."""
-    write_byte_tokenizer(directory / "bytes.model")
-    write_random_meta_directory(directory, SMALL_PARAMS, tokenizer_model=directory / "bytes.model")
-    return directory
-
-
 def soak(tokens: int, intervals: int, seed: int = 1) -> Soak:
-    """Chat until so many tokens were run, and count at intervals.
-
-    Args:
-        tokens: read or written, in all.
-        intervals: how many equal parts they have; at the end of each is a reading.
-        seed: of all choices.
-    """
+    """Chat until so many tokens were read or written, with a reading after each equal part."""
     result = Soak()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -85,7 +79,10 @@ def soak(tokens: int, intervals: int, seed: int = 1) -> Soak:
         stack.enter_context(contextlib.redirect_stderr(nowhere))
         native = NativeBytes(stack.enter_context(pytest.MonkeyPatch.context()))
         stack.enter_context(_alarm_as_ctrl_c())
-        chat = _Chat(write_model(directory), directory / "saved.json", seed, result.events)
+        # A model that answers with noise, with a token for each byte.
+        write_byte_tokenizer(directory / "tokenizer.model")
+        write_random_meta_directory(directory, SMALL_PARAMS)
+        chat = _Chat(directory, seed, result.events)
         chat.fill_caches()
         expected = chat.fixed_answer()
         started = time.perf_counter()
@@ -101,11 +98,11 @@ def soak(tokens: int, intervals: int, seed: int = 1) -> Soak:
 class _Chat:
     """One session, and the person who types."""
 
-    def __init__(self, model: Path, saved: Path, seed: int, events: Counter[str]) -> None:
+    def __init__(self, model: Path, seed: int, events: Counter[str]) -> None:
         self._options = parse_arguments(
             ["-m", str(model), "-q", "-c", str(CONTEXT), "--seed", str(seed)]
         )
-        self._saved = saved
+        self._saved = model / "saved.json"
         self._random = random.Random(seed)
         self._events = events
         self._session = self._new_session()
@@ -206,3 +203,44 @@ def _alarm_as_ctrl_c() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def report(result: Soak) -> None:
+    print("| tokens | seconds | resident KiB | native bytes | descriptors | mapped | threads |")
+    print("|---|---|---|---|---|---|---|")
+    for reading in result.readings:
+        held = reading.held
+        print(
+            f"| {reading.tokens} | {reading.seconds:.0f} | {held.resident >> 10} | {held.native} "
+            f"| {held.descriptors} | {held.files} | {held.threads} |"
+        )
+    drift = result.drift
+    print(
+        f"drift: {drift.resident / 1024:+.0f} KiB resident, {drift.native:+d} native bytes, "
+        f"{drift.descriptors:+d} descriptors, {drift.files:+d} mapped files, "
+        f"{drift.threads:+d} threads"
+    )
+    print("; ".join(f"{name}: {count}" for name, count in sorted(result.events.items())))
+    print(f"the same question: {'the same answer' if result.same_answers else 'another answer'}")
+
+
+def has_grown(result: Soak) -> bool:
+    """Tells whether anything is left behind, or more memory than allocators keep for themselves."""
+    drift = result.drift
+    counts = (drift.descriptors, drift.files, drift.threads)
+    return drift.resident > MOST_GROWTH or drift.native > MOST_SCRATCH or max(counts) > 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.hardening.soak", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--intervals", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    result = soak(options.tokens, options.intervals, options.seed)
+    report(result)
+    return int(has_grown(result) or not result.same_answers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

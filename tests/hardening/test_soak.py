@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.hardening.soak.__main__ import has_grown
-from tests.hardening.soak.run import soak
+from tests.hardening.soak import has_grown, soak
 
 
 @pytest.mark.slow
