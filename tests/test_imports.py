@@ -58,7 +58,10 @@ def part_of_src(path: Path) -> str:
 
 @cache
 def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
-    """Lists (line, target): the parts below src when relative, a top-level name otherwise."""
+    """Lists (line, target): the parts below src when relative, a top-level name otherwise.
+
+    The last part may be a module, or a name in one.
+    """
     found: list[tuple[int, tuple[str, ...] | str]] = []
     package = path.relative_to(SRC).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -68,9 +71,8 @@ def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
             found.append((node.lineno, (node.module or "").split(".")[0]))
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - (node.level - 1)]
-            inner = tuple((node.module or "").split(".")) if node.module else ()
-            names = [(alias.name,) for alias in node.names] if not (base + inner) else [()]
-            found += [(node.lineno, base + inner + name) for name in names]
+            inner = tuple(node.module.split(".")) if node.module else ()
+            found += [(node.lineno, (*base, *inner, alias.name)) for alias in node.names]
     return found
 
 
@@ -112,15 +114,11 @@ def test_imports_inside_the_package_are_relative_and_the_rest_is_declared(path):
 def modules_imported(path: Path) -> frozenset[str]:
     """Lists the modules of src that a module imports, inside functions too, by dotted names."""
     found = set()
-    package = path.relative_to(SRC).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = (*package[: len(package) - node.level + 1], *(node.module or "").split("."))
-            base = tuple(part for part in base if part)
-            for alias in node.names:
-                one = SRC.joinpath(*base, f"{alias.name}.py")
-                is_module = one.exists() or SRC.joinpath(*base, alias.name).is_dir()
-                found.add(".".join((*base, alias.name) if is_module else base))
+    for _, target in imported(path):
+        if isinstance(target, tuple):
+            place = SRC.joinpath(*target)
+            is_module = place.is_dir() or place.with_name(f"{place.name}.py").exists()
+            found.add(".".join(target if is_module else target[:-1]))
     return frozenset(found)
 
 
@@ -156,7 +154,7 @@ def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path, monkeypatch)
     wrong = tmp_path / "ml" / "wrong.py"
     wrong.parent.mkdir()
     wrong.write_text("from ..model import load_model\nfrom .. import cli\n")
-    assert imported(wrong) == [(1, ("model",)), (2, ("cli",))]
+    assert imported(wrong) == [(1, ("model", "load_model")), (2, ("cli",))]
     with pytest.raises(AssertionError, match="ml imports model"):
         test_a_module_imports_only_packages_below_its_own(wrong)
 

@@ -24,7 +24,7 @@ from tests.csrc import calls
 
 from .engines import LLAMA_CPP, OURS, Setup
 from .processes import Rounds, Served, interleave
-from .reference import BOUND, reference_logits, relative_error
+from .reference import BOUND, Case, reference_logits, verified
 from .report import machine, print_rounds
 from .roofline import Roofline
 from .shapes import (
@@ -89,15 +89,9 @@ class Bench:
             bound = BOUND if name in self.directories else FOUR_BITS_BOUND
             directory = self.directories.get(name, self.plain)
             exact = reference_logits(directory, self.ids[: length + 1], [length - 1, length])
-            found = [
-                served.ask("logits", self.ids[:length], steps)
-                for steps in ([], self.ids[length : length + 1])
-            ]
-            errors[name] = max(
-                relative_error(one, row) for one, row in zip(found, exact, strict=True)
-            )
-            if not errors[name] <= bound:
-                raise SystemExit(f"{name} is wrong: {errors[name]} > {bound}; nothing is timed")
+            prompt, step = self.ids[:length], self.ids[length : length + 1]
+            cases: dict[str, Case] = {"prompt": (prompt, []), "step": (prompt, step)}
+            errors[name] = max(verified(name, served, cases, exact, bound).values())
         return errors
 
     def measure(self, what: str, ids: list[int]) -> Rounds:
@@ -107,18 +101,8 @@ class Bench:
         }
         if what == "decode_rate":
             for name, roofline in self.roofline.items():
-                participants[f"{READ} {name}"] = functools.partial(_passes, roofline)
+                participants[f"{READ} {name}"] = functools.partial(roofline.ask, "pass_rate")
         return interleave(participants, self.options.pairs)
-
-    def close(self) -> None:
-        """End all processes."""
-        for served in (*self.served.values(), *self.roofline.values()):
-            served.close()
-
-
-def _passes(roofline: Served) -> float:
-    """Return how often per second the weights of a step can be read."""
-    return float(roofline.ask("read_rate")) / float(roofline.ask("read_bytes"))
 
 
 def show_ratios(title: str, rounds: Rounds) -> None:
@@ -147,7 +131,6 @@ def main() -> None:
     print()
     for title, rounds in found.items():
         show_ratios(title, rounds)
-    bench.close()
     record: dict[str, Any] = {title: rounds.record() for title, rounds in found.items()}
     print(json.dumps({"machine": machine(), "errors": errors, "results": record}))
 

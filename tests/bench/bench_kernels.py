@@ -10,8 +10,10 @@ is taken within one round. The last line is JSON.
 """
 
 import argparse
+import functools
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from .kernels import (
     map_pool,
     write_pool,
 )
-from .processes import Rounds, Served, interleave
+from .processes import Served, interleave
 from .report import machine
 from .roofline import Roofline
 from .shapes import SHAPES, read_options
@@ -70,22 +72,23 @@ def verify_linear(served: dict[str, Served], pool: Path, shape: Linear, rows: li
                 raise SystemExit(f"{name} is wrong at {shape}, {count} rows: nothing is timed")
 
 
-def time_linear(
-    served: dict[str, Served], roofline: Served, shape: Linear, rows: int, pairs: int
-) -> Rounds:
-    """Time one shape; the roofline are in products per second too."""
-    operations = 2.0 * rows * shape.features * shape.columns
-    participants = {
-        name: (lambda engine=engine: engine.ask("rate", shape, rows, SECONDS))
-        for name, engine in served.items()
+def time_kernel(
+    engines: dict[str, Callable[[], float]],
+    roofline: Served,
+    pairs: int,
+    work: tuple[float, float],
+    about: dict[str, Any],
+) -> dict[str, Any]:
+    """Time one kernel beside both limits, print its line of the table, and return it for JSON.
+
+    All are rates of calls; `work` are the operations and bytes of one.
+    """
+    operations, nbytes = work
+    limits: dict[str, Callable[[], float]] = {
+        READ: lambda: roofline.ask("read_rate", 1) / nbytes,
+        PEAK: lambda: (roofline.ask("multiply_rate") or np.nan) / operations,
     }
-    participants[READ] = lambda: roofline.ask("read_rate", 1) / shape.nbytes
-    participants[PEAK] = lambda: (roofline.ask("multiply_rate") or np.nan) / operations
-    return interleave(participants, pairs)
-
-
-def show(label: str, rows: int, rounds: Rounds, operations: float, nbytes: float) -> None:
-    """Print one line of the table."""
+    rounds = interleave(engines | limits, pairs)
     rate = rounds.rate(OURS)
     shares = []
     for name in rounds.rates:
@@ -93,10 +96,11 @@ def show(label: str, rows: int, rounds: Rounds, operations: float, nbytes: float
         if name != OURS:
             shares.append(f"{median:5.2f} of {name} ({least:.2f} - {greatest:.2f})")
     print(
-        f"{label:24s} {rows:4d} rows {1e-9 * rate * operations:7.1f} GFLOPS "
+        f"{about['label']:24s} {about['rows']:4d} rows {1e-9 * rate * operations:7.1f} GFLOPS "
         f"{1e-9 * rate * nbytes:6.1f} GB/s  {'  '.join(shares)}",
         flush=True,
     )
+    return {**about, **rounds.record()}
 
 
 def share_of_limit(rates: dict[str, list[float]]) -> float:
@@ -140,12 +144,14 @@ def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofline: Se
         for shape in linear_shapes(sizes_of(model)):
             verify_linear(served, pool, shape, options.rows)
             for rows in options.rows:
-                rounds = time_linear(served, roofline, shape, rows, options.pairs)
-                operations = 2.0 * rows * shape.features * shape.columns
+                engines = {
+                    name: functools.partial(engine.ask, "rate", shape, rows, SECONDS)
+                    for name, engine in served.items()
+                }
+                work = 2.0 * rows * shape.features * shape.columns, shape.nbytes
                 label = f"{model} {shape.name}"
-                show(label, rows, rounds, operations, shape.nbytes)
                 about = {"isa": isa, "label": label, "rows": rows, **vars(shape)}
-                lines.append({**about, **rounds.record()})
+                lines.append(time_kernel(engines, roofline, options.pairs, work, about))
     for engine in served.values():
         engine.close()
     return lines
@@ -164,18 +170,10 @@ def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> 
                 seen = rows * (positions - rows) + rows * (rows + 1) // 2
                 operations = 4.0 * sizes["H"] * sizes["h"] * seen
                 nbytes = 4.0 * sizes["K"] * sizes["h"] * positions
-                participants = {
-                    OURS: lambda rows=rows, served=served: served.ask("rate", rows, SECONDS),
-                    READ: lambda nbytes=nbytes: roofline.ask("read_rate", 1) / nbytes,
-                    PEAK: lambda operations=operations: (
-                        (roofline.ask("multiply_rate") or np.nan) / operations
-                    ),
-                }
-                rounds = interleave(participants, options.pairs)
-                label = f"{model} attention at {positions}"
-                show(label, rows, rounds, operations, nbytes)
-                about = {"isa": isa, "label": label, "rows": rows}
-                lines.append({**about, **rounds.record()})
+                ours = {OURS: functools.partial(served.ask, "rate", rows, SECONDS)}
+                about = {"isa": isa, "label": f"{model} attention at {positions}", "rows": rows}
+                work = operations, nbytes
+                lines.append(time_kernel(ours, roofline, options.pairs, work, about))
             served.close()
     return lines
 

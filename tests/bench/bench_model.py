@@ -24,7 +24,7 @@ from tests.csrc import calls
 from . import measures
 from .engines import ENGINES, LLAMA_CPP, OURS, Setup
 from .processes import Served
-from .reference import BOUND, reference_logits, relative_error
+from .reference import Case, reference_logits, verified
 from .report import FORCED_GOALS, GOALS, goal_rows, machine, print_rounds
 from .roofline import Roofline
 from .shapes import CHECKPOINT, find_checkpoint, find_gguf, read_options
@@ -77,16 +77,11 @@ def verify(bench: Bench) -> dict[str, dict[str, float]]:
     prompts = sorted(bench.options.prompts)
     rows = [length - 1 for length in prompts] + [VERIFIED_STEPS - 1]
     reference = reference_logits(bench.directory, bench.ids[: max(rows) + 1], rows)
-    errors: dict[str, dict[str, float]] = {}
-    for name, served in bench.served.items():
-        cases = {f"prompt of {n}": (bench.ids[:n], []) for n in prompts}
-        cases[f"{VERIFIED_STEPS} steps"] = ([], bench.ids[:VERIFIED_STEPS])
-        errors[name] = {
-            case: relative_error(served.ask("logits", *what), row)
-            for (case, what), row in zip(cases.items(), reference, strict=True)
-        }
-        if not all(error <= BOUND for error in errors[name].values()):
-            raise SystemExit(f"{name} is wrong: {errors[name]} > {BOUND}; nothing is timed")
+    cases: dict[str, Case] = {f"prompt of {n}": (bench.ids[:n], []) for n in prompts}
+    cases[f"{VERIFIED_STEPS} steps"] = ([], bench.ids[:VERIFIED_STEPS])
+    errors = {
+        name: verified(name, served, cases, reference) for name, served in bench.served.items()
+    }
     shown = {name: max(found.values()) for name, found in errors.items()}
     print("verified against float32, greatest relative error of the logits:", shown, flush=True)
     return errors
@@ -117,8 +112,6 @@ def main() -> None:
         "options": {key: str(value) for key, value in vars(options).items()},
         "results": {title: result.record() for title, result in bench.results.items()},
     }
-    for served in (*bench.served.values(), bench.roofline):
-        served.close()
     print(json.dumps(record))
 
 

@@ -166,10 +166,9 @@ def _against_roofline(
     """
 
     def probe() -> float:
-        ask = bench.roofline.ask
         if operations:
-            return float(ask("multiply_rate") or 0.0) / operations
-        return float(ask("read_rate")) / ask("read_bytes")
+            return float(bench.roofline.ask("multiply_rate") or 0.0) / operations
+        return float(bench.roofline.ask("pass_rate"))
 
     options = bench.options
     return interleave({**participants, ROOFLINE: probe}, options.pairs, probe, options.repeats)

@@ -3,6 +3,7 @@
 Quantized weights are dequantized; what quantizing costs is not its business.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,34 @@ from src import ml
 from src.model import Model, load_model
 from src.model.rope import inverse_frequencies
 
+from .processes import Served
+
 # Of the root mean square of the reference, for engines that round activations to bfloat16: they
 # are off by about 0.01, unrelated logits by 1.4.
 BOUND = 0.05
+Case = tuple[list[int], list[int]]
 
 
 def relative_error(logits: Any, reference: Any) -> float:
     """Give the root mean square of the difference over that of the reference."""
     difference = logits.astype(np.float64) - reference
     return float(np.sqrt((difference**2).mean() / (reference.astype(np.float64) ** 2).mean()))
+
+
+def verified(
+    name: str, served: Served, cases: Mapping[str, Case], exact: Any, bound: float = BOUND
+) -> dict[str, float]:
+    """Give the relative error of an engine's logits in each case; end the run if one is off.
+
+    A case is a prompt and the steps after it; `exact` holds a row of logits for each.
+    """
+    errors = {
+        case: relative_error(served.ask("logits", *ids), row)
+        for (case, ids), row in zip(cases.items(), exact, strict=True)
+    }
+    if not all(error <= bound for error in errors.values()):
+        raise SystemExit(f"{name} is wrong: {errors} > {bound}; nothing is timed")
+    return errors
 
 
 def reference_logits(directory: Path, ids: list[int], rows: list[int]) -> Any:

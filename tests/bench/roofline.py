@@ -45,6 +45,10 @@ class Roofline:
         rates = [roofline.read_rate(self._weights, *self.fastest) for _ in range(passes)]
         return statistics.median(rates)
 
+    def pass_rate(self) -> float:
+        """Return how often per second the bytes of a decode step can be read."""
+        return self.read_rate() / self.read_bytes()
+
     def multiply_rate(self, dtype: str = "bfloat16", isa: str | None = None) -> float | None:
         """Return multiplications and additions per second; None where the set has no vectors."""
         calls.set_isa(isa or self.isa)
