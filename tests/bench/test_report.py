@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,18 +40,6 @@ def test_a_step_of_rows_is_compared_by_its_time_not_its_rate() -> None:
     ]
 
 
-def run(*arguments: str) -> dict[str, object]:
-    """Runs a benchmark; returns the JSON of its last line."""
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(record, dict)
-    return record
-
-
 def test_the_page_has_a_row_for_every_goal() -> None:
     page = (ROOT / "docs" / "PERFORMANCE.md").read_text(encoding="utf-8")
     for goal in (*GOALS, *FORCED_GOALS):
@@ -73,38 +62,42 @@ def test_a_kernel_is_held_against_the_lower_limit_within_each_round() -> None:
     ]
 
 
+def record_of(*arguments: str) -> dict[str, Any]:
+    """Runs a benchmark for one round; returns the JSON of its last line."""
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments, "--pairs", "1"],
+        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(record, dict)
+    return record
+
+
 @pytest.mark.slow
 def test_every_measure_of_ours_runs_on_a_tiny_model(tmp_path: Path) -> None:
-    record = run(
-        "tests.bench.bench_model", "--shape", "tiny", "--engines", OURS, "--pairs", "1",
-        "--repeats", "0", "--prompts", "22", "--positions", "600", "--directory", str(tmp_path),
-    )  # fmt: skip
-    results = record["results"]
-    assert isinstance(results, dict)
-    assert {"decode", "prefill 22", "steps of rows", "attention at 600", "tiny model"} < set(
-        results
-    )
+    results = record_of(
+        "tests.bench.bench_model", "--shape", "tiny", "--engines", OURS, "--repeats", "0",
+        "--prompts", "22", "--positions", "600", "--directory", str(tmp_path),
+    )["results"]  # fmt: skip
     assert set(results["decode"]["rates"]) == {OURS, "roofline"}
+    expected = {"decode", "prefill 22", "steps of rows", "attention at 600", "tiny model"}
+    assert expected < set(results)
 
 
 @pytest.mark.slow
 def test_every_kernel_runs_on_a_tiny_model() -> None:
-    record = run(
-        "tests.bench.bench_kernels", "--shapes", "tiny", "--pairs", "1", "--rows", "1", "7",
-        "--positions", "600",
-    )  # fmt: skip
-    lines = record["lines"]
-    assert isinstance(lines, list)
+    lines = record_of(
+        "tests.bench.bench_kernels", "--shapes", "tiny", "--rows", "1", "7", "--positions", "600"
+    )["lines"]
     assert {"wq, wo", "w2", "w1 + w3"} <= {line.get("name") for line in lines}
 
 
 @pytest.mark.slow
 def test_every_format_runs_on_a_tiny_model(tmp_path: Path) -> None:
-    record = run(
-        "tests.bench.bench_formats", "--shape", "tiny", "--theirs", "--pairs", "1", "--steps", "3",
+    results = record_of(
+        "tests.bench.bench_formats", "--shape", "tiny", "--theirs", "--steps", "3",
         "--prompts", "22", "--directory", str(tmp_path),
-    )  # fmt: skip
-    results = record["results"]
-    assert isinstance(results, dict)
+    )["results"]  # fmt: skip
     assert set(results) == {"decode", "prefill 22"}
     assert set(results["prefill 22"]["rates"]) == {"bfloat16", "int8", "nf4"}

@@ -1,7 +1,6 @@
 """A smoke run of every fuzz target, and every finding again."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,6 @@ FINDINGS: dict[str, dict[str, bytes]] = {
     },
 }
 every_target = pytest.mark.parametrize("bed", TARGETS.values(), ids=TARGETS, indirect=True)
-
-
-@pytest.fixture
-def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
-    """A place in which a target reads inputs, each within its bound of time."""
-    bed = Bed(request.param, tmp_path)
-    with hangs_are_noticed(bed):
-        yield bed
-    bed.close()
 
 
 @every_target
