@@ -1,5 +1,6 @@
 """Small valid inputs of each parser; the smaller, the more of them are tried in a second."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +27,8 @@ from tests.support.pth_writer import (
 )
 from tests.support.safetensors_writer import write_safetensors
 from tests.support.sentencepiece_writer import NORMAL, RESERVED, model_message
-from tests.tokenizer.conftest import SINGLE_BYTES, tiktoken_lines
-from tests.tokenizer.json_files import added, byte_level_file, changed, metaspace_file
+from tests.tokenizer.conftest import tiktoken_lines
+from tests.tokenizer.json_files import added, byte_level_file, changed
 
 Json = dict[str, Any]
 Make = Callable[[Path], list[bytes]]
@@ -56,13 +57,12 @@ def make_archives(folder: Path) -> list[bytes]:
 
 
 def make_small_archives(folder: Path) -> list[bytes]:
-    path = folder / "made"
-    with path.open("wb") as stream:
-        archive = StoredZipWriter(stream, "m")
-        archive.record("a", 3, [b"abc"])
-        archive.record("b", 0, [])
-        archive.finish()
-    return [path.read_bytes()]
+    stream = io.BytesIO()
+    archive = StoredZipWriter(stream, "m")
+    archive.record("a", 3, [b"abc"])
+    archive.record("b", 0, [])
+    archive.finish()
+    return [stream.getvalue()]
 
 
 def safetensors_bytes(folder: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
@@ -134,25 +134,23 @@ def nf4_arrays(matrix: ml.Tensor, double: bool) -> "dict[str, np.ndarray[Any, An
     return arrays | {"w.quant_state.bitsandbytes__nf4": text}
 
 
+def as_text(*texts: str) -> Make:
+    return lambda folder: [text.encode() for text in texts]
+
+
 def as_json(*values: object) -> Make:
     return lambda folder: [json.dumps(value, ensure_ascii=False).encode() for value in values]
 
 
-def make_ranks(folder: Path) -> list[bytes]:
-    return [b"".join(line + b"\n" for line in tiktoken_lines((*SINGLE_BYTES, b"he", b"the")))]
+def as_ranks(*tokens: bytes) -> Make:
+    return lambda folder: [b"".join(line + b"\n" for line in tiktoken_lines(tokens))]
 
 
-def make_few_ranks(folder: Path) -> list[bytes]:
-    tokens = (b"a", b"b", b"\x00", b"ab", b"\xff", b"abab", b"\xf0\x9f\x99\x82")
-    return [b"".join(line + b"\n" for line in tiktoken_lines(tokens))]
+FEW_TOKENS = (b"a", b"b", b"\x00", b"ab", b"\xff", b"abab", b"\xf0\x9f\x99\x82")
 
 
 def make_pieces(folder: Path) -> list[bytes]:
     return [model_message([*RESERVED, *WORDS])]
-
-
-def make_tokenizers(folder: Path) -> list[bytes]:
-    return as_json(byte_level_file(), metaspace_file())(folder)
 
 
 def make_small_tokenizers(folder: Path) -> list[bytes]:
@@ -171,10 +169,7 @@ def make_chats(folder: Path) -> list[bytes]:
     return [chat_as_json(chat)]
 
 
-def make_templates(folder: Path) -> list[bytes]:
-    return [text.encode() for text in (LLAMA3, LLAMA2, CHATML_BOS, TINYLLAMA)]
-
-
+TEMPLATES = (LLAMA3, LLAMA2, CHATML_BOS, TINYLLAMA)
 PARAMS = SMALL_PARAMS | {"ffn_dim_multiplier": 1.3, "use_scaled_rope": True}
 LLAMA_3_ROPE = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -199,4 +194,4 @@ TOKENIZER_CONFIG: Json = {
     "legacy": True,
 }
 INDEX = {"metadata": {"total_size": 0}, "weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}
-TEXTS = ["", "a\x1b[2J\x9b\u202eb", "\x1b]0;t\x07\r\n\t\u2028 \U0001f642"]
+TEXTS = ("", "a\x1b[2J\x9b\u202eb", "\x1b]0;t\x07\r\n\t\u2028 \U0001f642")

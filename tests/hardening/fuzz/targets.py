@@ -18,7 +18,9 @@ from src.ml.errors import LlamaBoltsError
 from src.tokenizer import TokenizerError
 from src.untrusted import parse_strict_json
 from tests.hardening.fuzz import inputs, readers
-from tests.hardening.fuzz.inputs import Make, as_json
+from tests.hardening.fuzz.inputs import Make, as_json, as_ranks, as_text
+from tests.tokenizer.conftest import SINGLE_BYTES
+from tests.tokenizer.json_files import byte_level_file, metaspace_file
 
 LONGEST_TEXT = 1000  # of an error, beside the path
 SHORT_PER_VALID = 30
@@ -154,15 +156,15 @@ _ALL = (
     Target(
         "tokenizer.ranks",
         readers.read_ranks,
-        inputs.make_ranks,
-        inputs.make_few_ranks,
+        as_ranks(*SINGLE_BYTES, b"he", b"the"),
+        as_ranks(*inputs.FEW_TOKENS),
         TokenizerError,
     ),
     Target("tokenizer.model", readers.read_pieces, inputs.make_pieces, refusals=TokenizerError),
     Target(
         "tokenizer.json",
         readers.read_json_tokenizer,
-        inputs.make_tokenizers,
+        as_json(byte_level_file(), metaspace_file()),
         inputs.make_small_tokenizers,
         TokenizerError,
     ),
@@ -176,7 +178,7 @@ _ALL = (
     Target(
         "chat_template.jinja",
         readers.read_format,
-        inputs.make_templates,
+        as_text(*inputs.TEMPLATES),
         refusals=TokenizerError,
     ),
     Target("chat.json", lambda _, path: read_chat(path), inputs.make_chats, refusals=UsageError),
@@ -190,7 +192,7 @@ _ALL = (
     Target(
         "escape",
         readers.filter_text,
-        lambda _: [text.encode() for text in inputs.TEXTS],
+        as_text(*inputs.TEXTS),
         refusals=Never,
         on_disk=False,
     ),

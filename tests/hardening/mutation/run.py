@@ -34,6 +34,7 @@ from tests.hardening.mutation.mutants import Mutant, mutants_of
 
 # What takes longer than all other tests together, and is run where these notice nothing.
 LONG = "limited or within or 1_mib or 100_000 or any_byte or prose"
+WORKERS = 2
 SECONDS = 60  # of processor time; a mutant that loops is noticed
 CHECKPOINT, TOKENIZER = "tests/checkpoint/test_{}.py", "tests/tokenizer/test_{}.py"
 HUGGING_FACE = [CHECKPOINT.format(name) for name in ("hugging_face_config", "packed_weights")]
@@ -96,21 +97,19 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", help="such as checkpoint/params; default: all")
     parser.add_argument("--mutants", type=int, default=400, help="how many; default 400")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
-    parser.add_argument("--skip", type=int, default=0, help="so many of the sample ran before")
-    parser.add_argument("--workers", type=int, default=2, help="so many run at once; default 2")
     arguments = parser.parse_args()
     modules = arguments.modules or sorted(TESTS)
     every = [mutant for name in modules for mutant in mutants_of(Path(f"src/{name}.py"))]
     sample = random.Random(arguments.seed).sample(every, min(len(every), arguments.mutants))
     check_tests_pass(modules)
-    rest = sample[arguments.skip :]
-    with multiprocessing.get_context("fork").Pool(arguments.workers) as pool:
-        survivors = sweep(pool, rest, f"not ({LONG})")
-        print(f"{len(survivors)} of {len(rest)} go on to the long tests")
+    with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
+        survivors = sweep(pool, sample, f"not ({LONG})")
+        print(f"{len(survivors)} of {len(sample)} go on to the long tests")
         survivors = sweep(pool, survivors, LONG)
-    print(f"{len(rest)} of {len(every)} mutants: {len(rest) - len(survivors)} killed, survivors:")
+    killed = len(sample) - len(survivors)
+    print(f"{len(sample)} of {len(every)} mutants: {killed} killed, survivors:")
     print(*(mutant.label for mutant in survivors), sep="\n")
-    return 1 if len(survivors) > 0.1 * len(rest) else 0
+    return 1 if len(survivors) > 0.1 * len(sample) else 0
 
 
 def sweep(pool: Pool, mutants: list[Mutant], names: str) -> list[Mutant]:
@@ -126,14 +125,10 @@ def sweep(pool: Pool, mutants: list[Mutant], names: str) -> list[Mutant]:
 
 
 def judge(mutant: Mutant, names: str) -> tuple[str, float]:
-    """Run tests on a mutant; return what killed it and the seconds."""
+    """Run the tests that should notice a mutant; return what killed it and the seconds."""
     started = time.monotonic()
-    return run_tests(tests_of(mutant), mutant, names), time.monotonic() - started
-
-
-def tests_of(mutant: Mutant) -> list[str]:
-    """Give the files of tests that should notice it."""
-    return TESTS[str(mutant.path.relative_to("src").with_suffix(""))]
+    files = TESTS[str(mutant.path.relative_to("src").with_suffix(""))]
+    return run_tests(files, mutant, names), time.monotonic() - started
 
 
 def check_tests_pass(modules: list[str]) -> None:
