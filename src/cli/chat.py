@@ -25,7 +25,6 @@ from .answer import INTERRUPTED, on_signal
 from .arguments import example_lines
 from .commands import COMMANDS, LeaveChat, is_command, run_command
 from .console import Console, has_colour
-from .loading import is_bundled
 from .session import Session
 
 PROMPT = ">>> "
@@ -55,7 +54,7 @@ def chat(session: Session, *, shows_examples: bool) -> None:
     the conversation goes on as it was. After a CheckpointError (the model's files were changed) or
     an OutputError it cannot.
     """
-    if is_bundled(session.engine.model) and not session.completion:
+    if session.engine.model.files.is_bundled and not session.completion:
         for line in _BUNDLED:
             session.console.note(line)
     what = "a text to continue" if session.completion else "a message"

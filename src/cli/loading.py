@@ -33,7 +33,6 @@ from ..model import (
     load_model,
     read_model_files,
 )
-from ..model.files import BUNDLED_MODEL
 from ..model.loader import find_tokenizer
 from ..tokenizer import Tokenizer
 from ..untrusted import label_of
@@ -225,20 +224,12 @@ def prompt_cached(engine: InferenceEngine, path: Path | None) -> Iterator[None]:
         save_prompt_cache(engine, path)
 
 
-def is_bundled(model: Model) -> bool:
-    """Return whether a model is the one that comes with the package."""
-    return model.files.top.resolve() == BUNDLED_MODEL
-
-
 def loading_line(engine: InferenceEngine) -> str:
     """Return one line for a person who chats: name, size, format, memory and context.
 
     `/show model` and `--verbose` tell the rest.
     """
     model, count = engine.model, engine.model.parameter_count
-    top = model.files.top
-    # A link to a GGUF file has a name that says more than that of its target.
-    name = "bundled model" if is_bundled(model) else (top if top.is_file() else top.resolve()).name
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
     in_layers = Counter(
@@ -246,8 +237,9 @@ def loading_line(engine: InferenceEngine) -> str:
         for key, weight in model.tensors.items()
         if key.startswith("layers.") and is_matrix(key)
     )
+    kinds = ", ".join(kind for kind, _ in in_layers.most_common())
     return (
-        f"{name}: {size} parameters, {', '.join(kind for kind, _ in in_layers.most_common())}, "
+        f"{model.files.name}: {size} parameters, {kinds}, "
         f"{readable_bytes(nbytes)}; context {engine.sequence_length} tokens, "
         f"{readable_bytes(engine.context.nbytes)}"
     )

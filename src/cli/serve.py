@@ -10,7 +10,7 @@ from ..inference import BatchEngine, ChatFormatError
 from ..untrusted import label_of, read_whole
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
-from .loading import RankedOptions, chat_format_of, is_bundled, open_model_to_run
+from .loading import RankedOptions, chat_format_of, open_model_to_run
 
 _LONGEST_KEY = 4096
 
@@ -49,7 +49,7 @@ def serve_model(options: Options, console: Console) -> None:
         engine = BatchEngine(model, sequence_length=positions, max_requests=slots)
         if cache is not None and os.path.lexists(cache):
             engine.load_prompt_cache(cache)
-        name = "bundled" if is_bundled(model) else model.files.top.resolve().name
+        name = "bundled" if model.files.is_bundled else model.files.name
         hosts = frozenset({"localhost", host.lower()}) if key is None and is_local else None
         loading = {
             "path": None if options.model is None else str(options.model.absolute()),

@@ -8,7 +8,6 @@ from .. import __version__, ml, trace
 from ..inference import InferenceEngine, Message, SamplingArgs, encode_chat, end_ids
 from ..ml import roofline
 from ..model import Model
-from ..model.files import BUNDLED_MODEL
 from ..trace.tracer import Tracer
 from ..untrusted import shown
 from .collect import VERSION, Collector
@@ -168,9 +167,7 @@ def run_beside(
 
 def model_name(model: Model) -> str:
     """Return what the page calls a run: the name of the directory, and the dtype of the weights."""
-    top = model.files.top.resolve()
-    name = "bundled model" if top == BUNDLED_MODEL else top.name
-    return f"{name}, {model.transformer.layers[0].attention.wq.dtype}"
+    return f"{model.files.name}, {model.transformer.layers[0].attention.wq.dtype}"
 
 
 def facts_of(model: Model) -> dict[str, Any]:

@@ -41,6 +41,19 @@ class ModelFiles:
     quantization: QuantizationConfig | None = None
     chat_template: str | None = None
 
+    @property
+    def is_bundled(self) -> bool:
+        """Return whether this is the model that comes with the package."""
+        return self.top.resolve() == BUNDLED_MODEL
+
+    @property
+    def name(self) -> str:
+        """Return what to call the model: its directory or file, without where that is."""
+        if self.is_bundled:
+            return "bundled model"
+        # A link to a file has a name that says more than that of its target.
+        return (self.top if self.top.is_file() else self.top.resolve()).name
+
 
 def read_model_files(path: str | Path | None) -> ModelFiles:
     """Read the small files of a model directory, or the header of a GGUF file.
