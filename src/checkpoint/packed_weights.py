@@ -147,10 +147,11 @@ def take_packed(found: dict[str, TensorEntry], kind: str) -> dict[str, PackedWei
     """Take the parts of quantized weights out of `found`, in which those of plain ones are left."""
     if kind == "nf4":
         names = [name.removesuffix(NF4_STATE) for name in found if name.endswith(NF4_STATE)]
-        return {name: _nf4(name, found) for name in names}
+        # What was taken as a part of another weight is none; the rest of it is refused as unknown.
+        return {name: _nf4(name, found) for name in names if f"{name}{NF4_STATE}" in found}
     codes = {n for n, entry in found.items() if entry.dtype == "I8" and n.endswith(".weight")}
     names = [name for name in found if name in codes or f"{name}{INT8_SCALE}" in found]
-    return {name: _int8(name, found) for name in names}
+    return {name: _int8(name, found) for name in names if name in found}
 
 
 def _expect(entry: TensorEntry, dtype: str, count: int) -> None:

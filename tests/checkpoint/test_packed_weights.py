@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError
+from src.checkpoint.packed_weights import take_packed
+from src.checkpoint.safetensors import SafetensorsFile
 from src.checkpoint.safetensors_writer import int8_config, nf4_config
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face
@@ -234,6 +237,27 @@ def test_a_part_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, name: s
     assert time.process_time() - started < 1
     assert "\n" not in text
     assert len(text) < 600
+
+
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_a_part_of_a_weight_that_has_parts_itself_is_no_second_weight(
+    tmp_path: Path, kind: str
+) -> None:
+    arrays = quantized(kind)
+    name = f"{WEIGHT}_scale"
+    further: Arrays = {f"{name}_scale": arrays.get(name)}
+    if kind == "nf4":
+        name, levels, size = STATE, ml.nf4_code().numpy(), 2 * arrays[STATE].size
+        further = {f"{name}.absmax": np.ones(-(-size // 64), F32), f"{name}.quant_map": levels}
+        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [1, size]}
+        further[f"{name}.quant_state.bitsandbytes__nf4"] = packed(state)
+    write_hugging_face_directory(tmp_path, config_for(kind), arrays | further)
+    entries = SafetensorsFile(tmp_path / "model.safetensors").entries
+    for first in (WEIGHT, *further):  # the one whose parts are taken before those of the other
+        found = {first: entries[first], **entries}
+        with suppress(CheckpointError):  # else the rest of it is refused as unknown
+            take_packed(found, kind)
+            assert any(part.startswith(WEIGHT) for part in found)
 
 
 def test_an_empty_quantization_config_is_none(tmp_path: Path) -> None:
