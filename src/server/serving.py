@@ -34,7 +34,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
-        both = family == socket.AF_INET6  # addresses of version 4 reach `::` too
+        # Addresses of version 4 reach `::` too, where the system can do that.
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         reason = error.strerror or error
@@ -111,7 +112,9 @@ class _Server(uvicorn.Server):
         self._ending = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:
-        await asyncio.to_thread(self._service.engine.close, _SHUTDOWN_SECONDS)
+        # Not in the pool of the requests: those that wait there would put off the end.
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "end")
+        await loop.run_in_executor(thread, self._service.engine.close, _SHUTDOWN_SECONDS)
         self.should_exit = True
 
 

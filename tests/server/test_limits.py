@@ -11,11 +11,15 @@ import socket
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from src.cli.arguments import DEFAULT_ADDRESS, parse_arguments
+from src.ml.errors import LlamaBoltsError
 from tests.cli.conftest import run_program
 from tests.server.running import Running, running, wait_until
 
@@ -237,6 +241,34 @@ def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path: Path, number
         expected = 0 if number == signal.SIGTERM else 130
         assert server.process.wait(timeout=12) == expected
         assert server.log.read_text("utf-8").count("\n") == 1
+
+
+def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet() -> None:
+    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+    engine = SimpleNamespace(close=lambda _seconds: None)
+
+    async def end() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        is_over = threading.Event()
+        request = asyncio.ensure_future(asyncio.to_thread(is_over.wait, 10))
+        server = serving._Server(SimpleNamespace(engine=engine), lambda: None)
+        server._end(signal.SIGTERM)
+        await server._ending
+        assert not request.done()
+        assert server.should_exit
+        is_over.set()
+        assert await request
+
+    asyncio.run(end())
+
+
+def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with suppress(LlamaBoltsError), serving.listen("::1", 0) as listener:
+        assert listener.getsockname()[0] == "::1"
 
 
 @pytest.mark.slow
