@@ -81,7 +81,6 @@ class Run:
                 raise item
             left -= item.stop_reason is not None
             yield index, item
-        self._service.insides.remember(self._head["id"], self._answers[0])
 
     async def whole(self) -> Chunk:
         """Return a response that is not streamed."""
@@ -89,6 +88,7 @@ class Run:
         async for index, step in self._steps():
             steps[index].append(step)
         choices = [{"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)]
+        self._service.insides.remember(self._head["id"], self._answers[0])  # which has its ids now
         return self._head | {"choices": choices, "usage": self._usage()}
 
     async def events(self, includes_usage: bool) -> AsyncIterator[bytes]:
@@ -108,6 +108,7 @@ class Run:
             yield event(index, answers[index].chunk(step))
             async for index, step in steps:
                 yield event(index, answers[index].chunk(step))
+            self._service.insides.remember(self._head["id"], answers[0])
             if includes_usage:
                 yield _event(self._head | {"choices": [], "usage": self._usage()})
             yield b"data: [DONE]\n\n"

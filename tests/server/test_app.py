@@ -42,6 +42,13 @@ def test_an_answer_has_the_bytes_of_the_command_line(server: Running) -> None:
         assert answer["choices"][0]["message"]["content"] + "\n" == done.stdout.decode()
 
 
+def test_an_answer_that_is_not_streamed_is_shown_from_the_inside(server: Running) -> None:
+    answer = server.ask(CHAT, {"messages": [message(QUESTION)], "max_tokens": 4})[1]
+    status, page = server.ask(f"/explorer/{answer['id']}")
+    assert status == 200
+    assert page.startswith(b"<!DOCTYPE html>")
+
+
 def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server: Running) -> None:
     body = {"messages": [message(QUESTION)], "seed": 5, "temperature": 1.0}
     whole = server.ask(CHAT, body)[1]
