@@ -53,6 +53,7 @@ def create_app(service: Service) -> Starlette:
             ("/tokenize", "POST", _tokenize),
             ("/detokenize", "POST", _detokenize),
             ("/", "GET", _page),
+            ("/explorer", "POST", _look_inside),
             ("/explorer/{name}", "GET", _inside),
         )
     ]
@@ -161,9 +162,16 @@ async def _detokenize(service: Service, request: Request) -> Any:
     return {"content": await asyncio.to_thread(service.tokenizer.decode, body.tokens)}
 
 
+async def _look_inside(service: Service, request: Request) -> Any:
+    """Run an answer again with a trace; tell where its page is."""
+    body = await _body(request, bodies.ExplorerBody)
+    name = await until_gone(request, service.insides.look(body.id))
+    return {"path": f"explorer/{name}"}
+
+
 async def _inside(service: Service, request: Request) -> Response:
-    """Show an answer from the inside; the page has a policy that is not that of the chat."""
-    page = await until_gone(request, service.insides.page(request.path_params["name"]))
+    """Show such a page, which has a separate policy."""
+    page = service.insides.page(request.path_params["name"])
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     return Response(page, headers=headers, media_type="text/html")
 

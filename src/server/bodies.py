@@ -252,6 +252,12 @@ class DetokenizeBody(Body):
     tokens: Annotated[list[int], Meta(max_length=_MOST_TOKENS)]
 
 
+class ExplorerBody(Body):
+    """The body of `/explorer`."""
+
+    id: str
+
+
 def parsed(content: bytes, kind: type[T]) -> T:
     """Return a body of JSON; raise a RequestError that names the field that is wrong."""
     try:

@@ -5,7 +5,7 @@ A trace shows all that runs in its process, so it cannot be on beside the answer
 
 import asyncio
 import json
-import signal
+import secrets
 import sys
 from collections import deque
 from dataclasses import asdict
@@ -19,37 +19,51 @@ from ..model import load_model
 from .answers import Answer
 from .errors import RequestError
 
-# Answers that are remembered, and the seconds and bytes that a page may take.
-_MOST_ANSWERS, _SECONDS, _MOST_BYTES = 64, 120, 32 << 20
+# Answers that are remembered, pages that are kept, and the seconds that one may take.
+_MOST_ANSWERS, _MOST_PAGES, _SECONDS = 64, 4, 120
+_MOST_PAGE_BYTES = 32 << 20
 
 
 class Insides:
-    """The last answers of a server, of which one at a time runs again.
-
-    `loading` has the arguments of `load_model` that gave the model; None where several processes
-    run it.
-    """
+    """The last answers of a server, and the pages that were made of some."""
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
+        # The arguments of `load_model` that gave the model; None where several processes run it.
         self._loading = loading
         self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
+        self._pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
         self._one = asyncio.Lock()
 
     def remember(self, name: str, answer: Answer) -> None:
-        """Keep what an answer was made of, under its id, which nobody can guess."""
+        """Keep what an answer was made of, under its id."""
         asked = {
             "loading": self._loading, "prompt_ids": list(answer.prompt_ids),
             "answer_ids": answer.ids, "sampling": asdict(answer.sampling),
         }  # fmt: skip
         self._answers.append((name, json.dumps(asked).encode()))
 
-    async def page(self, name: str) -> bytes:
-        """Run an answer again; return its page."""
+    def page(self, name: str) -> bytes:
+        """Return a page that was made.
+
+        Raises:
+            RequestError: There is none of this name.
+        """
+        page = dict(self._pages).get(name)
+        if page is None:
+            raise RequestError(404, "there is no such page any more")
+        return page
+
+    async def look(self, name: str) -> str:
+        """Make the page of an answer; return the page's name, which nobody can guess.
+
+        Raises:
+            RequestError: The answer is not known any more, its run takes too long, or cannot be.
+        """
         if self._loading is None:
             raise RequestError(400, "several processes run the model, and a trace needs one")
         asked = dict(self._answers).get(name)
         if asked is None:
-            raise RequestError(404, "the answer is not known any more")
+            raise RequestError(404, "id: the answer is not known any more", "id")
         async with self._one:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", __name__, cwd=Path(__file__).parents[2],
@@ -57,19 +71,23 @@ class Insides:
                 stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                page, _ = await process.communicate(asked)
+                async with asyncio.timeout(_SECONDS):
+                    page, _ = await process.communicate(asked)
+            except TimeoutError:
+                page = b""
             finally:
-                if process.returncode is None:  # the client went away
+                if process.returncode is None:
                     process.kill()
                     await process.wait()
-        if process.returncode or len(page) > _MOST_BYTES:
+        if process.returncode or len(page) > _MOST_PAGE_BYTES:
             raise RequestError(503, f"the run with a trace failed, or took {_SECONDS} seconds")
-        return page
+        made = secrets.token_urlsafe(24)
+        self._pages.append((made, page))
+        return made
 
 
 def main() -> None:
     """Read what to run from standard input; write the page to standard output."""
-    signal.alarm(_SECONDS)  # ends the process
     asked = json.load(sys.stdin)
     model, store, ids = load_model(**asked["loading"]), Store(), asked["answer_ids"]
     sampling = SamplingArgs(**asked["sampling"])

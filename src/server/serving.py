@@ -56,7 +56,9 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
     Returns:
         The number of the signal.
     """
-    logging.disable()  # `service.log` says what goes wrong
+    for name in ("uvicorn.error", "uvicorn.access", "asyncio"):  # `service.log` says what is wrong
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        logging.getLogger(name).propagate = False
     server = _Server(service, ready)
     try:
         server.run([listener])

@@ -44,7 +44,9 @@ def test_an_answer_has_the_bytes_of_the_command_line(server: Running) -> None:
 
 def test_an_answer_that_is_not_streamed_is_shown_from_the_inside(server: Running) -> None:
     answer = server.ask(CHAT, {"messages": [message(QUESTION)], "max_tokens": 4})[1]
-    status, page = server.ask(f"/explorer/{answer['id']}")
+    status, made = server.ask("/explorer", {"id": answer["id"]})
+    assert status == 200
+    status, page = server.ask(f"/{made['path']}")
     assert status == 200
     assert page.startswith(b"<!DOCTYPE html>")
 

@@ -32,7 +32,7 @@ def compare(server: Running, model: Model, requests: int, seed: int) -> None:
 def test_two_ranks_serve_the_answers_of_one_process(tmp_path: Path, model: Model) -> None:
     with running(tmp_path, "-c", "1024", launch=(*LAUNCH, "2")) as server:
         compare(server, model, 8, 1)
-        status, refused = server.ask(f"/explorer/{server.chat()['id']}")
+        status, refused = server.ask("/explorer", {"id": server.chat()["id"]})
         assert status == 400
         assert "several processes run the model" in refused["error"]["message"]
 
