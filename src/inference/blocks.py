@@ -176,7 +176,10 @@ class BlockPool:
         save_blocks(path, self.model, self.context.caches, blocks)
 
     def load(self, path: Path) -> int:
-        """Read what was saved into free blocks, up to a damaged one; return how many tokens."""
+        """Read what was saved into free blocks; return how many tokens they hold.
+
+        At a damaged block it raises PromptCacheError; the blocks before it are kept.
+        """
         tokens, made = 0, {-1: self.root}
         for number, (parent, ids, layers) in enumerate(read_blocks(path, self.model)):
             if parent in made and self._free:

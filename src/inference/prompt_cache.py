@@ -35,7 +35,10 @@ Caches = Sequence[ml.KeyValueCache]
 
 
 def fingerprint(model: Model) -> str:
-    """Return what identifies a model: its sizes and dtypes, and its files with samples of them."""
+    """Return what identifies a model: its sizes and dtypes, and its files with samples of them.
+
+    Raise PromptCacheError where a weight file cannot be read.
+    """
     dtypes = sorted((name, str(weight.dtype)) for name, weight in model.tensors.items())
     digest = hashlib.sha256(repr((model.args, dtypes)).encode())
     for path in sorted(model.checkpoint.files):
