@@ -349,9 +349,10 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
         given = {key: value for key, value in part.keys.items() if key in rules}
         check_object(part.label, given, rules, rules)
         for name in part.tensors:
-            if owners.setdefault(name, part.label) != part.label:
+            if name in owners:
                 got = f"it in {owners[name]} too"
                 raise mismatch(part.label, f"tensor {shown(name)}", "it in one part", got)
+            owners[name] = part.label
     total = value_of(split, "split.tensors.count", len(owners))
     if total != len(owners):
         raise mismatch(first.label, "tensors of all parts", total, len(owners))

@@ -262,8 +262,10 @@ class PickleMachine:
             got = f"{_kind(target)} and {len(items)} values"
             raise ValueError(f"expected a dict to set pairs of key and value in, got {got}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str) or key in target:
-                raise ValueError(f"expected a new text as key, got {_kind(key)}")
+            if not isinstance(key, str):
+                raise ValueError(f"expected a str as key, got {_kind(key)}")
+            if key in target:
+                raise ValueError(f"expected each key once, got {shown(key)} twice")
             target[key] = value
 
     def _extend(self, items: list[object]) -> None:

@@ -50,6 +50,7 @@ _LARGEST = 1 << 48
 _METADATA = "__metadata__"
 _ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
 _MOST_INDEX_BYTES = 16 << 20
+_MOST_FILES = 1000
 _INDEX_RULES: Mapping[str, Rule] = {
     "metadata": ANY,
     "weight_map": ("a map of names to files", lambda value: value != {} and OBJECT[1](value)),
@@ -235,6 +236,8 @@ def read_index(path: Path) -> dict[Path, list[str]]:
             what, rule = f"file of tensor {shown(tensor)}", "a plain name that ends in .safetensors"
             raise mismatch(label, what, rule, described(name))
         files.setdefault(name, []).append(tensor)
+    if len(files) > _MOST_FILES:
+        raise mismatch(label, "files", f"at most {_MOST_FILES}", len(files))
     missing = [name for name in files if not os.path.exists(directory / name)]
     if missing:
         got = f"without {some_of(missing)}"

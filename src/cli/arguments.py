@@ -147,6 +147,8 @@ def _host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if (not colon and not text.isdecimal()) or text.endswith("]"):
         host, port = text, str(DEFAULT_ADDRESS[1])
+    if not port.isdecimal():  # int() takes +80 as well
+        raise ValueError
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
 
 

@@ -133,11 +133,12 @@ def read_plain(console: Console) -> str | None:
             line = sys.stdin.buffer.readline()
             if not line.endswith(b"\n"):
                 raise EOFError  # also after a part of a line: nobody said that it was finished
-            text, prompt = f"{text}{line.decode('utf-8', 'replace')}", CONTINUATION
+            text += line.decode("utf-8", "replace").replace("\r\n", "\n")
+            prompt = CONTINUATION
     except KeyboardInterrupt:
         console.reply("")  # what was typed stands before it
         return "" if text else None
-    return text.rstrip("\r\n")
+    return text.rstrip("\n")
 
 
 def block_is_open(text: str) -> bool:

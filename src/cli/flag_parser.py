@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import difflib
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -158,6 +159,8 @@ def checked(
 
 
 def _ranges(text: str) -> tuple[range, ...]:
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):  # int() takes +3 and 1_0 as well
+        raise ValueError
     parts = [part.partition("-") for part in text.split(",")]
     return tuple(range(int(first), int(last if dash else first) + 1) for first, dash, last in parts)
 

@@ -11,12 +11,10 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +23,7 @@ from ..tokenizer import Tokenizer
 from ..untrusted import parse_strict_json, shown
 from .errors import GrammarError
 
+KINDS = ("json_schema", "regex", "lark")
 # The longest text of a grammar, and the deepest nesting.
 MOST_BYTES, MOST_NESTING = 1 << 18, 64
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
@@ -37,17 +36,20 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer has to follow; GrammarError for a text that is too long, deep, or no JSON."""
+    """What an answer has to follow; GrammarError for another kind, too long or deep, no JSON."""
 
-    kind: Literal["json_schema", "regex", "lark"]
+    kind: str  # of KINDS
     text: str  # the schema as JSON, or the expression or grammar itself
 
     def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            rule = f"kind must be one of {', '.join(KINDS)}"
+            raise GrammarError(f"[grammar] {rule}: got {shown(self.kind)}")
         try:
             size = len(self.text.encode("utf-8", "replace"))
             if size > MOST_BYTES:
                 raise ValueError(f"expected at most {MOST_BYTES} bytes, got {size}")
-            depth = max(accumulate(self.text, _deeper, initial=0))
+            depth = nesting(self.text)
             if depth > MOST_NESTING:
                 raise ValueError(f"expected at most {MOST_NESTING} levels of nesting, got {depth}")
             if self.kind == "json_schema":
@@ -58,9 +60,16 @@ class Grammar:
             raise GrammarError(f"[grammar] {self.kind}: {error}") from None
 
 
-def _deeper(depth: int, character: str) -> int:
-    """Return how deep brackets are nested after a character, whether or not they match."""
-    return max(depth + (character in "([{") - (character in ")]}"), 0)
+def nesting(text: str) -> int:
+    """Return how deep brackets are nested at most, whether or not they match."""
+    depth = most = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            most = max(most, depth)
+        elif character in ")]}":
+            depth = max(depth - 1, 0)
+    return most
 
 
 class GrammarMask:

@@ -76,7 +76,8 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
     except ClientDisconnect:
         response = Response(status_code=_GONE)
     except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
-        response = refusal(error, service.log, _PARAMS.get(route, "prompt")).response()
+        param = _PARAMS.get(route, "prompt")
+        response = refusal(error, lambda text: service.log(f"{route}: {text}"), param).response()
     service.responses.labels(route, response.status_code).inc()
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response

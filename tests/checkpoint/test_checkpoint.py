@@ -245,6 +245,16 @@ def test_a_tensor_in_two_shards_is_refused(directory: Path) -> None:
     refusal(directory, f"only those of the index, got also '{names[1]}' (1 in all)")
 
 
+def test_an_index_of_very_many_files_is_refused(directory: Path) -> None:
+    write(directory, shards=2)
+    many = {f"t{number}": f"{number}.safetensors" for number in range(1001)}
+    write_index(directory, many)
+    refusal(directory, "files: expected at most 1000, got 1001")
+    del many["t1000"]  # the valid twin, of which the files are missing
+    write_index(directory, many)
+    refusal(directory, "expected 1000 files beside it")
+
+
 def test_an_index_and_its_files_must_agree(directory: Path) -> None:
     write(directory, shards=2)
     first, second = sorted(path.name for path in directory.glob("model-*"))

@@ -182,6 +182,10 @@ BAD = {
     "one byte": (file_bytes(b"{"), "header: expected JSON"),
     "beyond the file": (file_bytes(GOOD, DATA, length=10_000), "at most 142 bytes, got 10000"),
     "all ones": (file_bytes(GOOD, DATA, length=2**64 - 1), "bytes, got 18446744073709551615"),
+    "over the limit": (
+        file_bytes(b"{}", bytes(16 << 20), length=(16 << 20) + 1),
+        "at most 16777216 bytes, got",
+    ),
     "one too long": (file_bytes(b"{}", length=3), "header length: expected at most 2 bytes, got 3"),
     "a space first": (file_bytes(b" {}     "), "'{' as first byte, got b' '"),
     "NUL at the end": (file_bytes(b"{}\0\0"), "header: expected JSON"),

@@ -173,6 +173,7 @@ HOSTILE = {
     "no start": ("lark", "x: y"),
     "deep lark": ("lark", "start: " + "(" * 60 + '"a"'),
     "doubling": ("lark", "start: A0\n" + chain(40, "A{n}: A{m} A{m}") + '\nA40: "x"'),
+    "kind": ("bnf", "x"),
 }  # fmt: skip
 
 
