@@ -69,22 +69,6 @@ def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
     return tuple(reversed(strides)), size
 
 
-def is_packed(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Tell whether the elements are in row-major order without gaps.
-
-    The stride of a dimension of size 1 is never used, so any value will do; a tensor without
-    elements is packed.
-    """
-    if 0 in shape:
-        return True
-    step = itemsize
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n != 1 and stride != step:
-            return False
-        step *= n
-    return True
-
-
 def byte_extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
     """Compute which bytes the elements touch, relative to the first one: `[low, high)`."""
     if 0 in shape:
@@ -132,35 +116,6 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
         raise ShapeError(f"[reshape] number of elements must stay equal: {what}")
     filled = [size // known if n == -1 else n for n in sizes] if holes else sizes
     return checked_shape("reshape", filled)
-
-
-def reshape_strides(shape: Shape, strides: Shape, wanted: Shape, itemsize: int) -> Shape | None:
-    """Find strides that show the same elements in another shape; None where only a copy can.
-
-    Both shapes are walked from the last dimension to the first. A run of old dimensions that are
-    packed among themselves (`stride[d - 1] = shape[d] * stride[d]`) is one chunk with one step; new
-    dimensions may cut a chunk, but may not reach across two. No old size is 0.
-    """
-    old = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
-    result: list[int] = []
-    position = len(wanted) - 1
-    while old:
-        chunk, step = old.pop()
-        while old and old[-1][1] == chunk * step:
-            chunk *= old.pop()[0]
-        # `step` is that of the innermost dimension of the chunk; a longer chunk keeps it.
-        covered = 1
-        while covered < chunk:
-            n = wanted[position]
-            if chunk % (covered * n):
-                return None
-            result.append(covered * step)
-            covered *= n
-            position -= 1
-    # What is left of the new shape are ones; their strides are never used.
-    step = result[-1] * wanted[position + 1] if result else itemsize
-    result.extend([step] * (position + 1))
-    return tuple(reversed(result))
 
 
 def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:

@@ -295,9 +295,8 @@ class Tensor(TensorBase):
         """Whether the elements are in row-major order, without gaps, and aligned."""
         if self._pointer is not None:
             return True
-        itemsize = self._dtype.itemsize
-        is_packed = layout.is_packed(self._shape, self.strides, itemsize)
-        return is_packed and self.data_pointer % itemsize == 0
+        flags = self.bits().flags
+        return flags.c_contiguous and flags.aligned
 
     @property
     def is_writable(self) -> bool:
@@ -360,10 +359,11 @@ class Tensor(TensorBase):
             view = self._view(sizes, None, self._offset)
             view._pointer = self._pointer
             return view
-        strides = layout.reshape_strides(self._shape, self.strides, sizes, self._dtype.itemsize)
-        if strides is None:
-            return self.contiguous().reshape(sizes)
-        return self._view(sizes, strides, self._offset)
+        bits = self.bits().reshape(sizes)
+        view = self._view(sizes, bits.strides, self._offset)
+        if bits.__array_interface__["data"][0] != self.data_pointer:  # NumPy made a packed copy
+            view._storage, view._offset = bits.reshape(-1).view(np.uint8), 0
+        return view
 
     @op
     def transpose(self, a: int, b: int) -> "Tensor":

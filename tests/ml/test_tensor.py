@@ -43,27 +43,6 @@ def test_from_numpy_and_back_is_the_same_memory(dtype):
             assert (array == 1).all()
 
 
-VIEWS = [
-    lambda a: a.T, lambda a: a[1:, ::2], lambda a: a[::-1], lambda a: a[:, ::-3], lambda a: a[2],
-    lambda a: a[::-1, ::-1].T, lambda a: np.broadcast_to(a[0], (4, 7)), lambda a: a[:0, ::-1],
-]  # fmt: skip
-
-
-@EVERY_DTYPE
-def test_from_numpy_takes_any_strides(dtype):
-    array = np.arange(35).reshape(5, 7).astype(dtype.numpy_dtype)
-    for view in VIEWS:
-        shown = view(array)
-        x = Tensor.from_numpy(shown)
-        assert np.array_equal(x.numpy(), shown)
-        assert x.is_contiguous == (shown.flags.c_contiguous or shown.size == 0)
-        if shown.size:
-            assert x.strides == shown.strides
-            assert x.data_pointer == shown.__array_interface__["data"][0]
-            assert np.shares_memory(x.numpy(), array)
-        check_same(x.contiguous(), np.ascontiguousarray(shown))
-
-
 def test_a_read_only_array_stays_read_only():
     array = np.zeros((2, 3), np.float32)
     array.flags.writeable = False
@@ -81,11 +60,11 @@ def test_a_read_only_array_stays_read_only():
 
 def test_a_tensor_keeps_the_array_alive_and_an_array_keeps_the_tensor_alive():
     view = Tensor.from_numpy(np.full(100_000, 7, np.int32))[10:].numpy()
-    own = ml.full((100_000,), 8, ml.int32).reshape(10, -1)[3].numpy()
+    gaps = Tensor.from_numpy(np.full(100_000, 7, np.int32)[::2])[10:].numpy()
+    own = ml.full((100_000,), 7, ml.int32).reshape(10, -1)[3].numpy()
     gc.collect()
     waste = [np.zeros(100_000, np.int32) for _ in range(8)]
-    assert (view == 7).all()
-    assert (own == 8).all()
+    assert all((array == 7).all() for array in (view, gaps, own))
     del waste
 
 
@@ -115,25 +94,15 @@ def test_from_buffer_reads_bytes_where_they_lie():
     assert not Tensor.from_buffer(b"1234", ml.uint8, (4,)).is_writable
 
 
-def test_from_integers_makes_an_int32_vector():
+def test_from_integers_makes_an_int32_vector_of_what_int32_holds():
     x = Tensor.from_integers([3, -(2**31), 2**31 - 1], "ids")
     assert (x.dtype, x.name, x.numpy().tolist()) == (ml.int32, "ids", [3, -(2**31), 2**31 - 1])
     assert Tensor.from_integers(()).shape == (0,)
     assert Tensor.from_integers(b"ab").tolist() == [97, 98]
-
-
-@pytest.mark.parametrize(
-    ("values", "error"),
-    [
-        ([1.0], ml.TensorTypeError),
-        ("12", ml.TensorTypeError),
-        (5, ml.TensorTypeError),
-        ([2**31], ml.TensorError),
-    ],
-)
-def test_from_integers_refuses_what_int32_does_not_hold(values, error):
-    with pytest.raises(error, match=r"\[from_integers\] values must be integers of int32: "):
-        Tensor.from_integers(values)
+    for values in ([1.0], "12", 5, [2**31]):
+        error = ml.TensorError if values == [2**31] else ml.TensorTypeError
+        with pytest.raises(error, match=r"\[from_integers\] values must be integers of int32: "):
+            Tensor.from_integers(values)
 
 
 def test_from_buffer_of_a_mapped_file_copies_nothing_and_keeps_it_open(tmp_path):
@@ -228,23 +197,13 @@ def test_elements_at_an_odd_address_are_not_contiguous_for_c_but_readable():
 def test_reshape_of_a_contiguous_tensor_is_a_view(dtype):
     for shape, wanted in (
         ((2, 3, 4), (6, 4)), ((2, 3, 4), (-1,)), ((2, 3, 4), (2, -1, 2)), ((1,), ()),
-        ((), (1, 1)), ((0, 3), (3, 0, 2)), ((4, 0), (0,)),
+        ((), (1, 1)), ((), (-1,)), ((0, 3), (3, 0, 2)), ((0, 3), (-1, 3)), ((0, 3), (2, -1)),
     ):  # fmt: skip
         x = sample(shape, dtype)
         for y in (x.reshape(*wanted), x.reshape(wanted), x.reshape(list(wanted))):
             assert y.data_pointer == x.data_pointer
             assert y.is_contiguous
             check_same(y, x.numpy().reshape(wanted))
-
-
-def test_reshape_of_a_transposed_tensor_is_a_view_where_it_can_be_and_else_a_copy():
-    x = sample((2, 3, 4)).transpose(0, 1)
-    split, joined = x.reshape(3, 2, 2, 2), x.reshape(6, 4)
-    assert split.data_pointer == x.data_pointer
-    assert np.array_equal(split.numpy(), x.numpy().reshape(3, 2, 2, 2))
-    assert joined.data_pointer != x.data_pointer
-    assert joined.is_contiguous
-    check_same(joined, x.numpy().reshape(6, 4))
 
 
 @EVERY_DTYPE
