@@ -5,6 +5,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from src import ml
 from src.ml import NestedScales, QuantizedTensor
@@ -15,6 +16,11 @@ from .operands import Array, bf16, f32, normal, tensor
 # How a weight is quantized: its dtype, and whether its scales are as well.
 FORMATS = [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)]
 GGML_FORMATS = [(dtype, False) for dtype in ml.GGML_DTYPES.values()]
+EVERY_FORMAT = [*FORMATS, *GGML_FORMATS]
+Format = tuple[Any, bool]
+every_format = pytest.mark.parametrize(
+    "kind", EVERY_FORMAT, ids=lambda kind: f"{kind[0]}{'-double' * kind[1]}"
+)
 NF4_CODE = np.array(
     [
         -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
@@ -46,6 +52,18 @@ def quantized(shape: tuple[int, ...], dtype: Any, double: bool, seed: int = 0) -
         return ml.quantize(tensor(normal(shape, f32, seed)), dtype, double)
     values = np.random.default_rng(seed).standard_normal(1009)
     return QuantizedTensor(dtype, shape, tensor(blocks_of(dtype, math.prod(shape), values, seed)))
+
+
+def operands(shape: tuple[int, int, int], x_dtype: Any, kind: Any) -> tuple[Array, Any]:
+    """Draw x [T, in] and a weight [out, in] of a dtype or format, in whole blocks if it needs them.
+
+    The shape is T, in, out.
+    """
+    T, columns, rows = shape
+    if not isinstance(kind, tuple):
+        return normal((T, columns), x_dtype), normal((rows, columns), kind, seed=1)
+    columns = whole_blocks(kind[0], columns)
+    return normal((T, columns), x_dtype), quantized((rows, columns), *kind, seed=1)
 
 
 def with_scales(weight: QuantizedTensor, scales: Array) -> QuantizedTensor:

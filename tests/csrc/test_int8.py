@@ -13,22 +13,24 @@ from .operands import bf16, bits, f32, normal, run_linear, tensor
 from .quantized_operands import (
     BLOCK,
     GGML_FORMATS,
+    Format,
     elements,
+    every_format,
     fused_multiply_add,
     integer_products,
     integers_of,
+    operands,
     parts_of,
     quantized,
     scales_of,
 )
-from .test_quantized import Format, every_format, operands
 
 tokens_of_a_product = pytest.mark.parametrize("tokens", [1, 7])
 
 
 @every_format
 def test_any_number_of_tokens_gives_the_promised_bits(isa: str, kind: Format) -> None:
-    x, weight = operands((40, 576, 19), kind, bf16)
+    x, weight = operands((40, 576, 19), bf16, kind)
     expected = integer_products(x, weight)
     for tokens in range(1, 41):
         assert bits(run_linear(x[:tokens], weight)) == bits(expected[:tokens])
@@ -42,7 +44,7 @@ def test_products_are_near_those_of_the_elements(isa: str, kind: Format, tokens:
     x is off by at most 2^-15 of the largest element of its group, an element of nf4 by 2^-12 of its
     scale; a lane rounds once for each half of a group that has a scale, and for its minimum.
     """
-    x, weight = operands((tokens, 2112, 21), kind, bf16)
+    x, weight = operands((tokens, 2112, 21), bf16, kind)
     x *= np.exp2(normal(x.shape, f32, seed=3) * 6).astype(bf16)  # wide ranges within groups
     codes, scales, mins = parts_of(weight)
     scaled = codes.reshape(len(scales), -1) * scales.astype(np.float64)[:, None]
@@ -111,7 +113,7 @@ def test_elements_that_are_not_far_below_the_largest_are_exact(isa: str, tokens:
 
 @every_format
 def test_a_token_that_is_not_finite_gives_nan_and_the_others_do_not(isa: str, kind: Format) -> None:
-    x, weight = operands((7, 576, 5), kind, bf16)
+    x, weight = operands((7, 576, 5), bf16, kind)
     expected = np.delete(integer_products(x, weight), 3, axis=0)
     for at, value in ((0, np.nan), (31, np.inf), (33, -np.inf), (x.shape[1] - 1, np.nan)):
         given = x.copy()

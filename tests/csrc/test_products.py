@@ -1,5 +1,6 @@
 """linear and batched_matmul: right within the bound, and the same bits however they are cut."""
 
+import re
 from itertools import product
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 from . import calls
 from .operands import (
     PRODUCTS,
-    Array,
     bf16,
     bits,
     check_products,
@@ -19,7 +19,8 @@ from .operands import (
     f32,
     normal,
     run_linear,
-)  # fmt: skip
+)
+from .quantized_operands import EVERY_FORMAT, operands
 
 # T, in, out: sizes of zero; every tail of the columns; one token, each panel width, few tokens and
 # one more, more than a group; row tails of the tile; more columns than one K block holds
@@ -31,46 +32,51 @@ SHAPES = [
     (13, 48, 129), (24, 70, 9), (25, 70, 9), (48, 33, 70), (49, 33, 70), (125, 34, 6),
     (263, 34, 133), (7, 4100, 5), (14, 8225, 7),
 ]  # fmt: skip
-Types = tuple["np.dtype[Any]", "np.dtype[Any]", "np.dtype[Any]"]
-products = pytest.mark.parametrize("types", PRODUCTS, ids=lambda types: "-".join(map(str, types)))
+Types = tuple[Any, Any, Any]  # of x, of the weight, which may be a format, and of the result
+QUANTIZED = [(x, kind, x) for x in (bf16, f32) for kind in EVERY_FORMAT]
 
 
-def operands(shape: tuple[int, int, int], types: Types) -> tuple[Array, Array]:
-    """Draw x [T, in] and a weight [out, in]."""
-    return normal(shape[:2], types[0]), normal(shape[:0:-1], types[1], seed=1)
+def name_of(types: Types) -> str:
+    return re.sub(r"[^\w-]", "", "-".join(map(str, types)))
+
+
+products = pytest.mark.parametrize("types", PRODUCTS, ids=name_of)
+all_products = pytest.mark.parametrize("types", [*PRODUCTS, *QUANTIZED], ids=name_of)
 
 
 @products
 def test_linear_is_right_for_every_tail_with_the_same_bits_on_every_path(types: Types) -> None:
     for shape in SHAPES:
-        x, weight = operands(shape, types)
+        x, weight = operands(shape, *types[:2])
         check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w, types[2])), threads=(2,))
         check_products(run_linear(x, weight, types[2]), x, weight)
 
 
-@products
-def test_linear_gives_the_same_bits_on_any_number_of_threads(types: Types) -> None:
-    x, weight = operands((14, 520, 203), types)
-    check_same_bits(lambda: bits(run_linear(x, weight, types[2])))
+@all_products
+def test_linear_gives_the_same_bits_on_every_path_and_any_threads(types: Types) -> None:
+    for shape in ((1, 1280, 301), (3, 768, 70), (9, 1056, 203), (7, 1100, 66), (14, 520, 203)):
+        x, weight = operands(shape, *types[:2])
+        check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w, types[2])))
 
 
-@products
-@pytest.mark.parametrize("columns", [70, 4100])
+@all_products
+@pytest.mark.parametrize("columns", [70, 1088, 4100])
 def test_linear_gives_the_same_bits_for_any_cut_of_rows(
     isa: str, types: Types, columns: int
 ) -> None:
-    x, weight = operands((17, columns, 11), types)
+    x, weight = operands((50, columns, 11), *types[:2])
     whole = bits(run_linear(x, weight, types[2]))
     for rows in (1, 2, 3, 4, 5, 6, 7, 16):
-        parts = [run_linear(x[i : i + rows], weight, types[2]) for i in range(0, 17, rows)]
+        parts = [run_linear(x[i : i + rows], weight, types[2]) for i in range(0, 50, rows)]
         assert bits(np.concatenate(parts)) == whole
-    single = [run_linear(x, weight[i : i + 1], types[2]) for i in range(11)]
-    assert bits(np.concatenate(single, axis=1)) == whole
+    if isinstance(weight, np.ndarray):
+        single = [run_linear(x, weight[i : i + 1], types[2]) for i in range(11)]
+        assert bits(np.concatenate(single, axis=1)) == whole
 
 
 @products
 def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(isa: str, types: Types) -> None:
-    x, weight = operands((8, 50, 5), types)
+    x, weight = operands((8, 50, 5), *types[:2])
     weight = (np.abs(weight) + 1).astype(types[1])
     for value in (np.nan, np.inf, -np.inf):
         x[3, 49] = value
@@ -111,7 +117,7 @@ BATCHES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("types", PRODUCTS[:3], ids=lambda types: "-".join(map(str, types)))
+@pytest.mark.parametrize("types", PRODUCTS[:3], ids=name_of)
 def test_batched_matmul_is_right_and_has_the_bits_of_linear(isa: str, types: Types) -> None:
     for batch, m, n, k in BATCHES:
         a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
@@ -154,15 +160,15 @@ def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
 # ---- several weights, and scratch -----------------------------------------------
 
 
-@products
+@all_products
 def test_several_weights_give_the_bits_of_each_alone(isa: str, types: Types) -> None:
-    for tokens, columns in ((1, 33), (1, 1100), (2, 33), (7, 1100), (13, 33), (125, 1100)):
-        x = normal((tokens, columns), types[0])
-        weights = [normal((n, columns), types[1], seed=n) for n in (70, 3, 0, 5)]
+    for tokens, columns in ((1, 33), (1, 1100), (2, 33), (4, 128), (7, 1100), (13, 33), (125, 96)):
+        pairs = [operands((tokens, columns, n), *types[:2]) for n in (70, 3, 0, 5)]
+        x, weights = pairs[0][0], [weight for _, weight in pairs]
         alone = [bits(run_linear(x, weight, types[2])) for weight in weights]
         for threads in (1, 2, 7):
             calls.set_num_threads(threads)
-            outs = [empty((tokens, len(weight)), types[2]) for weight in weights]
+            outs = [empty((tokens, weight.shape[0]), types[2]) for weight in weights]
             calls.linear(x, weights, outs)
             assert [bits(out) for out in outs] == alone
 
@@ -170,7 +176,7 @@ def test_several_weights_give_the_bits_of_each_alone(isa: str, types: Types) -> 
 @products
 def test_linear_packs_no_more_tokens_than_its_scratch_holds(types: Types) -> None:
     # 8 MiB hold 174 tokens of 12 000 elements.
-    x, weight = operands((190, 12_000, 3), types)
+    x, weight = operands((190, 12_000, 3), *types[:2])
     whole = run_linear(x, weight, types[2])
     parts = [run_linear(x[i : i + 95], weight, types[2]) for i in (0, 95)]
     assert bits(np.concatenate(parts)) == bits(whole)
@@ -183,19 +189,20 @@ def test_scratch_grows_with_threads_and_with_very_long_rows_only() -> None:
     assert size(10**6, 1) < 7 * 4 * 10**6
 
 
-@products
+@all_products
 def test_a_product_over_nothing_is_zero_and_the_bias(isa: str, types: Types) -> None:
-    weight, bias = empty((9, 0), types[1]), normal((9,), bf16)
-    for tokens, given in product((0, 1, 7, 16, 130), (None, bias)):
+    bias = normal((9,), bf16)
+    for tokens, given in product((0, 1, 4, 7, 16, 130), (None, bias)):
+        x, weight = operands((tokens, 0, 9), *types[:2])
         out = empty((tokens, 9), types[2])
-        calls.linear(empty((tokens, 0), types[0]), [weight], [out], [given])
+        calls.linear(x, [weight], [out], [given])
         assert (out == (0 if given is None else bias.astype(types[2]))).all()
 
 
-@products
+@all_products
 def test_a_bias_is_added_to_the_sum_before_it_is_rounded(isa: str, types: Types) -> None:
     for tokens, dtype in product((1, 7, 130), (bf16, f16, f32)):
-        x, weight = operands((tokens, 96, 70), types)
+        x, weight = operands((tokens, 96, 70), *types[:2])
         bias, out = normal((70,), dtype, seed=2), empty((tokens, 70), types[2])
         calls.linear(x, [weight], [out], [bias])
         exact = run_linear(x, weight, f32)
