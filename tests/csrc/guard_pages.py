@@ -122,16 +122,12 @@ class WatchedKernels:
 
     Attributes:
         calls: how many were made of each kernel.
-        sizes: of each kernel, the arguments that are neither pointers nor threads.
-        kinds: likewise, of these the element types, formats and operations alone.
     """
 
     def __init__(self, memory: Memory, note: Note) -> None:
         self._memory, self._note = memory, note
         self._kernels = kernels()
         self.calls = dict.fromkeys(self._kernels, 0)
-        self.sizes: dict[str, set[tuple[Any, ...]]] = {name: set() for name in self._kernels}
-        self.kinds: dict[str, set[tuple[Any, ...]]] = {name: set() for name in self._kernels}
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(lib, name)
@@ -150,32 +146,17 @@ class WatchedKernels:
         return ffi.cast("char *", self._memory.array((nbytes,), np.uint8).ctypes.data)
 
     def _watch(self, name: str, arguments: tuple[Any, ...]) -> list[Any]:
-        parameters = self._kernels[name]
-        formats: list[int] = []
-        passed = [
-            self._pointer(name, parameter, value, formats) if parameter.is_pointer else value
-            for parameter, value in zip(parameters, arguments, strict=True)
-        ]
-        numbers = {
-            p.name: v if p.type in ("ptrdiff_t", "float") else int(v)
-            for p, v in zip(parameters, arguments, strict=True)
-            if not p.is_pointer and p.name != "threads"
-        }
-        kinds = (
-            numbers[p.name]
-            for p in parameters
-            if p.name in numbers and p.type not in ("ptrdiff_t", "float")
-        )
+        pairs = list(zip(self._kernels[name], arguments, strict=True))
+        passed = [self._pointer(name, p, v) if p.is_pointer else v for p, v in pairs]
+        numbers = {p.name: v for p, v in pairs if not p.is_pointer and p.name != "threads"}
         self.calls[name] += 1
-        self.sizes[name].add((*numbers.values(), *formats))
-        self.kinds[name].add((*kinds, *formats))
-        self._note.write(f"{name} {numbers} {formats or ''}")
+        self._note.write(f"{name} {numbers}")
         return passed
 
-    def _pointer(self, name: str, parameter: Parameter, value: Any, formats: list[int]) -> Any:
+    def _pointer(self, name: str, parameter: Parameter, value: Any) -> Any:
         kind = ffi.typeof(value)
         if kind.kind == "array" or kind.item.kind == "struct" or kind.item.cname == "float":
-            self._check_structs(name, value, formats)
+            self._check_structs(name, value)
             held = np.frombuffer(ffi.buffer(value), np.uint8)
             copy = self._memory.array(held.shape, np.uint8)
             copy[...] = held
@@ -183,8 +164,8 @@ class WatchedKernels:
         self._check(f"{name}: {parameter.name}", value)
         return value
 
-    def _check_structs(self, name: str, value: Any, formats: list[int]) -> None:
-        """Check the pointers of each LinearPart or Weight, and note the types of weights."""
+    def _check_structs(self, name: str, value: Any) -> None:
+        """Check the pointers of each LinearPart or Weight."""
         if ffi.typeof(value).item.kind != "struct":
             return
         for struct in value if ffi.typeof(value).kind == "array" else [value[0]]:
@@ -192,9 +173,7 @@ class WatchedKernels:
                 if field.type.kind == "pointer":
                     self._check(f"{name}: {label}", getattr(struct, label))
                 elif field.type.kind == "struct":
-                    self._check_structs(name, ffi.addressof(struct, label), formats)
-                elif label == "type":
-                    formats.append(int(struct.type))
+                    self._check_structs(name, ffi.addressof(struct, label))
 
     def _check(self, label: str, value: Any) -> None:
         address = int(ffi.cast("uintptr_t", value))

@@ -6,7 +6,7 @@ A kernel that touches a byte before the first or after the last of any of its ar
 program that runs it, one for each path; the call that did it is printed. Sizes lie around the
 widths of vectors, blocks and words, in every combination (with `quick`, one dimension at a time,
 and a fifth of the types and formats for each size).
-Prints a table of kernels, sizes and paths. Ends with 0 if nothing was touched.
+Prints the calls of each kernel. Ends with 0 if nothing was touched.
 """
 
 import json
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from . import calls
 from .conftest import ISAS
@@ -27,18 +26,14 @@ THREADS = 3
 SECONDS = 3600
 
 
-def run_cases(memory: Memory, note: Note, level: str) -> dict[str, dict[str, int]]:
-    """Make all calls of all cases in a memory; return what was counted for each kernel."""
+def run_cases(memory: Memory, note: Note, level: str) -> dict[str, int]:
+    """Make all calls of all cases in a memory; return how many each kernel had."""
     with watching(memory, note) as watched:
         for case in CASES.values():
             for variant, sizes in calls_of(case, level):
                 case.run(memory, *variant, *sizes)
                 memory.release()
-    made, sizes, kinds = watched.calls, watched.sizes, watched.kinds
-    return {
-        name: {"calls": made[name], "sizes": len(sizes[name]), "kinds": len(kinds[name])}
-        for name in CASES
-    }
+    return watched.calls
 
 
 def run_path(isa: str, level: str, note: Path | None) -> None:
@@ -51,7 +46,7 @@ def run_path(isa: str, level: str, note: Path | None) -> None:
     print(json.dumps({end: run_cases(m, Note(note), level) for end, m in memories.items()}))
 
 
-def counts_of(isa: str, level: str) -> dict[str, dict[str, dict[str, int]]]:
+def counts_of(isa: str, level: str) -> dict[str, dict[str, int]]:
     """Run all cases on one path in a program of its own; RuntimeError names a call that fails."""
     with tempfile.TemporaryDirectory() as directory:
         note = Path(directory, "note")
@@ -62,23 +57,20 @@ def counts_of(isa: str, level: str) -> dict[str, dict[str, dict[str, int]]]:
         if run.returncode:
             last = note.read_bytes().decode("ascii", "replace").strip() if note.exists() else ""
             raise RuntimeError(f"{isa}: ended with {run.returncode} in {last}\n{run.stderr}")
-    counts: dict[str, dict[str, dict[str, int]]] = json.loads(run.stdout)
+    counts: dict[str, dict[str, int]] = json.loads(run.stdout)
     return counts
 
 
-def print_table(found: dict[str, Any]) -> None:
-    """Print a line for each kernel, and the sums."""
-    one = next(iter(found.values()))["last"]
-    print(f"{'kernel':20}{'kinds':>7}{'sizes':>9}{'calls':>11}")
-    calls_of_all = 0
-    for name in CASES:
-        calls = sum(end[name]["calls"] for path in found.values() for end in path.values())
-        calls_of_all += calls
-        print(f"{name:20}{one[name]['kinds']:7,}{one[name]['sizes']:9,}{calls:11,}")
-    sizes = sum(counts["sizes"] for counts in one.values())
+def print_table(found: dict[str, dict[str, dict[str, int]]]) -> None:
+    """Print a line for each kernel, and the sum."""
+    made = {
+        name: sum(end[name] for path in found.values() for end in path.values()) for name in CASES
+    }
+    for name, calls_of_kernel in made.items():
+        print(f"{name:20}{calls_of_kernel:11,} calls")
     print(
-        f"guard pages: {len(CASES)} kernels, {sizes:,} sizes and kinds x {len(found)} paths "
-        f"({', '.join(found)}) x 2 ends = {calls_of_all:,} calls, 0 bytes touched outside"
+        f"guard pages: {len(CASES)} kernels, {len(found)} paths ({', '.join(found)}), 2 ends: "
+        f"{sum(made.values()):,} calls, 0 bytes touched outside"
     )
 
 
@@ -90,7 +82,7 @@ def main() -> int:
         return 0
     level = "quick" if "quick" in sys.argv[1:] else "thorough"
     wanted = [name for name in sys.argv[1:] if name != "quick"] or ISAS
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, dict[str, int]]] = {}
     for isa in wanted:
         if isa not in calls.available_isas():
             print(f"{isa} left out: this machine or build does not have it")

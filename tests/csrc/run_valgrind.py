@@ -88,7 +88,7 @@ def main() -> int:
             valgrind, ["-m", "tests.csrc.run_guard_pages", "--in-this", "few", isa]
         )
         counts = json.loads(printed)["blocks"]
-        calls = sum(count["calls"] for count in counts.values())
+        calls = sum(counts.values())
         print(f"valgrind: {isa}: {len(counts)} kernels, {calls:,} calls, {len(errors)} errors")
         print(*errors, sep="\n", end="\n" if errors else "", flush=True)
         bad += len(errors)

@@ -17,18 +17,11 @@ from .operands import f32, normal
 from .run_guard_pages import ROOT, counts_of
 from .surface import kernels
 
-# How many combinations of types, formats and operations each kernel has.
-KINDS = {
-    "linear": 8 + 3 * 16, "linear_reference": 1, "quantize": 2 * 5, "get_rows": 21 * 5,
-    "batched_matmul": 3, "softmax": 2 * 2, "rms_norm": 2 * 5 * 2, "rotary": 2 * 2,
-    "elementwise": 4 * 2, "attention": 2, "write_cache": 2, "argmax": 2, "probe_read": 4,
-    "probe_multiply_add": 2, "convert": 5 * 5,
-}  # fmt: skip
 ends = pytest.mark.parametrize("end", ["first", "last"])
 
 
 def test_every_kernel_of_the_surface_has_a_case_between_guard_pages() -> None:
-    assert sorted(CASES) == sorted(kernels()) == sorted(KINDS)
+    assert sorted(CASES) == sorted(kernels())
 
 
 def test_every_size_is_taken_by_every_dimension_of_every_kernel() -> None:
@@ -43,12 +36,8 @@ def test_every_size_is_taken_by_every_dimension_of_every_kernel() -> None:
 
 @pytest.mark.parametrize("level", ["quick", pytest.param("thorough", marks=pytest.mark.slow)])
 def test_no_kernel_touches_a_byte_beyond_either_end_of_its_arrays(isa: str, level: str) -> None:
-    counts = counts_of(isa, level)
-    assert sorted(counts) == ["first", "last"]
-    for of_end in counts.values():
-        for name, case in CASES.items():
-            assert of_end[name]["calls"] == len(list(calls_of(case, level)))
-            assert of_end[name]["kinds"] == KINDS[name]
+    made = {name: len(list(calls_of(case, level))) for name, case in CASES.items()}
+    assert counts_of(isa, level) == {"first": made, "last": made}
 
 
 # What must be seen, so that nothing being seen means something: run in a program of its own.
