@@ -38,8 +38,7 @@ def test_operators_take_integers_matrices_and_numpys_numbers():
     assert isinstance(np.int64(2) + ids, ml.Tensor)
     total = X
     total += 1
-    assert total.tolist() == [[2, 3], [4, 5.5]]
-    assert X.tolist() == [[1, 2], [3, 4.5]]
+    assert total.tolist() == [[2, 3], [4, 5.5]] != X.tolist()
 
 
 def test_operators_leave_other_things_to_python_and_add_bools_as_pytorch_does():
@@ -52,23 +51,16 @@ def test_operators_leave_other_things_to_python_and_add_bools_as_pytorch_does():
 
 def test_methods_are_the_ops():
     x = sample((3, 1, 4))
-    assert x.sum().item() == ml.sum(x).item()
-    assert x.exp().tolist() == ml.exp(x).tolist()
     assert x.max(0)[1].tolist() == ml.max(x, 0)[1].tolist()
-    assert x.squeeze(1).permute(1, 0).shape == (4, 3)
-    assert x.softmax(dim=-1).sum(-1).shape == (3, 1)
-    assert ml.Tensor.exp.__doc__ == ml.exp.__doc__
+    assert x.squeeze(1).permute(1, 0).softmax(dim=-1).sum(-1).shape == (4,)
+    assert ml.Tensor.exp is ml.exp
     with pytest.raises(ml.IndexOutOfRangeError, match=r"^\[sum\] dim must be in"):
         x.sum(3)
 
 
 def test_a_number_of_one_element_and_a_hash_by_identity():
-    assert float(ml.tensor([2.5])) == 2.5
-    assert int(ml.tensor(7)) == 7
-    assert bool(ml.tensor([[1]])) is True
-    other = X.copy()
-    assert len({X, X, other}) == 2
-    assert {X: 1}[X] == 1
+    assert (float(ml.tensor([2.5])), int(ml.tensor(7)), bool(ml.tensor([[1]]))) == (2.5, 7, True)
+    assert len({X, X, X.copy()}) == 2
 
 
 # ---- copies -------------------------------------------------------------------------------------
@@ -96,19 +88,16 @@ def test_a_copy_of_a_dtype_is_the_dtype(dtype):
 
 # ---- block-quantized tensors --------------------------------------------------------------------
 
-BLOCKS = pytest.mark.parametrize(
+
+@pytest.mark.parametrize(
     ("dtype", "double"), [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)], ids=str
 )
-
-
-@BLOCKS
-@pytest.mark.parametrize("shape", [(8, 64), (3, 7), (0, 64)], ids=str)
-def test_copies_of_quantized_tensors_have_their_elements(dtype, double, shape):
-    q = ml.quantize(sample(shape), dtype, double).with_name("wq")
-    for other in (copy.deepcopy(q), pickle.loads(pickle.dumps(q))):
-        assert other.dtype is dtype
-        assert (other.shape, other.name) == (shape, "wq")
-        assert (bits_of(other.dequantize()) == bits_of(q.dequantize())).all()
+def test_copies_of_quantized_tensors_have_their_elements(dtype, double):
+    for shape in ((8, 64), (3, 7), (0, 64)):
+        q = ml.quantize(sample(shape), dtype, double).with_name("wq")
+        for other in (copy.deepcopy(q), pickle.loads(pickle.dumps(q))):
+            assert (other.dtype, other.shape, other.name) == (dtype, shape, "wq")
+            assert (bits_of(other.dequantize()) == bits_of(q.dequantize())).all()
 
 
 # ---- text ---------------------------------------------------------------------------------------
@@ -117,12 +106,10 @@ def test_copies_of_quantized_tensors_have_their_elements(dtype, double, shape):
 @pytest.mark.parametrize(
     "shape", [*SHAPES, (1000,), (1001,), (40, 50), (3, 400), (7, 7, 30)], ids=str
 )
-@pytest.mark.parametrize(
-    "dtype", [ml.float32, ml.int64, ml.complex64, ml.bool, ml.bfloat16], ids=str
-)
+@EVERY_DTYPE
 def test_tensors_print_as_numpys_arrays_do(shape, dtype):
     x = sample(shape, dtype)
-    array = x.numpy().astype(np.float32) if dtype is ml.bfloat16 else x.numpy()
+    array = x.numpy().astype(np.float32) if dtype.is_float else x.numpy()
     text = np.array2string(array, prefix="Tensor(")
     assert str(x) == f"Tensor({text}, shape={list(shape)}, dtype={dtype})"
 

@@ -4,7 +4,6 @@ import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,6 @@ def test_another_name_shares_the_memory():
     other = x.with_name("v")
     assert (x.name, other.name) == ("w", "v")
     assert other.codes is x.codes
-    assert other.dequantize().name == "v"
 
 
 def test_parts_are_used_where_they_lie_in_any_shape():
@@ -56,13 +54,6 @@ def test_parts_are_used_where_they_lie_in_any_shape():
     before = x.dequantize().numpy().copy()
     scales[1] = 3
     np.testing.assert_array_equal(x.dequantize().numpy(), before * np.float32([[1], [3]]))
-
-
-@EVERY_FLOAT
-def test_dequantize_gives_a_plain_tensor_of_the_shape(dtype):
-    for shape in ((), (1,), (0,), (3, 0), (2, 3, 40), (7, 33)):
-        x = ml.quantize(sample(shape), ml.nf4)
-        check_same(x.dequantize(dtype), rounded(x.dequantize().numpy(), dtype))
 
 
 def test_the_codes_of_nf4_lie_two_to_a_byte_the_first_in_the_upper_half():
@@ -105,10 +96,13 @@ def test_parts_that_are_not_contiguous_are_refused():
 
 
 @EVERY_FLOAT
-def test_the_result_has_the_shape_and_the_name(dtype):
-    for shape, block_dtype in product([(), (7,), (0,), (3, 64), (2, 3, 40)], ml.BLOCK_DTYPES):
-        x = ml.quantize(sample(shape, dtype).with_name("w"), block_dtype)
-        assert (x.shape, x.name, x.dtype) == (shape, "w", block_dtype)
+def test_quantized_and_back_there_are_the_shape_and_the_name(dtype):
+    for shape in ((), (1,), (0,), (3, 0), (7, 33), (3, 64), (2, 3, 40)):
+        for block_dtype in ml.BLOCK_DTYPES:
+            x = ml.quantize(sample(shape, dtype).with_name("w"), block_dtype)
+            assert (x.shape, x.name, x.dtype) == (shape, "w", block_dtype)
+            assert x.dequantize(dtype).name == "w"
+            check_same(x.dequantize(dtype), rounded(x.dequantize().numpy(), dtype))
 
 
 def test_a_view_is_quantized_as_its_elements_are():
@@ -131,20 +125,12 @@ def test_double_quantization_keeps_codes_and_moves_scales_a_little():
     x = sample((512, 128))
     single, double = ml.quantize(x, ml.nf4), ml.quantize(x, ml.nf4, double=True)
     check_same(double.codes, single.codes.numpy())
-    assert double.nested is not None
+    assert double.nested.offset == np.float32(single.scales.numpy().mean(dtype=np.float64))
     spread = np.abs(single.scales.numpy() - double.nested.offset).max()
     ones = ml.full((x.size // 2,), 0xFF, "uint8")  # codes of 1: the scales themselves
     scales = ml.QuantizedTensor(ml.nf4, x.shape, ones, double.scales, double.nested)
     error = np.abs(scales.dequantize().numpy().reshape(-1, 64)[:, 0] - single.scales.numpy())
     assert error.max() <= spread * 0.0080
-    assert double.nbytes == x.size // 2 + 1024 + 4 * 1024 // 256 + 4 * 256
-
-
-def test_the_offset_is_the_mean_rounded_once():
-    x = sample((640, 64))
-    single, double = ml.quantize(x, ml.nf4), ml.quantize(x, ml.nf4, double=True)
-    assert double.nested is not None
-    assert double.nested.offset == np.float32(single.scales.numpy().mean(dtype=np.float64))
 
 
 def test_scales_that_are_all_equal_come_back_exactly():
