@@ -10,7 +10,6 @@ from .errors import CheckpointError, FileMemoryError
 from .hugging_face_config import HuggingFaceConfig, read_hugging_face_config
 from .params import read_params
 from .safetensors import read_safetensors
-from .shards import merge_shards
 from .torch_pth import read_pth
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "CheckpointError",
     "FileMemoryError",
     "HuggingFaceConfig",
-    "merge_shards",
     "open_gguf_checkpoint",
     "open_hugging_face_checkpoint",
     "open_meta_checkpoint",

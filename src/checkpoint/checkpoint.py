@@ -136,9 +136,9 @@ def open_meta_checkpoint(
         found = check_shards(shards, [file.label for file in mapped], layers, sizes)
         whole: Mapping[str, ml.Weight]
         if len(paths) > 1 and not one_by_one:
-            whole, mapped = merge_shards(shards, found), []
+            whole, mapped = merge_shards(shards, layers, found), []
         else:
-            whole = MergedShards(shards, found) if len(paths) > 1 else shards[0]
+            whole = MergedShards(shards, layers, found) if len(paths) > 1 else shards[0]
             unless_kept.pop_all()
     files = "a PyTorch file" if len(paths) == 1 else f"{len(paths)} PyTorch files merged"
     return Checkpoint(
@@ -180,8 +180,7 @@ def open_hugging_face_checkpoint(
         CheckpointError: As `open_meta_checkpoint`.
     """
     label, files = directory.weights
-    names, mapped = dict(hugging_face_names(layers, parts)), list[MappedFile]()
-    found: dict[str, TensorEntry] = {}
+    found, mapped = dict[str, TensorEntry](), list[MappedFile]()
     with contextlib.ExitStack() as unless_kept:
         for path, expected in files.items():
             source = SafetensorsFile(path)
@@ -193,14 +192,14 @@ def open_hugging_face_checkpoint(
         packed = {} if quantization is None else take_packed(plain, quantization)
         _check_unscaled(label, plain)
         entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
-        rows = dict(rows_of(layers, parts))
+        names, rows = dict(hugging_face_names(layers, parts)), dict(rows_of(layers, parts))
         theirs = {name: rows[ours] for name, ours in names.items()}
         check_tensors(entries, label, theirs, dict(sizes), "config.json")
-        used = {name: ours for name, ours in names.items() if name in entries}
         if not tied and "lm_head.weight" not in entries:
             rule = "'lm_head.weight', because tie_word_embeddings is not true"
             raise mismatch(label, "tensors", rule, "none")
-        tensors = {ours: entries[name].make(ours) for name, ours in used.items()}
+        used = {ours: name for name, ours in names.items() if name in entries}
+        tensors = {ours: entries[name].make(ours) for ours, name in used.items()}
         unless_kept.pop_all()
     unused = tuple(name for name in plain if name not in names)
     count = "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
@@ -211,7 +210,7 @@ def open_hugging_face_checkpoint(
         files=list(files),
         source_format=f"Hugging Face, {count}",
         mapped=mapped,
-        names_in_files={ours: name for name, ours in used.items()},
+        names_in_files=used,
         unused=unused,
         copied=tuple(n for n, entry in found.items() if entry.is_misaligned and n not in unused),
     )
@@ -223,7 +222,7 @@ def open_gguf_checkpoint(
     sizes: Mapping[str, int],
     *,
     head_dim: int,
-    layer_parts: LayerParts = LLAMA_PARTS,
+    parts: LayerParts = LLAMA_PARTS,
 ) -> Checkpoint:
     """Open the weights of a GGUF file, or of all parts of one.
 
@@ -232,7 +231,7 @@ def open_gguf_checkpoint(
         layers: L.
         sizes: All sizes by the letters of `names.py`.
         head_dim: h.
-        layer_parts: In what the layers differ from those of Llama.
+        parts: In what the layers differ from those of Llama.
 
     Returns:
         The checkpoint: all tensors of L layers, by Meta's names, with the shapes that follow
@@ -241,44 +240,40 @@ def open_gguf_checkpoint(
     Raises:
         CheckpointError: As `open_meta_checkpoint`.
     """
-    parts, mapped = directory.gguf_parts, list[MappedFile]()
-    entries = {name: entry for part in parts for name, entry in part.tensors.items()}
+    files, mapped, places = directory.gguf_parts, list[MappedFile](), dict[str, MappedFile]()
+    entries = {name: entry for file in files for name, entry in file.tensors.items()}
     factors = entries.pop(_ROPE_FACTORS, None)
-    names, rows = dict(gguf_names(layers, layer_parts)), dict(rows_of(layers, layer_parts))
+    names, rows = dict(gguf_names(layers, parts)), dict(rows_of(layers, parts))
     theirs = {name: rows[ours] for name, ours in names.items()}
-    check_tensors(entries, parts[0].label, theirs, dict(sizes), "its keys")
-    used = {name: ours for name, ours in names.items() if name in entries}
+    check_tensors(entries, files[0].label, theirs, dict(sizes), "its keys")
+    used = {ours: name for name, ours in names.items() if name in entries}
     with contextlib.ExitStack() as unless_kept:
-        for part in parts:
-            mapped.append(unless_kept.enter_context(contextlib.closing(part.map())))
-        files = {n: file for part, file in zip(parts, mapped, strict=True) for n in part.tensors}
-        rope_factors = _rope_factors(files, factors, head_dim)
+        for file in files:
+            mapped.append(unless_kept.enter_context(contextlib.closing(file.map())))
+            places |= dict.fromkeys(file.tensors, mapped[-1])
+        rope_factors = _rope_factors(places[_ROPE_FACTORS], factors, head_dim) if factors else ()
         unless_kept.pop_all()
-    tensors = {ours: entries[name].make(files[name], ours) for name, ours in used.items()}
-    count = "a file" if len(parts) == 1 else f"{len(parts)} files"
+    tensors = {ours: entries[name].make(places[name], ours) for ours, name in used.items()}
+    count = "a file" if len(files) == 1 else f"{len(files)} files"
     return Checkpoint(
         tensors=tensors,
         sizes=sizes,
         dtypes={name: tensor.dtype for name, tensor in tensors.items()},
-        files=[part.path for part in parts],
-        source_format=f"GGUF version {parts[0].version}, {count}",
+        files=[file.path for file in files],
+        source_format=f"GGUF version {files[0].version}, {count}",
         mapped=mapped,
-        names_in_files={ours: name for name, ours in used.items()},
+        names_in_files=used,
         rope_factors=rope_factors,
     )
 
 
-def _rope_factors(
-    files: Mapping[str, MappedFile], entry: "GgufTensor | None", head_dim: int
-) -> tuple[float, ...]:
-    """Read what divides the rotary frequencies, where a tensor says it."""
-    if entry is None:
-        return ()
-    file, what = files[entry.name], f"tensor '{entry.name}'"
-    if entry.dtype is not ml.float32 or entry.shape != (head_dim // 2,):
+def _rope_factors(file: MappedFile, entry: "GgufTensor", head_dim: int) -> tuple[float, ...]:
+    """Read what divides the rotary frequencies."""
+    what, count = f"tensor '{_ROPE_FACTORS}'", head_dim // 2
+    if entry.dtype is not ml.float32 or entry.shape != (count,):
         got = f"{entry.dtype} {list(entry.shape)}"
-        raise mismatch(file.label, what, f"float32 [{head_dim // 2}]", got)
-    factors = np.frombuffer(file.buffer, np.float32, head_dim // 2, entry.start).tolist()
+        raise mismatch(file.label, what, f"float32 [{count}]", got)
+    factors = np.frombuffer(file.buffer, np.float32, count, entry.start).tolist()
     wrong = [factor for factor in factors if not 1e-6 <= factor <= 1e6]
     if wrong:
         raise mismatch(file.label, what, "factors in 1e-06..1e+06", wrong[0])

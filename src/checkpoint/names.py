@@ -95,10 +95,7 @@ _QUERY_KEY_NORM_ROWS = {
     )
     for kind, q, k in (("head", "h", "h"), ("all", "Hh", "Kh"))
 }
-_BY_NAME = {row.name: row for row in _MODEL_ROWS}
-_BY_LAYER_NAME = {row.name: row for row in _LAYER_ROWS}
-
-_LAYER_NAME = re.compile(r"layers\.(?:0|[1-9][0-9]{0,3})\.([a-z0-9_.]+)", re.ASCII)
+_MATRICES = {row.name for row in (*_MODEL_ROWS, *_LAYER_ROWS) if len(row.sizes) == 2}
 # Tables of rotary frequencies, which follow from the hyperparameters: Meta's and Hugging Face's.
 _HARMLESS = re.compile(
     r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs"
@@ -146,16 +143,9 @@ def gguf_names(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tu
         yield f"{name.removesuffix(row.name).replace('layers', 'blk')}{row.gguf}", name
 
 
-def row_of(name: str) -> TensorRow | None:
-    """Look up the row of a full name of Meta's, for example `layers.3.attention.wq.weight`."""
-    match = _LAYER_NAME.fullmatch(name)
-    return _BY_LAYER_NAME.get(match[1]) if match else _BY_NAME.get(name)
-
-
 def is_matrix(name: str) -> bool:
-    """Tell whether a full name of Meta's is that of a matrix."""
-    row = row_of(name)
-    return row is not None and len(row.sizes) == 2
+    """Tell whether the full name of a tensor, by Meta's names, is that of a matrix."""
+    return (name.split(".", 2)[-1] if name.startswith("layers.") else name) in _MATRICES
 
 
 def is_harmless(name: str) -> bool:

@@ -14,10 +14,9 @@ from .. import ml
 from ..memory import memory_shortage
 from ..untrusted import shown, some_of
 from .errors import FileMemoryError, mismatch
-from .names import check_tensors, is_harmless, row_of, rows_of, split_dim
+from .names import check_tensors, rows_of, split_dim
 
 Shard = Mapping[str, ml.Tensor]
-Sizes = Mapping[str, int] | None
 Bounds = tuple[int, int] | None
 
 
@@ -27,54 +26,77 @@ def check_shards(
     """Check all tensors of all shards, before anything is allocated; return the sizes by letter."""
     _check_count(shards, labels, sizes)
     rows, found = dict(rows_of(layers)), dict(sizes)
-    for shard, label in zip(shards, labels, strict=True):
+    kinds = [{name: (each.dtype, each.shape) for name, each in shard.items()} for shard in shards]
+    for shard, label, kind in zip(shards, labels, kinds, strict=True):
         check_tensors(shard, label, rows, found, "params.json", len(shards))
+        if odd := {name for name, _ in kinds[0].items() ^ kind.items()}:
+            what, rule = "names, dtypes and shapes", f"those of {labels[0]}"
+            raise mismatch(label, what, rule, f"others of {some_of(sorted(odd))}")
     return found
 
 
-def merge_shards(shards: Sequence[Shard], sizes: Sizes = None) -> dict[str, ml.Tensor]:
-    """Merge the shards of one model; this copies every tensor, unlike reading a single file.
+def merge_shards(
+    shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]
+) -> dict[str, ml.Tensor]:
+    """Merge the shards of one model, which are checked; this copies every tensor.
 
     wq, wk, wv, w1, w3 and output are parts by rows, wo and w2 by columns, the embeddings by columns
-    (Llama 2) or rows (Llama 3), all else is whole in each shard. A single shard is not copied.
-
-    Args:
-        shards: The tensors of each file, in order.
-        sizes: Those of the model by the letters of `names.py`: they tell which parts are copies.
-
-    Returns:
-        The tensors of the whole model by name.
-
-    Raises:
-        CheckpointError: Other names, shapes or dtypes in one shard than in another, replicated
-            tensors that differ, or a name that is not in Meta's table.
-        FileMemoryError: Not enough memory for the copy; nothing has been copied.
+    (Llama 2) or rows (Llama 3), all else is whole in each shard, and must be the same there.
     """
-    if len(shards) == 1:
-        return dict(shards[0])
-    merged = MergedShards(shards, sizes)
-    arithmetic = _check_memory(shards, merged.dim)
+    merged = MergedShards(shards, layers, sizes)
+    needed = sum(
+        tensor.nbytes * len(shards) // merged.cut_of(name)[1] for name, tensor in shards[0].items()
+    )
+    what = f"a merged copy of {len(shards)} shards"
+    if shortage := memory_shortage(needed, what):
+        raise FileMemoryError(f"shards: {shortage}")
     try:
-        return dict(merged.items())
+        return dict(merged)
     except MemoryError:
-        text = f"shards: memory: expected {arithmetic}, got a refusal by the system"
-        raise FileMemoryError(text) from None
+        text = f"memory: expected {needed} bytes for {what}, got a refusal by the system"
+        raise FileMemoryError(f"shards: {text}") from None
 
 
 class MergedShards(Mapping[str, ml.Tensor]):
     """The tensors of two or more shards, each of which is merged when looked up, and not kept."""
 
-    def __init__(self, shards: Sequence[Shard], sizes: Sizes = None) -> None:
-        self._shards, self._sizes = shards, sizes or {}
-        self.dim = _model_dim(shards)
+    def __init__(self, shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]) -> None:
+        self._shards, self._rows, self._sizes = shards, dict(rows_of(layers)), sizes
+
+    def cut_of(self, name: str) -> tuple[int | None, int]:
+        """Return the dimension along which a tensor is cut, and how many neighbours store the same.
+
+        They are all, and there is no dimension, where each shard has the whole tensor.
+        """
+        row, shape, count = self._rows.get(name), self._shards[0][name].shape, len(self._shards)
+        axis = None if row is None else split_dim(row, shape, self._sizes["D"])
+        if row is None or axis is None:
+            return None, count
+        return axis, count * shape[axis] // self._sizes[row.sizes[axis]]
+
+    def part(self, name: str, cut: int, bounds: Bounds) -> ml.Tensor:
+        """Merge what lies between bounds of a dimension, or all; rows of one file are a view."""
+        first, (axis, copies) = self._shards[0][name], self.cut_of(name)
+        pieces: list[np.ndarray[Any, Any]] = []
+        for number, shard in enumerate(self._shards):
+            # As integers: NumPy moves those faster, and no NaN changes its bits or is not equal.
+            array = shard[name].numpy().view(first.dtype.bits_dtype)
+            if bounds is not None:  # of what a shard has, the part that is wanted
+                begin = number // copies * array.shape[cut] if cut == axis else 0
+                start, stop = (min(max(bound - begin, 0), array.shape[cut]) for bound in bounds)
+                array = array[start:stop] if cut == 0 else array[:, start:stop]
+            original = number - number % copies
+            if number != original and not np.array_equal(array, pieces[original]):
+                where = f"shard {number:02d}: tensor {shown(name)}"
+                raise mismatch(where, "values", f"those of shard {original:02d}", "others")
+            pieces.append(array)
+        found = [each for each in pieces[::copies] if each.size] or pieces[:1]
+        is_view = bounds is not None and len(found) == 1 and cut == axis == 0
+        whole = found[0] if is_view else np.concatenate(found, axis=axis or 0)
+        return ml.Tensor.from_numpy(whole.view(first.dtype.numpy_dtype), name=name)
 
     def __getitem__(self, name: str) -> ml.Tensor:
         return self.part(name, 0, None)
-
-    def part(self, name: str, axis: int, bounds: Bounds) -> ml.Tensor:
-        """Merge what lies between bounds of a dimension, or all; rows of one file are a view."""
-        parts = [shard[name] for shard in self._shards]
-        return _merge_one(name, parts, self.dim, self._sizes, axis, bounds)
 
     def __contains__(self, name: object) -> bool:
         return name in self._shards[0]  # a look would merge it
@@ -84,79 +106,6 @@ class MergedShards(Mapping[str, ml.Tensor]):
 
     def __len__(self) -> int:
         return len(self._shards[0])
-
-
-def _model_dim(shards: Sequence[Shard]) -> int:
-    """Return D, the length of a norm, after the names of all shards were compared."""
-    first = shards[0]
-    for number, shard in enumerate(shards):
-        odd = sorted(first.keys() ^ shard.keys())
-        if odd:
-            raise mismatch(f"shard {number:02d}", "tensor names", "those of shard 00", some_of(odd))
-    norm = first.get("norm.weight")
-    if norm is None or norm.ndim != 1:
-        raise mismatch("shard 00", "'norm.weight'", "one dimension", "none")
-    return norm.shape[0]
-
-
-def _check_memory(shards: Sequence[Shard], dim: int) -> str:
-    """Check that the merged copy fits into memory; give the words for how large it is."""
-    held = sum(tensor.nbytes for shard in shards for tensor in shard.values())
-    repeated = sum(
-        shard[name].nbytes
-        for name, first in shards[0].items()
-        if (row := row_of(name)) is None or split_dim(row, first.shape, dim) is None
-        for shard in shards[1:]
-    )
-    arithmetic = (
-        f"a merged copy of {len(shards)} shards: {held} bytes in them less {repeated} bytes "
-        "that repeat others"
-    )
-    shortage = memory_shortage(held - repeated, arithmetic)
-    if shortage is not None:
-        raise FileMemoryError(f"shards: {shortage}")
-    return arithmetic
-
-
-def _merge_one(
-    name: str, parts: list[ml.Tensor], dim: int, sizes: Mapping[str, int], cut: int, bounds: Bounds
-) -> ml.Tensor:
-    first = parts[0]
-    for number, part in enumerate(parts):
-        if (part.shape, part.dtype) != (first.shape, first.dtype):
-            where = f"shard {number:02d}: tensor {shown(name)}"
-            got = f"{part.dtype.name} {list(part.shape)}"
-            expected = f"{first.dtype.name} {list(first.shape)} as in shard 00"
-            raise mismatch(where, "dtype and shape", expected, got)
-    row = row_of(name)
-    if row is None and not is_harmless(name):
-        raise mismatch("shards", "tensor name", "one of Meta's", shown(name))
-    axis = split_dim(row, first.shape, dim) if row else None
-    if axis is not None and axis >= first.ndim:
-        got = f"shape {list(first.shape)}"
-        raise mismatch("shards", f"tensor {shown(name)}", "two dimensions", got)
-    # As plain integers: NumPy moves those faster, and no NaN changes its bits or fails to be equal.
-    arrays = [part.numpy().view(part.dtype.bits_dtype) for part in parts]
-    copies = len(parts)  # neighbours that store the same: of heads perhaps some, of norms all
-    if row is not None and axis is not None:
-        stored = copies * first.shape[axis]
-        copies = max(stored // sizes.get(row.sizes[axis], stored), 1)
-
-    pieces: list[np.ndarray[Any, Any]] = []
-    for number, array in enumerate(arrays):
-        if bounds is not None:  # of what a shard has, the part that is wanted
-            begin = number // copies * array.shape[cut] if cut == axis else 0
-            start, stop = (min(max(bound - begin, 0), array.shape[cut]) for bound in bounds)
-            array = array[start:stop] if cut == 0 else array[:, start:stop]
-        original = number - number % copies
-        if number != original and not np.array_equal(array, pieces[original]):
-            where = f"shard {number:02d}: tensor {shown(name)}"
-            raise mismatch(where, "values", f"those of shard {original:02d}", "others")
-        pieces.append(array)
-    found = [each for each in pieces[::copies] if each.size] or pieces[:1]
-    is_view = bounds is not None and len(found) == 1 and cut == axis == 0
-    whole = found[0] if is_view else np.concatenate(found, axis=axis or 0)
-    return ml.Tensor.from_numpy(whole.view(first.dtype.numpy_dtype), name=name)
 
 
 def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]) -> None:

@@ -173,7 +173,7 @@ def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
     if files.directory.layout == "Meta":
         return open_meta_checkpoint(*what, one_by_one)
     if files.directory.layout == "GGUF":
-        return open_gguf_checkpoint(*what, head_dim=args.head_dim, layer_parts=args.parts)
+        return open_gguf_checkpoint(*what, head_dim=args.head_dim, parts=args.parts)
     kind = None if stored is None else stored.kind
     return open_hugging_face_checkpoint(*what, parts=args.parts, tied=files.tied, quantization=kind)
 

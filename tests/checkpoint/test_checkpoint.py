@@ -302,6 +302,7 @@ PARAMS = {
         *({"dtype": dtype} for dtype in (ml_dtypes.bfloat16, np.float16, np.float32)),
         {"tied": True},
         *({"shards": shards, "embeddings_split": axis} for shards in (2, 4) for axis in (0, 1)),
+        *({"shards": 2, "dtype": dtype} for dtype in (np.float16, np.float32)),
     ],
     ids=str,
 )
@@ -310,7 +311,9 @@ def test_a_file_or_shards_are_opened(directory: Path, options: dict[str, Any]) -
     checkpoint = open_meta(directory)
     assert checkpoint.tensors.keys() == expected.keys()
     for name, array in expected.items():
-        assert checkpoint.tensors[name].numpy().tobytes() == whole(array).tobytes()
+        tensor = checkpoint.tensors[name]
+        assert (tensor.name, tensor.shape) == (name, array.shape)
+        assert tensor.numpy().tobytes() == whole(array).tobytes()
     assert checkpoint.sizes == args_from_params(PARAMS).tensor_sizes
     assert set(checkpoint.dtypes.values()) == {checkpoint.tensors["norm.weight"].dtype}
     assert checkpoint.files == sorted(directory.glob("*.pth"))

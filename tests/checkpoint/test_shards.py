@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint import CheckpointError, FileMemoryError, merge_shards
-from src.checkpoint.shards import MergedShards, check_shards
+from src.checkpoint import CheckpointError, FileMemoryError
+from src.checkpoint.shards import MergedShards, check_shards, merge_shards
 from src.memory import readable_bytes
 from tests.support.pth_writer import random_tensor, split_tensor, tensor_shapes, whole
 
@@ -62,34 +63,8 @@ def refused(shards: list[Arrays], words: str, layers: int = 2, **changes: int | 
     return str(caught.value)
 
 
-def not_merged(shards: list[Arrays], words: str) -> None:
-    with pytest.raises(CheckpointError, match=words):
-        merge_shards(tensors(shards))
-
-
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
-@pytest.mark.parametrize("embeddings", [0, 1])
-@pytest.mark.parametrize("count", [2, 4])
-def test_merged_shards_are_the_model_bit_for_bit(count: int, embeddings: int, dtype: Any) -> None:
-    arrays = model(dtype)
-    shards = split(arrays, count, embeddings)
-    check(shards)
-    merged = merge_shards(tensors(shards))
-    assert list(merged) == list(arrays)
-    for name, array in arrays.items():
-        assert merged[name].name == name
-        assert merged[name].is_contiguous
-        assert merged[name].numpy().dtype == array.dtype
-        assert merged[name].numpy().tobytes() == array.tobytes()
-        assert merged[name].shape == array.shape
-
-
-def test_shards_that_are_merged_one_tensor_at_a_time_tell_their_names() -> None:
-    arrays = model()
-    merged = MergedShards(tensors(split(arrays, 2)))
-    assert len(merged) == len(arrays)
-    assert "norm.weight" in merged
-    assert "none" not in merged
+def merged(shards: list[Arrays]) -> dict[str, ml.Tensor]:
+    return merge_shards(tensors(shards), 2, SIZES)
 
 
 @pytest.mark.parametrize("embeddings", [0, 1])
@@ -101,107 +76,75 @@ def test_a_part_of_a_merged_tensor_is_that_part_of_the_model(embeddings: int) ->
         if ".wk." in name or ".wv." in name:
             for number, shard in enumerate(shards):
                 shard[name] = kept_twice[number // 2][name]
-    given = tensors(shards)
-    merged = MergedShards(given, SIZES)
+    one_by_one = MergedShards(tensors(shards), 2, SIZES)
+    assert len(one_by_one) == len(arrays)
+    assert "none" not in one_by_one
     for name, array in arrays.items():
-        assert merged[name].numpy().tobytes() == array.tobytes()
+        assert one_by_one[name].numpy().tobytes() == array.tobytes()
         for axis in range(array.ndim):
             size = array.shape[axis]
             for start, stop in ((0, size), (0, size // 4), (size // 4, size // 2), (1, size - 1)):
-                part = merged.part(name, axis, (start, stop))
+                part = one_by_one.part(name, axis, (start, stop))
                 assert part.shape == array.take(range(start, stop), axis).shape
                 assert part.numpy().tobytes() == array.take(range(start, stop), axis).tobytes()
 
 
-def test_rows_that_one_shard_has_are_not_copied() -> None:
+def test_only_rows_that_one_shard_has_are_not_copied() -> None:
     shards = tensors(split(model(), 2))
-    merged = MergedShards(shards, SIZES)
-    second = merged.part(WQ, 0, (13, 20))  # of 12 rows in each
+    one_by_one = MergedShards(shards, 2, SIZES)
+    second = one_by_one.part(WQ, 0, (13, 20))  # of 12 rows in each
     assert second.data_pointer == shards[1][WQ][1].data_pointer
-    for part in (merged.part(WQ, 0, (11, 20)), merged.part(WQ, 1, (0, 4)), merged[WQ]):
+    for part in (one_by_one.part(WQ, 0, (11, 20)), one_by_one.part(WQ, 1, (0, 4)), one_by_one[WQ]):
         assert not any(np.shares_memory(part.numpy(), shard[WQ].numpy()) for shard in shards)
-
-
-def test_a_merge_copies_all_tensors_and_a_single_shard_is_not_copied() -> None:
-    single, shards = tensors([model()]), tensors(split(model(), 2))
-    assert merge_shards(single) == single[0]
-    norm = merge_shards(shards)["norm.weight"]  # which both shards have
+    norm = merge_shards(shards, 2, SIZES)["norm.weight"]  # which both shards have
     assert norm.data_pointer != shards[0]["norm.weight"].data_pointer
 
 
 def test_a_copy_beyond_free_memory_is_refused_unmade(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = model(np.float32)
     needed = sum(array.nbytes for array in arrays.values())
-    repeated = sum(array.nbytes for array in arrays.values() if array.ndim == 1)
-    shards = tensors(split(arrays, 2))
+    shards = split(arrays, 2)
     monkeypatch.setattr("src.memory.available_memory", lambda: needed)
-    merge_shards(shards)
+    merged(shards)
+    monkeypatch.setattr("src.checkpoint.shards.MergedShards.part", Mock(side_effect=MemoryError))
+    with pytest.raises(FileMemoryError, match=r"2 shards, got a refusal by the system"):
+        merged(shards)
     monkeypatch.setattr("src.memory.available_memory", lambda: needed - 1)
-    monkeypatch.setattr("src.checkpoint.shards._merge_one", None)
     with pytest.raises(FileMemoryError) as caught:
-        merge_shards(shards)
+        merged(shards)
     assert str(caught.value) == (
         f"shards: memory: expected at most {readable_bytes(needed - 1)} available, got "
-        f"{readable_bytes(needed)} for a merged copy of 2 shards: {needed + repeated} bytes in "
-        f"them less {repeated} bytes that repeat others"
+        f"{readable_bytes(needed)} for a merged copy of 2 shards"
     )
-    monkeypatch.setattr("src.memory.available_memory", lambda: 0)
-    assert merge_shards(shards[:1]) == shards[0]  # not copied
-
-
-def test_a_copy_that_the_system_refuses_is_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("src.checkpoint.shards._merge_one", refuse)
-    with pytest.raises(FileMemoryError, match=r"2 shards: .* got a refusal by the system"):
-        merge_shards(tensors(split(model(), 2)))
 
 
 def test_parts_may_be_views_that_are_not_contiguous() -> None:
     arrays = model(np.float32)
-    shards = tensors(split(arrays, 2))
-    for shard in shards:
-        turned = np.asfortranarray(shard[WQ].numpy())
-        shard[WQ] = ml.Tensor.from_numpy(turned, WQ)
-    assert merge_shards(shards)[WQ].numpy().tobytes() == arrays[WQ].tobytes()
+    shards = [shard | {WQ: np.asfortranarray(shard[WQ])} for shard in split(arrays, 2)]
+    assert merged(shards)[WQ].numpy().tobytes() == arrays[WQ].tobytes()
 
 
 def test_replicated_tensors_must_be_equal_to_the_bit() -> None:
-    shards = split(model(np.float32), 2)
+    table = {"rope.freqs": np.arange(3, dtype=np.float32)}  # it is kept once
+    shards = split(model(np.float32) | table, 2)
+    check(shards)
     shards[0]["norm.weight"][3] = shards[1]["norm.weight"][3] = np.nan
-    merge_shards(tensors(shards))
+    assert merged(shards)["rope.freqs"].shape == (3,)
     shards[1]["norm.weight"] = shards[1]["norm.weight"].copy()
     shards[1]["norm.weight"][5] += 1
-    not_merged(shards, r"shard 01: tensor 'norm\.weight': values")
+    with pytest.raises(CheckpointError, match=r"shard 01: tensor 'norm\.weight': values"):
+        merged(shards)
 
 
-def test_a_table_of_rotary_frequencies_is_kept_once() -> None:
-    shards = split(model() | {"rope.freqs": np.arange(3, dtype=np.float32)}, 2)
-    check(shards)
-    assert merge_shards(tensors(shards))["rope.freqs"].shape == (3,)
-
-
-def test_shards_with_other_names_shapes_or_dtypes_are_refused() -> None:
+def test_shards_with_other_names_or_dtypes_are_refused() -> None:
+    table = {"rope.freqs": np.arange(3, dtype=np.float32)}
     first, second = split(model(), 2)
-    without = {name: array for name, array in second.items() if name != WQ}
-    not_merged([first, without], r"shard 01: tensor names.*wq.*1 in all")
-    cut = second | {WQ: second[WQ][:-1]}
-    not_merged([first, cut], r"expected bfloat16 \[12, 24\] .* got bfloat16 \[11, 24\]")
+    rule = "01.pth: names, dtypes and shapes: expected those of consolidated.00.pth, got others of"
     half = second | {WQ: second[WQ].astype(np.float16)}
-    not_merged([first, half], r"got float16 \[12, 24\]")
-    more = {"layers.0.moe.w9": np.zeros(3, np.float32)}
-    not_merged([first | more, second | more], r"'layers\.0\.moe\.w9'")
-
-
-def test_a_merge_needs_a_norm_of_one_dimension_and_matrices_of_two() -> None:
-    shards = split(model(), 2)
-    for shard in shards:
-        shard["output.weight"] = np.zeros((), np.float32)
-    not_merged(shards, "two dimensions")
-    for shard in shards:
-        del shard["norm.weight"]
-    not_merged(shards, r"norm\.weight")
+    refused([first, half], rf"{rule} '{WQ}' \(1 in all\)")
+    refused([first | table, second], rule)
+    refused([first | table, second | {"rope.freqs": np.zeros(4, np.float32)}], rule)
+    refused([first, {name: second[name] for name in second if name != "output.weight"}], rule)
 
 
 def test_whole_and_tied_models_pass_the_check() -> None:
