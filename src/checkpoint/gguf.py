@@ -57,7 +57,6 @@ _OTHER_TYPES = {
     35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 _SPLIT_RULES = dict.fromkeys(("split.count", "split.tensors.count"), integer_in(0, 1 << 31))
-_PART_NAME = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
 def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
@@ -203,11 +202,9 @@ class _Reader:
 
     def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
         """Check a number of parts against what is allowed, and what the rest of the file holds."""
+        most = min(most, (self._size - self._at) // least_bytes)
         if count > most:
             self._refuse(what, f"at most {most}", count)
-        room = (self._size - self._at) // least_bytes
-        if count > room:
-            self._refuse(what, f"at most {room}, which the file has room for", count)
 
     def _take(self, what: str, count: int) -> bytes:
         """Return the next bytes, which must be there, and pass over them."""
@@ -253,16 +250,13 @@ class _Reader:
             self._refuse(f"{what}: type of values", "numbers, truth values or strings", got)
         width = _LENGTH.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
         self._check_count(f"{what}: length", count, _MOST_ARRAY_BYTES // width, width)
-        start = self._at
-        if kind == _STRING:
-            self._skip_strings(what, count)
-        else:
-            self._numbers(what, kind, count)
-        where = f"{self._file.label}: {what}"
-        return GgufArray(where, kind, count, self._buffer[start : self._at])
+        is_text = kind == _STRING
+        data = self._strings(what, count) if is_text else self._numbers(what, kind, count).tobytes()
+        return GgufArray(f"{self._file.label}: {what}", kind, count, data)
 
-    def _skip_strings(self, what: str, count: int) -> None:
-        buffer, start, at, last = self._buffer, self._at, self._at, self._size - _LENGTH.size
+    def _strings(self, what: str, count: int) -> bytes:
+        """Pass over strings, each after its length; return the bytes of all."""
+        buffer, at, last = self._buffer, self._at, self._size - _LENGTH.size
         for _ in range(count):
             if at > last:
                 at = self._size + 1
@@ -270,9 +264,9 @@ class _Reader:
             at += _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
         if at > self._size:
             self._refuse(f"{what}: strings", f"{count} before byte {self._size}", "longer ones")
-        if at - start > _MOST_ARRAY_BYTES:
-            self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - start)
-        self._at = at
+        if at - self._at > _MOST_ARRAY_BYTES:
+            self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - self._at)
+        return self._take(what, at - self._at)
 
     def _entry(self, number: int, alignment: int) -> GgufTensor:
         """Read one entry; `start` and `stop` count from the beginning of the data."""
@@ -325,35 +319,30 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
     The path is that of a whole file, or of the first part, which alone has the keys of the model.
     """
     first = read_gguf(path)
-    split = {key: value for key, value in first.keys.items() if key in _SPLIT_RULES}
+    split = {key: first.keys[key] for key in _SPLIT_RULES if key in first.keys}
     check_object(first.label, split, _SPLIT_RULES)
     count = value_of(split, "split.count", 1)
     if count <= 1:
         return [first]
-    match = _PART_NAME.fullmatch(path.name)
-    if match is None or int(match[3]) != count:
+    match = re.fullmatch(rf"(.*)-00001-of-{count:05d}\.gguf", path.name, re.DOTALL)
+    if match is None:
         rule = f"NAME-00001-of-{count:05d}.gguf, because split.count is {count}"
         raise mismatch(first.label, "file name", rule, shown(path.name))
-    paths = [path.with_name(f"{match[1]}-{n:05d}-of-{match[3]}.gguf") for n in range(1, count + 1)]
-    if int(match[2]) != 1:
-        raise mismatch(first.label, "part", f"the first, {shown(paths[0].name)}", match[2])
-    missing = [each.name for each in paths[1:] if not each.exists()]
+    names = [f"{match[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(2, count + 1)]
+    missing = [name for name in names if not path.with_name(name).exists()]
     if missing:
         got = f"without {some_of(missing)}"
         raise mismatch(first.label, "files", f"{count} parts beside each other", got)
-    inside = [followed_inside(each, CheckpointError, path.parent) for each in paths[1:]]
-    parts = [first, *map(read_gguf, inside)]
-    owners: dict[str, str] = {}
+    others = (followed_inside(path.with_name(n), CheckpointError, path.parent) for n in names)
+    parts, seen = [first, *map(read_gguf, others)], set[str]()
     for number, part in enumerate(parts):
         rules = {"split.no": one_of(number), "split.count": one_of(count)}
-        given = {key: value for key, value in part.keys.items() if key in rules}
-        check_object(part.label, given, rules, rules)
-        for name in part.tensors:
-            if name in owners:
-                got = f"it in {owners[name]} too"
-                raise mismatch(part.label, f"tensor {shown(name)}", "it in one part", got)
-            owners[name] = part.label
-    total = value_of(split, "split.tensors.count", len(owners))
-    if total != len(owners):
-        raise mismatch(first.label, "tensors of all parts", total, len(owners))
+        check_object(part.label, {k: part.keys[k] for k in rules if k in part.keys}, rules, rules)
+        if twice := seen & part.tensors.keys():
+            got = f"in another one too {some_of(sorted(twice))}"
+            raise mismatch(part.label, "tensors", "each in one part", got)
+        seen |= part.tensors.keys()
+    total = value_of(split, "split.tensors.count", len(seen))
+    if total != len(seen):
+        raise mismatch(first.label, "tensors of all parts", total, len(seen))
     return parts

@@ -41,8 +41,8 @@ class GgufWriter(TensorWriter):
         for name, (dtype, shape) in tensors.items():
             sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
             head.append(_text(name) + sizes + struct.pack("<IQ", TYPE_NUMBERS[dtype], position))
-            places[name] = position, nbytes_of(dtype, shape)
-            position = _aligned(position + nbytes_of(dtype, shape))
+            places[name] = position, position + nbytes_of(dtype, shape)
+            position = _aligned(places[name][1])
         content = b"".join(head)
         super().__init__(path, content.ljust(_aligned(len(content)), b"\0"), places)
         self._stream.truncate(self._start + position)

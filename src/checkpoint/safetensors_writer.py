@@ -40,13 +40,8 @@ class NewTensor:
         return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
-def written_bytes(tensors: Sequence[NewTensor]) -> int:
-    """Return the bytes of all tensors; the header adds some hundred for each."""
-    return sum(tensor.nbytes for tensor in tensors)
-
-
 class TensorWriter:
-    """A new file of tensors, each of which has its place after the head and its number of bytes.
+    """A new file of tensors, each of which has its place, start and stop, after the head.
 
     It is used in a `with` statement, at whose end it is on the disk. An OSError passes through.
     """
@@ -62,8 +57,8 @@ class TensorWriter:
             content = content.codes
         if isinstance(content, ml.Tensor):
             content = bytes_of(content)
-        start, nbytes = self._places.pop(name)
-        assert len(content) == nbytes
+        start, stop = self._places.pop(name)
+        assert len(content) == stop - start
         self._stream.seek(self._start + start)
         self._stream.write(content)
 
@@ -83,30 +78,17 @@ class TensorWriter:
 def safetensors_head(
     tensors: Sequence[NewTensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return what a file begins with; and where each tensor starts after it, and its bytes."""
+    """Return what a safetensors file begins with, free text in it; and the places after it."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     places, position = dict[str, tuple[int, int]](), 0
     for tensor in sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name)):
-        header[tensor.name] = {
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [position, position + tensor.nbytes],
-        }
-        places[tensor.name] = position, tensor.nbytes
+        place = places[tensor.name] = position, position + tensor.nbytes
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": place}
         position += tensor.nbytes
     assert len(places) == len(tensors)
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text, places
-
-
-class SafetensorsWriter(TensorWriter):
-    """A new safetensors file of these tensors, with free text in its header."""
-
-    def __init__(
-        self, path: Path, tensors: Sequence[NewTensor], metadata: Mapping[str, str]
-    ) -> None:
-        super().__init__(path, *safetensors_head(tensors, metadata))
 
 
 # The tensors of a weight
@@ -168,9 +150,9 @@ def part_contents(
     name: str, weight: ml.Weight, origin: ml.DType
 ) -> Iterator[tuple[str, memoryview]]:
     """Return the name and the bytes of each tensor that `new_tensors` described."""
-    dtype, contents = None, [bytes_of(weight if isinstance(weight, ml.Tensor) else weight.codes)]
-    if isinstance(weight, ml.QuantizedTensor):
-        dtype, contents = weight.dtype, [*contents, bytes_of(weight.scales)]
+    dtype = weight.dtype if isinstance(weight, ml.QuantizedTensor) else None
+    parts = [weight] if isinstance(weight, ml.Tensor) else [weight.codes, weight.scales]
+    contents = [*map(bytes_of, parts)]
     if dtype is ml.nf4:
         contents += [bytes_of(ml.nf4_code()), memoryview(_state_text(weight.shape, origin))]
     names = (tensor.name for tensor in new_tensors(name, weight.shape, dtype, origin))

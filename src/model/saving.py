@@ -17,13 +17,13 @@ from ..checkpoint import Checkpoint
 from ..checkpoint.names import hugging_face_names
 from ..checkpoint.safetensors_writer import (
     NewTensor,
-    SafetensorsWriter,
+    TensorWriter,
     in_halves,
     int8_config,
     new_tensors,
     nf4_config,
     part_contents,
-    written_bytes,
+    safetensors_head,
 )
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
 from ..untrusted import followed_inside, label_of, read_whole
@@ -152,19 +152,21 @@ def _write_weights(
     new: list[NewTensor] = []
     for key in sources.keys() & names:
         new += new_tensors(names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]])
-    check_room(target, written_bytes(new))
+    nbytes = sum(tensor.nbytes for tensor in new)
+    check_room(target, nbytes)
 
     def reordered(key: str, weight: ml.Tensor) -> ml.Tensor:
         is_meta = args.rope_pairs == "interleaved" and key.endswith(_ROTATED)
         return in_halves(weight, args.head_dim) if is_meta else weight
 
     weights = quantize_weights(checkpoint.tensors, dtype, progress, reordered)
-    with SafetensorsWriter(directory / "model.safetensors", new, {"format": "pt"}) as writer:
+    head, places = safetensors_head(new, {"format": "pt"})
+    with TensorWriter(directory / "model.safetensors", head, places) as writer:
         for key, weight in weights:
             if key in names:
                 for name, content in part_contents(names[key], weight, plain[sources[key]]):
                     writer.write(name, content)
-    return written_bytes(new)
+    return nbytes
 
 
 def _adapt(config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType) -> None:

@@ -11,11 +11,11 @@ from src.checkpoint.packed_weights import take_packed
 from src.checkpoint.safetensors import SafetensorsFile
 from src.checkpoint.safetensors_writer import (
     NewTensor,
-    SafetensorsWriter,
+    TensorWriter,
     in_halves,
     new_tensors,
     part_contents,
-    written_bytes,
+    safetensors_head,
 )
 
 
@@ -23,8 +23,8 @@ def test_tensors_written_in_any_order_are_read_back_where_they_are(tmp_path: Pat
     path = tmp_path / "model.safetensors"
     tensors = [NewTensor("c", "U8", (3,)), NewTensor("a", "F32", (2, 3)), NewTensor("b", "F16", ())]
     contents = {"a": np.arange(6, dtype=np.float32).tobytes(), "b": b"\x00\x3c", "c": b"\1\2\3"}
-    assert written_bytes(tensors) == 24 + 2 + 3
-    with SafetensorsWriter(path, tensors, {"format": "pt"}) as writer:
+    assert [tensor.nbytes for tensor in tensors] == [3, 24, 2]
+    with TensorWriter(path, *safetensors_head(tensors, {"format": "pt"})) as writer:
         for name in ("b", "c", "a"):
             writer.write(name, contents[name])
     source = SafetensorsFile(path)
@@ -39,12 +39,12 @@ def test_an_existing_file_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"kept")
     with pytest.raises(FileExistsError):
-        SafetensorsWriter(path, [], {})
+        TensorWriter(path, b"", {})
     assert path.read_bytes() == b"kept"
 
 
 def test_an_error_on_the_way_closes_the_file_and_is_passed_on(tmp_path: Path) -> None:
-    writer = SafetensorsWriter(tmp_path / "x", [NewTensor("a", "U8", (1,))], {})
+    writer = TensorWriter(tmp_path / "x", b"", {"a": (0, 1)})
     with pytest.raises(KeyboardInterrupt), writer:
         raise KeyboardInterrupt
     with pytest.raises(ValueError, match="closed file"):
@@ -57,7 +57,7 @@ def test_parts_of_a_weight_are_read_back_as_it(tmp_path: Path, dtype: ml.BlockDT
     plain = ml.Tensor.from_numpy(values.astype(ml_dtypes.bfloat16), "w")
     weight = plain if dtype is None else ml.quantize(plain, dtype)
     tensors = new_tensors("w.weight", (6, 64), dtype, ml.bfloat16)
-    with SafetensorsWriter(tmp_path / "x", tensors, {}) as writer:
+    with TensorWriter(tmp_path / "x", *safetensors_head(tensors, {})) as writer:
         for name, content in part_contents("w.weight", weight, ml.bfloat16):
             writer.write(name, content)
     source = SafetensorsFile(tmp_path / "x")

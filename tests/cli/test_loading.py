@@ -138,14 +138,14 @@ def test_a_model_is_saved_as_a_gguf_file_that_answers_alike(run, tmp_path, quant
 # Writes one weight after the other until it is ended.
 SLOW = """
 import sys, time
-from src.checkpoint.safetensors_writer import SafetensorsWriter
+from src.checkpoint.safetensors_writer import TensorWriter
 from src.main import main
 
 def write(self, name, content):
     print("writing", flush=True)
     time.sleep(60)
 
-SafetensorsWriter.write = write
+TensorWriter.write = write
 sys.exit(main(sys.argv[1:]))
 """
 

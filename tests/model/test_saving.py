@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint.safetensors_writer import SafetensorsWriter
+from src.checkpoint.safetensors_writer import TensorWriter
 from src.model import Model, ModelError, load_model
 from src.model.errors import SaveError
 from src.model.quantization import QUANTIZATIONS
@@ -93,13 +93,13 @@ def test_nothing_is_left_of_a_directory_that_was_not_finished(
 ) -> None:
     written = 0
 
-    def write(self: SafetensorsWriter, name: str, content: bytes) -> None:
+    def write(self: TensorWriter, name: str, content: bytes) -> None:
         nonlocal written
         written += 1
         if written == 9:
             raise fault
 
-    monkeypatch.setattr(SafetensorsWriter, "write", write)
+    monkeypatch.setattr(TensorWriter, "write", write)
     kind = SaveError if isinstance(fault, OSError) else KeyboardInterrupt
     with pytest.raises(kind):
         save_quantized(None, tmp_path / "new", "nf4")
