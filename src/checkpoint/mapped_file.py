@@ -14,6 +14,7 @@ import hashlib
 import mmap
 import os
 from pathlib import Path
+from typing import NoReturn
 
 from ..untrusted import label_of, open_regular, reason_of
 from .errors import CheckpointError, FileMemoryError, mismatch
@@ -62,8 +63,12 @@ class MappedFile:
     def bytes_at(self, start: int, stop: int) -> bytes:
         """Copy the bytes [start, stop), which must be inside the file."""
         if not 0 <= start <= stop <= self.size:
-            raise mismatch(self.label, "byte range", f"inside 0..{self.size}", f"{start}..{stop}")
+            self.refuse("byte range", f"inside 0..{self.size}", f"{start}..{stop}")
         return self.buffer[start:stop]
+
+    def refuse(self, what: str, expected: object, got: object) -> NoReturn:
+        """Raise the error for what is wrong with the file."""
+        raise mismatch(self.label, what, expected, got)
 
     def kind(self) -> str:
         """Name the kind of the file by its first bytes, or give eight of them, for an error."""
@@ -79,14 +84,14 @@ class MappedFile:
         """Refuse a file that was truncated or rewritten in place; a replaced one stays mapped."""
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
-            raise mismatch(self.label, "size in bytes", self.size, got)
+            self.refuse("size in bytes", self.size, got)
         try:
             now = _identity(os.stat(self.path))
         except OSError:
             return
         if now[:2] == self._identity[:2] and now != self._identity:
             got = "another size or time of change (rewritten while in use)"
-            raise mismatch(self.label, "file", "unchanged since loading", got)
+            self.refuse("file", "unchanged since loading", got)
 
     def close(self) -> None:
         """Let go of the mapping; it ends when the last tensor made from it does."""

@@ -21,7 +21,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
@@ -121,9 +120,6 @@ class SafetensorsFile:
             self.file.close()
             raise
 
-    def _refuse(self, what: str, expected: object, got: object) -> NoReturn:
-        raise mismatch(self.file.label, what, expected, got)
-
     def _read_header(self) -> None:
         content, self._data_start = self._header_bytes()
         try:
@@ -133,12 +129,12 @@ class SafetensorsFile:
         assert isinstance(header, dict), "its first byte is '{'"
         self.metadata = header.pop(_METADATA, {})
         if not isinstance(self.metadata, dict):
-            self._refuse(_METADATA, "a map of text to text", described(self.metadata))
+            self.file.refuse(_METADATA, "a map of text to text", described(self.metadata))
         for key, item in self.metadata.items():
             if not isinstance(item, str):
-                self._refuse(f"{_METADATA} {shown(key)}", "text", described(item))
+                self.file.refuse(f"{_METADATA} {shown(key)}", "text", described(item))
         if len(header) > _MOST_TENSORS:
-            self._refuse("tensors", f"at most {_MOST_TENSORS}", len(header))
+            self.file.refuse("tensors", f"at most {_MOST_TENSORS}", len(header))
         entries = [self._entry(name, item) for name, item in header.items()]
         entries.sort(key=lambda entry: (entry.start, entry.stop))
         position = origin = self._data_start
@@ -146,11 +142,11 @@ class SafetensorsFile:
             if entry.start != position:
                 kind = "a gap" if entry.start > position else "an overlap"
                 what, got = f"tensor {shown(entry.name)}: begin", f"{entry.start - origin} ({kind})"
-                self._refuse(what, f"{position - origin}, the end of the one before", got)
+                self.file.refuse(what, f"{position - origin}, the end of the one before", got)
             position = entry.stop
         if position != self.file.size:
             rule = f"tensors up to its end, {self.file.size - origin} bytes"
-            self._refuse("buffer", rule, position - origin)
+            self.file.refuse("buffer", rule, position - origin)
         self.entries = {entry.name: entry for entry in entries}
 
     def _header_bytes(self) -> tuple[bytes, int]:
@@ -162,10 +158,10 @@ class SafetensorsFile:
         most = min(_MOST_HEADER_BYTES, file.size - _LENGTH_BYTES)
         if first != b"{" or length > most:
             if len(head) < _LENGTH_BYTES or not file.kind().startswith(("bytes", "a safetensors")):
-                self._refuse("kind", "a safetensors file", file.kind())
+                self.file.refuse("kind", "a safetensors file", file.kind())
             if length > most:
-                self._refuse("header length", f"at most {most} bytes", length)
-            self._refuse("header", "'{' as first byte", repr(first))
+                self.file.refuse("header length", f"at most {most} bytes", length)
+            self.file.refuse("header", "'{' as first byte", repr(first))
         # The end of a header is padded with spaces, so that the buffer is aligned.
         stop = _LENGTH_BYTES + length
         return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
@@ -175,34 +171,34 @@ class SafetensorsFile:
         what = f"tensor {shown(name)}"
         if not isinstance(item, dict) or item.keys() != _ENTRY_KEYS:
             got = some_of(item) if isinstance(item, dict) else described(item)
-            self._refuse(what, "dtype, shape and data_offsets", got)
+            self.file.refuse(what, "dtype, shape and data_offsets", got)
         dtype = item["dtype"]
         bits = DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
         if bits is None:
-            self._refuse(f"{what}: dtype", "one that the format knows", described(dtype))
+            self.file.refuse(f"{what}: dtype", "one that the format knows", described(dtype))
         shape = self._integers(f"{what}: shape", item["shape"])
         if len(shape) > _MOST_DIMENSIONS:
-            self._refuse(f"{what}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape))
+            self.file.refuse(f"{what}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape))
         what_offsets = f"{what}: data_offsets"
         offsets = self._integers(what_offsets, item["data_offsets"])
         if len(offsets) != 2 or offsets[0] > offsets[1]:
-            self._refuse(what_offsets, "[begin, end], begin <= end", offsets[:5])
+            self.file.refuse(what_offsets, "[begin, end], begin <= end", offsets[:5])
         start, stop = (self._data_start + offset for offset in offsets)
         if stop > self.file.size:
             rule = f"inside the {self.file.size - self._data_start} bytes of the buffer"
-            self._refuse(what_offsets, rule, offsets)
+            self.file.refuse(what_offsets, rule, offsets)
         needed = math.prod(shape) * bits
         if needed != 8 * (stop - start):
             rule = f"{shape} x {bits} bits = {needed} bits"
-            self._refuse(f"{what}: bytes", rule, f"{8 * (stop - start)} bits")
+            self.file.refuse(f"{what}: bytes", rule, f"{8 * (stop - start)} bits")
         return TensorEntry(self.file, name, dtype, tuple(shape), start, stop)
 
     def _integers(self, what: str, value: object) -> list[int]:
         if not isinstance(value, list):
-            self._refuse(what, "a list", described(value))
+            self.file.refuse(what, "a list", described(value))
         for item in value:
             if not is_integer(item, 0, _LARGEST):
-                self._refuse(what, f"integers in 0..{_LARGEST}", described(item))
+                self.file.refuse(what, f"integers in 0..{_LARGEST}", described(item))
         return value
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import ml
 from ..untrusted import described, shown, some_of
-from .errors import CheckpointError, mismatch
+from .errors import CheckpointError
 from .mapped_file import MappedFile
 from .params import Rule, check_object, one_of
 from .pickle_machine import PickleMachine, StorageReference, TensorReference
@@ -50,20 +50,19 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
     file = MappedFile(path)
     try:
         if file.buffer[: len(_ZIP)] != _ZIP:
-            raise mismatch(file.label, "kind", "a PyTorch zip checkpoint", file.kind())
+            file.refuse("kind", "a PyTorch zip checkpoint", file.kind())
         records = _strip_prefix(file, read_directory(file))
-        program, label = _content(file, records["data.pkl"], _MOST_PICKLE_BYTES), file.label
-        value = PickleMachine(program, f"{label}: data.pkl").run()
+        program = _content(file, records["data.pkl"], _MOST_PICKLE_BYTES)
+        value = PickleMachine(program, f"{file.label}: data.pkl").run()
         if not isinstance(value, dict):
-            raise mismatch(label, "data.pkl", "a dict of tensors by name", described(value))
+            file.refuse("data.pkl", "a dict of tensors by name", described(value))
         storages: dict[str, StorageReference] = {}
         for name, item in value.items():
             if not isinstance(item, TensorReference):
-                what = f"data.pkl: entry {shown(name)}"
-                raise mismatch(label, what, "a tensor", described(item))
+                file.refuse(f"data.pkl: entry {shown(name)}", "a tensor", described(item))
             storage = item.storage
             if storages.setdefault(storage.key, storage) != storage:
-                raise mismatch(label, f"record 'data/{storage.key}'", "one dtype and size", "two")
+                file.refuse(f"record 'data/{storage.key}'", "one dtype and size", "two")
         tensors = {name: _tensor(file, records, name, item) for name, item in value.items()}
     except CheckpointError:
         file.close()
@@ -75,10 +74,10 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
     """Drop the archive's name, the one folder that all records are in; check version and order."""
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
-        raise mismatch(file.label, "folders of the records", "one", some_of(sorted(prefixes)))
+        file.refuse("folders of the records", "one", some_of(sorted(prefixes)))
     stripped = {name.partition("/")[2]: record for name, record in records.items()}
     if "data.pkl" not in stripped:
-        raise mismatch(file.label, "record 'data.pkl'", "one", "none")
+        file.refuse("record 'data.pkl'", "one", "none")
     words: dict[str, object] = {}
     for name in _WORD_RULES.keys() & stripped.keys():
         content = _content(file, stripped[name], _MOST_WORD_BYTES)
@@ -90,8 +89,7 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
 def _content(file: MappedFile, record: Record, limit: int) -> bytes:
     """Copy a small record after checking its size; check its CRC."""
     if record.size > limit:
-        what, got = f"record {shown(record.name)}", f"{record.size} bytes"
-        raise mismatch(file.label, what, f"at most {limit} bytes", got)
+        file.refuse(f"record {shown(record.name)}", f"at most {limit} bytes", record.size)
     content = file.bytes_at(record.start, record.start + record.size)
     _check_crc(file, record, zlib.crc32(content))
     return content
@@ -100,8 +98,8 @@ def _content(file: MappedFile, record: Record, limit: int) -> bytes:
 def _check_crc(file: MappedFile, record: Record, crc: int) -> None:
     """Check the CRC-32 of a record unless it is 0, as PyTorch may be told to write it."""
     if record.crc not in (crc, 0):
-        what = f"record {shown(record.name)}: CRC-32"
-        raise mismatch(file.label, what, f"{record.crc:08x}", f"{crc:08x} (damaged)")
+        what, got = f"record {shown(record.name)}: CRC-32", f"{crc:08x} (damaged)"
+        file.refuse(what, f"{record.crc:08x}", got)
 
 
 def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = None) -> int:
@@ -130,12 +128,12 @@ def _tensor(
     storage, itemsize = reference.storage, reference.storage.dtype.itemsize
     what, key = f"tensor {shown(name)}", f"data/{storage.key}"
     if key not in records:
-        raise mismatch(file.label, what, f"a record '{key}'", "none")
+        file.refuse(what, f"a record '{key}'", "none")
     record, nbytes = records[key], storage.element_count * itemsize
     # torch.save pads each record to 64 bytes; the kernels read whole elements in place.
     if record.size != nbytes or record.start % itemsize:
         rule = f"{storage.element_count} x {itemsize} = {nbytes} bytes at a multiple of {itemsize}"
-        raise mismatch(file.label, what, rule, f"{record.size} bytes at byte {record.start}")
+        file.refuse(what, rule, f"{record.size} bytes at byte {record.start}")
     count, extent, strides = math.prod(reference.shape), 1, []
     for size, stride in zip(reference.shape, reference.strides, strict=True):
         extent += (size - 1) * stride
@@ -145,7 +143,7 @@ def _tensor(
     needed = reference.offset + (max(extent, count) if count else 0)
     if needed > storage.element_count:
         rule = f"offset + max(extent, count) at most {storage.element_count} elements"
-        raise mismatch(file.label, what, rule, needed)
+        file.refuse(what, rule, needed)
     return ml.Tensor.from_buffer(
         file.buffer,
         storage.dtype,

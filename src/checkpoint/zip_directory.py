@@ -12,10 +12,9 @@ each record that is not empty, padding in an extra field `FB`, and zip64 end rec
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from ..untrusted import shown
-from .errors import mismatch
 from .mapped_file import MappedFile
 
 _MOST_RECORDS = 1 << 16
@@ -28,8 +27,7 @@ _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 
-_DESCRIPTOR = struct.Struct("<4s3L")
-_DESCRIPTOR64 = struct.Struct("<4sL2Q")
+_DESCRIPTORS = (struct.Struct("<4s3L"), struct.Struct("<4sL2Q"))
 
 _FLAG_DESCRIPTOR = 0x0008
 _FLAG_UTF8 = 0x0800
@@ -59,182 +57,161 @@ class _Entry(NamedTuple):
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
     """Read the directory of a stored zip archive: its records, in the order of the file."""
-    return _DirectoryReader(file).read()
+    count, start, stop = _end_records(file)
+    entries, at = [], start
+    for _ in range(count):
+        entry, at = _entry(file, at, stop)
+        entries.append(entry)
+    if at != stop:
+        file.refuse("central directory", f"to end at byte {stop}", at)
+    records: dict[str, Record] = {}
+    at = 0
+    for entry in sorted(entries):
+        if entry.header_at != at:
+            kind = "an overlap" if entry.header_at < at else "a gap"
+            what, got = f"record {shown(entry.name)}", f"{entry.header_at} ({kind})"
+            file.refuse(what, f"a local header at byte {at}", got)
+        if entry.name in records:
+            file.refuse("record names", "each once", f"{shown(entry.name)} again")
+        records[entry.name], at = _local_record(file, entry, start)
+    if at != start:
+        file.refuse("records", f"to fill the file up to byte {start}", f"up to {at}")
+    return records
 
 
-class _DirectoryReader:
-    def __init__(self, file: MappedFile) -> None:
-        self._file = file
-        self._buffer = file.buffer
+# The end of the file: end record, and the zip64 end record and its locator before it
 
-    def read(self) -> dict[str, Record]:
-        count, start, stop = self._end_records()
-        entries, at = [], start
-        for _ in range(count):
-            entry, at = self._entry(at, stop)
-            entries.append(entry)
-        if at != stop:
-            self._refuse("central directory", f"to end at byte {stop}", at)
-        records: dict[str, Record] = {}
-        at = 0
-        for entry in sorted(entries):
-            if entry.header_at != at:
-                kind = "an overlap" if entry.header_at < at else "a gap"
-                what, got = f"record {shown(entry.name)}", f"{entry.header_at} ({kind})"
-                self._refuse(what, f"a local header at byte {at}", got)
-            if entry.name in records:
-                self._refuse("record names", "each once", f"{shown(entry.name)} again")
-            records[entry.name], at = self._local_record(entry, start)
-        if at != start:
-            self._refuse("records", f"to fill the file up to byte {start}", f"up to {at}")
-        return records
 
-    def _refuse(self, what: str, expected: str, got: object) -> NoReturn:
-        raise mismatch(self._file.label, what, expected, got)
+def _end_records(file: MappedFile) -> tuple[int, int, int]:
+    """Return (number of entries, start, stop) of the central directory."""
+    end_at = file.size - _END.size
+    if end_at < 0 or file.buffer[end_at : end_at + 4] != b"PK\x05\x06":
+        rule = f"in the last {_END.size} bytes of the file"
+        file.refuse("end record", rule, "something else (a truncated file, or bytes after it)")
+    _, disk, start_disk, here, count, size, start, comment = _END.unpack_from(file.buffer, end_at)
+    if disk or start_disk or here != count or comment:
+        file.refuse("end record", "one disk, one count and no comment", "other values")
+    stop = end_at
+    locator_at = end_at - _LOCATOR.size
+    if locator_at >= 0 and file.buffer[locator_at : locator_at + 4] == b"PK\x06\x07":
+        stop, wide = _zip64_end(file, locator_at)
+        limits = (_UINT16_MAX, _UINT32_MAX, _UINT32_MAX)
+        for small, large, limit in zip((count, size, start), wide, limits, strict=True):
+            if small not in (large, limit):
+                file.refuse("zip64 end record", f"{small} as in the end record", large)
+        count, size, start = wide
+    if start + size != stop:
+        file.refuse("central directory", f"start + size = {stop}", f"{start} + {size}")
+    if count > _MOST_RECORDS or count * _CENTRAL.size > size:
+        rule = f"at most {_MOST_RECORDS} records in {size} bytes"
+        file.refuse("central directory", rule, f"{count} records")
+    return count, start, stop
 
-    # The end of the file: end record, and the zip64 end record and its locator before it
 
-    def _end_records(self) -> tuple[int, int, int]:
-        """Return (number of entries, start, stop) of the central directory."""
-        end_at = self._file.size - _END.size
-        if end_at < 0 or self._buffer[end_at : end_at + 4] != b"PK\x05\x06":
-            rule = f"in the last {_END.size} bytes of the file"
-            self._refuse("end record", rule, "something else (a truncated file, or bytes after it)")
-        fields = _END.unpack_from(self._buffer, end_at)
-        _, disk, start_disk, here, count, size, start, comment = fields
-        if disk or start_disk or here != count or comment:
-            self._refuse("end record", "one disk, one count and no comment", "other values")
-        stop = end_at
-        locator_at = end_at - _LOCATOR.size
-        if locator_at >= 0 and self._buffer[locator_at : locator_at + 4] == b"PK\x06\x07":
-            stop, wide = self._zip64_end(locator_at)
-            narrow = (count, size, start)
-            limits = (_UINT16_MAX, _UINT32_MAX, _UINT32_MAX)
-            for small, large, limit in zip(narrow, wide, limits, strict=True):
-                if small not in (large, limit):
-                    self._refuse("zip64 end record", f"{small} as in the end record", large)
-            count, size, start = wide
-        if start + size != stop:
-            got = f"{start} + {size} = {start + size}"
-            self._refuse("central directory", f"start + size = {stop}", got)
-        if count > _MOST_RECORDS or count * _CENTRAL.size > size:
-            rule = f"at most {_MOST_RECORDS} records in {size} bytes"
-            self._refuse("central directory", rule, f"{count} records")
-        return count, start, stop
+def _zip64_end(file: MappedFile, locator_at: int) -> tuple[int, tuple[int, int, int]]:
+    """Return the zip64 end record's position and its (count, size, start)."""
+    _, disk, record_at, disks = _LOCATOR.unpack_from(file.buffer, locator_at)
+    if disk or disks > 1 or record_at != locator_at - _END64.size:
+        rule = f"disk 0 and byte {locator_at - _END64.size}"
+        file.refuse("zip64 locator", rule, f"disk {disk} and byte {record_at}")
+    fields = _END64.unpack_from(file.buffer, record_at)
+    signature, length, _, _, disk, start_disk, here, count, size, start = fields
+    is_one = not disk and not start_disk and here == count
+    if signature != b"PK\x06\x06" or length != _END64.size - 12 or not is_one:
+        file.refuse("zip64 end record", "length 44, one disk and one count", "something else")
+    return record_at, (count, size, start)
 
-    def _zip64_end(self, locator_at: int) -> tuple[int, tuple[int, int, int]]:
-        """Return the zip64 end record's position and its (count, size, start)."""
-        _, disk, record_at, disks = _LOCATOR.unpack_from(self._buffer, locator_at)
-        if disk or disks > 1 or record_at != locator_at - _END64.size:
-            rule = f"disk 0 and byte {locator_at - _END64.size}"
-            self._refuse("zip64 locator", rule, f"disk {disk} and byte {record_at}")
-        fields = _END64.unpack_from(self._buffer, record_at)
-        signature, length, _, _, disk, start_disk, here, count, size, start = fields
-        is_one = not disk and not start_disk and here == count
-        if signature != b"PK\x06\x06" or length != _END64.size - 12 or not is_one:
-            self._refuse("zip64 end record", "length 44, one disk and one count", "something else")
-        return record_at, (count, size, start)
 
-    # The central directory
+# The central directory
 
-    def _entry(self, at: int, stop: int) -> tuple[_Entry, int]:
-        """Read the entry at a byte; return it and where it ends."""
-        if at + _CENTRAL.size > stop:
-            self._refuse("central directory", f"an entry at byte {at}", "the directory's end")
-        fields = _CENTRAL.unpack_from(self._buffer, at)
-        signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
-        name_length, extra_length, comment_length, disk, _, _, header_at = fields[10:]
-        extra_at = at + _CENTRAL.size + name_length
-        end = extra_at + extra_length + comment_length
-        if signature != b"PK\x01\x02" or end > stop:
-            self._refuse("central directory", f"a whole entry at byte {at}", "something else")
-        name = self._name(self._buffer[at + _CENTRAL.size : extra_at])
-        what = f"record {shown(name)}"
-        if method or disk or flags & ~(_FLAG_DESCRIPTOR | _FLAG_UTF8):
-            rule = "no encryption or flags beside 0x0808, disk 0, method 0"
-            got = f"{flags:#06x}, {disk} and {method} (records must be stored uncompressed)"
-            self._refuse(what, rule, got)
-        # Each 0xffffffff stands for the next 64-bit value of the extra field.
-        wide = iter(self._zip64_values(what, self._buffer[extra_at : extra_at + extra_length]))
-        size, packed, header_at = (
-            next(wide, -1) if value == _UINT32_MAX else value for value in (size, packed, header_at)
-        )
-        if size != packed or -1 in (size, header_at) or [*wide]:
-            rule = "equal sizes, and a zip64 value for each 0xffffffff alone"
-            self._refuse(what, rule, f"{packed} stored of {size}")
-        return _Entry(header_at, name, flags, crc, size), end
 
-    def _name(self, raw: bytes) -> str:
-        name = raw.decode("utf-8", "replace")
-        parts = name.split("/")
-        if (
-            name.encode() != raw
-            or len(parts) < 2
-            or {"", ".", ".."}.intersection(parts)
-            or {"\\", "\0"}.intersection(name)
-        ):
-            rule = "in UTF-8, a relative path below one folder without backslash and NUL"
-            self._refuse(f"record {shown(name)}: name", rule, "another one")
-        return name
+def _entry(file: MappedFile, at: int, stop: int) -> tuple[_Entry, int]:
+    """Read the entry at a byte; return it and where it ends."""
+    if at + _CENTRAL.size > stop:
+        file.refuse("central directory", f"an entry at byte {at}", "the directory's end")
+    fields = _CENTRAL.unpack_from(file.buffer, at)
+    signature, _, _, flags, method, _, _, crc, packed, size = fields[:10]
+    name_length, extra_length, comment_length, disk, _, _, header_at = fields[10:]
+    extra_at = at + _CENTRAL.size + name_length
+    end = extra_at + extra_length + comment_length
+    if signature != b"PK\x01\x02" or end > stop:
+        file.refuse("central directory", f"a whole entry at byte {at}", "something else")
+    raw = file.buffer[at + _CENTRAL.size : extra_at]
+    name = raw.decode("utf-8", "replace")
+    what, parts = f"record {shown(name)}", name.split("/")
+    is_relative = len(parts) > 1 and not {"", ".", ".."}.intersection(parts)
+    if name.encode() != raw or not is_relative or {"\\", "\0"}.intersection(name):
+        rule = "in UTF-8, a relative path below one folder without backslash and NUL"
+        file.refuse(f"{what}: name", rule, "another one")
+    if method or disk or flags & ~(_FLAG_DESCRIPTOR | _FLAG_UTF8):
+        rule = "no encryption or flags beside 0x0808, disk 0, method 0"
+        got = f"{flags:#06x}, {disk} and {method} (records must be stored uncompressed)"
+        file.refuse(what, rule, got)
+    # Each 0xffffffff stands for the next 64-bit value of the extra field.
+    wide = iter(_zip64_values(file, what, extra_at, extra_at + extra_length))
+    size, packed, header_at = (
+        next(wide, -1) if value == _UINT32_MAX else value for value in (size, packed, header_at)
+    )
+    if size != packed or -1 in (size, header_at) or [*wide]:
+        rule = "equal sizes, and a zip64 value for each 0xffffffff alone"
+        file.refuse(what, rule, f"{packed} stored of {size}")
+    return _Entry(header_at, name, flags, crc, size), end
 
-    def _zip64_values(self, what: str, extra: bytes) -> list[int]:
-        """Return the 64-bit values of the zip64 extra field; check the form of all extra fields."""
-        values: list[int] = []
-        at = 0
-        while at < len(extra):
-            # Of a field that is cut in its first four bytes the length is more than there is.
-            identifier, length = struct.unpack("<2H", extra[at : at + 4].ljust(4, b"\xff"))
-            body = extra[at + 4 : at + 4 + length]
-            if len(body) != length or identifier == _EXTRA_OTHER_NAME:
-                self._refuse(what, "whole extra fields, none of them another name", "others")
-            if identifier == _EXTRA_ZIP64:
-                if values or length % 8 or not length:
-                    self._refuse(what, "one zip64 field of 64-bit values", "another form")
-                values = [value for (value,) in struct.iter_unpack("<Q", body)]
-            at += 4 + length
-        return values
 
-    # The local headers
+def _zip64_values(file: MappedFile, what: str, start: int, stop: int) -> list[int]:
+    """Return the 64-bit values of the zip64 extra field; check the form of all extra fields."""
+    values: list[int] = []
+    at, extra = 0, file.buffer[start:stop]
+    while at < len(extra):
+        # Of a field that is cut in its first four bytes the length is more than there is.
+        identifier, length = struct.unpack("<2H", extra[at : at + 4].ljust(4, b"\xff"))
+        body = extra[at + 4 : at + 4 + length]
+        if len(body) != length or identifier == _EXTRA_OTHER_NAME:
+            file.refuse(what, "whole extra fields, none of them another name", "others")
+        if identifier == _EXTRA_ZIP64:
+            if values or length % 8 or not length:
+                file.refuse(what, "one zip64 field of 64-bit values", "another form")
+            values = [value for (value,) in struct.iter_unpack("<Q", body)]
+        at += 4 + length
+    return values
 
-    def _local_record(self, entry: _Entry, limit: int) -> tuple[Record, int]:
-        """Check a record's local header against its entry; return it and where it ends."""
-        at, what = entry.header_at, f"record {shown(entry.name)}"
-        fields = _LOCAL.unpack_from(self._buffer, at)  # a directory entry, at least, is after it
-        signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = fields
-        extra_at = at + _LOCAL.size + name_length
-        start = extra_at + extra_length
-        stop = start + entry.size
-        if stop > limit:
-            self._refuse(what, f"to end by byte {limit} (the directory)", stop)
-        raw_name = self._buffer[at + _LOCAL.size : extra_at]
-        expected = (b"PK\x03\x04", entry.name.encode(), entry.flags, 0)
-        if (signature, raw_name, flags, method) != expected:
-            self._refuse(what, "the same name, flags and method in both headers", "others")
-        wide = self._zip64_values(what, self._buffer[extra_at:start])
-        # A zip64 field holds both sizes, the offset of the header, or all three; PyTorch writes 0
-        # for one of the sizes, which the standard does not.
-        sizes, offset = (wide[:2], wide[2:]) if len(wide) > 1 else ([], wide)
-        follows = entry.flags & _FLAG_DESCRIPTOR  # sizes follow the record; here they may be 0
-        given = {entry.size, 0} if follows else {entry.size}
-        agree = (
-            {size, packed} <= given | ({_UINT32_MAX} if sizes else set())
-            and given.issuperset(sizes)
-            and offset in ([], [entry.header_at])
-            and (follows or crc == entry.crc)
-        )
-        if not agree:
-            self._refuse(what, "equal sizes in both headers", "sizes that disagree")
-        end = self._after_descriptor(entry, stop, limit) if follows else stop
-        return Record(entry.name, start, entry.size, entry.crc), end
 
-    def _after_descriptor(self, entry: _Entry, stop: int, limit: int) -> int:
-        """Return where the data descriptor of a record ends; its 32- or 64-bit form must fit."""
-        expected = (b"PK\x07\x08", entry.crc, entry.size, entry.size)
-        for form in (_DESCRIPTOR, _DESCRIPTOR64):
-            end = stop + form.size
-            if end <= limit and form.unpack_from(self._buffer, stop) == expected:
-                break
-        else:
-            what = f"record {shown(entry.name)}"
-            self._refuse(what, "a data descriptor as in the directory", "another")
-        return end
+# The local headers
+
+
+def _local_record(file: MappedFile, entry: _Entry, limit: int) -> tuple[Record, int]:
+    """Check a record's local header against its entry; return it and where it ends."""
+    at, what = entry.header_at, f"record {shown(entry.name)}"
+    fields = _LOCAL.unpack_from(file.buffer, at)  # a directory entry, at least, is after it
+    signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = fields
+    extra_at = at + _LOCAL.size + name_length
+    start = extra_at + extra_length
+    stop = start + entry.size
+    if stop > limit:
+        file.refuse(what, f"to end by byte {limit} (the directory)", stop)
+    raw_name = file.buffer[at + _LOCAL.size : extra_at]
+    expected = (b"PK\x03\x04", entry.name.encode(), entry.flags, 0)
+    if (signature, raw_name, flags, method) != expected:
+        file.refuse(what, "the same name, flags and method in both headers", "others")
+    wide = _zip64_values(file, what, extra_at, start)
+    # A zip64 field holds both sizes, the offset of the header, or all three; PyTorch writes 0
+    # for one of the sizes, which the standard does not.
+    sizes, offset = (wide[:2], wide[2:]) if len(wide) > 1 else ([], wide)
+    follows = entry.flags & _FLAG_DESCRIPTOR  # sizes follow the record; here they may be 0
+    given = {entry.size, 0} if follows else {entry.size}
+    agree = (
+        {size, packed} <= given | ({_UINT32_MAX} if sizes else set())
+        and given.issuperset(sizes)
+        and offset in ([], [entry.header_at])
+        and (follows or crc == entry.crc)
+    )
+    if not agree:
+        file.refuse(what, "equal sizes in both headers", "sizes that disagree")
+    ends = [stop]
+    if follows:  # in the form of 32 or of 64 bits
+        said = (b"PK\x07\x08", entry.crc, entry.size, entry.size)
+        forms = (form for form in _DESCRIPTORS if stop + form.size <= limit)
+        ends = [stop + form.size for form in forms if form.unpack_from(file.buffer, stop) == said]
+    if not ends:
+        file.refuse(what, "a data descriptor as in the directory", "another")
+    return Record(entry.name, start, entry.size, entry.crc), ends[0]
