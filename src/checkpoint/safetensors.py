@@ -88,16 +88,15 @@ class TensorEntry:
 
         Raise FileMemoryError without memory for that, and CheckpointError if `ml` lacks the dtype.
         """
-        dtype, count = DTYPES.get(self.dtype), self.stop - self.start
+        dtype, buffer, start = DTYPES.get(self.dtype), self.file.buffer, self.start
         name = self.name if name is None else name
         if dtype is None:
-            what, rule = f"tensor {shown(self.name)}: dtype", f"one of {', '.join(DTYPES)}"
-            raise mismatch(self.file.label, what, rule, self.dtype)
+            raise self.refusal(f"a dtype among {', '.join(DTYPES)}", self.dtype)
         if not self.is_misaligned:
-            buffer = self.file.buffer
-            return ml.Tensor.from_buffer(buffer, dtype, self.shape, offset=self.start, name=name)
+            return ml.Tensor.from_buffer(buffer, dtype, self.shape, offset=start, name=name)
+        count = self.stop - start
         try:
-            content = np.frombuffer(self.file.buffer, np.uint8, count, self.start).copy()
+            content = np.frombuffer(buffer, np.uint8, count, start).copy()
         except MemoryError:
             rule = f"memory for an aligned copy of {count} bytes"
             text = str(self.refusal(rule, "a refusal by the system"))
@@ -128,11 +127,9 @@ class SafetensorsFile:
             raise CheckpointError(f"{self.file.label}: header: {error}") from None
         assert isinstance(header, dict), "its first byte is '{'"
         self.metadata = header.pop(_METADATA, {})
-        if not isinstance(self.metadata, dict):
-            self.file.refuse(_METADATA, "a map of text to text", described(self.metadata))
-        for key, item in self.metadata.items():
-            if not isinstance(item, str):
-                self.file.refuse(f"{_METADATA} {shown(key)}", "text", described(item))
+        texts = self.metadata.values() if isinstance(self.metadata, dict) else [self.metadata]
+        if wrong := [described(item) for item in texts if not isinstance(item, str)]:
+            self.file.refuse(_METADATA, "a map of text to text", wrong[0])
         if len(header) > _MOST_TENSORS:
             self.file.refuse("tensors", f"at most {_MOST_TENSORS}", len(header))
         entries = [self._entry(name, item) for name, item in header.items()]
@@ -150,7 +147,7 @@ class SafetensorsFile:
         self.entries = {entry.name: entry for entry in entries}
 
     def _header_bytes(self) -> tuple[bytes, int]:
-        """Give the JSON text of the header and the byte where the buffer begins."""
+        """Return the JSON text of the header and the byte where the buffer begins."""
         file = self.file
         head = file.buffer[: _LENGTH_BYTES + 1]
         length = int.from_bytes(head[:_LENGTH_BYTES], "little")
@@ -158,10 +155,10 @@ class SafetensorsFile:
         most = min(_MOST_HEADER_BYTES, file.size - _LENGTH_BYTES)
         if first != b"{" or length > most:
             if len(head) < _LENGTH_BYTES or not file.kind().startswith(("bytes", "a safetensors")):
-                self.file.refuse("kind", "a safetensors file", file.kind())
+                file.refuse("kind", "a safetensors file", file.kind())
             if length > most:
-                self.file.refuse("header length", f"at most {most} bytes", length)
-            self.file.refuse("header", "'{' as first byte", repr(first))
+                file.refuse("header length", f"at most {most} bytes", length)
+            file.refuse("header", "'{' as first byte", repr(first))
         # The end of a header is padded with spaces, so that the buffer is aligned.
         stop = _LENGTH_BYTES + length
         return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
@@ -179,14 +176,12 @@ class SafetensorsFile:
         shape = self._integers(f"{what}: shape", item["shape"])
         if len(shape) > _MOST_DIMENSIONS:
             self.file.refuse(f"{what}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape))
-        what_offsets = f"{what}: data_offsets"
-        offsets = self._integers(what_offsets, item["data_offsets"])
-        if len(offsets) != 2 or offsets[0] > offsets[1]:
-            self.file.refuse(what_offsets, "[begin, end], begin <= end", offsets[:5])
+        offsets = self._integers(f"{what}: data_offsets", item["data_offsets"])
+        room = self.file.size - self._data_start
+        if len(offsets) != 2 or not offsets[0] <= offsets[1] <= room:
+            rule = f"[begin, end], begin <= end <= {room} bytes"
+            self.file.refuse(f"{what}: data_offsets", rule, offsets[:5])
         start, stop = (self._data_start + offset for offset in offsets)
-        if stop > self.file.size:
-            rule = f"inside the {self.file.size - self._data_start} bytes of the buffer"
-            self.file.refuse(what_offsets, rule, offsets)
         needed = math.prod(shape) * bits
         if needed != 8 * (stop - start):
             rule = f"{shape} x {bits} bits = {needed} bits"
