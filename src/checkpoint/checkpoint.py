@@ -22,8 +22,6 @@ from .names import (
     LLAMA_PARTS,
     LayerParts,
     check_tensors,
-    gguf_names,
-    hugging_face_names,
     is_harmless,
     rows_of,
 )
@@ -192,16 +190,15 @@ def open_hugging_face_checkpoint(
         packed = {} if quantization is None else take_packed(plain, quantization)
         _check_unscaled(label, plain)
         entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
-        names, rows = dict(hugging_face_names(layers, parts)), dict(rows_of(layers, parts))
-        theirs = {name: rows[ours] for name, ours in names.items()}
-        check_tensors(entries, label, theirs, dict(sizes), "config.json")
+        rows = {row.hugging_face: row for row in rows_of(layers, parts)}
+        check_tensors(entries, label, rows, dict(sizes), "config.json")
         if not tied and "lm_head.weight" not in entries:
             rule = "'lm_head.weight', because tie_word_embeddings is not true"
             raise mismatch(label, "tensors", rule, "none")
-        used = {ours: name for name, ours in names.items() if name in entries}
+        used = {row.name: name for name, row in rows.items() if name in entries}
         tensors = {ours: entries[name].make(ours) for ours, name in used.items()}
         unless_kept.pop_all()
-    unused = tuple(name for name in plain if name not in names)
+    unused = tuple(name for name in plain if name not in rows)
     count = "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
     return Checkpoint(
         tensors=tensors,
@@ -243,10 +240,9 @@ def open_gguf_checkpoint(
     files, mapped, places = directory.gguf_parts, list[MappedFile](), dict[str, MappedFile]()
     entries = {name: entry for file in files for name, entry in file.tensors.items()}
     factors = entries.pop(_ROPE_FACTORS, None)
-    names, rows = dict(gguf_names(layers, parts)), dict(rows_of(layers, parts))
-    theirs = {name: rows[ours] for name, ours in names.items()}
-    check_tensors(entries, files[0].label, theirs, dict(sizes), "its keys")
-    used = {ours: name for name, ours in names.items() if name in entries}
+    rows = {row.gguf: row for row in rows_of(layers, parts)}
+    check_tensors(entries, files[0].label, rows, dict(sizes), "its keys")
+    used = {row.name: name for name, row in rows.items() if name in entries}
     with contextlib.ExitStack() as unless_kept:
         for file in files:
             mapped.append(unless_kept.enter_context(contextlib.closing(file.map())))

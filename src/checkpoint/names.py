@@ -15,24 +15,17 @@ columns); transformers `convert_llama_weights_to_hf.py` for the embeddings of Ll
 the names.
 """
 
-import enum
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ..untrusted import shown, some_of
 from .errors import mismatch
 
-
-class Sharding(enum.Enum):
-    """How a tensor is divided over the shards of a model."""
-
-    ROWS = "rows"
-    COLUMNS = "columns"
-    REPLICATED = "replicated"
-    # Llama 2 splits the embeddings by columns, Llama 3 by rows; the shape of a shard says which.
-    EMBEDDINGS = "rows or columns"
+# How shards divide a tensor; the embeddings by rows in Llama 3, by columns in Llama 2.
+Split = Literal["rows", "columns", "either", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +35,40 @@ class TensorRow:
     name: str
     hugging_face: str
     gguf: str
-    split: Sharding
+    split: Split
     sizes: tuple[str, ...]
-    optional: bool = False  # the output layer, for which the embeddings may serve
 
 
-def _row(name: str, hugging_face: str, gguf: str, split: Sharding, *sizes: str) -> TensorRow:
-    return TensorRow(
-        f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes, name == "output"
-    )
+def _row(name: str, hugging_face: str, gguf: str, split: Split, *sizes: str) -> TensorRow:
+    return TensorRow(f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes)
 
 
-_ROWS, _COLUMNS, _WHOLE, _EMBEDDINGS = Sharding
 _MODEL_ROWS = (
-    _row("tok_embeddings", "model.embed_tokens", "token_embd", _EMBEDDINGS, "V", "D"),
-    _row("norm", "model.norm", "output_norm", _WHOLE, "D"),
-    _row("output", "lm_head", "output", _ROWS, "V", "D"),
+    _row("tok_embeddings", "model.embed_tokens", "token_embd", "either", "V", "D"),
+    _row("norm", "model.norm", "output_norm", "none", "D"),
+    _row("output", "lm_head", "output", "rows", "V", "D"),
 )
 _LAYER_ROWS = (
-    _row("attention_norm", "input_layernorm", "attn_norm", _WHOLE, "D"),
-    _row("attention.wq", "self_attn.q_proj", "attn_q", _ROWS, "Hh", "D"),
-    _row("attention.wk", "self_attn.k_proj", "attn_k", _ROWS, "Kh", "D"),
-    _row("attention.wv", "self_attn.v_proj", "attn_v", _ROWS, "Kh", "D"),
-    _row("attention.wo", "self_attn.o_proj", "attn_output", _COLUMNS, "D", "Hh"),
-    _row("ffn_norm", "post_attention_layernorm", "ffn_norm", _WHOLE, "D"),
-    _row("feed_forward.w1", "mlp.gate_proj", "ffn_gate", _ROWS, "F", "D"),
-    _row("feed_forward.w2", "mlp.down_proj", "ffn_down", _COLUMNS, "D", "F"),
-    _row("feed_forward.w3", "mlp.up_proj", "ffn_up", _ROWS, "F", "D"),
+    _row("attention_norm", "input_layernorm", "attn_norm", "none", "D"),
+    _row("attention.wq", "self_attn.q_proj", "attn_q", "rows", "Hh", "D"),
+    _row("attention.wk", "self_attn.k_proj", "attn_k", "rows", "Kh", "D"),
+    _row("attention.wv", "self_attn.v_proj", "attn_v", "rows", "Kh", "D"),
+    _row("attention.wo", "self_attn.o_proj", "attn_output", "columns", "D", "Hh"),
+    _row("ffn_norm", "post_attention_layernorm", "ffn_norm", "none", "D"),
+    _row("feed_forward.w1", "mlp.gate_proj", "ffn_gate", "rows", "F", "D"),
+    _row("feed_forward.w2", "mlp.down_proj", "ffn_down", "columns", "D", "F"),
+    _row("feed_forward.w3", "mlp.up_proj", "ffn_up", "rows", "F", "D"),
 )
 # OLMo 2 has the norms of a layer at the end of attention and feed-forward.
 _NORMS_AFTER = (
-    _row("attention_norm", "post_attention_layernorm", "post_attention_norm", _WHOLE, "D"),
-    _row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", _WHOLE, "D"),
+    _row("attention_norm", "post_attention_layernorm", "post_attention_norm", "none", "D"),
+    _row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D"),
 )
-# Each matrix of a layer may have a bias, one element per row; Meta's models have none.
-_BIAS_ROWS = {
-    row.name.split(".")[1]: TensorRow(
-        row.name.replace(".weight", ".bias"),
-        row.hugging_face.replace(".weight", ".bias"),
-        row.gguf.replace(".weight", ".bias"),
-        _ROWS,
-        row.sizes[:1],
-    )
-    for row in _LAYER_ROWS
-    if len(row.sizes) == 2
-}
 # Norms of queries and keys: Qwen3's of each head by itself, OLMo 2's of all heads together.
 _QUERY_KEY_NORM_ROWS = {
     kind: (
-        _row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", _WHOLE, q),
-        _row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", _WHOLE, k),
+        _row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", q),
+        _row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", k),
     )
     for kind, q, k in (("head", "h", "h"), ("all", "Hh", "Kh"))
 }
@@ -115,32 +92,28 @@ class LayerParts:
 LLAMA_PARTS = LayerParts()
 
 
-def rows_of(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, TensorRow]]:
-    """Give (full name, row) of each tensor that a model has; `parts` as in `ModelArgs`."""
-    biases = (row for matrix, row in _BIAS_ROWS.items() if matrix in parts.biases)
-    norms = _QUERY_KEY_NORM_ROWS.get(parts.query_key_norm or "", ())
+def _bias_of(row: TensorRow) -> TensorRow:
+    """Return the row of the bias of a matrix, one element per row; Meta's models have none."""
+    names = (row.name, row.hugging_face, row.gguf)
+    name, theirs, gguf = (each.replace(".weight", ".bias") for each in names)
+    return TensorRow(name, theirs, gguf, "rows", row.sizes[:1])
+
+
+@functools.lru_cache(maxsize=4)
+def rows_of(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> tuple[TensorRow, ...]:
+    """Return the rows of all tensors of a model, with full names; `parts` as in `ModelArgs`."""
     after = {row.name: row for row in _NORMS_AFTER if parts.norms_after}
-    layer_rows = (*(after.get(row.name, row) for row in _LAYER_ROWS), *biases, *norms)
-    for row in _MODEL_ROWS:
-        yield row.name, row
+    biased = tuple(f".{matrix}.weight" for matrix in parts.biases)
+    layer_rows = [after.get(row.name, row) for row in _LAYER_ROWS]
+    layer_rows += (_bias_of(row) for row in _LAYER_ROWS if row.name.endswith(biased))
+    layer_rows += _QUERY_KEY_NORM_ROWS.get(parts.query_key_norm or "", ())
+    rows = [*_MODEL_ROWS]
     for layer in range(layer_count):
         for row in layer_rows:
-            yield f"layers.{layer}.{row.name}", row
-
-
-def hugging_face_names(
-    layer_count: int, parts: LayerParts = LLAMA_PARTS
-) -> Iterator[tuple[str, str]]:
-    """Give (name in Hugging Face's files, Meta's name) of each tensor, as `rows_of` orders them."""
-    for name, row in rows_of(layer_count, parts):
-        layer = name.removesuffix(row.name)
-        yield f"model.{layer}{row.hugging_face}" if layer else row.hugging_face, name
-
-
-def gguf_names(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> Iterator[tuple[str, str]]:
-    """Give (name in GGUF files, Meta's name) of each tensor, as `rows_of` orders them."""
-    for name, row in rows_of(layer_count, parts):
-        yield f"{name.removesuffix(row.name).replace('layers', 'blk')}{row.gguf}", name
+            theirs, gguf = f"model.layers.{layer}.{row.hugging_face}", f"blk.{layer}.{row.gguf}"
+            name = f"layers.{layer}.{row.name}"
+            rows.append(TensorRow(name, theirs, gguf, row.split, row.sizes))
+    return tuple(rows)
 
 
 def is_matrix(name: str) -> bool:
@@ -156,11 +129,11 @@ def is_harmless(name: str) -> bool:
 def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
     """Say which dimension of a shard's tensor is a part of the whole; None where it has all.
 
-    An embedding split by rows is `[V/n, D]`, one split by columns `[V, D/n]`; `dim` is D.
+    Embeddings split by rows are `[V/n, D]`, those split by columns `[V, D/n]`; `dim` is D.
     """
-    if row.split is Sharding.EMBEDDINGS:
+    if row.split == "either":
         return 0 if shape[-1:] == (dim,) else 1
-    return {Sharding.ROWS: 0, Sharding.COLUMNS: 1}.get(row.split)
+    return {"rows": 0, "columns": 1}.get(row.split)
 
 
 class Shaped(Protocol):
@@ -184,7 +157,9 @@ def check_tensors(
     A size that is not known yet is that of the first tensor that has it, and is added. `source`
     says what rows and sizes follow from.
     """
-    missing = [name for name, row in rows.items() if name not in tensors and not row.optional]
+    missing = [
+        name for name, row in rows.items() if name not in tensors and row.name != "output.weight"
+    ]
     if missing:
         rule = f"{len(rows)} tensors as {source} says"
         raise mismatch(label, "tensors", rule, f"without {some_of(missing)}")

@@ -25,7 +25,7 @@ def check_shards(
 ) -> dict[str, int]:
     """Check all tensors of all shards, before anything is allocated; return the sizes by letter."""
     _check_count(shards, labels, sizes)
-    rows, found = dict(rows_of(layers)), dict(sizes)
+    rows, found = {row.name: row for row in rows_of(layers)}, dict(sizes)
     kinds = [{name: (each.dtype, each.shape) for name, each in shard.items()} for shard in shards]
     for shard, label, kind in zip(shards, labels, kinds, strict=True):
         check_tensors(shard, label, rows, found, "params.json", len(shards))
@@ -61,7 +61,8 @@ class MergedShards(Mapping[str, ml.Tensor]):
     """The tensors of two or more shards, each of which is merged when looked up, and not kept."""
 
     def __init__(self, shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]) -> None:
-        self._shards, self._rows, self._sizes = shards, dict(rows_of(layers)), sizes
+        self._shards, self._sizes = shards, sizes
+        self._rows = {row.name: row for row in rows_of(layers)}
 
     def cut_of(self, name: str) -> tuple[int | None, int]:
         """Return the dimension along which a tensor is cut, and how many neighbours store the same.

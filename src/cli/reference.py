@@ -20,7 +20,7 @@ from transformers.masking_utils import eager_mask
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from .. import ml
-from ..checkpoint.names import hugging_face_names
+from ..checkpoint.names import rows_of
 from ..model import load_model
 from ..nano.train_tokenizer import load_encoding
 from ..tokenizer.sentencepiece_model import is_sentencepiece_file
@@ -79,17 +79,17 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
     with torch.device("meta"):
         expected = transformers.AutoModelForCausalLM.from_config(config).state_dict()
     weights = {}
-    for theirs, name in hugging_face_names(config.num_hidden_layers):
-        parts = [shard[name] for shard in shards if name in shard]
+    for row in rows_of(config.num_hidden_layers):
+        parts = [shard[row.name] for shard in shards if row.name in shard]
         if not parts:
             continue  # an output that is tied
-        shape = expected[theirs].shape
+        shape = expected[row.hugging_face].shape
         short = [d for d, size in enumerate(parts[0].shape) if size != shape[d]]
         weight = torch.cat(parts, short[0]) if short else parts[0]
-        if name.endswith((".wq.weight", ".wk.weight")):
+        if row.name.endswith((".wq.weight", ".wk.weight")):
             heads = weight.view(-1, config.head_dim // 2, 2, weight.shape[1])
             weight = heads.transpose(1, 2).reshape(weight.shape)
-        weights[theirs] = weight
+        weights[row.hugging_face] = weight
     return weights
 
 
@@ -97,11 +97,11 @@ def _dequantized_weights(directory: Path, config: Any) -> dict[str, Any]:
     """Return the weights of a quantized directory as this library dequantizes them, in float32."""
     model = load_model(directory)
     weights = {}
-    for theirs, name in hugging_face_names(config.num_hidden_layers, model.args.parts):
-        weight = model.tensors.get(name)
+    for row in rows_of(config.num_hidden_layers, model.args.parts):
+        weight = model.tensors.get(row.name)
         if weight is not None:  # an output that is tied
             plain = weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
-            weights[theirs] = torch.from_numpy(plain.numpy().astype(np.float32))
+            weights[row.hugging_face] = torch.from_numpy(plain.numpy().astype(np.float32))
     return weights
 
 

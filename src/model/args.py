@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .. import ml
 from ..checkpoint import HuggingFaceConfig
-from ..checkpoint.names import LLAMA_PARTS, LayerParts, gguf_names, is_harmless, is_matrix, rows_of
+from ..checkpoint.names import LLAMA_PARTS, LayerParts, is_harmless, is_matrix, rows_of
 from ..checkpoint.params import DEFAULT_ROPE_THETA, value_of
 from .errors import ModelConfigError
 
@@ -153,7 +153,7 @@ class ModelArgs:
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor by checkpoint key; an unknown size counts 0."""
         sizes, rows = self.tensor_sizes, rows_of(self.n_layers, self.parts)
-        return {name: tuple(sizes.get(letter, 0) for letter in row.sizes) for name, row in rows}
+        return {row.name: tuple(sizes.get(letter, 0) for letter in row.sizes) for row in rows}
 
 
 def args_from_params(params: Mapping[str, object]) -> ModelArgs:
@@ -258,8 +258,8 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
     given = config.given
     n_layers, n_heads = (value_of(given, k, 0) for k in ("block_count", "attention.head_count"))
     parts = FAMILY_PARTS.get(config.architecture, LLAMA_PARTS)
-    names = gguf_names(n_layers, replace(parts, biases=_MATRICES))
-    known = {ours: tensors[name] for name, ours in names if name in tensors}
+    rows = rows_of(n_layers, replace(parts, biases=_MATRICES))
+    known = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
     biases = tuple(m for m in _MATRICES if any(key.endswith(f".{m}.bias") for key in known))
     every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
     scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}

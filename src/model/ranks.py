@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 
 from .. import ml
-from ..checkpoint.names import Sharding, is_harmless, rows_of
+from ..checkpoint.names import is_harmless, rows_of
 from ..checkpoint.shards import MergedShards
 from ..ml.quantized import NESTED_BLOCK
 from ..trace import is_on
@@ -125,7 +125,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
         self, args: ModelArgs, weights: Weights, into: ml.BlockDType | None, ranks: Ranks
     ) -> None:
         self._weights, self._rank = weights, ranks.rank
-        self._rows = dict(rows_of(args.n_layers, args.parts))
+        self._rows = {row.name: row for row in rows_of(args.n_layers, args.parts)}
         self.table_is_split = isinstance(weights, MergedShards)
         self._sources = {name: name for name in weights if not is_harmless(name)}
         self._sources.setdefault(OUTPUT, EMBEDDINGS)
@@ -146,7 +146,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
     def __getitem__(self, name: str) -> ml.Weight:
         row, source = self._rows[name], self._sources[name]
         axis = 1 if name == EMBEDDINGS else 0
-        if row.split is Sharding.REPLICATED or (axis == 1 and not self.table_is_split):
+        if row.split == "none" or (axis == 1 and not self.table_is_split):
             whole: ml.Weight = self._weights[source]
             return whole
         start, stop = self.bounds[row.sizes[axis]][self._rank : self._rank + 2]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .. import ml
 from ..checkpoint import Checkpoint
-from ..checkpoint.names import hugging_face_names
+from ..checkpoint.names import rows_of
 from ..checkpoint.safetensors_writer import (
     NewTensor,
     TensorWriter,
@@ -146,7 +146,7 @@ def _write_weights(
         if dtype is ml.int8_block and size % dtype.block_size:
             rule = f"a multiple of {dtype.block_size} long"
             raise ModelConfigError(f"save: rows of int8 must be {rule}: got {size}")
-    names = {ours: theirs for theirs, ours in hugging_face_names(args.n_layers, args.parts)}
+    names = {row.name: row.hugging_face for row in rows_of(args.n_layers, args.parts)}
     shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors, dtype)
     plain = {key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)}
     new: list[NewTensor] = []

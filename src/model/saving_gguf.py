@@ -14,7 +14,7 @@ from .. import ml
 from ..checkpoint.gguf import nbytes_of
 from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
 from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
-from ..checkpoint.names import gguf_names
+from ..checkpoint.names import rows_of
 from ..checkpoint.safetensors_writer import in_pairs
 from ..tokenizer import TokenizerNotFoundError
 from ..tokenizer.gguf_export import gguf_tokenizer_keys
@@ -53,7 +53,7 @@ def save_gguf(
     check_new(target, "file")
     with plain_model(path, rope_scaling_factor) as (files, checkpoint, args):
         name = _architecture(files, args)
-        names = {ours: theirs for theirs, ours in gguf_names(args.n_layers, args.parts)}
+        names = {row.name: row.gguf for row in rows_of(args.n_layers, args.parts)}
         sources = sources_of(checkpoint.tensors, dtype)
         shapes = {  # with what each weight becomes, vectors float32
             names[key]: (_kind(key, dtype, checkpoint.dtypes, shape), shape)

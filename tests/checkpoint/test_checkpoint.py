@@ -12,7 +12,7 @@ import pytest
 
 from src.checkpoint import Checkpoint, CheckpointError, open_gguf_checkpoint, open_meta_checkpoint
 from src.checkpoint.model_directory import ModelDirectory
-from src.checkpoint.names import gguf_names, hugging_face_names, rows_of
+from src.checkpoint.names import rows_of
 from src.model.args import args_from_params
 from tests.support.gguf_writer import gguf_bytes
 from tests.support.hugging_face_writer import (
@@ -70,7 +70,7 @@ def refusal(directory: Path, words: str = "") -> str:
 def test_every_tensor_is_found_by_metas_name(directory: Path, dtype: Any, shards: int) -> None:
     arrays = write(directory, CONFIG, random_arrays(CONFIG, dtype), shards)
     checkpoint = open_hugging_face(directory)
-    names = dict(hugging_face_names(3))
+    names = {row.hugging_face: row.name for row in rows_of(3)}
     assert len(checkpoint.tensors) == len(arrays) == 3 + 9 * 3
     for name, array in arrays.items():
         tensor = checkpoint.tensors[names[name]]
@@ -407,10 +407,9 @@ GGUF_SIZES = {"D": 8, "Hh": 8, "Kh": 4, "F": 12, "V": 5}
 
 def gguf_arrays() -> dict[str, Any]:
     """Give the tensors of a GGUF file of one layer."""
-    rows = dict(rows_of(1))
     return {
-        theirs: np.ones([GGUF_SIZES[letter] for letter in rows[ours].sizes], np.float32)
-        for theirs, ours in gguf_names(1)
+        row.gguf: np.ones([GGUF_SIZES[letter] for letter in row.sizes], np.float32)
+        for row in rows_of(1)
     }
 
 
@@ -427,7 +426,7 @@ def gguf_directory(folder: Path, factors: Any = None) -> ModelDirectory:
 
 def test_the_tensors_of_a_gguf_file_have_metas_names(tmp_path: Path) -> None:
     checkpoint = open_gguf(gguf_directory(tmp_path))
-    assert set(checkpoint.tensors) == {name for name, _ in rows_of(1)}
+    assert set(checkpoint.tensors) == {row.name for row in rows_of(1)}
     assert checkpoint.names_in_files["layers.0.attention.wq.weight"] == "blk.0.attn_q.weight"
     assert checkpoint.source_format == "GGUF version 3, a file"
     assert checkpoint.rope_factors == ()

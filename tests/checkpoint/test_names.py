@@ -12,7 +12,7 @@ def test_rotary_tables_are_harmless_and_nothing_else_is() -> None:
 
 
 def test_only_tensors_of_two_sizes_are_matrices() -> None:
-    matrices = {name.split(".")[-2] for name, _ in rows_of(1) if is_matrix(name)}
+    matrices = {row.name.split(".")[-2] for row in rows_of(1) if is_matrix(row.name)}
     assert matrices == {"tok_embeddings", "output", "wq", "wk", "wv", "wo", "w1", "w2", "w3"}
     assert not is_matrix("layers.0.attention.wq.bias")
     assert not is_matrix("rope.freqs")
@@ -20,10 +20,9 @@ def test_only_tensors_of_two_sizes_are_matrices() -> None:
 
 def test_a_bias_is_as_long_as_its_matrix_has_rows() -> None:
     parts = LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))
-    rows = {name: row for name, row in rows_of(1, parts) if name.endswith(".bias")}
-    assert [row.sizes for row in rows.values()] == [
+    assert [row.sizes for row in rows_of(1, parts) if row.name.endswith(".bias")] == [
         ("Hh",), ("Kh",), ("Kh",), ("D",), ("F",), ("D",), ("F",)
     ]  # fmt: skip
-    assert [name for name, _ in rows_of(1, LayerParts(("wk",))) if "bias" in name] == [
-        "layers.0.attention.wk.bias"
-    ]
+    [bias] = [row for row in rows_of(1, LayerParts(("wk",))) if "bias" in row.name]
+    assert (bias.name, bias.gguf) == ("layers.0.attention.wk.bias", "blk.0.attn_k.bias")
+    assert bias.hugging_face == "model.layers.0.self_attn.k_proj.bias"

@@ -13,7 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from src.checkpoint.names import hugging_face_names
+from src.checkpoint.names import rows_of
 from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.pth_writer import write_pth
 
@@ -64,7 +64,7 @@ def write_padded_directory(directory: Path, answer: Sequence[int], rows: int) ->
         "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
         "max_position_embeddings": LONGEST_CONTEXT, "tie_word_embeddings": False,
     }  # fmt: skip
-    names = {ours: theirs for theirs, ours in hugging_face_names(1)}
+    names = {row.name: row.hugging_face for row in rows_of(1)}
     tensors = _tensors(_successors(answer, endless=False, rows=rows))
     arrays = {names[name]: array for name, array in tensors.items()}
     write_hugging_face_directory(directory, config, arrays)

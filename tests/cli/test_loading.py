@@ -413,5 +413,5 @@ def test_a_prompt_cache_changes_no_answer_and_saves_the_prompt(run, tmp_path):
     done = run("-q", *asked, "--prompt-cache", path)
     assert (done.returncode, done.stdout) == (3, b"")
     assert done.stderr.startswith(b"error: ")
-    assert b"a.cache: tensor 'sha256': data_offsets: expected inside" in done.stderr
+    assert b"a.cache: tensor 'sha256': data_offsets: expected [begin, end]" in done.stderr
     assert done.stderr.count(b"\n") == 1

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from src import ml
-from src.checkpoint.names import hugging_face_names
+from src.checkpoint.names import rows_of
 from src.model import ModelArgs
 from src.model.files import read_model_files
 from tests.model.tiny import uniform
@@ -52,7 +52,8 @@ def random_arrays(
 ) -> "dict[str, np.ndarray[Any, Any]]":
     """Returns weights, as large as those of `tests.model.tiny`, by Hugging Face's names."""
     shapes, arrays = args.tensor_shapes, {}
-    for number, (name, ours) in enumerate(hugging_face_names(args.n_layers, args.parts)):
+    for number, row in enumerate(rows_of(args.n_layers, args.parts)):
+        name, ours = row.hugging_face, row.name
         if tied and ours == "output.weight":
             continue
         values = uniform(number, int(np.prod(shapes[ours]))).reshape(shapes[ours])

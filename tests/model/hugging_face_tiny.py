@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from src import ml
-from src.checkpoint.names import hugging_face_names
+from src.checkpoint.names import rows_of
 from tests.model.tiny import Tiny, Weights, weights
 from tests.support.hugging_face_writer import write_hugging_face_directory
 
@@ -39,7 +39,7 @@ def halves(weight: npt.NDArray[Any], head_dim: int) -> npt.NDArray[Any]:
 
 def renamed(config: Tiny, values: Weights) -> Weights:
     """Returns weights in Hugging Face's layout from those in Meta's."""
-    names = {ours: theirs for theirs, ours in hugging_face_names(config.layers)}
+    names = {row.name: row.hugging_face for row in rows_of(config.layers)}
     return {
         names[name]: halves(weight, config.head_dim) if name.endswith(_TURNED) else weight
         for name, weight in values.items()

@@ -43,8 +43,10 @@ def from_config(directory: Path, config: dict[str, Any], **changes: object) -> M
 def dtypes(matrices: ml.DType, **others: ml.DType) -> dict[str, ml.DType | ml.BlockDType]:
     """Return the dtypes of a model of one layer; `others` are those of some weights."""
     return {
-        name: others.get(name.split(".")[-2], ml.bfloat16 if "norm" in name else matrices)
-        for name, _ in rows_of(1)
+        row.name: others.get(
+            row.name.split(".")[-2], ml.bfloat16 if "norm" in row.name else matrices
+        )
+        for row in rows_of(1)
     }
 
 

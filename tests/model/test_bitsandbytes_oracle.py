@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from src.checkpoint.names import hugging_face_names
+from src.checkpoint.names import rows_of
 from src.model import load_model
 from src.model.saving import save_quantized
 
@@ -118,7 +118,7 @@ def test_logits_are_no_further_off_than_those_of_transformers(
 def test_transformers_reads_what_is_saved_here(tmp_path: Path, name: str, quantize: str) -> None:
     save_quantized(save(tmp_path / "plain", name, "bfloat16"), tmp_path / "saved", quantize)
     model, theirs = load_model(tmp_path / "saved"), read(tmp_path / "saved")
-    names = {ours: hf for hf, ours in hugging_face_names(model.args.n_layers)}
+    names = {row.name: row.hugging_face for row in rows_of(model.args.n_layers)}
     modules = dict(theirs.named_modules())
     for key, weight in model.tensors.items():
         if not isinstance(weight, ml.QuantizedTensor):

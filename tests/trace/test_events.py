@@ -68,7 +68,7 @@ def test_a_letter_a_product_a_half_and_a_digit_stand_for_sizes():
 def test_every_weight_has_letters_and_they_are_its_sizes():
     shapes = DIFFERENT.tensor_shapes
     parts = LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))
-    biases = [name for name, _ in rows_of(1, parts) if name.endswith(".bias")]
+    biases = [row.name for row in rows_of(1, parts) if row.name.endswith(".bias")]
     assert biases
     shapes |= {name: shapes[f"{name[:-4]}weight"][:1] for name in biases}
     for name, shape in shapes.items():
