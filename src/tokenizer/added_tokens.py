@@ -4,6 +4,7 @@ Special tokens are left in the text: it never becomes a special id. An added tok
 special is, for example, `<think>`.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,8 @@ from .errors import TokenizerError
 
 _SPACES_BEFORE, _SPACES_AFTER = regex.compile(r"(?r)\s*"), regex.compile(r"\s*")
 
-# Nodes of the automaton, about 200 bytes each. Llama 3's 256 added tokens have 7438 letters.
-_MOST_NODES = 1 << 20
-_LETTER_BITS = 21  # of a character
-_LETTER = (1 << _LETTER_BITS) - 1
+# Llama 3's 256 added tokens have 7438.
+_MOST_LETTERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -37,57 +36,6 @@ Segment = tuple[str, int, int | None]
 """A part of a text, where it starts, and its id if it is an added token."""
 
 
-class _Automaton:
-    """Find the longest of many texts that starts at each place, in one step per letter on average.
-
-    It is the automaton of Aho and Corasick for the texts read backwards. A state stands for the
-    letters read last, as many as end a text; it knows the longest whole text among them.
-
-    Source: Aho and Corasick, Efficient string matching, CACM 18 (1975).
-    """
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        next_states: dict[int, int] = {}  # by state << _LETTER_BITS | letter
-        keys, depths, lengths = [0], [0], [0]
-        for text in texts:
-            state = 0
-            for depth, letter in enumerate(map(ord, reversed(text)), 1):
-                key = state << _LETTER_BITS | letter
-                state = next_states.setdefault(key, len(keys))
-                if state == len(keys):
-                    if state > _MOST_NODES:
-                        rule = f"at most {_MOST_NODES} letters that no other one shares"
-                        raise TokenizerError(f"added tokens: expected {rule}, got more")
-                    keys.append(key)
-                    depths.append(depth)
-                    lengths.append(0)
-            lengths[state] = len(text)
-        self._next_states, self._lengths = next_states, lengths
-        self._shorter = [0] * len(keys)  # the state that stands for the same letters but the first
-        for state in sorted(range(1, len(keys)), key=depths.__getitem__):
-            if depths[state] > 1:
-                before = self._shorter[keys[state] >> _LETTER_BITS]
-                self._shorter[state] = self._after(before, keys[state] & _LETTER)
-            lengths[state] = lengths[state] or lengths[self._shorter[state]]
-
-    def starts(self, text: str, start: int, stop: int) -> dict[int, int]:
-        """Return the length of the longest text at each place where one starts, from the right."""
-        state, found = 0, {}
-        for at in range(stop - 1, start - 1, -1):
-            state = self._after(state, ord(text[at]))
-            if self._lengths[state]:
-                found[at] = self._lengths[state]
-        return found
-
-    def _after(self, state: int, letter: int) -> int:
-        """Return the state after one more letter, further to the left."""
-        while True:
-            following = self._next_states.get(state << _LETTER_BITS | letter)
-            if following is not None or not state:
-                return following or 0
-            state = self._shorter[state]
-
-
 class AddedTokenFinder:
     """Find added tokens in text: of several at one place the longest, from left to right.
 
@@ -97,10 +45,23 @@ class AddedTokenFinder:
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
         self._tokens = {token.text: token for token in tokens}
-        self._automaton = _Automaton(self._tokens)
-        self._longest = max(map(len, self._tokens), default=0)
-        letters = "".join(map(regex.escape, dict.fromkeys(text[0] for text in self._tokens)))
-        self._first_letter = regex.compile(f"[{letters}]") if letters else None
+        self._sorted = sorted(self._tokens)
+        self._nested: list[list[int]] = []  # lengths of the tokens that each begins with
+        letters = sum(map(len, self._sorted))
+        if letters > _MOST_LETTERS:
+            rule = f"at most {_MOST_LETTERS} letters in all"
+            raise TokenizerError(f"added tokens: expected {rule}, got {letters}")
+        nested: list[str] = []
+        for text in self._sorted:
+            while nested and not text.startswith(nested[-1]):
+                nested.pop()
+            nested.append(text)
+            self._nested.append([*map(len, nested)])
+        self._longest = max(map(len, self._sorted), default=0)
+        firsts = "".join(map(regex.escape, {text[0] for text in self._sorted}))
+        seconds = {text[1:2] for text in self._sorted}
+        ahead = "" if "" in seconds else f"(?=[{''.join(map(regex.escape, seconds))}])"
+        self._beginning = regex.compile(f"[{firsts}]{ahead}") if firsts else None
 
     def split(self, text: str) -> Iterator[Segment]:
         """Cut a text at the added tokens that are not special; no part is empty."""
@@ -124,24 +85,23 @@ class AddedTokenFinder:
             yield text[done:], done, None
 
     def _matches(self, text: str) -> Iterator[tuple[int, AddedToken]]:
-        for start, stop in self._regions(text):
-            lengths, done = self._automaton.starts(text, start, stop), start
-            for at in reversed(lengths):
-                if at >= done:
-                    done = at + lengths[at]
-                    yield at, self._tokens[text[at:done]]
+        """Yield where tokens start.
 
-    def _regions(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where tokens may be: from a first letter as far as the longest one reaches."""
-        start = stop = 0
-        for found in self._first_letter.finditer(text) if self._first_letter else ():
-            if found.start() >= stop:
-                if start < stop:
-                    yield start, stop
-                start = found.start()
-            stop = found.start() + self._longest
-        if start < stop:
-            yield start, min(stop, len(text))
+        One that starts at a place is the last that is not beyond the text there, in the order of
+        texts, or what this one begins with.
+        """
+        done = 0
+        for found in self._beginning.finditer(text) if self._beginning else ():
+            at = found.start()
+            if at < done:
+                continue
+            # If all are beyond, the very last one is looked at, which is not there either.
+            place = bisect_right(self._sorted, text[at : at + self._longest]) - 1
+            last, lengths = self._sorted[place], self._nested[place]
+            known = bisect_left(lengths, True, key=lambda n: not text.startswith(last[:n], at))
+            if known:
+                done = at + lengths[known - 1]
+                yield at, self._tokens[text[at:done]]
 
 
 class AddedTokensEncoder:
