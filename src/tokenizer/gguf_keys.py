@@ -10,7 +10,6 @@ Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-vocab.cpp` (`impl::loa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 
@@ -85,18 +84,16 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
             raise mismatch(path, "keys", "only known ones", shown(_PREFIX + key))
     with collector_paused():
         names = _listed(path, values, "tokens", str)
-        ids = dict(zip(names, range(len(names)), strict=True))
-        check_names(path, ids)
         kinds = _listed(path, values, "token_type", int, len(names))
-        if len(ids) != len(names):
-            first: dict[str, int] = {}
-            number = next(n for n, name in enumerate(names) if first.setdefault(name, n) != n)
-            got = f"{shown(names[number])} of token {first[names[number]]} again"
-            raise mismatch(path, f"token {number}", "a new text", got)
-        if not {*kinds} <= {*range(NORMAL, BYTE + 1)}:
-            number = next(n for n, of_kind in enumerate(kinds) if not NORMAL <= of_kind <= BYTE)
-            rule = f"a number from {NORMAL} to {BYTE}"
-            raise mismatch(path, f"token {number}: type", rule, kinds[number])
+        ids: dict[str, int] = {}
+        for number, (name, of_kind) in enumerate(zip(names, kinds, strict=True)):
+            if ids.setdefault(name, number) != number:
+                got = f"{shown(name)} of token {ids[name]} again"
+                raise mismatch(path, f"token {number}", "a new text", got)
+            if not NORMAL <= of_kind <= BYTE:
+                rule = f"a number from {NORMAL} to {BYTE}"
+                raise mismatch(path, f"token {number}: type", rule, of_kind)
+        check_names(path, ids)
         roles: dict[str, int] = {}
         for role in _ROLES:
             token_id = values.get(f"{role}{_TOKEN_ID}")
@@ -159,9 +156,6 @@ def _sentencepiece(
     if _value(path, values, "remove_extra_whitespaces", False):
         raise mismatch(path, f"key '{_PREFIX}remove_extra_whitespaces'", "false", "true")
     scores = _listed(path, values, "scores", float, len(names))
-    if not all(map(isfinite, scores)):
-        number = [*map(isfinite, scores)].index(False)
-        raise mismatch(path, f"token {number}: score", "a finite number", scores[number])
     begin, end = (names[roles[role]] if role in roles else None for role in ("bos", "eos"))
     model = SentencePieceModel(
         pieces=tuple(map(Piece, names, scores, kinds)),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from struct import unpack_from
+from struct import unpack
 from typing import Any
 
 from ..untrusted import described, read_whole, shown
@@ -33,7 +33,7 @@ from .tokenizer import Decoding, Tokenizer
 # Wire types of protobuf.
 VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
 _WIRE_NAMES = {VARINT: "a number", FIXED_64: "8 bytes", BYTES: "bytes", FIXED_32: "4 bytes"}
-_WIRE_OF = {bool: VARINT, int: VARINT, bytes: BYTES, str: BYTES, float: FIXED_32}
+_WIRE_OF = {bool: VARINT, int: VARINT, bytes: BYTES, list: BYTES, str: BYTES, float: FIXED_32}
 _LARGEST_FIELD = (1 << 29) - 1
 _LONGEST_VARINT = 10
 
@@ -43,12 +43,16 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 _BPE = 2
 
-# The parts of a model; it has no other fields.
-_MODEL = {1: "pieces", 2: "trainer_spec", 3: "normalizer_spec", 4: "self_test_data"}
-_MODEL |= {5: "denormalizer_spec"}
-
-# The fields of the parts: the name of each, and its value where it is missing. Others are skipped.
+# The fields of messages: the name of each, and its value where it is missing. What a list has comes
+# any number of times. Other fields are skipped, but not those of a model: ids count its pieces.
 Known = dict[int, tuple[str, Any]]
+_MODEL: Known = {
+    1: ("pieces", []),
+    2: ("trainer_spec", b""),
+    3: ("normalizer_spec", b""),
+    4: ("self_test_data", b""),
+    5: ("denormalizer_spec", b""),
+}
 _PIECE: Known = {1: ("piece", ""), 2: ("score", 0.0), 3: ("type", NORMAL)}
 _TRAINER: Known = {
     3: ("model_type", 1),
@@ -68,9 +72,6 @@ _REQUIRED = {
     "treat_whitespace_as_suffix": False, "byte_fallback": True,
     "remove_extra_whitespaces": False, "escape_whitespaces": True,
 }  # fmt: skip
-
-# Where the bytes of a field start and end.
-Bounds = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,46 +107,44 @@ class SentencePieceModel:
 # The file
 
 
-def fields(path: Path, data: bytes, start: int, end: int) -> Iterator[tuple[int, int, Any]]:
-    """Yield number, wire type and value of each field of the message `data[start:end]`.
+def fields(path: Path, where: str, data: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Yield number, wire type and value of each field of a message: a number of 64 bits, or bytes.
 
-    A value is a number of at most 64 bits, or the `Bounds` of bytes, which are inside.
-    TokenizerError where a field is malformed or does not end inside.
+    TokenizerError where a field is malformed or does not end inside; `where` is what the message
+    describes.
     """
-    at = start
+    what, at, end = f"{where}message", 0, len(data)
     while at < end:
-        key, at = _varint(path, data, at, end)
+        key, at = _varint(path, what, data, at)
         number, wire = key >> 3, key & 7
         if not 0 < number <= _LARGEST_FIELD:
-            raise mismatch(path, "message", f"a field number from 1 to {_LARGEST_FIELD}", number)
+            raise mismatch(path, what, f"a field number from 1 to {_LARGEST_FIELD}", number)
         if wire not in _WIRE_NAMES:
-            raise mismatch(path, "message", f"wire type 0, 1, 2 or 5 at byte {at}", wire)
+            raise mismatch(path, what, f"wire type 0, 1, 2 or 5 at byte {at}", wire)
         if wire == VARINT:
-            value, at = _varint(path, data, at, end)
+            value, at = _varint(path, what, data, at)
             yield number, wire, value
             continue
         size = 4 if wire == FIXED_32 else 8
         if wire == BYTES:
-            size, at = _varint(path, data, at, end)
+            size, at = _varint(path, what, data, at)
         if size > end - at:
             rule = f"field {number} at byte {at} to end by byte {end}"
-            raise mismatch(path, "message", rule, f"{size} bytes")
-        yield number, wire, (at, at + size)
+            raise mismatch(path, what, rule, f"{size} bytes")
+        yield number, wire, data[at : at + size]
         at += size
 
 
-def _varint(path: Path, data: bytes, at: int, end: int) -> tuple[int, int]:
+def _varint(path: Path, what: str, data: bytes, at: int) -> tuple[int, int]:
     """Read a number of 7 bits per byte; return it and where it ends."""
-    if at < end and data[at] < 0x80:
+    if at < len(data) and data[at] < 0x80:
         return data[at], at + 1
     value = 0
-    for count, byte in enumerate(data[at : min(end, at + _LONGEST_VARINT)]):
+    for count, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * count
-        if byte < 0x80:
-            if value >= 1 << 64:
-                break
+        if byte < 0x80 and value < 1 << 64:
             return value, at + count + 1
-    raise mismatch(path, "message", f"a number of at most 64 bits at byte {at}", "no end of it")
+    raise mismatch(path, what, f"a number of at most 64 bits at byte {at}", "no end of it")
 
 
 def is_sentencepiece_file(path: Path) -> bool:
@@ -154,10 +153,9 @@ def is_sentencepiece_file(path: Path) -> bool:
     TokenizerError where it cannot be read.
     """
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
-    bounds = (0, len(data))
     try:
-        for _ in ("a model", "its first piece"):
-            number, wire, bounds = next(fields(path, data, *bounds))
+        for what in ("", "piece 0: "):
+            number, wire, data = next(fields(path, what, data))
             if (number, wire) != (1, BYTES):
                 return False
     except (TokenizerError, StopIteration):
@@ -171,10 +169,9 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     TokenizerError where the file is damaged, of another kind, or asks for something unknown, such
     as a table of normalized characters.
     """
-    data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
-    bounds, specs = _read_outline(path, data)
+    file = _read_fields(path, "", read_whole(path, MAX_FILE_BYTES, TokenizerError), _MODEL)
     trainer, normalizer, denormalizer = (
-        _read_fields(path, f"{name}: ", data, specs.get(name, (0, 0)), known)
+        _read_fields(path, f"{name}: ", file[name], known)
         for name, known in (
             ("trainer_spec", _TRAINER),
             ("normalizer_spec", _NORMALIZER),
@@ -192,7 +189,7 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
         if settings[name] is not expected:
             raise mismatch(path, name, described(expected), described(not expected))
     model = SentencePieceModel(
-        pieces=_read_pieces(path, data, bounds),
+        pieces=_read_pieces(path, file["pieces"]),
         bos_piece=trainer["bos_piece"],
         eos_piece=trainer["eos_piece"],
         add_dummy_prefix=normalizer["add_dummy_prefix"],
@@ -201,80 +198,62 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     return model
 
 
-def _read_outline(path: Path, data: bytes) -> tuple[list[Bounds], dict[str, Bounds]]:
-    """Find where the pieces and the settings are."""
-    pieces: list[Bounds] = []
-    specs: dict[str, Bounds] = {}
-    for number, wire, value in fields(path, data, 0, len(data)):
-        name = _MODEL.get(number)
-        if name is None:
-            raise mismatch(path, "field", "a number from 1 to 5", number)
-        if wire != BYTES:
-            raise mismatch(path, name, _WIRE_NAMES[BYTES], _WIRE_NAMES[wire])
-        if name == "pieces":
-            if value[0] == value[1]:
-                raise mismatch(path, f"piece {len(pieces)}", "a text", "nothing")
-            if len(pieces) == MAX_TOKENS:
-                raise mismatch(path, "pieces", f"1 to {MAX_TOKENS}", "more")
-            pieces.append(value)
-        elif name in specs:
-            raise mismatch(path, name, "it once", "it twice")
-        else:
-            specs[name] = value
-    return pieces, specs
-
-
-def _read_fields(
-    path: Path, where: str, data: bytes, bounds: Bounds, known: Known
-) -> dict[str, Any]:
-    """Read the known fields by name, each at most once, as values of the types of the defaults."""
+def _read_fields(path: Path, where: str, data: bytes, known: Known) -> dict[str, Any]:
+    """Read the known fields by name, as values of the types of the defaults."""
     values: dict[str, Any] = {}
-    for number, wire, value in fields(path, data, *bounds):
+    for number, wire, value in fields(path, where, data):
         if number not in known:
+            if known is _MODEL:
+                raise mismatch(path, "field", "a number from 1 to 5", number)
             continue
         name, default = known[number]
         kind: type = type(default)
         if wire != _WIRE_OF[kind]:
             raise mismatch(path, where + name, _WIRE_NAMES[_WIRE_OF[kind]], _WIRE_NAMES[wire])
+        if kind is list:
+            listed = values.setdefault(name, [])
+            if not value or len(listed) == MAX_TOKENS:
+                rule = f"at most {MAX_TOKENS}, none of them empty"
+                raise mismatch(path, name, rule, "more" if value else "an empty one")
+            listed.append(value)
+            continue
         if name in values:
             raise mismatch(path, where + name, "it once", "it twice")
-        if wire == VARINT:
-            values[name] = kind(value)
-        elif kind is float:
-            (values[name],) = unpack_from("<f", data, value[0])
-        else:
-            content = data[slice(*value)]
+        if kind is float:
+            (value,) = unpack("<f", value)
+        elif kind is str:
             try:
-                values[name] = content.decode() if kind is str else content
+                value = value.decode()
             except UnicodeDecodeError as error:
                 got = f"other bytes at byte {error.start}"
                 raise mismatch(path, where + name, "UTF-8", got) from None
+        values[name] = kind(value)
     return dict(known.values()) | values
 
 
-def _read_pieces(path: Path, data: bytes, bounds: list[Bounds]) -> tuple[Piece, ...]:
-    if not bounds:
-        raise mismatch(path, "pieces", f"1 to {MAX_TOKENS}", 0)
+def _read_pieces(path: Path, messages: list[bytes]) -> tuple[Piece, ...]:
     pieces: dict[str, Piece] = {}
-    for number, span in enumerate(bounds):
+    for number, message in enumerate(messages):
         what = f"piece {number}: "
-        text, score, kind = _read_fields(path, what, data, span, _PIECE).values()
-        if not 0 < len(text) <= MAX_TOKEN_LENGTH:
+        piece = Piece(*_read_fields(path, what, message, _PIECE).values())
+        if not 0 < len(piece.text) <= MAX_TOKEN_LENGTH:
             rule = f"1 to {MAX_TOKEN_LENGTH} characters"
-            raise mismatch(path, f"{what}text", rule, len(text))
-        if not isfinite(score):
-            raise mismatch(path, f"{what}score", "a finite number", score)
-        if kind not in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE):
-            raise mismatch(path, f"{what}type", "1, 2, 3, 4 or 6: a piece that is used", kind)
-        if text in pieces:
-            got = f"{shown(text)} of piece {list(pieces).index(text)} again"
+            raise mismatch(path, f"{what}text", rule, len(piece.text))
+        if piece.kind not in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE):
+            rule = "1, 2, 3, 4 or 6: a piece that is used"
+            raise mismatch(path, f"{what}type", rule, piece.kind)
+        if piece.text in pieces:
+            got = f"{shown(piece.text)} of piece {list(pieces).index(piece.text)} again"
             raise mismatch(path, f"{what}text", "a new one", got)
-        pieces[text] = Piece(text, score, kind)
+        pieces[piece.text] = piece
     return tuple(pieces.values())
 
 
 def check_model(path: Path, model: SentencePieceModel) -> None:
-    """Check that one piece is unknown, and that there is one for each byte."""
+    """Check that scores are numbers, that one piece is unknown, and that there is one per byte."""
+    for number, piece in enumerate(model.pieces):
+        if not isfinite(piece.score):
+            raise mismatch(path, f"piece {number}: score", "a finite number", piece.score)
     unknown = [piece for piece in model.pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:
         raise mismatch(path, "pieces", "one of the type unknown", len(unknown))

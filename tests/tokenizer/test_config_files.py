@@ -277,7 +277,7 @@ def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
     path.write_bytes(model_message(rows))
     assert len(read_sentencepiece_model(path).pieces) == 260
     path.write_bytes(model_message([*rows, ("b", -2.0, 1)]))
-    with pytest.raises(TokenizerError, match="pieces: expected 1 to 260, got more"):
+    with pytest.raises(TokenizerError, match=r"pieces: expected at most 260, .*, got more"):
         read_sentencepiece_model(path)
     file = byte_level_file(names=())
     for size in (260, 261):

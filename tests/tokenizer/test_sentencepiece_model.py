@@ -163,11 +163,11 @@ MALFORMED = [
     ("suffix", model_message(PIECES, {24: 1}), "treat_whitespace_as_suffix: expected false"),
     ("characters", model_message(PIECES, normalizer={2: b"xyz"}), "charsmap: expected none, got 3"),
     ("denormalizer", VALID + bytes_field(5, bytes_field(2, b"xy")), "expected none, got 2 bytes"),
-    ("no pieces", model_message([]), "pieces: expected 1 to"),
+    ("no pieces", model_message([]), "pieces: expected one of the type unknown, got 0"),
     ("same piece", with_row("th"), "'th' of piece 259 again"),
     ("empty piece", with_row(""), "1 to 4096 characters, got 0"),
     ("long piece", with_row("x" * 4097), "characters, got 4097"),
-    ("nothing in a piece", with_piece(), f"piece {len(PIECES)}: expected a text, got nothing"),
+    ("nothing in a piece", with_piece(), "pieces: expected .*, got an empty one"),
     ("no text", with_piece(float_field(2, 1.0)), "1 to 4096 characters, got 0"),
     ("not UTF-8", with_row(b"\xff\xfe"), "UTF-8, got other bytes at byte 0"),
     ("NaN", with_row("x", score=float("nan")), "score: expected a finite number"),
@@ -295,16 +295,17 @@ def test_metas_file_has_the_sizes_of_llama_2() -> None:
 
 
 def read(data: bytes) -> list[tuple[int, int, object]]:
-    return list(fields(Path("x"), data, 0, len(data)))
+    return list(fields(Path("x"), "", data))
 
 
 def test_every_wire_type_is_read_and_nothing_beyond_the_end() -> None:
     data = number_field(1, 300) + bytes_field(2, "ab") + float_field(3, 1.0)
     data += varint(4 << 3 | 1) + bytes(range(8))
-    assert read(data) == [(1, 0, 300), (2, 2, (5, 7)), (3, 5, (8, 12)), (4, 1, (13, 21))]
+    expected = [(1, 0, 300), (2, 2, b"ab"), (3, 5, b"\0\0\x80?"), (4, 1, bytes(range(8)))]
+    assert read(data) == expected
     assert read(data[:3]) == [(1, 0, 300)]
     with pytest.raises(TokenizerError, match="got no end of it"):
-        list(fields(Path("x"), data, 0, 2))
+        read(data[:2])
 
 
 @pytest.mark.parametrize("value", [0, 127, 128, 127 << 7, 1 << 32, (1 << 64) - 1])
@@ -319,5 +320,4 @@ def test_any_bytes_are_fields_inside_or_refused(data: bytes) -> None:
     except TokenizerError:
         return
     for _, _, value in found:
-        if isinstance(value, tuple):
-            assert 0 <= value[0] <= value[1] <= len(data)
+        assert isinstance(value, int) or value in data
