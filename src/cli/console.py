@@ -11,25 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from ..ml.errors import LlamaBoltsError
 from ..untrusted import escape_controls, escape_line, reason_of
-
-# rich takes a while to load, and an answer to a pipe needs nothing of it.
-if TYPE_CHECKING:
-    from rich.markdown import Markdown
-    from rich.table import Table
 
 # Parameters of SGR. Source: ECMA-48, 8.3.117.
 _BOLD, _DIM, _RED, _YELLOW = "1", "2", "1;31", "1;33"
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
 _NARROWEST_PROGRESS = 20  # columns
 _CLEAR_TO_END_OF_LINE = "\x1b[K"
-_UNLIMITED_WIDTH = 1 << 16  # nothing is folded where no window has to hold it
 _WORTH_SECONDS = 1.0  # what takes less time needs no line of progress
-_NARROWEST_TABLE = 20  # columns in which two cells can still be read side by side
-_GAP = 2  # blanks between cells, and before what stands below a name
+_GAP = "  "  # between the cells of a row
 
 
 class UsageError(LlamaBoltsError):
@@ -74,15 +67,10 @@ class Console:
         """Whether standard error is a terminal on which a line editor can draw."""
         return self._notes.is_terminal and is_capable_terminal()
 
-    @property
-    def can_show_progress(self) -> bool:
-        """Whether standard error is a terminal that can take back a line, and is not quiet."""
-        return self.can_edit_lines and not self.quiet
-
     def show_progress(self, text: str) -> None:
-        """Write a line to the terminal that the next one replaces; nothing where it cannot."""
+        """Write a line that the next one replaces; nothing when quiet, or where that cannot be."""
         columns = self._notes.columns
-        if self.can_show_progress and columns >= _NARROWEST_PROGRESS:
+        if self.can_edit_lines and not self.quiet and columns >= _NARROWEST_PROGRESS:
             self._progress_is_shown = True
             self._notes.write(f"\r{escape_line(text, columns - 1)}{_CLEAR_TO_END_OF_LINE}")
 
@@ -93,12 +81,11 @@ class Console:
             self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
     def timed_progress(self, work: str, units: str) -> Callable[[int, int], None] | None:
-        """Return what is called with how much is done and how much there is; None: it is not shown.
+        """Return what shows how much is done of how much, with the time left, until all is done.
 
-        It keeps one line of the terminal up to date, with the time left, and takes it away at the
-        end. Where the work may not come to its end, call `clear_progress` after it.
+        None: it cannot be shown. Where the work may end early, call `clear_progress` after it.
         """
-        if not self.can_show_progress:
+        if not self.can_edit_lines or self.quiet:
             return None
         started, first = 0.0, -1
 
@@ -138,10 +125,7 @@ class Console:
             self._notes.write("\n\n")
 
     def end_answer(self, *, interrupted: bool = False) -> None:
-        """End the line of the answer, if it is open.
-
-        After an interrupt it does not wait for a reader that takes nothing at the moment.
-        """
+        """End the line of the answer; after an interrupt, without waiting for a slow reader."""
         self._end_thought()
         if self._answer_line_is_open:
             self._answer_line_is_open = False
@@ -150,30 +134,43 @@ class Console:
 
     def report_line(self, text: str = "") -> None:
         """Write a line of a report to standard output."""
-        self._output.write_line(text)
+        self._output.write(self._output.line(text))
 
     def report_heading(self, text: str) -> None:
         """Write a heading of a report to standard output, bold where there is colour."""
-        self._output.write_line(text, _BOLD)
+        self._output.write(self._output.line(text, _BOLD))
 
     def report_table(
         self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
     ) -> None:
         """Write a table to standard output, without a line of headings where all are empty.
 
-        A column is its heading, and "left" or "right".
+        A column is its heading, and "left" or "right". Where a row is wider than the window, what
+        follows its first cell, its name, is on a line below.
         """
-        table = _table(columns, rows, self._output.columns)
-        self._output.write(self._output.rendered(table))
+        headings = [heading for heading, _ in columns]
+        cells = [headings, *([escape_line(cell) for cell in row] for row in rows)]
+        sides = "".join(">" if side == "right" else "<" for _, side in columns)
+        width, first = self._output.columns, max(len(row[0]) for row in cells)
+        shown = []
+        for row, line in zip(cells, aligned(cells, sides), strict=True):
+            is_wide = 0 < width < len(line)
+            parts = (row[0], _GAP + line[first + len(_GAP) :]) if is_wide else (line,)
+            style = _BOLD if row is headings else ""
+            shown += [self._output.line(part, style) for part in parts if any(row)]
+        self._output.write("".join(shown))
 
     def report_markdown(self, text: str) -> None:
         """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
-        if not self._output.is_terminal:
-            self._output.write(f"{text}\n")
-            return
-        from rich.markdown import Markdown
+        if self._output.is_terminal:
+            from rich.console import Console as RichConsole  # which takes a while to load
+            from rich.markdown import Markdown
 
-        self._output.write(self._output.rendered(Markdown(text, hyperlinks=False)))
+            rendered = io.StringIO()
+            screen = RichConsole(file=rendered, force_terminal=self._output.has_colour)
+            screen.print(Markdown(text, hyperlinks=False))
+            text = rendered.getvalue().rstrip()
+        self._output.write(f"{text}\n")
 
     def note(self, text: str) -> None:
         """Write a line to standard error, dimmed where there is colour; nothing when quiet."""
@@ -182,7 +179,7 @@ class Console:
 
     def aside(self, text: str) -> None:
         """Write a line to standard error, dimmed where there is colour, also when quiet."""
-        self._notes.write_line(text, _DIM)
+        self._notes.write(self._notes.line(text, _DIM))
 
     def detail(self, text: str) -> None:
         """Write a line to standard error when verbose."""
@@ -195,11 +192,11 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Write one line `warning: ...` to standard error."""
-        self._notes.write_line(f"warning: {text}", _YELLOW)
+        self._notes.write(self._notes.line(f"warning: {text}", _YELLOW))
 
     def error(self, text: str) -> None:
         """Write one line `error: ...` to standard error."""
-        self._notes.write_line(f"error: {text}", _RED)
+        self._notes.write(self._notes.line(f"error: {text}", _RED))
 
     def ask(self, text: str) -> None:
         """Write a question to standard error and stay on its line."""
@@ -257,28 +254,10 @@ class _Output:
         """Return whether a few characters can be written without waiting for the reader."""
         return self._raw is None or bool(select.select([], [self._raw], [], 0)[1])
 
-    def write_line(self, text: str, style: str = "") -> None:
-        """Write text that stays on one line, in a style where there is colour."""
+    def line(self, text: str, style: str = "") -> str:
+        """Return text that stays on one line, in a style where there is colour."""
         line = escape_line(text)
-        self.write(f"\x1b[{style}m{line}\x1b[0m\n" if style and self.has_colour else f"{line}\n")
-
-    def rendered(self, renderable: "str | Table | Markdown") -> str:
-        """Return what this stream can show of lines or a table, the last newline included."""
-        from rich.console import Console as RichConsole
-
-        text = io.StringIO()
-        RichConsole(
-            file=text,
-            force_terminal=self.has_colour,
-            color_system="auto" if self.has_colour else None,
-            width=None if self.is_terminal else _UNLIMITED_WIDTH,
-            markup=False,
-            highlight=False,
-            emoji=False,
-        ).print(renderable, soft_wrap=isinstance(renderable, str))
-        if self.has_colour:
-            return text.getvalue()
-        return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+        return f"\x1b[{style}m{line}\x1b[0m\n" if style and self.has_colour else f"{line}\n"
 
 
 def is_capable_terminal() -> bool:
@@ -305,42 +284,5 @@ def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     lines = []
     for row in rows:
         cells = (f"{row[i]:{sides[i]}{width}}" for i, width in enumerate(widths))
-        lines.append((" " * _GAP).join(cells).rstrip())
+        lines.append(_GAP.join(cells).rstrip())
     return lines
-
-
-def _table(
-    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], width: int
-) -> "Table | str":
-    """Return a table to be rendered; nothing in it is left out, however narrow the window.
-
-    Where two columns are too wide, their cells are folded. Where more of them are, or the window is
-    very narrow, the first cell of a row, its name, gets a separate line, with the others below.
-    With a width of 0, which is unknown, a line has as many characters as it needs.
-    """
-    cells = [[escape_line(cell) for cell in row] for row in rows]
-    headings = [heading for heading, _ in columns]
-    sides = "".join(">" if justification == "right" else "<" for _, justification in columns)
-    needed = max(map(len, aligned([headings, *cells], sides)))
-    if 0 < width < needed and (len(columns) > 2 or width < _NARROWEST_TABLE):
-        below = [[line] for line in aligned([row[1:] for row in cells], sides[1:])]
-        if any(len(line) > width - _GAP for (line,) in below):
-            below = [[cell for cell in row[1:] if cell] for row in cells]
-        lines: list[str] = []
-        for row, others in zip(cells, below, strict=True):
-            lines += [row[0], *(" " * _GAP + line for line in others)]
-        return "\n".join(lines)
-    from rich.table import Table
-
-    table = Table(
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        padding=(0, _GAP, 0, 0),
-        show_header=any(headings),
-    )
-    for heading, side in zip(headings, sides, strict=True):
-        table.add_column(heading, justify="right" if side == ">" else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    return table
