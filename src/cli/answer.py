@@ -17,24 +17,18 @@ from ..tokenizer import Tokenizer
 from ..untrusted import escape_line, replace_surrogates
 from .arguments import FLAGS, THINK, Options
 from .console import Console, UsageError, aligned
-from .flag_parser import OTHER_NAMES
+from .flag_parser import OTHER_NAMES, checked
 
 INTERRUPTED = "interrupted"
 _SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingArgs))
 
 
-def _think(text: str) -> str:
-    if text not in THINK:
-        raise argparse.ArgumentTypeError(f"must be {', '.join(THINK)}: got {text}")
-    return text
-
-
 # How the text of each setting is read: as that of its flag.
 SETTINGS: dict[str, Callable[[str], Any]] = {
     **{name: FLAGS[name].reading["type"] for name in (*_SAMPLING, "max_tokens", "stop")},
-    "think": _think,
+    "think": checked(str, ", ".join(THINK), THINK.__contains__),
 }
-_CAN_BE_NONE = ("seed", "max_tokens", "stop")
+_CAN_BE_NONE = ("seed", "max_tokens", "stop")  # a fresh one, no limit, no text
 _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
 _COLUMNS = 80
 _DIGITS = 6  # of a time in seconds
@@ -57,20 +51,14 @@ class Settings(SamplingArgs):
 
     @property
     def sampling(self) -> SamplingArgs:
-        """Those of the sampling alone, which a trace shows."""
+        """Those of the sampling alone."""
         return SamplingArgs(**{name: getattr(self, name) for name in _SAMPLING})
 
     def changed(self, name: str, text: str) -> "Settings":
-        """Return the settings with one of them read from text, as its flag reads it.
-
-        "none" is a fresh seed, no limit of tokens or no stop text. What is not a value is a
-        UsageError, and one out of its range a SamplingError.
-        """
+        """Return the settings with one of them read from text, as its flag reads it, or "none"."""
         name = _known(name)
-        value: Any = None
         try:
-            if text != "none" or name not in _CAN_BE_NONE:
-                value = SETTINGS[name](text)
+            value: Any = None if text == "none" and name in _CAN_BE_NONE else SETTINGS[name](text)
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{name}: {error}") from None
         if name == "stop":
@@ -133,11 +121,10 @@ def stream_answer(
     already: str = "",
     split: Callable[[str, bool], tuple[str, str]] = lambda text, _is_over: ("", text),
 ) -> tuple[tuple[Step, ...], str]:
-    """Write an answer token by token; return its steps, and why it stopped.
+    """Write an answer token by token; return its steps, and why it stopped, also by Ctrl-C.
 
-    Ctrl-C ends it without an exception: then the reason is `interrupted`. What is shown already of
-    an answer that goes on comes again with its steps. `split` parts what there is of a text, which
-    may be all of it, into the thoughts and the rest that are to be shown.
+    What is shown `already` of one that goes on comes again with its first step. `split` parts a
+    text, and whether it is all, into the thoughts and the rest that are to be shown.
     """
     steps: list[Step] = []
     reason: str | None = None
@@ -161,22 +148,15 @@ def stream_answer(
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:
-    """Return what an answer took, on one line of a terminal of 80 columns.
-
-    What a long line leaves out is the sum of the tokens beside the context, then the seed.
-    """
+    """Return what an answer took, on one line; where it is long without the context or the seed."""
     read = stats.prompt_tokens - stats.cached_tokens
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     context = f"{stats.prompt_tokens + stats.new_tokens}/{context_length}"
     seed = f"seed {stats.seed}"
-    parts = [
-        f"{stats.prompt_tokens} prompt{cached}{_rate(read, stats.prefill_seconds)}",
-        # The first new token comes from reading the prompt.
-        f"{stats.new_tokens} new{_rate(stats.new_tokens - 1, stats.decode_seconds)}",
-        context,
-        stop_reason,
-        seed,
-    ]
+    prompt = f"{stats.prompt_tokens} prompt{cached}{_rate(read, stats.prefill_seconds)}"
+    # The first new token comes from reading the prompt.
+    new = f"{stats.new_tokens} new{_rate(stats.new_tokens - 1, stats.decode_seconds)}"
+    parts = [prompt, new, context, stop_reason, seed]
     for part in (context, seed):
         if len(", ".join(parts)) > _COLUMNS:
             parts.remove(part)
@@ -202,10 +182,7 @@ def on_signal(number: int, handler: Callable[[int, FrameType | None], None]) -> 
 
 
 def _one_interrupt() -> AbstractContextManager[None]:
-    """Let the first Ctrl-C raise KeyboardInterrupt inside, and one a second later end the process.
-
-    Those between the two are not heard: they would interrupt the clearing up after the first.
-    """
+    """Let the first Ctrl-C raise KeyboardInterrupt, and one a second later end the process."""
     first: float | None = None
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -214,7 +191,8 @@ def _one_interrupt() -> AbstractContextManager[None]:
         if first is None:
             first = now
             raise KeyboardInterrupt
-        if now - first >= _SECONDS_TO_CLEAR_UP:  # the first was lost, or its clearing up hangs
+        # An earlier one would interrupt the clearing up, which hangs now, or the first was lost.
+        if now - first >= _SECONDS_TO_CLEAR_UP:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
 
@@ -224,15 +202,13 @@ def _one_interrupt() -> AbstractContextManager[None]:
 def answer_record(
     engine: InferenceEngine, answer: Answer, logprobs: int | None, line: int | None
 ) -> str:
-    """Return an answer, also an interrupted one, as a JSON object on one line, in ASCII.
+    """Return an answer that has statistics as a JSON object on one line, in ASCII.
 
-    It needs statistics. With a number of `logprobs`, that many of the most probable tokens are told
-    in the shape of OpenAI's chat API, with the `id` of each token. The line of the file of prompts,
-    if there is one, is the first field.
+    `logprobs` of the most probable tokens have the shape of OpenAI's chat API, and an `id`.
     """
-    assert answer.stats is not None
-    assert engine.model.tokenizer is not None
     tokenizer = engine.model.tokenizer
+    assert answer.stats is not None
+    assert tokenizer is not None
     numbers = dataclasses.asdict(answer.stats).items()
     record = {
         **({} if line is None else {"line": line}),
@@ -251,10 +227,7 @@ def answer_record(
 
 
 def _logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, object]:
-    """Return the natural log-probabilities of a drawn token and of the most probable ones.
-
-    They are the model's own: no temperature, penalty or filter has touched them.
-    """
+    """Return the model's natural log-probabilities of a drawn token and of the most probable."""
     told = {
         token: {
             "id": token,
@@ -290,10 +263,7 @@ def _percent(probability: float) -> str:
 
 
 def piece(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return a token as text between quotes; bytes that are no whole character stand as `\xe2`.
-
-    A special token is its name alone.
-    """
+    r"""Return the name of a special token, or text in quotes, with other bytes as `\xe2`."""
     if tokenizer.is_special(token):
         return tokenizer.decode([token])
     text = tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")

@@ -2,12 +2,12 @@
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..inference import InferenceError, SamplingError
+from ..inference import InferenceError, as_messages
 from ..untrusted import (
     JSON_KINDS,
     described,
@@ -17,7 +17,7 @@ from ..untrusted import (
     read_json_object,
     read_whole,
     replace_surrogates,
-    shown,
+    some_of,
     write_whole,
 )
 from .answer import SETTINGS, Settings, counted
@@ -46,10 +46,7 @@ def save_chat(session: Session, argument: str) -> str:
 
 
 def load_chat(session: Session, argument: str) -> str:
-    """Go on with the conversation in a file, in place of the one so far, and say so.
-
-    After a UsageError (the file holds none that this chat can take) nothing has changed.
-    """
+    """Go on with the conversation in a file, in place of the one so far, and say so."""
     path = named_path(argument)
     chat = read_chat(path)
     if chat.completion != session.completion:
@@ -67,11 +64,7 @@ def load_chat(session: Session, argument: str) -> str:
 
 
 def attach_text(session: Session, argument: str) -> str:
-    """Put the text of a file before the next message, and say so.
-
-    After a UsageError (it is not text, or does not fit what is left of the context) nothing has
-    changed.
-    """
+    """Put the text of a file, if it fits the context, before the next message, and say so."""
     path = named_path(argument)
     text = read_text(path, _LARGEST_TEXT).rstrip("\n")
     if not text.strip():
@@ -123,7 +116,7 @@ def read_chat(path: Path) -> SavedChat:
     content = read_whole(path, LARGEST, UsageError)
     try:
         return _parse_chat(content)
-    except (ValueError, SamplingError) as error:
+    except (ValueError, InferenceError) as error:
         raise _wrong(path, f"saved chat: {error}") from None
 
 
@@ -179,34 +172,23 @@ def _settings(found: dict[str, Any]) -> Settings:
 
 def _conversation(found: list[Any], completion: bool) -> tuple[str | None, tuple[Turn, ...]]:
     """Return the system message of a chat, if it has one, and questions with their answers."""
-    system = None
-    texts: list[str] = []
-    for number, item in enumerate(found, 1):
-        where = f"message {number}"
-        message = _typed(item, dict, where)
-        _check_keys(message, ("role", "content"), where)
-        role, text = message["role"], _text(message["content"], f"{where}: content")
-        expected = ("user", "assistant")[len(texts) % 2]
-        if role == "system" and number == 1 and not completion:
-            system = text
-        elif role == expected:
-            texts.append(text)
-        else:
+    messages, system = as_messages(found) if found else [], None
+    if messages and messages[0].role == "system" and not completion:
+        system = replace_surrogates(messages.pop(0).content)
+    for number, message in enumerate(messages, 1):
+        if message.role != ("assistant", "user")[number % 2]:
             rule = "user and assistant by turns after a system message"
-            got = f"{described(role)} in the place of {expected}"
-            raise ValueError(f"{where}: role: expected {rule}, got {got}")
-    if len(texts) % 2:
+            raise ValueError(f"messages: expected {rule}, got {message.role} as number {number}")
+    if len(messages) % 2:
         raise ValueError("messages: expected an answer to the last question, got none")
+    texts = [replace_surrogates(message.content) for message in messages]
     return system, tuple(map(Turn, texts[::2], texts[1::2]))
 
 
-def _check_keys(found: dict[str, object], expected: Collection[str], where: str) -> None:
-    for name in expected:
-        if name not in found:
-            raise ValueError(f"{where}: expected {name}, got none")
-    for name in found:
-        if name not in expected:
-            raise ValueError(f"{where}: expected {', '.join(expected)}, got {shown(name)}")
+def _check_keys(found: Mapping[str, object], expected: Collection[str], where: str) -> None:
+    if wrong := found.keys() ^ {*expected}:
+        got = f"missing or unknown ones: {some_of(sorted(wrong))}"
+        raise ValueError(f"{where}: expected {', '.join(expected)}, got {got}")
 
 
 def _typed(value: object, kind: type[_Kind], where: str) -> _Kind:

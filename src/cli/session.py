@@ -55,9 +55,8 @@ def messages_of(system: str | None, turns: Sequence[Turn]) -> list[Message]:
 class Session:
     """The state of a chat, or of a series of completions, and the engine that answers.
 
-    An answer that is stopped stays in the history as far as it came, and can go on. A question that
-    is refused or fails, or is stopped before its answer begins, leaves no trace in it, so that the
-    next answer is what it would have been; it is remembered apart, for `/regen` and `/continue`.
+    The history holds answers as far as they came. A question whose answer did not begin is not in
+    it, so that the next answer is what it would have been; `/regen` and `/continue` ask it again.
     """
 
     options: Options
@@ -82,10 +81,9 @@ class Session:
         self.last: Answer | None = None  # it may no longer be in the history
 
     def ask(self, question: str) -> Answer:
-        """Answer a message, or continue a text, and add both to the history.
+        """Answer a message, or continue a text; after an InferenceError the history is as before.
 
-        After an InferenceError the history is as before. After a CheckpointError (the model's files
-        were changed) or an OutputError nothing more can be answered.
+        After a CheckpointError (changed files of the model) or an OutputError nothing can follow.
         """
         self.unanswered = question
         return self._ask(question, self.turns)
@@ -96,20 +94,15 @@ class Session:
             return self.ask(self.unanswered)
         if not self.turns:
             raise UsageError("there is no question to answer again")
-        *before, last = self.turns
-        return self._ask(last.question, before)
+        return self._ask(self.turns[-1].question, self.turns[:-1])
 
     def resume(self) -> Answer:
-        """Go on with the last answer, which was stopped; answer a question that has none yet.
-
-        With temperature 0 the answer is what it would have been without the stop.
-        """
+        """Go on with the last answer, which was stopped; answer a question that has none yet."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
         if not self.turns or not self.turns[-1].ids:
             raise UsageError("there is no answer that was stopped (by Ctrl-C, or at max_tokens)")
-        *before, last = self.turns
-        return self._ask(last.question, before, last)
+        return self._ask(self.turns[-1].question, self.turns[:-1], self.turns[-1])
 
     def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> Answer:
         """Answer a question after a history; keep both, unless nothing came of it."""
@@ -135,8 +128,7 @@ class Session:
     def restore(self, system: str | None, turns: Sequence[Turn], settings: Settings) -> None:
         """Take another conversation and its settings in the place of what there is.
 
-        After a ContextFullError (no room for a question) or a ChatFormatError (the format cannot
-        express it) nothing has changed.
+        After an InferenceError (no room, or nothing for the format) nothing has changed.
         """
         before = self.system, self.turns, self.settings
         self.system, self.turns = system, list(turns)
@@ -190,10 +182,7 @@ class Session:
         return encode_chat(self.tokenizer, request, opens_answer, name, think)
 
     def answer_apart(self, request: str | list[Message], line: int | None = None) -> Answer:
-        """Answer a text to continue, or a conversation, and leave the history as it is.
-
-        The record names the line of the file that it comes from. Errors are those of `ask`.
-        """
+        """Answer a request as `ask` does, beside the history; its record names a line of a file."""
         answer = self._answer(request)
         self._report(answer, line)
         return answer
@@ -207,8 +196,8 @@ class Session:
         def split(text: str, is_over: bool) -> tuple[str, str]:
             if isinstance(request, str):  # it has no thoughts
                 return "", text
-            opened = CHAT_FORMATS[self.chat_format.name].opens_thought
-            return split_thoughts(text, opened, is_over)
+            chat_format = CHAT_FORMATS[self.chat_format.name]
+            return split_thoughts(text, chat_format.opens_thought, is_over)
 
         def visible(text: str, is_over: bool) -> tuple[str, str]:
             thoughts, said = ("", "") if self._records else split(text, is_over)
