@@ -23,7 +23,7 @@ from ..ml.errors import LlamaBoltsError
 from ..untrusted import replace_surrogates
 from .answer import INTERRUPTED, on_signal
 from .arguments import example_lines
-from .commands import COMMANDS, LeaveChat, is_command, run_command
+from .commands import COMMANDS, is_command, run_command
 from .console import Console, has_colour
 from .session import Session
 
@@ -50,9 +50,8 @@ _NOT_BEGUN = "stopped before the answer began; /continue asks the question again
 def chat(session: Session, *, shows_examples: bool) -> None:
     """Answer messages until the user leaves or the input ends, after the examples if wanted.
 
-    A message that is refused or fails, and a command that is wrong, are one line on standard error;
-    the conversation goes on as it was. After a CheckpointError (the model's files were changed) or
-    an OutputError it cannot.
+    What is refused, fails or is wrong is one line, and the conversation goes on as it was, but not
+    after a CheckpointError (the model's files were changed) or an OutputError.
     """
     if session.engine.model.files.is_bundled and not session.completion:
         for line in _BUNDLED:
@@ -81,8 +80,6 @@ def _take_turn_or_say_why_not(session: Session, read: Callable[[], str | None]) 
     except EOFError:
         session.console.reply("")
         return False
-    except LeaveChat:
-        return False
     except CheckpointError:
         raise
     except ContextFullError as error:
@@ -92,10 +89,8 @@ def _take_turn_or_say_why_not(session: Session, read: Callable[[], str | None]) 
             f"the message does not fit: {with_it}it takes {error.tokens} tokens, and the context "
             f"has {error.positions}; {how}"
         )
-    except LlamaBoltsError as error:
-        session.console.error(str(error))
-    except MemoryError:  # Python's own, which has no text
-        session.console.error(NO_MEMORY_TEXT)
+    except (LlamaBoltsError, MemoryError) as error:
+        session.console.error(str(error) or NO_MEMORY_TEXT)  # Python's own error has no text
     return True
 
 
@@ -121,10 +116,9 @@ def _take_turn(session: Session, typed: str | None) -> None:
 
 
 def read_plain(console: Console) -> str | None:
-    """Read a message as it was typed, triple quotes included: a line, or an open block.
+    """Read a line or a block as it was typed, triple quotes included; EOFError at the end.
 
-    The terminal itself lets the line be edited. Ctrl-C drops what was typed, and gives None where
-    nothing was. Ctrl-D, or the end of the input, raises EOFError.
+    Ctrl-C drops what was typed, and gives None where nothing was.
     """
     text, prompt = "", PROMPT
     try:
@@ -144,9 +138,8 @@ def read_plain(console: Console) -> str | None:
 def block_is_open(text: str) -> bool:
     """Return whether text starts with triple quotes that are not closed at its end."""
     stripped = text.strip()
-    if not stripped.startswith(_QUOTES):
-        return False
-    return len(stripped) < 2 * len(_QUOTES) or not stripped.endswith(_QUOTES)
+    is_closed = len(stripped) >= 2 * len(_QUOTES) and stripped.endswith(_QUOTES)
+    return stripped.startswith(_QUOTES) and not is_closed
 
 
 def unquoted(text: str) -> tuple[str, bool]:
@@ -159,12 +152,7 @@ def unquoted(text: str) -> tuple[str, bool]:
 
 
 class LineEditor:
-    """Reads messages with prompt_toolkit; it draws on standard error.
-
-    Enter sends the line, except inside an open block of triple quotes, where it starts a new one.
-    A terminal marks what is pasted, so a pasted block becomes one message. The history lasts as
-    long as the process.
-    """
+    """Reads messages with prompt_toolkit, which draws on standard error and knows what is pasted."""
 
     def __init__(self) -> None:
         # A typed or pasted ESC [31m looks like a report of the mouse, which is not asked for any,

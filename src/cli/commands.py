@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -36,10 +35,6 @@ _KEYS = (
 )
 
 
-class LeaveChat(Exception):  # noqa: N818 - leaving is not an error
-    """The chat ends here."""
-
-
 @dataclass(frozen=True)
 class Command:
     """One command."""
@@ -58,11 +53,7 @@ def is_command(line: str) -> bool:
 
 
 def run_command(session: Session, line: str) -> None:
-    """Run a command as it was typed, and reply.
-
-    `/exit` raises LeaveChat. What is unknown or cannot be done is an error of ours; then nothing
-    has changed.
-    """
+    """Run a command as it was typed, and reply; after an error of ours nothing has changed."""
     name, _, argument = line.lstrip().partition(" ")
     name = name.strip()
     command = COMMANDS.get(_OTHER_NAMES.get(name, name))
@@ -78,7 +69,7 @@ def run_command(session: Session, line: str) -> None:
 
 
 def _near(name: str) -> str:
-    """Return `: near it ...` with what may have been meant by a command that there is not."""
+    """Return what may have been meant by a command that there is not."""
     if canonical(name[1:]) in SETTINGS:
         return f": near it /set {canonical(name[1:])} VALUE"
     found = difflib.get_close_matches(name.lower(), COMMANDS, cutoff=_NEAR)
@@ -91,7 +82,7 @@ def _help(_session: Session, _argument: str) -> str:
 
 
 def _exit(_session: Session, _argument: str) -> None:
-    raise LeaveChat
+    raise EOFError  # as for Ctrl-D
 
 
 def _clear(session: Session, _argument: str) -> str:
@@ -221,7 +212,7 @@ def _show_cache(session: Session) -> str:
     ]
     if history := session.history_ids():
         pairs = zip(history, cached, strict=False)
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        same = [*(a == b for a, b in pairs), False].index(False)
         lines.append(
             f"the conversation takes {len(history)} tokens, of which the first {same} need not be "
             "run again"
@@ -246,13 +237,12 @@ def _why(session: Session, _argument: str) -> str:
     if (stats := last.stats) is None:
         return "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
     positions = session.engine.sequence_length
+    prompt, end = stats.prompt_tokens, stats.prompt_tokens + stats.new_tokens
     lines = [
         f"{last.stop_reason}: {_cause(session.tokenizer, last, stats, positions)}",
         *_cut(session.tokenizer, last),
-        f"prompt: sent whole, {stats.prompt_tokens} tokens, {stats.cached_tokens} of them from the "
-        "cache",
-        f"context: {stats.prompt_tokens + stats.new_tokens} of {positions} positions at the end of "
-        "the answer",
+        f"prompt: sent whole, {prompt} tokens, {stats.cached_tokens} of them from the cache",
+        f"context: {end} of {positions} positions at the end of the answer",
     ]
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from src.cli.answer import INTERRUPTED
-from src.cli.commands import COMMANDS, LeaveChat, is_command, run_command
+from src.cli.commands import COMMANDS, is_command, run_command
 from src.cli.console import UsageError
 from src.inference import SamplingError
 from src.memory import readable_bytes
@@ -42,7 +42,7 @@ def test_an_unknown_command_is_one_line_with_near_names(session, line, near):
 @pytest.mark.parametrize("line", ["/exit", "/exit ", "/bye", "/quit", "exit", "quit", " quit "])
 def test_exit_leaves_by_any_of_its_names(session, line):
     assert is_command(line)
-    with pytest.raises(LeaveChat):
+    with pytest.raises(EOFError):
         run_command(session, line)
 
 
