@@ -27,7 +27,7 @@ from ..inference import (
 from ..memory import NO_MEMORY_TEXT, is_lack_of_memory, readable_bytes
 from ..ml.kernels import KernelSettingError, exit_on_bus_error, keep_freed_memory
 from ..model.errors import NotEnoughMemoryError, SaveError
-from ..untrusted import described, label_of, parse_strict_json, replace_surrogates
+from ..untrusted import described, label_of, parse_strict_json
 from . import mpi_place, mpirun_is_at_terminal
 from .arguments import BUNDLED_CHAT_LENGTH, EXAMPLES, Options, example_lines
 from .console import Console, DifferenceError, OutputError, UsageError, refused
@@ -36,7 +36,8 @@ from .session import Session
 
 # A million tokens of prose: more than a context holds, and not worth the time to count exactly.
 MOST_PROMPT_BYTES = 4 << 20
-_STANDARD_INPUT = "standard input"
+_TOO_LONG = f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more"
+_STANDARD_INPUT = Path("-")
 _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
@@ -53,11 +54,7 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
 
 
 def run(options: Options) -> int:
-    """Do what the command line asks for, and return the exit code; see `main`.
-
-    An error is one line on standard error; a traceback follows only with `--verbose`. Ctrl-C is
-    left to the caller.
-    """
+    """Do what the command line asks for, and return the exit code; Ctrl-C is for the caller."""
     exit_on_bus_error()
     keep_freed_memory()
     console = Console(quiet=options.quiet, verbose=options.verbose)
@@ -192,22 +189,17 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
 
 def find_prompt(options: Options) -> str | None:
-    """Return the prompt of `-p`, of a file, or of standard input unless that is a terminal.
-
-    None is for a chat. Raise UsageError where the prompt cannot be read, is not text, is empty or
-    far too long, or where text that nobody would read waits on standard input beside it.
-    """
+    """Return the prompt of `-p`, of a file or of standard input; None where a person can type."""
+    path = options.file or _STANDARD_INPUT
     if options.prompt is not None:
         where, prompt = "--prompt", options.prompt
-    elif options.file is not None:
-        where, prompt = str(options.file), _read_prompt(options.file)
-    elif options.standard_input or not _input_is_terminal():
-        where, prompt = _STANDARD_INPUT, _read_prompt(None)
+    elif options.file is not None or options.standard_input or not _input_is_terminal():
+        where, prompt = _named(path), _read_prompt(path)
     else:
         return None
-    if where != _STANDARD_INPUT and _text_waits():
+    if where != _named(_STANDARD_INPUT) and _text_waits():
         got = "got text; < /dev/null leaves it out"
-        raise UsageError(f"{_STANDARD_INPUT}: expected nothing beside {where}, {got}")
+        raise UsageError(f"standard input: expected nothing beside {where}, {got}")
     if not prompt.strip():
         raise UsageError(f"{where}: prompt: expected text, got none")
     return prompt
@@ -228,44 +220,38 @@ def _text_waits() -> bool:
         return False
 
 
-def _opened(path: Path | None) -> AbstractContextManager[BinaryIO]:
+def _named(path: Path) -> str:
+    return "standard input" if path == _STANDARD_INPUT else label_of(path)
+
+
+def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
     """Open a file, which may be a pipe, or standard input."""
-    if path is not None:
+    if path != _STANDARD_INPUT:
         return open(path, "rb")
     return nullcontext(BytesIO() if sys.stdin is None else sys.stdin.buffer)
 
 
-def _read_prompt(path: Path | None) -> str:
-    """Read a file as UTF-8, or standard input, where other bytes become U+FFFD.
-
-    One newline at the end is not part of the prompt.
-    """
-    where = f"{_STANDARD_INPUT if path is None else path}: prompt"
+def _read_prompt(path: Path) -> str:
+    """Read text without its last newline; other bytes than UTF-8 are for standard input alone."""
+    where = f"{_named(path)}: prompt"
     with refused(f"{where}: expected a readable file"), _opened(path) as file:
         content = file.read(MOST_PROMPT_BYTES + 1)
     if len(content) > MOST_PROMPT_BYTES:
-        limit = readable_bytes(MOST_PROMPT_BYTES)
-        raise UsageError(f"{where}: expected at most {limit}, got more")
-    try:
-        text = content.decode("utf-8-sig", "replace" if path is None else "strict")
-    except UnicodeDecodeError as error:
-        got = f"other bytes at byte {error.start}"
-        raise UsageError(f"{where}: expected UTF-8, got {got}") from None
+        raise UsageError(f"{where}: {_TOO_LONG}")
+    with refused(f"{where}: expected UTF-8"):
+        text = content.decode("utf-8-sig", "replace" if path == _STANDARD_INPUT else "strict")
     return text.removesuffix("\n").removesuffix("\r")
 
 
 def answer_file(options: Options, console: Console, path: Path) -> None:
-    """Answer each line of a file, or of standard input (`-`), by itself, as it comes.
+    """Answer each line of a file by itself, as it comes.
 
-    A line holds a JSON string, `{"prompt": "..."}` or `{"messages": [{"role": ..., "content":
-    ...}]}`. One that cannot be answered is one line of error, and a UsageError after the last one,
-    as is a file without lines. Raise KeyboardInterrupt for Ctrl-C in an answer, which has its
-    record.
+    One that cannot be answered is one line of error, and a UsageError after the last one, as is a
+    file without lines. Raise KeyboardInterrupt for Ctrl-C in an answer, which has its record.
     """
-    name = _STANDARD_INPUT if str(path) == "-" else label_of(path)
-    session = None
+    name, session = _named(path), None
     done = failed = 0
-    for number, line in _lines(None if str(path) == "-" else path, name):
+    for number, line in _lines(path):
         session = session or open_session(options, console)
         done += 1
         try:
@@ -283,10 +269,10 @@ def answer_file(options: Options, console: Console, path: Path) -> None:
         raise UsageError(f"{name}: prompts: expected an answer to each line, got {got}")
 
 
-def _lines(path: Path | None, name: str) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield lines that are not blank, counted from 1; the beginning of one that is too long."""
     number = 0
-    with refused(f"{name}: prompts: expected a readable file"), _opened(path) as file:
+    with refused(f"{_named(path)}: prompts: expected a readable file"), _opened(path) as file:
         while line := file.readline(MOST_PROMPT_BYTES + 1):
             number += 1
             if line.strip():
@@ -296,12 +282,9 @@ def _lines(path: Path | None, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _request(session: Session, line: bytes) -> str | list[Message]:
-    """Return what a line asks: a text to continue, or a conversation.
-
-    Raise ValueError or ChatFormatError where it is not what is expected.
-    """
+    """Return what a line asks; raise ValueError or ChatFormatError where it is something else."""
     if len(line) > MOST_PROMPT_BYTES:
-        raise ValueError(f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more")
+        raise ValueError(_TOO_LONG)
     found = parse_strict_json(line)
     asked = {"prompt": found} if isinstance(found, str) else found
     if not isinstance(asked, dict) or len(asked) != 1 or asked.keys() - {"prompt", "messages"}:
@@ -309,12 +292,9 @@ def _request(session: Session, line: bytes) -> str | list[Message]:
     if "messages" in asked:
         if session.completion:
             raise ValueError("expected a prompt, since texts are continued, got messages")
-        messages = [
-            Message(m.role, replace_surrogates(m.content)) for m in as_messages(asked["messages"])
-        ]
+        messages = as_messages(asked["messages"])
         return messages if messages[0].role == "system" else [*session.messages([]), *messages]
     prompt = asked["prompt"]
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"prompt: expected a text, got {described(prompt)}")
-    prompt = replace_surrogates(prompt)
     return prompt if session.completion else session.messages([], prompt)

@@ -152,7 +152,7 @@ def unquoted(text: str) -> tuple[str, bool]:
 
 
 class LineEditor:
-    """Reads messages with prompt_toolkit, which draws on standard error and knows what is pasted."""
+    """Reads messages with prompt_toolkit, on standard error; what is pasted is one message."""
 
     def __init__(self) -> None:
         # A typed or pasted ESC [31m looks like a report of the mouse, which is not asked for any,

@@ -31,9 +31,11 @@ class UsageError(LlamaBoltsError):
 
 @contextmanager
 def refused(expected: str) -> Iterator[None]:
-    """Turn what the system refuses inside into a UsageError: what was expected, and why not."""
+    """Turn what the system or a decoder refuses inside into a UsageError that says why."""
     try:
         yield
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{expected}, got other bytes at byte {error.start}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UsageError(f"{expected}, got {reason_of(error)}") from None
 

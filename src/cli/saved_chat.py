@@ -21,7 +21,7 @@ from ..untrusted import (
     write_whole,
 )
 from .answer import SETTINGS, Settings, counted
-from .console import UsageError
+from .console import UsageError, refused
 from .session import Session, Turn, messages_of
 
 _FORMAT = "llama-bolts chat"
@@ -213,11 +213,8 @@ def named_path(argument: str) -> Path:
 def read_text(path: Path, limit: int) -> str:
     """Read a file of at most `limit` bytes of UTF-8 text, without the mark of its byte order."""
     content = read_whole(path, limit, UsageError)
-    try:
+    with refused(f"{label_of(path)}: text: expected UTF-8"):
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        got = f"other bytes at byte {error.start}"
-        raise _wrong(path, f"text: expected UTF-8, got {got}") from None
     if "\0" in text:
         raise _wrong(path, f"text: expected text, got a zero at byte {content.index(0)}")
     return text

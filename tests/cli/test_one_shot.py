@@ -95,7 +95,7 @@ def test_a_prompt_far_too_long_is_refused_unread(run, alphabet_model, tmp_path, 
             run("-m", alphabet_model, stdin=b"x" * length),
         ):
             assert done.returncode == code
-            assert (b": prompt: expected at most 1.0 KiB, got more\n" in done.stderr) == bool(code)
+            assert (b": prompt: expected at most 4.0 MiB, got more\n" in done.stderr) == bool(code)
     assert run("-m", alphabet_model, "-f", "/dev/zero").returncode == 2
 
 
