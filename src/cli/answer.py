@@ -25,7 +25,7 @@ _SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingArgs))
 
 # How the text of each setting is read: as that of its flag.
 SETTINGS: dict[str, Callable[[str], Any]] = {
-    **{name: FLAGS[name].reading["type"] for name in (*_SAMPLING, "max_tokens", "stop")},
+    **{name: FLAGS[name][1]["type"] for name in (*_SAMPLING, "max_tokens", "stop")},
     "think": checked(str, ", ".join(THINK), THINK.__contains__),
 }
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")  # a fresh one, no limit, no text

@@ -1,7 +1,6 @@
-"""The arguments of the command line: one parser, one typed record, and the predefined prompts.
+"""The arguments of the command line, and the predefined prompts.
 
-Only what argparse needs is imported here, so that `--help` and a wrong argument answer at once. The
-ranges of the sampling settings are the business of `SamplingArgs`; here they are only numbers.
+Only what argparse needs is imported, so that `--help` answers at once. `SamplingArgs` has ranges.
 """
 
 import argparse
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from .. import __version__
 from ..untrusted import replace_surrogates
@@ -162,9 +161,7 @@ _system_text = checked(
     replace_surrogates, "a text, --seed sets a seed", lambda text: not text.isdecimal()
 )
 _target = checked(lambda text: text not in ("", "-") and Path(text), "a path", bool)
-_address = checked(
-    _host_and_port, "HOST:PORT, PORT from 0 to 65535", lambda address: 0 <= address[1] <= 65535
-)
+_address = checked(_host_and_port, "HOST:PORT, PORT from 0 to 65535", lambda at: at[1] <= 65535)
 _stages = checked(
     ranges,
     f"stages from 1 to {LAST_STAGE}",
@@ -188,9 +185,8 @@ _TO_PATH, _TO_FILE, _DIRECTORY = (
 class Options:
     """What the command line asks for, in the order of `--help`: the one table of flags.
 
-    Beside the type of a field is how argparse reads its flag, and what `--help` says of it. A flag
-    is called as its field, unless `_NAMES` has other names. None where the default depends on the
-    model or the machine. `standard_input` is `-`, and `statistics` is false after `--no-stats`.
+    A flag is called as its field, unless `_NAMES` has other names. None where the default depends
+    on the model or the machine.
     """
 
     prompt: Annotated[str | None, _TEXT, "the prompt"]
@@ -293,22 +289,15 @@ class Options:
 # fmt: on
 
 
-class Flag(NamedTuple):
-    """A row of the table that `Options` is: names, how argparse reads it, what `--help` says."""
-
-    names: str
-    reading: Mapping[str, Any]
-    help: str
-
-
 _NAMES = {
     "prompt": "-p --prompt", "file": "-f --file", "standard_input": "standard_input",
     "system": "-s --system", "model": "-m --model", "context_length": "-c --context-length",
     "threads": "-t --threads", "max_tokens": "-n --max-tokens", "statistics": "--no-stats",
     "quiet": "-q --quiet", "verbose": "-v --verbose",
 }  # fmt: skip
-FLAGS = {
-    name: Flag(_NAMES.get(name, f"--{name.replace('_', '-')}"), *field.__metadata__)
+# The rows of the table: the names of a flag, how argparse reads it, what `--help` says.
+FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
+    name: (_NAMES.get(name, f"--{name.replace('_', '-')}"), *field.__metadata__)
     for name, field in Options.__annotations__.items()
 }
 
@@ -325,10 +314,7 @@ _GROUPS = {
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
-    """Parse the arguments after the program's name, those of the process when None.
-
-    Raise SystemExit: 0 after `--help` or `--version`, 2 after one line on standard error.
-    """
+    """Parse arguments, those of the process when None; raise SystemExit with 0, or 2 and a line."""
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
     values = vars(parsed)
@@ -355,10 +341,10 @@ def build_parser() -> FlagParser:
         allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
         add_help=False,
     )
-    for field, flag in FLAGS.items():
+    for field, (names, reading, text) in FLAGS.items():
         if field in _GROUPS:
             group = parser.add_argument_group(*_GROUPS[field])
-        group.add_argument(*flag.names.split(), help=flag.help, **flag.reading)
+        group.add_argument(*names.split(), help=text, **reading)
     version = f"%(prog)s {__version__}"
     group.add_argument("--version", action="version", version=version, help="version")
     group.add_argument("-h", "--help", action="help", help="this text")
@@ -368,8 +354,8 @@ def build_parser() -> FlagParser:
 
 def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, Any]) -> None:
     given = {
-        "-" if name == "standard_input" else flag.names.split()[-1]
-        for name, flag in FLAGS.items()
+        "-" if name == "standard_input" else names.split()[-1]
+        for name, (names, *_) in FLAGS.items()
         if values[name] not in (None, ()) and values[name] is not False  # 0 is a value
     }
     wrong = [
