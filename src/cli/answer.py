@@ -202,10 +202,7 @@ def _one_interrupt() -> AbstractContextManager[None]:
 def answer_record(
     engine: InferenceEngine, answer: Answer, logprobs: int | None, line: int | None
 ) -> str:
-    """Return an answer that has statistics as a JSON object on one line, in ASCII.
-
-    `logprobs` of the most probable tokens have the shape of OpenAI's chat API, and an `id`.
-    """
+    """Return an answer as JSON on one line in ASCII, with `logprobs` as OpenAI's chat API has."""
     tokenizer = engine.model.tokenizer
     assert answer.stats is not None
     assert tokenizer is not None

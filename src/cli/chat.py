@@ -116,10 +116,7 @@ def _take_turn(session: Session, typed: str | None) -> None:
 
 
 def read_plain(console: Console) -> str | None:
-    """Read a line or a block as it was typed, triple quotes included; EOFError at the end.
-
-    Ctrl-C drops what was typed, and gives None where nothing was.
-    """
+    """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was typed."""
     text, prompt = "", PROMPT
     try:
         while not text or block_is_open(text):

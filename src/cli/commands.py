@@ -240,7 +240,7 @@ def _why(session: Session, _argument: str) -> str:
     prompt, end = stats.prompt_tokens, stats.prompt_tokens + stats.new_tokens
     lines = [
         f"{last.stop_reason}: {_cause(session.tokenizer, last, stats, positions)}",
-        *_cut(session.tokenizer, last),
+        _cut(session.tokenizer, last),
         f"prompt: sent whole, {prompt} tokens, {stats.cached_tokens} of them from the cache",
         f"context: {end} of {positions} positions at the end of the answer",
     ]
@@ -263,20 +263,13 @@ def _cause(tokenizer: Tokenizer, last: Answer, stats: GenerationStats, positions
     return f"Ctrl-C came after {new}; /continue goes on, /regen asks again"
 
 
-def _cut(tokenizer: Tokenizer, last: Answer) -> list[str]:
-    """Return what was drawn and is not in the text that was shown, and what no text stands for."""
+def _cut(tokenizer: Tokenizer, last: Answer) -> str:
+    """Return what was drawn and is not in the text that was shown."""
     drawn = last.ids[:-1] if last.stop_reason == "eot" else last.ids
     decoder = StreamDecoder(tokenizer, first=not isinstance(last.request, str))
     text = "".join(map(decoder.push, drawn)) + decoder.finish()
     cut = text.removeprefix(last.text)
-    lines = [f"cut: {cut!r}, drawn but not shown" if cut else "cut: nothing, all text is shown"]
-    data = b"".join(map(tokenizer.token_bytes, drawn))
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        bad = data[error.start : error.end].hex(" ")
-        lines.append(f"bytes that are no character are shown as U+FFFD, the first: {bad}")
-    return lines
+    return f"cut: {cut!r}, drawn but not shown" if cut else "cut: nothing, all text is shown"
 
 
 COMMANDS = {

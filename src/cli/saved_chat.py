@@ -41,8 +41,7 @@ def save_chat(session: Session, argument: str) -> str:
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
     write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
-    use = "" if path.suffix.lower() == ".json" else " (as JSON, which /load reads)"
-    return f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}{use}"
+    return f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}"
 
 
 def load_chat(session: Session, argument: str) -> str:

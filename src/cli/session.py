@@ -81,10 +81,7 @@ class Session:
         self.last: Answer | None = None  # it may no longer be in the history
 
     def ask(self, question: str) -> Answer:
-        """Answer a message, or continue a text; after an InferenceError the history is as before.
-
-        After a CheckpointError (changed files of the model) or an OutputError nothing can follow.
-        """
+        """Answer a message, or continue a text; after an InferenceError the history is as before."""
         self.unanswered = question
         return self._ask(question, self.turns)
 
@@ -126,10 +123,7 @@ class Session:
         self.turns, self.unanswered, self.attached = [], None, ""
 
     def restore(self, system: str | None, turns: Sequence[Turn], settings: Settings) -> None:
-        """Take another conversation and its settings in the place of what there is.
-
-        After an InferenceError (no room, or nothing for the format) nothing has changed.
-        """
+        """Take another conversation and its settings; after any exception nothing has changed."""
         before = self.system, self.turns, self.settings
         self.system, self.turns = system, list(turns)
         self.settings = replace(settings, think=self.settings.think)
@@ -144,9 +138,8 @@ class Session:
     def with_attached(self, question: str) -> str:
         """Return a question after the text that was attached to it, which is then used up."""
         attached, self.attached = self.attached, ""
-        if not attached:
-            return question
-        return attached + question if self.completion else f"{attached}\n\n{question}"
+        gap = "" if self.completion or not attached else "\n\n"
+        return f"{attached}{gap}{question}"
 
     @property
     def chat_format(self) -> FoundFormat:

@@ -159,10 +159,6 @@ def test_a_saved_chat_goes_on_as_if_it_had_not_ended(random_model, tmp_path, cap
     session.ask("two")
     told = f"saved: 2 questions with their answers and the settings, in {file}\n"
     assert reply(capsys, session, f"/save {file}") == told
-    other = tmp_path / "chat.txt"
-    as_json = f", in {other} (as JSON, which /load reads)\n"
-    assert reply(capsys, session, f"/save {other}").endswith(as_json)
-    assert other.read_bytes() == file.read_bytes()
     saved = state(session)
     expected = session.ask("three").text
     for fresh in (session_of(random_model, "-c", "600"), session):
