@@ -42,9 +42,10 @@ _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
+_EXPECTED_FAULTS = (DifferenceError, OutputError)
 # The first row that an error belongs to decides.
 _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
-    (FAULT, (DifferenceError,)),
+    (FAULT, _EXPECTED_FAULTS),
     (NUMERIC, (NumericError,)),
     (NO_MEMORY, (NotEnoughMemoryError, FileMemoryError, ml.TensorMemoryError)),
     (BAD_MODEL, (PromptCacheError,)),
@@ -77,12 +78,9 @@ def _run_and_report(options: Options, console: Console) -> int:
         _dispatch(options, console)
         console.detail(f"{time.perf_counter() - start:.2f} s for the whole run")
         return DONE
-    except OutputError as error:
-        if error.closed:
-            return DONE  # the reader has what it wanted, as with `| head`
-        console.error(str(error))
-        return FAULT
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into one line
+        if isinstance(error, OutputError) and error.closed:
+            return DONE  # the reader has what it wanted, as with `| head`
         code, text = told(error)
         console.error(text)
         if console.verbose:
@@ -110,7 +108,7 @@ def told(error: Exception) -> tuple[int, str]:
     """Return the exit code that an error ends the process with, and the line that tells it."""
     of_kind = (code for code, kinds in _EXIT_CODES if isinstance(error, kinds))
     code = NO_MEMORY if is_lack_of_memory(error) else next(of_kind, FAULT)
-    if code == FAULT and not isinstance(error, DifferenceError):
+    if code == FAULT and not isinstance(error, _EXPECTED_FAULTS):
         return code, f"internal fault: {error!r} (--verbose shows where)"
     if isinstance(error, ContextFullError):
         return code, (
@@ -166,8 +164,8 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     if prompt is None:
         for flag in ("diagrams", "explore"):
             if getattr(options, flag) is not None:
-                expected = "expected a prompt (-p, -f or standard input), got none"
-                raise UsageError(f"--{flag}: {expected}")
+                rule = "expected a prompt (-p, -f or standard input), got none"
+                raise UsageError(f"--{flag}: {rule}")
         if options.model is None and options.context_length is None:
             options = dataclasses.replace(options, context_length=BUNDLED_CHAT_LENGTH)
     session = open_session(options, console)

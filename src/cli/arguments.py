@@ -68,14 +68,12 @@ _NOT_WITH = (
       if (earlier, later) != ("--prompt", "--verify")),  # -p is what it runs
     ("--verify", ("--quantize",)),
     ("--json", _REPORTS),
-    ("--example", ("--system", "--completion")),
-    ("--examples", ("--system", "--completion")),
+    *((flag, ("--system", "--completion")) for flag in ("--example", "--examples")),
     ("--completion", ("--chat-format", "--think", "--system")),
     ("--quiet", ("--verbose",)),
-    ("--diagrams", ("--jsonl",)),
-    ("--explore", ("--jsonl",)),
+    ("--jsonl", ("--diagrams", "--explore", "--prompt-cache")),
+    ("--prompt-cache", _TRACES),  # which run attention stage by stage
     ("--grammar", ("--json-schema",)),
-    ("--prompt-cache", ("--jsonl", *_TRACES)),  # which run attention stage by stage
     ("--api-key-file", ("--api-key",)),
     ("--no-api-key", ("--api-key", "--api-key-file")),
     # What requests say themselves, or what is of one run alone.

@@ -145,10 +145,9 @@ class Console:
     def report_table(
         self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
     ) -> None:
-        """Write a table to standard output, without a line of headings where all are empty.
+        """Write a table to standard output; a column is its heading, and "left" or "right".
 
-        A column is its heading, and "left" or "right". Where a row is wider than the window, what
-        follows its first cell, its name, is on a line below.
+        In a row that is wider than the window, what follows its first cell is on a line below.
         """
         headings = [heading for heading, _ in columns]
         cells = [headings, *([escape_line(cell) for cell in row] for row in rows)]

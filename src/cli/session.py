@@ -81,7 +81,7 @@ class Session:
         self.last: Answer | None = None  # it may no longer be in the history
 
     def ask(self, question: str) -> Answer:
-        """Answer a message, or continue a text; after an InferenceError the history is as before."""
+        """Answer a message or continue a text; after an InferenceError the history is as before."""
         self.unanswered = question
         return self._ask(question, self.turns)
 
