@@ -84,12 +84,11 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process with 2 after one line on standard error."""
-        self.exit(
-            2, f"error: {escape_line(message, _LONGEST_MESSAGE)} (--help lists the options)\n"
-        )
+        line = escape_line(message, _LONGEST_MESSAGE)
+        self.exit(2, f"error: {line} (--help lists the options)\n")
 
     def add_foreign_flags(self) -> None:
-        """Let the flags of other programs be understood, ignored aloud or refused with a reason."""
+        """Let flags of other programs be understood, ignored aloud or refused with a reason."""
         for theirs, ours in OTHER_NAMES.items():
             self._option_string_actions[theirs] = self._option_string_actions[ours]
         for is_refused, table in enumerate((_IGNORED, _REFUSED)):
