@@ -219,17 +219,8 @@ def session_of(model: Path, *flags: str) -> Session:
 @contextmanager
 def interrupt_after(tokens: int) -> Iterator[None]:
     """Sends Ctrl-C while a token is written."""
-    write, count = Console.answer, 0
-
-    def answer(console: Console, text: str) -> None:
-        nonlocal count
-        count += 1
-        if count == tokens:
-            signal.raise_signal(signal.SIGINT)
-        write(console, text)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Console, "answer", answer)
+        press_ctrl_c_at(patch, Console, "answer", tokens - 1, after=False)
         yield
 
 

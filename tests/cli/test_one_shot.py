@@ -187,6 +187,13 @@ def test_text_on_stdin_beside_a_prompt_is_refused(alphabet_model, tmp_path, flag
     )
 
 
+def test_a_dash_reads_what_is_typed(spawn, alphabet_model):
+    child = spawn("-m", alphabet_model, "-", "-q")
+    child.sendline("Hello")
+    child.sendeof()
+    assert child.read().splitlines()[-1] == ALPHABET
+
+
 def test_nothing_on_stdin_beside_a_prompt_is_not_waited_for(alphabet_model):
     reading, writing = os.pipe()
     with open("/dev/null", "rb") as nothing, open(reading) as silent, open(writing, "w"):
@@ -223,7 +230,7 @@ def test_each_line_is_answered_by_itself_with_the_record_of_json(run, alphabet_m
     for record in found:
         assert record.keys() == KEYS | {"line"}
         assert (record["text"], record["stop_reason"], record["seed"]) == (ALPHABET, "eot", 5)
-    # Each conversation is its own: nothing of the lines before is in it.
+    # Nothing of the lines before is in a conversation.
     turn = FORMAT_TOKENS + len("Helloab") + 1
     expected = [FORMAT_TOKENS + 5, FORMAT_TOKENS + 4, turn + FORMAT_TOKENS - 1 + len("more")]
     assert [record["prompt_tokens"] for record in found] == expected
@@ -321,9 +328,11 @@ def test_a_lack_of_memory_is_the_error_of_its_line(run, alphabet_model, monkeypa
     assert b"line 2: [encode] memory: the system refused the allocation\n" in done.stderr
 
 
-def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(run, endless_model, monkeypatch):
+@pytest.mark.parametrize("flags", [("--json", "-p", "x"), ("--jsonl", "-")])
+def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(run, endless_model, monkeypatch, flags):
     press_ctrl_c_at(monkeypatch, Sampler, "sample", 4, after=False)
-    done = asked(run, endless_model, HELLO * 3)
+    done = run("-m", endless_model, *flags, stdin=HELLO * 3 if "-" in flags else b"")
     assert done.returncode == 130
     (record,) = records(done.stdout)
     assert (record["text"], record["stop_reason"]) == ("abcd", "interrupted")
+    assert record["token_ids"] == [*b"abcd"]
