@@ -175,7 +175,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
             views.enter_context(explored(session, options, options.explore))
         if options.diagrams is not None:
-            from .diagrams import drawn
+            from .explore import drawn
 
             views.enter_context(drawn(session, options.diagrams))
         if prompt is None:

@@ -1,4 +1,4 @@
-"""`--explore` and `/explore`: a run as one HTML file that shows it from the inside."""
+"""A run from the inside: one HTML file by `--explore` and `/explore`, SVG files by `--diagrams`."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import trace
+from ..drawing import Recorder, TracedRun, draw_all
 from ..explorer import (
     DEFAULT_LIMIT,
     Collector,
@@ -55,9 +56,8 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
         if prompt is not None:
             asked = prompt if session.completion else session.messages([], prompt)
             beside = _ids_of(session, other, asked, answer)
-        sampling = _repeatable(answer)
         most = session.settings.max_tokens or len(answer.ids)
-        runs.append(run_beside(other, runs[0], beside, most, sampling, store))
+        runs.append(run_beside(other, runs[0], beside, most, _repeatable(answer), store))
     session.console.note(_save(runs, store, path))
 
 
@@ -70,8 +70,8 @@ def explore_last(session: Session, argument: str) -> None:
     if answer is None or not answer.ids:
         raise UsageError("/explore: nothing was answered yet")
     _check_writable(path)
-    request, model = answer.request, session.engine.model
-    ids, _ = _ids_of(session, model, request, answer)
+    model = session.engine.model
+    ids, _ = _ids_of(session, model, answer.request, answer)
     was_on, store = trace.is_on(), Store()
     trace.stop()
     try:
@@ -105,9 +105,9 @@ def _other_model(session: Session, options: Options) -> Model:
     if name is None:
         return session.engine.model
     beside = session.engine.model, session.engine.sequence_length
-    if name in QUANTIZATION_NAMES:
-        return open_beside(replace(options, quantize=name), session.console, *beside)
-    return open_beside(options, session.console, *beside, Path(name))
+    is_format = name in QUANTIZATION_NAMES
+    how = replace(options, quantize=name) if is_format else options
+    return open_beside(how, session.console, *beside, None if is_format else Path(name))
 
 
 def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
@@ -127,3 +127,26 @@ def _check_writable(path: Path) -> None:
         if path.is_dir():
             raise IsADirectoryError(21, "Is a directory")
         tempfile.TemporaryFile(dir=path.parent).close()
+
+
+@contextmanager
+def drawn(session: Session, directory: Path) -> Iterator[None]:
+    """Record the answer that is given inside, and write its diagrams: all of them, or none.
+
+    Raise UsageError where the directory, which is made if it is not there, cannot be written.
+    """
+    expected = f"{directory}: --diagrams: expected a writable directory"
+    with refused(expected):  # before the answer, which may take a while
+        directory.mkdir(parents=True, exist_ok=True)
+    model, recorder = session.engine.model, Recorder()
+    with session.trace.recorded(recorder):
+        yield
+    name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
+    sizes = model.args.sizes | {"C": session.engine.context.caches[0].capacity}
+    pictures = draw_all(TracedRun(name, sizes, recorder.events))
+    with refused(expected), tempfile.TemporaryDirectory(dir=directory) as unfinished:
+        for file, text in pictures.items():
+            Path(unfinished, file).write_text(text, encoding="utf-8")
+        for file in pictures:  # once the last one is on the disk
+            Path(unfinished, file).replace(directory / file)
+    session.console.note(f"{len(pictures)} diagrams in {directory}")

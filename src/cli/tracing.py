@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,19 +99,20 @@ class TraceSwitch:
     def _start(self) -> None:
         from ..trace.tracer import Tracer
 
-        model = self.engine.model
-        tokenizer = model.tokenizer
+        model, tokenizer = self.engine.model, self.engine.model.tokenizer
+        assert tokenizer is not None  # a session has one
         tracer = Tracer(
             model.args.sizes,
             self._write,
             wants=lambda *where: any(view.wants(*where) for view in self._views),
-            text_of=lambda token: "" if tokenizer is None else piece(tokenizer, token),
+            text_of=partial(piece, tokenizer),
             statistics=self.options.trace_statistics,
             values=lambda *where: any(one.wants_values(*where) for one in self._recorders),
+            close=self._close,
         )
         # What the first pass alone pays for, such as the first touch of mapped weights.
         model.transformer.forward(InferenceContext(model.args, 1), [0])
-        trace.start(tracer, self._close)
+        trace.start(tracer)
 
     @property
     def _views(self) -> "list[TraceLog | Recorder | Collector]":

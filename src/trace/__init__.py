@@ -21,7 +21,6 @@ Reporter = Callable[["Tracer | None"], None]
 _NOTHING: Mapping[str, Any] = {}
 
 _tracer: "Tracer | None" = None
-_close: Callable[[], None] | None = None
 _reporters: list[Reporter] = []
 _own_seconds = 0.0  # that tracers and those who take their events have used
 
@@ -63,30 +62,28 @@ def clock() -> float:
     return time.perf_counter() - _own_seconds
 
 
-def start(tracer: "Tracer", close: Callable[[], None] | None = None) -> None:
+def start(tracer: "Tracer") -> None:
     """Turn a trace on, for the whole process; one that was on before is turned off.
 
     Args:
-        tracer: makes the events.
-        close: called when the trace is turned off.
+        tracer: makes the events; its `close` is called when the trace is turned off.
     """
-    global _tracer, _close
+    global _tracer
     stop()
-    _tracer, _close = tracer, close
+    _tracer = tracer
     for reporter in _reporters:
         reporter(tracer)
 
 
 def stop() -> None:
     """Turn the trace off, if one is on."""
-    global _tracer, _close
+    global _tracer
     if _tracer is None:
         return
-    _tracer, close, _close = None, _close, None
+    tracer, _tracer = _tracer, None
     for reporter in _reporters:
         reporter(None)
-    if close is not None:
-        close()
+    tracer.close()
 
 
 def is_on() -> bool:

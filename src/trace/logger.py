@@ -8,11 +8,10 @@ import contextlib
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, WrappedLogger
 
 from .events import LEGEND, STAGES
 from .records import LAYER, MARK, Event, TensorInfo
@@ -30,7 +29,6 @@ _MOST_TOKENS = 64
 _MOST_FACT = 200
 _PASS_STAGES = (3, 20, 21)
 _NOTHING: Mapping[str, Any] = {}
-_FIELDS = tuple(field.name for field in fields(Event) if field.name != "op")
 
 
 class TraceLog:
@@ -54,31 +52,26 @@ class TraceLog:
         run: Mapping[str, str] = _NOTHING,  # facts with which both files begin
         on_failure: Failure = lambda _line: None,  # takes a line where a file takes no more
     ) -> None:
-        self._stages = stages
         self._views: list[_View] = []
         if json_lines is not None:
-            self._views.append(_JsonLines(json_lines, layers, steps, on_failure))
+            self._views.append(_JsonLines(json_lines, stages, layers, steps, on_failure))
         if debug_log is not None:
-            shown = (range(1),) if layers is None else layers
-            full = (range(2),) if steps is None else steps
-            self._views.append(_DebugLog(debug_log, shown, full, on_failure))
+            shown, full = layers or (range(1),), steps or (range(2),)
+            self._views.append(_DebugLog(debug_log, stages, shown, full, on_failure))
         for view in self._views:
             view.begin(sizes, run)
         self._logger = structlog.wrap_logger(
             structlog.ReturnLogger(),
-            processors=[*self._views, _end],
+            processors=self._views,
             wrapper_class=structlog.BoundLogger,
         )
 
     def write(self, event: Event) -> None:
         """Write an event where it is wanted."""
-        if self.wants(event.stage, event.layer, event.step):
-            self._logger.msg(event.op, **{name: getattr(event, name) for name in _FIELDS})
+        self._logger.msg(event)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
         """Return whether a view shows events of a stage in a layer and a step."""
-        if not _holds(self._stages, stage):
-            return False
         return any(view.wants(stage, layer, step) for view in self._views)
 
     @property
@@ -97,20 +90,22 @@ class _View(ABC):
     """A processor of structlog that writes each event to a file and hands it on."""
 
     file: TextIO | None  # none once it takes no more
+    stages: Ranges | None
     layers: Ranges | None
     steps: Ranges | None
     on_failure: Failure
 
-    def wants(self, stage: int, layer: int | None, step: int | None) -> bool:  # noqa: ARG002 (the log for people asks for the stage)
+    def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
         """Return whether this view shows events of a stage in a layer and a step."""
-        return self.file is not None and _holds(self.steps, step) and _holds(self.layers, layer)
+        where = (self.stages, stage), (self.layers, layer), (self.steps, step)
+        return self.file is not None and all(_holds(*one) for one in where)
 
     @abstractmethod
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         """Return the beginning of the file, its last newline included."""
 
     @abstractmethod
-    def text(self, event: EventDict) -> str:
+    def text(self, event: Event) -> str:
         """Return the text of an event, its last newline included; empty for none."""
 
     def begin(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> None:
@@ -125,13 +120,14 @@ class _View(ABC):
         self.file.write(text)
         self.file.flush()
 
-    def __call__(self, _logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
-        if self.wants(event_dict["stage"], event_dict["layer"], event_dict["step"]):
+    def __call__(self, _logger: Any, _method: str, entry: structlog.typing.EventDict) -> Any:
+        event: Event = entry["event"]
+        if self.wants(event.stage, event.layer, event.step):
             try:
-                self._write(self.text(dict(event_dict)))
+                self._write(self.text(event))
             except OSError as error:
                 self.on_failure(f"{self.close()}: the trace ends here: {error.strerror}")
-        return event_dict
+        return entry
 
     def close(self) -> str:
         """Close the file; what could not be written is given up. Return its name."""
@@ -151,9 +147,8 @@ class _JsonLines(_View):
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         return f"{self._render(None, '', {'sizes': dict(sizes), 'run': dict(run)})!s}\n"
 
-    def text(self, event: EventDict) -> str:
-        op = event.pop("event")  # structlog's word for it
-        return f"{self._render(None, '', {'op': op, **event})!s}\n"
+    def text(self, event: Event) -> str:
+        return f"{self._render(None, '', vars(event))!s}\n"
 
 
 class _DebugLog(_View):
@@ -168,7 +163,7 @@ class _DebugLog(_View):
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         self._sizes = sizes
         self._linked: set[int] = set()  # stages whose links have been written
-        self._in_step: dict[int, EventDict] = {}  # the events of a later step, by their stages
+        self._in_step: dict[int, Event] = {}  # the events of a later step, by their stages
         known = {letter: f" = {size}" for letter, size in sizes.items()}
         known |= {"G": f" = H/K{known['G']}"} if "G" in known else {}
         letters = [
@@ -186,13 +181,13 @@ class _DebugLog(_View):
         return "".join(f"{line}\n" for line in lines)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
-        if not _holds(self.steps, step):
-            return self.file is not None and stage in _PASS_STAGES
-        return super().wants(stage, None if stage == 5 else layer, step)
+        if _holds(self.steps, step):
+            return super().wants(stage, None if stage == 5 else layer, step)
+        return stage in _PASS_STAGES and super().wants(stage, None, None)
 
-    def text(self, event: EventDict) -> str:
-        op, previous, self._last_op = event["event"], self._last_op, event["event"]
-        in_full = _holds(self.steps, event["step"])
+    def text(self, event: Event) -> str:
+        op, previous, self._last_op = event.op, self._last_op, event.op
+        in_full = _holds(self.steps, event.step)
         self._in_table = self._in_table and not in_full
         if not in_full:
             lines = self._later_step(event)
@@ -202,26 +197,26 @@ class _DebugLog(_View):
             self._after_heading = False
         elif op != MARK:
             lines, self._after_heading = _op_lines(event), False
-        elif _holds(self.layers, event["layer"]):
+        elif _holds(self.layers, event.layer):
             heading, below = self._heading(event), _mark_lines(event)
             self._after_heading = not below
             lines = [*heading, *below]
         else:
             lines, self._last_op = [], previous  # a layer in one line, which comes at its end
-        if event["stage"] == 21:
-            self._read = _token_text(event["details"])
+        if event.stage == 21:
+            self._read = _token_text(event.details)
         return "".join(f"{line}\n" for line in lines)
 
-    def _heading(self, event: EventDict) -> list[str]:
+    def _heading(self, event: Event) -> list[str]:
         """Return the lines that open a stage; where it is explained, drawn and run only once."""
-        stage, details = STAGES[event["stage"]], event["details"]
+        stage, details = STAGES[event.stage], event.details
         title = f"# {stage.number} {stage.name}"
-        if event["layer"] is not None:
-            title += f", layer {event['layer']}"
+        if event.layer is not None:
+            title += f", layer {event.layer}"
         if stage.number == 3:
-            first, T, S = event["position"], details["T"], details["S"]
+            first, T, S = event.position, details["T"], details["S"]
             self._new = f"positions {first} to {S - 1}" if T > 1 else f"position {first}"
-            title += f": step {event['step']}, T = {T}, S = {S}, {self._new}"
+            title += f": step {event.step}, T = {T}, S = {S}, {self._new}"
         elif stage.number == 11 and "C" in self._sizes:
             title += f": {self._new} of C = {self._sizes['C']}"
         elif "stages" in details:
@@ -234,20 +229,20 @@ class _DebugLog(_View):
         is_apart = not self._after_heading and (bool(links) or stage.number == 3)
         return [*[""] * is_apart, title, *links]
 
-    def _later_step(self, event: EventDict) -> list[str]:
+    def _later_step(self, event: Event) -> list[str]:
         """Return the line of a step that is not shown in full, at the step's end."""
-        self._in_step[event["stage"]] = event
-        if event["stage"] != 21:
+        self._in_step[event.stage] = event
+        if event.stage != 21:
             return []
         events, self._in_step = self._in_step, {}
         if len(events) < len(_PASS_STAGES):
             return []  # not all of them are asked for
-        begun, drawn, details = events[3], events[20]["details"], event["details"]
+        begun, drawn, details = events[3], events[20].details, event.details
         candidates = {c["token_id"]: c["probabilities"] for c in drawn["choice"]["candidates"]}
         chances = candidates[drawn["token"]]  # by the model, and after each step of sampling
         row = _STEP_COLUMNS.format(
-            event["step"], begun["position"], self._read, _token_text(details),
-            chances[0], chances[-1], 1e3 * (event["start"] - begun["start"]),
+            event.step, begun.position, self._read, _token_text(details),
+            chances[0], chances[-1], 1e3 * (event.start - begun.start),
         )  # fmt: skip
         heading = [] if self._in_table else [
             "",
@@ -259,22 +254,23 @@ class _DebugLog(_View):
         return [*heading, row if reason is None else f"{row}  {reason}"]
 
 
-def _op_lines(event: EventDict) -> list[str]:
+def _result_line(event: Event, name: str) -> str:
+    """Return where and how long something ran, and what it made."""
+    milliseconds = "" if event.seconds is None else f"{event.seconds * 1e3:.3f}"
+    code, made = event.code.rpartition("/")[2], ", ".join(map(tensor_text, event.outputs))
+    return _COLUMNS.format(event.stage, name, code, milliseconds, made).rstrip()
+
+
+def _op_lines(event: Event) -> list[str]:
     """Return the lines of an op: its results, and what they were made of."""
-    seconds, name = event["seconds"], event["event"]
+    name = event.op
     if name == MARK:  # its function, or the class where the column is too narrow for both
-        name = STAGES[event["stage"]].function
+        name = STAGES[event.stage].function
         name = name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
-    left = _COLUMNS.format(
-        event["stage"],
-        name,
-        event["code"].rpartition("/")[2],
-        "" if seconds is None else f"{seconds * 1e3:.3f}",
-        ", ".join(tensor_text(x) for x in event["outputs"]),
-    ).rstrip()
-    dtypes = {x.dtype for x in event["outputs"]}
-    read = [_read_text(x, dtypes) for x in event["inputs"]]
-    details = event["details"].items()
+    left = _result_line(event, name)
+    dtypes = {x.dtype for x in event.outputs}
+    read = [_read_text(x, dtypes) for x in event.inputs]
+    details = event.details.items()
     read += [f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in details]
     lines = [left]
     if read:
@@ -283,17 +279,17 @@ def _op_lines(event: EventDict) -> list[str]:
             lines = [f"{left:<{_BEFORE_INPUTS - 1}} {right}"]
         else:
             lines += _packed(read, f"{_INDENT}<- ", f"{_INDENT}   ")
-    return lines + [_statistics_line(x.statistics) for x in event["outputs"] if x.statistics]
+    return lines + [_statistics_line(x.statistics) for x in event.outputs if x.statistics]
 
 
-def _mark_lines(event: EventDict) -> list[str]:
+def _mark_lines(event: Event) -> list[str]:
     """Return what a stage has to say that makes no op, below its heading."""
-    stage, details = event["stage"], event["details"]
+    stage, details = event.stage, event.details
     if stage in (3, 5, 7):
         return []  # its heading has said it
     if stage not in (1, 20, 21):
-        return _op_lines(event) if event["outputs"] or event["inputs"] or details else []
-    left = _op_lines({**event, "details": {}, "inputs": ()})
+        return _op_lines(event) if event.outputs or event.inputs or details else []
+    left = _op_lines(replace(event, details={}, inputs=()))
     if stage == 21:
         text, reason = details["text"], details["stop_reason"]
         said = [f"token {_token_text(details)}, text {text!r}", *details["symbols"]]
@@ -348,12 +344,10 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     return [*lines, *rows, f"{_INDENT}{'tokens that are left':<36}{kept}"]
 
 
-def _layer_line(event: EventDict) -> str:
+def _layer_line(event: Event) -> str:
     """Return the line that sums up a transformer block."""
-    result = ", ".join(tensor_text(x) for x in event["outputs"])
-    code, milliseconds = event["code"].rpartition("/")[2], f"{event['seconds'] * 1e3:.3f}"
-    line = _COLUMNS.format(5, f"layer {event['layer']}", code, milliseconds, result)
-    operations, moved = event["operations"] / 1e6, event["bytes"] / 2**20
+    line = _result_line(event, f"layer {event.layer}")
+    operations, moved = event.operations / 1e6, event.bytes / 2**20
     return f"{line:<{_BEFORE_INPUTS - 1}} {operations:.4g} M operations, {moved:.4g} MiB"
 
 
@@ -365,8 +359,8 @@ def tensor_text(x: TensorInfo) -> str:
 
 def _read_text(x: TensorInfo, dtypes: Iterable[str]) -> str:
     """Return an input: its letters are enough, and its dtype where the results have another."""
-    letters = f"[{', '.join(x.letters)}]" if x.letters else f"[{', '.join(map(str, x.shape))}]"
-    return f"{_name(x)} {letters}{'' if x.dtype in dtypes else f' {x.dtype}'}".lstrip()
+    sizes = ", ".join(x.letters or map(str, x.shape))
+    return f"{_name(x)} [{sizes}]{'' if x.dtype in dtypes else f' {x.dtype}'}".lstrip()
 
 
 def _name(x: TensorInfo) -> str:
@@ -415,8 +409,3 @@ def _cut(text: str, width: int) -> str:
 def _holds(ranges: Ranges | None, number: int | None) -> bool:
     """Return whether a number is in one of some ranges; no ranges hold all, and None is in all."""
     return ranges is None or number is None or any(number in numbers for numbers in ranges)
-
-
-def _end(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> str:
-    """End the chain: the views have written the event."""
-    return str(event_dict["event"])

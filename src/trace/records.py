@@ -30,8 +30,7 @@ class TensorInfo:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
-        record = {name: json_value(value) for name, value in vars(self).items()}
-        return {k: v for k, v in record.items() if k != "values" and v is not None}
+        return {k: v for k, v in vars(self).items() if k != "values" and v is not None}
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ class Tracer:
     text_of: Callable[[int], str] = lambda _token: ""  # of a token, as a line can show it
     statistics: bool = False  # whether results carry them
     values: Wants = lambda *_where: False  # whether results carry their elements
+    close: Callable[[], None] = lambda: None  # called when the trace is turned off
 
     def __post_init__(self) -> None:
         self._sizes = dict(self.sizes)
@@ -217,14 +218,11 @@ class Tracer:
                 name, letters = step.name, step.letters
                 self._letters[name] = letters
                 break
-        if is_cache:
-            key: Hashable = f"{name} of layer {self._layer}"
-            number = self._ids.setdefault(key, next(self._numbers))
-        else:
+        if not is_cache:
             number = self._ids[_key(x, name)] = next(self._numbers)
-        made = TensorInfo(name, shape, letters, str(x.dtype.name), number)
-        if is_cache:
-            self._buffers[name] = made
+            return TensorInfo(name, shape, letters, str(x.dtype.name), number)
+        number = self._ids.setdefault(f"{name} of layer {self._layer}", next(self._numbers))
+        made = self._buffers[name] = TensorInfo(name, shape, letters, str(x.dtype.name), number)
         return made
 
     def _read(self, x: TensorLike, name: str) -> TensorInfo:

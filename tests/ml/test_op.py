@@ -21,6 +21,9 @@ class Listener:
         self.reports.append((op, names, result.shape, dict(details)))
         return "seen"
 
+    def close(self) -> None:
+        self.reports.clear()
+
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
