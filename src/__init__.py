@@ -33,23 +33,19 @@ __all__ = [
     "ml",
 ]
 _PLACES = {
-    "InferenceContext": "model",
-    "InferenceEngine": "inference",
-    "LlamaBoltsError": "ml",
-    "Message": "inference",
-    "SamplingArgs": "inference",
-    "load_model": "model",
+    **dict.fromkeys(("InferenceEngine", "Message", "SamplingArgs"), "inference"),
+    **dict.fromkeys(("LlamaBoltsError", "ml"), "ml"),
+    **dict.fromkeys(("InferenceContext", "load_model"), "model"),
     "load_tokenizer": "tokenizer",
 }
 
 
 def __getattr__(name: str) -> object:
     """Return a public name, from the package that it belongs to."""
-    if name == "ml":
-        return import_module(".ml", __name__)
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    package = import_module(f".{_PLACES[name]}", __name__)
+    return package if name == "ml" else getattr(package, name)
 
 
 def __dir__() -> list[str]:

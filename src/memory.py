@@ -46,8 +46,7 @@ def _own_cgroups(root: Path, own: Path) -> list[Path]:
     """
     line = re.search(r"^0::/(.*)$", _text_of(own), re.MULTILINE)
     group = root / line[1].strip("/") if line and ".." not in line[1] else root
-    below = group.relative_to(root).parts
-    return [root.joinpath(*below[:depth]) for depth in range(len(below) + 1)]
+    return [each for each in (group, *group.parents) if each.is_relative_to(root)]
 
 
 def _from_cgroup(group: Path) -> int | None:

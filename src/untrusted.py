@@ -74,10 +74,7 @@ def shown(text: str) -> str:
 
 
 def described(value: object) -> str:
-    """Show a value from a file: text as by `shown`, else as JSON has it, a container by its type.
-
-    Integers have at most 4300 digits, which is what Python writes.
-    """
+    """Show a value from a file: text as by `shown`, else as in JSON, a container by its type."""
     if isinstance(value, str):
         return shown(value)
     if value is None or isinstance(value, int | float):
@@ -91,10 +88,7 @@ def label_of(path: Path) -> str:
 
 
 def some_of(names: Collection[str], show: Callable[[str], str] = shown) -> str:
-    """Name the first five of several and count them, for example `'a', 'b' (2 in all)`.
-
-    `show` makes each fit to be shown; `str` is for texts that are so already.
-    """
+    """Name the first five of several and count them, for example `'a', 'b' (2 in all)`."""
     head = ", ".join(show(name) for name in list(names)[:_MOST_NAMES])
     more = ", ..." if len(names) > _MOST_NAMES else ""
     return f"{head}{more} ({len(names)} in all)"
@@ -276,8 +270,7 @@ def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        twice = next(key for key, count in counts.items() if count > 1)
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"expected each key once, got {shown(twice)} twice")
     return result
 

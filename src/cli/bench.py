@@ -101,13 +101,12 @@ def _seconds(model: Model, context: InferenceContext, prompt: int, steps: int) -
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
     """Return what every token reads as a whole: all parts but an untied embedding table."""
     tied = "output.weight" not in model.tensors
-    weights = (
-        weight
+    return [
+        part
         for name, weight in model.tensors.items()
         if not is_harmless(name) and (tied or name != "tok_embeddings.weight")
-    )
-    parts = ((w,) if isinstance(w, ml.Tensor) else w.parts() for w in weights)
-    return [part for weight in parts for part in weight]
+        for part in ((weight,) if isinstance(weight, ml.Tensor) else weight.parts())
+    ]
 
 
 def operations(args: ModelArgs, position: int, rows: int) -> float:

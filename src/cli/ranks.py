@@ -21,7 +21,7 @@ from .. import __version__, ml
 from ..checkpoint import CheckpointError
 from ..checkpoint.mapped_file import file_fingerprint
 from ..ml.errors import LlamaBoltsError
-from ..model import MemoryForecast, Model, ModelFiles, forecast_memory, load_model
+from ..model import Model, ModelFiles, forecast_memory, load_model
 from ..model.files import read_model_files
 from ..model.ranks import Kept, Ranks, own_forecast
 from ..untrusted import escape_line
@@ -125,16 +125,11 @@ class World:
         prints = self._together(lambda: [(path.name, file_fingerprint(path)) for path in paths])
         for what, mine in (("sizes and settings", (files.args, how)), ("weight files", prints)):
             self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
-
-        def checked() -> MemoryForecast:
-            whole = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
-            is_merged = files.directory.layout == "Meta" and options.quantize is None
-            shards = len(paths) if is_merged else 1
-            own = own_forecast(whole, shards, ranks.size, self._beside)
-            own.check()
-            return own
-
-        forecast = self._together(checked)
+        whole = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
+        is_merged = files.directory.layout == "Meta" and options.quantize is None
+        shards = len(paths) if is_merged else 1
+        forecast = own_forecast(whole, shards, ranks.size, self._beside)
+        self._together(forecast.check)
         if console is not None and forecast.warning is not None:
             console.warn(forecast.warning)
         return self._together(lambda: load_model(files, ranks=ranks, **how)), forecast.positions
