@@ -2,13 +2,12 @@ import io
 import json
 import math
 
-from src import ml, trace
+from src import ml
 from src.inference import SamplingArgs
 from src.model import InferenceContext
 from src.trace.logger import TraceLog
 from src.trace.records import Event, json_value
-from src.trace.tracer import Tracer
-from tests.trace.recording import DIFFERENT, different_transformer, read_trace
+from tests.trace.recording import DIFFERENT, different_transformer, read_trace, recorded
 
 
 def test_what_json_does_not_know_becomes_text():
@@ -28,9 +27,8 @@ def test_what_was_written_is_read_back_equal(tmp_path):
         events.append(event)
         log.write(event)
 
-    trace.start(Tracer(DIFFERENT.sizes, write, statistics=True))
-    different_transformer().forward(InferenceContext(DIFFERENT, 64), list(range(22)))
-    trace.stop()
+    with recorded(DIFFERENT, write, statistics=True):
+        different_transformer().forward(InferenceContext(DIFFERENT, 64), list(range(22)))
     path = tmp_path / "trace.jsonl"
     path.write_text(written.getvalue(), "ascii")
     head, found = read_trace(path)
