@@ -14,15 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_the_names_are_those_of_the_packages():
-    assert src.load_model is model.load_model
-    assert src.InferenceContext is model.InferenceContext
-    assert src.InferenceEngine is inference.InferenceEngine
-    assert src.SamplingArgs is inference.SamplingArgs
-    assert src.Message is inference.Message
-    assert src.load_tokenizer is tokenizer.load_tokenizer
-    assert src.LlamaBoltsError is ml.LlamaBoltsError
     assert src.ml is ml
-    assert all(hasattr(src, name) for name in src.__all__)
+    for name in set(src.__all__) - {"ml", "__version__"}:
+        [package] = (p for p in (inference, ml, model, tokenizer) if name in p.__all__)
+        assert getattr(src, name) is getattr(package, name)
     assert set(src.__all__) <= set(dir(src))
 
 

@@ -5,7 +5,6 @@ says which token follows which. So the next token depends on the last one alone,
 sampling setting overturns.
 """
 
-import base64
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,10 @@ import ml_dtypes
 import numpy as np
 
 from src.checkpoint.names import rows_of
+from tests.model.tiny import write_byte_tokenizer
 from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.pth_writer import write_pth
 
-BYTE_TOKENS = 256
 VOCABULARY = 512  # 256 single bytes and 256 special tokens
 EOT_ID = 256 + 9
 HEADS, KV_HEADS, FFN = 4, 2, 8
@@ -45,20 +44,14 @@ def write_reciting_directory(
         "max_seq_len": LONGEST_CONTEXT,
     }  # fmt: skip
     (directory / "params.json").write_text(json.dumps(params))
-    _write_tokenizer(directory)
+    write_byte_tokenizer(directory / "tokenizer.model")
     output = _successors(answer, endless) * (np.nan if poisoned else 1.0)
     write_pth(directory / "consolidated.00.pth", _tensors(output))
     return directory
 
 
 def write_padded_directory(directory: Path, answer: Sequence[int], rows: int) -> Path:
-    """Writes a model in Hugging Face's layout that has more rows than its tokenizer has tokens.
-
-    Args:
-        directory: made if absent.
-        answer: ids that differ from each other and from the newline, after which it starts.
-        rows: of the embeddings and of the output, a multiple of 8.
-    """
+    """Writes such a model in Hugging Face's layout, with more rows than the tokenizer has tokens."""
     config = {
         "model_type": "llama", "vocab_size": rows, "hidden_size": rows, "intermediate_size": FFN,
         "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
@@ -67,14 +60,8 @@ def write_padded_directory(directory: Path, answer: Sequence[int], rows: int) ->
     names = {row.name: row.hugging_face for row in rows_of(1)}
     tensors = _tensors(_successors(answer, endless=False, rows=rows))
     arrays = {names[name]: array for name, array in tensors.items()}
-    write_hugging_face_directory(directory, config, arrays)
-    _write_tokenizer(directory)
-    return directory
-
-
-def _write_tokenizer(directory: Path) -> None:
-    ranks = [f"{base64.b64encode(bytes([rank])).decode()} {rank}\n" for rank in range(BYTE_TOKENS)]
-    (directory / "tokenizer.model").write_text("".join(ranks))
+    write_byte_tokenizer(directory / "tokenizer.model")
+    return write_hugging_face_directory(directory, config, arrays)
 
 
 def _tensors(successors: "np.ndarray") -> "dict[str, np.ndarray]":

@@ -102,8 +102,7 @@ def test_a_quantized_model_answers_and_the_loading_line_says_so(run):
     assert tuple(QUANTIZATIONS) == QUANTIZATION_NAMES
     question = "What is the capital of France?"
     done = run("--quantize", "nf4", "-p", question, "--temperature", "0", "-v")
-    assert done.returncode == 0
-    assert b"Paris" in done.stdout
+    assert (done.returncode, b"Paris" in done.stdout) == (0, True)
     assert b"3.2 M parameters, nf4, " in done.stderr
     assert b"quantized matrices: 29 nf4" in done.stderr
 
@@ -270,8 +269,7 @@ UNKNOWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 @pytest.fixture
 def with_template(alphabet_model: Path, tmp_path: Path) -> Path:
     """The model of the alphabet with a chat template that the table does not know."""
-    directory = tmp_path / "model"
-    shutil.copytree(alphabet_model, directory)
+    directory = Path(shutil.copytree(alphabet_model, tmp_path / "model"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": UNKNOWN}))
     return directory
 
@@ -286,42 +284,31 @@ def test_show_prompt_tells_what_was_sent_in_the_named_format(alphabet_model, cap
     assert "chat format: zephyr (by --chat-format)" in reply(capsys, session, "/show params")
 
 
-def test_a_question_without_an_answer_leaves_no_trace_in_show_prompt(session, typed):
-    session.unanswered = "one"
-    assert typed("/show prompt") == "nothing was said yet\n"
-    session.ask("two")
-    prompt = typed("/show prompt")
-    session.unanswered = "three"
-    assert typed("/show prompt") == prompt
-    assert "two" in prompt
+UNHEARD_OF = "has a chat template that is not among the known ones"
 
 
-def test_an_unknown_template_is_refused_in_one_line_that_names_the_flag(run, with_template):
-    outcome = run("-m", with_template, "-p", "Hello")
-    assert (outcome.returncode, outcome.stdout) == (2, b"")
-    (line,) = outcome.stderr.decode().splitlines()
-    assert "has a chat template that is not among the known ones" in line
-    assert all(word in line for word in ("--chat-format", "--completion", *CHAT_FORMATS))
+@pytest.mark.parametrize(
+    ("config", "flags", "code", "words"),
+    [
+        (None, (), 2, (UNHEARD_OF, "--chat-format", "--completion", *CHAT_FORMATS)),
+        (None, ("--chat-format", "chatml"), 2, ("<|im_start|>",)),
+        ("{", (), 3, ("content: expected JSON",)),
+    ],
+    ids=["unknown", "without its tokens", "damaged"],
+)
+def test_a_format_that_cannot_be_used_is_one_line(run, with_template, config, flags, code, words):
+    if config is not None:
+        (with_template / "tokenizer_config.json").write_text(config)
+    done = run("-m", with_template, "-p", "Hello", *flags)
+    assert (done.returncode, done.stdout) == (code, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert all(word in line for word in words)
 
 
 @pytest.mark.parametrize("flags", [("--chat-format", "llama3"), ("--completion",)])
 def test_with_the_flag_or_as_a_completion_the_same_model_answers(run, with_template, flags):
-    outcome = run("-m", with_template, "-q", "-p", "Hello\n", *flags)
-    assert outcome == Outcome(0, f"{ALPHABET}\n".encode(), b"")
-
-
-def test_a_format_whose_tokens_the_tokenizer_lacks_is_refused_by_name(run, alphabet_model):
-    outcome = run("-m", alphabet_model, "-p", "Hello", "--chat-format", "chatml")
-    assert outcome.returncode == 2
-    (line,) = outcome.stderr.decode().splitlines()
-    assert "<|im_start|>" in line
-
-
-def test_a_damaged_configuration_of_the_tokenizer_is_a_bad_model(run, with_template):
-    (with_template / "tokenizer_config.json").write_text("{")
-    outcome = run("-m", with_template, "-p", "Hello")
-    assert outcome.returncode == 3
-    assert b"content: expected JSON" in outcome.stderr
+    done = run("-m", with_template, "-q", "-p", "Hello\n", *flags)
+    assert done == Outcome(0, f"{ALPHABET}\n".encode(), b"")
 
 
 def test_a_gguf_file_answers_and_is_called_by_its_name(run, tmp_path):
