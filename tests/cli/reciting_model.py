@@ -51,7 +51,7 @@ def write_reciting_directory(
 
 
 def write_padded_directory(directory: Path, answer: Sequence[int], rows: int) -> Path:
-    """Writes such a model in Hugging Face's layout, with more rows than the tokenizer has tokens."""
+    """Writes such a model in Hugging Face's layout, with more rows than there are tokens."""
     config = {
         "model_type": "llama", "vocab_size": rows, "hidden_size": rows, "intermediate_size": FFN,
         "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
