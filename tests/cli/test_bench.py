@@ -61,19 +61,10 @@ def test_a_context_without_room_is_a_usage_error(run, alphabet_model, positions)
     assert f"got {positions}" in done.stderr.decode()
 
 
-def test_no_tokenizer_is_needed_and_controls_of_a_path_are_escaped(
-    run, reciting, tmp_path, one_round
-):
-    directory = reciting(b"abc").rename(tmp_path / "a\x1b]0;b\x07")
+def test_no_tokenizer_is_needed_and_logits_that_are_no_numbers_have_no_table(run, reciting):
+    directory = reciting(b"abc", poisoned=True)
     (directory / "tokenizer.model").unlink()
     done = run("-m", directory, "--bench")
-    assert done.returncode == 0
-    assert rb"a\x1b]0;b\x07" in done.stdout
-    assert b"\x1b" not in done.stdout
-
-
-def test_logits_that_are_no_numbers_have_no_table(run, reciting):
-    done = run("-m", reciting(b"abc", poisoned=True), "--bench")
     assert (done.returncode, done.stdout) == (5, b"")
 
 

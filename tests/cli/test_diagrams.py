@@ -50,12 +50,6 @@ def test_a_full_disk_leaves_nothing_of_the_diagrams(run, alphabet_model, tmp_pat
     assert len(os.listdir(old)) == 22
 
 
-def test_a_completion_is_drawn_too(run, alphabet_model, tmp_path):
-    done = run("-m", alphabet_model, "-p", "x", "--completion", "-n1", "--diagrams", tmp_path)
-    assert done.returncode == 0
-    assert ">text</text>" in (tmp_path / "stage-01.svg").read_text(encoding="utf-8")
-
-
 def test_what_cannot_be_written_is_refused_before_or_after_the_answer(
     run, alphabet_model, tmp_path
 ):
