@@ -23,12 +23,8 @@ JSON_KINDS: dict[type, str] = {
     dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a whole number",
 }  # fmt: skip
 """What errors call the types of JSON."""
-_KINDS = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-)
+# By the first letter of a mode as `ls` shows it.
+_KINDS = {"p": "a FIFO", "s": "a socket", "c": "a character device", "b": "a block device"}
 _LEAST_READ = 1 << 16
 _MOST_DIGITS = 32
 _MOST_VALUES = 1 << 20
@@ -101,9 +97,8 @@ def _escaped(text: str) -> str:
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
     """Open a regular file for reading, unbuffered, or raise `error`.
 
-    What it is, is decided on the open descriptor, never on the path: a file swapped between the
-    check and the use cannot slip through. The file closes itself when nothing holds it any more, as
-    after an interrupt.
+    What it is, is decided on the open descriptor: a file that is swapped after a check of its path
+    cannot slip through. It closes itself when nothing holds it any more, as after an interrupt.
     """
     found = "a directory"
     try:
@@ -114,7 +109,7 @@ def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
         if stat.S_ISREG(mode):
             return stream
         stream.close()
-        found = next((text for test, text in _KINDS if test(mode)), "a special file")
+        found = _KINDS.get(stat.filemode(mode)[0], "a special file")
     except IsADirectoryError:
         pass
     except (OSError, ValueError) as reason:
@@ -235,9 +230,8 @@ def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
 def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object:
     """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep nesting.
 
-    What goes deeper than the parser, which is recursive, stops it: about a thousand levels. A value
-    of three characters takes up to 70 bytes of memory, so values are counted before any is made, by
-    the marks before and between them; an object counts four times, and a key twice. Raise
+    The parser is recursive: about a thousand levels stop it. A value of three characters takes up
+    to 70 bytes of memory, so values are counted before any is made, by the marks around them. Raise
     ValueError with a text of the form `expected X, got Y`, safe to show.
     """
     values = sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())

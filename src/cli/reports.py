@@ -83,15 +83,14 @@ def _given(params: Mapping[str, object]) -> list[tuple[str, str]]:
 def _used(model: Model) -> list[tuple[str, str]]:
     """Return the fields of `ModelArgs` and what follows from them."""
     args = model.args
-    fields = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
-    fields["dtype"] = args.dtype.name
+    fields = vars(args) | {"dtype": args.dtype.name}
     parts = dataclasses.asdict(fields.pop("parts")) | {"biases": ", ".join(args.parts.biases)}
     more = parts | {name: fields.pop(name) for name in _OF_FAMILIES}
     fields |= {k: v for k, v in more.items() if str(v) not in ("()", "False", "1.0")}
     scaling = fields.pop("rope_scaling")
     if scaling is not None:
         fields["rope_scaling"] = _ROPE_SCALINGS[type(scaling)]
-        fields |= dict(_given({"rope_scaling": dataclasses.asdict(scaling)}))
+        fields |= dict(_given({"rope_scaling": vars(scaling)}))
     fields["group_size (n_heads / n_kv_heads)"] = args.group_size
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
     if model.tokenizer is not None:

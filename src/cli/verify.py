@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +63,7 @@ _COLUMNS = (
 _MARGIN = 8.0
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A comparison: the largest difference, and the largest relative to the RMS of its row."""
 
     stage: int
@@ -82,7 +81,7 @@ class _Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as texts."""
-        numbers = (f"{x:.1e}" if x else "0" for x in (self.difference, self.relative, self.bound))
+        numbers = (f"{x:.1e}" if x else "0" for x in self[3:])
         stage, layer = f"{self.stage} {STAGES[self.stage].name}", str(self.layer)
         ok = "ok" if self.is_ok else "FAIL"
         return stage, self.tensor, layer if self.layer >= 0 else "", *numbers, ok
