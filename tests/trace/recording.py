@@ -77,17 +77,12 @@ def source_files() -> list[Path]:
     return sorted((Path(__file__).resolve().parents[2] / "src").rglob("*.py"))
 
 
-def joined(lines: list[str]) -> list[str]:
-    """Returns the lines of a log below its head, what an op was made of behind its result."""
+def event_lines(lines: list[str]) -> list[str]:
+    """Returns the lines of the ops, with what each was made of, and of what sums up the layers."""
     found: list[str] = []
     for line in lines[lines.index("") :]:
         if line.startswith("        ") and found:
             found[-1] += f" {line.strip()}"
-        else:
+        elif line and not line.startswith("#"):
             found.append(line)
     return found
-
-
-def event_lines(lines: list[str]) -> list[str]:
-    """Returns the lines of the ops, and of what sums up the layers."""
-    return [line for line in joined(lines) if line and not line.startswith("#")]

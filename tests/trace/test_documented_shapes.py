@@ -1,14 +1,18 @@
-"""The log of the Llama 3.1 8B shape holds, in order, the shapes that the source engine documents.
+"""What documents say of a run is in its log: shapes in the source engine's, answers in chapter 14.
 
 Source: adalkiran/llama-nuts-and-bolts, docs/14-MAKING-PREDICTION-WITH-LLAMA-MODEL-1.md and the two
 chapters after it.
 """
 
 import io
+import re
+from collections.abc import Iterable, Mapping
 
 from src.trace.logger import TraceLog
+from src.trace.records import Event
 from tests.trace.recording import event_lines
-from tools.runs import LLAMA_3_1_8B, events_8b
+from tools.pages import ROOT
+from tools.runs import LLAMA_3_1_8B, bundled_events, bundled_model, events_8b
 
 # Words that a line must hold, line by line in order: the op, the result, what it was made of.
 BLOCK = (
@@ -61,15 +65,32 @@ WHOLE = (
 )
 
 
-def test_the_log_of_the_8b_shape_holds_the_documented_shapes_in_order():
+def log_of(sizes: Mapping[str, int], events: Iterable[Event]) -> str:
     written = io.StringIO()
-    log = TraceLog(LLAMA_3_1_8B.sizes, debug_log=written)
-    for event in events_8b():
+    log = TraceLog(sizes, debug_log=written)
+    for event in events:
         log.write(event)
-    shown = written.getvalue().splitlines()
+    return written.getvalue()
+
+
+def test_the_log_of_the_8b_shape_holds_the_documented_shapes_in_order():
+    shown = log_of(LLAMA_3_1_8B.sizes, events_8b()).splitlines()
     lines = event_lines(shown)
     assert len(lines) == len(WHOLE)
     for line, words in zip(lines, WHOLE, strict=True):
         assert [word for word in words if word not in line] == [], line
     stages = [line.split()[1] for line in shown if line.startswith("# ") and line[2].isdigit()]
     assert stages == [str(number) for number in (*range(4, 19), 5, 19)]
+
+
+def test_the_chapter_quotes_the_line_of_the_log_that_answers_for_each_stage():
+    page = (ROOT / "docs" / "14-forward-pass.md").read_text("utf-8")
+    section = page.partition("## What the log alone answers")[2]
+    rows = re.findall(r"^\| (\d+) \| (.+\?) \| (.+) \|$", section, flags=re.M)
+    assert [int(stage) for stage, _question, _lines in rows] == list(range(1, 22))
+    log = log_of(bundled_model().args.sizes, bundled_events())
+    flat = re.sub(r"\s+", " ", log.replace("\n#", ""))
+    for _stage, _question, lines in rows:
+        quoted = re.findall(r"`([^`]+)`", lines.replace("\\|", "|"))
+        assert quoted
+        assert [part for part in quoted if part not in flat] == []
