@@ -26,7 +26,7 @@ import numpy as np
 
 from ..untrusted import described, shown
 from .added_tokens import AddedToken, AddedTokensEncoder
-from .bpe import MOST_IDS, PAIR_SHIFT, Merges, listed_merges
+from .bpe import PAIR_SHIFT, Merges, listed_merges
 from .config_files import (
     MAX_TOKENS,
     check_names,
@@ -178,34 +178,18 @@ def read_vocabulary(
             what = f"added_tokens: id of {shown(token.text)}"
             raise mismatch(path, what, f"{ids[token.text]} as in vocab", token.token_id)
     check_names(path, ids)
-    names = _by_id(path, ids)
+    names = sorted(ids, key=ids.__getitem__)
+    for number, name in enumerate(names):
+        if ids[name] != number:
+            rule = f"{number}, for ids are 0, 1, 2... each once"
+            raise mismatch(path, f"id of {shown(name)}", rule, ids[name])
     special = {name: ids[name] for name in special_names if name in ids}
     special |= {token.text: token.token_id for token in added if token.special}
-    return Vocabulary(
-        names=names,
-        ids=ids,
-        tokens={name: number for name, number in vocab.items() if name not in special},
-        added=added,
-        special=dict(sorted(special.items(), key=lambda item: item[1])),
-    )
-
-
-def _by_id(path: Path, ids: Mapping[str, int]) -> list[str]:
-    """Order the tokens by their ids."""
-    lowest, highest = min(ids.values()), max(ids.values())
-    if lowest < 0 or highest >= MOST_IDS:
-        raise mismatch(path, "ids", f"0 <= id < {MOST_IDS}", lowest if lowest < 0 else highest)
-    if highest + 1 != len(ids):
-        problem = "a gap" if highest >= len(ids) else "one twice"
-        what = f"{len(ids)} tokens up to id {highest}: {problem}"
-        raise mismatch(path, "ids", "0, 1, 2... each once", what)
-    names = [""] * len(ids)
-    for name, number in ids.items():
-        if names[number]:
-            both = f"{shown(names[number])} and {shown(name)}"
-            raise mismatch(path, f"id {number}", "one token", both)
-        names[number] = name
-    return names
+    tokens = dict(vocab)
+    for name in special:
+        tokens.pop(name, None)
+    special = dict(sorted(special.items(), key=lambda item: item[1]))
+    return Vocabulary(names, ids, tokens, added, special)
 
 
 def read_merges(
@@ -250,7 +234,7 @@ def _listed(
     right_ids = np.fromiter(map(find, rights), np.int64, len(rights))
     joined = list(map(find, map(add, lefts, rights)))
     barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
-    if unmerged and len(barred):
+    if len(barred):
         got = f"{shown(lefts[barred[0]])} and {shown(rights[barred[0]])}"
         raise mismatch(path, "merges", "no merge of bytes", got)
     keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
