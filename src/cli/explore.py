@@ -14,9 +14,6 @@ from ..explorer import (
     Collector,
     ExplorerError,
     Store,
-    document_of,
-    facts_of,
-    model_name,
     prompt_of,
     run_beside,
     run_traced,
@@ -44,13 +41,12 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)
     model = session.engine.model
     other = _other_model(session, options)
-    facts = facts_of(model)  # before the trace, which would show what is measured
-    collector = Collector(model, store, model_name(model))
+    collector = Collector(model, store)
     with session.trace.recorded(collector):
         yield
     answer = session.last
     assert answer is not None
-    runs = [collector.finish(facts | {"forced": False})]
+    runs = [collector.finish()]
     if has_two:
         beside, prompt = None, options.explore_prompt
         if prompt is not None:
@@ -76,9 +72,8 @@ def explore_last(session: Session, argument: str) -> None:
     trace.stop()
     try:
         run = run_traced(
-            model, ids, len(answer.ids), _repeatable(answer), store, model_name(model),
-            forced_ids=answer.ids,
-        )  # fmt: skip
+            model, ids, len(answer.ids), _repeatable(answer), store, forced_ids=answer.ids
+        )
     finally:
         if was_on:
             session.trace.turn_on()
@@ -113,7 +108,7 @@ def _other_model(session: Session, options: Options) -> Model:
 def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
     """Write a file, and return a line about it."""
     try:
-        size = save_html(document_of(runs, store), store, path)
+        size = save_html(runs, store, path)
     except ExplorerError as error:
         raise UsageError(str(error)) from None
     left_out = sorted({line.partition(":")[0] for run in runs for line in run["leftOut"]})

@@ -7,7 +7,6 @@ the first and the last. The document says what is missing.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +15,11 @@ import numpy.typing as npt
 
 from ..model import Model
 from ..model.rope import inverse_frequencies
-from ..trace.records import Event, TensorInfo
-from .lens import Floats, Lens, attribute, read_lens
-from .store import Reference, Store
-from .texts import token_text
+from ..trace.records import Event, Letters, TensorInfo
+from .lens import Floats, attribute, read_lens
+from .store import Store
+from .texts import facts_of, token_text
 
-VERSION = 1
 # Passes whose ops are shown one by one: the prompt, and the first new token.
 _PASSES_WITH_OPS = 2
 _STREAM_BYTES = 32 << 20  # of the residual streams of a pass that wait for the lens
@@ -38,11 +36,14 @@ class _Pass:
     number: int
     start: int
     T: int
+    token: int | None = None  # that it gave
     rows: int = 0  # of the last tokens, whose attention is kept; below, what else is of them
     value_rows: int = 0
     value_layers: tuple[int, ...] = ()
     stream_rows: int = 0
     attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    newest: Any = None  # the elements of what the op before made
+    logits: Floats | None = None
     streams: list[Floats] = field(default_factory=list)
     added: list[Floats] = field(default_factory=list)
     heads: list[Floats] = field(default_factory=list)
@@ -59,24 +60,25 @@ class Collector:
     Args:
         model: What runs; the lens uses its network, between the ops of the run.
         store: Takes the arrays.
-        name: What the page calls the run.
+        is_forced: Whether the tokens of the answer are known.
     """
 
-    def __init__(self, model: Model, store: Store, name: str) -> None:
+    def __init__(self, model: Model, store: Store, is_forced: bool = False) -> None:
         self._model = model
         self._store = store
         store.begin_run()
+        # Before the trace, which would show what is measured.
+        self._facts = facts_of(model) | {"forced": is_forced}
         self._sizes = dict(model.args.sizes)
         self._ids: list[int] = []  # of the prompt, then those drawn
         self._prompt: dict[str, Any] = {}
         self._passes: list[dict[str, Any]] = []
         self._pass: _Pass | None = None
-        self._waiting: tuple[_Pass, int | None] | None = None
+        self._waiting: _Pass | None = None
         self._events: list[list[Any]] = []
         self._tensors: dict[tuple[Any, ...], int] = {}
         self._shown_ids: set[int] = set()
         self._left_out: dict[str, list[str]] = {}
-        self._name = name
 
     def wants(self, *_where: int | None) -> bool:
         """Return whether events are worth making: all are."""
@@ -96,14 +98,9 @@ class Collector:
             self._read_waiting()  # here, between the ops, nothing that runs is observed
             self._op(event, self._pass)
 
-    def finish(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the document says of the run.
-
-        Args:
-            run: Further facts: of the model, the machine and the sampling.
-        """
-        if self._pass is not None:
-            self._end_pass(None)
+    def finish(self) -> dict[str, Any]:
+        """Return what the document says of the run."""
+        self._end_pass()
         self._read_waiting()
         args = self._model.args
         texts = {}
@@ -112,8 +109,7 @@ class Collector:
             texts[str(token)] = [text, *[1] * is_special]
         frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
         return {
-            "name": self._name,
-            **run,
+            **self._facts,
             "sizes": self._sizes,
             "dtype": args.dtype.name,
             "prompt": self._prompt,
@@ -132,8 +128,7 @@ class Collector:
             self._prompt = {"messages": details.get("messages"), "text": details.get("text")}
             self._ids = list(details["ids"])
         elif event.stage == 3:
-            if self._pass is not None:  # a further part of a long prompt
-                self._end_pass(None)
+            self._end_pass()  # there is one before a further part of a long prompt
             self._begin_pass(int(event.position or 0), int(details["T"]))
         elif event.stage == 20 and self._pass is not None:
             shown = ("token", "drawn", "random", "seed", "sampling", "choice")
@@ -144,7 +139,8 @@ class Collector:
         elif event.stage == 21 and self._pass is not None:
             self._pass.record |= {"text": details["text"], "stop": details["stop_reason"]}
             self._ids.append(details["token"])
-            self._end_pass(details["token"])
+            self._pass.token = details["token"]
+            self._end_pass()
 
     def _begin_pass(self, start: int, T: int) -> None:
         number, sizes = len(self._passes), self._sizes
@@ -152,14 +148,14 @@ class Collector:
         S, L, H = start + T, sizes["L"], sizes["H"]
         share = _FIRST_SHARE if number == 0 and T > 1 else 1.0
         # Attention weights are mostly small: they deflate to less than half.
-        room = self._store.room("attention") * share * 2 / _BASE64 / (L * H)
+        room = self._store.room["attention"] * share * 2 / _BASE64 / (L * H)
         counts = range(1, T + 1)
         one.rows = bisect_right(counts, room, key=lambda n: n * S - n * (n - 1) // 2)
-        room = self._store.room("lens") * share / (_LENS_BYTES * (L + 1))
+        room = self._store.room["lens"] * share / (_LENS_BYTES * (L + 1))
         limit = _STREAM_BYTES // (4 * sizes["D"] * (L + 1))
         one.stream_rows = min(T, int(room), max(limit, 1))
         if number < _PASSES_WITH_OPS:
-            room = self._store.room("values") * share
+            room = self._store.room["values"] * share
             one.value_rows = bisect_right(counts, room, key=lambda n: self._value_bytes(n, S))
             if one.value_rows:
                 order = dict.fromkeys((0, L - 1, *range(L)))
@@ -178,82 +174,67 @@ class Collector:
         """Keep what is shown of an op, and of what it made."""
         one.seconds[event.stage] += event.seconds or 0.0
         made = event.outputs[0]
-        values = made.values
-        if values is not None and values.ndim:
-            self._look(event, made, values, one)
+        if made.values is not None and made.values.ndim:
+            self._look(event, made.letters, made.values, one)
         if event.op == "write_cache":
             self._sizes["C"] = made.shape[0]
         if one.number >= _PASSES_WITH_OPS:
             return
-        kept = None if values is None else self._keep(event, made, values, one)
         self._events.append([
             one.number, event.stage, event.layer, event.op,
             [[self._tensor(x), x.id] for x in event.inputs],
             [[self._tensor(x), x.id] for x in event.outputs],
             event.seconds, event.bytes, event.operations, event.code,
-            dict(event.details), kept,
+            dict(event.details), self._keep(event, made, one),
         ])  # fmt: skip
 
     def _tensor(self, x: TensorInfo) -> int:
         key = (x.name, x.shape, x.letters, x.dtype)
         return self._tensors.setdefault(key, len(self._tensors))
 
-    def _look(self, event: Event, made: TensorInfo, values: Any, one: _Pass) -> None:
+    def _look(self, event: Event, letters: Letters, values: Any, one: _Pass) -> None:
         """Take the numbers of attention, of the residual stream and of the logits."""
-        stage, name = event.stage, made.name
-        if stage == 4 and name == "x":
-            one.streams, one.rms = [], []
-            self._stream(values, one, is_depth=True)
-            one.added = [values[-1].copy()]
-        elif stage == 13 and event.op == "softmax":
-            self._attention(values, one)
-        elif stage == 14 and event.op == "reshape":
-            one.heads.append(values[-1].copy())
-        elif (stage, name) in ((14, "attention"), (17, "feed_forward")):
-            one.added.append(values[-1].copy())
-            one.norms.append(np.sqrt(np.square(values.astype(np.float64)).sum(-1)))
-            one.cosines.append(values)  # until the stream that it is added to comes
-        elif stage in (15, 18) and name == "x":
-            self._cosine(values, one)
-            self._stream(values, one, is_depth=stage == 18)
-        elif stage == 19 and name == "logits":
-            logits = values[-1].astype(np.float32)
-            one.record["logits"] = self._store.add(logits, "logits")
-            if one.record["logits"] is None:
-                self._leave_out("all logits", f"pass {one.number}")
-            near = np.argpartition(-logits, min(_CHOSEN, logits.size) - 1)[:_CHOSEN]
-            self._shown_ids.update(near.tolist())
-
-    def _stream(self, x: Floats, one: _Pass, is_depth: bool) -> None:
-        one.rms.append(np.sqrt(np.square(x.astype(np.float64)).mean(-1)).astype(np.float32))
-        if is_depth and one.stream_rows:
-            one.streams.append(x[-one.stream_rows :].copy())
-
-    def _cosine(self, x: Floats, one: _Pass) -> None:
-        """Compare what was added with the stream that it was added to."""
-        added = one.cosines[-1].astype(np.float64)
-        before = x.astype(np.float64) - added
-        lengths = one.norms[-1] * np.sqrt(np.square(before).sum(-1))
-        products = (added * before).sum(-1)
-        cosine = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-        one.cosines[-1] = cosine.astype(np.float32)
-
-    def _attention(self, scores: Floats, one: _Pass) -> None:
-        """Keep the rows of all heads as bytes: of each row what its token sees."""
-        first = one.T - one.rows
-        steps = np.rint(scores[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
-        if one.rows:
+        stage = event.stage
+        if stage == 4 and letters == ("T", "D"):  # the last of them is the stream
+            one.streams, one.rms, one.added = [], [], [values[-1].copy()]
+            self._stream(values, one)
+        elif stage == 13 and event.op == "softmax" and one.rows:
+            first = one.T - one.rows
+            steps = np.rint(values[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
+            # Of each row what its token sees.
             rows = [steps[:, row, : one.start + first + row + 1] for row in range(one.rows)]
             one.attention.append(np.concatenate(rows, axis=1))  # [H, entries]
+        elif stage == 14 and event.op == "reshape":
+            one.heads.append(values[-1].copy())
+        elif stage in (15, 18) and event.op == "add":
+            one.added.append(one.newest[-1].copy())
+            added = one.newest.astype(np.float64)
+            before = values.astype(np.float64) - added
+            one.norms.append(np.sqrt(np.square(added).sum(-1)))
+            lengths = one.norms[-1] * np.sqrt(np.square(before).sum(-1))
+            products = (added * before).sum(-1)
+            one.cosines.append(
+                np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+            )
+            self._stream(values, one)
+        elif stage == 19 and letters[-1:] == ("V",):  # the last of them are those that count
+            one.logits = values[-1]
+        one.newest = values
 
-    def _keep(self, event: Event, made: TensorInfo, values: Any, one: _Pass) -> Any:
+    def _stream(self, x: Floats, one: _Pass) -> None:
+        """Measure the residual stream; keep that of the embeddings and that after each layer."""
+        one.rms.append(np.sqrt(np.square(x.astype(np.float64)).mean(-1)))
+        if len(one.rms) % 2 and one.stream_rows:
+            one.streams.append(x[-one.stream_rows :].copy())
+
+    def _keep(self, event: Event, made: TensorInfo, one: _Pass) -> Any:
         """Keep the elements of a tensor: where they are and which rows, or None."""
         is_layer = event.layer in one.value_layers and event.stage > 5
         is_outside = event.layer is None and event.stage in (4, 19) and made.name != "logits"
         is_new = event.bytes > 0 and event.op != "repeat_heads"  # a view or a copy shows nothing
-        if not (is_new and (is_layer or is_outside) and one.value_rows):
+        values, axis, first = made.values, None, 0
+        if values is None or not (is_new and (is_layer or is_outside) and one.value_rows):
             return None
-        axis, first = None, 0
         if rows := [x for x in ("T", "S") if x in made.letters]:
             axis = made.letters.index(rows[0])
             first = max(values.shape[axis] - one.value_rows, 0)
@@ -261,18 +242,24 @@ class Collector:
         reference = self._store.add_values(values, made.dtype)
         return None if reference is None else [reference, axis, first]
 
-    def _end_pass(self, token: int | None) -> None:
-        """Write down a pass; its lens waits until an op of the next one, or the end."""
+    def _end_pass(self) -> None:
+        """Write down the pass, if there is one; its lens waits until an op of the next one."""
         one, self._pass = self._pass, None
-        assert one is not None
+        if one is None:
+            return
         self._passes.append(one.record)
         add = self._store.add
         one.record |= {
-            "start": one.start, "T": one.T,
-            "seconds": one.seconds,
+            "start": one.start, "T": one.T, "seconds": one.seconds, "logits": None,
             "attention": None, "residual": None, "lens": None, "attribution": None,
             "values": [one.value_rows, list(one.value_layers)],
         }  # fmt: skip
+        if one.logits is not None:
+            one.record["logits"] = add(one.logits, "logits")
+            near = np.argpartition(-one.logits, min(_CHOSEN, one.logits.size) - 1)[:_CHOSEN]
+            self._shown_ids.update(near.tolist())
+        if one.record["logits"] is None:
+            self._leave_out("all logits", f"pass {one.number}")
         if len(one.attention) == self._sizes["L"]:
             one.record["attention"] = self._kept_attention(np.stack(one.attention), one)
         self._leave_out_first("attention", one, one.rows)
@@ -288,24 +275,30 @@ class Collector:
         if one.record["residual"] is None:
             self._leave_out("residual stream", f"pass {one.number}")
         one.attention = []
-        self._waiting = (one, token)
+        self._waiting = one
 
     def _read_waiting(self) -> None:
         """Read the lens of the pass that ended, and who promoted its token."""
-        if self._waiting is None:
+        one, self._waiting = self._waiting, None
+        if one is None:
             return
-        (one, token), self._waiting = self._waiting, None
         transformer = self._model.transformer
         if len(one.streams) == self._sizes["L"] + 1 and one.stream_rows:
             last = one.start + one.T
             after = range(last - one.stream_rows + 1, last + 1)
             wanted = [self._ids[p] if p < len(self._ids) else None for p in after]
             lens = read_lens(transformer, np.stack(one.streams), wanted)
-            self._shown_ids.update(np.unique(lens.ids).tolist())
-            one.record["lens"] = self._kept_lens(lens, one.stream_rows)
+            self._shown_ids.update(lens["ids"].tolist())
+            kept: dict[str, Any] = {"rows": one.stream_rows}
+            for name, array in lens.items():
+                kept[name] = self._store.add(array, "lens")
+                if kept[name] is None:
+                    break
+            else:
+                one.record["lens"] = kept
         self._leave_out_first("lens", one, one.stream_rows)
-        if token is not None and len(one.added) == 2 * self._sizes["L"] + 1:
-            found = attribute(transformer, np.stack(one.added), one.heads, token)
+        if one.token is not None and len(one.added) == 2 * self._sizes["L"] + 1:
+            found = attribute(transformer, np.stack(one.added), one.heads, one.token)
             for name in ("parts", "heads"):
                 found[name] = self._store.add(found[name], "residual")
             one.record["attribution"] = None if found["parts"] is None else found
@@ -320,15 +313,6 @@ class Collector:
             weights = weights[..., sum(range(first + 1, first + dropped + 1)) :]
             data = self._store.add(weights, "attention")
         return None if data is None else {"rows": one.rows, "data": data}
-
-    def _kept_lens(self, lens: Lens, rows: int) -> dict[str, Any] | None:
-        kept: dict[str, Reference | int] = {"rows": rows}
-        for name, array in vars(lens).items():
-            reference = self._store.add(array, "lens")
-            if reference is None:
-                return None
-            kept[name] = reference
-        return kept
 
     def _leave_out(self, what: str, which: str) -> None:
         self._left_out.setdefault(what, []).append(which)

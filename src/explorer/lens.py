@@ -4,7 +4,6 @@ All products are the model's own ops, so that the last depth has the bits of the
 These functions are called while no op is observed.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from .. import ml
 from ..model import LlamaTransformer
+from ..model.llama import RMSNorm
 
 Floats = npt.NDArray[np.float32]
 TOP = 5
@@ -20,29 +20,22 @@ TOP = 5
 _ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
 
 
-@dataclass(frozen=True)
-class Lens:
-    """The logit lens of P positions."""
-
-    ids: npt.NDArray[np.int32]  # [n] once among the top 5 of a position; positions in turn
-    starts: npt.NDArray[np.int32]  # [P + 1], where those of each position begin
-    logits: Floats  # [n, depths] of these tokens
-    log_sums: npt.NDArray[np.float64]  # [P, depths], log(sum(exp(logits))) over the vocabulary
-    entropies: Floats  # [P, depths], in bits
-    top: npt.NDArray[np.int32]  # [P, depths, 5], ids, the most probable first
-
-
 def logits_of(transformer: LlamaTransformer, stream: Floats) -> Floats:
     """Return the logits [n, V] of rows of the residual stream [n, D], by the model's own ops."""
     normed = transformer.norm.forward(ml.Tensor.from_numpy(np.ascontiguousarray(stream)))
-    result: Floats = ml.linear_transformation(normed, transformer.output, dtype=ml.float32).numpy()
+    logits = ml.linear_transformation(normed, transformer.output, dtype=ml.float32)
+    scaling = transformer.args.logits_scaling
+    result: Floats = (logits if scaling == 1 else ml.div(logits, scaling)).numpy()
     return result
 
 
-def read_lens(transformer: LlamaTransformer, streams: Floats, wanted: list[int | None]) -> Lens:
+def read_lens(
+    transformer: LlamaTransformer, streams: Floats, wanted: list[int | None]
+) -> dict[str, npt.NDArray[Any]]:
     """Read the residual streams, float32 [depths, P, D], of the embeddings and of each layer.
 
-    Of each position the wanted token, the one that follows, is kept as well.
+    Of each position the wanted token, the one that follows, is kept as well. Positions follow each
+    other in `ids` and `logits`, and `starts` says where each begins.
     """
     count = min(TOP, transformer.output.shape[0])
     ids, logits, sums, entropies, tops = [], [], [], [], []
@@ -58,14 +51,14 @@ def read_lens(transformer: LlamaTransformer, streams: Floats, wanted: list[int |
         sums.append(log_sums)
         entropies.append(in_bits)
         tops.append(top)
-    return Lens(
-        np.concatenate(ids).astype(np.int32),
-        np.cumsum([0, *map(len, ids)], dtype=np.int32),
-        np.concatenate(logits),
-        np.array(sums, np.float64),
-        np.array(entropies, np.float32),
-        np.array(tops, np.int32),
-    )
+    return {
+        "ids": np.concatenate(ids).astype(np.int32),  # [n], once among the top 5 of a position
+        "starts": np.cumsum([0, *map(len, ids)], dtype=np.int32),  # [P + 1]
+        "logits": np.concatenate(logits),  # [n, depths]
+        "log_sums": np.array(sums, np.float64),  # [P, depths], log(sum(exp(logits)))
+        "entropies": np.array(entropies, np.float32),  # [P, depths], in bits
+        "top": np.array(tops, np.int32),  # [P, depths, 5], the most probable first
+    }
 
 
 def _sum_and_entropy(row: Floats) -> tuple[float, float]:
@@ -93,27 +86,27 @@ def attribute(
     attention and feed-forward added; its `parts` are float32 [1 + 2 L]. From the outputs of the
     heads before `wo`, float32 [H*h] for each layer, follow `heads`, float32 [L, H].
     """
-    args = transformer.args
+    args, output = transformer.args, transformer.output
     ids = ml.Tensor.from_integers([token])
-    row = ml.get_rows(transformer.output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
+    row = ml.get_rows(output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
+    row /= args.logits_scaling
     exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
-    scale = 1.0 / np.sqrt(np.square(exact).mean() + args.norm_eps)
-    direction = row * transformer.norm.weight.numpy().astype(np.float64) * scale  # [D]
-    shares = (added * direction).sum(-1)
+    gain = _norm_gain(transformer.norm, exact)
+    shares = (added * (row * gain)).sum(-1)
     h, H = args.head_dim, args.n_heads
     by_head = np.empty((len(heads), H), np.float32)
-    for layer, output in enumerate(heads):
+    for layer, (block, made) in enumerate(zip(transformer.layers, heads, strict=True)):
         alone = np.zeros((H, H, h), np.float32)  # row i: only head i speaks
-        alone[range(H), range(H)] = output.reshape(H, h)
+        alone[range(H), range(H)] = made.reshape(H, h)
         x = ml.Tensor.from_numpy(alone.reshape(H, H * h)).to(args.dtype)
-        wo = transformer.layers[layer].attention.wo
-        each = ml.linear_transformation(x, wo, dtype=ml.float32).numpy()  # [H, D]
-        by_head[layer] = (each * direction).sum(-1)
-    bound = float(np.abs(exact * direction).sum()) * _ROUNDING[args.dtype.name]
-    output_dtype = transformer.output.dtype
-    if isinstance(output_dtype, ml.BlockDType):  # what `linear_transformation` rounds besides
-        normed = np.abs(exact * scale * transformer.norm.weight.numpy().astype(np.float64))
-        levels = np.abs(row).max() * normed.sum() * 2.0**-12 if output_dtype is ml.nf4 else 0.0
+        each = ml.linear_transformation(x, block.attention.wo, dtype=ml.float32).numpy()  # [H, D]
+        if args.parts.norms_after:
+            each = each * _norm_gain(block.attention_norm, each.sum(0, dtype=np.float64))
+        by_head[layer] = (each * (row * gain)).sum(-1) * args.residual_multiplier
+    bound = float(np.abs(exact * gain * row).sum()) * _ROUNDING[args.dtype.name]
+    if isinstance(output.dtype, ml.BlockDType):  # what `linear_transformation` rounds besides
+        normed = np.abs(exact * gain)
+        levels = np.abs(row).max() * normed.sum() * 2.0**-12 if output.dtype is ml.nf4 else 0.0
         bound += float(np.abs(row).sum() * normed.max() * 2.0**-15 + levels)
     return {
         "parts": shares.astype(np.float32),
@@ -121,3 +114,10 @@ def attribute(
         "sum": float(shares.sum()),
         "bound": bound,
     }
+
+
+def _norm_gain(norm: RMSNorm, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return what a norm multiplies each element of x [D] by."""
+    scale = 1.0 / np.sqrt(np.square(x).mean() + norm.eps)
+    gain: npt.NDArray[np.float64] = norm.weight.numpy().astype(np.float64) * scale
+    return gain

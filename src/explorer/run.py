@@ -1,21 +1,17 @@
 """Runs that are made to be shown: an answer drawn anew, or one that is known, with a trace on."""
 
-import platform
 from collections.abc import Sequence
 from typing import Any
 
-from .. import __version__, ml, trace
+from .. import trace
 from ..inference import InferenceEngine, Message, SamplingArgs, encode_chat, end_ids
-from ..ml import roofline
 from ..model import Model
 from ..trace.tracer import Tracer
 from ..untrusted import shown
-from .collect import VERSION, Collector
+from .collect import Collector
 from .store import DEFAULT_LIMIT, ExplorerError, Store
-from .texts import sources, stages, token_text
+from .texts import token_text
 from .write import write_html
-
-_ROUNDS = 1_000_000
 
 
 class Page(str):
@@ -56,12 +52,12 @@ def explore(
     store = Store(limit, 1 + has_two)
     ids, ends = prompt_of(model, prompt)
     settings = max_new_tokens, sampling or SamplingArgs()
-    runs = [run_traced(model, ids, *settings, store, model_name(model), end_ids=ends)]
+    runs = [run_traced(model, ids, *settings, store, end_ids=ends)]
     if has_two:
         other = beside or model
         second = None if beside_prompt is None else prompt_of(other, beside_prompt)
         runs.append(run_beside(other, runs[0], second, *settings, store))
-    return Page("".join(write_html(document_of(runs, store), store)))
+    return Page("".join(write_html(runs, store)))
 
 
 def prompt_of(
@@ -93,7 +89,6 @@ def run_traced(
     max_new_tokens: int,
     sampling: SamplingArgs,
     store: Store,
-    name: str,
     end_ids: frozenset[int] = frozenset(),
     forced_ids: Sequence[int] = (),
 ) -> dict[str, Any]:
@@ -105,15 +100,13 @@ def run_traced(
         max_new_tokens: The most tokens of an answer.
         sampling: How they are drawn.
         store: Takes the arrays.
-        name: What the page calls the run.
         end_ids: Ids that end the answer, beside those of the model.
         forced_ids: Tokens of the answer that are known.
     """
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
-    collector = Collector(model, store, name)
+    collector = Collector(model, store, is_forced=bool(forced_ids))
     tracer = Tracer(model.args.sizes, collector.write, values=collector.wants_values)
-    facts = facts_of(model)  # before the trace, which would show what is measured
     trace.start(tracer)
     try:
         trace.mark(1, details={"ids": list(ids)})
@@ -123,7 +116,7 @@ def run_traced(
             pass
     finally:
         trace.stop()
-    return collector.finish(facts | {"forced": bool(forced_ids)})
+    return collector.finish()
 
 
 def run_beside(
@@ -145,9 +138,7 @@ def run_beside(
     """
     if prompt is not None:
         ids, ends = prompt
-        return run_traced(
-            model, ids, max_new_tokens, sampling, store, model_name(model), end_ids=ends
-        )
+        return run_traced(model, ids, max_new_tokens, sampling, store, end_ids=ends)
     tokens = first["tokens"]
     for token in tokens:
         known = token < model.args.vocab_size
@@ -160,45 +151,4 @@ def run_beside(
             )
     prompt_length = len(tokens) - sum("token" in one for one in first["passes"])
     ids, answer = tokens[:prompt_length], tokens[prompt_length:]
-    return run_traced(
-        model, ids, len(answer), sampling, store, model_name(model), forced_ids=answer
-    )
-
-
-def model_name(model: Model) -> str:
-    """Return what the page calls a run: the name of the directory, and the dtype of the weights."""
-    return f"{model.files.name}, {model.transformer.layers[0].attention.wq.dtype}"
-
-
-def facts_of(model: Model) -> dict[str, Any]:
-    """Return what a reader of the page has to know of the model and of the machine."""
-    info = ml.build_info()
-    weights = [w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous]
-    isa, streams = roofline.fastest_reading(weights)
-    first = model.transformer.layers[0].attention.wq
-    # A file that is mailed tells nobody where its writer keeps models.
-    where, name = str(model.source_directory), model.source_directory.name
-    return {
-        "model": model.description.replace(where, name, 1),
-        "weights": str(first.dtype),
-        "eps": model.args.norm_eps,
-        "machine": {
-            "instruction set": info["isa"],
-            "threads": info["threads"],
-            "python": platform.python_version(),
-            "readRate": roofline.read_rate(weights, isa, streams),
-            "operationRate": roofline.multiply_add_rate(model.args.dtype.name, _ROUNDS, 3),
-        },
-    }
-
-
-def document_of(runs: list[dict[str, Any]], store: Store) -> dict[str, Any]:
-    """Return the whole document: its runs, and what they share."""
-    return {
-        "version": VERSION,
-        "program": f"llama-bolts {__version__}",
-        "limit": store.limit,
-        "stages": stages(),
-        "sources": sources(),
-        "runs": runs,
-    }
+    return run_traced(model, ids, len(answer), sampling, store, forced_ids=answer)

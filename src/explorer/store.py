@@ -33,6 +33,9 @@ class Store:
         limit: The largest file to be written, in megabytes of 10^6 bytes.
         runs: How many runs share it.
 
+    Attributes:
+        room: How many bytes of the file each kind of array can still take.
+
     Raises:
         ExplorerError: A limit that leaves no room.
     """
@@ -49,11 +52,7 @@ class Store:
 
     def begin_run(self) -> None:
         """Give each kind of array its share again, for the next run."""
-        self._room = dict(self._shares)
-
-    def room(self, kind: str) -> int:
-        """Return how many bytes of the file a kind of array can still take."""
-        return self._room[kind]
+        self.room = dict(self._shares)
 
     def add(self, array: Array, kind: str, dtype: str | None = None) -> Reference | None:
         """Keep an array, unless there is no room for it.
@@ -68,9 +67,9 @@ class Store:
         """
         data = zlib.compress(np.ascontiguousarray(array).data, 6)
         size = 4 * -(-len(data) // 3) + 48  # as base64, with the element around it
-        if size > self._room[kind]:
+        if size > self.room[kind]:
             return None
-        self._room[kind] -= size
+        self.room[kind] -= size
         self.blocks.append(data)
         return {
             "block": len(self.blocks) - 1,

@@ -1,11 +1,16 @@
-"""What a reader has beside a stage: its lines of code, its section of chapter 14, its tokens."""
+"""What a reader has beside the numbers: lines of code, sections of chapter 14, tokens, machine."""
 
+import platform
 from typing import Any
 
+from .. import ml
+from ..ml import roofline
+from ..model import Model
 from ..tokenizer import Tokenizer
 from ..trace.code import PACKAGE, find_page, section_of, source_of
 from ..trace.events import HOLDS, STAGES
 
+_ROUNDS = 1_000_000  # of multiplying and adding, to measure how fast that is
 _LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
 
 
@@ -50,3 +55,31 @@ def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]} and {len(text) - _LONGEST_TEXT} more characters"
     return text, is_special
+
+
+def model_name(model: Model) -> str:
+    """Return what the page calls a run: the name of the directory, and the dtype of the weights."""
+    return f"{model.files.name}, {model.transformer.layers[0].attention.wq.dtype}"
+
+
+def facts_of(model: Model) -> dict[str, Any]:
+    """Return what a reader of the page has to know of the model and of the machine."""
+    info = ml.build_info()
+    weights = [w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous]
+    isa, streams = roofline.fastest_reading(weights)
+    first = model.transformer.layers[0].attention.wq
+    # A file that is mailed tells nobody where its writer keeps models.
+    where, name = str(model.source_directory), model.source_directory.name
+    return {
+        "name": model_name(model),
+        "model": model.description.replace(where, name, 1),
+        "weights": str(first.dtype),
+        "eps": model.args.norm_eps,
+        "machine": {
+            "instruction set": info["isa"],
+            "threads": info["threads"],
+            "python": platform.python_version(),
+            "readRate": roofline.read_rate(weights, isa, streams),
+            "operationRate": roofline.multiply_add_rate(model.args.dtype.name, _ROUNDS, 3),
+        },
+    }

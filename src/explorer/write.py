@@ -9,13 +9,16 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from ..untrusted import write_whole
 from .store import ExplorerError, Store
+from .texts import sources, stages
 
+_VERSION = 1  # of the document
 _PAGE = Path(__file__).resolve().parent / "page"
 # In this order they are one script.
 SCRIPTS = (
@@ -39,8 +42,16 @@ trusted-types 'none'">
 """
 
 
-def write_html(document: Mapping[str, Any], store: Store) -> Iterator[str]:
+def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
     """Yield the parts of the file: the page, the document of all runs, the arrays that it names."""
+    document = {
+        "version": _VERSION,
+        "program": f"llama-bolts {__version__}",
+        "limit": store.limit,
+        "stages": stages(),
+        "sources": sources(),
+        "runs": runs,
+    }
     script = '(() => {\n"use strict";\n' + "".join(map(_read, SCRIPTS)) + "start();\n})();\n"
     style = _read("style.css")
     yield _HEAD.format(script=_hash(script), style=_hash(style), css=style)
@@ -51,13 +62,13 @@ def write_html(document: Mapping[str, Any], store: Store) -> Iterator[str]:
     yield f"<script>{script}</script>\n</body>\n</html>\n"
 
 
-def save_html(document: Mapping[str, Any], store: Store, path: Path) -> int:
+def save_html(runs: list[dict[str, Any]], store: Store, path: Path) -> int:
     """Write the file, or leave what was there as it was; return its bytes.
 
     Raises:
         ExplorerError: It cannot be written.
     """
-    parts = [part.encode() for part in write_html(document, store)]
+    parts = [part.encode() for part in write_html(runs, store)]
     write_whole(path, parts, ExplorerError, is_private=False)
     return sum(map(len, parts))
 

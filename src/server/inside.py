@@ -12,8 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..explorer import Store, document_of, model_name, run_traced
-from ..explorer.write import write_html
+from ..explorer import Store, run_traced, write_html
 from ..inference import SamplingArgs
 from ..model import load_model
 from .answers import Answer
@@ -91,9 +90,8 @@ def main() -> None:
     asked = json.load(sys.stdin)
     model, store, ids = load_model(**asked["loading"]), Store(), asked["answer_ids"]
     sampling = SamplingArgs(**asked["sampling"])
-    run = run_traced(model, asked["prompt_ids"], len(ids), sampling, store, model_name(model),
-                     forced_ids=ids)  # fmt: skip
-    sys.stdout.writelines(write_html(document_of([run], store), store))
+    run = run_traced(model, asked["prompt_ids"], len(ids), sampling, store, forced_ids=ids)
+    sys.stdout.writelines(write_html([run], store))
 
 
 if __name__ == "__main__":

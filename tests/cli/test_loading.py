@@ -16,7 +16,7 @@ from src import memory, ml
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_arguments
 from src.cli.console import Console, UsageError
 from src.cli.loading import loading_line, open_model_to_run, open_session
-from src.explorer import model_name
+from src.explorer.texts import model_name
 from src.inference import CHAT_FORMATS, InferenceEngine, SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
 from src.model import QUANTIZATIONS, forecast_memory, load_model

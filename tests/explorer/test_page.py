@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.explorer import Store, document_of, explore, run_beside, run_traced, save_html
+from src.explorer import Store, explore, run_beside, run_traced, save_html
 from src.explorer.run import prompt_of
 from src.inference import Message, Sampler, SamplingArgs
 from src.model import load_model
@@ -51,13 +51,13 @@ def two_formats(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[di
     model, other, store = load_model(), load_model(quantize="nf4"), Store(runs=2)
     ids, ends = prompt_of(model, [Message("user", QUESTION)])
     settings = 8, SamplingArgs(seed=1, temperature=1.0)
-    runs = [run_traced(model, ids, *settings, store, "first", end_ids=ends)]
+    runs = [run_traced(model, ids, *settings, store, end_ids=ends)]
     runs.append(run_beside(other, runs[0], None, *settings, store))
     return saved(runs, store, tmp_path_factory.mktemp("pages") / "two.html"), runs
 
 
 def saved(runs: list[dict[str, Any]], store: Store, path: Path) -> Path:
-    assert save_html(document_of(runs, store), store, path) == path.stat().st_size
+    assert save_html(runs, store, path) == path.stat().st_size
     return path
 
 
@@ -256,8 +256,8 @@ def test_a_token_that_a_traced_run_would_not_have_drawn_is_marked(tmp_path, page
     model, store = load_model(), Store()
     ids, _ = prompt_of(model, [Message("user", QUESTION)])
     settings = 2, SamplingArgs(temperature=0.0)
-    drawn = run_traced(model, ids, *settings, Store(), "x")["tokens"][len(ids)]
-    run = run_traced(model, ids, *settings, store, "x", forced_ids=[100, 101])
+    drawn = run_traced(model, ids, *settings, Store())["tokens"][len(ids)]
+    run = run_traced(model, ids, *settings, store, forced_ids=[100, 101])
     opened(page, saved([run], store, tmp_path / "forced.html"))
     told = f"would have drawn '{model.tokenizer.decode([drawn])}'"
     assert told in page.locator(f"#all-tokens tr:nth-child({len(ids) + 1}) strong").inner_text()
@@ -269,7 +269,7 @@ def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, p
     model, store = load_model(), Store(runs=2)
     settings = 4, SamplingArgs(temperature=0.0)
     ids, ends = prompt_of(model, "The capital of France is")
-    runs = [run_traced(model, ids, *settings, store, "first", end_ids=ends)]
+    runs = [run_traced(model, ids, *settings, store, end_ids=ends)]
     other = prompt_of(model, "The capital of the state of Massachusetts is")
     runs.append(run_beside(model, runs[0], other, *settings, store))
     opened(page, saved(runs, store, tmp_path / "prompts.html"))
