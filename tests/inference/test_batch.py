@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -35,12 +34,11 @@ from src.inference import (
 from src.inference.blocks import BlockPool
 from src.inference.speculation import Drafter
 from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
+from src.model.saving_gguf import save_gguf
 from src.nano.facts_chat import STORIES
 from src.trace.tracer import Tracer
 from tests.inference.drafts import draft_always
 from tests.inference.endless import Endless
-from tests.model.test_gguf import divisors, sizes_of
-from tests.support.gguf_writer import gguf_bytes, gguf_name, llama_keys, llama_tensors, q8_0
 
 CONTEXT = 1024
 GREEDY = SamplingArgs(temperature=0.0)
@@ -114,14 +112,7 @@ def model() -> Model:
 
 def in_gguf(folder: Path) -> Model:
     """The bundled model as a GGUF file, its matrices in blocks of 8 bits."""
-    bundled = load_model()
-    arrays = {name: weight.numpy() for name, weight in bundled.tensors.items()}
-    tensors = llama_tensors(arrays, ml_dtypes.bfloat16)
-    tensors |= {gguf_name(name): q8_0(x) for name, x in arrays.items() if ".feed" in name}
-    tensors["rope_freqs.weight"] = np.array(divisors(bundled.args), np.float32)
-    keys = llama_keys(sizes_of(bundled.args), bundled.args.max_context_length)
-    path = folder / "bundled.gguf"
-    path.write_bytes(gguf_bytes(keys, tensors))
+    save_gguf(None, path := folder / "bundled.gguf", "q8_0")
     return load_model(path)
 
 
@@ -134,8 +125,6 @@ def test_random_requests_get_the_answers_that_they_get_alone(
     model = loaded or load_model(quantize=None if kind == "bfloat16" else kind)
     chance = random.Random(f"{kind} {tokens}")
     jobs = [random_job(chance) for _ in range(16)]
-    if kind == "gguf":  # it has no tokenizer
-        jobs = [Job(j.ids, j.limit, j.sampling, (), j.candidates) for j in jobs]
     expected = alone(model, jobs)
     for most in (1, 3, 16):
         with BatchEngine(

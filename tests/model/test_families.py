@@ -10,13 +10,12 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError
 from src.ml import kernels
-from src.model import InferenceContext, Model, ModelArgs, load_model
+from src.model import InferenceContext, ModelArgs, load_model
 from src.model.files import read_model_files
 from src.model.saving import save_quantized
 from tests.model.families import CONFIGS, config_of, write_family
 from tests.model.test_llama import DTYPES, check_bits, run
 from tests.model.tiny import uniform
-from tests.support.gguf_writer import NAMES, gguf_bytes
 from tests.support.safetensors_writer import write_safetensors
 
 LENGTH, CHUNKS, THREADS = 40, (1, 7, 32), (2, 3)
@@ -216,72 +215,3 @@ def test_a_family_has_the_tensors_of_its_own_and_no_others(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
     with pytest.raises(CheckpointError, match=r"also 'model.layers.0.self_attn.k_norm.weight', "):
         load_model(tmp_path)
-
-
-# The names of GGUF files, written out again; those of `NAMES` are common to all.
-GGUF_NAMES = {
-    "attention.q_norm": "attn_q_norm",
-    "attention.k_norm": "attn_k_norm",
-}
-GGUF_NAMES_AFTER = {"attention_norm": "post_attention_norm", "ffn_norm": "post_ffw_norm"}
-GGUF_KEYS = {
-    "granite": {
-        "embedding_scale": 3.0, "residual_scale": 0.6, "attention.scale": 0.2, "logit_scale": 1.5,
-    },
-}  # fmt: skip
-NEIGHBOURS = ("smollm3", "granite")  # are rotated together in these, halves in the others
-
-
-def write_gguf(path: Path, family: str, source: Model, **keys: object) -> Path:
-    """Writes a loaded model as a GGUF file."""
-    args, tensors, names = source.args, {}, NAMES | GGUF_NAMES
-    names = names | (GGUF_NAMES_AFTER if family == "olmo2" else {})
-    for key, weight in source.tensors.items():
-        stem, _, ending = key.removeprefix("layers.").rpartition(".")
-        layer, _, inner = stem.partition(".")
-        is_inner = layer.isdecimal()
-        name = f"blk.{layer}.{names[inner]}" if is_inner else names[stem]
-        array = np.array(weight)
-        if family in NEIGHBOURS and key.endswith((".wq.weight", ".wk.weight")):
-            halves = array.reshape(-1, 2, args.head_dim // 2, array.shape[1])
-            array = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
-        tensors[f"{name}.{ending}"] = array
-    hyper = {
-        "context_length": 4096, "embedding_length": args.dim, "block_count": args.n_layers,
-        "feed_forward_length": args.ffn_dim, "attention.head_count": args.n_heads,
-        "attention.head_count_kv": args.n_kv_heads, "attention.key_length": args.head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": args.rope_theta,
-    }  # fmt: skip
-    hyper |= GGUF_KEYS.get(family, {}) | keys
-    described = {"general.architecture": family}
-    path.write_bytes(
-        gguf_bytes(described | {f"{family}.{k}": v for k, v in hyper.items()}, tensors)
-    )
-    return path
-
-
-@EVERY_FAMILY
-def test_a_gguf_file_gives_the_logits_of_the_directory(tmp_path: Path, family: str) -> None:
-    directory = load_model(write_family(tmp_path / "directory", family, ml.float32))
-    model = load_model(write_gguf(tmp_path / "a.gguf", family, directory))
-    expected, found = run(directory.transformer, IDS), run(model.transformer, IDS)
-    # Constants are float32 in these files, and rows that are not rotated come in another order.
-    bound = 1e-4 if family in NEIGHBOURS else 0.0
-    assert np.abs(found - expected).max() <= bound
-    assert model.args.rope_pairs == ("interleaved" if family in NEIGHBOURS else "halves")
-    for name in ("parts", "layers_without_rope"):
-        assert getattr(model.args, name) == getattr(directory.args, name)
-
-
-def test_the_factors_of_granite_belong_to_it_alone_in_gguf_files_too(tmp_path: Path) -> None:
-    directory = load_model(write_family(tmp_path / "directory", "qwen3", ml.float32))
-    for value in (0.0, 1.5):
-        path = write_gguf(tmp_path / "a.gguf", "qwen3", directory, logit_scale=value)
-        if value:
-            with pytest.raises(CheckpointError, match=r"qwen3\.logit_scale: expected 0"):
-                load_model(path)
-        else:
-            load_model(path)
-    granite = load_model(write_family(tmp_path / "granite", "granite", ml.float32))
-    path = write_gguf(tmp_path / "a.gguf", "granite", granite, **{"attention.scale": 0.0})
-    assert load_model(path).args.attention_multiplier is None

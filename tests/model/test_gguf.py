@@ -15,7 +15,6 @@ from src.model import (
     LinearRopeScaling,
     LlamaTransformer,
     Model,
-    ModelArgs,
     ModelConfigError,
     ModelError,
     NotEnoughMemoryError,
@@ -24,7 +23,6 @@ from src.model import (
     load_model,
     read_model_files,
 )
-from src.model.rope import inverse_frequencies
 from src.model.saving import save_quantized
 from src.tokenizer import TokenizerError
 from src.tokenizer.sentencepiece_model import read_sentencepiece_model
@@ -82,51 +80,6 @@ def test_a_file_gives_the_bits_of_its_weights(
     check_bits(run(model.transformer, ids), expected)
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32], ids=["bfloat16", "float32"])
-def test_the_bundled_model_as_gguf_gives_the_same_bits(tmp_path: Path, dtype: Any) -> None:
-    bundled = load_model()
-    arrays = {name: weight.numpy() for name, weight in bundled.tensors.items()}
-    args = bundled.args
-    factors = divisors(args)
-    keys = llama_keys(sizes_of(args), args.max_context_length)
-    path = tmp_path / "a.gguf"
-    tensors = llama_tensors(arrays, dtype) | {"rope_freqs.weight": np.array(factors, np.float32)}
-    path.write_bytes(gguf_bytes(keys, tensors))
-    model = load_model(path)
-    assert model.args.rope_pairs == "interleaved"
-    assert model.args.rope_scaling == RopeFactors(factors)
-    scaled = replace(args, rope_scaling=RopeFactors(factors))
-    if dtype is np.float32:
-        scaled = replace(scaled, dtype=ml.float32)
-        arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
-    tensors_of_directory = {
-        name: ml.Tensor.from_numpy(array, name=name) for name, array in arrays.items()
-    }
-    directory = LlamaTransformer(scaled, tensors_of_directory)
-    ids = list(range(5, 100, 2))
-    found = run(model.transformer, ids)
-    check_bits(found, run(directory, ids))
-    # The file has the factors in float32; the directory follows from a formula.
-    if dtype is ml_dtypes.bfloat16:
-        assert np.abs(found - run(bundled.transformer, ids)).max() < 0.05
-
-
-def sizes_of(args: ModelArgs) -> Tiny:
-    return Tiny(
-        "sizes", args.dim, args.n_layers, args.n_heads, args.n_kv_heads, args.ffn_dim,
-        args.vocab_size, args.rope_theta, eps=args.norm_eps,
-    )  # fmt: skip
-
-
-def divisors(args: ModelArgs) -> tuple[float, ...]:
-    """Give what llama.cpp divides each frequency by: float32 numbers."""
-    plain, scaled = (
-        inverse_frequencies(args.head_dim, args.rope_theta, scaling).numpy().astype(np.float64)
-        for scaling in (None, args.rope_scaling)
-    )
-    return tuple((plain / scaled).astype(np.float32).tolist())
-
-
 def test_the_parts_of_a_model_are_what_the_file_says(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", GROUPED, ml_dtypes.bfloat16)
     model = load_model(str(path))
@@ -146,6 +99,14 @@ def test_the_parts_of_a_model_are_what_the_file_says(tmp_path: Path) -> None:
         stream.write(b"GGUX")
     with pytest.raises(CheckpointError, match="rewritten while in use"):
         model.checkpoint.check_unchanged()
+
+
+def test_a_scale_of_0_in_a_file_of_granite_stands_for_none(tmp_path: Path) -> None:
+    path, keys = tmp_path / "a.gguf", llama_keys(GROUPED)
+    keys = {name.replace("llama.", "granite."): value for name, value in keys.items()}
+    keys |= {"general.architecture": "granite", "granite.attention.scale": 0.0}
+    path.write_bytes(gguf_bytes(keys, llama_tensors(weights(GROUPED))))
+    assert load_model(path).args.attention_multiplier is None
 
 
 def test_biases_are_found_by_their_tensors(tmp_path: Path) -> None:
@@ -216,6 +177,7 @@ def test_factors_that_cannot_be_used_are_refused(tmp_path: Path, factors: Any, r
         load_model(path)
 
 
+NOT_REVERSED = Stored((64, 101), F32, weights(GROUPED)["tok_embeddings.weight"].tobytes())
 NORM, WQ = gguf_name("layers.1.ffn_norm.weight"), gguf_name("layers.1.attention.wq.weight")
 
 
@@ -227,6 +189,7 @@ NORM, WQ = gguf_name("layers.1.ffn_norm.weight"), gguf_name("layers.1.attention.
         ({}, {"blk.2.attn_q.weight": np.ones((2, 2), np.float32)}, r"also 'blk.2.attn_q.weight'"),
         ({}, {"blk.0.\x1b": np.ones(2, np.float32)}, r"also 'blk.0.\\x1b' \(1 in all\)"),
         ({}, {WQ: np.ones((64, 32), np.float32)}, r"'blk.1.attn_q.weight' \[64, 32\] instead of"),
+        ({}, {"token_embd.weight": NOT_REVERSED}, r"\[64, 101\] instead of|\[101, 64\] instead of"),
         ({}, {WQ: np.ones(64, np.float32)}, r"'blk.1.attn_q.weight' \[64\] instead of \[64, 64\]"),
         ({"llama.vocab_size": 100}, {}, r"'token_embd.weight' \[101, 64\] instead of \[100, 64\]"),
         ({"llama.attention.head_count_kv": 3}, {}, r"n_heads: expected a multiple of n_kv_heads 3"),
@@ -402,12 +365,3 @@ def test_the_chat_template_is_that_of_the_file(tmp_path: Path) -> None:
     for template in ("{{ x }}", None):
         path = write(tmp_path / "a.gguf", GROUPED, keys={"tokenizer.chat_template": template})
         assert read_model_files(path).chat_template == template
-
-
-def test_a_misshapen_table_that_is_stored_otherwise_is_refused(tmp_path: Path) -> None:
-    table = weights(GROUPED)["tok_embeddings.weight"]
-    stored = Stored((64, 101), F32, table.tobytes())  # as if sizes were not reversed
-    path = write(tmp_path / "a.gguf", GROUPED, tensors={"token_embd.weight": stored})
-    text = r"'output.weight' \[101, 64\] instead of|\[64, 101\]"
-    with pytest.raises(CheckpointError, match=text):
-        load_model(path)
