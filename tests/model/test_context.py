@@ -16,10 +16,6 @@ from tests.model.tiny import GROUPED
 ARGS = GROUPED.args(ml.bfloat16)
 
 
-def block(value: float, count: int) -> ml.Tensor:
-    return ml.full((count, ARGS.n_kv_heads, ARGS.head_dim), value, ml.bfloat16)
-
-
 def test_the_cache_holds_keys_and_values_of_each_layer_in_the_activations_dtype() -> None:
     context = InferenceContext(ARGS, 33)
     assert [(c.positions, c.heads, c.head_dim) for c in context.caches] == [(33, 2, 8)] * 2

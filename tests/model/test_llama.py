@@ -94,20 +94,25 @@ def check_bits(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]
     np.testing.assert_array_equal(bits(found), bits(expected))
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.name)
-def test_float32_logits_are_those_of_the_formula_in_float64(config: Tiny) -> None:
-    ids = token_ids(config, 60)
-    found = run(transformer(config), ids)
-    exact = reference_logits(config, weights(config), ids)
+@pytest.mark.parametrize(
+    ("config", "dtype", "count"),
+    [
+        *((c, ml.float32, 60) for c in CONFIGS),
+        (GROUPED, ml.float16, 40),
+        (GROUPED, ml.float32, 600),
+    ],
+    ids=str,
+)
+def test_logits_are_those_of_the_formula_in_float64(
+    config: Tiny, dtype: ml.DType, count: int
+) -> None:
+    """Far beyond position 256 too."""
+    ids, values = token_ids(config, count), weights(config)
+    exact_weights = {n: w.astype(dtype.numpy_dtype).astype(np.float32) for n, w in values.items()}
+    found = run(transformer(config, dtype), ids, chunk=250)
+    exact = reference_logits(config, exact_weights, ids)
     assert exact.std() > 0.5
     assert np.abs(found - exact).max() < 1e-4
-
-
-def test_float32_logits_stay_exact_far_beyond_position_256() -> None:
-    ids = token_ids(GROUPED, 600)
-    found = run(transformer(GROUPED), ids, chunk=250)
-    exact = reference_logits(GROUPED, weights(GROUPED), ids)
-    assert np.abs(found[256:] - exact[256:]).max() < 1e-4
 
 
 def test_bfloat16_logits_are_near_the_formula_on_the_rounded_weights() -> None:
@@ -119,13 +124,6 @@ def test_bfloat16_logits_are_near_the_formula_on_the_rounded_weights() -> None:
     assert np.sqrt((error**2).mean()) < 0.05 * exact.std()
     late, early = (error[256:] ** 2).mean(), (error[:256] ** 2).mean()
     assert late < 2 * early
-
-
-def test_float16_weights_compute_as_their_float32_values() -> None:
-    ids = token_ids(GROUPED, 40)
-    halved = {n: w.astype(np.float16).astype(np.float32) for n, w in weights(GROUPED).items()}
-    found = run(transformer(GROUPED, ml.float16), ids)
-    assert np.abs(found - reference_logits(GROUPED, halved, ids)).max() < 1e-4
 
 
 def test_a_token_sees_those_before_it_and_none_after() -> None:
