@@ -1,6 +1,5 @@
 import dataclasses
 
-from src.drawing import Recorder
 from src.drawing.canvas import Canvas
 from src.drawing.loop import draw_loop
 from src.trace.events import STAGES
@@ -16,20 +15,6 @@ def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(
     assert {event.stage for event in events[loop[1] :]} == {3, 20, 21}
     assert {event.layer for event in events} == {None, 0}
     assert {event.stage for event in events[: loop[1]]} == set(range(1, 22))
-
-
-def test_a_recorder_wants_the_first_pass_and_of_every_other_its_loop():
-    wants = Recorder().wants
-    assert all((wants(1, None, None), wants(8, 0, 0), wants(19, None, 0)))
-    assert not any((wants(8, 1, 0), wants(19, None, 1), wants(8, 0, 1)))
-    assert [stage for stage in range(1, 22) if wants(stage, None, 5)] == [3, 20, 21]
-
-
-def test_the_first_events_of_a_stage_are_those_of_one_layer_and_one_pass():
-    run = bundled_run()
-    assert [event.op for event in run.first(6)] == ["rms_norm"]
-    assert [x.name for event in run.first(9) for x in event.outputs] == ["xq", "xk", "xv"]
-    assert [event.details["T"] for event in run.marks(3)] == [27, 1]
 
 
 def test_tokens_belong_to_the_pass_that_they_were_chosen_after():

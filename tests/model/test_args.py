@@ -165,24 +165,13 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
     assert (llama.n_kv_heads, llama.head_dim, llama.norm_eps) == (16, 4, 1e-6)
     assert (llama.rope_theta, llama.rope_scaling) == (10000.0, None)
     assert (llama.max_context_length, llama.sliding_window) == (2048, None)
-    assert llama.parts == LayerParts()
+    assert (llama.parts, llama.dtype) == (LayerParts(), ml.bfloat16)
     mistral = from_config(tmp_path, sizes, model_type="mistral")
     assert mistral.n_kv_heads == 8
     assert (mistral.max_context_length, mistral.sliding_window) == (4096, 4096)
     # A window that is null caps nothing: the default of the positions shows.
     unlimited = from_config(tmp_path, sizes, model_type="mistral", sliding_window=None)
     assert (unlimited.max_context_length, unlimited.sliding_window) == (131072, None)
-
-
-def test_null_in_a_config_is_as_good_as_absent(tmp_path: Path) -> None:
-    for key in ("head_dim", "num_key_value_heads"):
-        args = from_config(tmp_path, LLAMA_2_7B, **{key: None})
-        assert (args.head_dim, args.n_kv_heads) == (128, 32)
-
-
-def test_head_dim_may_differ_from_the_quotient(tmp_path: Path) -> None:
-    sizes = from_config(tmp_path, CONFIG, head_dim=10).tensor_sizes
-    assert sizes == {"D": 24, "Hh": 40, "Kh": 20, "h": 10, "F": 56, "V": 40}
 
 
 def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:
@@ -222,6 +211,7 @@ def test_activations_follow_the_weights() -> None:
         assert activation_dtype(dtypes(weight)) is ml.bfloat16
     for weight in (ml.float16, ml.float32):
         assert activation_dtype(dtypes(weight)) is ml.float32
+    assert activation_dtype(dtypes(ml.bfloat16, norm=ml.float32)) is ml.bfloat16
     quantized = dtypes(ml.float16) | {"layers.0.attention.wq.weight": ml.nf4}
     assert activation_dtype(quantized) is ml.float32
 
@@ -241,10 +231,6 @@ def test_only_the_embeddings_may_be_bfloat16_beside_float8() -> None:
     ):  # fmt: skip
         with pytest.raises(ModelConfigError, match="matrices of one dtype, got "):
             activation_dtype(dtypes(ml.float8_e4m3fn, **others))
-
-
-def test_norms_may_be_float32_beside_bfloat16_matrices() -> None:
-    assert activation_dtype(dtypes(ml.bfloat16, norm=ml.float32)) is ml.bfloat16
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from src import ml
 from src.model import (
     InferenceContext,
-    ModelConfigError,
     NotEnoughMemoryError,
     forecast_memory,
     kv_cache_bytes,
@@ -73,18 +72,6 @@ def test_no_weight_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "consolidated.00.pth").unlink()
     (tmp_path / "consolidated.00.pth").symlink_to(tmp_path / "absent")
     assert forecast_memory(tmp_path, 16, 4096).mapped == 0
-
-
-def test_an_error_of_the_parameters_names_the_directory(tmp_path: Path) -> None:
-    (tmp_path / "params.json").write_text(json.dumps(SMALL_PARAMS | {"norm_eps": 0}))
-    with pytest.raises(ModelConfigError, match=f"{tmp_path}: norm_eps: expected 1e-12 to 1"):
-        forecast_memory(tmp_path, 16, 4096)
-
-
-def test_the_dtype_of_the_cache_is_what_the_configuration_makes_likely(tmp_path: Path) -> None:
-    for dtype, cache in (("bfloat16", ml.bfloat16), ("float16", ml.float32), (None, ml.bfloat16)):
-        write_tiny(tmp_path, GROUPED, torch_dtype=dtype)
-        assert forecast_memory(tmp_path, 16, 4096).args.dtype is cache
 
 
 def test_files_that_were_read_are_not_read_again(meta: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 
 from src import ml
-from src.checkpoint import CheckpointError
 from src.ml.errors import LlamaBoltsError
 from src.model import (
     InferenceContext,
@@ -67,13 +66,6 @@ def test_a_model_knows_its_parts(tmp_path: Path) -> None:
     assert "RoPE scaling factor 8" in model.description
 
 
-def test_a_directory_that_holds_original_is_loaded_from_there(tmp_path: Path) -> None:
-    write_meta_directory(tmp_path / "original", GROUPED)
-    (tmp_path / "config.json").write_text("{}")
-    assert load_model(tmp_path).source_directory == tmp_path / "original"
-    assert load_model(str(tmp_path)).source_directory == tmp_path / "original"
-
-
 def test_without_a_tokenizer_file_there_is_none_and_the_model_runs(tmp_path: Path) -> None:
     model = load_model(write_meta_directory(tmp_path, GROUPED))
     assert model.tokenizer is None
@@ -118,15 +110,6 @@ def test_llama_2_in_metas_shards_gives_the_bits_of_one_file(
     expected = run(transformer(config, dtype), ids)
     for model in (one, two):
         check_bits(run(model.transformer, ids), expected)
-
-
-@pytest.mark.parametrize("missing", ["params.json", "consolidated.00.pth"])
-def test_half_a_meta_layout_is_refused(tmp_path: Path, missing: str) -> None:
-    write_meta_directory(tmp_path, GROUPED)
-    assert load_model(tmp_path).parameter_count > 0
-    (tmp_path / missing).unlink()
-    with pytest.raises(CheckpointError):
-        load_model(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from src.ml import kernels
 from src.model import LlamaTransformer, ModelError, forecast_memory, load_model
 from src.model.files import BUNDLED_MODEL
 from src.model.quantization import QUANTIZATIONS, quantize_weights
-from tests.model.hugging_face_tiny import write_tiny
+from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.test_llama import run
-from tests.model.tiny import GROUPED, TIED, token_ids, write_meta_directory
+from tests.model.tiny import GROUPED, TIED, token_ids, weights, write_meta_directory
+from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 
@@ -160,19 +161,12 @@ def test_the_forecast_counts_the_quantized_bytes(tmp_path: Path, name: str, layo
 
 
 def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
-    directory = write_tiny(tmp_path, GROUPED)
-    load_model(directory, quantize="nf4")
-    file = directory / "model.safetensors"
-    model = load_model(directory)
-    name = "layers.1.attention.wo.weight"
-    place = model.tensors[name].data_pointer - model.tensors["tok_embeddings.weight"].data_pointer
-    content = bytearray(file.read_bytes())
-    first = content.find(model.tensors["tok_embeddings.weight"].numpy().tobytes())
-    at = first + place
-    content[at : at + 4] = np.float32(np.nan).tobytes()
-    file.write_bytes(content)
+    load_model(write_tiny(tmp_path, GROUPED), quantize="nf4")
+    arrays = renamed(GROUPED, weights(GROUPED))
+    arrays["model.layers.1.self_attn.o_proj.weight"][3, 5] = np.nan
+    write_hugging_face_directory(tmp_path, config_of(GROUPED), arrays)
     with pytest.raises(ModelError, match=r"layers\.1\.attention\.wo\.weight.*finite: 1 of"):
-        load_model(directory, quantize="nf4")
+        load_model(tmp_path, quantize="nf4")
 
 
 def test_float32_and_float16_models_are_quantized_too(tmp_path: Path) -> None:
