@@ -1,16 +1,15 @@
 """Fused attention against eager attention: as near as promised, and without their T x S memory."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from src import ml
-from src.ml import kernels
 from src.model import InferenceContext
 from tests.model.test_llama import DTYPES, check_bits, reference_logits
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, rounded, token_ids, transformer, weights
+from tests.support.held import NativeBytes
 
 
 def logits(config: Tiny, dtype: ml.DType, ids: list[int], attention: str) -> Any:
@@ -48,33 +47,20 @@ def test_eager_has_the_same_bits_for_any_chunking_too(dtype: ml.DType) -> None:
     check_bits(halves, whole.numpy())
 
 
-def allocations(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> list[int]:
-    """Returns the bytes of each allocation of tensors and scratch."""
-    found: list[int] = []
-    new_bytes = kernels.new_bytes
-
-    def counted(kind: Any, nbytes: int) -> Any:
-        found.append(nbytes)
-        return new_bytes(kind, nbytes)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kernels, "new_bytes", counted)
-        run()
-    return found
-
-
 def test_no_memory_of_a_pass_grows_with_the_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     model, T, S = transformer(GROUPED), 32, 600
-    ids = token_ids(GROUPED, S)
+    ids, native = token_ids(GROUPED, S), NativeBytes(monkeypatch)
 
-    def passes(attention: str) -> tuple[list[int], list[int]]:
-        context = InferenceContext(model.args, S, attention)
-        model.forward(context, ids[:T])
-        early = allocations(monkeypatch, lambda: model.forward(context, ids[T : 2 * T], T))
-        model.forward(context, ids[2 * T : S - T], 2 * T)
-        return early, allocations(monkeypatch, lambda: model.forward(context, ids[-T:], S - T))
+    def passes(attention: str) -> tuple[int, int]:
+        context, taken = InferenceContext(model.args, S, attention), []
+        for start, stop in ((0, T), (T, 2 * T), (2 * T, S - T), (S - T, S)):
+            native.peak = before = native.alive
+            model.forward(context, ids[start:stop], start)
+            taken.append(native.peak - before)
+        return taken[1], taken[3]
 
     early, late = passes("fused")
     assert late == early
     early, late = passes("eager")
-    assert max(late) >= GROUPED.heads * T * S * 4 > 4 * max(early)
+    assert late >= GROUPED.heads * T * S * 4
+    assert late > 4 * early

@@ -1,22 +1,20 @@
 """Quantizing on loading: which weights, in what order, how much memory, and the same bits after."""
 
 import json
-import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from src import ml
-from src.ml import kernels
 from src.model import LlamaTransformer, ModelError, forecast_memory, load_model
 from src.model.files import BUNDLED_MODEL
 from src.model.quantization import QUANTIZATIONS, quantize_weights
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.test_llama import run
 from tests.model.tiny import GROUPED, TIED, token_ids, weights, write_meta_directory
+from tests.support.held import NativeBytes
 from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
@@ -104,36 +102,17 @@ class Watched(dict[str, ml.Weight]):
         return weight.copy()
 
 
-class Meter:
-    """Counts the bytes of tensors that live."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.live = self.peak = 0
-        self._new_bytes = kernels.new_bytes
-        monkeypatch.setattr(kernels, "new_bytes", self._counted)
-
-    def _counted(self, kind: Any, nbytes: int) -> Any:
-        memory = self._new_bytes(kind, nbytes)
-        self._add(nbytes)
-        weakref.finalize(memory, self._add, -nbytes)
-        return memory
-
-    def _add(self, nbytes: int) -> None:
-        self.live += nbytes
-        self.peak = max(self.peak, self.live)
-
-
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 def test_memory_is_at_most_what_is_made_and_one_weight(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = Watched(load_model().tensors)
     largest = max(weight.nbytes for weight in dict.values(tensors))
-    meter = Meter(monkeypatch)
+    native = NativeBytes(monkeypatch)
     made = dict(quantize_weights(tensors, QUANTIZATIONS[name]))
     held = sum(weight.nbytes for weight in made.values())
-    assert held <= meter.live <= held + (1 << 12)
-    assert meter.peak <= held + largest + (1 << 12)
+    assert held <= native.alive <= held + (1 << 12)
+    assert native.peak <= held + largest + (1 << 12)
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)

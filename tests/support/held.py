@@ -16,20 +16,19 @@ _PROCESS = Path("/proc/self")
 
 
 class NativeBytes:
-    """Counts the bytes of native memory that are alive, and how often memory was taken.
+    """Counts the bytes of native memory that are alive, and the most that were.
 
     All of it is taken by one function, which this replaces as long as `patch` lasts.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.alive = 0
-        self.calls = 0
+        self.alive = self.peak = self._calls = 0
         self._take = kernels.new_bytes
         self._alive: dict[int, weakref.ref[Any]] = {}
         patch.setattr(kernels, "new_bytes", self._counted)
 
     def _counted(self, kind: Any, nbytes: int) -> Any:
-        number, self.calls = self.calls, self.calls + 1
+        number, self._calls = self._calls, self._calls + 1
         memory = self._take(kind, nbytes)
 
         def gone(_reference: object) -> None:
@@ -37,6 +36,7 @@ class NativeBytes:
             del self._alive[number]
 
         self.alive += nbytes
+        self.peak = max(self.peak, self.alive)
         self._alive[number] = weakref.ref(memory, gone)
         return memory
 
