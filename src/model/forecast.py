@@ -24,22 +24,6 @@ def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
     return args.n_layers * layer
 
 
-def context_bytes(args: ModelArgs, sequence_length: int) -> dict[str, int]:
-    """Return the bytes that a context takes and that running it takes, each with what they are."""
-    # The intermediate results are those of a chunk of the prompt, an estimate: the stream, its norm
-    # and what is added; gate, up and hidden, packed too. The rotary table is made in chunks of the
-    # same length before there are any, which takes less: 24 h bytes for each position.
-    rows = min(sequence_length, PREFILL_CHUNK)
-    return {
-        f"keys and values (2 * {args.n_layers} layers * {sequence_length} positions * "
-        f"{args.n_kv_heads} heads * {args.head_dim} * {args.dtype.itemsize} bytes)": (
-            kv_cache_bytes(args, sequence_length)
-        ),
-        "rotary frequencies": sequence_length * (args.head_dim // 2) * ml.complex64.itemsize,
-        "intermediate results": rows * ml.float32.itemsize * (4 * args.dim + 3 * args.ffn_dim),
-    }
-
-
 @dataclass(frozen=True)
 class MemoryForecast:
     """What a model and a context will take.
@@ -64,9 +48,29 @@ class MemoryForecast:
     free: int | None = None
 
     @property
+    def parts(self) -> dict[str, int]:
+        """Return the bytes that must be allocated, each with what they are.
+
+        The intermediate results are an estimate, of a chunk of the prompt: the stream, its norm and
+        what is added; gate, up and hidden, packed too. Making the rotary table before takes less.
+        """
+        args, C = self.args, self.positions
+        rows = min(C, PREFILL_CHUNK)
+        cache = (
+            f"keys and values (2 * {args.n_layers} layers * {C} positions * "
+            f"{args.n_kv_heads} heads * {args.head_dim} * {args.dtype.itemsize} bytes)"
+        )
+        copied = {self.copied_as: self.copied} if self.copied else {}
+        return copied | {
+            cache: kv_cache_bytes(args, C),
+            "rotary frequencies": C * (args.head_dim // 2) * ml.complex64.itemsize,
+            "intermediate results": rows * ml.float32.itemsize * (4 * args.dim + 3 * args.ffn_dim),
+        }
+
+    @property
     def needed(self) -> int:
         """Return the bytes that must be allocated."""
-        return self.copied + sum(context_bytes(self.args, self.positions).values())
+        return sum(self.parts.values())
 
     def check(self) -> None:
         """Refuse what cannot be allocated.
@@ -79,9 +83,7 @@ class MemoryForecast:
             return
         lengths = range(1, self.positions)
         fitting = bisect_right(lengths, self.free, key=lambda n: replace(self, positions=n).needed)
-        parts = {self.copied_as: self.copied} if self.copied else {}
-        parts |= context_bytes(self.args, self.positions)
-        sums = " + ".join(f"{readable_bytes(count)} of {what}" for what, count in parts.items())
+        sums = " + ".join(f"{readable_bytes(n)} of {what}" for what, n in self.parts.items())
         raise NotEnoughMemoryError(
             f"memory: expected at most {readable_bytes(self.free)} available, got "
             f"{readable_bytes(self.needed)} = {sums}"

@@ -15,7 +15,6 @@ from ..checkpoint import (
     open_hugging_face_checkpoint,
     open_meta_checkpoint,
 )
-from ..checkpoint.names import is_harmless
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
@@ -86,8 +85,9 @@ class Model:
             f"{self.parameter_count / 1e6:.1f} M parameters, {args.n_layers} layers, D {args.dim}, "
             f"{args.n_heads}/{args.n_kv_heads} heads",
             f"{readable_bytes(checkpoint.mapped_bytes)} mapped",
+            *self.notes,
         )
-        return "; ".join((*parts, *self.notes))
+        return "; ".join(parts)
 
 
 @declared_lack_of_memory("load_model", NotEnoughMemoryError)
@@ -124,6 +124,8 @@ def load_model(
     try:
         args = checkpoint_args(files, checkpoint, rope_scaling_factor)
         tied, shapes, own = OUTPUT not in checkpoint.tensors, args.tensor_shapes, None
+        stored = shapes.keys() & checkpoint.tensors.keys()
+        parameter_count = sum(math.prod(shapes[name]) for name in stored)
         if ranks is not None:
             from .ranks import OwnWeights, RankedTransformer, own_args
 
@@ -142,12 +144,9 @@ def load_model(
                 expected = f"expected {most}the model's {rows} tokens"
                 raise ModelConfigError(f"tokenizer: {expected}, got {tokens}")
             tokenizer = tokenizer.padded_to(rows)
-        counted = {name for name in checkpoint.tensors if not is_harmless(name)}
-        if tied:  # it is counted with the embeddings
-            counted.discard(OUTPUT)
         transformer = LlamaTransformer(args, checkpoint.tensors)
-        if ranks is not None and own is not None:
-            transformer = RankedTransformer(args, own, checkpoint.tensors, ranks)
+        if own is not None:
+            transformer = RankedTransformer(args, own, checkpoint.tensors)
             checkpoint.forget_pages()  # of what was merged or quantized
         return Model(
             args=args,
@@ -155,7 +154,7 @@ def load_model(
             transformer=transformer,
             checkpoint=checkpoint,
             files=files,
-            parameter_count=sum(math.prod(shapes[name]) for name in counted),
+            parameter_count=parameter_count,
             notes=_notes(args, files, checkpoint, rope_scaling_factor is not None, tied),
         )
     except ModelConfigError as error:

@@ -124,7 +124,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
     def __init__(
         self, args: ModelArgs, weights: Weights, into: ml.BlockDType | None, ranks: Ranks
     ) -> None:
-        self._weights, self._rank = weights, ranks.rank
+        self._weights, self.ranks = weights, ranks
         self._rows = {row.name: row for row in rows_of(args.n_layers, args.parts)}
         self.table_is_split = isinstance(weights, MergedShards)
         self._sources = {name: name for name in weights if not is_harmless(name)}
@@ -149,7 +149,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
         if row.split == "none" or (axis == 1 and not self.table_is_split):
             whole: ml.Weight = self._weights[source]
             return whole
-        start, stop = self.bounds[row.sizes[axis]][self._rank : self._rank + 2]
+        start, stop = self.bounds[row.sizes[axis]][self.ranks.rank :][:2]
         if isinstance(self._weights, MergedShards):
             return self._weights.part(source, axis, (start, stop)).with_name(name)
         weight = self._weights[source]
@@ -166,11 +166,11 @@ class OwnWeights(Mapping[str, ml.Weight]):
 class _NormOfAllHeads(RMSNorm):
     """OLMo 2's norm over the queries or keys of all heads, of which a rank needs its own."""
 
-    def __init__(self, norm: RMSNorm, ranks: Ranks, bounds: Sequence[int]) -> None:
-        self._norm, self._ranks, self._bounds = norm, ranks, bounds
+    def __init__(self, norm: RMSNorm, own: OwnWeights, letters: str) -> None:
+        self._norm, self._ranks, self._bounds = norm, own.ranks, own.bounds[letters]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        first, last = self._bounds[self._ranks.rank : self._ranks.rank + 2]
+        first, last = self._bounds[self._ranks.rank :][:2]
         whole = self._norm.forward(self._ranks.all_gather(x, self._bounds))
         return whole[:, first:last].contiguous()
 
@@ -178,13 +178,13 @@ class _NormOfAllHeads(RMSNorm):
 class RankedTransformer(LlamaTransformer):
     """The network of one rank, with its sizes and tensors, which joins its results with others."""
 
-    def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights, ranks: Ranks) -> None:
+    def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights) -> None:
         super().__init__(args, tensors)
-        self.ranks, self._made, self._dropped = ranks, 0, list[int]()
+        self.ranks, self._made, self._dropped = own.ranks, 0, list[int]()
         self._numbers = weakref.WeakKeyDictionary[Kept, int]()
 
         def gather(x: ml.Tensor, letters: str, /) -> ml.Tensor:
-            return ranks.all_gather(x, own.bounds[letters])
+            return own.ranks.all_gather(x, own.bounds[letters])
 
         # The rows of a whole embedding table are there already.
         self.gather = lambda x, by, /: x if by == "D" and not own.table_is_split else gather(x, by)
@@ -192,8 +192,8 @@ class RankedTransformer(LlamaTransformer):
             attention = layer.attention
             attention.gather = layer.feed_forward.gather = gather
             if attention.q_norm and attention.k_norm and attention.norms_all_heads:
-                attention.q_norm = _NormOfAllHeads(attention.q_norm, ranks, own.bounds["Hh"])
-                attention.k_norm = _NormOfAllHeads(attention.k_norm, ranks, own.bounds["Kh"])
+                attention.q_norm = _NormOfAllHeads(attention.q_norm, own, "Hh")
+                attention.k_norm = _NormOfAllHeads(attention.k_norm, own, "Kh")
 
     def forward(
         self, context: Context, tokens: Tokens, start_pos: StartPos = 0, all_positions: bool = False

@@ -28,7 +28,7 @@ def inverse_frequencies(
     elif isinstance(scaling, RopeFactors):
         frequencies /= np.array(scaling.factors)
     elif scaling is not None:
-        frequencies = np.array([_scaled(f, scaling) for f in frequencies.tolist()])
+        frequencies = _scaled(frequencies, scaling)
     return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")
 
 
@@ -46,23 +46,19 @@ def rope_factors(args: ModelArgs) -> ml.Tensor | None:
     if not isinstance(scaling, RopeScaling):
         return None
     plain = _plain_frequencies(args.head_dim, args.rope_theta)
-    factors = np.array([f / _scaled(f, scaling) for f in plain.tolist()])
+    factors = plain / _scaled(plain, scaling)
     return ml.Tensor.from_numpy(factors.astype(np.float32), name="rope_freqs.weight")
 
 
-def _scaled(frequency: float, scaling: RopeScaling) -> float:
-    """Slow a frequency whose wave is long for the original context; keep the short waves.
-
-    With s = (original / wavelength - low) / (high - low) clamped to 0..1:
-    (1 - s) * frequency / factor + s * frequency.
+def _scaled(frequencies: npt.NDArray[np.float64], scaling: RopeScaling) -> npt.NDArray[np.float64]:
+    """Slow the frequencies whose waves are long for the original context; keep the short waves.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
-    wavelength = 2.0 * math.pi / frequency
+    wavelengths = 2.0 * math.pi / frequencies
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = (scaling.original_context_length / wavelength - low) / (high - low)
-    smooth = min(max(smooth, 0.0), 1.0)
-    return (1.0 - smooth) * frequency / scaling.factor + smooth * frequency
+    smooth = ((scaling.original_context_length / wavelengths - low) / (high - low)).clip(0, 1)
+    return (1.0 - smooth) * frequencies / scaling.factor + smooth * frequencies
 
 
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:

@@ -7,7 +7,7 @@ import pytest
 
 from src import ml
 from src.model import LinearRopeScaling, RopeFactors, RopeScaling
-from src.model.forecast import context_bytes
+from src.model.forecast import MemoryForecast
 from src.model.rope import inverse_frequencies, rotary_frequencies
 from tests.model.tiny import CONFIGS, Tiny
 
@@ -99,7 +99,7 @@ def test_the_table_is_made_without_more_memory_than_reading_a_prompt_takes() -> 
     numbers = tracemalloc.get_traced_memory()[1]  # NumPy's, those of float64 among them
     tracemalloc.stop()
     tensors = 512 * args.head_dim // 2 * (4 + 4 + 8)  # lengths, angles, and what becomes of them
-    assert numbers + tensors <= context_bytes(args, length)["intermediate results"]
+    assert numbers + tensors <= MemoryForecast(args, length).parts["intermediate results"]
     assert 10 * (numbers + tensors) < table.nbytes
 
 
