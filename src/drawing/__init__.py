@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
-from ..trace.events import STAGES, Stage
-from .canvas import Canvas
+from ..trace.events import STAGES
 from .flow import draw_flow
-from .frame import Drawn, draw_heading, finished
+from .frame import Drawn, Sheet, draw_heading, finished
 from .loop import draw_loop, draw_sampling
 from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual
 from .run import Beside, Recorder, TracedRun
@@ -16,8 +15,9 @@ __all__ = ["Beside", "Recorder", "TracedRun", "draw_all"]
 
 MODEL = "model.svg"
 
-# The stages that are no flow of ops.
-_OWN: Mapping[int, Callable[[Canvas, TracedRun, Stage, float], Drawn]] = {
+# The stages that are no flow of ops, and 0 for the whole model.
+_OWN: Mapping[int, Callable[[Sheet, float], Drawn]] = {
+    0: draw_model,
     1: draw_tokenization,
     2: draw_tokens_tensor,
     3: draw_loop,
@@ -37,10 +37,9 @@ def draw_all(run: TracedRun) -> dict[str, str]:
         run: a whole answer, from its tokenization to its first token at least.
     """
     drawn = {}
-    for number, stage in STAGES.items():
-        canvas, draw = Canvas(), _OWN.get(number, draw_flow)
-        end = draw(canvas, run, stage, draw_heading(canvas, stage))
-        drawn[PurePosixPath(stage.diagram).name] = finished(canvas, run, stage, *end)
-    canvas = Canvas()
-    end = draw_model(canvas, run, draw_heading(canvas, None))
-    return drawn | {MODEL: finished(canvas, run, None, *end)}
+    for number in (*STAGES, 0):
+        sheet, draw = Sheet(run, number), _OWN.get(number, draw_flow)
+        end = draw(sheet, draw_heading(sheet))
+        name = PurePosixPath(STAGES[number].diagram).name if number else MODEL
+        drawn[name] = finished(sheet, *end)
+    return drawn

@@ -53,7 +53,7 @@ class Box:
     x: float
     y: float
     width: float
-    height: float
+    height: float = 0.0  # of a place whose height follows from what is drawn there
 
     @property
     def right(self) -> float:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ..trace.events import HOLDS, LEGEND, STAGES, Stage
+from ..trace.events import HOLDS, LEGEND, STAGES
 from ..trace.records import TensorInfo
 from .canvas import BODY, INNER, LARGE, MARGIN, SMALL, TITLE, Box, Canvas, Point, shortened, wrapped
 from .run import TracedRun
@@ -52,62 +53,74 @@ _NOTES_OF_STAGES = {
 }
 
 
-def draw_heading(canvas: Canvas, stage: Stage | None) -> float:
+class Sheet(Canvas):
+    """A page that shows a stage of a run, or with number 0 the whole model."""
+
+    def __init__(self, run: TracedRun, number: int = 0) -> None:
+        super().__init__()
+        self.run, self.number = run, number
+        self.tensor_height = 2 * _PADDING + LINE * (2 if run.beside is None else 3)
+
+    def origin(self, x: TensorInfo) -> str:
+        """Say which stage before this one made a tensor, if any."""
+        return self.run.origin(x, self.number)
+
+
+def draw_heading(sheet: Sheet) -> float:
     """Draw the number, the name and the code of a stage, or of the model; return where it ends."""
     left, title = float(MARGIN), "The whole model, from text to text"
     said = "src/model/llama.py: LlamaTransformer"
-    if stage is not None:
-        badge = canvas.rect(Box(left, 24, _BADGE, _BADGE), "badge", radius=10)
-        canvas.text(
+    if sheet.number:
+        stage = STAGES[sheet.number]
+        badge = sheet.rect(Box(left, 24, _BADGE, _BADGE), "badge", radius=10)
+        sheet.text(
             (badge.middle[0], badge.middle[1] + 7), str(stage.number), size=TITLE, ink="white",
             anchor="middle", mono=False, bold=True,
         )  # fmt: skip
         left += _BADGE + 14
         title, said = stage.name, f"{stage.code.partition(':')[0]}: {stage.function}"
-    canvas.text((left, 43), title, size=TITLE, mono=False, bold=True)
-    canvas.text((left, 64), said, size=SMALL, ink="soft")
+    sheet.text((left, 43), title, size=TITLE, mono=False, bold=True)
+    sheet.text((left, 64), said, size=SMALL, ink="soft")
     return 88.0
 
 
-def draw_note(canvas: Canvas, note: str, y: float) -> float:
+def draw_note(sheet: Sheet, note: str, y: float) -> float:
     """Write sentences over the width of the page; returns where they end."""
     for line in wrapped(note, INNER, BODY):
-        canvas.text((MARGIN, y + 14), line, mono=False)
+        sheet.text((MARGIN, y + 14), line, mono=False)
         y += 20
     return y
 
 
-def finished(
-    canvas: Canvas, run: TracedRun, stage: Stage | None, y: float, letters: str, note: str
-) -> str:
+def finished(sheet: Sheet, y: float, letters: str, note: str) -> str:
     """Write a note and what letters stand for below a diagram; return its page."""
     if note:
-        y = draw_note(canvas, note, y) + 10
+        y = draw_note(sheet, note, y) + 10
+    run, parts = sheet.run, []
     sizes = dict(run.sizes) | {"T": run.new_tokens, "S": run.new_tokens}
     lines = [shortened(f"Numbers: {run.model}.", INNER, SMALL)]
     if run.beside is not None and letters:
         lines[0] += f" {run.beside.name}: {run.beside.title}."
-    parts = []
     for letter in (letter for letter in letters if letter in sizes):
         beside = "" if run.beside is None else f" ({run.beside.sizes[letter]})"
         parts.append(f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}".replace(" ", _UNBROKEN))
     legend = wrapped(" · ".join(parts), INNER, SMALL) if parts else []
     lines += [line.replace(_UNBROKEN, " ").removeprefix("· ") for line in legend]
     for number, line in enumerate(lines):
-        canvas.text((MARGIN, y + 18 * number + 13), line, size=SMALL, ink="soft", mono=False)
-    return canvas.svg("The whole model" if stage is None else stage.heading)
+        sheet.text((MARGIN, y + 18 * number + 13), line, size=SMALL, ink="soft", mono=False)
+    return sheet.svg(STAGES[sheet.number].heading if sheet.number else "The whole model")
 
 
-def draw_link(canvas: Canvas, number: int, box: Box) -> Box:
+def draw_link(sheet: Sheet, number: int, box: Box) -> Box:
     """Draw a stage as a box with its number, its name, and the stages that it holds."""
     stage = STAGES[number]
-    canvas.rect(box, "stage")
+    sheet.rect(box, "stage")
     y = box.middle[1] + 5
-    canvas.text((box.x + 12, y), str(number), size=LARGE, mono=False, bold=True)
-    canvas.text((box.x + 42, y), stage.name, size=BODY, mono=False)
+    sheet.text((box.x + 12, y), str(number), size=LARGE, mono=False, bold=True)
+    sheet.text((box.x + 42, y), stage.name, size=BODY, mono=False)
     if number in HOLDS:
         at = (box.right - 12, y)
-        canvas.text(at, f"stages {HOLDS[number]}", size=SMALL, ink="soft", anchor="end", mono=False)
+        sheet.text(at, f"stages {HOLDS[number]}", size=SMALL, ink="soft", anchor="end", mono=False)
     return box
 
 
@@ -121,25 +134,20 @@ def is_weight(x: TensorInfo) -> bool:
     return x.name.endswith((".weight", ".bias"))
 
 
-def tensor_height(run: TracedRun) -> float:
-    """Return the height of a tensor's box."""
-    return 2 * _PADDING + LINE * (2 if run.beside is None else 3)
-
-
-def draw_tensor(canvas: Canvas, run: TracedRun, x: TensorInfo, box: Box, note: str = "") -> Box:
-    """Draw a tensor in a box of `tensor_height`, with a note such as where it comes from."""
-    kind, sheet = ("weight", "weightsheet") if is_weight(x) else ("tensor", "sheet")
-    canvas.rect(box, kind)
-    _draw_sheets(canvas, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), sheet)
+def draw_tensor(sheet: Sheet, x: TensorInfo, place: Box, note: str = "") -> Box:
+    """Draw a tensor in a box, with a note such as where it comes from."""
+    kind, each = ("weight", "weightsheet") if is_weight(x) else ("tensor", "sheet")
+    box = sheet.rect(replace(place, height=sheet.tensor_height), kind)
+    _draw_sheets(sheet, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), each)
     left = box.x + _GLYPH + 12
     room = box.right - left - _PADDING
-    name, *lines = tensor_lines(run, x)
+    name, *lines = tensor_lines(sheet.run, x)
     y = box.y + _PADDING + 13
-    canvas.text((left, y), name, bold=True, room=room)
+    sheet.text((left, y), name, bold=True, room=room)
     for number, (line, ink) in enumerate(zip(lines, ("ink", "soft"), strict=False), 1):
-        canvas.text((left, y + number * LINE), line, size=SMALL, ink=ink, room=room)
+        sheet.text((left, y + number * LINE), line, size=SMALL, ink=ink, room=room)
     if note:
-        canvas.text((box.right - _PADDING, y), note, size=SMALL, ink="soft", anchor="end")
+        sheet.text((box.right - _PADDING, y), note, size=SMALL, ink="soft", anchor="end")
     return box
 
 
@@ -157,15 +165,15 @@ def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
     return lines
 
 
-def _draw_sheets(canvas: Canvas, shape: Sequence[int], middle: Point, kind: str) -> None:
+def _draw_sheets(sheet: Sheet, shape: Sequence[int], middle: Point, kind: str) -> None:
     """Draw a tensor as sheets of rows and columns, as large as the logarithms of its sizes."""
     depth, *sides = [1] * (3 - len(shape)) + list(shape[-3:])
     height, width = (
         6 + 32 * min(1.0, math.log2(max(size, 1)) / _LARGEST_EXPONENT) for size in sides
     )
-    sheets = min(depth, _MOST_SHEETS)
-    shift = (sheets - 1) * _SHEET_OFFSET / 2
-    for sheet in range(sheets):
-        x = middle[0] - width / 2 + shift - sheet * _SHEET_OFFSET
-        y = middle[1] - height / 2 - shift + sheet * _SHEET_OFFSET
-        canvas.rect(Box(x, y, width, height), kind, radius=1.5)
+    count = min(depth, _MOST_SHEETS)
+    shift = (count - 1) * _SHEET_OFFSET / 2
+    for number in range(count):
+        x = middle[0] - width / 2 + shift - number * _SHEET_OFFSET
+        y = middle[1] - height / 2 - shift + number * _SHEET_OFFSET
+        sheet.rect(Box(x, y, width, height), kind, radius=1.5)

@@ -1,10 +1,8 @@
 """The stages around the network: 3, the loop, and 20, the choice of a token."""
 
-from ..trace.events import Stage
 from ..trace.records import Event
-from .canvas import MARGIN, SMALL, WIDTH, Box, Canvas, shortened, text_width
-from .frame import Drawn, draw_tensor, tensor_height
-from .run import TracedRun
+from .canvas import MARGIN, SMALL, WIDTH, Box, shortened, text_width
+from .frame import Drawn, Sheet, draw_tensor
 
 _MOST_PASSES = 8
 _BARS = MARGIN + 170.0  # where the bars begin
@@ -21,22 +19,22 @@ _STEPS = (
 )
 
 
-def draw_loop(canvas: Canvas, run: TracedRun, _stage: Stage, y: float) -> Drawn:
+def draw_loop(sheet: Sheet, y: float) -> Drawn:
     """Draw stage 3: the passes, what each reads anew, and what it gives."""
-    passes = run.passes()
+    passes = sheet.run.passes()
     shown = passes[:_MOST_PASSES]
     longest = max(event.details["S"] for event, _ in shown)
     before: Box | None = None
     for event, token in shown:
-        canvas.text((MARGIN, y + 18), f"step {event.step}", bold=True)
+        sheet.text((MARGIN, y + 18), f"step {event.step}", bold=True)
         said = f"T = {event.details['T']}, S = {event.details['S']}"
-        canvas.text((MARGIN, y + 38), said, size=SMALL, ink="soft")
-        new = _draw_bar(canvas, event, _BAR / longest, y)
+        sheet.text((MARGIN, y + 38), said, size=SMALL, ink="soft")
+        new = _draw_bar(sheet, event, _BAR / longest, y)
         if before is not None:
             across = before.bottom + 11
             x, to = before.middle[0], new.middle[0]
-            canvas.arrow([(x, before.bottom), (x, across), (to, across), (to, y)], "residual")
-        before = None if token is None else _draw_chosen(canvas, run, token, new)
+            sheet.arrow([(x, before.bottom), (x, across), (to, across), (to, y)], "residual")
+        before = None if token is None else _draw_chosen(sheet, token, new)
         y += _HEIGHT + 30
     note = (
         "Each step is a pass through stages 4 to 19 with its new tokens, and keeps their keys and "
@@ -47,58 +45,56 @@ def draw_loop(canvas: Canvas, run: TracedRun, _stage: Stage, y: float) -> Drawn:
     return y - 6, "", note
 
 
-def _draw_bar(canvas: Canvas, event: Event, unit: float, y: float) -> Box:
+def _draw_bar(sheet: Sheet, event: Event, unit: float, y: float) -> Box:
     """Draw the positions of a pass, those that are cached and those that are new."""
     T, S = event.details["T"], event.details["S"]
     left = Box(_BARS, y, (S - T) * unit, _HEIGHT)
     new = Box(left.right, y, max(T * unit, 6), _HEIGHT)
     for box, kind, said in ((left, "dim", f"{S - T} cached"), (new, "tensor", f"{T} new")):
         if box.width:
-            canvas.rect(box, kind, radius=3)
+            sheet.rect(box, kind, radius=3)
         if box.width > text_width(said, SMALL, mono=False) + 8:
             at = (box.middle[0], y + 28)
-            canvas.text(at, said, size=SMALL, anchor="middle", mono=False)
+            sheet.text(at, said, size=SMALL, anchor="middle", mono=False)
     return new
 
 
-def _draw_chosen(canvas: Canvas, run: TracedRun, token: int, new: Box) -> Box:
+def _draw_chosen(sheet: Sheet, token: int, new: Box) -> Box:
     """Draw the token that was drawn after a pass."""
     left = _BARS + _BAR + 40
-    out = canvas.rect(Box(left, new.y, WIDTH - MARGIN - left, _HEIGHT), "stage")
-    canvas.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
+    out = sheet.rect(Box(left, new.y, WIDTH - MARGIN - left, _HEIGHT), "stage")
+    sheet.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
     x = out.middle[0]
-    canvas.text((x, out.y + 20), run.piece(token), anchor="middle", room=out.width - 14)
-    canvas.text((x, out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
+    sheet.text((x, out.y + 20), sheet.run.piece(token), anchor="middle", room=out.width - 14)
+    sheet.text((x, out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
     return out
 
 
-def draw_sampling(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Drawn:
+def draw_sampling(sheet: Sheet, y: float) -> Drawn:
     """Draw stage 20: the settings, and how each token was drawn."""
     top = y
-    events = run.marks(stage.number)
+    events = sheet.run.marks(sheet.number)
     sampling = events[0].details["sampling"]
     greedy = sampling["temperature"] == 0
-    logits = Box(MARGIN, y, _FLOW, tensor_height(run))
-    draw_tensor(canvas, run, events[0].inputs[0], logits, "from 19")
-    y = logits.bottom
+    y = draw_tensor(sheet, events[0].inputs[0], Box(MARGIN, y, _FLOW), "from 19").bottom
     for name, off, said in _STEPS:
         is_on = sampling[name] != off
         if greedy and name != "repeat_penalty":
             is_on = name == "temperature"
             said = "the largest logit wins: nothing is drawn" if is_on else said
-        y = _draw_setting(canvas, f"{name} = {sampling[name]:g}", said, y, is_on=is_on)
+        y = _draw_setting(sheet, f"{name} = {sampling[name]:g}", said, y, is_on=is_on)
     token = events[0].details["token"]
     out = Box(MARGIN, y + 24, _FLOW, 46)
-    canvas.arrow([(out.middle[0], y), (out.middle[0], out.y)])
-    canvas.rect(out, "stage")
+    sheet.arrow([(out.middle[0], y), (out.middle[0], out.y)])
+    sheet.rect(out, "stage")
     how = "the largest" if greedy else "one draw"
-    shown = f"{how}: {run.piece(token)} ({token})"
-    canvas.text((out.x + 14, out.y + 28), shown, bold=True, room=out.width - 28)
+    shown = f"{how}: {sheet.run.piece(token)} ({token})"
+    sheet.text((out.x + 14, out.y + 28), shown, bold=True, room=out.width - 28)
     left, y = MARGIN + _FLOW + 30, top
     for event in events[:_MOST_PASSES]:
         if y + _CHOICE > max(out.bottom, top + _CHOICE) and left > MARGIN:  # below the flow
             left, y = float(MARGIN), max(out.bottom, y) + 20
-        y = _draw_choice(canvas, run, event, left, y)
+        y = _draw_choice(sheet, event, left, y)
     note = (
         "Bars: the probability by the model, and below it that after the steps of sampling. "
         "Numbers: both, and the logit. What the steps removed is struck out."
@@ -108,34 +104,34 @@ def draw_sampling(canvas: Canvas, run: TracedRun, stage: Stage, y: float) -> Dra
     return max(y, out.bottom) + 8, "V", note
 
 
-def _draw_setting(canvas: Canvas, value: str, said: str, y: float, *, is_on: bool) -> float:
+def _draw_setting(sheet: Sheet, value: str, said: str, y: float, *, is_on: bool) -> float:
     """Draw a step of sampling below a height; returns where it ends."""
     box = Box(MARGIN, y + 24, _FLOW, 56)
-    canvas.arrow([(box.middle[0], y), (box.middle[0], box.y)])
-    canvas.rect(box, "op" if is_on else "group", radius=14)
+    sheet.arrow([(box.middle[0], y), (box.middle[0], box.y)])
+    sheet.rect(box, "op" if is_on else "group", radius=14)
     ink = "ink" if is_on else "soft"
     shown = value if is_on else f"{value} (off)"
-    canvas.text((box.x + 14, box.y + 24), shown, ink=ink, bold=is_on)
-    canvas.text((box.x + 14, box.y + 43), said, size=SMALL, ink="soft", mono=False)
+    sheet.text((box.x + 14, box.y + 24), shown, ink=ink, bold=is_on)
+    sheet.text((box.x + 14, box.y + 43), said, size=SMALL, ink="soft", mono=False)
     return box.bottom
 
 
-def _draw_choice(canvas: Canvas, run: TracedRun, event: Event, left: float, y: float) -> float:
+def _draw_choice(sheet: Sheet, event: Event, left: float, y: float) -> float:
     """Draw the candidates of a draw, each with bars from 0 to 1; return where they end."""
     details = event.details
     number = details["random"]
     how = "the largest logit" if number is None else f"random number {number:.4f}"
-    canvas.text((left, y + 14), f"step {event.step}: {how}", mono=False, bold=True)
+    sheet.text((left, y + 14), f"step {event.step}: {how}", mono=False, bold=True)
     y += 24
     for candidate, logit in zip(details["choice"]["candidates"], details["logits"], strict=True):
         token, chances = candidate["token_id"], candidate["probabilities"]
         ink = "green" if token == details["token"] else "ink"
-        piece = shortened(run.piece(token), 150 - text_width(f" {token}", SMALL), SMALL)
+        piece = shortened(sheet.run.piece(token), 150 - text_width(f" {token}", SMALL), SMALL)
         label = f"{piece} {token}"
-        canvas.text((left, y + 15), label, size=SMALL, ink=ink, struck=not chances[-1])
+        sheet.text((left, y + 15), label, size=SMALL, ink=ink, struck=not chances[-1])
         for at, (p, kind) in enumerate(((chances[0], "sheet"), (chances[-1], "badge"))):
-            canvas.rect(Box(left + 158, y + 3 + 9 * at, max(100 * p, 0.5), 7), kind, radius=0)
+            sheet.rect(Box(left + 158, y + 3 + 9 * at, max(100 * p, 0.5), 7), kind, radius=0)
         said = f"{chances[0]:.4f} {chances[-1]:.4f} {logit:.2f}"
-        canvas.text((left + 264, y + 15), said, size=SMALL, ink="soft")
+        sheet.text((left + 264, y + 15), said, size=SMALL, ink="soft")
         y += 22
     return y + 14

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..trace.records import Event, TensorInfo
-from .canvas import INNER, LARGE, MARGIN, SMALL, Box, Canvas, Point
-from .frame import draw_note
+from .canvas import INNER, LARGE, MARGIN, SMALL, Box, Point
+from .frame import Sheet, draw_note
 from .run import TracedRun
 
 _MOST_POSITIONS = 32
@@ -28,49 +28,47 @@ Array = np.ndarray[Any, Any]
 Sides = tuple[tuple[str, int], tuple[str, int]]
 
 
-def _mask(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _mask(sheet: Sheet, y: float) -> float:
     """Draw the mask as a triangle: a row for each token, a column for each position."""
-    return _draw_scores(canvas, run, y, None, "The mask: blue is 0, grey is minus infinity")
+    return _draw_scores(sheet, y, None, "The mask: blue is 0, grey is minus infinity")
 
 
-def _weights(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _weights(sheet: Sheet, y: float) -> float:
     """Draw the weights of the head that looks most at other tokens than the first and itself."""
-    scores = run.values(13, "scores")
+    scores = sheet.run.values(13, "scores")
     last = scores[:, -1].copy()  # [H, S]
     last[:, 0] = last[:, -1] = 0.0
     head = int(last.max(axis=1).argmax())
     said = f"The weights of head {head} in layer 0: the stronger the blue, the larger; grey is 0"
-    y = _draw_scores(canvas, run, y, scores[head], said)
+    y = _draw_scores(sheet, y, scores[head], said)
     seen = int(last[head].argmax())
-    ids = run.new_ids()
-    texts = [f"{run.piece(ids[t])} (position {t})" for t in (len(ids) - 1, seen)]
-    return draw_note(canvas, f"{texts[0]} gives {last[head, seen]:.3f} of 1 to {texts[1]}.", y)
+    ids = sheet.run.new_ids()
+    texts = [f"{sheet.run.piece(ids[t])} (position {t})" for t in (len(ids) - 1, seen)]
+    return draw_note(sheet, f"{texts[0]} gives {last[head, seen]:.3f} of 1 to {texts[1]}.", y)
 
 
-def _draw_scores(
-    canvas: Canvas, run: TracedRun, y: float, weights: Array | None, said: str
-) -> float:
+def _draw_scores(sheet: Sheet, y: float, weights: Array | None, said: str) -> float:
     """Draw a matrix [T, S] of a first pass, or the last of its rows and columns."""
-    ids = run.new_ids()
+    ids = sheet.run.new_ids()
     first = max(0, len(ids) - _MOST_POSITIONS)
     if first:
         said += f"; the last {_MOST_POSITIONS} of {len(ids)} positions"
-    y = draw_note(canvas, f"{said}.", y) + 4
+    y = draw_note(sheet, f"{said}.", y) + 4
     left, shown = MARGIN + _LABEL, len(ids) - first
     for row, token in enumerate(ids[first:]):
         at = (left - 8, y + 13)
-        canvas.text(at, run.piece(token), size=SMALL, anchor="end", room=_LABEL - 16)
-        canvas.rect(Box(left, y, (row + 1) * _CELL, _CELL), "tensor", radius=0)
+        sheet.text(at, sheet.run.piece(token), size=SMALL, anchor="end", room=_LABEL - 16)
+        sheet.rect(Box(left, y, (row + 1) * _CELL, _CELL), "tensor", radius=0)
         if row + 1 < shown:
             rest = Box(left + (row + 1) * _CELL, y, (shown - row - 1) * _CELL, _CELL)
-            canvas.rect(rest, "dim", radius=0)
+            sheet.rect(rest, "dim", radius=0)
         for column in range(row + 1 if weights is not None else 0):
             weight = float(weights[first + row, first + column])  # type: ignore[index]
             if weight >= _FAINTEST:
                 cell = Box(left + column * _CELL, y, _CELL, _CELL)
-                canvas.rect(cell, "heat", radius=0, opacity=weight)
+                sheet.rect(cell, "heat", radius=0, opacity=weight)
         y += _CELL
-    return draw_note(canvas, "Columns are the same tokens in the same order, left to right.", y + 4)
+    return draw_note(sheet, "Columns are the same tokens in the same order, left to right.", y + 4)
 
 
 def is_product(event: Event) -> bool:
@@ -79,32 +77,32 @@ def is_product(event: Event) -> bool:
     return event.op in _OPS and all(len(x.letters) >= 2 for x in tensors)
 
 
-def draw_product(canvas: Canvas, run: TracedRun, event: Event, x: float, y: float) -> None:
+def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
     """Draw the three matrices of a product from a corner at the top left."""
     first, second = event.inputs[:2]
-    right, kind = _sides(run, second), "sheet"
+    right, kind = _sides(sheet.run, second), "sheet"
     if event.op != "matmul":  # the weight is stored [out, in]
         right, kind = (right[1], right[0]), "weightsheet"
-    result = _sides(run, event.outputs[0])
-    matrices = (_sides(run, first), "sheet"), (right, kind), (result, "sheet")
+    result = _sides(sheet.run, event.outputs[0])
+    matrices = (_sides(sheet.run, first), "sheet"), (right, kind), (result, "sheet")
     largest = max(size for sides, _ in matrices for _, size in sides)
     for number, (sides, kind) in enumerate(matrices):
         left = x + number * (_SLOT + _SIGN)
         if number:
             sign = (left - _SIGN / 2, y + HEIGHT / 2 + 14)
-            canvas.text(sign, "×" if number == 1 else "=", size=LARGE, anchor="middle", mono=False)
-        _draw_matrix(canvas, sides, kind, (left, y), largest)
+            sheet.text(sign, "×" if number == 1 else "=", size=LARGE, anchor="middle", mono=False)
+        _draw_matrix(sheet, sides, kind, (left, y), largest)
 
 
-def _draw_matrix(canvas: Canvas, sides: Sides, kind: str, at: Point, largest: int) -> None:
+def _draw_matrix(sheet: Sheet, sides: Sides, kind: str, at: Point, largest: int) -> None:
     """Draw a matrix in a slot, with a letter at its left and at its top."""
     (x, y), ((rows, height), (columns, width)) = at, sides
     box_width, box_height = _length(width, largest), _length(height, largest)
     middle = (x + _SLOT / 2 + 12, y + HEIGHT / 2 + 9)
     box = Box(middle[0] - box_width / 2, middle[1] - box_height / 2, box_width, box_height)
-    canvas.rect(box, kind, radius=1.5)
-    canvas.text((middle[0], box.y - 6), columns, size=SMALL, anchor="middle")
-    canvas.text((box.x - 6, middle[1] + 4), rows, size=SMALL, anchor="end")
+    sheet.rect(box, kind, radius=1.5)
+    sheet.text((middle[0], box.y - 6), columns, size=SMALL, anchor="middle")
+    sheet.text((box.x - 6, middle[1] + 4), rows, size=SMALL, anchor="end")
 
 
 def _sides(run: TracedRun, x: TensorInfo) -> Sides:
@@ -119,100 +117,100 @@ def _length(size: int, largest: int) -> float:
     return 12 + 46 * math.log2(max(size, 1)) / max(math.log2(largest), 1)
 
 
-def _product(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _product(sheet: Sheet, y: float) -> float:
     """Draw the product that makes the queries."""
-    canvas.text((MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True)
-    draw_product(canvas, run, run.first(8)[0], float(MARGIN), y + 24)
+    sheet.text((MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True)
+    draw_product(sheet, sheet.run.first(8)[0], float(MARGIN), y + 24)
     return y + 24 + HEIGHT + 24
 
 
-def _heads(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _heads(sheet: Sheet, y: float) -> float:
     """Draw a row of queries and one of keys, cut into heads."""
-    H, K, h = (run.sizes[letter] for letter in "HKh")
+    H, K, h = (sheet.run.sizes[letter] for letter in "HKh")
     for name, heads in (("xq", H), ("xk", K)):
         said = f"a row of {name}: {heads * h} numbers are {heads} heads of {h}"
-        canvas.text((MARGIN, y + 14), said, mono=False, bold=True)
-        _draw_heads(canvas, heads, heads / H, y + 24)
+        sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
+        _draw_heads(sheet, heads, heads / H, y + 24)
         y += 76
     return y
 
 
-def _draw_heads(canvas: Canvas, heads: int, share: float, y: float) -> list[Box]:
+def _draw_heads(sheet: Sheet, heads: int, share: float, y: float) -> list[Box]:
     """Draw heads side by side in a share of the width."""
     width = share * INNER / heads
     boxes = [Box(MARGIN + head * width, y, width - 2, 34) for head in range(heads)]
     for head, box in enumerate(boxes):
-        canvas.rect(box, "tensor", radius=2)
-        canvas.text((box.middle[0], y + 22), str(head), size=SMALL, anchor="middle")
+        sheet.rect(box, "tensor", radius=2)
+        sheet.text((box.middle[0], y + 22), str(head), size=SMALL, anchor="middle")
     return boxes
 
 
-def _repeat(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _repeat(sheet: Sheet, y: float) -> float:
     """Draw which key/value head each query head reads."""
-    H, K, G = (run.sizes[letter] for letter in "HKG")
+    H, K, G = (sheet.run.sizes[letter] for letter in "HKG")
     said = f"query head i reads key/value head i // {G}"
-    canvas.text((MARGIN, y + 14), said, mono=False, bold=True)
-    shared = _draw_heads(canvas, K, 1.0, y + 24)
-    repeated = _draw_heads(canvas, H, 1.0, y + 98)
+    sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
+    shared = _draw_heads(sheet, K, 1.0, y + 24)
+    repeated = _draw_heads(sheet, H, 1.0, y + 98)
     for head, box in enumerate(repeated):
         source = shared[head // G]
-        canvas.arrow([(box.middle[0], source.bottom), (box.middle[0], box.y)])
+        sheet.arrow([(box.middle[0], source.bottom), (box.middle[0], box.y)])
     said = f"Above: the {K} heads of the cache. Below: what each of {H} query heads gets, a copy."
-    return draw_note(canvas, said, y + 144)
+    return draw_note(sheet, said, y + 144)
 
 
-def _rotation(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _rotation(sheet: Sheet, y: float) -> float:
     """Draw the angle of three pairs at the last position of the first pass."""
-    turns = run.values(4, "frequencies")
-    position = run.new_tokens - 1
-    said = f"three of the {run.sizes['h'] // 2} pairs of each head, at position {position}"
-    canvas.text((MARGIN, y + 14), said, mono=False, bold=True)
+    turns = sheet.run.values(4, "frequencies")
+    position = sheet.run.new_tokens - 1
+    said = f"three of the {sheet.run.sizes['h'] // 2} pairs of each head, at position {position}"
+    sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
     pairs = turns.shape[1]
     for place, pair in enumerate(dict.fromkeys((0, pairs // 4, pairs - 1))):
         angle = cmath.phase(complex(turns[-1, pair]))
         each = cmath.phase(complex(turns[min(1, position), pair])) % math.tau
         middle = (MARGIN + 130.0 + place * 270, y + 40 + _RADIUS)
         box = Box(middle[0] - _RADIUS, middle[1] - _RADIUS, 2 * _RADIUS, 2 * _RADIUS)
-        canvas.rect(box, "op", radius=_RADIUS)
-        canvas.arrow([middle, (box.right, middle[1])], head=False)
+        sheet.rect(box, "op", radius=_RADIUS)
+        sheet.arrow([middle, (box.right, middle[1])], head=False)
         end = (middle[0] + _RADIUS * math.cos(angle), middle[1] - _RADIUS * math.sin(angle))
-        canvas.arrow([middle, end], "residual", head=False)
+        sheet.arrow([middle, end], "residual", head=False)
         said = f"pair {pair}: {each:.4g} rad a position"
-        canvas.text((middle[0], box.bottom + 22), said, size=SMALL, anchor="middle")
+        sheet.text((middle[0], box.bottom + 22), said, size=SMALL, anchor="middle")
         said = f"at {position}: {math.degrees(angle):.1f} degrees"
-        canvas.text((middle[0], box.bottom + 40), said, size=SMALL, anchor="middle")
+        sheet.text((middle[0], box.bottom + 40), said, size=SMALL, anchor="middle")
     said = (
         "Grey: angle 0, as at position 0. Green: the angle of this position, in float32; a pair is "
         "rotated by it as a complex number is multiplied."
     )
-    return draw_note(canvas, said, y + 2 * _RADIUS + 92)
+    return draw_note(sheet, said, y + 2 * _RADIUS + 92)
 
 
-def _cache(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _cache(sheet: Sheet, y: float) -> float:
     """Draw the buffer of a layer's keys, as the first passes fill it."""
-    C = next(x.shape[0] for event in run.first(11) for x in event.outputs)
-    canvas.text((MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True)
+    C = next(x.shape[0] for event in sheet.run.first(11) for x in event.outputs)
+    sheet.text((MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True)
     y += 26
-    for number, (event, _token) in enumerate(run.passes()[:_MOST_PASSES]):
+    for number, (event, _token) in enumerate(sheet.run.passes()[:_MOST_PASSES]):
         T, S = event.details["T"], event.details["S"]
         said = f"step {event.step}: writes {S - T}:{S}, then {S} of {C} slots are filled"
-        canvas.text((MARGIN, y + 13), said, size=SMALL)
-        box = canvas.rect(Box(MARGIN, y + 20, INNER, 24), "group", radius=0)
+        sheet.text((MARGIN, y + 13), said, size=SMALL)
+        box = sheet.rect(Box(MARGIN, y + 20, INNER, 24), "group", radius=0)
         unit = INNER / C
         new = max(T * unit, 5.0)
         start = min(max((S - T) * unit, 10.0 * number), INNER - new)
         if start:
-            canvas.rect(Box(box.x, box.y, start, 24), "head", radius=0)
-        canvas.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)
+            sheet.rect(Box(box.x, box.y, start, 24), "head", radius=0)
+        sheet.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)
         y += 54
     said = "Grey: filled by earlier steps. Blue: the new slots. Narrow parts are drawn wider."
-    return draw_note(canvas, said, y)
+    return draw_note(sheet, said, y)
 
 
-def _silu(canvas: Canvas, run: TracedRun, y: float) -> float:
+def _silu(sheet: Sheet, y: float) -> float:
     """Draw silu, and on it gates of the last token."""
-    canvas.text((MARGIN, y + 14), "silu(z) = z / (1 + exp(-z))", mono=False, bold=True)
-    gates = run.values(17, "gate")
+    sheet.text((MARGIN, y + 14), "silu(z) = z / (1 + exp(-z))", mono=False, bold=True)
+    gates = sheet.run.values(17, "gate")
     known = np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()
     reach = max(6.0, *(abs(z) for z in known))
     left, unit, zero = MARGIN + 200.0, 200 / reach, y + 30 + 120.0
@@ -220,18 +218,18 @@ def _silu(canvas: Canvas, run: TracedRun, y: float) -> float:
     def at(z: float) -> tuple[float, float]:
         return left + 200 + z * unit, zero - 110 / reach * z / (1 + math.exp(-z))
 
-    canvas.arrow([(left, zero), (left + 400, zero)], head=False)
-    canvas.arrow([(left + 200, y + 30), (left + 200, zero + 14)], head=False)
-    canvas.arrow([at(reach * step / 40) for step in range(-40, 41)], "residual", head=False)
+    sheet.arrow([(left, zero), (left + 400, zero)], head=False)
+    sheet.arrow([(left + 200, y + 30), (left + 200, zero + 14)], head=False)
+    sheet.arrow([at(reach * step / 40) for step in range(-40, 41)], "residual", head=False)
     for z in known:
         x, height = at(z)
-        canvas.rect(Box(x - 4, height - 4, 8, 8), "badge", radius=4)
+        sheet.rect(Box(x - 4, height - 4, 8, 8), "badge", radius=4)
     numbers = ", ".join(f"{z:.2f}" for z in known)
     said = f"Dots: the least gate of the last token, its quartiles and its largest: {numbers}."
-    return draw_note(canvas, said, zero + 24)
+    return draw_note(sheet, said, zero + 24)
 
 
-PICTURES: Mapping[int, Callable[[Canvas, TracedRun, float], float]] = {
+PICTURES: Mapping[int, Callable[[Sheet, float], float]] = {
     4: _mask,
     8: _product,
     9: _heads,

@@ -1,8 +1,7 @@
 import dataclasses
 
-from src.drawing.canvas import Canvas
+from src.drawing.frame import Sheet
 from src.drawing.loop import draw_loop
-from src.trace.events import STAGES
 from src.trace.records import Event
 from tests.drawing.runs import byte_run
 from tests.drawing.test_diagrams import bundled_run, texts
@@ -32,9 +31,9 @@ def test_tokens_belong_to_the_pass_that_they_were_chosen_after():
     assert [(mark.details["S"], token) for mark, token in in_parts.passes()] == [
         (5, None), (9, 7), (10, 8),
     ]  # fmt: skip
-    canvas = Canvas()
-    draw_loop(canvas, in_parts, STAGES[3], 0.0)
-    assert "5 cached" in texts(canvas.svg("loop"))
+    sheet = Sheet(in_parts, 3)
+    draw_loop(sheet, 0.0)
+    assert "5 cached" in texts(sheet.svg("loop"))
 
 
 def test_the_origin_of_a_tensor_is_the_stage_that_made_it():
