@@ -131,20 +131,14 @@ class AnswerText:
         self._stops = StopStrings((stop,) if isinstance(stop, str) else stop)
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
         self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(end_ids)
-        self._begun = ""  # what comes with the next token
-
-    def begin(self, answer_ids: Sequence[int]) -> None:
-        """Take tokens that were drawn before; their text comes with that of the next one."""
-        self._begun = "".join([self.push(token)[0] for token in answer_ids])
 
     def push(self, token: int) -> tuple[str, str | None]:
         """Return the text that became certain with a token, and the reason to stop, if any."""
-        begun, self._begun = self._begun, ""
         if token in self._stop_ids:
-            return begun + self.finish(), "eot"
+            return self.finish(), "eot"
         if self._decoder is None:
             return "", None
-        shown = begun + self._stops.push(self._decoder.push(token))
+        shown = self._stops.push(self._decoder.push(token))
         return shown, "stop string" if self._stops.found else None
 
     def finish(self) -> str:
@@ -209,7 +203,8 @@ class Answer:
         model.checkpoint.check_unchanged()
         self._model, self._mask, self._candidates = model, mask, candidates
         self._text = AnswerText(model, stop, end_ids, new_text)
-        self._text.begin(answer_ids)
+        # Text of tokens that were drawn before, which comes with that of the next one.
+        self._begun = "".join([self._text.push(token)[0] for token in answer_ids])
         room = sequence_length - len(self.ids)
         self.limit = room if max_new_tokens is None else min(room, max_new_tokens)  # tokens to draw
         self._at_limit = "max tokens" if self.limit == max_new_tokens else "context full"
@@ -274,6 +269,7 @@ class Answer:
         self.stats.new_tokens += 1
         self.newest = token
         shown, reason = self._text.push(token)
+        shown, self._begun = self._begun + shown, ""
         if reason is None and self.stats.new_tokens == self.limit:
             shown, reason = shown + self._text.finish(), self._at_limit
         mark(21, details={"token": token, "text": shown, "stop_reason": reason})

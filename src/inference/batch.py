@@ -76,8 +76,7 @@ class Request:
         deliver: Deliver | None,
     ) -> None:  # fmt: skip
         self.prompt_choices: list[Choice | None] | None = [None] if explained else None
-        self.is_over = self._is_cancelled = self._was_read_out = False
-        self._is_running = self._is_read = False
+        self.is_over = self._is_cancelled = self._is_running = self._is_read = False
         self._engine, self._answer, self._deadline = engine, answer, deadline
         self._prompt_candidates = explained
         self._positions = len(answer.ids) + answer.limit - 1  # at most: the last token is not run
@@ -94,20 +93,18 @@ class Request:
         return self
 
     def __next__(self) -> Step:
-        item = None if self._was_read_out else self._items.get()
+        item = None if self._is_cancelled else self._items.get()
+        if not isinstance(item, Step) or item.stop_reason is not None:
+            self._items.put(None)  # what is read after the end
         if isinstance(item, Step):
-            self._was_read_out = item.stop_reason is not None
             return item
-        self._was_read_out = True
-        if item is None:
-            raise StopIteration
-        raise item
+        raise item or StopIteration
 
     def cancel(self) -> None:
         """End the answer, within the pass that runs now; from any thread, any number of times."""
         with self._engine._changed:
-            self._is_cancelled = self._was_read_out = True
-            self._items.put(None)
+            self._is_cancelled = True
+            self._items.put(None)  # for one who waits
             if not self._is_running:
                 self._engine._end(self)
 
@@ -301,7 +298,12 @@ class BatchEngine:
     def _run(self) -> None:
         """Make passes while there is something to do, until the engine is closed."""
         try:
-            while self._has_work():
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._requests or self._closes_at is not None)
+                    ends = self._closes_at
+                if ends is not None and not (self.counters().running and time.monotonic() < ends):
+                    break
                 with self._passing:
                     self._drop_ended()
                     self._make_pass()
@@ -310,14 +312,6 @@ class BatchEngine:
                 self._closes_at = self._closes_at or 0.0
             for request in [*self._requests]:
                 self._end(request, ClosedError(_CLOSED))
-
-    def _has_work(self) -> bool:
-        """Wait for a request; return False when the engine is to end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._requests or self._closes_at is not None)
-            if self._closes_at is None:
-                return True
-            return self.counters().running > 0 and time.monotonic() < self._closes_at
 
     def _drop_ended(self) -> None:
         """End requests that were cancelled or whose time is over, and at last those that wait."""

@@ -18,6 +18,7 @@ from .. import ml
 from ..model import BatchContext, Model, SharedContext
 from .prompt_cache import SavedBlock, read_blocks, save_blocks, write_rows
 from .sampling import Logits
+from .speculation import common_length
 
 SIZE = ml.BLOCK_POSITIONS
 
@@ -112,7 +113,7 @@ class BlockPool:
         shared, block = list[Block](), self.root
         while True:
             rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
-            lengths = ((_common(child.ids, rest), child) for child in block.children)
+            lengths = ((common_length(child.ids, rest), child) for child in block.children)
             common, block = max(lengths, key=itemgetter(0), default=(0, block))
             if common < SIZE:
                 return shared, block, common
@@ -199,9 +200,3 @@ class BlockPool:
         for sequence, ids, certain, _ in parts:
             sequence.confirm(*ids[:certain])
         return np.split(logits, np.cumsum(wanted)[:-1])
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many first tokens two texts share."""
-    most = min(len(a), len(b))
-    return next((at for at in range(most) if a[at] != b[at]), most)

@@ -31,38 +31,8 @@ Progress = Callable[[int, int], None]
 class Call:
     """One answer, for as long as its iterator can go on."""
 
-    has_begun: bool = False
+    thread: threading.Thread | None = None  # that asked for its newest step
     is_over: bool = False  # whether it needs the engine no more
-
-
-class Turn:
-    """The right to change an engine: of one call and thread, from one step to the next.
-
-    A lock would have to be released, and Ctrl-C may fall before or after any line. Here a call is
-    held weakly instead: however its iterator ends, the engine is free when the iterator is gone.
-    """
-
-    def __init__(self, call: Call) -> None:
-        self._call, self._thread = weakref.ref(call), threading.current_thread()
-        self._next: dict[str, Turn] = {}
-
-    def given_to(self, call: Call) -> "Turn":
-        """Return the next turn, of a call; raise InferenceError where it may not have it.
-
-        Which of several threads gets it is decided by one `setdefault`, which is atomic.
-        """
-        newest, turn = self, Turn(call)
-        while newest._next:
-            newest = newest._next["turn"]
-        before = newest._call()
-        if call.has_begun and before is not call:
-            raise InferenceError("[generate] this answer was ended by a newer call")
-        is_free = before is None or before is call or before.is_over
-        is_free = is_free or not newest._thread.is_alive() or newest._thread is turn._thread
-        if not is_free or newest._next.setdefault("turn", turn) is not turn:
-            raise InferenceError("this engine is in use by another thread")
-        call.has_begun = True
-        return turn
 
 
 class InferenceEngine:
@@ -110,7 +80,8 @@ class InferenceEngine:
         self.last_stats: GenerationStats | None = None
         self._cached = CachedSequence(model, sequence_length)
         self.context = self._cached.context
-        self._turn = Turn(Call())
+        # Held weakly: however its iterator ends, the engine is free when the iterator is gone.
+        self._owner, self._owning = weakref.ref(Call()), threading.Lock()
         self._pass_costs, self._draft_model = PassCosts(), None
         if draft_model is not None:
             self._pass_costs = PassCosts(MODEL_STAKE)
@@ -148,8 +119,19 @@ class InferenceEngine:
         Raises:
             InferenceError: Another thread is using the engine.
         """
-        self._turn = self._turn.given_to(Call())
+        self._take(Call())
         self._cached.clear()
+
+    def _take(self, call: Call) -> None:
+        """Give the engine to a call, until another one may have it, or raise InferenceError."""
+        with self._owning:
+            owner, thread = self._owner(), threading.current_thread()
+            if call.thread is not None and owner is not call:
+                raise InferenceError("[generate] this answer was ended by a newer call")
+            holder = None if owner is None or owner is call or owner.is_over else owner.thread
+            if holder is not None and holder is not thread and holder.is_alive():
+                raise InferenceError("this engine is in use by another thread")
+            call.thread, self._owner = thread, weakref.ref(call)
 
     def chat(
         self,
@@ -247,7 +229,7 @@ class InferenceEngine:
 
     def _steps(self, call: Call, answer: Answer, progress: Progress | None) -> Iterator[Step]:
         """Run the prompt, then draw, show and run tokens until a reason to stop."""
-        self._turn = self._turn.given_to(call)
+        self._take(call)
         ids, stats, cached = answer.ids, answer.stats, self._cached
         stats.cached_tokens = cached.reusable(ids)
         self.last_stats = stats
@@ -261,7 +243,7 @@ class InferenceEngine:
                 yield step
                 if answer.is_over:
                     return
-                self._turn = self._turn.given_to(call)
+                self._take(call)
             drafted = answer.draft()
             started = clock()
             rows = cached.run([answer.newest], drafted)

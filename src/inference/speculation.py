@@ -51,6 +51,12 @@ TEXT_STAKE, MODEL_STAKE = 0.01, 0.05
 _MOST_CREDIT = 8.0
 
 
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many first tokens two texts share."""
+    most = min(len(a), len(b))
+    return next((at for at in range(most) if a[at] != b[at]), most)
+
+
 class CachedSequence:
     """Runs tokens with a model after those that are cached."""
 
@@ -75,8 +81,7 @@ class CachedSequence:
 
     def reusable(self, ids: Sequence[int]) -> int:
         """Return how many tokens of a text are cached; its last one always has to be run."""
-        most = min(len(ids) - 1, len(self.ids))
-        return next((n for n in range(most) if ids[n] != self.ids[n]), most)
+        return common_length(ids[:-1], self.ids)
 
     def run(self, ids: list[int], drafted: Sequence[int] = ()) -> Logits:
         """Run tokens after the cached ones; return the logits [1 + n, V] after the last of them.
@@ -139,11 +144,20 @@ class DraftModel:
     """
 
     def __init__(self, model: Model, sequence_length: int, answering: Model) -> None:
-        _check_same_vocabulary(answering, model)
+        sizes = answering.args.vocab_size, model.args.vocab_size
+        if answering.tokenizer is None or model.tokenizer is None:
+            rule, got = f"the {sizes[0]} tokens", None if sizes[0] == sizes[1] else str(sizes[1])
+        else:
+            at = answering.tokenizer.first_difference(model.tokenizer)
+            rule, got = "that", None if at is None else f"another token {at}"
+        if got is not None:
+            raise ModelError(
+                f"{label_of(model.source_directory)}: vocabulary: expected {rule} of the model "
+                f"that it is to draft for, got {got}"
+            )
         positions = min(sequence_length, model.args.max_context_length)
         self._cached = CachedSequence(model, positions)
-        # Rows of padding in either table may stand for nothing in the other.
-        self._vocab_size = min(answering.args.vocab_size, model.args.vocab_size)
+        self._vocab_size = min(sizes)  # rows of padding in one table stand for nothing in the other
         self.token_seconds = 0.0
 
     def begin(self, ids: Sequence[int], sampler: Sampler) -> None:
@@ -189,24 +203,6 @@ class DraftModel:
             while (start := len(cached.ids)) < len(text):
                 logits = cached.run(text[start : start + PREFILL_CHUNK])[0]
         return logits
-
-
-def _check_same_vocabulary(model: Model, draft_model: Model) -> None:
-    """Raise ModelError for a draft model whose ids stand for other tokens.
-
-    Rows of padding at the end of a table do not count. Without tokenizers the sizes must agree.
-    """
-    if model.tokenizer is None or draft_model.tokenizer is None:
-        V, got = model.args.vocab_size, draft_model.args.vocab_size
-        expected, found = f"the {V} tokens", None if got == V else str(got)
-    else:
-        at = model.tokenizer.first_difference(draft_model.tokenizer)
-        expected, found = "that", None if at is None else f"another token {at}"
-    if found is not None:
-        raise ModelError(
-            f"{label_of(draft_model.source_directory)}: vocabulary: expected {expected} of the "
-            f"model that it is to draft for, got {found}"
-        )
 
 
 class PassCosts:

@@ -150,18 +150,16 @@ class TextAnswer(_Asked):
         }  # fmt: skip
         for token, choice in tokens:
             name, chances = token_name(self.tokenizer, token), choice and log_probabilities(choice)
+            near = islice(chances.items() if chances else (), self.alternatives)
+            top = {token_name(self.tokenizer, one): chance for one, chance in near}
             told["tokens"].append(name)
             told["token_logprobs"].append(chances and chances[token])
-            told["top_logprobs"].append(chances and self._named(chances))
+            told["top_logprobs"].append(chances and top)
             told["text_offset"].append(self._offset)
             # A begin of text need not be in the text.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
         return told
-
-    def _named(self, chances: dict[int, float]) -> dict[str, float]:
-        near = islice(chances.items(), self.alternatives)
-        return {token_name(self.tokenizer, token): chance for token, chance in near}
 
 
 Answer = ChatAnswer | TextAnswer

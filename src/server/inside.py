@@ -24,10 +24,13 @@ _MOST_PAGE_BYTES = 32 << 20
 
 
 class Insides:
-    """The last answers of a server, and the pages that were made of some."""
+    """The last answers of a server, and the pages that were made of some.
+
+    `loading` has the arguments of `load_model` that gave the model; None where several processes
+    run it.
+    """
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
-        # The arguments of `load_model` that gave the model; None where several processes run it.
         self._loading = loading
         self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
         self._pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
@@ -42,11 +45,7 @@ class Insides:
         self._answers.append((name, json.dumps(asked).encode()))
 
     def page(self, name: str) -> bytes:
-        """Return a page that was made.
-
-        Raises:
-            RequestError: There is none of this name.
-        """
+        """Return a page that was made, or raise RequestError."""
         page = dict(self._pages).get(name)
         if page is None:
             raise RequestError(404, "there is no such page any more")
@@ -55,8 +54,7 @@ class Insides:
     async def look(self, name: str) -> str:
         """Make the page of an answer; return the page's name, which nobody can guess.
 
-        Raises:
-            RequestError: The answer is not known any more, its run takes too long, or cannot be.
+        Raise RequestError where the answer is not known any more, or cannot run in time.
         """
         if self._loading is None:
             raise RequestError(400, "several processes run the model, and a trace needs one")
@@ -70,8 +68,7 @@ class Insides:
                 stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                async with asyncio.timeout(_SECONDS):
-                    page, _ = await process.communicate(asked)
+                page, _ = await asyncio.wait_for(process.communicate(asked), _SECONDS)
             except TimeoutError:
                 page = b""
             finally:

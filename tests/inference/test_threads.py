@@ -96,7 +96,6 @@ def test_threads_on_one_engine_get_right_answers_or_are_refused(model, expected,
         assert answered > 0
         assert refused > 0
         assert {q: answer(engine, q) for q in QUESTIONS} == expected
-    assert not engine._turn._next
 
 
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
@@ -175,7 +174,7 @@ def test_of_threads_that_want_the_engine_at_once_one_gets_it(model):
         for _ in range(1000):
             call = Call()
             try:
-                engine._turn = engine._turn.given_to(call)
+                engine._take(call)
             except InferenceError:
                 continue
             inside.append(1)
