@@ -16,6 +16,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 @pytest.fixture(scope="session")
+def bundled() -> Model:
+    return load_model()
+
+
+@pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """The same model without a tokenizer: no token ends an answer."""
     return load_model(write_meta_directory(tmp_path_factory.mktemp("bare"), BYTES_VOCAB, bfloat16))

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,25 +45,11 @@ CONTEXT = 1024
 GREEDY = SamplingArgs(temperature=0.0)
 SYSTEM = random.Random(7).choices(range(3000), k=700)
 Ended = list[tuple[int, str, str | None, Any]]
+Job = dict[str, Any]  # a request, whichever engine it goes to
 
 
-@dataclass(frozen=True)
-class Job:
-    """A request, whichever engine it goes to."""
-
-    ids: list[int]
-    limit: int
-    sampling: SamplingArgs = GREEDY
-    stop: tuple[str, ...] = ()
-    candidates: int = 0
-    end_ids: tuple[int, ...] = field(default=())
-
-    @property
-    def given(self) -> dict[str, Any]:
-        return {
-            "max_new_tokens": self.limit, "sampling": self.sampling, "stop": self.stop,
-            "candidates": self.candidates, "end_ids": self.end_ids,
-        }  # fmt: skip
+def job_of(ids: list[int], limit: int, sampling: SamplingArgs = GREEDY, **more: Any) -> Job:
+    return {"prompt_ids": ids, "max_new_tokens": limit, "sampling": sampling, **more}
 
 
 def random_job(chance: random.Random, longest: int = 900) -> Job:
@@ -74,46 +61,41 @@ def random_job(chance: random.Random, longest: int = 900) -> Job:
         top_p=chance.choice([0.8, 1.0]), repeat_penalty=chance.choice([1.0, 1.2]),
         seed=chance.randrange(1000),
     )  # fmt: skip
-    return Job(
-        (shared + own)[-longest:],
-        chance.choice([1, 2, 7, 20, 40]),
-        sampling,
-        chance.choice([(), (), ("e", "the "), ("zzz",)]),
-        chance.choice([0, 0, 0, 3]),
-        chance.choice([(), (), tuple(range(20, 60))]),
-    )
+    return job_of(
+        (shared + own)[-longest:], chance.choice([1, 2, 7, 20, 40]), sampling,
+        stop=chance.choice([(), (), ("e", "the "), ("zzz",)]),
+        candidates=chance.choice([0, 0, 0, 3]), end_ids=chance.choice([(), (), range(20, 60)]),
+    )  # fmt: skip
 
 
-def ended(steps: Iterator[Step]) -> Ended:
+def ended(steps: Iterable[Step]) -> Ended:
     return [(step.token_id, step.text, step.stop_reason, step.choice) for step in steps]
 
 
-def alone(model: Model, jobs: Sequence[Job]) -> list[Ended]:
+def alone(model: Model, *jobs: Job) -> list[Ended]:
     engine = InferenceEngine(model, CONTEXT, speculation=False)
-    return [ended(engine.generate(job.ids, **job.given)) for job in jobs]
+    return [ended(engine.generate(**job)) for job in jobs]
 
 
-def check_nothing_is_held(engine: BatchEngine) -> None:
-    """No block is lost or still in use, and what the tree holds agrees with the counts."""
+@contextmanager
+def batch(model: Model, sequence_length: int = CONTEXT, **more: Any) -> Iterator[BatchEngine]:
+    """An engine of which, after its end, no block is lost or in use, and whose counts are right."""
+    with BatchEngine(model, sequence_length=sequence_length, **more) as engine:
+        yield engine
     pool = engine._pool
     blocks = list(pool.walk())
-    assert pool.used == 0
-    assert pool._promised == 0
+    assert pool.used == pool._promised == 0
     assert len(blocks) == pool.cached
-    assert pool.cached + len(pool._free) == pool.blocks
     assert sorted([b.place for b in blocks] + pool._free) == list(range(pool.blocks))
     assert all(block.references == 0 for block in blocks)
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model()
+class Slow(Endless):
+    """Goes on as long as it may, and takes its time."""
 
-
-def in_gguf(folder: Path) -> Model:
-    """The bundled model as a GGUF file, its matrices in blocks of 8 bits."""
-    save_gguf(None, path := folder / "bundled.gguf", "q8_0")
-    return load_model(path)
+    def allowed(self) -> np.ndarray:
+        time.sleep(0.01)
+        return super().allowed()
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "nf4", "int8", "gguf"])
@@ -121,30 +103,30 @@ def in_gguf(folder: Path) -> Model:
 def test_random_requests_get_the_answers_that_they_get_alone(
     kind: str, tokens: int, tmp_path: Path
 ) -> None:
-    loaded = in_gguf(tmp_path) if kind == "gguf" else None
-    model = loaded or load_model(quantize=None if kind == "bfloat16" else kind)
+    if kind == "gguf":
+        save_gguf(None, tmp_path / "a.gguf", "q8_0")
+        model = load_model(tmp_path / "a.gguf")
+    else:
+        model = load_model(quantize=None if kind == "bfloat16" else kind)
     chance = random.Random(f"{kind} {tokens}")
     jobs = [random_job(chance) for _ in range(16)]
-    expected = alone(model, jobs)
+    expected = alone(model, *jobs)
     for most in (1, 3, 16):
-        with BatchEngine(
-            model, sequence_length=CONTEXT, cache_tokens=tokens, max_requests=most
-        ) as engine:
-            requests = [engine.submit(job.ids, **job.given) for job in jobs]
+        with batch(model, cache_tokens=tokens, max_requests=most) as engine:
+            requests = [engine.submit(**job) for job in jobs]
             assert [ended(request) for request in requests] == expected
             assert all(request.is_over for request in requests)
-        check_nothing_is_held(engine)
         counts = engine.counters()
         assert (counts.finished, counts.running, counts.waiting) == (len(jobs), 0, 0)
         assert counts.new_tokens == sum(map(len, expected))
-        assert counts.prompt_tokens == sum(len(job.ids) for job in jobs)
+        assert counts.prompt_tokens == sum(len(job["prompt_ids"]) for job in jobs)
 
 
 @pytest.mark.slow
-def test_a_thousand_requests_thirty_two_at_once_with_cancelled_and_slow_ones(model: Model) -> None:
+def test_a_thousand_requests_of_thirty_two_clients_some_slow_or_leaving(bundled: Model) -> None:
     chance = random.Random(1)
     jobs = [random_job(chance, 400) for _ in range(1000)]
-    expected = alone(model, jobs)
+    expected = alone(bundled, *jobs)
     threads = threading.active_count()
     open_files = len(os.listdir("/proc/self/fd"))
     wrong: list[int] = []
@@ -154,28 +136,24 @@ def test_a_thousand_requests_thirty_two_at_once_with_cancelled_and_slow_ones(mod
         mood = random.Random(seed)
         while left:
             number = left.pop()
-            request = engine.submit(jobs[number].ids, **jobs[number].given)
+            request = engine.submit(**jobs[number])
             cancels_after = mood.randrange(8) if mood.random() < 0.2 else None
             found: Ended = []
             for step in request:
-                found.append((step.token_id, step.text, step.stop_reason, step.choice))
+                found += ended([step])
                 if mood.random() < 0.02:
                     time.sleep(0.01)
                 if len(found) == cancels_after:
                     request.cancel()
-            whole = expected[number]
-            is_right = found == whole if cancels_after is None else found == whole[: len(found)]
-            if not is_right:
+            if found != expected[number][: None if cancels_after is None else len(found)]:
                 wrong.append(number)
 
-    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=8192, max_requests=32) as engine:
-        clients = [threading.Thread(target=client, args=(seed,)) for seed in range(32)]
-        for thread in clients:
-            thread.start()
-        for thread in clients:
-            thread.join()
+    with (
+        batch(bundled, cache_tokens=8192, max_requests=32) as engine,
+        ThreadPoolExecutor(32) as clients,
+    ):
+        list(clients.map(client, range(32)))
     assert not wrong
-    check_nothing_is_held(engine)
     counts = engine.counters()
     assert counts.finished + counts.cancelled == 1000
     assert counts.failed == 0
@@ -183,26 +161,22 @@ def test_a_thousand_requests_thirty_two_at_once_with_cancelled_and_slow_ones(mod
     assert len(os.listdir("/proc/self/fd")) == open_files
 
 
-def told_again(model: Model, story: int, start: int) -> list[int]:
-    """A story that the bundled model knows, and its first tokens once more."""
-    assert model.tokenizer is not None
-    ids = model.tokenizer.encode(STORIES[story], bos=True, eos=False)
-    return ids + ids[:start]
-
-
 def test_drafts_of_several_requests_change_nothing(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    bundled: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = [Job(told_again(model, 0, start), 40, sampling, candidates=2) for start in (9, 14, 20)
+    # A story that the bundled model knows, and its first tokens once more.
+    story = bundled.tokenizer.encode(STORIES[0], bos=True, eos=False)
+    jobs = [job_of(story + story[:start], 40, sampling, candidates=2) for start in (9, 14, 20)
             for sampling in (GREEDY, SamplingArgs(0.3, seed=2))]  # fmt: skip
-    expected = alone(model, jobs)
+    expected = alone(bundled, *jobs)
     draft_always(monkeypatch)
-    with BatchEngine(model, sequence_length=256) as engine:  # each of them alone
-        requests = list[Request]()
-        for job in jobs:
-            requests.append(engine.submit(job.ids, **job.given))
-            assert ended(requests[-1]) == expected[len(requests) - 1]
-        assert sum(request.stats.drafted_tokens for request in requests) > 0
+    with batch(bundled, 256) as engine:  # each of them alone
+        drafted = 0
+        for job, whole in zip(jobs, expected, strict=True):
+            request = engine.submit(**job)
+            assert ended(request) == whole
+            drafted += request.stats.drafted_tokens
+        assert drafted > 0
     sizes, run = list[int](), BlockPool.run
 
     def noted(self: BlockPool, parts: Any) -> Any:
@@ -211,18 +185,16 @@ def test_drafts_of_several_requests_change_nothing(
 
     monkeypatch.setattr(Drafter, "best_count", lambda self, most, _others: min(most, 2))
     monkeypatch.setattr(BlockPool, "run", noted)
-    with BatchEngine(model, sequence_length=256) as engine:
-        engine._passing.acquire()
-        requests = [engine.submit(job.ids, **job.given) for job in jobs]
-        engine._passing.release()
+    with batch(bundled, 256) as engine:
+        with engine._passing:
+            requests = [engine.submit(**job) for job in jobs]
         assert [ended(request) for request in requests] == expected
         assert sum(request.stats.accepted_tokens for request in requests) > 0
     assert max(sizes) > 1  # a pass checked drafts of several requests
-    check_nothing_is_held(engine)
 
 
-def test_a_prefix_is_kept_once_and_found_again(model: Model) -> None:
-    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=4096) as engine:
+def test_a_prefix_is_kept_once_and_found_again(bundled: Model) -> None:
+    with batch(bundled, cache_tokens=4096) as engine:
         first = engine.submit([*SYSTEM, 5], 3, GREEDY)
         assert len(list(first)) == first.stats.new_tokens
         assert first.stats.cached_tokens == 0
@@ -239,10 +211,9 @@ def test_a_prefix_is_kept_once_and_found_again(model: Model) -> None:
             list(request)
             assert request.stats.cached_tokens == len(SYSTEM)
         assert engine.counters().blocks_cached == held + 4  # the 2 blocks before are shared
-    check_nothing_is_held(engine)
 
 
-def test_the_least_recently_used_prefix_goes_first(model: Model) -> None:
+def test_the_least_recently_used_prefix_goes_first(bundled: Model) -> None:
     a, b, c = ([number] * 300 for number in (11, 12, 13))
 
     def cached(engine: BatchEngine, ids: list[int]) -> int:
@@ -250,16 +221,15 @@ def test_the_least_recently_used_prefix_goes_first(model: Model) -> None:
         list(request)
         return request.stats.cached_tokens
 
-    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=1024) as engine:
+    with batch(bundled, cache_tokens=1024) as engine:
         assert [cached(engine, ids) for ids in (a, b, a)] == [0, 0, 299]
         assert cached(engine, c) == 0  # in the place of b
         assert cached(engine, a) == 299
         assert cached(engine, b) < 299
-    check_nothing_is_held(engine)
 
 
-def test_what_never_fits_is_refused_with_the_arithmetic(model: Model) -> None:
-    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=300) as engine:
+def test_what_never_fits_is_refused_with_the_arithmetic(bundled: Model) -> None:
+    with batch(bundled, cache_tokens=300) as engine:
         text = r"must fit into the cache: 500 tokens \+ 14 new ones - 1 > 512 positions$"
         with pytest.raises(CacheFullError, match=text) as caught:
             engine.submit([1] * 500, 14)
@@ -275,36 +245,35 @@ def test_what_never_fits_is_refused_with_the_arithmetic(model: Model) -> None:
                 engine.submit([1], **{name: -1})  # type: ignore[arg-type]
         assert engine.counters().failed == 0
     with pytest.raises(NotEnoughMemoryError, match=r"2 \* 4 layers \* 1099511627776 positions"):
-        BatchEngine(model, cache_tokens=1 << 40)
+        BatchEngine(bundled, cache_tokens=1 << 40)
     for name in ("cache_tokens", "max_requests", "max_waiting", "prompt_chunk"):
         with pytest.raises(PromptError, match=name):
-            BatchEngine(model, **{name: 0})  # type: ignore[arg-type]
+            BatchEngine(bundled, **{name: 0})  # type: ignore[arg-type]
 
 
-def test_the_queue_is_bounded_and_in_order(model: Model) -> None:
+def test_the_queue_is_bounded_and_in_order(bundled: Model) -> None:
     order: list[int] = []
-    with BatchEngine(model, sequence_length=64, max_requests=1, max_waiting=3) as engine:
-        engine._passing.acquire()
-        requests = [
-            engine.submit([number, 3], 2, GREEDY, deliver=lambda _step, n=number: order.append(n))
-            for number in range(3)
-        ]
-        with pytest.raises(QueueFullError, match="3 requests wait already"):
-            engine.submit([3], 1)
-        requests[1].cancel()
-        requests[1].cancel()
-        assert engine.counters().waiting == 2
-        last = engine.submit([3], 1, GREEDY)
-        engine._passing.release()
+    with batch(bundled, 64, max_requests=1, max_waiting=3) as engine:
+        with engine._passing:
+            requests = [
+                engine.submit([number, 3], 2, GREEDY, deliver=lambda _, n=number: order.append(n))
+                for number in range(3)
+            ]
+            with pytest.raises(QueueFullError, match="3 requests wait already"):
+                engine.submit([3], 1)
+            requests[1].cancel()
+            requests[1].cancel()
+            assert engine.counters().waiting == 2
+            last = engine.submit([3], 1, GREEDY)
         list(last)
     assert order == sorted(order)
     assert set(order) == {0, 2}
     assert engine.counters().cancelled == 1
 
 
-def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(model: Model) -> None:
-    with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=1024) as engine:
-        long = engine.submit([5] * 600, 400, GREEDY, mask=OneByOne())
+def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(bundled: Model) -> None:
+    with batch(bundled, cache_tokens=1024) as engine:
+        long = engine.submit([5] * 600, 400, GREEDY, mask=Slow(bundled))
         next(long)
         short = engine.submit([6], 5, GREEDY)
         next(long)
@@ -312,17 +281,15 @@ def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(model: Model
         assert not short.is_over
         long.cancel()
         assert list(long) == []
-        assert ended(short) == alone(model, [Job([6], 5)])[0]
-    check_nothing_is_held(engine)
+        assert ended(short) == alone(bundled, job_of([6], 5))[0]
 
 
-def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(model: Model) -> None:
-    with BatchEngine(model, sequence_length=CONTEXT, prompt_chunk=100) as engine:
-        engine._passing.acquire()
-        other = engine.submit([7, 8], 60, GREEDY, mask=Endless(model))
-        long = engine.submit(SYSTEM, 1, GREEDY)
-        before = engine.counters()
-        engine._passing.release()
+def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(bundled: Model) -> None:
+    with batch(bundled, prompt_chunk=100) as engine:
+        with engine._passing:
+            other = engine.submit([7, 8], 60, GREEDY, mask=Endless(bundled))
+            long = engine.submit(SYSTEM, 1, GREEDY)
+            before = engine.counters()
         list(long)
         after = engine.counters()
         list(other)
@@ -330,11 +297,9 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(model: Mode
     assert after.new_tokens - before.new_tokens >= 7
 
 
-def test_a_cancelled_request_frees_its_blocks_within_a_pass(model: Model) -> None:
-    with BatchEngine(model, sequence_length=CONTEXT) as engine:
-        requests = [
-            engine.submit([number] * 300, 700, GREEDY, mask=OneByOne()) for number in range(3)
-        ]
+def test_a_cancelled_request_frees_its_blocks_within_a_pass(bundled: Model) -> None:
+    with batch(bundled) as engine:
+        requests = [engine.submit([n] * 300, 700, GREEDY, mask=Slow(bundled)) for n in range(3)]
         for request in requests:
             next(request)
         requests[1].cancel()
@@ -346,56 +311,33 @@ def test_a_cancelled_request_frees_its_blocks_within_a_pass(model: Model) -> Non
         assert requests[1].is_over
         requests[0].cancel()
         requests[2].cancel()
-    check_nothing_is_held(engine)
     assert engine.counters().cancelled == 3
 
 
-class Slow(Endless):
-    """Takes its time."""
-
-    def allowed(self) -> np.ndarray:
-        time.sleep(0.01)
-        return super().allowed()
-
-
-class OneByOne:
-    """Allows one token, which does not end an answer, and takes its time."""
-
-    def allowed(self) -> np.ndarray:
-        time.sleep(0.01)
-        return np.arange(6) == 5
-
-    def accept(self, token_id: int) -> None:
-        assert token_id == 5
-
-
-def test_a_time_limit_ends_an_answer_with_its_next_step(model: Model) -> None:
-    with BatchEngine(model, sequence_length=CONTEXT) as engine:
+def test_a_time_limit_ends_an_answer_with_its_next_step(bundled: Model) -> None:
+    with batch(bundled) as engine:
         sampling = SamplingArgs(1.5, top_k=0, seed=2)
-        request = engine.submit([5], 900, sampling, time_limit=1.0, mask=Slow(model))
+        request = engine.submit([5], 900, sampling, time_limit=1.0, mask=Slow(bundled))
         steps = ended(request)
         assert steps[-1][2] == "time limit"
-        single = InferenceEngine(model, CONTEXT, speculation=False)
-        whole = single.generate([5], len(steps), sampling, mask=Endless(model))
+        single = InferenceEngine(bundled, CONTEXT, speculation=False)
+        whole = single.generate([5], len(steps), sampling, mask=Endless(bundled))
         assert [step[0] for step in steps] == [step.token_id for step in whole]
-        engine._passing.acquire()
-        late = engine.submit([5], 9, time_limit=0.01)
-        time.sleep(0.02)
-        engine._passing.release()
+        with engine._passing:
+            late = engine.submit([5], 9, time_limit=0.01)
+            time.sleep(0.02)
         with pytest.raises(TimeLimitError, match="over before the first token"):
             list(late)
-    check_nothing_is_held(engine)
     assert engine.counters().failed == 1
 
 
-def test_close_ends_what_runs_and_what_waits(model: Model) -> None:
-    engine = BatchEngine(model, sequence_length=CONTEXT, max_requests=1)
+def test_close_ends_what_runs_and_what_waits(bundled: Model) -> None:
     threads = threading.active_count()
-    runs, waits = (engine.submit([5, number], 900, mask=OneByOne()) for number in range(2))
-    next(runs)
-    assert threading.active_count() == threads + 1
-    engine.close()
-    engine.close()
+    with batch(bundled, max_requests=1) as engine:
+        runs, waits = (engine.submit([5, number], 900, mask=Slow(bundled)) for number in range(2))
+        next(runs)
+        assert threading.active_count() == threads + 1
+        engine.close()
     assert threading.active_count() == threads
     for request in (runs, waits):
         with pytest.raises(ClosedError):
@@ -403,15 +345,14 @@ def test_close_ends_what_runs_and_what_waits(model: Model) -> None:
         assert list(request) == []
     with pytest.raises(ClosedError):
         engine.submit([5])
-    check_nothing_is_held(engine)
 
 
-def test_close_may_let_what_runs_finish(model: Model) -> None:
-    engine = BatchEngine(model, sequence_length=CONTEXT)
+def test_close_may_let_what_runs_finish(bundled: Model) -> None:
+    engine = BatchEngine(bundled, sequence_length=CONTEXT)
     request = engine.submit([5, 6], 30, GREEDY)
     next(request)
     engine.close(timeout=None)
-    assert len(list(request)) + 1 == len(alone(model, [Job([5, 6], 30)])[0])
+    assert len(list(request)) + 1 == len(alone(bundled, job_of([5, 6], 30))[0])
 
 
 def test_an_engine_that_is_not_closed_lets_the_process_end() -> None:
@@ -449,11 +390,11 @@ class OnlyEven:
 
 
 @pytest.mark.parametrize("form", ["bools", "words", "signed", "none", "fails"])
-def test_a_mask_is_asked_before_each_draw_and_told_each_token(model: Model, form: str) -> None:
+def test_a_mask_is_asked_before_each_draw_and_told_each_token(bundled: Model, form: str) -> None:
     sampling = SamplingArgs(1.5, top_k=0, top_p=1.0, seed=4)
-    expected = alone(model, [Job([5, 6], 12, sampling)])[0]
+    expected = alone(bundled, job_of([5, 6], 12, sampling))[0]
     mask = OnlyEven(form)
-    with BatchEngine(model, sequence_length=64) as engine:
+    with batch(bundled, 64) as engine:
         request = engine.submit([5, 6], 12, sampling, candidates=50, mask=mask)
         neighbour = engine.submit([5, 6], 12, sampling)
         found: list[Step] = []
@@ -469,52 +410,45 @@ def test_a_mask_is_asked_before_each_draw_and_told_each_token(model: Model, form
         assert [step.token_id for step in found] == [step[0] for step in expected]
     else:
         assert all(step.token_id % 2 == 0 for step in found[::2])
-        choice = found[0].choice
-        assert choice is not None
-        assert all(candidate.token_id % 2 == 0 for candidate in choice.candidates)
-    check_nothing_is_held(engine)
+        assert all(candidate.token_id % 2 == 0 for candidate in found[0].choice.candidates)
 
 
-def test_a_mask_that_allows_nothing_ends_its_request_alone(model: Model) -> None:
+def test_a_mask_that_allows_nothing_ends_its_request_alone(bundled: Model) -> None:
     class Nothing(OnlyEven):
         def allowed(self) -> Any:
             return np.zeros(10, bool)
 
-    with BatchEngine(model, sequence_length=64) as engine:
+    with batch(bundled, 64) as engine:
         request, other = engine.submit([5], 9, mask=Nothing("")), engine.submit([5], 9, GREEDY)
         with pytest.raises(NumericError):
             list(request)
-        assert ended(other) == alone(model, [Job([5], 9)])[0]
-    check_nothing_is_held(engine)
+        assert ended(other) == alone(bundled, job_of([5], 9))[0]
 
 
-def test_the_prompt_is_explained_as_the_model_holds_it(model: Model) -> None:
+def test_the_prompt_is_explained_as_the_model_holds_it(bundled: Model) -> None:
     ids = SYSTEM[:150]
-    logits = model.transformer.forward(
-        InferenceEngine(model, 256).context, ids, all_positions=True
+    logits = bundled.transformer.forward(
+        InferenceEngine(bundled, 256).context, ids, all_positions=True
     ).numpy().astype(np.float64)  # fmt: skip
     expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    with BatchEngine(model, sequence_length=256) as engine:
+    with BatchEngine(bundled, sequence_length=256) as engine:
         list(engine.submit(ids, 1))
         request = engine.submit(ids, 4, GREEDY, prompt_candidates=2)
-        assert ended(request) == alone(model, [Job(ids, 4)])[0]
+        assert ended(request) == alone(bundled, job_of(ids, 4))[0]
         assert request.stats.cached_tokens == 0
         choices = request.prompt_choices
-    assert choices is not None
     assert len(choices) == len(ids)
     assert choices[0] is None
     for at, choice in enumerate(choices[1:], 1):
-        assert choice is not None
         assert (choice.token_id, choice.position) == (ids[at], at)
         found = {c.token_id: c.log_probability for c in choice.candidates}
         assert found[ids[at]] == pytest.approx(expected[at - 1, ids[at]], abs=1e-9)
         best = int(expected[at - 1].argmax())
         assert choice.candidates[0].token_id == best
         assert len(found) in (2, 3)
-    check_nothing_is_held(engine)
 
 
-def test_steps_and_errors_can_be_delivered_instead(model: Model) -> None:
+def test_steps_and_errors_can_be_delivered_instead(bundled: Model) -> None:
     got: list[Step | Exception] = []
     over = threading.Event()
 
@@ -527,29 +461,28 @@ def test_steps_and_errors_can_be_delivered_instead(model: Model) -> None:
     def fail(_item: object) -> None:
         raise RuntimeError("the reader has gone")
 
-    with BatchEngine(model, sequence_length=64) as engine:
+    with batch(bundled, 64) as engine:
         gone = engine.submit([5], 9, GREEDY, deliver=fail)
         request: Request = engine.submit([5], 9, GREEDY, deliver=take)
         assert over.wait(20)
         steps = [item for item in got if isinstance(item, Step)]
-        assert ended(iter(steps)) == alone(model, [Job([5], 9)])[0]
+        assert ended(iter(steps)) == alone(bundled, job_of([5], 9))[0]
         assert request.is_over
         assert gone.is_over
         assert request.stats.new_tokens == len(steps)
-    check_nothing_is_held(engine)
 
 
 def test_weights_that_were_rewritten_end_each_answer_and_the_cache(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    bundled: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with BatchEngine(model, sequence_length=64) as engine:
+    with batch(bundled, 64) as engine:
         list(engine.submit([5] * 20, 2, GREEDY))
         request = engine.submit([6, 7], 5, GREEDY)
 
         def changed(_self: object) -> None:
             raise CheckpointError("rewritten")
 
-        monkeypatch.setattr(type(model.checkpoint), "check_unchanged", changed)
+        monkeypatch.setattr(type(bundled.checkpoint), "check_unchanged", changed)
         with pytest.raises(CheckpointError):
             list(request)
         with pytest.raises(CheckpointError):
@@ -557,31 +490,28 @@ def test_weights_that_were_rewritten_end_each_answer_and_the_cache(
         monkeypatch.undo()
         assert engine.counters().blocks_cached == 0
         assert len(list(engine.submit([5] * 20, 2, GREEDY))) == 2
-    check_nothing_is_held(engine)
 
 
 def test_a_pass_that_fails_ends_its_requests_and_the_engine_goes_on(
-    model: Model, monkeypatch: pytest.MonkeyPatch
+    bundled: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise MemoryError
 
-    with BatchEngine(model, sequence_length=64) as engine:
-        engine._passing.acquire()
-        requests = [engine.submit([5, number], 5, GREEDY) for number in range(3)]
-        monkeypatch.setattr(BlockPool, "run", refuse)
-        engine._passing.release()
+    with batch(bundled, 64) as engine:
+        with engine._passing:
+            requests = [engine.submit([5, number], 5, GREEDY) for number in range(3)]
+            monkeypatch.setattr(BlockPool, "run", refuse)
         for request in requests:
             with pytest.raises(NotEnoughMemoryError):
                 list(request)
         monkeypatch.undo()
-        assert ended(engine.submit([5], 5, GREEDY)) == alone(model, [Job([5], 5)])[0]
-    check_nothing_is_held(engine)
+        assert ended(engine.submit([5], 5, GREEDY)) == alone(bundled, job_of([5], 5))[0]
 
 
-def test_a_trace_and_a_batch_exclude_each_other(model: Model) -> None:
-    with BatchEngine(model, sequence_length=64) as engine:
-        trace.start(Tracer(model.args.sizes, lambda _event: None))
+def test_a_trace_and_a_batch_exclude_each_other(bundled: Model) -> None:
+    with batch(bundled, 64) as engine:
+        trace.start(Tracer(bundled.args.sizes, lambda _event: None))
         try:
             with pytest.raises(InferenceError, match="a trace shows one sequence"):
                 engine.submit([5])

@@ -14,20 +14,14 @@ import pytest
 
 from src.inference import GrammarError, InferenceEngine, Message, SamplingArgs
 from src.inference.grammars import Grammar, GrammarMask, Grammars
-from src.model import Model, load_model
+from src.model import Model
 
 pytest.importorskip("llguidance", reason="the serve extra is not installed")
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model()
-
-
-@pytest.fixture(scope="module")
-def grammars(model: Model) -> Iterator[Grammars]:
-    assert model.tokenizer is not None
-    with closing(Grammars(model.tokenizer, model.stop_ids)) as found:
+def grammars(bundled: Model) -> Iterator[Grammars]:
+    with closing(Grammars(bundled.tokenizer, bundled.stop_ids)) as found:
         yield found
 
 
@@ -38,7 +32,6 @@ def allowed_by(mask: GrammarMask) -> list[int]:
 
 def drawn(mask: GrammarMask, model: Model, chance: random.Random, most: int) -> str | None:
     """Draws tokens that may come with equal chances; returns the text, None where it was cut."""
-    assert model.tokenizer is not None
     ids: list[int] = []
     try:
         for _ in range(most):
@@ -98,23 +91,23 @@ def check_schemas(grammars: Grammars, model: Model, count: int, seed: int) -> No
     assert complete > count // 2
 
 
-def test_what_is_drawn_by_random_schemas_validates(grammars: Grammars, model: Model) -> None:
-    check_schemas(grammars, model, 60, 1)
+def test_what_is_drawn_by_random_schemas_validates(grammars: Grammars, bundled: Model) -> None:
+    check_schemas(grammars, bundled, 60, 1)
 
 
 @pytest.mark.slow
-def test_what_is_drawn_by_1000_random_schemas_validates(grammars: Grammars, model: Model) -> None:
-    check_schemas(grammars, model, 1000, 2)
+def test_what_is_drawn_by_1000_random_schemas_validates(grammars: Grammars, bundled: Model) -> None:
+    check_schemas(grammars, bundled, 1000, 2)
 
 
 def test_an_engine_follows_a_grammar_and_drafts_change_nothing(
-    grammars: Grammars, model: Model
+    grammars: Grammars, bundled: Model
 ) -> None:
     grammar = Grammar("lark", 'start: "yes" | "no" | /[0-9]{2}/')
     for seed in range(10):
         answers = set()
         for speculation in (True, False):
-            engine = InferenceEngine(model, 256, speculation=speculation)
+            engine = InferenceEngine(bundled, 256, speculation=speculation)
             sampling = SamplingArgs(temperature=1.0, seed=seed)
             mask = grammars.mask(grammar)
             steps = list(engine.chat([Message("user", "hi")], 20, sampling, mask=mask))
@@ -124,24 +117,23 @@ def test_an_engine_follows_a_grammar_and_drafts_change_nothing(
         assert re.fullmatch(r"yes|no|\d\d", answer)
 
 
-def test_an_answer_goes_on_within_its_grammar(grammars: Grammars, model: Model) -> None:
-    assert model.tokenizer is not None
-    begun = model.tokenizer.encode('{"a', bos=False, eos=False)
+def test_an_answer_goes_on_within_its_grammar(grammars: Grammars, bundled: Model) -> None:
+    begun = bundled.tokenizer.encode('{"a', bos=False, eos=False)
     schema = {"type": "object", "properties": {"abc": {"enum": [1]}}, "required": ["abc"],
               "additionalProperties": False}  # fmt: skip
     mask = grammars.mask(Grammar("json_schema", json.dumps(schema)))
     mask.accept_all(begun)
-    rest = drawn(mask, model, random.Random(1), 200)
+    rest = drawn(mask, bundled, random.Random(1), 200)
     assert rest is not None
     assert json.loads('{"a' + rest) == {"abc": 1}
 
 
-def test_the_end_comes_only_where_the_grammar_ends(grammars: Grammars, model: Model) -> None:
+def test_the_end_comes_only_where_the_grammar_ends(grammars: Grammars, bundled: Model) -> None:
     mask = grammars.mask(Grammar("regex", "a"))
     allowed = allowed_by(mask)
-    assert not model.stop_ids.intersection(allowed)
+    assert not bundled.stop_ids.intersection(allowed)
     mask.accept(allowed[0])
-    assert set(allowed_by(mask)) == set(model.stop_ids)
+    assert set(allowed_by(mask)) == set(bundled.stop_ids)
 
 
 def chain(count: int, rule: str) -> str:
@@ -201,8 +193,7 @@ def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars: Grammars, nam
     mask.close()
 
 
-def test_the_process_ends_with_its_owner(model: Model) -> None:
-    assert model.tokenizer is not None
-    found = Grammars(model.tokenizer, model.stop_ids)
+def test_the_process_ends_with_its_owner(bundled: Model) -> None:
+    found = Grammars(bundled.tokenizer, bundled.stop_ids)
     found.close()
     assert found._process.returncode == 0

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs, Step
-from src.inference.engine import Call
-from src.model import Model, load_model
+from src.model import Model
 from tests.inference.endless import Endless
 
 THREADS = 6
@@ -21,11 +20,6 @@ GREEDY = SamplingArgs(temperature=0.0)
 COUNTRIES = ("Ohio", "Turkey", "Kenya", "France", "Japan", "Peru", "Norway", "Egypt")
 QUESTIONS = [f"What is the capital of {country}?" for country in COUNTRIES]
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model()
 
 
 def answer(engine: InferenceEngine, question: str) -> str:
@@ -38,8 +32,8 @@ def eight_steps(engine: InferenceEngine) -> Iterator[Step]:
 
 
 @pytest.fixture(scope="module")
-def expected(model: Model) -> dict[str, str]:
-    return {question: answer(InferenceEngine(model, 64), question) for question in QUESTIONS}
+def expected(bundled: Model) -> dict[str, str]:
+    return {question: answer(InferenceEngine(bundled, 64), question) for question in QUESTIONS}
 
 
 def elsewhere(do: Callable[[], Any]) -> Any:
@@ -89,8 +83,8 @@ LONG = pytest.param(12, 100, marks=pytest.mark.slow)
 
 @pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
-def test_threads_on_one_engine_get_right_answers_or_are_refused(model, expected, runs, questions):
-    engine = InferenceEngine(model, 64)
+def test_threads_on_one_engine_get_right_answers_or_are_refused(bundled, expected, runs, questions):
+    engine = InferenceEngine(bundled, 64)
     for _ in range(runs):
         answered, refused = ask_in_threads([engine] * THREADS, questions, expected)
         assert answered > 0
@@ -99,16 +93,16 @@ def test_threads_on_one_engine_get_right_answers_or_are_refused(model, expected,
 
 
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
-def test_engines_of_several_threads_share_a_model(model, expected, runs, questions):
-    engines = [InferenceEngine(model, 64) for _ in range(THREADS)]
+def test_engines_of_several_threads_share_a_model(bundled, expected, runs, questions):
+    engines = [InferenceEngine(bundled, 64) for _ in range(THREADS)]
     for _ in range(runs):
         found = ask_in_threads(engines, questions, expected)
         assert found == (THREADS * questions, 0)
 
 
-def test_another_thread_is_refused_until_the_answer_ends(model):
-    engine = InferenceEngine(model, 64)
-    plain = [step.token_id for step in eight_steps(InferenceEngine(model, 64))]
+def test_another_thread_is_refused_until_the_answer_ends(bundled):
+    engine = InferenceEngine(bundled, 64)
+    plain = [step.token_id for step in eight_steps(InferenceEngine(bundled, 64))]
     steps = eight_steps(engine)
     # Nothing is in use before the first step.
     elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))
@@ -123,8 +117,8 @@ def test_another_thread_is_refused_until_the_answer_ends(model):
     assert len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
 
 
-def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model):
-    engine = InferenceEngine(model, 64)
+def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(bundled):
+    engine = InferenceEngine(bundled, 64)
     steps = engine.generate([5, 6], 1, GREEDY)
     assert next(steps).stop_reason is not None
     elsewhere(engine.reset)
@@ -132,8 +126,8 @@ def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(model):
 
 
 @pytest.mark.parametrize("ending", ["closed", "dropped", "failed"])
-def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model, ending):
-    engine = InferenceEngine(model, 64)
+def test_an_answer_that_is_given_up_leaves_the_engine_to_others(bundled, ending):
+    engine = InferenceEngine(bundled, 64)
     steps: Any = eight_steps(engine)
     next(steps)
     kept = None
@@ -148,8 +142,8 @@ def test_an_answer_that_is_given_up_leaves_the_engine_to_others(model, ending):
     del kept
 
 
-def test_a_thread_that_ended_holds_nothing(model):
-    engine = InferenceEngine(model, 64)
+def test_a_thread_that_ended_holds_nothing(bundled):
+    engine = InferenceEngine(bundled, 64)
     kept: Any = eight_steps(engine)
     elsewhere(lambda: next(kept))
     assert len(list(engine.generate([1, 2], 2, forced_ids=[5, 6]))) == 2
@@ -157,34 +151,11 @@ def test_a_thread_that_ended_holds_nothing(model):
         next(kept)
 
 
-def test_steps_may_be_taken_by_one_thread_after_the_other(model):
-    engine = InferenceEngine(model, 64)
-    plain = [step.token_id for step in eight_steps(InferenceEngine(model, 64))]
+def test_steps_may_be_taken_by_one_thread_after_the_other(bundled):
+    engine = InferenceEngine(bundled, 64)
+    plain = [step.token_id for step in eight_steps(InferenceEngine(bundled, 64))]
     steps = eight_steps(engine)
     assert [elsewhere(lambda: next(steps)).token_id for _ in range(8)] == plain
-
-
-@pytest.mark.usefixtures("switching_often")
-def test_of_threads_that_want_the_engine_at_once_one_gets_it(model):
-    engine = InferenceEngine(model, 64)
-    inside: list[int] = []
-
-    def take(_number: int) -> int:
-        most = 0
-        for _ in range(1000):
-            call = Call()
-            try:
-                engine._take(call)
-            except InferenceError:
-                continue
-            inside.append(1)
-            most = max(most, len(inside))
-            inside.pop()
-            call.is_over = True
-        return most
-
-    assert max(in_threads(take)) == 1
-    engine.reset()
 
 
 FORK = """
