@@ -1,7 +1,11 @@
 """Models that several tests of the engine share."""
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 
+from src.inference.grammars import Grammars
 from src.ml import bfloat16
 from src.model import Model, load_model
 from tests.inference.drafts import draft_always
@@ -18,6 +22,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.fixture(scope="session")
 def bundled() -> Model:
     return load_model()
+
+
+@pytest.fixture(scope="module")
+def grammars(bundled: Model) -> Iterator[Grammars]:
+    pytest.importorskip("llguidance", reason="the serve extra is not installed")
+    with closing(Grammars(bundled.tokenizer, bundled.stop_ids)) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -15,14 +15,10 @@ def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
 
 def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides():
     filter_ = StopStrings(["\nUser:"])
-    assert filter_.push("Hello\n") == "Hello"
-    assert filter_.push("Us") == ""
-    assert filter_.push("ually") == "\nUsually"
-    assert filter_.push("\nUser") == ""
-    assert filter_.push(": hi") == ""
+    pieces = ("Hello\n", "Us", "ually", "\nUser", ": hi")
+    assert [filter_.push(piece) for piece in pieces] == ["Hello", "", "\nUsually", "", ""]
     assert filter_.found
-    assert filter_.push("more") == ""
-    assert filter_.held == ""
+    assert filter_.push("more") == filter_.held == ""
     assert StopStrings(()).push("at once") == "at once"
 
 

@@ -5,8 +5,6 @@ import random
 import re
 import resource
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,6 @@ from src.inference.grammars import Grammar, GrammarMask, Grammars
 from src.model import Model
 
 pytest.importorskip("llguidance", reason="the serve extra is not installed")
-
-
-@pytest.fixture(scope="module")
-def grammars(bundled: Model) -> Iterator[Grammars]:
-    with closing(Grammars(bundled.tokenizer, bundled.stop_ids)) as found:
-        yield found
 
 
 def allowed_by(mask: GrammarMask) -> list[int]:

@@ -33,6 +33,11 @@ def kept(logits: Logits, **changes: object) -> dict[int, float]:
     return distribution(sampler(**changes), logits)
 
 
+def softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    weights = np.exp(np.asarray(logits, np.float64) - np.max(logits))
+    return weights / weights.sum()
+
+
 def log(*probabilities: float) -> Logits:
     return np.log(np.array(probabilities)).astype(np.float32)
 
@@ -67,8 +72,7 @@ def test_a_setting_outside_of_its_range_is_refused_by_name(setting, bad):
 def test_the_ends_of_each_range_give_a_token(good):
     drawer = sampler(**good)
     drawer.observe([1, 2])
-    token = drawer.sample(log(0.1, 0.5, 0.2, 0.2), 0)
-    assert 0 <= token < 4
+    assert 0 <= drawer.sample(log(0.1, 0.5, 0.2, 0.2), 0) < 4
 
 
 def test_temperature_zero_or_a_tiny_one_is_the_largest_logit_whatever_else_is_set():
@@ -80,12 +84,12 @@ def test_temperature_zero_or_a_tiny_one_is_the_largest_logit_whatever_else_is_se
         assert sampler(temperature=0.0, **changes).sample(logits, 0) == 500
 
 
-def test_temperature_divides_the_logits():
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_temperature_divides_the_logits(temperature):
     logits = random_logits(size=50)
-    for temperature in (0.3, 1.0, 2.5):
-        weights = np.exp(logits.astype(np.float64) / temperature)
-        found = kept(logits, temperature=temperature)
-        np.testing.assert_allclose([found[i] for i in range(50)], weights / weights.sum(), 1e-9)
+    found = kept(logits, temperature=temperature)
+    expected = softmax(logits.astype(np.float64) / temperature)
+    np.testing.assert_allclose([found[i] for i in range(50)], expected, 1e-9)
 
 
 def test_top_k_keeps_the_k_largest_and_equals_of_the_last():
@@ -123,9 +127,8 @@ def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits(
     logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
     drawer = sampler(repeat_penalty=2.0)
     drawer.observe([0, 1, 4, 1, 1])
-    found = distribution(drawer, logits)
-    weights = np.exp(np.array([1.0, -4.0, 1.0, -1.0, 0.0]))
-    np.testing.assert_allclose([found[i] for i in range(5)], weights / weights.sum(), 1e-9)
+    found, expected = distribution(drawer, logits), softmax([1.0, -4.0, 1.0, -1.0, 0.0])
+    np.testing.assert_allclose([found[i] for i in range(5)], expected, 1e-9)
     assert logits.tolist() == [2.0, -2.0, 1.0, -1.0, 0.0]
     drawer = sampler(temperature=0.0, repeat_penalty=1.5)  # before the argmax
     assert drawer.sample(log(0.6, 0.5, 0.1), 0) == 0
@@ -200,11 +203,6 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(changes):
 # How a token was chosen: each stage is what the sampler itself would draw from.
 LOGITS = np.array([1.0, 3.0, 2.0, 3.0, -np.inf, 0.0], np.float32)
 EVERY_STEP = SamplingArgs(0.5, 3, 0.8, 0.1, 2.0, seed=1)
-
-
-def softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    weights = np.exp(np.asarray(logits, np.float64) - np.max(logits))
-    return weights / weights.sum()
 
 
 def test_each_step_that_is_on_is_a_stage_with_its_probabilities_in_the_order_of_the_sampling():

@@ -69,15 +69,6 @@ def test_of_equal_weights_top_p_keeps_the_first():
             np.testing.assert_array_equal(np.flatnonzero(weights), np.arange(kept))
 
 
-def test_what_is_left_out_is_zero_or_absent():
-    weights = np.array([0.1, 0.5, 1.0, 0.25, 0.25])
-    indices, kept = leave_out(weights.copy(), 0.25, 1)
-    assert indices is None
-    assert kept.tolist() == [0.0, 0.5, 1.0, 0.25, 0.0]
-    indices, kept = leave_out(weights.copy(), 1.0, 5)
-    assert (indices.tolist(), kept.tolist()) == ([2], [1.0])
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_each_share_falls_on_the_weight_that_covers_it(size):
     weights = values(size, "spread")

@@ -2,7 +2,6 @@
 
 import json
 import random
-from contextlib import closing
 
 import pytest
 
@@ -10,7 +9,7 @@ from src.inference import CHAT_FORMATS, ChatFormatError, Message, ToolCall
 from src.inference.chat_formats import ToolStyle
 from src.inference.grammars import Grammar, Grammars
 from src.inference.tools import grammar_of_calls, split_calls
-from src.model import load_model
+from src.model import Model
 from tests.inference.test_grammars import allowed_by, drawn
 
 MARKED, BARE = (CHAT_FORMATS[name].tools or ToolStyle("") for name in ("qwen3", "llama3"))
@@ -65,26 +64,24 @@ def test_an_answer_is_split_and_no_part_of_a_call_is_shown_before(
 
 
 @pytest.mark.parametrize("style", [MARKED, BARE])
-def test_arguments_follow_the_schema_of_the_function_that_is_called(style: ToolStyle) -> None:
-    pytest.importorskip("llguidance", reason="the serve extra is not installed")
+def test_arguments_follow_the_schema_of_the_function_that_is_called(
+    style: ToolStyle, bundled: Model, grammars: Grammars
+) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    model, chance = load_model(), random.Random(1)
-    assert model.tokenizer is not None
-    names, counts = set(), set()
-    with closing(Grammars(model.tokenizer, model.stop_ids)) as grammars:
-        for number in range(40):
-            many = number % 2 == 0
-            text = grammar_of_calls(style, TOOLS, True, many)
-            answer = drawn(grammars.mask(Grammar("lark", text)), model, chance, 300)
-            if answer is None:
-                continue
-            said, calls = split_calls(style, answer)
-            assert not said
-            for call in calls:
-                jsonschema.validate(json.loads(call.arguments), SCHEMA)
-            names.update(call.name for call in calls)
-            counts.add(len(calls))
-            assert len(calls) == 1 or (many and style is MARKED)
+    chance, names, counts = random.Random(1), set(), set()
+    for number in range(40):
+        many = number % 2 == 0
+        text = grammar_of_calls(style, TOOLS, True, many)
+        answer = drawn(grammars.mask(Grammar("lark", text)), bundled, chance, 300)
+        if answer is None:
+            continue
+        said, calls = split_calls(style, answer)
+        assert not said
+        for call in calls:
+            jsonschema.validate(json.loads(call.arguments), SCHEMA)
+        names.update(call.name for call in calls)
+        counts.add(len(calls))
+        assert len(calls) == 1 or (many and style is MARKED)
     assert names == {"a", "b.c-d"}
     assert (max(counts) > 1) == (style is MARKED)
 
@@ -102,30 +99,26 @@ def test_arguments_follow_the_schema_of_the_function_that_is_called(style: ToolS
     ],
 )
 def test_an_answer_may_be_text_or_a_call_that_is_right(
-    style: ToolStyle, text: str, is_allowed: bool
+    style: ToolStyle, text: str, is_allowed: bool, bundled: Model, grammars: Grammars
 ) -> None:
-    pytest.importorskip("llguidance", reason="the serve extra is not installed")
     call = style.written(ToolCall("a", '{"n": 7, "s": "x"}'))
     begin = call[: call.index('a"')]
     text = (
         text.replace("CALL(", begin).replace(", {", f'", "{style.key}": {{').replace("CALL", call)
     )
-    model = load_model()
-    assert model.tokenizer is not None
-    pieces = [model.tokenizer.token_bytes(token) for token in range(model.args.vocab_size)]
-    with closing(Grammars(model.tokenizer, model.stop_ids)) as grammars:
-        mask = grammars.mask(Grammar("lark", grammar_of_calls(style, TOOLS, False, True)))
-        rest = text.encode()
-        while rest:  # the longest token that may come and goes on with the text
-            found = [t for t in allowed_by(mask) if pieces[t] and rest.startswith(pieces[t])]
-            if not found:
-                break
-            token = max(found, key=lambda token: len(pieces[token]))
-            mask.accept(token)
-            rest = rest[len(pieces[token]) :]
-        ends = model.stop_ids.intersection(allowed_by(mask))
-        assert (not rest and bool(ends)) == is_allowed
-        mask.close()
+    pieces = [bundled.tokenizer.token_bytes(token) for token in range(bundled.args.vocab_size)]
+    mask = grammars.mask(Grammar("lark", grammar_of_calls(style, TOOLS, False, True)))
+    rest = text.encode()
+    while rest:  # the longest token that may come and goes on with the text
+        found = [t for t in allowed_by(mask) if pieces[t] and rest.startswith(pieces[t])]
+        if not found:
+            break
+        token = max(found, key=lambda token: len(pieces[token]))
+        mask.accept(token)
+        rest = rest[len(pieces[token]) :]
+    ends = bundled.stop_ids.intersection(allowed_by(mask))
+    assert (not rest and bool(ends)) == is_allowed
+    mask.close()
 
 
 @pytest.mark.parametrize("arguments", ["", "[]", "null", "{", '{"a": 1, "a": 2}', "\ud800"])

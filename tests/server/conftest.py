@@ -2,7 +2,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.inference.conftest import bundled
 from tests.server.running import Running, running
+
+__all__ = ["bundled"]
 
 
 @pytest.fixture(scope="package")

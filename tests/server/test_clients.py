@@ -1,4 +1,4 @@
-"""Programs that people use with such a server: the `openai` package, `llm`, `curl`, `lm-eval`."""
+"""Programs that people use with such a server: the `openai` package, `llm`, `lm-eval`."""
 
 import asyncio
 import json
@@ -153,19 +153,6 @@ def test_llm_with_extra_openai_models(server: Running, tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == expected(server).strip()
-
-
-def test_curl(server: Running) -> None:
-    curl = shutil.which("curl") or pytest.skip("curl is not installed")
-    body = json.dumps({"messages": MESSAGES, "temperature": 0, "stream": True})
-    done = subprocess.run(
-        [curl, "-sSN", f"{server.url}/v1/chat/completions", "--json", body],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = [line[6:] for line in done.stdout.splitlines() if line.startswith("data: ")]
-    assert lines[-1] == "[DONE]"
-    parts = [json.loads(line)["choices"][0]["delta"]["content"] for line in lines[:-1]]
-    assert "".join(parts) == expected(server)
 
 
 @pytest.mark.slow

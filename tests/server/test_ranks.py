@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from src.model import Model, load_model
+from src.model import Model
 from tests.hardening.run_server_load import alone, ask, body_of
 from tests.server.running import Running, running
 from tests.support.mpi import LAUNCH, needs_mpi
 
 pytestmark = needs_mpi
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model()
 
 
 def compare(server: Running, model: Model, requests: int, seed: int) -> None:
@@ -29,9 +24,9 @@ def compare(server: Running, model: Model, requests: int, seed: int) -> None:
     assert server.metric("cached_tokens_total") > 0
 
 
-def test_two_ranks_serve_the_answers_of_one_process(tmp_path: Path, model: Model) -> None:
+def test_two_ranks_serve_the_answers_of_one_process(tmp_path: Path, bundled: Model) -> None:
     with running(tmp_path, "-c", "1024", launch=(*LAUNCH, "2")) as server:
-        compare(server, model, 8, 1)
+        compare(server, bundled, 8, 1)
         status, refused = server.ask("/explorer", {"id": server.chat()["id"]})
         assert status == 400
         assert "several processes run the model" in refused["error"]["message"]
@@ -40,8 +35,8 @@ def test_two_ranks_serve_the_answers_of_one_process(tmp_path: Path, model: Model
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_serve_chunks_shared_prefixes_and_evicted_blocks(
-    tmp_path: Path, model: Model, ranks: int
+    tmp_path: Path, bundled: Model, ranks: int
 ) -> None:
     with running(tmp_path, "-c", "1024", "--slots", "3", launch=(*LAUNCH, str(ranks))) as server:
-        compare(server, model, 60, ranks)
+        compare(server, bundled, 60, ranks)
         assert server.metric("blocks") == 12
