@@ -163,14 +163,10 @@ class TokenMask(Protocol):
         """Take the token that was drawn."""
 
 
-class Cached(Protocol):
-    """The tokens of a sequence whose keys and values are cached."""
+class _Cached(Protocol):  # a sequence whose keys and values are cached
+    def confirm(self, token: int) -> None: ...
 
-    def confirm(self, token: int) -> None:
-        """Count a drafted token as cached, the next one of the last pass."""
-
-    def clear(self) -> None:
-        """Forget all tokens."""
+    def clear(self) -> None: ...
 
 
 class Answer:
@@ -213,7 +209,7 @@ class Answer:
         self.newest, self.is_over = -1, False  # the token that was drawn last
         self._drafter: Drafter | None = None
 
-    def begin(self, cached: Cached, drafter: Drafter | None) -> None:
+    def begin(self, cached: _Cached, drafter: Drafter | None) -> None:
         """Begin to draw after the prompt was read; `cached` forgets it if an error spoiled it."""
         self._cached, self._drafter = cached, drafter
         self.sampler.observe(self.ids)

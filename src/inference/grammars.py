@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -62,14 +63,8 @@ class Grammar:
 
 def nesting(text: str) -> int:
     """Return how deep brackets are nested at most, whether or not they match."""
-    depth = most = 0
-    for character in text:
-        if character in "([{":
-            depth += 1
-            most = max(most, depth)
-        elif character in ")]}":
-            depth = max(depth - 1, 0)
-    return most
+    steps = ((character in "([{") - (character in ")]}") for character in text)
+    return max(accumulate(steps, lambda depth, step: max(depth + step, 0)), default=0)
 
 
 class GrammarMask:

@@ -178,13 +178,12 @@ async def _inside(service: Service, request: Request) -> Response:
 
 
 async def _page(_service: Service, _request: Request) -> Response:
-    page, headers = _chat_page()
-    return Response(page, headers=headers, media_type="text/html")
+    return _chat_page()
 
 
 @cache
-def _chat_page() -> tuple[bytes, dict[str, str]]:
-    """Return the page, and headers that allow its script and its style by their hashes."""
+def _chat_page() -> Response:
+    """Return the page, whose headers allow its script and its style by their hashes."""
     page, rules = Path(__file__).with_name("chat.html").read_bytes(), []
     for name, content in re.findall(rb"<(script|style)>(.*?)</\1>", page, re.DOTALL):
         digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
@@ -194,4 +193,5 @@ def _chat_page() -> tuple[bytes, dict[str, str]]:
         "frame-ancestors 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'",
     ))  # fmt: skip
     headers = {"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
-    return page, headers | {"Content-Security-Policy": policy}
+    headers["Content-Security-Policy"] = policy
+    return Response(page, headers=headers, media_type="text/html")

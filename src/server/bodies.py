@@ -37,10 +37,8 @@ class StreamOptions(Body):
     include_obfuscation: Literal[False] | None = None
 
 
-class JsonSchema(Body):
-    """A schema with its name, which changes nothing."""
-
-    name: str = ""
+class _JsonSchema(Body):
+    name: str = ""  # which changes nothing
     description: str | None = None
     schema: Raw = Raw(b'{"type":"object"}')
     strict: bool | None = None
@@ -50,7 +48,7 @@ class ResponseFormat(Body):
     """What an answer has to be; `regex` and `grammar` (Lark) are extensions of this server."""
 
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
-    json_schema: JsonSchema | None = None
+    json_schema: _JsonSchema | None = None
     regex: str | None = None
     grammar: str | None = None
 
@@ -65,47 +63,37 @@ class ResponseFormat(Body):
         if self.type == "grammar":
             return Grammar("lark", self.grammar or "")
         asked = self.json_schema if self.type == "json_schema" else None
-        return Grammar("json_schema", bytes((asked or JsonSchema()).schema).decode())
+        return Grammar("json_schema", bytes((asked or _JsonSchema()).schema).decode())
 
 
-class TextPart(Body):
-    """A part of a message; pictures and sounds are refused."""
-
-    type: Literal["text"]
+class _TextPart(Body):
+    type: Literal["text"]  # pictures and sounds are refused
     text: str
 
 
-class Function(Body):
-    """A function that an answer may ask for, of which `strict` changes nothing."""
-
+class _Function(Body):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: bool | None = None  # which changes nothing
 
 
-class FunctionTool(Body):
-    """An entry of `tools`."""
-
+class _FunctionTool(Body):
     type: Literal["function"]
-    function: Function
+    function: _Function
 
 
-_Tools = msgspec.defstruct("_Tools", [("tools", list[FunctionTool])])
+_Tools = msgspec.defstruct("_Tools", [("tools", list[_FunctionTool])])
 
 
-class CalledFunction(Body):
-    """What was called, with its arguments as JSON."""
-
+class _CalledFunction(Body):
     name: FunctionName
-    arguments: str
+    arguments: str  # as JSON
 
 
-class Call(Body):
-    """A call in an earlier answer."""
-
+class _Call(Body):
     type: Literal["function"]
-    function: CalledFunction
+    function: _CalledFunction
     id: str | None = None
 
 
@@ -113,12 +101,12 @@ class ChatMessage(Body):
     """A message; fields that clients send back from an answer may be null."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | list[_TextPart] | None = None
     refusal: None = None
     annotations: Raw = _NULL
     audio: None = None
     function_call: None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -182,7 +170,7 @@ class ChatBody(Generation, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Top | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | _FunctionTool | None = None
     parallel_tool_calls: bool | None = None
 
     def __post_init__(self) -> None:
