@@ -61,11 +61,10 @@ def random_job(chance: random.Random, longest: int = 900) -> Job:
         top_p=chance.choice([0.8, 1.0]), repeat_penalty=chance.choice([1.0, 1.2]),
         seed=chance.randrange(1000),
     )  # fmt: skip
-    return job_of(
-        (shared + own)[-longest:], chance.choice([1, 2, 7, 20, 40]), sampling,
-        stop=chance.choice([(), (), ("e", "the "), ("zzz",)]),
-        candidates=chance.choice([0, 0, 0, 3]), end_ids=chance.choice([(), (), range(20, 60)]),
-    )  # fmt: skip
+    limit, stop = chance.choice([1, 2, 7, 20, 40]), chance.choice([(), (), ("e", "the "), ("zzz",)])
+    candidates, ends = chance.choice([0, 0, 0, 3]), chance.choice([(), (), range(20, 60)])
+    more = {"stop": stop, "candidates": candidates, "end_ids": ends}
+    return job_of((shared + own)[-longest:], limit, sampling, **more)
 
 
 def ended(steps: Iterable[Step]) -> Ended:

@@ -198,10 +198,14 @@ def test_a_template_that_is_not_in_the_table_is_unknown(template):
     ("names", "expected"),
     [
         ("<|start_header_id|> <|end_header_id|> <|eot_id|>", "llama3"),
-        ("<|im_start|> <|im_end|>", "chatml"), ("<s> </s> [INST] [/INST]", "mistral-v3"),
-        (" ".join(R1), "deepseek-r1"), ("<|im_start|>", None), ("<unk> <s> </s>", None), ("", None),
+        ("<|im_start|> <|im_end|>", "chatml"),
+        ("<s> </s> [INST] [/INST]", "mistral-v3"),
+        (" ".join(R1), "deepseek-r1"),
+        ("<|im_start|>", None),
+        ("<unk> <s> </s>", None),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_special_tokens_tell_a_format(names, expected):
     tokens = {"special_tokens": dict.fromkeys(names.split(), 0), "encode": lambda *_, **__: []}
     assert format_of_tokens(SimpleNamespace(**tokens)) == expected

@@ -94,9 +94,9 @@ def test_only_the_last_step_says_why_it_stopped_and_what_it_took(scripted):
     engine = scripted.engine(64, [*b"Hi!", EOT], 5)
     steps = list(engine.generate([*b"12345"], sampling=replace(GREEDY, seed=3)))
     stats = steps[-1].stats
-    assert [(step.text, step.stop_reason, step.stats) for step in steps] == [
-        ("H", None, None), ("i", None, None), ("!", None, None), ("", "eot", engine.last_stats),
-    ]  # fmt: skip
+    assert texts(steps) == ["H", "i", "!", ""]
+    assert [step.stop_reason for step in steps] == [None, None, None, "eot"]
+    assert [step.stats for step in steps] == [None, None, None, engine.last_stats]
     assert (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens, stats.seed) == (5, 0, 4, 3)
     assert min(stats.prefill_seconds, stats.decode_seconds) > 0
 

@@ -200,19 +200,21 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a parent after it": (put("parents", 1, 1), r"\[1\]: parent"),
     "a parent below -1": (put("parents", 0, -2), r"\[0\]: parent"),
     "a parent that is not full": (
-        split_last, r"\[3\]: parent: expected -1 or a full block before it, got 2"
+        split_last,
+        r"\[3\]: parent: expected -1 or a full block before it, got 2",
     ),
     "no tokens": (put("lengths", 2, 0), r"\[2\]: length"),
     "a length below 0": (put("lengths", 2, -5), r"\[2\]: length"),
     "too many tokens": (put("lengths", 2, 257), r"\[2\]: length"),
     "fewer tokens": (put("lengths", 2, 5), r"\[2\]: expected the data"),
     "a token beyond the vocabulary": (
-        put("ids", -1, 10**9), r"\[2\]: ids: expected 0 to \d+, got \d+ to 1000000000"
+        put("ids", -1, 10**9),
+        r"\[2\]: ids: expected 0 to \d+, got \d+ to 1000000000",
     ),
     "a token below 0": (put("ids", 0, -1), r"\[0\]: ids: expected 0 to"),
     "other data": (put("layers.3", -1, 7), r"\[2\]: expected the data"),
     "another digest": (put("sha256", 0, 7), r"\[0\]: expected the data"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *WRONG])
