@@ -16,9 +16,6 @@ import random
 import resource
 import sys
 import tempfile
-import time
-from functools import partial
-from multiprocessing.pool import Pool
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NoReturn
@@ -35,40 +32,39 @@ from tests.hardening.mutation.mutants import Mutant, mutants_of
 # What takes longer than all other tests together, and is run where these notice nothing.
 LONG = "limited or within or 1_mib or 100_000 or any_byte or prose"
 WORKERS = 2
-SECONDS = 60  # of processor time; a mutant that loops is noticed
-CHECKPOINT, TOKENIZER = "tests/checkpoint/test_{}.py", "tests/tokenizer/test_{}.py"
-HUGGING_FACE = [CHECKPOINT.format(name) for name in ("hugging_face_config", "packed_weights")]
-TORCH = [CHECKPOINT.format(name) for name in ("pickle_machine", "torch_pth")]
-JSON = [TOKENIZER.format(name) for name in ("tokenizer_json", "added_tokens", "encoders")]
-BESIDE = [*JSON, *(TOKENIZER.format(name) for name in ("config_files", "load_tokenizer"))]
-TESTS = {
-    "checkpoint/checkpoint": [CHECKPOINT.format("checkpoint"), "tests/model/test_loader.py"],
-    "checkpoint/gguf": [CHECKPOINT.format("gguf"), CHECKPOINT.format("gguf_config")],
-    "checkpoint/gguf_config": [CHECKPOINT.format("gguf_config"), "tests/model/test_gguf.py"],
-    "checkpoint/gguf_writer": ["tests/model/test_saving_gguf.py"],
-    "checkpoint/hugging_face_config": HUGGING_FACE,
-    "checkpoint/mapped_file": [CHECKPOINT.format("mapped_file"), TORCH[1]],
-    "checkpoint/model_directory": [
-        CHECKPOINT.format(name) for name in ("model_directory", "checkpoint")
-    ],
-    "checkpoint/names": [CHECKPOINT.format(name) for name in ("names", "shards", "checkpoint")],
-    "checkpoint/packed_weights": [*HUGGING_FACE, "tests/model/test_saving.py"],
-    "checkpoint/params": [CHECKPOINT.format("params"), HUGGING_FACE[0]],
-    "checkpoint/pickle_machine": TORCH,
-    "checkpoint/safetensors": [CHECKPOINT.format(name) for name in ("safetensors", "checkpoint")],
-    "checkpoint/safetensors_writer": [
-        "tests/model/test_saving.py",
-        "tests/model/test_saving_gguf.py",
-    ],
-    "checkpoint/shards": [CHECKPOINT.format("shards")],
-    "checkpoint/torch_pth": TORCH,
-    "checkpoint/zip_directory": [CHECKPOINT.format("zip_directory"), TORCH[1]],
-    "tokenizer/tiktoken_file": [TOKENIZER.format("tiktoken_file"), TOKENIZER.format("tokenizer")],
-    "tokenizer/sentencepiece_model": [TOKENIZER.format("sentencepiece_model")],
-    **{f"tokenizer/{name}": JSON for name in ("tokenizer_json", "json_pipeline")},
-    "tokenizer/config_files": BESIDE,
-    "tokenizer/gguf_keys": [TOKENIZER.format("gguf_keys"), TOKENIZER.format("gguf_export")],
+SECONDS = 120  # of processor time; a mutant that loops is noticed
+# Which tests are to notice the mutants of a module, beside those of its name.
+ALSO = {
+    "checkpoint/checkpoint": "model/loader",
+    "checkpoint/gguf": "checkpoint/gguf_config",
+    "checkpoint/gguf_config": "model/gguf",
+    "checkpoint/gguf_writer": "model/saving_gguf",
+    "checkpoint/hugging_face_config": "checkpoint/packed_weights",
+    "checkpoint/mapped_file": "checkpoint/torch_pth",
+    "checkpoint/model_directory": "checkpoint/checkpoint",
+    "checkpoint/names": "checkpoint/shards checkpoint/checkpoint",
+    "checkpoint/packed_weights": "checkpoint/hugging_face_config model/saving",
+    "checkpoint/params": "checkpoint/hugging_face_config",
+    "checkpoint/pickle_machine": "checkpoint/torch_pth",
+    "checkpoint/safetensors": "checkpoint/checkpoint",
+    "checkpoint/safetensors_writer": "model/saving model/saving_gguf",
+    "checkpoint/shards": "",
+    "checkpoint/torch_pth": "checkpoint/pickle_machine",
+    "checkpoint/zip_directory": "checkpoint/torch_pth",
+    "tokenizer/config_files": "tokenizer/load_tokenizer tokenizer/tokenizer_json",
+    "tokenizer/gguf_keys": "tokenizer/gguf_export",
+    "tokenizer/json_pipeline": "tokenizer/added_tokens tokenizer/encoders tokenizer/tokenizer_json",
+    "tokenizer/sentencepiece_model": "",
+    "tokenizer/tiktoken_file": "tokenizer/tokenizer",
+    "tokenizer/tokenizer_json": "tokenizer/added_tokens tokenizer/encoders",
 }
+
+
+def files_of_tests(module: str) -> list[str]:
+    """Give the tests that are to notice the mutants of a module."""
+    names = (module, *ALSO[module].split())
+    own, *others = (f"tests/{name.replace('/', '/test_')}.py" for name in names)
+    return [own] * Path(own).exists() + others
 
 
 class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -98,45 +94,28 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=400, help="how many; default 400")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
     arguments = parser.parse_args()
-    modules = arguments.modules or sorted(TESTS)
+    modules = arguments.modules or sorted(ALSO)
     every = [mutant for name in modules for mutant in mutants_of(Path(f"src/{name}.py"))]
     sample = random.Random(arguments.seed).sample(every, min(len(every), arguments.mutants))
-    check_tests_pass(modules)
+    failed = run_tests([file for name in modules for file in files_of_tests(name)], None)
+    if failed:  # else every mutant would seem killed
+        sys.exit(f"without a mutant fails: {failed}")
+    survivors = []
     with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
-        survivors = sweep(pool, sample, f"not ({LONG})")
-        print(f"{len(survivors)} of {len(sample)} go on to the long tests")
-        survivors = sweep(pool, survivors, LONG)
+        results = zip(sample, pool.imap(judge, sample), strict=True)
+        for number, (mutant, killer) in enumerate(results, 1):
+            survivors += [] if killer else [mutant]
+            outcome = f"killed by {killer}" if killer else "SURVIVED"
+            print(f"{number}/{len(sample)} {mutant.label}: {outcome}", flush=True)
     killed = len(sample) - len(survivors)
     print(f"{len(sample)} of {len(every)} mutants: {killed} killed, survivors:")
     print(*(mutant.label for mutant in survivors), sep="\n")
     return 1 if len(survivors) > 0.1 * len(sample) else 0
 
 
-def sweep(pool: Pool, mutants: list[Mutant], names: str) -> list[Mutant]:
-    """Run each mutant on those of its tests that have these names; give those that pass."""
-    survivors = []
-    results = pool.imap(partial(judge, names=names), mutants)
-    for number, (mutant, (killer, seconds)) in enumerate(zip(mutants, results, strict=True), 1):
-        survivors += [] if killer else [mutant]
-        outcome = f"killed by {killer}" if killer else "SURVIVED"
-        place = f"{number}/{len(mutants)}"
-        print(f"{place} ({seconds:.1f} s) {mutant.label}: {outcome}", flush=True)
-    return survivors
-
-
-def judge(mutant: Mutant, names: str) -> tuple[str, float]:
-    """Run the tests that should notice a mutant; return what killed it and the seconds."""
-    started = time.monotonic()
-    files = TESTS[str(mutant.path.relative_to("src").with_suffix(""))]
-    return run_tests(files, mutant, names), time.monotonic() - started
-
-
-def check_tests_pass(modules: list[str]) -> None:
-    """Check that without a mutant all tests pass, else every mutant would seem killed."""
-    files = sorted({file for name in modules for file in TESTS[name]})
-    failed = run_tests(files, None, f"not ({LONG})") or run_tests(files, None, LONG)
-    if failed:
-        sys.exit(f"without a mutant fails: {failed}")
+def judge(mutant: Mutant) -> str:
+    """Run the tests that should notice a mutant; return what killed it, "" for nothing."""
+    return run_tests(files_of_tests(str(mutant.path.relative_to("src").with_suffix(""))), mutant)
 
 
 class Witness:
@@ -158,37 +137,35 @@ class Witness:
             self._stream.flush()
 
 
-def run_tests(files: list[str], mutant: Mutant | None, names: str) -> str:
-    """Run tests of these names in a process of their own; return what failed, "" for nothing."""
+def run_tests(files: list[str], mutant: Mutant | None) -> str:
+    """Run tests in a process of their own; return what failed first, "" for nothing."""
     with tempfile.TemporaryFile() as stream:
         process = os.fork()
         if not process:
-            _be_the_process(files, mutant, names, stream)
+            _be_the_process(files, mutant, stream)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            return ""
         stream.seek(0)
-        return stream.read().decode() or f"exit code {code}"
+        return stream.read().decode() or (f"exit code {code}" if code else "")
 
 
-def _be_the_process(
-    files: list[str], mutant: Mutant | None, names: str, stream: BinaryIO
-) -> NoReturn:
+def _be_the_process(files: list[str], mutant: Mutant | None, stream: BinaryIO) -> NoReturn:
     code = 1
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        seconds = SECONDS if mutant else resource.RLIM_INFINITY
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         if mutant:
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
             sys.meta_path.insert(0, MutantFinder(mutant))
         with tempfile.TemporaryDirectory() as folder:
-            switches = [
-                "-x", "-q", "--assert=plain", "-p", "no:cacheprovider",
-                f"--basetemp={folder}/tests",
-            ]  # fmt: skip
-            code = pytest.main([*switches, "-k", names, *files], [Witness(stream)])
+            switches = ["-x", "-q", "--assert=plain", "-p", "no:cacheprovider"]
+            switches += [f"--basetemp={folder}/tests", *dict.fromkeys(files)]
+            for names in (f"not ({LONG})", LONG):
+                code = pytest.main([*switches, "-k", names], [Witness(stream)])
+                if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+                    code = 0
+                if code:
+                    break
     finally:
         os._exit(code)
 
