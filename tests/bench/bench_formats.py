@@ -23,7 +23,7 @@ from src.model import load_model
 from tests.csrc import calls
 
 from .engines import LLAMA_CPP, OURS, Setup
-from .processes import Rounds, Served, interleave
+from .processes import Rounds, Served, interleave, serve
 from .reference import BOUND, Case, reference_logits, verified
 from .report import machine, print_rounds
 from .roofline import Roofline
@@ -34,7 +34,6 @@ from .shapes import (
     find_quantized_gguf,
     read_options,
 )
-from .timed import serve
 
 PLAIN = "bfloat16"
 KINDS = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_0")

@@ -23,12 +23,11 @@ from tests.csrc import calls
 
 from . import measures
 from .engines import ENGINES, LLAMA_CPP, OURS, Setup
-from .processes import Served
+from .processes import Served, serve
 from .reference import Case, reference_logits, verified
 from .report import FORCED_GOALS, GOALS, goal_rows, machine, print_rounds
 from .roofline import Roofline
 from .shapes import CHECKPOINT, find_checkpoint, find_gguf, read_options
-from .timed import serve
 
 VERIFIED_STEPS = 12
 

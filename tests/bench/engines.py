@@ -1,13 +1,15 @@
-"""The engines that are compared, each to be run in a process of its own.
-
-An engine starts with an empty cache; `run` passes tokens through the network after those that are
-cached and returns the logits after the last, float32 [V]; `reset` empties the cache.
-"""
+"""The engines that are compared, each to be run in a process of its own."""
 
 import ctypes
+import statistics
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,53 @@ class Setup:
     sequences: int = 1
 
 
-class Ours:
-    """llama-bolts."""
+class Engine:
+    """What is timed of any engine.
+
+    It starts with an empty cache; `run` passes tokens through the network after those that are
+    cached and returns the logits after the last, float32 [V]; `reset` empties the cache; `facts`
+    are versions and settings.
+    """
+
+    run: Callable[[list[int]], Any]
+    reset: Callable[[], None]
+    facts: Callable[[], dict[str, Any]]
+
+    def logits(self, prompt: list[int], steps: list[int]) -> Any:
+        """Return the logits after a prompt and further tokens, run one by one."""
+        self.reset()
+        result = self.run(prompt) if prompt else None
+        for token in steps:
+            result = self.run([token])
+        return result
+
+    def prefill_rate(self, ids: list[int]) -> float:
+        """Return tokens per second of a prompt, from an empty cache to its last logits."""
+        self.reset()
+        (seconds,) = seconds_of_each(self.run, [ids])
+        return len(ids) / seconds
+
+    def decode_rate(self, ids: list[int]) -> float:
+        """Return steps per second, the median of the steps, from an empty cache on."""
+        self.reset()
+        return self._steps_rate(ids)
+
+    def _steps_rate(self, ids: list[int]) -> float:
+        return 1 / statistics.median(seconds_of_each(self.run, [[token] for token in ids]))
+
+
+def seconds_of_each(run: Callable[[Any], object], arguments: list[Any]) -> list[float]:
+    """Time calls one by one."""
+    times = []
+    for argument in arguments:
+        start = time.perf_counter()
+        run(argument)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+class Ours(Engine):
+    """llama-bolts, of which more is asked."""
 
     def __init__(self, setup: Setup) -> None:
         from src import ml
@@ -51,12 +98,6 @@ class Ours:
         start = self.context.length
         return self.model.transformer.forward(self.context, ids, start).numpy()[0]
 
-    def run_all(self, ids: list[int]) -> Any:
-        """Return the logits after each of the tokens: a step that checks a draft."""
-        start = self.context.length
-        forward = self.model.transformer.forward
-        return forward(self.context, ids, start, all_positions=True).numpy()
-
     def seek(self, position: int) -> None:
         """Take the positions before one as filled: with noise as keys and values, made once."""
         if not self._is_filled:
@@ -67,6 +108,86 @@ class Ours:
 
     def facts(self) -> dict[str, Any]:
         return {**self.info, "parameters": self.model.parameter_count}
+
+    def decode_rate_at(self, position: int, ids: list[int]) -> float:
+        """Return steps per second behind a filled cache."""
+        self.seek(position)
+        return self._steps_rate(ids)
+
+    def chunk_rate_at(self, position: int, ids: list[int]) -> float:
+        """Return chunks per second of a part of a prompt that starts at a position."""
+        self.seek(position)
+        (seconds,) = seconds_of_each(self.run, [ids])
+        return 1 / seconds
+
+    def rows_rate(self, rows: int, count: int) -> float:
+        """Return steps per second of a few rows with all their logits, as for a checked draft."""
+        self.reset()
+
+        def step(ids: list[int]) -> None:
+            start, forward = self.context.length, self.model.transformer.forward
+            forward(self.context, ids, start, all_positions=True).numpy()
+
+        return 1 / statistics.median(seconds_of_each(step, [list(range(rows))] * count))
+
+    def sampling_seconds(self, count: int = 30) -> float:
+        """Return the median time to choose a token with the default settings."""
+        from src.inference.sampling import Sampler, SamplingArgs
+
+        sampler, logits = Sampler(SamplingArgs(seed=1)), self.run([0])
+        times = seconds_of_each(lambda last: sampler.sample(logits, last), list(range(count)))
+        return statistics.median(times)
+
+    def calls(self, ids: list[int]) -> dict[str, float]:
+        """Return the C calls of a decode step, and the share of its time outside of them."""
+        self.reset()
+        with counted_calls() as calls:
+            wall = sum(seconds_of_each(self.run, [[token] for token in ids]))
+        return {
+            "calls_per_step": calls.count / len(ids),
+            "share_outside": 1 - calls.seconds / wall,
+            "microseconds_outside": 1e6 * (wall - calls.seconds) / len(ids),
+        }
+
+
+@contextmanager
+def counted_calls() -> Iterator[SimpleNamespace]:
+    """Count and time the calls of C functions.
+
+    The clock is read inside of a wrapper, whose own time counts as Python's: the share outside of C
+    comes out a little too high, never too low.
+    """
+    from src.ml.kernels import lib
+
+    calls, clock = SimpleNamespace(count=0, seconds=0.0), time.perf_counter
+
+    class Timed:
+        """Stands in for the C library; a function is wrapped when it is first asked for."""
+
+        def __getattr__(self, name: str) -> Any:
+            function = getattr(lib, name)
+
+            def timed(*arguments: Any) -> Any:
+                start = clock()
+                result = function(*arguments)
+                calls.seconds += clock() - start
+                calls.count += 1
+                return result
+
+            value = timed if callable(function) else function
+            setattr(self, name, value)
+            return value
+
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("src.")]
+    users = [module for module in ours if getattr(module, "lib", None) is lib]
+    proxy = Timed()
+    try:
+        for module in users:
+            setattr(module, "lib", proxy)  # noqa: B010 - a module has no typed attribute
+        yield calls
+    finally:
+        for module in users:
+            setattr(module, "lib", lib)  # noqa: B010
 
 
 def cache_tensors(context: Any) -> list[Any]:
@@ -84,7 +205,7 @@ def fill_with_noise(array: Any) -> None:
         part[...] = noise[: part.size]
 
 
-class Transformers:
+class Transformers(Engine):
     """LlamaForCausalLM in bfloat16 on PyTorch, its weights mapped from Meta's file."""
 
     def __init__(self, setup: Setup) -> None:
@@ -120,11 +241,7 @@ class Transformers:
         self.model.set_attn_implementation(attention)
         for _ in range(2):
             self.reset()
-            start = time.perf_counter()
-            self.run(list(range(128)))
-            for token in range(4):
-                self.run([token])
-            seconds = time.perf_counter() - start
+            seconds = sum(seconds_of_each(self.run, [list(range(128)), [0], [1], [2], [3]]))
         return seconds
 
     def facts(self) -> dict[str, Any]:
@@ -137,7 +254,7 @@ class Transformers:
         }
 
 
-class LlamaCpp:
+class LlamaCpp(Engine):
     """llama.cpp, through the C functions of llama-cpp-python; its own defaults but the threads."""
 
     def __init__(self, setup: Setup) -> None:
@@ -192,4 +309,40 @@ class LlamaCpp:
         }
 
 
-ENGINES: dict[str, type[Any]] = {OURS: Ours, TRANSFORMERS: Transformers, LLAMA_CPP: LlamaCpp}
+ENGINES: dict[str, type[Engine]] = {OURS: Ours, TRANSFORMERS: Transformers, LLAMA_CPP: LlamaCpp}
+
+
+def peak_memory(setup: Setup, prompt: int) -> tuple[int, int]:
+    """Load our model, run a prompt at the end of a long context, and a few steps.
+
+    Return the most bytes of anonymous memory that this process had, and the bytes of the cache.
+    """
+    seen, is_done = [anonymous_bytes()], threading.Event()
+
+    def watch() -> None:
+        while not is_done.wait(0.002):
+            seen.append(anonymous_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    ours = Ours(setup)
+    ids = [token % ours.model.args.vocab_size for token in range(prompt)]
+    ours.run(ids)
+    ours.seek(setup.positions - prompt - 8)
+    for part in (ids, [0], [1], [2], [3]):
+        ours.run(part)
+    is_done.set()
+    watcher.join()
+    return max(seen), ours.context.nbytes
+
+
+def anonymous_bytes() -> int:
+    """Return the resident bytes of this process that belong to no file."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    directory, *numbers = sys.argv[1:]
+    threads, positions, prompt = map(int, numbers)
+    print(*peak_memory(Setup(Path(directory), threads, positions), prompt))

@@ -2,17 +2,19 @@
 
 import functools
 import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from src.cli.bench import attention_operations, operations
 
-from . import fresh
-from .engines import OURS, Setup
+from .engines import OURS, Ours, Setup
 from .processes import Rounds, Served, interleave
 from .shapes import find_checkpoint
-from .timed import TimedOurs
 
 if TYPE_CHECKING:
     from .bench_model import Bench
@@ -128,21 +130,38 @@ def sampling(bench: "Bench") -> Results:
 
 def ready(bench: "Bench") -> Results:
     """From the start of the command line's process to the line that says what is loaded."""
-    fresh.seconds_to_ready(bench.directory)  # whatever is cold gets warm
-    found = [fresh.seconds_to_ready(bench.directory) for _ in range(bench.options.pairs)]
-    return {"start to ready": value_of(found, "s")}
+    seconds = [seconds_to_ready(bench.directory) for _ in range(1 + bench.options.pairs)]
+    return {"start to ready": value_of(seconds[1:], "s")}  # whatever was cold got warm before
+
+
+def seconds_to_ready(directory: Path) -> float:
+    """Time the command line from the start of its process to the line that says what is loaded."""
+    command = [sys.executable, "-m", "src.main", "-m", str(directory), "--completion"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    start = time.perf_counter()
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"x")
+        process.stdin.close()
+        line = process.stderr.readline()
+        seconds = time.perf_counter() - start
+        process.kill()
+    if b"; context " not in line:
+        raise SystemExit(f"the command line did not get ready: {line.decode()!r}")
+    return seconds
 
 
 def memory(bench: "Bench") -> Results:
     """Anonymous memory at most, less the cache, of a long context and of twice as long a one."""
     results: Results = {}
     for position in bench.options.positions:
-        found = fresh.peak_memory(
-            bench.directory, bench.options.threads, position, min(CHUNK, position // 2)
-        )
-        above = (found["anonymous"] - found["cache"]) / 1e6
-        results[f"memory above the cache at {position}"] = Value(above, above, above, "MB")
-        results[f"cache at {position}"] = value_of([found["cache"] / 1e6], "MB")
+        about = bench.directory, bench.options.threads, position, min(CHUNK, position // 2)
+        command = [sys.executable, "-m", "tests.bench.engines", *map(str, about)]
+        most, cache = map(int, subprocess.check_output(command).split())
+        above = (most - cache) / 1e6
+        results[f"memory above the cache at {position}"] = value_of([above], "MB")
+        results[f"cache at {position}"] = value_of([cache / 1e6], "MB")
     return results
 
 
@@ -150,7 +169,7 @@ def tiny(bench: "Bench") -> Results:
     """Steps of a model so small that only the calls count."""
     options = bench.options
     directory = find_checkpoint("tiny", None, options.directory)
-    served = Served(TimedOurs, Setup(directory, options.threads, 1024))
+    served = Served(Ours, Setup(directory, options.threads, 1024))
     ids = [token % 512 for token in range(TINY_STEPS)]
     found = [served.ask("decode_rate", ids) for _ in range(options.pairs)]
     served.close()

@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
+from .engines import ENGINES, OURS, Setup
+
 PAUSE = 0.02  # seconds before each timing: the threads of the others stop spinning
 DRIFT = 0.05  # of a roofline, from before a measurement to after it
 
@@ -60,6 +62,14 @@ def _serve(pipe: Connection, make: Callable[..., Any], arguments: Sequence[Any])
         except EOFError:
             return
         pipe.send(None if name == "__class__" else getattr(served, name)(*parts))
+
+
+def serve(name: str, setup: Setup, isa: str | None = None) -> Served:
+    """Start an engine in a process of its own; `isa` is the instruction set of ours."""
+    environment = {"OMP_NUM_THREADS": str(setup.threads)}
+    if name == OURS and isa:
+        environment["LLAMA_BOLTS_ISA"] = isa
+    return Served(ENGINES[name], setup, environment=environment)
 
 
 @dataclass

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 
 from src.model import load_model
-from tests.bench.engines import LLAMA_CPP, TRANSFORMERS, Setup, cache_tensors
+from tests.bench.engines import (
+    ENGINES,
+    LLAMA_CPP,
+    TRANSFORMERS,
+    Ours,
+    Setup,
+    cache_tensors,
+    counted_calls,
+)
 from tests.bench.reference import BOUND, reference_logits, relative_error
 from tests.bench.shapes import find_checkpoint, find_gguf
-from tests.bench.timed import CountedCalls, Timed, TimedOurs
 
 IDS = np.random.default_rng(3).integers(0, 512, 40).tolist()
 POSITIONS = 64
@@ -27,8 +34,8 @@ def reference(directory: Path) -> Any:
 
 
 @pytest.fixture
-def ours(directory: Path) -> TimedOurs:
-    return TimedOurs(Setup(directory, 1, POSITIONS))
+def ours(directory: Path) -> Ours:
+    return Ours(Setup(directory, 1, POSITIONS))
 
 
 def test_a_random_checkpoint_is_written_once_and_has_a_tokenizer(directory: Path) -> None:
@@ -38,39 +45,39 @@ def test_a_random_checkpoint_is_written_once_and_has_a_tokenizer(directory: Path
     assert load_model(directory).tokenizer is not None
 
 
-def test_our_logits_are_the_reference_s(ours: TimedOurs, reference: Any) -> None:
+def test_our_logits_are_the_reference_s(ours: Ours, reference: Any) -> None:
     assert relative_error(ours.logits(IDS[:22], []), reference[0]) <= BOUND
     assert relative_error(ours.logits([], IDS), reference[1]) <= BOUND
     assert relative_error(ours.logits(IDS[:22], IDS[22:]), reference[1]) <= BOUND
 
 
-def test_the_bound_refuses_another_position_or_rotation(ours: TimedOurs, reference: Any) -> None:
+def test_the_bound_refuses_another_position_or_rotation(ours: Ours, reference: Any) -> None:
     """The check can fail: by one token too few, and by q and k of one layer that are swapped."""
     assert relative_error(ours.logits(IDS[:21], []), reference[0]) > 10 * BOUND
-    attention = ours.engine.model.transformer.layers[0].attention
+    attention = ours.model.transformer.layers[0].attention
     rows = attention.wq.numpy().copy()
     halves = np.concatenate([rows[0::2], rows[1::2]])
     attention.wq = type(attention.wq).from_numpy(halves)
     assert relative_error(ours.logits(IDS[:22], []), reference[0]) > BOUND
 
 
-def test_rates_are_positive_and_a_filled_cache_holds_numbers(ours: TimedOurs) -> None:
+def test_rates_are_positive_and_a_filled_cache_holds_numbers(ours: Ours) -> None:
     assert ours.prefill_rate(IDS[:5]) > 0
     assert ours.decode_rate(IDS[:5]) > 0
     assert ours.rows_rate(4, 2) > 0
     assert ours.chunk_rate_at(30, IDS[:5]) > 0
     assert ours.decode_rate_at(50, IDS[:5]) > 0
-    assert ours.engine.context.length == 55
-    assert np.isfinite(ours.engine.run([1])).all()
-    assert all(tensor.numpy().any() for tensor in cache_tensors(ours.engine.context))
+    assert ours.context.length == 55
+    assert np.isfinite(ours.run([1])).all()
+    assert all(tensor.numpy().any() for tensor in cache_tensors(ours.context))
 
 
-def test_calls_are_counted_and_the_library_comes_back(ours: TimedOurs) -> None:
+def test_calls_are_counted_and_the_library_comes_back(ours: Ours) -> None:
     from src.ml import kernels
 
     lib = kernels.lib
-    with CountedCalls() as calls:
-        ours.engine.run([1])
+    with counted_calls() as calls:
+        ours.run([1])
         assert kernels.lib is not lib
     assert kernels.lib is lib
     # 13 kernels and 5 sizes of scratch in each of 5 layers; rows of the embedding table, to
@@ -87,7 +94,7 @@ def test_calls_are_counted_and_the_library_comes_back(ours: TimedOurs) -> None:
 def test_other_engines_agree(directory: Path, reference: Any, name: str, module: str) -> None:
     pytest.importorskip(module, reason="needs the bench extra")
     gguf = find_gguf(directory) if name == LLAMA_CPP else None
-    engine = Timed(name, Setup(directory, 1, POSITIONS, gguf))
+    engine = ENGINES[name](Setup(directory, 1, POSITIONS, gguf))
     assert relative_error(engine.logits(IDS[:22], []), reference[0]) <= BOUND
     assert relative_error(engine.logits([], IDS), reference[1]) <= BOUND
     assert engine.prefill_rate(IDS) > 0
