@@ -2,40 +2,38 @@
 
     python -m tests.hardening.faults.run_interrupts [--answers N] [--moments N] [--seed N]
 
-Two thirds of the answers belong to runs with one prompt: each is a process that was forked when all
-was imported, and that runs `main` from its first line to the end of the interpreter; its loading
-line says that the answer begins. One third belongs to chats in a pseudo-terminal. The model never
-ends an answer, so that a lost SIGINT is one after which the process goes on. The random times lie
-between the start of `python -m src.main` and its end, of runs with one prompt and of chats, each a
-process of its own. Seconds are those in which the main thread runs or sleeps: on a busy machine it
-also waits for a processor. Prints what came of each signal; ends with 0 if none was lost or late,
-and none gave a traceback once `main` ran.
+Two thirds of the answers belong to runs with one prompt, whose loading line says that the answer
+begins; one third belongs to chats in a pseudo-terminal. The model never ends an answer, so that a
+lost SIGINT is one after which the process goes on. The random times lie between the start of
+`python -m src.main` and its end, of runs with one prompt and of chats. Seconds are those in which
+the main thread runs or sleeps: on a busy machine it also waits for a processor. Prints what came of
+each signal; ends with 0 if none was lost or late, and none gave a traceback once `main` ran.
 """
 
 import argparse
 import contextlib
-import importlib
 import os
-import pkgutil
 import random
 import re
-import select
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pexpect
 
-import src.cli
-from src.main import main as run_program
-from src.ml import kernels
-from tests.cli.conftest import ALPHABET, EDITOR_ENDS, PROGRAM, REPOSITORY, environment
+from tests.cli.conftest import (
+    ALPHABET,
+    EDITOR_ENDS,
+    PROGRAM,
+    REPOSITORY,
+    environment,
+    start_program,
+)
 from tests.cli.reciting_model import write_reciting_directory
 
 FIRST_SECONDS = 0.1  # of an answer
@@ -53,34 +51,26 @@ BAD = ("lost", "late", "traceback", "wrong")
 Outcomes = Counter[str]
 
 
-def waited_for_a_processor(process: int) -> float:
-    """Return the seconds that the main thread of a process was ready and did not run."""
-    with open(f"/proc/{process}/schedstat", encoding="ascii") as file:
-        return int(file.read().split()[1]) / 1e9
+def stopwatch(process: int) -> Callable[[], float]:
+    """Return what tells the seconds since now in which a process did not wait for a processor."""
+    schedule = Path(f"/proc/{process}/schedstat")
 
+    def now() -> float:
+        return time.monotonic() - int(schedule.read_text("ascii").split()[1]) / 1e9
 
-class Stopwatch:
-    """Seconds since a signal was sent to a process, without those of waiting for a processor."""
-
-    def __init__(self, process: int) -> None:
-        self._process = process
-        self._waited = waited_for_a_processor(process)
-        self._begun = time.monotonic()
-
-    def seconds(self) -> float:
-        passed = time.monotonic() - self._begun
-        return passed - (waited_for_a_processor(self._process) - self._waited)
+    begun = now()
+    return lambda: now() - begun
 
 
 def ended_with(process: int) -> tuple[int, float] | None:
     """Send SIGINT, wait for the end; return exit code and seconds, None where it goes on."""
-    stopwatch = Stopwatch(process)
+    seconds = stopwatch(process)
     os.kill(process, signal.SIGINT)
     give_up = time.monotonic() + SECONDS_TO_GIVE_UP
     while time.monotonic() < give_up:
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-            seconds = stopwatch.seconds()
-            return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), seconds
+            took = seconds()
+            return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), took
         time.sleep(0.0005)
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
@@ -108,52 +98,24 @@ def outcome_of(end: tuple[int, float] | None, notes: str, *, may_be_done: bool) 
     return "done before it" if may_be_done and code == 0 else "wrong"
 
 
-def import_all() -> None:
-    """Import what the command line imports in any of its branches, so that no child has to."""
-    for module in pkgutil.iter_modules(src.cli.__path__, "src.cli."):
-        if module.name != "src.cli.reference":  # the process of its own of --verify
-            importlib.import_module(module.name)
+def run_once(model: Path, delay: float | None, answer_to: str | None = None) -> str:
+    """Run a prompt, to its end or with SIGINT after some time; return what came of it.
 
-
-def start(arguments: Sequence[str], output: int, notes: int) -> int:
-    """Fork a process that runs the program as `python -m src.main` does, on these descriptors."""
-    process = os.fork()
-    if process:
-        return process
-    null = os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate((null, output, notes)):
-        os.dup2(descriptor, number)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-    kernels._most_threads = kernels.MAX_THREADS  # no thread of OpenMP was there to stay behind
-    kernels.set_num_threads(kernels.available_processors())
-    sys.exit(run_program(arguments))
-
-
-def read_until(descriptor: int, mark: bytes) -> bytes:
-    """Read until a mark has come, or the end."""
-    text = b""
-    while mark not in text:
-        ready, _, _ = select.select([descriptor], [], [], SECONDS_TO_GIVE_UP)
-        part = os.read(descriptor, 65536) if ready else b""
-        if not part:
-            break
-        text += part
-    return text
-
-
-def interrupt_one_answer(model: Path, prompt: str, delay: float) -> str:
-    """Send SIGINT some time after an answer began; return what came of it."""
-    output, notes = os.pipe(), os.pipe()
-    process = start(("-m", str(model), "-c", "100000", "-p", prompt), output[1], notes[1])
-    os.close(output[1])
-    os.close(notes[1])
-    said = read_until(notes[0], b"\n")
-    time.sleep(delay)
-    end = ended_with(process)
-    said += read_until(notes[0], b"\0")  # never written: to the end
-    os.close(output[0])
-    os.close(notes[0])
-    return outcome_of(end, said.decode(), may_be_done=False)
+    The time is that from the start of the process, or of an answer without an end.
+    """
+    size = ("-c", "1000", "-n", "300") if answer_to is None else ("-c", "100000")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start_program("-m", model, *size, "-p", answer_to or "Hello", **pipes) as child:
+        if delay is None:
+            child.communicate()  # one that cannot write ends early
+            return ""
+        assert child.stderr is not None
+        said = b"" if answer_to is None else child.stderr.readline()
+        time.sleep(delay)
+        end = ended_with(child.pid)
+        child.returncode = 0  # it was waited for already
+        said += child.stderr.read()
+    return outcome_of(end, said.decode(), may_be_done=answer_to is None)
 
 
 def open_chat(model: Path, terminal: str, *arguments: str) -> "pexpect.spawn[str]":
@@ -171,14 +133,14 @@ def interrupt_a_chat(
     if terminal != "dumb":
         child.expect_exact(EDITOR_ENDS)
     time.sleep(delay)
-    stopwatch = Stopwatch(child.pid)
+    seconds = stopwatch(child.pid)
     os.kill(child.pid, signal.SIGINT)
     found = child.expect([STOPPED, CHAT_PROMPT, "Traceback", pexpect.TIMEOUT, pexpect.EOF])
     if found > 1:
         return ("traceback", "lost", "wrong")[found - 2], f"{child.before}{child.after}"
     if found == 0:
         child.expect(CHAT_PROMPT)
-    if stopwatch.seconds() > SECONDS_TO_STOP:
+    if seconds() > SECONDS_TO_STOP:
         return "late", ""
     return "back at the prompt" if found == 0 else BEFORE_THE_ANSWER, ""
 
@@ -190,7 +152,7 @@ def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[O
     in_chats = count // 3
     for number in range(count - in_chats):
         delay = source.uniform(0, FIRST_SECONDS)
-        runs[interrupt_one_answer(model, PROMPTS[number % 2], delay)] += 1
+        runs[run_once(model, delay, PROMPTS[number % 2])] += 1
     number = 0
     while chats.total() - chats[BEFORE_THE_ANSWER] < in_chats:
         terminal = TERMINALS[number // ANSWERS_OF_A_CHAT % 2]
@@ -208,42 +170,22 @@ def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[O
     return runs, chats
 
 
-def run_once(model: Path, delay: float | None) -> tuple[str, float]:
-    """Run a prompt in a process of its own; return what came of SIGINT, and the seconds it ran."""
-    begun, outcome = time.monotonic(), ""
-    command = [*PROGRAM, "-m", str(model), "-c", "1000", "-n", "300", "-p", "Hello"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment(PYTHONPATH=str(REPOSITORY)), **pipes) as child:
-        if delay is not None:
-            time.sleep(delay)
-            end = ended_with(child.pid)
-            child.returncode = 0  # it was waited for already
-            assert child.stderr is not None
-            outcome = outcome_of(end, child.stderr.read().decode(), may_be_done=True)
-        else:
-            child.communicate()  # to its end: one that cannot write ends early
-    return outcome, time.monotonic() - begun
-
-
-def chat_once(model: Path, terminal: str, delay: float | None) -> tuple[str, float]:
-    """Ask in a chat and leave it, with SIGINT after some time; return as `run_once`.
+def chat_once(model: Path, terminal: str, delay: float | None) -> str:
+    """Ask in a chat and leave it, with SIGINT after some time; return what came of it.
 
     A chat that goes on after it must take the end of its input.
     """
-    begun = time.monotonic()
     child = open_chat(model, terminal, "-n", "300")
     child.sendline("Hello")
     if delay is None:
         child.expect_exact(" new ")
         child.expect(CHAT_PROMPT)
-        seconds = time.monotonic() - begun
         child.close(force=True)
-        return "", seconds
+        return ""
     time.sleep(delay)
     os.kill(child.pid, signal.SIGINT)
-    killed = time.monotonic()
-    said = ""
-    while time.monotonic() < killed + SECONDS_TO_GIVE_UP:
+    give_up = time.monotonic() + SECONDS_TO_GIVE_UP
+    while time.monotonic() < give_up:
         with contextlib.suppress(pexpect.TIMEOUT):
             child.expect(pexpect.EOF, timeout=0.3)
             break
@@ -251,25 +193,28 @@ def chat_once(model: Path, terminal: str, delay: float | None) -> tuple[str, flo
         child.send("\x04")
     else:
         child.close(force=True)
-        return "lost", time.monotonic() - begun
+        return "lost"
     said = child.before or ""
     child.close()
     code = -child.signalstatus if child.signalstatus else child.exitstatus
-    end = int(code or 0), 0.0
-    outcome = outcome_of(end, said, may_be_done=True)
-    if outcome == "done before it":
-        heard = "^C" in said or STOPPED in said or AT_THE_PROMPT in said
-        outcome = "chat went on at its prompt" if heard else "wrong"
-    return outcome, time.monotonic() - begun
+    outcome = outcome_of((int(code or 0), 0.0), said, may_be_done=True)
+    if outcome != "done before it":
+        return outcome
+    heard = "^C" in said or STOPPED in said or AT_THE_PROMPT in said
+    return "chat went on at its prompt" if heard else "wrong"
 
 
 def interrupt_at_moments(
-    once: Callable[[float | None], tuple[str, float]], count: int, source: random.Random
+    once: Callable[[float | None], str], count: int, source: random.Random
 ) -> Outcomes:
     """Send SIGINT at random times between the start of a process and its end."""
-    life = max(once(None)[1] for _ in range(3))
+    life = 0.0
+    for _ in range(3):
+        begun = time.monotonic()
+        once(None)
+        life = max(life, time.monotonic() - begun)
     print(f"a process lives {life:.2f} s", flush=True)
-    return Counter(once(source.uniform(0, life))[0] for _ in range(count))
+    return Counter(once(source.uniform(0, life)) for _ in range(count))
 
 
 def main() -> int:
@@ -279,30 +224,29 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    import_all()
-    source, owner = random.Random(options.seed), os.getpid()
-    top = Path(tempfile.mkdtemp())
-    try:
-        model = write_reciting_directory(top / "endless", ALPHABET.encode(), endless=True)
-        runs, chats = interrupt_answers(model, options.answers, source)
-        found = {"first 100 ms of an answer, one prompt": runs,
-                 "first 100 ms of an answer, chat": chats}  # fmt: skip
-        print(found, flush=True)
-        found["any moment, one prompt"] = interrupt_at_moments(
-            lambda delay: run_once(model, delay), options.moments * 3 // 4, source
-        )
-        print(found, flush=True)
-        found["any moment, chat"] = interrupt_at_moments(
-            lambda delay: chat_once(model, TERMINALS[source.random() < 0.5], delay),
-            options.moments - options.moments * 3 // 4, source,
-        )  # fmt: skip
-    finally:
-        if os.getpid() == owner:  # a forked child leaves through here too
-            shutil.rmtree(top)
-    for name, outcomes in found.items():
+    source, in_chats = random.Random(options.seed), options.moments // 4
+    found: list[Outcomes] = []
+
+    def show(name: str, outcomes: Outcomes) -> None:
+        found.append(outcomes)
         print(f"{name}: {outcomes.total()} signals")
         print(*(f"  {count:5} {outcome}" for outcome, count in outcomes.most_common()), sep="\n")
-    return int(any(outcomes[bad] for outcomes in found.values() for bad in BAD))
+        sys.stdout.flush()
+
+    with tempfile.TemporaryDirectory() as top:
+        model = write_reciting_directory(Path(top), ALPHABET.encode(), endless=True)
+        runs, chats = interrupt_answers(model, options.answers, source)
+        show("first 100 ms of an answer, one prompt", runs)
+        show("first 100 ms of an answer, chat", chats)
+        runs = interrupt_at_moments(
+            lambda delay: run_once(model, delay), options.moments - in_chats, source
+        )
+        show("any moment, one prompt", runs)
+        chats = interrupt_at_moments(
+            lambda delay: chat_once(model, source.choice(TERMINALS), delay), in_chats, source
+        )
+        show("any moment, chat", chats)
+    return int(any(outcomes[bad] for outcomes in found for bad in BAD))
 
 
 if __name__ == "__main__":
