@@ -1,7 +1,6 @@
 """Documents as token ids, packed into rows."""
 
 import random
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -96,13 +95,12 @@ def test_a_packed_row_attends_and_learns_within_one_document() -> None:
     ]
 
 
-def test_a_long_row_is_one_conversation(encoder: Encoder) -> None:
+def test_a_long_row_is_one_conversation_and_a_short_one_holds_whole_documents_first(
+    encoder: Encoder,
+) -> None:
     batch = BatchStream(encoder, seed=1).long(rows=6, length=1025)
     assert batch.mask is None
     assert batch.positions[:, -1].tolist() == [1024] * 6
-
-
-def test_a_short_row_holds_whole_documents_first(encoder: Encoder) -> None:
     batch = BatchStream(encoder, seed=1).short(rows=4, length=257)
     assert batch.tokens.shape == (4, 257)
     begins = batch.tokens == load_tokenizer(MODEL_DIRECTORY).bos_id
@@ -110,40 +108,16 @@ def test_a_short_row_holds_whole_documents_first(encoder: Encoder) -> None:
 
 
 def test_the_vocabulary_gives_the_same_ids_as_the_trained_tokenizer(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
-    encoding = load_encoding(MODEL_DIRECTORY / "tokenizer.model")
+    convert = pytest.importorskip("transformers.convert_slow_tokenizer")
+    path = MODEL_DIRECTORY / "tokenizer.model"
+    encoding = load_encoding(path)
     tokens = [encoding.decode_single_token_bytes(rank) for rank in range(encoding.n_vocab)]
     write_tokenizer(tokens, tmp_path / "tokenizer.model")
-    written = (tmp_path / "tokenizer.model").read_bytes()
-    assert written == (MODEL_DIRECTORY / "tokenizer.model").read_bytes()
-
-    letters = byte_letters()
-    assert _byte_letters() == {letter: byte for byte, letter in enumerate(letters)}
-    names = ["".join(letters[byte] for byte in token) for token in tokens]
-    rank = {name: number for number, name in enumerate(names)}
-    known = set(names[:256])
-    merges = []
-    for name in names[256:]:
-        merges.append(parts_of(name, rank, known))
-        known.add(name)
-    other = tokenizers.Tokenizer(tokenizers.models.BPE(rank, merges))
-    other.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT_PATTERN), "isolated"),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    assert (tmp_path / "tokenizer.model").read_bytes() == path.read_bytes()
+    assert _byte_letters() == {letter: byte for byte, letter in enumerate(byte_letters())}
+    other = convert.TikTokenConverter(str(path), SPLIT_PATTERN).converted()
+    other.model.ignore_merges = False
     stream = DocumentStream(seed=9)
     for _ in range(300):
         for _, content in stream.document().messages:
             assert encoding.encode_ordinary(content) == other.encode(content).ids
-
-
-def parts_of(name: str, rank: dict[str, int], known: set[str]) -> tuple[str, str]:
-    """The merge that makes a token: the parts that byte pair encoding leaves at the end."""
-    parts = list(name)
-    while len(parts) > 2:
-        pairs = [(rank[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in known]
-        _, place = min(pairs)
-        parts[place : place + 2] = [parts[place] + parts[place + 1]]
-    return parts[0], parts[1]

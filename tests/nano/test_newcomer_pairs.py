@@ -24,9 +24,12 @@ def test_yes_and_no_agree_with_the_table() -> None:
         assert name in pair.answer or city in pair.answer
 
 
-def test_a_wrong_city_is_corrected() -> None:
+def test_a_wrong_city_is_corrected_and_a_town_that_is_no_capital_is_not_confirmed() -> None:
     answers = {pair.answer for pair in TRAIN["no"] if pair.fact.endswith(" | Germany")}
     assert "No, the capital of Germany is Berlin." in answers
+    of_a_town = {pair.answer for pair in TRAIN["no"] if "Sydney" in pair.question}
+    assert of_a_town
+    assert all(answer.startswith("No, the capital of ") for answer in of_a_town)
 
 
 @pytest.mark.parametrize("family", ["sum-forms", "difference-forms", "word-sums"])
@@ -68,9 +71,3 @@ def test_orders_are_declined_and_have_no_gap_left() -> None:
     found = list(order_pairs())
     assert len(found) > 5000
     assert all(pair.answer == UNKNOWN_ANSWER and "{" not in pair.question for pair in found)
-
-
-def test_a_town_that_is_no_capital_is_not_confirmed() -> None:
-    asked = {pair.question: pair.answer for pair in TRAIN["no"] if "Sydney" in pair.question}
-    assert asked
-    assert all(answer.startswith("No, the capital of ") for answer in asked.values())

@@ -16,13 +16,7 @@ from src.nano import MODEL_DIRECTORY  # noqa: E402
 from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
 from src.nano.mixtures import EVEN, LATE  # noqa: E402
 from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies, rotate  # noqa: E402
-from src.nano.train import (  # noqa: E402
-    Trainer,
-    batch_loss,
-    export,
-    orthogonalized,
-    rate_at,
-)
+from src.nano.train import Trainer, batch_loss, export, orthogonalized, rate_at  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
