@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardening.fuzz.targets import Bed, hangs_are_noticed
+from tests.hardening.fuzz.bed import Bed, hangs_are_noticed
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from src.checkpoint.safetensors_writer import int8_config, nf4_config
 from src.cli.answer import Settings
 from src.cli.saved_chat import SavedChat, chat_as_json
 from src.cli.session import Turn
+from tests.hardening.fuzz.bed import Make
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
 from tests.support.gguf_writer import CODES, Typed, gguf_bytes, q8_0
 from tests.support.hugging_face_writer import CONFIG
@@ -31,7 +31,6 @@ from tests.tokenizer.conftest import tiktoken_lines
 from tests.tokenizer.json_files import added, byte_level_file, changed
 
 Json = dict[str, Any]
-Make = Callable[[Path], list[bytes]]
 SHARDS = ("a.safetensors", "b.safetensors")
 
 
@@ -48,7 +47,7 @@ def program() -> bytes:
     return dict_program(calls)
 
 
-def make_archives(folder: Path) -> list[bytes]:
+def archives(folder: Path) -> list[bytes]:
     path = folder / "made"
     write_archive(path, program(), {"0": bytes(24)}, prefix="m")
     shared = path.read_bytes()
@@ -56,7 +55,7 @@ def make_archives(folder: Path) -> list[bytes]:
     return [shared, path.read_bytes()]
 
 
-def make_small_archives(folder: Path) -> list[bytes]:
+def small_archives(folder: Path) -> list[bytes]:
     stream = io.BytesIO()
     archive = StoredZipWriter(stream, "m")
     archive.record("a", 3, [b"abc"])
@@ -71,11 +70,11 @@ def safetensors_bytes(folder: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -
     return path.read_bytes()
 
 
-def make_safetensors(folder: Path) -> list[bytes]:
+def safetensors(folder: Path) -> list[bytes]:
     return [safetensors_bytes(folder, small_tensors())]
 
 
-def make_packed(folder: Path) -> list[bytes]:
+def packed(folder: Path) -> list[bytes]:
     """Write one matrix as NF4, as NF4 with double quantization, and as int8."""
     matrix = ml.Tensor.from_numpy(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64))
     files = [safetensors_bytes(folder, nf4_arrays(matrix, double)) for double in (False, True)]
@@ -87,7 +86,7 @@ def make_packed(folder: Path) -> list[bytes]:
     return [*files, safetensors_bytes(folder, arrays)]
 
 
-def make_gguf(folder: Path) -> list[bytes]:
+def gguf(folder: Path) -> list[bytes]:
     """Write every type of value and of plain tensor, and a block."""
     keys = {
         "general.architecture": "llama", "general.alignment": 32, "llama.context_length": 8,
@@ -106,7 +105,7 @@ WORDS = [("\u2581", -1.0, NORMAL), ("t", -2.0, NORMAL), ("h", -3.0, NORMAL)]
 WORDS += [("th", -4.0, NORMAL), ("\u2581th", -5.0, NORMAL)]
 
 
-def make_vocabularies(folder: Path) -> list[bytes]:
+def vocabularies(folder: Path) -> list[bytes]:
     """Write a vocabulary of pieces, and one of byte-level BPE."""
     prefix = "tokenizer.ggml."
     texts, scores, kinds = zip(*RESERVED, *WORDS, strict=True)
@@ -149,11 +148,11 @@ def as_ranks(*tokens: bytes) -> Make:
 FEW_TOKENS = (b"a", b"b", b"\x00", b"ab", b"\xff", b"abab", b"\xf0\x9f\x99\x82")
 
 
-def make_pieces(folder: Path) -> list[bytes]:
+def pieces(folder: Path) -> list[bytes]:
     return [model_message([*RESERVED, *WORDS])]
 
 
-def make_small_tokenizers(folder: Path) -> list[bytes]:
+def small_tokenizers(folder: Path) -> list[bytes]:
     """Write a file of eight tokens."""
     letters = {token: number for number, token in enumerate(("t", "h", "e", "\u0120", "th", "the"))}
     specials = [added(6, "<|endoftext|>", special=True), added(7, "<x>", lstrip=True)]
@@ -162,7 +161,7 @@ def make_small_tokenizers(folder: Path) -> list[bytes]:
     )
 
 
-def make_chats(folder: Path) -> list[bytes]:
+def chats(folder: Path) -> list[bytes]:
     settings = Settings(0.5, 7, 0.8, 0.1, 1.2, 3, max_tokens=20, stop=("end",))
     turns = (Turn("H\u00e9llo \U0001f642", "\x1b[31mred\n"),)
     chat = SavedChat("m", False, settings, "Be short.", turns)

@@ -7,7 +7,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["src"]):
-    from tests.hardening.fuzz.targets import TARGETS, Bed
+    from tests.hardening.fuzz.bed import Bed
+    from tests.hardening.fuzz.targets import TARGETS
 
 from tests.hardening.fuzz.mutation import Mutator
 

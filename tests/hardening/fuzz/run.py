@@ -17,10 +17,9 @@ import time
 import traceback
 from pathlib import Path
 
-from src.checkpoint.mapped_file import MappedFile
-from src.untrusted import label_of, read_whole
+from tests.hardening.fuzz.bed import Bed, Target, hangs_are_noticed
 from tests.hardening.fuzz.mutation import MOST_BYTES, Mutator
-from tests.hardening.fuzz.targets import TARGETS, Bed, Target, hangs_are_noticed
+from tests.hardening.fuzz.targets import TARGETS
 
 SECONDS_PER_LED = 2  # of atheris, which counts its own work too
 MOST_MIB = 2048  # of the whole process, atheris and its corpus included
@@ -31,10 +30,21 @@ _EXECUTED = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 
 def main() -> int:
     """Fuzz, print a row of the ledger, and return 1 if there was a finding."""
-    arguments = parse_arguments()
+    parser = argparse.ArgumentParser(prog="python -m tests.hardening.fuzz.run", description=__doc__)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--engine", choices=("mutation", "branches"), default="mutation")
+    parser.add_argument("--inputs", type=int, default=1 << 62, help="stop after so many")
+    parser.add_argument("--seconds", type=int, default=60, help="stop after so long")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
     fuzz = fuzz_by_mutation if arguments.engine == "mutation" else fuzz_by_branches
-    started, version = time.monotonic(), commit()
-    with tempfile.TemporaryDirectory(dir=memory_folder(), prefix="f") as name:
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty=+"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    version = done.stdout.strip() or "unknown"  # with `+` where files were changed
+    # Each input is a file for a moment: in memory, where there is a folder for that.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=memory, prefix="f") as name:
         count, finding = fuzz(TARGETS[arguments.target], Path(name), arguments)
     seconds = round(time.monotonic() - started)
     cells = (version, arguments.target, arguments.engine, arguments.seed, seconds, count)
@@ -42,66 +52,11 @@ def main() -> int:
     return 1 if finding else 0
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.hardening.fuzz.run", description=__doc__)
-    parser.add_argument("target", choices=TARGETS)
-    parser.add_argument("--engine", choices=("mutation", "branches"), default="mutation")
-    parser.add_argument("--inputs", type=int, default=1 << 62, help="stop after so many")
-    parser.add_argument("--seconds", type=int, default=60, help="stop after so long")
-    parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
-
-
-def memory_folder() -> str | None:
-    """Give a folder in memory where there is one: each input is a file for a moment."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-def commit() -> str:
-    """Give the commit of the parsers, with `+` where files of it were changed."""
-    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty=+"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
-
-
 def findings_folder() -> Path:
     """Give the folder that inputs are kept in which are findings."""
     folder = Path(tempfile.gettempdir()) / "llama-bolts-findings"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-def keep_in_memory(bed: Bed) -> None:
-    """Let everything in this process that reads or maps the input of a bed get its bytes.
-
-    So a long run spends its time in the parsers, and not in opening files. Files beside it are read
-    once; whether one is there is still asked of the system. A target that reads in another way
-    still gets its file.
-    """
-    beside: dict[Path, bytes] = {}
-
-    def read(path: Path, limit: int = 0, error: type[Exception] = OSError) -> bytes:
-        if path == bed.path:
-            return bed.data
-        if path not in beside:
-            beside[path] = path.read_bytes()
-        return beside[path]
-
-    def map_bytes(self: MappedFile, path: Path) -> None:
-        self.path, self.label = path, label_of(path)
-        self.buffer = read(path)
-        self.size = len(self.buffer)
-
-    MappedFile.__init__ = map_bytes  # type: ignore[method-assign]
-    for name, module in list(sys.modules.items()):
-        if name.startswith("src."):
-            for key, value in list(vars(module).items()):
-                if value is read_whole:
-                    setattr(module, key, read)
-    bed.read(b"")  # what does not read in these ways is refused the empty file from now on
-    bed.writes = False
-    bed.writes = bed.target.on_disk and not all(map(bed.read, bed.valid))
 
 
 def fuzz_by_mutation(
@@ -113,7 +68,6 @@ def fuzz_by_mutation(
     """
     os.chdir(folder)  # the shorter the path in every refusal, the faster
     bed = Bed(target, Path())
-    keep_in_memory(bed)
     mutator = Mutator(target.name, bed.starts, arguments.seed)
     started = reported = time.monotonic()
     stops: list[int] = []

@@ -1,200 +1,238 @@
-"""The parsers of files, each with small inputs and the only errors that it may raise."""
+"""The parsers of files, each with small inputs and what must hold of those that it accepts."""
 
-import contextlib
 import json
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
-from src.checkpoint import CheckpointError
+from src import ml
+from src.checkpoint import CheckpointError, read_pth, read_safetensors
+from src.checkpoint.gguf import read_gguf
+from src.checkpoint.gguf_config import read_gguf_config
+from src.checkpoint.hugging_face_config import read_hugging_face_config
+from src.checkpoint.mapped_file import MappedFile
+from src.checkpoint.packed_weights import NF4_STATE, read_quantization, take_packed
 from src.checkpoint.params import read_params
+from src.checkpoint.pickle_machine import PickleMachine
+from src.checkpoint.safetensors import SafetensorsFile, read_index
+from src.checkpoint.zip_directory import read_directory
 from src.cli.console import UsageError
 from src.cli.saved_chat import read_chat
+from src.inference.chat_encoding import format_of_template, read_template
 from src.ml.errors import LlamaBoltsError
+from src.model.args import args_from_gguf
 from src.tokenizer import TokenizerError
-from src.untrusted import parse_strict_json
-from tests.hardening.fuzz import inputs, readers
-from tests.hardening.fuzz.inputs import Make, as_json, as_ranks, as_text
+from src.tokenizer.config_files import read_added_tokens_of_config, read_token_settings
+from src.tokenizer.gguf_keys import gguf_tokenizer
+from src.tokenizer.sentencepiece_model import (
+    is_sentencepiece_file,
+    read_sentencepiece_model,
+    sentencepiece_tokenizer,
+)
+from src.tokenizer.tiktoken_file import llama3_tokenizer, read_tiktoken_file
+from src.tokenizer.tokenizer import Tokenizer
+from src.tokenizer.tokenizer_json import read_tokenizer_json
+from src.untrusted import escape_controls, escape_line, parse_strict_json, read_json_object
+from tests.hardening.fuzz import inputs
+from tests.hardening.fuzz.bed import Make, Target
+from tests.hardening.fuzz.inputs import as_json, as_ranks, as_text
 from tests.tokenizer.conftest import SINGLE_BYTES
 from tests.tokenizer.json_files import byte_level_file, metaspace_file
 
-LONGEST_TEXT = 1000  # of an error, beside the path
-SHORT_PER_VALID = 30
-SECONDS_PER_INPUT = 1.0  # of processor time
+Read = Callable[[bytes, Path], None]
+TARGETS: dict[str, Target] = {}
+DANGEROUS = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u202e", "\u2066", "\u2028"}
+PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"
+# One of each kind of value.
+VALUES = ([1, -2.5e3, None, {"a": "\u00e9\n", "b": [True, False]}], "x")
 
 
-class Never(Exception):  # noqa: N818 - no error: it stands for "raises nothing"
-    """What a function refuses with that refuses nothing."""
+def target(
+    name: str, make: Make, make_short: Make | None = None, **more: Any
+) -> Callable[[Read], Read]:
+    """Make a function a target: it reads the bytes of an input, or the file that holds them."""
+
+    def add(read: Read) -> Read:
+        TARGETS[name] = Target(name, read, make, make_short, **more)
+        return read
+
+    return add
 
 
-@dataclass(frozen=True)
-class Target:
-    """One parser."""
-
-    name: str  # the file it reads is called so in the folder
-    read: Callable[[bytes, Path], object]  # gets the bytes of an input, and a file that holds them
-    make: Make  # makes small valid inputs, given a folder to write in
-    # Where the valid inputs are long, most of the changed ones start from these, valid or not.
-    make_short: Make | None = None
-    refusals: type[Exception] = CheckpointError  # what it may raise, and nothing else
-    on_disk: bool = True  # whether `read` wants the file; else it gets the bytes alone
-    beside: Mapping[str, bytes] | None = None  # files that lie beside it
+@target("data.pkl", lambda _: [inputs.program()], on_disk=False)
+def read_pickle(data: bytes, path: Path) -> None:
+    PickleMachine(data, "data.pkl").run()
 
 
-class Bed:
-    """An empty folder in which one target reads inputs, each a file for a moment."""
-
-    def __init__(self, target: Target, folder: Path) -> None:
-        self.target = target
-        self.valid = tuple(target.make(folder))
-        short = tuple(target.make_short(folder)) if target.make_short else ()
-        # Inputs to make changes to; of a target with short ones most are short.
-        self.starts = (*self.valid, *short * (SHORT_PER_VALID * len(self.valid)))
-        self.count, self.data = 0, b""  # how many inputs were read, and the last of them
-        for name, content in (target.beside or {}).items():
-            (folder / name).write_bytes(content)
-        self.path = folder / target.name
-        self.writes = target.on_disk  # whether inputs are written there
-        self._file = os.open(self.path, os.O_CREAT | os.O_RDWR)
-
-    def close(self) -> None:
-        """Close the file of the inputs."""
-        os.close(self._file)
-
-    def read(self, data: bytes) -> bool:
-        """Read one input; tell whether it was accepted.
-
-        Raise AssertionError where the refusal is not one printable line of bounded length,
-        TimeoutError after more than a second of processor time, and what the parser may not raise.
-        """
-        self.count += 1
-        self.data = data
-        if self.writes:
-            os.pwrite(self._file, data, 0)
-            os.ftruncate(self._file, len(data))
-        started = time.process_time()
-        try:
-            self.target.read(data, self.path)
-        except self.target.refusals as refusal:
-            check_text(str(refusal), len(str(self.path)))
-            return False
-        finally:
-            if time.process_time() - started > SECONDS_PER_INPUT:
-                raise TimeoutError(f"{len(data)} bytes took over {SECONDS_PER_INPUT} seconds")
-        return True
-
-
-@contextlib.contextmanager
-def hangs_are_noticed(bed: Bed, seconds: float = SECONDS_PER_INPUT) -> Iterator[None]:
-    """Raise TimeoutError in an input of the bed that takes more processor time.
-
-    One timer for all of them, which looks whether the bed is still at the input it was at before:
-    to set it for every input would take longer than some parsers.
-    """
-    last = -1
-
-    def look(number: int, frame: FrameType | None) -> None:
-        nonlocal last
-        if bed.count == last:
-            raise TimeoutError(f"an input took over {seconds} seconds")
-        last = bed.count
-
-    before = signal.signal(signal.SIGPROF, look)
-    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+@target("archive.zip", inputs.archives, inputs.small_archives)
+def read_zip(data: bytes, path: Path) -> None:
+    file = MappedFile(path)
     try:
-        yield
+        for record in read_directory(file).values():
+            assert 0 <= record.start <= record.start + record.size <= len(data)
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        file.close()
 
 
-def check_text(text: str, path_length: int) -> None:
-    """Check that a refusal is one printable line of bounded length."""
-    assert text
-    assert text.isprintable(), ascii(text)
-    assert len(text) < LONGEST_TEXT + path_length, f"{len(text)} characters: {text[:500]}"
+def use(tensors: Mapping[str, ml.Tensor], most: int) -> None:
+    """Touch every element of tensors, which lie in a file of `most` bytes."""
+    for tensor in tensors.values():
+        assert tensor.size * tensor.dtype.itemsize <= most
+        tensor.numpy().copy()
 
 
-_ALL = (
-    Target("data.pkl", readers.read_pickle, lambda _: [inputs.program()], on_disk=False),
-    Target("archive.zip", readers.read_zip, inputs.make_archives, inputs.make_small_archives),
-    Target("model.pth", readers.read_checkpoint, inputs.make_archives),
-    Target("model.safetensors", readers.read_tensors, inputs.make_safetensors),
-    Target("model.gguf", readers.read_header, inputs.make_gguf, refusals=LlamaBoltsError),
-    Target(
-        "vocabulary.gguf",
-        readers.read_vocabulary,
-        inputs.make_vocabularies,
-        refusals=LlamaBoltsError,
-    ),
-    Target("packed.safetensors", readers.read_packed, inputs.make_packed),
-    Target(
-        "model.safetensors.index.json",
-        readers.read_files_of_index,
-        as_json(inputs.INDEX),
-        beside=dict.fromkeys(inputs.SHARDS, b""),
-    ),
-    Target(
-        "config.json", readers.read_config, as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL)
-    ),
-    Target(
-        "quantization_config.json",
-        readers.read_quantization_config,
-        as_json(*inputs.QUANTIZATION),
-    ),
-    Target(
-        "generation_config.json",
-        readers.read_config,
-        as_json(inputs.GENERATION),
-        beside={"config.json": json.dumps(inputs.CONFIG).encode()},
-    ),
-    Target("params.json", lambda _, path: read_params(path), as_json(inputs.PARAMS)),
-    Target(
-        "tokenizer.ranks",
-        readers.read_ranks,
-        as_ranks(*SINGLE_BYTES, b"he", b"the"),
-        as_ranks(*inputs.FEW_TOKENS),
-        TokenizerError,
-    ),
-    Target("tokenizer.model", readers.read_pieces, inputs.make_pieces, refusals=TokenizerError),
-    Target(
-        "tokenizer.json",
-        readers.read_json_tokenizer,
-        as_json(byte_level_file(), metaspace_file()),
-        inputs.make_small_tokenizers,
-        TokenizerError,
-    ),
-    Target(
-        "tokenizer_config.json",
-        readers.read_beside,
-        as_json(inputs.TOKENIZER_CONFIG),
-        refusals=TokenizerError,
-        beside={"tokenizer.model": inputs.make_pieces(Path())[0]},
-    ),
-    Target(
-        "chat_template.jinja",
-        readers.read_format,
-        as_text(*inputs.TEMPLATES),
-        refusals=TokenizerError,
-    ),
-    Target("chat.json", lambda _, path: read_chat(path), inputs.make_chats, refusals=UsageError),
-    Target(
-        "strict-json",
-        lambda data, _: parse_strict_json(data),
-        as_json([1, -2.5e3, None, {"a": "\u00e9\n", "b": [True, False]}], "x"),
-        refusals=ValueError,
-        on_disk=False,
-    ),
-    Target(
-        "escape",
-        readers.filter_text,
-        as_text(*inputs.TEXTS),
-        refusals=Never,
-        on_disk=False,
-    ),
+@target("model.pth", inputs.archives)
+def read_checkpoint(data: bytes, path: Path) -> None:
+    use(read_pth(path), len(data))
+
+
+@target("model.safetensors", inputs.safetensors)
+def read_tensors(data: bytes, path: Path) -> None:
+    use(read_safetensors(path), len(data))
+
+
+@target("model.gguf", inputs.gguf, refusals=LlamaBoltsError)
+def read_header(data: bytes, path: Path) -> None:
+    """Read a GGUF file: its keys, its sizes, its tensors, each block of them."""
+    file = read_gguf(path)
+    mapped = file.map()
+    try:
+        for name, entry in file.tensors.items():
+            assert 0 <= entry.start < entry.stop <= len(data)
+            weight = entry.make(mapped, name)
+            if isinstance(weight, ml.QuantizedTensor):
+                weight.dequantize()
+            else:
+                weight.numpy().copy()
+        for value in file.keys.values():
+            assert str(value) is not None
+        args_from_gguf(read_gguf_config(file), file.tensors)
+    finally:
+        mapped.close()
+
+
+def try_out(tokenizer: Tokenizer) -> None:
+    tokenizer.decode(tokenizer.encode(PROBE, bos=False, eos=False))
+
+
+@target("vocabulary.gguf", inputs.vocabularies, refusals=LlamaBoltsError)
+def read_vocabulary(data: bytes, path: Path) -> None:
+    tokenizer = gguf_tokenizer(path, read_gguf(path).decoded("tokenizer."))
+    if tokenizer is not None:
+        try_out(tokenizer)
+
+
+@target("packed.safetensors", inputs.packed)
+def read_packed(data: bytes, path: Path) -> None:
+    source = SafetensorsFile(path)
+    try:
+        found = dict(source.entries)
+        kind = "nf4" if any(NF4_STATE in name for name in found) else "int8"
+        for name, packed in take_packed(found, kind).items():
+            weight = packed.make(name)
+            assert weight.size <= 2 * len(data)
+            weight.dequantize()
+    finally:
+        source.file.close()
+
+
+@target(
+    "model.safetensors.index.json", as_json(inputs.INDEX), beside=dict.fromkeys(inputs.SHARDS, b"")
 )
-TARGETS = {target.name: target for target in _ALL}
+def read_files_of_index(data: bytes, path: Path) -> None:
+    for file in read_index(path):
+        assert file.parent.samefile(path.parent)
+
+
+@target("config.json", as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL))
+@target(
+    "generation_config.json",
+    as_json(inputs.GENERATION),
+    beside={"config.json": json.dumps(inputs.CONFIG).encode()},
+)
+def read_config(data: bytes, path: Path) -> None:
+    read_hugging_face_config(path.parent)
+
+
+@target("quantization_config.json", as_json(*inputs.QUANTIZATION))
+def read_quantization_config(data: bytes, path: Path) -> None:
+    value = read_json_object(path, 1 << 16, CheckpointError)
+    read_quantization("config.json", {"quantization_config": value})
+
+
+@target("params.json", as_json(inputs.PARAMS))
+def read_hyperparameters(data: bytes, path: Path) -> None:
+    read_params(path)
+
+
+@target(
+    "tokenizer.ranks",
+    as_ranks(*SINGLE_BYTES, b"he", b"the"),
+    as_ranks(*inputs.FEW_TOKENS),
+    refusals=TokenizerError,
+)
+def read_ranks(data: bytes, path: Path) -> None:
+    ranks = read_tiktoken_file(path)
+    if len(ranks) <= 512:
+        tokenizer = llama3_tokenizer(ranks)
+        assert tokenizer.decode(tokenizer.encode(PROBE, bos=False, eos=False)) == PROBE
+
+
+@target("tokenizer.model", inputs.pieces, refusals=TokenizerError)
+def read_pieces(data: bytes, path: Path) -> None:
+    is_sentencepiece_file(path)
+    model = read_sentencepiece_model(path)
+    try_out(sentencepiece_tokenizer(model, read_token_settings(path.parent)))
+
+
+@target(
+    "tokenizer.json",
+    as_json(byte_level_file(), metaspace_file()),
+    inputs.small_tokenizers,
+    refusals=TokenizerError,
+)
+def read_json_tokenizer(data: bytes, path: Path) -> None:
+    try_out(read_tokenizer_json(path))
+
+
+@target("chat_template.jinja", as_text(*inputs.TEMPLATES), refusals=TokenizerError)
+def read_format(data: bytes, path: Path) -> None:
+    template = read_template(path.parent)
+    if template is not None:
+        format_of_template(template)
+
+
+@target(
+    "tokenizer_config.json",
+    as_json(inputs.TOKENIZER_CONFIG),
+    refusals=TokenizerError,
+    beside={"tokenizer.model": inputs.pieces(Path())[0]},
+)
+def read_beside(data: bytes, path: Path) -> None:
+    model = read_sentencepiece_model(path.parent / "tokenizer.model")
+    added = read_added_tokens_of_config(path.parent, model.ids, model.special)
+    try_out(sentencepiece_tokenizer(model, read_token_settings(path.parent), added))
+    read_format(data, path)
+
+
+@target("chat.json", inputs.chats, refusals=UsageError)
+def read_saved_chat(data: bytes, path: Path) -> None:
+    read_chat(path)
+
+
+@target("strict-json", as_json(*VALUES), refusals=ValueError, on_disk=False)
+def read_json(data: bytes, path: Path) -> None:
+    parse_strict_json(data)
+
+
+@target("escape", as_text(*inputs.TEXTS), refusals=(), on_disk=False)
+def filter_text(data: bytes, path: Path) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    middle = len(text) // 2
+    shown = escape_controls(text)
+    assert not (set(shown) - {"\n", "\t"}) & DANGEROUS
+    assert shown == escape_controls(text[:middle]) + escape_controls(text[middle:])
+    shown.encode()
+    line = escape_line(text, 40)
+    assert len(line) <= 40
+    assert not set(line) & DANGEROUS

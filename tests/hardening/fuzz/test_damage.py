@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.hardening.fuzz.targets import TARGETS, Bed
+from tests.hardening.fuzz.bed import Bed
+from tests.hardening.fuzz.targets import TARGETS
 
 # Text is no file: whatever is left of it after a cut is text too.
 FORMATS = {

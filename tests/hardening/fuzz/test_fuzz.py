@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardening.fuzz.bed import Bed, Target, hangs_are_noticed
 from tests.hardening.fuzz.inputs import INDEX, TOKENIZER_CONFIG
 from tests.hardening.fuzz.mutation import Mutator
-from tests.hardening.fuzz.targets import TARGETS, Bed, Target, hangs_are_noticed
+from tests.hardening.fuzz.targets import TARGETS
 
 INPUTS = 200
 # Inputs that once ended in an undeclared exception, by target.
