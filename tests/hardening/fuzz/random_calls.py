@@ -43,6 +43,8 @@ WRONG = (None, True, "a", "float32", b"x", (), [], [[1], [1, 2]], {}, object(), 
 WRONG = (*WRONG, np.ones(3), np.ma.masked_array([1.0], [True]), np.array("a"), ml.float32, ml.nf4)
 WRONG = (*WRONG, ..., slice(0, 1), float, np.array(None), ml.Tensor, range(3), -1, 7)
 WRONG = (*WRONG, *HUGE)
+BUFFERS = (b"", bytes(7), bytearray(300), np.ones(9), None, "a")
+ARRAYS = (*WRONG, np.zeros(3, ">f4"), np.zeros((2, 0, 3)), np.array("2000", "M8[Y]"))
 OPERATORS: dict[str, Callable[..., Any]] = {
     f"__{name}__": getattr(operator, f"__{name}__")
     for name in ("add", "sub", "mul", "truediv", "pow", "matmul", "neg", "abs", "lt", "le", "gt")
@@ -62,14 +64,12 @@ class Caller:
 
     def run(self) -> None:
         """Make the call, and use what it returns."""
-        kind = self.random.random()
+        kind, named = self.random.random(), dict[str, Any]()
         if kind < 0.72:
-            name = self.random.choice(list(OPS))
-            arguments, named = self.arguments(OPS[name])
-            function: Callable[..., Any] = OPS[name]
+            name, function = self.random.choice(list(OPS.items()))
+            arguments, named = self.arguments(function)
         elif kind < 0.88:
-            name = self.random.choice(list(OPERATORS))
-            function, named = OPERATORS[name], {}
+            name, function = self.random.choice(list(OPERATORS.items()))
             arguments = [self.tensor()]
             if name == "__getitem__":
                 arguments.append(self.index())
@@ -78,7 +78,7 @@ class Caller:
                 if self.random.random() < 0.3:
                     arguments.reverse()
         else:
-            name, function, arguments, named = self.other()
+            name, function, arguments = self.other()
         # Next to an array an operator is NumPy's, and so are its errors.
         self.is_numpys = name in OPERATORS and any(isinstance(x, np.ndarray) for x in arguments)
         self.text = f"{name}({', '.join(map(_shown, arguments))}, {named})"
@@ -87,35 +87,27 @@ class Caller:
             if isinstance(x, ml.Tensor) and x.size < MOST_ELEMENTS:  # more only with strides of 0
                 repr(x), str(x), x.numpy(), pickle.loads(pickle.dumps(x))
 
-    def other(self) -> tuple[str, Callable[..., Any], list[Any], dict[str, Any]]:
+    def other(self) -> tuple[str, Callable[..., Any], list[Any]]:
         """Choose a method or constructor that is no op."""
-        choice = self.random.randrange(9)
+        choose, tensor = self.random.choice, self.tensor()
         dtype, shape, number = self.kind("dtype"), self.kind("shape"), self.kind("dim")
-        if choice == 0:
-            return "Tensor.empty", ml.Tensor.empty, [shape, dtype], {}
-        if choice == 1:
-            buffer = self.random.choice([b"", bytes(7), bytearray(300), np.ones(9), None, "a"])
-            named = {"offset": self.random.choice([0, 1, 4, -4, *WRONG])}
-            return "from_buffer", ml.Tensor.from_buffer, [buffer, dtype, shape], named
-        if choice == 2:
-            arrays = (*WRONG, np.zeros(3, ">f4"), np.zeros((2, 0, 3)), np.array("2000", "M8[Y]"))
-            return "from_numpy", ml.Tensor.from_numpy, [self.random.choice(arrays)], {}
-        if choice == 3:
-            block = self.random.choice([ml.nf4, ml.int8_block, self.wrong()])
-            return "quantize", _quantized, [self.tensor(), block, self.random.random() < 0.5], {}
-        if choice == 4:
-            sizes = [self.random.choice((1, 2, 4, 17, *WRONG)) for _ in range(3)]
-            return "KeyValueCache", ml.KeyValueCache, [*sizes, dtype], {}
-        if choice == 5:
-            return "deepcopy", copy.deepcopy, [self.tensor()], {}
-        if choice == 6:
-            strides = self.random.choice([(), (4,), (4, 4), (-4,), (2**62,), number])
-            storage = self.tensor().storage
-            return "Tensor", ml.Tensor, [storage, shape, strides, dtype, "", number], {}
-        if choice == 7:
-            return "Generator", ml.Generator, [number], {}
-        name = self.random.choice(METHODS)
-        return name, getattr(ml.Tensor, name), [self.tensor()], {}
+        buffer, offset = choose(BUFFERS), choose((0, 1, 4, -4, *WRONG))
+        block, double = choose((ml.nf4, ml.int8_block, self.wrong())), choose((False, True))
+        sizes = [choose((1, 2, 4, 17, *WRONG)) for _ in range(3)]
+        strides = choose(((), (4,), (4, 4), (-4,), (2**62,), number))
+        method = choose(METHODS)
+        others = (
+            ("Tensor.empty", ml.Tensor.empty, [shape, dtype]),
+            ("from_buffer", ml.Tensor.from_buffer, [buffer, dtype, shape, None, offset]),
+            ("from_numpy", ml.Tensor.from_numpy, [choose(ARRAYS)]),
+            ("quantize", _quantized, [tensor, block, double]),
+            ("KeyValueCache", ml.KeyValueCache, [*sizes, dtype]),
+            ("deepcopy", copy.deepcopy, [tensor]),
+            ("Tensor", ml.Tensor, [tensor.storage, shape, strides, dtype, "", number]),
+            ("Generator", ml.Generator, [number]),
+            (method, getattr(ml.Tensor, method), [tensor]),
+        )
+        return choose(others)
 
     def arguments(self, function: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
         """Choose arguments by the names and annotations of the parameters."""
@@ -137,16 +129,14 @@ class Caller:
         return arguments, named
 
     def argument(self, name: str, annotation: str) -> Any:
-        """Choose an argument for a parameter."""
         if name in ("ids", "index"):
             return self.tensor(self.random.choice((ml.int32, ml.int64)), small=True)
         if "Sequence" in annotation and "Tensor" in annotation:
             return [self.tensor() for _ in range(self.random.randrange(4))]
         if "KeyValueCache" in annotation:
-            sizes = [self.random.choice((1, 2, 4, 17)) for _ in range(3)]
-            return ml.KeyValueCache(
-                *sizes[:2], 2 * sizes[2], self.random.choice((ml.bfloat16, ml.float32))
-            )
+            positions, heads, half = (self.random.choice((1, 2, 4, 17)) for _ in range(3))
+            dtype = self.random.choice((ml.bfloat16, ml.float32))
+            return ml.KeyValueCache(positions, heads, 2 * half, dtype)
         if name == "condition":
             return self.tensor(ml.bool_)
         if "Quantized" in annotation and self.random.random() < 0.3:
@@ -182,7 +172,6 @@ class Caller:
         return self.random.randrange(-3, 4)
 
     def sizes(self) -> tuple[int, ...]:
-        """Choose a shape."""
         return tuple(self.random.choice(SIZES) for _ in range(self.random.randrange(5)))
 
     def tensor(self, dtype: Any = None, *, small: bool = False) -> ml.Tensor:
@@ -224,11 +213,8 @@ class Caller:
         return self.random.choice(NUMBERS) if chance < 0.9 else self.wrong()
 
     def index(self) -> Any:
-        """Choose what stands in square brackets."""
-        parts: list[Any] = [
-            self.random.randrange(-3, 3), slice(None), slice(0, 1), ..., slice(-2, None),
-        ]  # fmt: skip
-        parts += [slice(1, None, 2), self.wrong()]
+        parts = (self.random.randrange(-3, 3), slice(None), slice(0, 1), ..., slice(-2, None))
+        parts = (*parts, slice(1, None, 2), self.wrong())
         chosen = [self.random.choice(parts) for _ in range(self.random.randrange(4))]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
