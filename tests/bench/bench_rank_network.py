@@ -6,6 +6,7 @@ to mpirun, with a daemon of its own; TCP over a veth pair joins them. A queue of
 (tbf) and, where the kernel has it, delays each packet (netem). With `--rank` it is one of the two.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,62 +38,58 @@ class NotAllowedError(Exception):
     """This machine has no namespaces, or no queue of a limited rate; the text says what failed."""
 
 
-def _do(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NotAllowedError(f"{shlex.join(command)}: {done.stderr.strip()}")
+def _do(command: str) -> None:
+    try:
+        subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
+    except FileNotFoundError as error:
+        raise NotAllowedError(str(error)) from None
+    except subprocess.CalledProcessError as error:
+        raise NotAllowedError(f"{command}: {error.stderr.strip()}") from None
 
 
 def _leave() -> None:
     for name in NAMES:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        with contextlib.suppress(NotAllowedError):
+            _do(f"ip netns del {name}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def machines() -> Iterator[None]:
     """Makes two namespaces that reach each other, and removes them."""
     _leave()
     try:
         for name in NAMES:
-            _do("ip", "netns", "add", name)
-        first, second = (f"{name}0" for name in NAMES)
-        _do("ip", "link", "add", first, "netns", NAMES[0], "type", "veth", "peer", "name", second,
-            "netns", NAMES[1])  # fmt: skip
+            _do(f"ip netns add {name}")
+        first, second = NAMES
+        _do(f"ip link add {first}0 netns {first} type veth peer name {second}0 netns {second}")
         for number, name in enumerate(NAMES, 1):
-            _do("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", f"{name}0")
-            _do("ip", "-n", name, "link", "set", f"{name}0", "up")
-            _do("ip", "-n", name, "link", "set", "lo", "up")
+            _do(f"ip -n {name} addr add 10.77.0.{number}/24 dev {name}0")
+            _do(f"ip -n {name} link set {name}0 up")
+            _do(f"ip -n {name} link set lo up")
         yield
-    except FileNotFoundError as error:
-        raise NotAllowedError(str(error)) from None
     finally:
         _leave()
 
 
-def free() -> bool:
-    """Removes the limits; no packet is delayed then."""
-    for name in NAMES:
-        command = ["ip", "netns", "exec", name, "tc", "qdisc", "del", "dev", f"{name}0", "root"]
-        subprocess.run(command, capture_output=True, check=False)
-    return False
-
-
 def limit(gigabits: float) -> bool:
-    """Limits the rate of both directions; returns whether packets are delayed too.
+    """Limits the rate of both directions, not at all by 0; returns whether packets are delayed too.
 
     A sender that waited may then send faster for a moment, so that waiting costs less than it does
     in a network: the queue has saved up to `BURST_SECONDS` of its rate.
     """
-    free()
     for name in NAMES:
-        tc, device = ("ip", "netns", "exec", name, "tc", "qdisc"), ("dev", f"{name}0")
-        burst = int(gigabits * 1e9 / 8 * BURST_SECONDS)
-        _do(*tc, "add", *device, "root", "handle", "1:", "tbf", "rate", f"{gigabits}gbit",
-            "burst", str(max(burst, 1 << 17)), "latency", "50ms")  # fmt: skip
+        with contextlib.suppress(NotAllowedError):
+            _do(f"ip netns exec {name} tc qdisc del dev {name}0 root")
+    if not gigabits:
+        return False
+    burst = max(int(gigabits * 1e9 / 8 * BURST_SECONDS), 1 << 17)
+    how = f"tbf rate {gigabits}gbit burst {burst} latency 50ms"
+    for name in NAMES:
+        _do(f"ip netns exec {name} tc qdisc add dev {name}0 root handle 1: {how}")
     try:
+        how = f"netem delay {ALPHA * 1e6:g}us"
         for name in NAMES:
-            _do("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", f"{name}0", "parent",
-                "1:1", "netem", "delay", f"{ALPHA * 1e6:g}us")  # fmt: skip
+            _do(f"ip netns exec {name} tc qdisc add dev {name}0 parent 1:1 {how}")
     except NotAllowedError:
         return False
     return True
@@ -105,14 +101,13 @@ def two_ranks() -> dict[str, float]:
         agent = Path(directory) / "agent"
         agent.write_text(AGENT.format(NAMES[1]))
         agent.chmod(0o700)
-        command = (
-            MPIRUN, "--allow-run-as-root", "--host", "10.77.0.1:1,10.77.0.2:1", "--prtemca",
-            "plm_ssh_agent", agent, "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca",
-            "btl_tcp_if_include", "10.77.0.0/24", "--bind-to", "none", "-n", "2", "--map-by",
-            "node", "-x", "PYTHONPATH", sys.executable, "-m", "tests.bench.bench_rank_network",
-            "--rank",
-        )  # fmt: skip
-        inside = f"hostname {NAMES[0]}; cd {ROOT}; exec {shlex.join(map(str, command))}"
+        command = f"""
+            {MPIRUN} --allow-run-as-root --host 10.77.0.1:1,10.77.0.2:1 -n 2 --map-by node
+            --bind-to none --prtemca plm_ssh_agent {agent} --mca pml ob1 --mca btl tcp,self
+            --mca btl_tcp_if_include 10.77.0.0/24 -x PYTHONPATH
+            {sys.executable} -m tests.bench.bench_rank_network --rank
+        """
+        inside = f"hostname {NAMES[0]}; cd {ROOT}; exec {' '.join(command.split())}"
         done = subprocess.run(
             ["ip", "netns", "exec", NAMES[0], "unshare", "--uts", "sh", "-c", inside],
             env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.DEVNULL,
@@ -120,17 +115,15 @@ def two_ranks() -> dict[str, float]:
         )  # fmt: skip
     if done.returncode:
         raise NotAllowedError(f"mpirun: {done.stderr.strip()}")
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
-def fail(error: BaseException) -> NoReturn:
-    raise error
+    return json.loads(done.stdout)
 
 
 def rank() -> None:
     """Gathers what passes of the 8B gather; rank 0 prints the best times, and of an empty one."""
     from mpi4py import MPI
+
+    def fail(error: BaseException) -> NoReturn:
+        raise error
 
     ranks, best = Ranks(MPI.COMM_WORLD, fail), dict[str, float]()
 
@@ -162,7 +155,7 @@ def measure() -> dict[str, Any]:
     best: dict[int, dict[str, float]] = {}
     with machines():
         for _, gigabits in itertools.product(range(TURNS), (0, *RATES)):
-            delayed = limit(gigabits) if gigabits else free()
+            delayed = limit(gigabits)
             found, before = two_ranks(), best.get(gigabits, {})
             best[gigabits] = {name: min(found[name], before.get(name, 1e9)) for name in found}
     rows = []
