@@ -23,9 +23,8 @@ from src.model import load_model
 from tests.csrc import calls
 
 from .engines import LLAMA_CPP, OURS, Setup
-from .processes import Rounds, Served, interleave, serve
+from .processes import Rounds, Served, interleave, machine, print_rounds, serve
 from .reference import BOUND, Case, reference_logits, verified
-from .report import machine, print_rounds
 from .roofline import Roofline
 from .shapes import (
     CHECKPOINT,

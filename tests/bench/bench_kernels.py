@@ -33,8 +33,7 @@ from .kernels import (
     map_pool,
     write_pool,
 )
-from .processes import Served, interleave
-from .report import machine
+from .processes import Served, interleave, machine
 from .roofline import Roofline
 from .shapes import SHAPES, read_options
 

@@ -23,9 +23,8 @@ from tests.csrc import calls
 
 from . import measures
 from .engines import ENGINES, LLAMA_CPP, OURS, Setup
-from .processes import Served, serve
+from .processes import Served, machine, print_rounds, serve
 from .reference import Case, reference_logits, verified
-from .report import FORCED_GOALS, GOALS, goal_rows, machine, print_rounds
 from .roofline import Roofline
 from .shapes import CHECKPOINT, find_checkpoint, find_gguf, read_options
 
@@ -87,7 +86,7 @@ def verify(bench: Bench) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Print tables, then rows for docs/PERFORMANCE.md, then JSON."""
+    """Print tables, and then JSON."""
     options = parse_options()
     bench = start(options)
     facts = {name: served.ask("facts") for name, served in bench.served.items()}
@@ -102,8 +101,6 @@ def main() -> None:
         for title, result in measures.ALL[name](bench).items():
             bench.results[title] = result
             print_rounds(title, result)
-    print()
-    print("\n".join(goal_rows(bench.results, FORCED_GOALS if options.isa else GOALS)))
     record = {
         "machine": machine(),
         "facts": facts,

@@ -22,8 +22,7 @@ from tests.csrc import calls
 
 from .bench_kernels import sizes_of
 from .kernels import linear_shapes, rate_of
-from .processes import Rounds, interleave
-from .report import machine
+from .processes import Rounds, interleave, machine
 from .shapes import SHAPES, read_options
 
 SECONDS = 0.15  # of one timing

@@ -1,19 +1,17 @@
 """What bench_model measures; each function returns results by their titles."""
 
 import functools
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from src.cli.bench import attention_operations, operations
 
 from .engines import OURS, Ours, Setup
-from .processes import Rounds, Served, interleave
+from .processes import Rounds, Served, Value, interleave, value_of
 from .shapes import find_checkpoint
 
 if TYPE_CHECKING:
@@ -22,25 +20,6 @@ if TYPE_CHECKING:
 ROOFLINE = "roofline"
 CHUNK = 512
 TINY_STEPS = 500
-
-
-@dataclass(frozen=True)
-class Value:
-    """One number that is no ratio of rates, with the least and the greatest of its repetitions."""
-
-    median: float
-    least: float
-    greatest: float
-    unit: str
-
-    def record(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
-
-
-def value_of(numbers: list[float], unit: str) -> Value:
-    """Sum repetitions up."""
-    return Value(statistics.median(numbers), min(numbers), max(numbers), unit)
 
 
 Results = dict[str, Rounds | Value]
@@ -106,7 +85,8 @@ def attention(bench: "Bench") -> Results:
         found = _against_roofline(bench, participants, work)
         pairs = zip(found.rates["first"], found.rates["last"], strict=True)
         # Chunks of attention alone per second; a last part cannot be faster but by noise.
-        found.rates["attention"] = [1 / max(1 / last - 1 / first, 1e-9) for first, last in pairs]
+        alone = [1 / max(1 / last - 1 / first, 1e-9) for first, last in pairs]
+        found.rates = {"attention": alone, **found.rates}
         results[f"attention at {end}"] = found
     return results
 

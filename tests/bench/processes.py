@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -105,6 +107,25 @@ class Rounds:
         return {"rates": self.rates, "roofline": roofline, "attempts": self.attempts}
 
 
+@dataclass(frozen=True)
+class Value:
+    """One number that is no ratio of rates, with the least and the greatest of its repetitions."""
+
+    median: float
+    least: float
+    greatest: float
+    unit: str
+
+    def record(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+def value_of(numbers: list[float], unit: str) -> Value:
+    """Sum repetitions up."""
+    return Value(statistics.median(numbers), min(numbers), max(numbers), unit)
+
+
 def interleave(
     participants: Mapping[str, Callable[[], float]],
     pairs: int,
@@ -131,3 +152,31 @@ def interleave(
             break
     assert best is not None
     return best
+
+
+def machine() -> dict[str, Any]:
+    """Describe the processor and the system."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    return {
+        "processor": models[0] if models else platform.processor(), "processors": len(models),
+        "system": platform.platform(), "python": platform.python_version(),
+    }  # fmt: skip
+
+
+def print_rounds(title: str, result: Rounds | Value) -> None:
+    """Print one result: a line, or a line for each participant."""
+    if isinstance(result, Value):
+        spread = f"({result.least:.4g} to {result.greatest:.4g})"
+        print(f"\n{title}: {result.median:.4g} {result.unit} {spread}", flush=True)
+        return
+    unsteady = "" if result.drift <= DRIFT else f", after {result.attempts} attempts"
+    print(f"\n{title}  (the roofline drifted by {100 * result.drift:.1f} %{unsteady})")
+    first = next(iter(result.rates))
+    for name in result.rates:
+        median, least, greatest = result.ratio(first, name)
+        print(
+            f"  {name:14s} {result.rate(name):10.3f} per s   "
+            f"{first} is {median:6.3f} x this ({least:.3f} to {greatest:.3f})",
+            flush=True,
+        )

@@ -55,6 +55,11 @@ def test_the_order_turns_every_other_round() -> None:
     assert "".join(order) == "ABBAABBA"
 
 
+def test_a_ratio_is_the_median_of_those_within_each_round() -> None:
+    rounds = processes.Rounds({"A": [9.0, 22.0, 10.0], "B": [10.0, 20.0, 5.0]})
+    assert rounds.ratio("A", "B") == (1.1, 0.9, 2.0)
+
+
 def test_a_measure_whose_roof_drifts_is_repeated_and_the_steadiest_counts() -> None:
     probes = iter([1.0, 1.5, 1.0, 1.2, 1.0, 1.3])
     numbers = iter([1.0, 2.0, 3.0])
