@@ -1,6 +1,6 @@
 import pytest
 
-from tools.pages import PageError, anchor, blocks, headings, links
+from tools.pages import ROOT, PageError, anchor, blocks, documents, headings, links
 
 PAGE = """# Title
 
@@ -47,3 +47,7 @@ def test_links_are_found_outside_of_code():
 def test_headings_have_anchors_as_code_hosts_make_them():
     assert [(level, line) for level, _, line in headings(PAGE)] == [(1, 1), (2, 17)]
     assert anchor(headings(PAGE)[1][1]) == "code-and-text-too"
+
+
+def test_the_menu_has_every_page():
+    assert set((ROOT / "docs").glob("*.md")) <= set(documents())
