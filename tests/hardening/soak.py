@@ -45,28 +45,27 @@ MOST_GROWTH = 4 << 20
 MOST_SCRATCH = 1 << 20
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What the process held after so many tokens."""
-
-    tokens: int
-    seconds: float
-    held: Held
-
-
 @dataclass
 class Soak:
     """What came of a soak."""
 
-    # At intervals, the first after a fifth of the tokens, when all is warm.
-    readings: list[Reading] = field(default_factory=list)
+    # At intervals, the first after a fifth of the tokens, when all is warm: how many there were,
+    # the seconds, and what the process held.
+    readings: list[tuple[int, float, Held]] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)  # how often each thing happened
     same_answers: bool = True  # whether the fixed question was answered alike each time
 
     @property
     def drift(self) -> Held:
         """What was held at the end less what was held when all was warm."""
-        return self.readings[-1].held.minus(self.readings[0].held)
+        return self.readings[-1][2].minus(self.readings[0][2])
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether anything is left behind, or more memory than allocators keep for themselves."""
+        drift = self.drift
+        counts = (drift.descriptors, drift.files, drift.threads)
+        return drift.resident > MOST_GROWTH or drift.native > MOST_SCRATCH or max(counts) > 0
 
 
 def soak(tokens: int, intervals: int, seed: int = 1) -> Soak:
@@ -91,7 +90,7 @@ def soak(tokens: int, intervals: int, seed: int = 1) -> Soak:
             result.same_answers &= chat.fixed_answer() == expected
             if number * 5 >= intervals:
                 seconds = time.perf_counter() - started
-                result.readings.append(Reading(chat.tokens, seconds, held_now(native)))
+                result.readings.append((chat.tokens, seconds, held_now(native)))
     return result
 
 
@@ -125,24 +124,21 @@ class _Chat:
         return answer
 
     def run_until(self, tokens: int) -> None:
+        """Ask, or do one of the other things that a chat can do, until there are so many tokens."""
+        session, path = self._session, str(self._saved)
+        doings = {
+            "regenerated": session.regenerate,
+            "undone": session.undo,
+            "saved": lambda: save_chat(session, path),
+            "loaded": lambda: load_chat(session, path),
+            "asked": lambda: session.ask(self._question()),
+        }
         while self.tokens < tokens:
-            self._turn()
-
-    def _turn(self) -> None:
-        """Ask, or do one of the other things that a chat can do."""
-        choice = self._random.random()
-        if choice < 0.1:
-            self._command("regenerated", self._session.regenerate)
-        elif choice < 0.15:
-            self._command("undone", self._session.undo)
-        elif choice < 0.2:
-            self._command("saved", lambda: save_chat(self._session, str(self._saved)))
-        elif choice < 0.23 and self._saved.exists():
-            self._command("loaded", lambda: load_chat(self._session, str(self._saved)))
-        elif choice < 0.4:
-            self._interrupted_question()
-        else:
-            self._command("asked", lambda: self._session.ask(self._question()))
+            (name,) = self._random.choices([*doings, "interrupted"], [10, 5, 5, 3, 60, 17])
+            if name == "interrupted":
+                self._interrupted_question()
+            else:
+                self._command(name, doings[name])
 
     def _question(self) -> str:
         length = self._random.randint(1, LONGEST_QUESTION)
@@ -178,14 +174,11 @@ class _Chat:
         assert kept in ([], turns) or (kept[:-1] == turns and kept[-1].question == question)
 
     def _count(self) -> None:
-        stats = self._session.engine.last_stats
+        stats, last = self._session.engine.last_stats, self._session.last
         if stats is not None:
             self.tokens += stats.prompt_tokens - stats.cached_tokens + stats.new_tokens
-            self._events[f"stopped by {self._stop_reason()}"] += 1
-
-    def _stop_reason(self) -> str:
-        last = self._session.last
-        return "nothing" if last is None else last.stop_reason
+            reason = "nothing" if last is None else last.stop_reason
+            self._events[f"stopped by {reason}"] += 1
 
 
 @contextlib.contextmanager
@@ -208,12 +201,9 @@ def _alarm_as_ctrl_c() -> Iterator[None]:
 def report(result: Soak) -> None:
     print("| tokens | seconds | resident KiB | native bytes | descriptors | mapped | threads |")
     print("|---|---|---|---|---|---|---|")
-    for reading in result.readings:
-        held = reading.held
-        print(
-            f"| {reading.tokens} | {reading.seconds:.0f} | {held.resident >> 10} | {held.native} "
-            f"| {held.descriptors} | {held.files} | {held.threads} |"
-        )
+    for tokens, seconds, each in result.readings:
+        counts = f"{each.native} | {each.descriptors} | {each.files} | {each.threads}"
+        print(f"| {tokens} | {seconds:.0f} | {each.resident >> 10} | {counts} |")
     drift = result.drift
     print(
         f"drift: {drift.resident / 1024:+.0f} KiB resident, {drift.native:+d} native bytes, "
@@ -224,13 +214,6 @@ def report(result: Soak) -> None:
     print(f"the same question: {'the same answer' if result.same_answers else 'another answer'}")
 
 
-def has_grown(result: Soak) -> bool:
-    """Tells whether anything is left behind, or more memory than allocators keep for themselves."""
-    drift = result.drift
-    counts = (drift.descriptors, drift.files, drift.threads)
-    return drift.resident > MOST_GROWTH or drift.native > MOST_SCRATCH or max(counts) > 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hardening.soak", description=__doc__)
     parser.add_argument("--tokens", type=int, default=1_000_000)
@@ -239,7 +222,7 @@ def main() -> int:
     options = parser.parse_args()
     result = soak(options.tokens, options.intervals, options.seed)
     report(result)
-    return int(has_grown(result) or not result.same_answers)
+    return int(result.has_grown or not result.same_answers)
 
 
 if __name__ == "__main__":
