@@ -64,9 +64,9 @@ class _Numbers:
         if not isinstance(other, _Numbers):
             return False
         a, b = self._values, other._values
-        tolerance = (1e-4, 1e-4 if a.ndim else 1e-6) if a.dtype.kind == "f" else (0, 0)
+        rtol, atol = (1e-4, 1e-4 if a.ndim else 1e-6) if a.dtype.kind == "f" else (0, 0)
         is_alike = (a.dtype, a.shape) == (b.dtype, b.shape)
-        return is_alike and np.allclose(a, b, *tolerance, equal_nan=True)
+        return is_alike and np.allclose(a, b, rtol, atol, equal_nan=True)
 
 
 def _read(page: str) -> Any:
