@@ -4,8 +4,10 @@ import ast
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +55,20 @@ def test_links_to_code_and_generated_blocks_are_current(page):
     assert current_text(page) == page.read_text(encoding="utf-8"), "python -m tools.update_docs"
 
 
-def check_examples(page: Path, allowed: frozenset[str]) -> None:
+def with_needs(page: Path) -> Iterator[Any]:
+    """Yields a page with what its examples may need: nothing, and all that some of them do."""
+    yield pytest.param(page, frozenset(), id=name_of(page))
+    if needs := needs_of(page):
+        allowed = sorted(needs | {"slow"})
+        marks = [getattr(pytest.mark, need) for need in allowed]
+        yield pytest.param(page, frozenset(allowed), marks=marks, id=f"{name_of(page)} {allowed}")
+
+
+@pytest.mark.parametrize(("page", "allowed"), [one for page in PAGES for one in with_needs(page)])
+def test_the_examples_run_and_print_what_is_shown(page, allowed, tmp_path, monkeypatch):
+    for package in ("torch", "transformers", "tiktoken") if "oracle" in allowed else ():
+        pytest.importorskip(package, reason="the oracle extra is not installed")
+    monkeypatch.chdir(tmp_path)
     threads = ml.get_num_threads()
     try:
         for outcome in run_examples(page.read_text(encoding="utf-8"), name_of(page), allowed):
@@ -63,29 +78,6 @@ def check_examples(page: Path, allowed: frozenset[str]) -> None:
     finally:
         trace.stop()
         ml.set_num_threads(threads)
-
-
-@every_page
-def test_the_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    check_examples(page, frozenset())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if needs_of(p) == {"slow"}], ids=name_of)
-def test_the_slow_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    check_examples(page, frozenset({"slow"}))
-
-
-@pytest.mark.slow
-@pytest.mark.oracle
-@pytest.mark.parametrize("page", [p for p in PAGES if "oracle" in needs_of(p)], ids=name_of)
-def test_the_examples_with_oracles_run_and_print_what_is_shown(page, tmp_path, monkeypatch):
-    for package in ("torch", "transformers", "tiktoken"):
-        pytest.importorskip(package, reason="the oracle extra is not installed")
-    monkeypatch.chdir(tmp_path)
-    check_examples(page, frozenset({"slow", "oracle"}))
 
 
 @every_page

@@ -70,33 +70,30 @@ def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(run, alphabet_mo
     done = run("-m", alphabet_model, "-p", "x", "-n", "2", "--seed", "3", *files)
     assert done.returncode == 0
     assert not trace.is_on()
-    _, events = read_trace(lines)
     shown = log.read_text("utf-8")
-    for event in events:
+    pictures = {n: (target / f"stage-{n:02}.svg").read_text("utf-8") for n in range(1, 22)}
+    for event in read_trace(lines)[1]:
+        picture, step, details = pictures[event.stage], event.step, event.details
         for x in event.outputs if event.stage > 1 else ():
             assert tensor_text(x) in shown
-            if event.stage in range(6, 20) and event.step == 0 and event.op != "mark":
-                picture = (target / f"stage-{event.stage:02}.svg").read_text("utf-8")
+            if event.stage in range(6, 20) and step == 0 and event.op != "mark":
                 assert f">{list(x.shape)} {x.dtype}<" in picture
-    sampling = (target / "stage-20.svg").read_text("utf-8")
-    for event in (event for event in events if event.stage == 20):
-        assert f"random number {event.details['random']:.6f}" in shown
-        assert f"random number {event.details['random']:.4f}" in sampling
-        candidates = event.details["choice"]["candidates"]
-        for candidate, logit in zip(candidates, event.details["logits"], strict=True):
-            first, *_, last = (f"{p:.4f}" for p in candidate["probabilities"])
-            assert re.search(rf" {logit:.3f} +{first} .*\b{last}\b", shown)
-            assert f">{first} {last} {logit:.2f}<" in sampling
-    loop, cache = ((target / f"stage-{n:02}.svg").read_text("utf-8") for n in (3, 11))
-    for event in (event for event in events if event.stage == 3):
-        T, S = event.details["T"], event.details["S"]
-        assert f": step {event.step}, T = {T}, S = {S}, " in shown
-        assert f">step {event.step}</text>" in loop
-        assert f">T = {T}, S = {S}<" in loop
-    for event in (event for event in events if event.op == "write_cache" and not event.layer):
-        written = event.details["written"]
-        assert f", written = {written}, " in shown
-        assert f">step {event.step}: writes {written}, then " in cache
+        if event.stage == 3:
+            sizes = f"T = {details['T']}, S = {details['S']}"
+            assert f": step {step}, {sizes}, " in shown
+            assert f">step {step}</text>" in picture
+            assert f">{sizes}<" in picture
+        elif event.op == "write_cache" and not event.layer:
+            assert f", written = {details['written']}, " in shown
+            assert f">step {step}: writes {details['written']}, then " in picture
+        elif event.stage == 20:
+            assert f"random number {details['random']:.6f}" in shown
+            assert f"random number {details['random']:.4f}" in picture
+            candidates = details["choice"]["candidates"]
+            for candidate, logit in zip(candidates, details["logits"], strict=True):
+                first, *_, last = (f"{p:.4f}" for p in candidate["probabilities"])
+                assert re.search(rf" {logit:.3f} +{first} .*\b{last}\b", shown)
+                assert f">{first} {last} {logit:.2f}<" in picture
 
 
 def test_diagrams_need_a_prompt(spawn, alphabet_model, tmp_path):
