@@ -18,11 +18,7 @@ def available_memory(
     cgroups: Path = Path("/sys/fs/cgroup"),
     own_cgroup: Path = Path("/proc/self/cgroup"),
 ) -> int | None:
-    """Return the bytes that can still be allocated, or None where the system does not say.
-
-    The smallest of what the kernel calls available and what is left below the limits of the
-    control groups that the process is in; elsewhere than on Linux what psutil calls available.
-    """
+    """Return the bytes that control groups and system still give; None where that is not known."""
     kilobytes = re.search(r"^MemAvailable:[ \t]+(\d+)(?!\S)", _text_of(meminfo), re.MULTILINE)
     known = [int(kilobytes[1]) * 1024] if kilobytes else []
     free = map(_from_cgroup, _own_cgroups(cgroups, own_cgroup))
@@ -39,11 +35,7 @@ def _text_of(path: Path) -> str:
 
 
 def _own_cgroups(root: Path, own: Path) -> list[Path]:
-    """Return the directories of the control groups, of version 2, that may limit this process.
-
-    A limit holds for all groups below, so each group up to the root counts. In a container the
-    root is the container's own group. Source: man 7 cgroups, "/proc files".
-    """
+    """Return the groups of version 2 whose limits hold for this process. Source: man 7 cgroups."""
     line = re.search(r"^0::/(.*)$", _text_of(own), re.MULTILINE)
     group = root / line[1].strip("/") if line and ".." not in line[1] else root
     return [each for each in (group, *group.parents) if each.is_relative_to(root)]

@@ -1,7 +1,4 @@
-"""Untrusted input: files, opened and written with care; JSON, read strictly; text, safe to show.
-
-Any package may import this module; it imports none of them.
-"""
+"""Untrusted input: files opened and written with care, strict JSON, text that is safe to show."""
 
 import contextlib
 import errno
@@ -59,10 +56,7 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def shown(text: str) -> str:
-    """Quote text from a file: not printable characters escaped, cut with `...` at 80 characters.
-
-    Only text: to print a container from a hostile file could recurse.
-    """
+    """Quote text, never a container, from a file: escaped, and cut with `...` at 80 characters."""
     escaped = _escaped(text[:_LONGEST].replace("\\", "\\\\"))
     if len(escaped) > _LONGEST or len(text) > _LONGEST:
         escaped = escaped[: _LONGEST - 3] + "..."
@@ -95,11 +89,7 @@ def _escaped(text: str) -> str:
 
 
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
-    """Open a regular file for reading, unbuffered, or raise `error`.
-
-    What it is, is decided on the open descriptor: a file that is swapped after a check of its path
-    cannot slip through. It closes itself when nothing holds it any more, as after an interrupt.
-    """
+    """Open a regular file, unbuffered; its descriptor is checked, so that no swap slips through."""
     found = "a directory"
     try:
         # O_NONBLOCK keeps a FIFO without a writer from blocking.
@@ -118,14 +108,10 @@ def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
 
 
 def followed_inside(path: Path, error: type[Exception], *directories: Path) -> Path:
-    """Return where the links of a path lead, which must be a part of a model.
-
-    That is its directories and, where one of them lies in the cache of Hugging Face's hub, its
-    `blobs`: there a directory `snapshots/<revision>` holds links into `blobs` beside `snapshots`.
-    Raise `error` where they lead elsewhere.
-    """
+    """Return where the links of a path lead, which must be inside one of the directories."""
     real = [Path(os.path.realpath(directory)) for directory in directories]
-    # Not resolved further: `blobs` could itself be a link.
+    # In the cache of Hugging Face's hub `snapshots/<revision>` holds links into `blobs` beside
+    # `snapshots`. Not resolved further: `blobs` could itself be a link.
     real += [
         parent.parent / "blobs"
         for directory in real
@@ -140,10 +126,7 @@ def followed_inside(path: Path, error: type[Exception], *directories: Path) -> P
 
 
 def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
-    """Read a whole regular file of at most `limit` bytes, also where the system gives it in parts.
-
-    Raise `error` as `open_regular` does, and where it is larger, or cannot be read to its end.
-    """
+    """Read a regular file of at most `limit` bytes to its end, also where it comes in parts."""
     label = label_of(path)
     with open_regular(path, error) as stream:
         try:
@@ -163,10 +146,7 @@ def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
 def read_json_object(
     path: Path, limit: int, error: type[Exception], most_values: int = _MOST_VALUES
 ) -> dict[str, object]:
-    """Read a file of at most `limit` bytes that holds one object, as `parse_strict_json` does.
-
-    Raise `error` where it cannot be read, is larger, not strict JSON, or no object.
-    """
+    """Read a file of at most `limit` bytes that holds one object, as `parse_strict_json` does."""
     content, label = read_whole(path, limit, error), label_of(path)
     try:
         value = parse_strict_json(content, most_values)
@@ -180,11 +160,7 @@ def read_json_object(
 def write_whole(
     path: Path, parts: Iterable[bytes | memoryview], error: type[Exception], is_private: bool = True
 ) -> None:
-    """Write a file as a whole or not at all: a new one takes the place of the old.
-
-    A link is followed. Raise `error` where it cannot be written; what was there is as before.
-    A file that is new can be read by its owner alone if `is_private`.
-    """
+    """Write a whole file or nothing, also behind a link; `is_private` is for a file that is new."""
     try:
         target = Path(os.path.realpath(path))
         mode = os.stat(target).st_mode if os.path.lexists(target) else None
@@ -230,9 +206,8 @@ def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
 def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object:
     """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep nesting.
 
-    The parser is recursive: about a thousand levels stop it. A value of three characters takes up
-    to 70 bytes of memory, so values are counted before any is made, by the marks around them. Raise
-    ValueError with a text of the form `expected X, got Y`, safe to show.
+    A value takes up to 70 bytes of memory, so values are counted before any is made. The text of a
+    ValueError has the form `expected X, got Y` and is safe to show.
     """
     values = sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
     if values > most_values:
@@ -287,35 +262,23 @@ def _number(text: str) -> float:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace what cannot be encoded: each lone surrogate becomes U+FFFD.
-
-    Arguments and typed lines hold one surrogate for each byte that is not UTF-8 (PEP 383).
-    """
+    """Replace lone surrogates, each of which is a byte that is not UTF-8 (PEP 383), by U+FFFD."""
     return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text that is safe to show: controls as `\x1b` or `\u202e`, surrogates as U+FFFD.
-
-    Newline and tab stay. escape(a + b) = escape(a) + escape(b) for every split.
-    """
+    r"""Return text safe to show, also in parts: `\x1b` for a control, but newline and tab stay."""
     return _UNSAFE.sub(_shown_control, replace_surrogates(text))
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    r"""Return text that is safe to show and stays on one line: newline as `\n`, tab as `\t` too.
-
-    What is longer than `limit` characters is cut and ends with an ellipsis.
-    """
+    r"""Return text safe to show on one line, newline as `\n`; a longer one ends in an ellipsis."""
     line = _UNSAFE_IN_ONE_LINE.sub(_shown_control, replace_surrogates(text))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
 def json_controls(text: str) -> str:
-    r"""Return JSON in which controls stand as `\u009b`: they mean the same and are safe to show.
-
-    All its controls but those between lines must be in strings.
-    """
+    r"""Return JSON safe to show: controls in its strings as `\u009b`, which means the same."""
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 

@@ -33,11 +33,9 @@ def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]
 
 
 def report_bench(console: Console, model: Model, positions: int) -> None:
-    """Write the speed of a model to standard output, beside the limits of the machine.
+    """Write the speed of a model, and the limits of the machine, measured in turn with it.
 
-    A prompt is limited by multiply-adds, a single token by reading the weights and its part of the
-    cache. Both limits are measured in turn with the model, over the same mapped weights. The prompt
-    is shorter where the cache has few positions; UsageError where it has less than two.
+    A prompt is limited by multiply-adds, a token by reading the weights and its part of the cache.
     """
     if positions < 2:
         raise UsageError(f"--context-length: expected at least 2 for --bench, got {positions}")
@@ -110,10 +108,7 @@ def weights_of_a_step(model: Model) -> list[ml.Tensor]:
 
 
 def operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Count the multiplications and additions that tokens take, with logits after the last.
-
-    rows * 2 * (matrices of all layers) + 2 * D * V + attention
-    """
+    """Count rows * 2 * (matrices of all layers) + 2 * D * V + attention, each add or multiply."""
     D, F, h = args.dim, args.ffn_dim, args.head_dim
     matrices = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * F
     linear = 2.0 * rows * matrices * args.n_layers + 2.0 * D * args.vocab_size

@@ -31,11 +31,7 @@ from .session import Session
 
 @contextmanager
 def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
-    """Record the answer that is given inside, and write its page once it is complete.
-
-    Raise UsageError before anything is run where the file cannot be written, and ExplorerError for
-    a limit that leaves no room, or another model with other tokens.
-    """
+    """Record the answer that is given inside, and write its page; refusals come before it."""
     _check_writable(path)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)
@@ -58,10 +54,7 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
 
 
 def explore_last(session: Session, argument: str) -> None:
-    """Write the page of the last answer: it is run again with its own tokens, with a trace on.
-
-    The cache of the chat stays as it is; `argument` is the file.
-    """
+    """Write the page of the last answer, run again with its own tokens; the cache stays."""
     answer, path = session.last, Path(argument) if argument else DEFAULT_EXPLORER
     if answer is None or not answer.ids:
         raise UsageError("/explore: nothing was answered yet")
@@ -126,10 +119,7 @@ def _check_writable(path: Path) -> None:
 
 @contextmanager
 def drawn(session: Session, directory: Path) -> Iterator[None]:
-    """Record the answer that is given inside, and write its diagrams: all of them, or none.
-
-    Raise UsageError where the directory, which is made if it is not there, cannot be written.
-    """
+    """Record the answer that is given inside, and write its diagrams: all of them, or none."""
     expected = f"{directory}: --diagrams: expected a writable directory"
     with refused(expected):  # before the answer, which may take a while
         directory.mkdir(parents=True, exist_ok=True)

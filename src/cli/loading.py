@@ -59,11 +59,7 @@ def open_model(options: Options, console: Console) -> Model:
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
-    """Load the model of the command line, and tell the positions of its key/value cache.
-
-    They are as many as asked for, or min(4096, the model's); UsageError where the model has fewer
-    than are asked for, NotEnoughMemoryError where model and cache do not fit.
-    """
+    """Load the model, with the positions of its cache: as asked for, or min(4096, the model's)."""
     files, asked = read_model_files(options.model), options.context_length
     longest = files.args.max_context_length
     if asked is not None and asked > longest:
@@ -76,10 +72,7 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
 def open_beside(
     options: Options, console: Console, model: Model, positions: int, path: Path | None = None
 ) -> Model:
-    """Load what runs beside a model with a cache of `positions`, if it fits beside that.
-
-    That is the model of a path as it is, or without a path the model of the command line.
-    """
+    """Load the model of a path, or that of the command line, if it fits beside another's cache."""
     if path is not None:
         options = replace(options, model=path, quantize=None, rope_scaling_factor=None)
     files, taken = read_model_files(options.model), kv_cache_bytes(model.args, positions)
@@ -89,10 +82,7 @@ def open_beside(
 def _load(
     options: Options, console: Console, files: ModelFiles, positions: int | None, taken: int = 0
 ) -> tuple[Model, int]:
-    """Load a model unless it cannot fit, which is said before any of its weights is mapped.
-
-    `taken` bytes of what is free are for a cache that is not written yet.
-    """
+    """Load a model if it fits beside `taken` bytes, which is known before any weight is mapped."""
     forecast = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
     if forecast.free is not None:
         forecast = replace(forecast, free=max(forecast.free - taken, 0))
@@ -114,11 +104,7 @@ def _how(options: Options, console: Console) -> dict[str, Any]:
 
 
 def save_model(options: Options, console: Console) -> None:
-    """Write the model of the command line, perhaps quantized, and say so in a line.
-
-    SIGTERM ends it as Ctrl-C does: what was written is removed first. Raise SaveError where the
-    directory or file is there already, or cannot be written.
-    """
+    """Write the model of the command line, perhaps quantized; SIGTERM ends it as Ctrl-C does."""
     path, kind, how = options.model, options.quantize, _how(options, console)
     target = options.save_gguf or options.save_quantized
     assert target is not None
@@ -148,10 +134,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 def open_session(options: Options, console: Console) -> Session:
-    """Make everything that a prompt needs, and say in a line what was loaded.
-
-    What is out of its range or cannot be read is refused before anything is loaded.
-    """
+    """Make all that a prompt needs; settings and grammar are checked before anything is loaded."""
     settings = Settings.from_options(options)
     grammar = _read_grammar(options)
     model, positions = open_model_to_run(options, console)
@@ -207,10 +190,7 @@ def _mask_maker(
 
 @contextmanager
 def prompt_cached(engine: InferenceEngine, path: Path | None) -> Iterator[None]:
-    """Let an engine begin with what a file holds, and write to it what is cached at the end.
-
-    Raise PromptCacheError where the file cannot be used, is of another model, or a trace ran.
-    """
+    """Let an engine begin with what a file holds, and write to it what is cached at the end."""
     if path is None:
         yield
         return
@@ -225,10 +205,7 @@ def prompt_cached(engine: InferenceEngine, path: Path | None) -> Iterator[None]:
 
 
 def loading_line(engine: InferenceEngine) -> str:
-    """Return one line for a person who chats: name, size, format, memory and context.
-
-    `/show model` and `--verbose` tell the rest.
-    """
+    """Return one line for a person who chats: name, size, format, memory and context."""
     model, count = engine.model, engine.model.parameter_count
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
@@ -258,10 +235,7 @@ def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> lis
 
 
 def chat_format_of(options: Options, model: Model) -> FoundFormat:
-    """Return the chat format that is named or found, once a message was written in it.
-
-    Raise ChatFormatError where it is not known, or is not one for the model's tokenizer.
-    """
+    """Return the chat format that is named or found, once a message was written in it."""
     tokenizer = required_tokenizer(model)
     if options.chat_format is not None:
         found = FoundFormat(options.chat_format, "--chat-format")

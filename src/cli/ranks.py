@@ -1,9 +1,7 @@
 """The ranks of a run that mpirun started: rank 0 talks, the others follow, and all end together.
 
-What one rank cannot do ends the run on all of them, with one line. A thread of each rank says
-every half second to the next one, on a separate communicator, that it is alive: a rank that
-computes for minutes still says it, one that was stopped or cut off does not. mpirun notices one
-that was killed.
+A thread of each rank says every half second to the next one, on a separate communicator, that it
+is alive, also in a pass of minutes. mpirun notices a rank that was killed.
 """
 
 import contextlib
@@ -44,10 +42,7 @@ _OF_ONE_PROCESS = (
 def run_rank(
     options: Options, console: Console, talk: Callable[[Options, Console], int], told: Told
 ) -> int:
-    """Run this rank to its end, and return the exit code of rank 0.
-
-    `talk` is what rank 0 does, and `told` turns an error into an exit code and a line.
-    """
+    """Run `talk` on rank 0, and on the others what it says; return the exit code of rank 0."""
     rank = mpi_place()[0]
     if rank == 0 and "OMPI_COMM_WORLD_RANK" in os.environ:
         _pass_on_input()
@@ -184,10 +179,7 @@ class World:
         os._exit(code)
 
     def _watch_before(self) -> None:
-        """Tell the next rank that this one is alive; end all where the rank before was silent.
-
-        In this ring one rank alone notices that another one is lost, and one line says it.
-        """
+        """Tell the next rank that this one is alive; end all where the rank before was silent."""
         line, beat = self._line, bytearray(1)
         before, after = ((self.ranks.rank + step) % self.ranks.size for step in (-1, 1))
         heard = last = time.monotonic()
@@ -207,10 +199,7 @@ class World:
 
 
 def _pass_on_input() -> None:
-    """Let standard input end where that of mpirun does, which Open MPI 5 says to no rank.
-
-    mpirun has its input in an epoll set, until it has read the end; a file is opened again.
-    """
+    """Let standard input end where that of mpirun does, which Open MPI 5 says to no rank."""
     parent = Path(f"/proc/{os.getppid()}")
     try:
         kind = os.stat(parent / "fd/0")
@@ -229,7 +218,7 @@ def _pass_on_input() -> None:
                 data, silent = os.read(source, 1 << 16), 0
                 while data:
                     data = data[os.write(writer, data) :]
-            elif any(
+            elif any(  # mpirun has its input in an epoll set, until it has read the end
                 "tfd:        0 " in each.read_text() for each in (parent / "fdinfo").iterdir()
             ):
                 silent, most = 0, 2

@@ -53,10 +53,7 @@ _RETURNED = {
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
-    """Return transformers' model with these weights, which are used where they are.
-
-    They are by Hugging Face's names, without `lm_head.weight` where it is tied.
-    """
+    """Return transformers' model with these weights, by its names, used where they are."""
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
@@ -122,10 +119,7 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
 
 
 def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a model keep what each step computes, and go on with what our network computed.
-
-    Return what it will have kept. Both hold tensors [T, ...] by stage, layer and name.
-    """
+    """Make a model go on with what our network computed; return what it will have computed."""
     theirs: dict[str, Any] = {}
 
     def exchange(key: str, tensor: Any) -> Any:

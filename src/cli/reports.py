@@ -126,11 +126,7 @@ def exact_bytes(count: int) -> str:
 
 
 def check_weights(options: Options, console: Console) -> None:
-    """Write a line for each file of the model whose bytes agree with its checksums.
-
-    Raise CheckpointError where one differs, and UsageError where a file holds none, so that nothing
-    can be said of it.
-    """
+    """Write a line for each file that agrees with its checksums; UsageError where it has none."""
     checkpoint = open_checkpoint(read_model_files(options.model), one_by_one=True)
     try:
         for file in checkpoint.mapped:
@@ -172,10 +168,7 @@ def _shown(value: object) -> str:
 
 
 def report_stage(console: Console, number: int) -> None:
-    """Write the section of a stage, and where its diagram and its code are.
-
-    Raise UsageError where the chapter is not installed, or has no such section.
-    """
+    """Write the section of a stage, and where its diagram and its code are."""
     stage = STAGES[number]
     chapter, _, anchor = stage.chapter.partition("#")
     page, diagram = _installed(chapter), _installed(stage.diagram)

@@ -16,11 +16,7 @@ _LONGEST_KEY = 4096
 
 
 def serve_model(options: Options, console: Console) -> None:
-    """Answer HTTP requests until SIGINT, which is raised as KeyboardInterrupt, or SIGTERM.
-
-    Raise UsageError where the serve extra is not installed, an address that is not local has no
-    key, or the file with the key cannot be used; ServerError for an address that cannot be used.
-    """
+    """Answer HTTP requests until SIGTERM, or SIGINT, which is raised as KeyboardInterrupt."""
     try:
         from .. import server
     except ModuleNotFoundError as error:

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TraceSwitch:
-    """Turns the trace on and off; a layer that the model does not have is a UsageError.
-
-    Files are begun anew when the trace is first turned on, and continued after that. When one takes
-    no more, a warning says so and the run goes on without it.
-    """
+    """Turns the trace on and off; its files are begun anew at first, and left out if they fail."""
 
     options: Options
     console: Console

@@ -95,10 +95,7 @@ class _Row(NamedTuple):
 
 
 def report_verify(options: Options, console: Console) -> None:
-    """Compare the model of the command line with transformers, and write a table and a verdict.
-
-    After the verdict, raise DifferenceError where a stage is beyond its bound.
-    """
+    """Compare a model with transformers in a table; DifferenceError if a stage is beyond bounds."""
     model = open_model(options, console)
     if model.files.directory.layout == "GGUF":
         got = "got a GGUF file, of which transformers makes a float32 copy in its own way"
@@ -164,8 +161,8 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
     """Run the network in float32: all tokens but the last together, and then the last.
 
     Return what each traced stage makes, a row for each token, heads in the order of Hugging Face;
-    the logits [T, V] of a run without a trace, with the attention that makes answers; and how many
-    times as large an error of the norms' weights is in the logits, both relative.
+    the logits [T, V] without a trace; and how many times as large a relative error of the norms'
+    weights is in the logits.
     """
     args = replace(model.args, dtype=ml.float32)
     tensors = {  # products of float32 take every other dtype as it is

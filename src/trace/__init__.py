@@ -1,8 +1,7 @@
 """The trace: one stream of events that follows a prompt through the 21 stages.
 
-Any package may import this one; it imports none of them. Here is the one trace of the process: the
-stages mark it, and the ops report to it while it is on. What makes, names and writes events is in
-the modules beside this one, so that a run without a trace loads none of them.
+The stages mark the one trace of the process, and the ops report to it while it is on. What makes,
+names and writes events is in the modules beside this one: a run without a trace loads none.
 """
 
 import time

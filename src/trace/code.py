@@ -32,11 +32,7 @@ def shown_path(file: str) -> str:
 
 
 def line_of(file: Path, symbol: str) -> int | None:
-    """Return the line of a symbol in a Python file, from 1; None where it has none.
-
-    A symbol is a function, a class, a method such as `LlamaAttention.forward`, a name that the
-    module or a class assigns, or a stage's mark: `mark(13)`, `LlamaAttention.eager: mark(13)`.
-    """
+    """Return the line of a symbol, such as `Class.method`, `mark(13)` or `function: mark(13)`."""
     return _places(file).get(symbol, (None, None))[0]
 
 

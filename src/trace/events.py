@@ -1,9 +1,7 @@
-"""The registry of the 21 stages.
+"""The registry of the 21 stages: the steps that their code makes, and where each is explained.
 
-A stage lists the steps that its lines of code make: the op, and the name and letters of its result.
-The letters are those of docs/LEGEND.md. A result gets its name from here, so that the code of the
-model needs none. A stage also knows where it is explained, drawn and run: lines of code and anchors
-follow from names, so that they cannot grow stale.
+Results get their names and letters, those of docs/LEGEND.md, from here, so that the code of the
+model needs none. Lines of code and anchors follow from names, so that they cannot grow stale.
 """
 
 import re
@@ -218,10 +216,7 @@ def read_letters(name: str) -> Letters | None:
 
 
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the number that a letter, a product (`H*h`), a half (`h/2`) or a digit stands for.
-
-    None where a letter has no size yet.
-    """
+    """Return what a letter, a product (`H*h`), a half (`h/2`) or a digit stands for, if known."""
     size = 1
     for factor in letter.split("*"):
         name, _, divisor = factor.partition("/")

@@ -1,8 +1,4 @@
-"""The trace as text: structlog carries one stream of events, and two views write it down.
-
-`_DebugLog` writes lines of at most 120 columns for people, `_JsonLines` a JSON object per event for
-programs. A view whose file takes no more is left out from then on; the run goes on.
-"""
+"""The trace as text, carried by structlog: lines for people, and JSON lines for programs."""
 
 import contextlib
 import textwrap
@@ -32,10 +28,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class TraceLog:
-    """Writes events to a log for people, to JSON lines, or to both, and closes these files.
-
-    Raises OSError where a file does not take its beginning.
-    """
+    """Writes events to a log for people, to JSON lines, or both; OSError where one cannot begin."""
 
     def __init__(
         self,

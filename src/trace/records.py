@@ -54,10 +54,7 @@ class Event:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON holds it: tuples as lists, records by field, infinities as texts.
-
-    What JSON does not know, such as a dtype, becomes its text.
-    """
+    """Return a value as JSON holds it: tuples as lists, records by field, what it lacks as text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

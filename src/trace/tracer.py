@@ -51,11 +51,7 @@ class TensorLike(Protocol):
 
 @dataclass(eq=False)
 class Tracer:
-    """Follows a run and makes its events.
-
-    Results get the names and letters that the registry lists for the steps of their stage. A result
-    that fits no step keeps the name that it has and shows no letters.
-    """
+    """Follows a run and makes its events; what fits no step of its stage has no letters."""
 
     sizes: Mapping[str, int]  # of the model, by letter; T, S and C come from the run
     write: Callable[[Event], None]  # takes the events, in order
@@ -128,11 +124,7 @@ class Tracer:
         details: Mapping[str, Any],
         seconds: float | None,
     ) -> str:
-        """Take the report of an op; return the name that its result is to have.
-
-        The details are its arguments that are no tensors, and C, the positions of a cache that it
-        used; a further result of the same call has no seconds.
-        """
+        """Take the report of a result of an op, a further one without seconds; return its name."""
         name = _name(result)
         if self._stage is None:
             return name
@@ -267,10 +259,7 @@ def _elements(x: TensorLike) -> np.ndarray[Any, Any]:
 
 
 def statistics(x: TensorLike) -> dict[str, Any] | None:
-    """Compute numbers about the elements of a tensor in float64; None where it has no elements.
-
-    A complex element counts as a pair of reals. First and last are in row-major order.
-    """
+    """Compute numbers about elements in float64, a complex one as two; None where there is none."""
     array: np.ndarray[Any, Any] = np.asarray(x)
     if array.dtype.kind == "c":
         array = np.stack((array.real, array.imag), axis=-1)
