@@ -47,13 +47,12 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
     reader = roofline.fastest_reading(weights)
     # Weights of eight bits add up integers, whose rate is not known.
     adds_integers = any(weight.dtype is ml.int8_block for weight in model.tensors.values())
-    multiply_rates, read_rates, rounds = [], [], []
+    known, read_rates, rounds = list[float](), [], []
     for _ in range(ROUNDS):
-        if not adds_integers:
-            multiply_rates.append(roofline.multiply_add_rate(model.args.dtype.name))
+        rate = None if adds_integers else roofline.multiply_add_rate(model.args.dtype.name)
+        known += [] if rate is None else [rate]
         read_rates.append(roofline.read_rate(weights, *reader))
         rounds.append(_seconds(model, context, prompt, steps))
-    known = [rate for rate in multiply_rates if rate is not None]
     work = operations(model.args, 0, prompt)
     weight_bytes = sum(tensor.nbytes for tensor in weights)
     cache_bytes = kv_cache_bytes(model.args, prompt)

@@ -143,9 +143,9 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
     transformers.AttentionInterface.register(_RECORDED, attention)
     transformers.AttentionMaskInterface.register(_RECORDED, eager_mask)
     model.set_attn_implementation(_RECORDED)
-    watch(model.model.embed_tokens, "4 -1 x")
-    watch(model.model.norm, "19 -1 x")
-    watch(model.lm_head, "19 -1 logits")
+    watch(model.model.embed_tokens, "4 - x")
+    watch(model.model.norm, "19 - x")
+    watch(model.lm_head, "19 - logits")
     for number, layer in enumerate(model.model.layers):
         is_after = hasattr(layer, "post_feedforward_layernorm")
         norms, residual = (_AFTER, "mlp") if is_after else (_BEFORE, "post_attention_layernorm")

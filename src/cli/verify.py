@@ -41,7 +41,7 @@ from .console import Console, DifferenceError, UsageError
 from .loading import open_model
 
 Array: TypeAlias = npt.NDArray[np.float32]
-# A row for each token, by "stage layer name", as in the trace; the layer is -1 outside of one.
+# A row for each token, by "stage layer name", as in the trace; the layer is - outside of one.
 Stages: TypeAlias = dict[str, Any]
 
 _PROMPT = (
@@ -68,7 +68,7 @@ class _Row(NamedTuple):
 
     stage: int
     tensor: str
-    layer: int
+    layer: str
     difference: float
     relative: float
     bound: float
@@ -82,9 +82,8 @@ class _Row(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         """The row as texts."""
         numbers = (f"{x:.1e}" if x else "0" for x in self[3:])
-        stage, layer = f"{self.stage} {STAGES[self.stage].name}", str(self.layer)
-        ok = "ok" if self.is_ok else "FAIL"
-        return stage, self.tensor, layer if self.layer >= 0 else "", *numbers, ok
+        stage, ok = f"{self.stage} {STAGES[self.stage].name}", "ok" if self.is_ok else "FAIL"
+        return stage, self.tensor, self.layer.strip("-"), *numbers, ok
 
     @property
     def failure(self) -> str:
@@ -200,7 +199,7 @@ def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]
     found: Stages = {}
 
     def keep(event: Event) -> None:
-        layer = -1 if event.layer is None else event.layer
+        layer = "-" if event.layer is None else event.layer
         for made in event.outputs:
             key, values = f"{event.stage} {layer} {made.name}", made.values
             if values is not None and event.stage not in _BY_HEAD:
@@ -263,7 +262,7 @@ def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]
         ours = [model.tokenizer.encode(text, bos=False, eos=False) for text in texts]
         wrong = [text for text, x, y in zip(texts, ours, theirs, strict=True) if x != y]
         name = f"ids of {wrong[0]!a}" if wrong else f"ids of {len(texts)} texts"
-        yield _Row(1, name, -1, len(wrong), len(wrong) / len(texts), 0.0)
+        yield _Row(1, name, "-", len(wrong), len(wrong) / len(texts), 0.0)
 
 
 def _compare_stages(
@@ -272,18 +271,16 @@ def _compare_stages(
     """Yield the comparisons of tensors in the order of the run, and at last of the most likely."""
     bounds = []
     for key in (key for key in theirs if key != "logits"):  # in the order of the run
-        place = key.split()
-        stage, layer, name = int(place[0]), int(place[1]), place[2]
+        stage, layer, name = key.split()
         score = float(ours.get(f"13 {layer} scores", np.zeros(1)).max())
-        bound = _bound(model.args, stage, name, len(logits), score)
-        bounds.append(bound)
-        yield _Row(stage, name, layer, *_errors(ours[key], theirs[key]), bound)
+        bounds.append(_bound(model.args, int(stage), name, len(logits), score))
+        yield _Row(int(stage), name, layer, *_errors(ours[key], theirs[key]), bounds[-1])
     whole, total = theirs["logits"], max(sum(bounds), gain * max(bounds))
-    yield _Row(19, "logits of the whole network", -1, *_errors(logits, whole), total)
+    yield _Row(19, "logits of the whole network", "-", *_errors(logits, whole), total)
     gap = whole.max(1) - whole[np.arange(len(whole)), logits.argmax(1)]
     relative = gap / _root_mean_square(whole)[:, 0]
     text = f"most likely of {len(whole)} tokens"
-    yield _Row(20, text, -1, float(gap.max()), float(relative.max()), 2 * total)
+    yield _Row(20, text, "-", float(gap.max()), float(relative.max()), 2 * total)
 
 
 def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> float:

@@ -12,7 +12,6 @@ import structlog
 from .events import LEGEND, STAGES
 from .records import LAYER, MARK, Event, TensorInfo
 
-Failure = Callable[[str], None]
 Ranges = Sequence[range]
 
 _WIDTH = 120
@@ -43,7 +42,7 @@ class TraceLog:
         steps: Ranges | None = None,
         stages: Ranges | None = None,  # what is written at all
         run: Mapping[str, str] = _NOTHING,  # facts with which both files begin
-        on_failure: Failure = lambda _line: None,  # takes a line where a file takes no more
+        on_failure: Callable[[str], None] = lambda _line: None,  # told of a file that is full
     ) -> None:
         self._views: list[_View] = []
         if json_lines is not None:
@@ -86,7 +85,7 @@ class _View(ABC):
     stages: Ranges | None
     layers: Ranges | None
     steps: Ranges | None
-    on_failure: Failure
+    on_failure: Callable[[str], None]
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
         """Return whether this view shows events of a stage in a layer and a step."""
@@ -217,8 +216,7 @@ class _DebugLog(_View):
         links: list[str] = []
         if stage.number not in self._linked:
             self._linked.add(stage.number)
-            places = [stage.diagram, stage.code, stage.chapter]
-            links = _packed(places, "#   ", "#   ", between="  ")
+            links = _packed([stage.diagram, stage.code, stage.chapter], "#   ", "#   ", "  ")
         is_apart = not self._after_heading and (bool(links) or stage.number == 3)
         return [*[""] * is_apart, title, *links]
 
