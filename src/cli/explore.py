@@ -19,7 +19,7 @@ from ..explorer import (
     run_traced,
     save_html,
 )
-from ..inference import Message, SamplingArgs
+from ..inference import SamplingArgs
 from ..memory import readable_bytes
 from ..model import Model
 from .answer import Answer
@@ -47,7 +47,7 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
         beside, prompt = None, options.explore_prompt
         if prompt is not None:
             asked = prompt if session.completion else session.messages([], prompt)
-            beside = _ids_of(session, other, asked, answer)
+            beside = prompt_of(other, asked, *_format_of(session, answer))
         most = session.settings.max_tokens or len(answer.ids)
         runs.append(run_beside(other, runs[0], beside, most, _repeatable(answer), store))
     session.console.note(_save(runs, store, path))
@@ -59,26 +59,22 @@ def explore_last(session: Session, argument: str) -> None:
     if answer is None or not answer.ids:
         raise UsageError("/explore: nothing was answered yet")
     _check_writable(path)
-    model = session.engine.model
-    ids, _ = _ids_of(session, model, answer.request, answer)
-    was_on, store = trace.is_on(), Store()
+    model, sampling, store = session.engine.model, _repeatable(answer), Store()
+    ids, _ = prompt_of(model, answer.request, *_format_of(session, answer))
+    was_on = trace.is_on()
     trace.stop()
     try:
-        run = run_traced(
-            model, ids, len(answer.ids), _repeatable(answer), store, forced_ids=answer.ids
-        )
+        run = run_traced(model, ids, len(answer.ids), sampling, store, forced_ids=answer.ids)
     finally:
         if was_on:
             session.trace.turn_on()
     session.console.reply(_save([run], store, path))
 
 
-def _ids_of(
-    session: Session, model: Model, request: str | list[Message], answer: Answer
-) -> tuple[list[int], frozenset[int]]:
-    """Return the tokens of a request, as `prompt_of`, in the way in which an answer was asked."""
+def _format_of(session: Session, answer: Answer) -> tuple[str | None, bool]:
+    """Return the chat format of an answer, and whether it may have thoughts."""
     name = None if session.completion else session.chat_format.name
-    return prompt_of(model, request, name, answer.settings.think != "off")
+    return name, answer.settings.think != "off"
 
 
 def _repeatable(answer: Answer) -> SamplingArgs:
