@@ -158,38 +158,35 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
     refused. Raise IndexOutOfRangeError for what is outside of its dimension, and for more indices
     than dimensions; TensorError for anything else in the brackets.
     """
-    parts = _without_ellipsis(key if isinstance(key, tuple) else (key,), shape)
-    new_shape, new_strides, offset = [], [], 0
-    for dim, part in enumerate(parts):
+    parts = key if isinstance(key, tuple) else (key,)
+    ellipses = [part for part in parts if part is Ellipsis]
+    if len(ellipses) > 1:
+        raise TensorError(f"[getitem] number of Ellipsis must be <= 1: {len(ellipses)}")
+    left_out = len(shape) + len(ellipses) - len(parts)
+    if left_out < 0:
+        what = f"{len(shape) - left_out} > {len(shape)} (shape {list(shape)})"
+        raise IndexOutOfRangeError(f"[getitem] number of indices must be <= ndim: {what}")
+    new_shape, new_strides, offset, dim = [], [], 0, 0
+    for part in parts if ellipses else (*parts, ...):
+        if part is Ellipsis:
+            new_shape += shape[dim : dim + left_out]
+            new_strides += strides[dim : dim + left_out]
+            dim += left_out
+            continue
         size, stride = shape[dim], strides[dim]
         if isinstance(part, slice):
             start, count, step = _resolve_slice(part, size, dim, shape)
             offset += start * stride
             new_shape.append(count)
             new_strides.append(stride * step)
-            continue
-        index = _checked_index(part)
-        if not -size <= index < size:
-            found = f"{index} (dim {dim}, shape {list(shape)})"
-            raise IndexOutOfRangeError(f"[getitem] index must be in [{-size}, {size}): {found}")
-        offset += index % size * stride
-    rest = len(parts)
-    return (*new_shape, *shape[rest:]), (*new_strides, *strides[rest:]), offset
-
-
-def _without_ellipsis(parts: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
-    """Replace an Ellipsis by as many full slices as there are dimensions without an index."""
-    places = [i for i, part in enumerate(parts) if part is Ellipsis]
-    if len(places) > 1:
-        raise TensorError(f"[getitem] number of Ellipsis must be <= 1: {len(places)}")
-    indices = len(parts) - len(places)
-    if indices > len(shape):
-        what = f"{indices} > {len(shape)} (shape {list(shape)})"
-        raise IndexOutOfRangeError(f"[getitem] number of indices must be <= ndim: {what}")
-    if not places:
-        return parts
-    at = places[0]
-    return parts[:at] + (slice(None),) * (len(shape) - indices) + parts[at + 1 :]
+        else:
+            index = _checked_index(part)
+            if not -size <= index < size:
+                found = f"{index} (dim {dim}, shape {list(shape)})"
+                raise IndexOutOfRangeError(f"[getitem] index must be in [{-size}, {size}): {found}")
+            offset += index % size * stride
+        dim += 1
+    return tuple(new_shape), tuple(new_strides), offset
 
 
 def _checked_index(value: Any) -> int:

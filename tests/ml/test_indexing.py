@@ -39,10 +39,11 @@ def _part(draw, size):
 
 
 @settings(max_examples=500)
-@given(shapes_and_keys())
-def test_every_key_within_bounds_gives_numpys_view(shape_and_key):
+@given(shapes_and_keys(), st.booleans())
+def test_every_key_within_bounds_gives_numpys_view(shape_and_key, of_view):
     shape, key = shape_and_key
-    array = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
+    array = np.arange(2 * int(np.prod(shape)), dtype=np.int32).reshape(*shape, 2)[..., 0]
+    array = np.asarray(np.flip(array)) if of_view else array.copy()
     expected = array[key]
     result = ml.Tensor.from_numpy(array)[key]
     assert result.shape == np.shape(expected)
@@ -53,17 +54,6 @@ def test_every_key_within_bounds_gives_numpys_view(shape_and_key):
             mine == other or n == 1
             for mine, other, n in zip(result.strides, expected.strides, result.shape, strict=True)
         )
-
-
-@given(shapes_and_keys(), shapes_and_keys())
-def test_a_view_of_a_view_is_a_view_of_the_same_memory(first, second):
-    array = np.arange(int(np.prod(first[0])), dtype=np.float32).reshape(first[0])
-    view, expected = ml.Tensor.from_numpy(array)[first[1]], array[first[1]]
-    try:
-        deeper = view[second[1]]
-    except ml.TensorError:
-        return
-    assert np.array_equal(deeper.numpy(), expected[second[1]])
 
 
 def test_a_slice_is_never_clamped():
@@ -79,13 +69,7 @@ def test_what_is_no_index_is_refused():
             sample((2, 3))[key]
 
 
-def test_numpy_integers_are_integers():
-    x = sample((2, 3), ml.int32)
-    assert x[np.int64(1), np.uint8(2)].item() == x.numpy()[1, 2]
-
-
-def test_an_empty_view_at_the_end_stays_within_the_storage():
-    x = sample((3, 2))
-    assert x[3:].offset == 0
-    assert x[3:].shape == (0, 2)
-    assert x[:, 2:, ...].numpy().shape == (3, 0)
+def test_numpy_integers_are_integers_and_an_empty_view_at_the_end_stays_within_the_storage():
+    x = sample((3, 2), ml.int32)
+    assert x[np.int64(1), np.uint8(1)].item() == x.numpy()[1, 1]
+    assert (x[3:].offset, x[3:].shape, x[:, 2:, ...].numpy().shape) == (0, (0, 2), (3, 0))

@@ -2,29 +2,21 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
+from tests.csrc.surface import functions
+
 SRC = Path(__file__).parents[2] / "src"
-MODULES = sorted(path.relative_to(SRC).as_posix() for path in SRC.rglob("*.py"))
-SURFACE = (Path(__file__).parents[2] / "csrc" / "kernels.h").read_text(encoding="utf-8")
-KERNELS = frozenset(
-    re.findall(r"^[a-zA-Z_][\w ]*[ *](\w+)\(", SURFACE.split("cffi: begin")[1], re.MULTILINE)
-)
+NODES = {
+    path.relative_to(SRC).as_posix(): list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    for path in SRC.rglob("*.py")
+}
+KERNELS = functions().keys()
 # What makes a pointer out of something else, or moves what one points to.
 POINTER_MAKERS = {
     "cast", "from_buffer", "addressof", "new_handle", "from_handle", "gc", "dlopen", "memmove",
 }  # fmt: skip
-CALLERS = re.compile(r"ml/(ops/\w+|tensor|quantized|quantization|roofline|kernels)\.py")
-
-
-def names_of(path: str) -> Iterator[tuple[str, str]]:
-    """Yield what stands before and after each dot of a module, and its plain names."""
-    for node in ast.walk(ast.parse((SRC / path).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Attribute):
-            yield ast.unparse(node.value), node.attr
-        elif isinstance(node, ast.Name):
-            yield "", node.id
+CALLERS = re.compile(r"ml/(ops/\w+|tensor|quantized|roofline|kernels)\.py")
 
 
 def test_the_surface_is_read_from_the_header() -> None:
@@ -32,24 +24,24 @@ def test_the_surface_is_read_from_the_header() -> None:
 
 
 def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors() -> None:
-    for path in MODULES:
-        names = set(names_of(path))
-        made = {name for owner, name in names if owner == "ffi" and name in POINTER_MAKERS}
-        assert made == ({"cast"} if path == "ml/kernels.py" else set()), path
-        assert ("", "ctypes") not in names, path
+    for path, nodes in NODES.items():
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        dotted = [node for node in nodes if isinstance(node, ast.Attribute)]
+        of_ffi, of_lib = (
+            {node.attr for node in dotted if ast.unparse(node.value) == owner}
+            for owner in ("ffi", "lib")
+        )
+        assert of_ffi & POINTER_MAKERS == ({"cast"} if path == "ml/kernels.py" else set()), path
+        assert "ctypes" not in names, path
         if not CALLERS.fullmatch(path):
-            assert not {name for owner, name in names if owner == "lib" and name in KERNELS}, path
-            assert "pointer" not in {name for _, name in names} or path == "ml/storage.py"
+            assert not of_lib & KERNELS, path
+            assert "pointer" not in names | {node.attr for node in dotted}, path
 
 
 def test_each_kernel_is_called_in_one_place() -> None:
-    called = [
-        name
-        for path in MODULES
-        for node in ast.walk(ast.parse((SRC / path).read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("lib.")
-        for name in [ast.unparse(node.func).removeprefix("lib.")]
-    ]
+    calls = [node for nodes in NODES.values() for node in nodes if isinstance(node, ast.Call)]
+    texts = [ast.unparse(call.func) for call in calls]
+    called = [text.removeprefix("lib.") for text in texts if text.startswith("lib.")]
     twice = {name for name in called if called.count(name) > 1}
     assert twice <= {"product_scratch_bytes", "isa_available", "isa_select", "openmp_version"}
     assert {*called} - KERNELS == set()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from src import ml
-from tests.ml.op_checks import sample
+from tests.ml.op_checks import exact, sample
 
 torch = pytest.importorskip("torch", reason="needs the oracle extra")
 pytestmark = pytest.mark.oracle
@@ -123,3 +123,19 @@ def test_nan_is_ordered_as_pytorch_orders_it(descending):
     same(ml.topk(x, 4, 0, descending)[0], torch.topk(theirs(x), 4, 0, descending)[0])
     same(ml.max(x), torch.max(theirs(x)))
     same(ml.argmax(x).to("int64"), torch.argmax(theirs(x)))
+
+
+def test_bfloat16_is_as_close_to_the_truth_as_in_pytorch():
+    x, weight = sample((9, 512), ml.bfloat16), sample((64, 512), ml.bfloat16, seed=1)
+    wide, functional = exact(x), torch.nn.functional
+    powers = np.exp(wide - wide.max(-1, keepdims=True))
+    root = np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)
+    for mine, other, truth in (
+        (ml.linear_transformation(x, weight), functional.linear(theirs(x), theirs(weight)),
+         wide @ exact(weight).T),
+        (ml.softmax(x), torch.softmax(theirs(x), -1), powers / powers.sum(-1, keepdims=True)),
+        (ml.rms_norm(x, ml.ones((512,), ml.bfloat16), 1e-5),
+         functional.rms_norm(theirs(x), (512,), eps=1e-5), wide / root),
+    ):  # fmt: skip
+        errors = [np.sqrt(((y - truth) ** 2).mean()) for y in (exact(mine), other.double().numpy())]
+        assert errors[0] <= errors[1] * 1.01
