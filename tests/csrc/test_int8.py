@@ -29,14 +29,6 @@ tokens_of_a_product = pytest.mark.parametrize("tokens", [1, 7])
 
 
 @every_format
-def test_any_number_of_tokens_gives_the_promised_bits(isa: str, kind: Format) -> None:
-    x, weight = operands((40, 576, 19), bf16, kind)
-    expected = integer_products(x, weight)
-    for tokens in range(1, 41):
-        assert bits(run_linear(x[:tokens], weight)) == bits(expected[:tokens])
-
-
-@every_format
 @tokens_of_a_product
 def test_products_are_near_those_of_the_elements(isa: str, kind: Format, tokens: int) -> None:
     """Hold products against float64.
@@ -122,19 +114,6 @@ def test_a_token_that_is_not_finite_gives_nan_and_the_others_do_not(isa: str, ki
         assert np.isnan(out[3]).all()
         assert np.isnan(run_linear(given[3:4], weight)).all()
         assert bits(np.delete(out, 3, axis=0)) == bits(expected)
-
-
-EXTREMES = [0.0, -0.0, 1e-40, 2.0**-133, 2.0**-126, 2.0**-112, 1e-30, 1.0, 1e30, 3.38e38, 2.0**127]
-
-
-def test_numbers_of_any_size_give_what_the_formula_gives(isa: str) -> None:
-    x, weight = normal((7, 96), bf16), quantized((5, 96), ml.int8_block, False)
-    for value in EXTREMES:
-        x[:, 32:64] = np.sign(normal((7, 32), f32)) * value
-        x[:, 40] = 0
-        for tokens in (1, 7):
-            rows = x[:tokens]
-            assert bits(run_linear(rows, weight)) == bits(integer_products(rows, weight)), value
 
 
 CODES = {"q8_0": 256, "q4": 16, "q5": 32, "q2": 4, "q3": 8, "q6": 64, "iq": 16, "mx": 15}

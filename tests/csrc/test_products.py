@@ -66,9 +66,11 @@ def test_linear_gives_the_same_bits_for_any_cut_of_rows(
 ) -> None:
     x, weight = operands((50, columns, 11), *types[:2])
     whole = bits(run_linear(x, weight, types[2]))
-    for rows in (1, 2, 3, 4, 5, 6, 7, 16):
+    for rows in (1, 3, 7, 16):
         parts = [run_linear(x[i : i + rows], weight, types[2]) for i in range(0, 50, rows)]
         assert bits(np.concatenate(parts)) == whole
+    for rows in range(1, 50):
+        assert whole.startswith(bits(run_linear(x[:rows], weight, types[2])))
     if isinstance(weight, np.ndarray):
         single = [run_linear(x, weight[i : i + 1], types[2]) for i in range(11)]
         assert bits(np.concatenate(single, axis=1)) == whole
@@ -121,33 +123,13 @@ BATCHES = [
 def test_batched_matmul_is_right_and_has_the_bits_of_linear(isa: str, types: Types) -> None:
     for batch, m, n, k in BATCHES:
         a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
-        out = empty((batch, m, n), types[2])
-        calls.batched_matmul(a, b, out)
-        for i in range(batch):
-            check_products(out[i], a[i], b[i])
-            assert bits(out[i]) == bits(run_linear(a[i], b[i], types[2]))
-
-
-def test_batched_matmul_reads_strided_and_repeated_rows_where_they_lie(isa: str) -> None:
-    a, b = normal((9, 4, 50), bf16), normal((20, 2, 50), bf16, seed=1)
-    heads = np.swapaxes(a, 0, 1)  # [4, 9, 50]
-    shared = np.broadcast_to(np.swapaxes(b, 0, 1)[:1], (4, 20, 50))
-    out = empty((4, 9, 20), f32)
-    calls.batched_matmul(heads, shared, out)
-    for head in range(4):
-        check_products(out[head], heads[head], shared[head])
-
-
-def test_batched_matmul_gives_the_same_bits_for_any_number_of_threads() -> None:
-    a, b = normal((3, 20, 96), bf16), normal((3, 150, 96), bf16, seed=1)
-    out = empty((3, 20, 150), bf16)
-
-    def run() -> bytes:
-        out[...] = np.nan
-        calls.batched_matmul(a, b, out)
-        return bits(out)
-
-    check_same_bits(run)
+        for threads in (1, 3):
+            calls.set_num_threads(threads)
+            out = empty((batch, m, n), types[2])
+            calls.batched_matmul(a, b, out)
+            for i in range(batch):
+                check_products(out[i], a[i], b[i])
+                assert bits(out[i]) == bits(run_linear(a[i], b[i], types[2]))
 
 
 def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
