@@ -166,7 +166,9 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
     if left_out < 0:
         what = f"{len(shape) - left_out} > {len(shape)} (shape {list(shape)})"
         raise IndexOutOfRangeError(f"[getitem] number of indices must be <= ndim: {what}")
-    new_shape, new_strides, offset, dim = [], [], 0, 0
+    new_shape: list[int] = []
+    new_strides: list[int] = []
+    offset = dim = 0
     for part in parts if ellipses else (*parts, ...):
         if part is Ellipsis:
             new_shape += shape[dim : dim + left_out]

@@ -19,7 +19,7 @@ from .operands import PRODUCTS, Array, bf16, f8e4, f8e5, f16, f32, tensor
 from .quantized_operands import FORMATS, whole_blocks
 
 Sizes = tuple[int, ...]
-Run = Callable[..., None]
+Run = Callable[..., object]
 
 # Nothing, and around the widths of vectors, of blocks of 32, 64 and 256 elements, and of words.
 SIZES = (0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
@@ -151,10 +151,6 @@ def run_batched_matmul(memory: Memory, types: Any, rows: Run, m: int, k: int, n:
     )
 
 
-def run_softmax(memory: Memory, x: Any, out: Any, *shape: int) -> None:
-    calls.softmax(filled(memory, shape, x), memory.array(shape, out))
-
-
 def run_rms_norm(memory: Memory, x: Any, weight: Any, out: Any, rows: int, D: int) -> None:
     shape = (rows, D)
     calls.rms_norm(
@@ -171,22 +167,6 @@ def run_rotary(memory: Memory, dtype: Any, halves: bool, T: int, half: int, head
 def run_elementwise(memory: Memory, op: str, dtype: Any, n: int) -> None:
     a, b = filled(memory, (n,), dtype), filled(memory, (n,), dtype) if op != "silu" else None
     calls.elementwise(op, a, b, memory.array((n,), dtype))
-
-
-def run_argmax(memory: Memory, dtype: Any, *shape: int) -> None:
-    calls.argmax(filled(memory, shape, dtype), memory.array(shape[:1], np.int32))
-
-
-def run_convert(memory: Memory, x: Any, out: Any, n: int) -> None:
-    calls.convert(filled(memory, (n,), x), memory.array((n,), out))
-
-
-def run_probe_read(memory: Memory, streams: int, n: int) -> None:
-    calls.probe_read(filled(memory, (n,), np.uint8), streams)
-
-
-def run_probe_multiply_add(_: Memory, dtype: str, rounds: int) -> None:
-    calls.probe_multiply_add(dtype, rounds)
 
 
 def run_quantize(memory: Memory, dtype: Any, x: Any, n: int) -> None:
@@ -264,7 +244,12 @@ CASES: dict[str, Case] = {
         run_batched_matmul, list(product(_SAME, (filled, rows_apart))), 3,
         [(130, 16, 3), (6, 4100, 200), (20, 96, 150)],
     ),
-    "softmax": Case(run_softmax, list(product(ACTIVATIONS, ACTIVATIONS)), 2, _LONG_ROWS),
+    "softmax": Case(
+        lambda memory, x, out, *shape: calls.softmax(
+            filled(memory, shape, x), memory.array(shape, out)
+        ),
+        list(product(ACTIVATIONS, ACTIVATIONS)), 2, _LONG_ROWS,
+    ),
     "rms_norm": Case(run_rms_norm, list(product(ACTIVATIONS, TYPES, ACTIVATIONS)), 2, _LONG_ROWS),
     "rotary": Case(
         run_rotary, list(product(ACTIVATIONS, (False, True))), 3, [(40, 129, 5), (300, 33, 7)]
@@ -280,13 +265,23 @@ CASES: dict[str, Case] = {
     "write_cache": Case(
         run_write_cache, list(product(ACTIVATIONS, (1, 3))), 3, [(700, 14, 5), (257, 1, 64)]
     ),
-    "argmax": Case(run_argmax, [(dtype,) for dtype in ACTIVATIONS], 2, _LONG_ROWS),
+    "argmax": Case(
+        lambda memory, dtype, *shape: calls.argmax(
+            filled(memory, shape, dtype), memory.array(shape[:1], np.int32)
+        ),
+        [(dtype,) for dtype in ACTIVATIONS], 2, _LONG_ROWS,
+    ),
     "probe_read": Case(
-        run_probe_read, [(streams,) for streams in (1, 2, 4, 8)], 1,
+        lambda memory, streams, n: calls.probe_read(filled(memory, (n,), np.uint8), streams),
+        [(streams,) for streams in (1, 2, 4, 8)], 1,
         [*_LONG_SPANS, (2**20 + 5,), (3 * 2**20 + 63,)],
     ),
     "probe_multiply_add": Case(
-        run_probe_multiply_add, [("bfloat16",), ("float32",)], 1, [(1000,)]
+        lambda _, dtype, rounds: calls.probe_multiply_add(dtype, rounds),
+        [("bfloat16",), ("float32",)], 1, [(1000,)],
     ),
-    "convert": Case(run_convert, list(product(TYPES, TYPES)), 1, _LONG_SPANS),
+    "convert": Case(
+        lambda memory, x, out, n: calls.convert(filled(memory, (n,), x), memory.array((n,), out)),
+        list(product(TYPES, TYPES)), 1, _LONG_SPANS,
+    ),
 }  # fmt: skip

@@ -155,23 +155,34 @@ def test_kernels_never_allocate_print_or_exit(path: Path) -> None:
         assert not re.search(headers, code_of(path))
 
 
-def test_the_compiled_extension_asks_the_system_for_nothing_of_the_kind() -> None:
-    nm = shutil.which("nm")
-    if nm is None or not hasattr(_kernels, "__file__"):
-        pytest.skip("needs nm")
+def listing_of(tool: str, *options: str) -> str:
+    """Let a tool list the extension; skip the test where it is missing, or in a test build."""
+    found = shutil.which(tool)
+    if found is None or not hasattr(_kernels, "__file__"):
+        pytest.skip(f"needs {tool}")
     if "emulated" in str(calls.build_info()["compiler"]):
-        pytest.skip("a test build, which calls the sanitizers")
-    listing = subprocess.run(
-        [nm, "-D", "--undefined-only", str(_kernels.__file__)],
-        capture_output=True, text=True, check=True, env=PLAIN_ENVIRONMENT,
-    )  # fmt: skip
-    wanted = {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines()}
+        pytest.skip("a test build, which calls the sanitizers and emulates instructions")
+    command = [found, *options, str(_kernels.__file__)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=PLAIN_ENVIRONMENT
+    )
+    return done.stdout
+
+
+def test_the_compiled_extension_asks_the_system_for_nothing_of_the_kind() -> None:
+    listing = listing_of("nm", "-D", "--undefined-only")
+    wanted = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
     assert "memcpy" in wanted
     pool = OF_THREADS if calls.build_info()["threading"] == "pthreads" else set()
     assert wanted & set(NEVER_CALLED) == OF_THE_HANDLER | pool
 
 
-def test_every_size_of_the_surface_is_a_ptrdiff_t() -> None:
+@pytest.mark.skipif(ON_ARM, reason="not an x86-64 machine")
+def test_the_bfloat16_instruction_is_in_the_extension() -> None:
+    assert listing_of("objdump", "-d").count("vdpbf16ps") >= 24
+
+
+def test_every_size_of_the_surface_and_its_structs_is_a_ptrdiff_t() -> None:
     for name, parameters in functions().items():
         for parameter in parameters:
             if parameter.name in NUMBERS:
@@ -180,16 +191,9 @@ def test_every_size_of_the_surface_is_a_ptrdiff_t() -> None:
                 assert parameter.type in {"int", *ENUMS}
             else:
                 assert parameter.is_pointer or parameter.type == "ptrdiff_t", (name, parameter)
-
-
-def test_every_size_of_the_structs_of_the_surface_is_a_ptrdiff_t() -> None:
-    fields = {
-        (struct, name): field.type
-        for struct in ("LinearPart", "Weight")
-        for name, field in _kernels.ffi.typeof(struct).fields
-    }
-    plain = {name: kind.cname for name, kind in fields.items() if kind.kind == "primitive"}
-    assert plain == {("LinearPart", "rows"): "ptrdiff_t", ("Weight", "nested_offset"): "float"}
+    fields = [field for s in ("LinearPart", "Weight") for field in _kernels.ffi.typeof(s).fields]
+    plain = {name: field.type.cname for name, field in fields if field.type.kind == "primitive"}
+    assert plain == {"rows": "ptrdiff_t", "nested_offset": "float"}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
@@ -200,12 +204,6 @@ def test_the_sources_compile_without_a_warning(compiler: str, threads: str) -> N
         assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_no_source_is_kept_from_the_sanitizers_or_the_warnings(path: Path) -> None:
-    assert not re.search(r"no_sanitize|no_address|__SANITIZE|__has_feature", code_of(path))
-    assert "diagnostic" not in code_of(path)
-
-
 def test_nothing_is_suppressed_in_the_commands_that_look_for_faults() -> None:
     for name in ("sanitizers", "thread_sanitizer", "valgrind", "guard_pages"):
         text = (ROOT / "tests" / "csrc" / f"run_{name}.py").read_text(encoding="utf-8")
@@ -214,11 +212,11 @@ def test_nothing_is_suppressed_in_the_commands_that_look_for_faults() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_intrinsics_stay_in_the_headers_of_the_instruction_sets(path: Path) -> None:
+def test_a_source_hides_from_no_tool_and_has_intrinsics_where_they_belong(path: Path) -> None:
+    code = code_of(path)
+    assert not re.search(r"no_sanitize|no_address|__SANITIZE|__has_feature|diagnostic", code)
     if not re.match(r"(vectors|codes)_(avx|neon)", path.name):
-        assert not re.search(
-            r"\b_mm\d*_|immintrin|\bv[a-z0-9]+q?_[usfb]f?\d|arm_neon", code_of(path)
-        )
+        assert not re.search(r"\b_mm\d*_|immintrin|\bv[a-z0-9]+q?_[usfb]f?\d|arm_neon", code)
 
 
 def test_no_flag_loosens_arithmetic_or_ties_the_build_to_one_machine() -> None:
@@ -226,17 +224,3 @@ def test_no_flag_loosens_arithmetic_or_ties_the_build_to_one_machine() -> None:
     for flag in ("-ffast-math", "-Ofast", "-march", "-mtune", "-funsafe"):
         assert flag not in text
     assert "-ffp-contract=off" in text
-
-
-def test_the_bfloat16_instruction_is_in_the_extension() -> None:
-    objdump = shutil.which("objdump")
-    if objdump is None or not hasattr(_kernels, "__file__"):
-        pytest.skip("needs objdump")
-    if ON_ARM:
-        pytest.skip("not an x86-64 machine")
-    if "emulated" in str(calls.build_info()["compiler"]):
-        pytest.skip("a test build, which emulates the instruction")
-    listing = subprocess.run(
-        [objdump, "-d", str(_kernels.__file__)], capture_output=True, text=True, check=True
-    )
-    assert listing.stdout.count("vdpbf16ps") >= 24
