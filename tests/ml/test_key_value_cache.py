@@ -1,10 +1,13 @@
-"""The cache's sizes, its layout, and what it refuses."""
+"""The cache's sizes, its layout and what it refuses; and sequences whose blocks share one cache."""
 
 import numpy as np
 import pytest
 
 from src import ml
 from tests.ml.op_checks import EVERY_CACHE_DTYPE, sample
+
+BLOCK = ml.BLOCK_POSITIONS
+H, K, h = 6, 2, 8
 
 
 @EVERY_CACHE_DTYPE
@@ -69,3 +72,94 @@ def test_no_attribute_can_be_changed(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"^\[KeyValueCache\] {name} is read-only$"):
         setattr(cache, name, 10**9)
     assert getattr(cache, name) is before
+
+
+# ---- spans --------------------------------------------------------------------------------------
+
+
+def fill(cache, spans, dtype, seed):
+    """Writes the keys and values of all positions of some sequences, in one call."""
+    T = sum(count for _, count, _ in spans)
+    xk, xv = sample((T, K, h), dtype, seed=seed), sample((T, K, h), dtype, seed=seed + 1)
+    ml.write_cache(cache, ml.Spans(spans), xk, xv)
+    return xk, xv
+
+
+@EVERY_CACHE_DTYPE
+def test_sequences_in_blocks_have_the_bits_of_contiguous_ones(dtype):
+    lengths, tables = (1, 255, 257, 700), ([6], [0], [9, 2], [7, 1, 4])
+    shared = ml.KeyValueCache(10 * BLOCK, K, h, dtype)
+    whole = [(0, length, table) for length, table in zip(lengths, tables, strict=True)]
+    xk, xv = fill(shared, whole, dtype, 3)
+    alone, row = [], 0
+    for length in lengths:
+        cache = ml.KeyValueCache(length, K, h, dtype)
+        ml.write_cache(cache, 0, xk.slice(row, row + length), xv.slice(row, row + length))
+        alone.append(cache)
+        row += length
+    counts = (1, 2, 257, 30)
+    xq = sample((sum(counts), H, h), dtype, seed=9)
+    spans = [
+        (length - count, count, table)
+        for length, count, table in zip(lengths, counts, tables, strict=True)
+    ]
+    together = ml.attention(xq, shared, ml.Spans(spans)).numpy()
+    row = 0
+    for cache, (start, count, _) in zip(alone, spans, strict=True):
+        one = ml.attention(xq.slice(row, row + count), cache, start).numpy()
+        np.testing.assert_array_equal(together[row : row + count], one)
+        row += count
+    for block, at in ((6, 0), (9, 256), (4, 256 + 257 + 512)):  # where the tokens went
+        keys, values = ml.read_cache(shared, block * BLOCK, block * BLOCK + 1)
+        np.testing.assert_array_equal(keys.numpy(), xk.numpy()[at : at + 1])
+        np.testing.assert_array_equal(values.numpy(), xv.numpy()[at : at + 1])
+
+
+def test_a_block_is_copied_whole():
+    cache = ml.KeyValueCache(3 * BLOCK, K, h, ml.bfloat16)
+    fill(cache, [(0, 3 * BLOCK, [0, 1, 2])], ml.bfloat16, 5)
+    before = [x.numpy().copy() for x in ml.read_cache(cache, 0, 3 * BLOCK)]
+    cache.copy_block(2, 0)
+    for x, old in zip(ml.read_cache(cache, 0, 3 * BLOCK), before, strict=True):
+        np.testing.assert_array_equal(x.numpy()[:BLOCK], old[2 * BLOCK :])
+        np.testing.assert_array_equal(x.numpy()[BLOCK:], old[BLOCK:])
+    for pair in ((3, 0), (0, 3), (-1, 0)):
+        with pytest.raises(ml.ShapeError, match=r"\[copy_block\] blocks must be in \[0, 3\)"):
+            cache.copy_block(*pair)
+    with pytest.raises(ml.ShapeError, match="must be integers"):
+        cache.copy_block(0.0, 1)
+
+
+def test_spans_that_leave_their_blocks_are_refused():
+    assert ml.Spans([(255, 1, [0])]).tokens == 1
+    outside = (-1, 1, [0]), (0, 0, [0]), (0, 257, [0]), (255, 2, [0]), (0, 1, []), (0, 1, [-1])
+    for span in outside:
+        with pytest.raises(ml.ShapeError, match=r"^\[Spans\] start_pos and blocks must be >= 0"):
+            ml.Spans([(0, 1, [0]), span])
+    with pytest.raises(ml.ShapeError, match="must be integers"):
+        ml.Spans([(0.0, 1, [0])])
+
+
+def test_spans_of_other_tokens_or_beyond_the_cache_are_refused():
+    cache, x = ml.KeyValueCache(600, K, h, ml.float32), sample((2, K, h), ml.float32)
+    xq = sample((2, H, h), ml.float32)
+    fits = ml.Spans([(0, 1, [1]), (0, 1, [0])])
+    ml.write_cache(cache, fits, x, x)
+    ml.attention(xq, cache, fits)
+    for spans in (ml.Spans([(0, 1, [0])]), ml.Spans([(0, 1, [0]), (0, 1, [2])]), ml.Spans([])):
+        with pytest.raises(ml.ShapeError, match=r"^\[write_cache\] start_pos must be of xk"):
+            ml.write_cache(cache, spans, x, x)
+        with pytest.raises(ml.ShapeError, match=r"^\[attention\] start_pos must be of xq"):
+            ml.attention(xq, cache, spans)
+
+
+def test_an_observer_sees_what_was_written():
+    seen = []
+    cache, x = ml.KeyValueCache(BLOCK, K, h, ml.float32), sample((1, K, h), ml.float32)
+    ml.subscribe(seen.append)
+    try:
+        ml.write_cache(cache, ml.Spans([(7, 1, [0])]), x, x)
+    finally:
+        ml.unsubscribe(seen.append)
+    assert [call.op for call in seen] == ["write_cache"]
+    assert [r.shape for r in seen[0].results] == [(1, K, h)] * 2
