@@ -47,7 +47,6 @@ def pointer(x: Operand | None) -> Any:
 
 
 def array_of(x: Operand) -> Array:
-    """Return the array of a tensor, or the array itself."""
     return x if isinstance(x, np.ndarray) else x.numpy()
 
 
@@ -57,7 +56,6 @@ def code(x: Operand) -> int:
 
 
 def weight_fields(weight: Operand) -> tuple[Any, ...]:
-    """Return the fields of a Weight."""
     if not isinstance(weight, ml.QuantizedTensor):
         return pointer(weight), ffi.NULL, ffi.NULL, ffi.NULL, 0.0, code(weight)
     nested, row = weight.nested, weight.dtype
@@ -89,7 +87,6 @@ def linear(
 
 
 def linear_reference(x: Array, weight: Array, out: Array, bias: Array | None = None) -> None:
-    """Compute the plain product of float32."""
     lib.linear_reference(*map(pointer, (out, x, weight, bias)), *x.shape, len(weight))
 
 
@@ -104,12 +101,10 @@ def batched_matmul(a: Operand, b: Operand, out: Operand) -> None:
 
 
 def softmax(x: Operand, out: Operand) -> None:
-    """Softmax of each row."""
     lib.softmax(pointer(out), pointer(x), *array_of(x).shape, code(x), code(out), get_num_threads())
 
 
 def rms_norm(x: Operand, weight: Operand, eps: float, out: Operand) -> None:
-    """Scale each row by its root mean square."""
     lib.rms_norm(
         pointer(out), pointer(x), pointer(weight), *array_of(x).shape, eps, code(x), code(weight),
         code(out), get_num_threads(),
@@ -117,7 +112,6 @@ def rms_norm(x: Operand, weight: Operand, eps: float, out: Operand) -> None:
 
 
 def rotary(x: Operand, frequencies: Operand, out: Operand, halves: bool = False) -> None:
-    """Rotate the pairs of each head."""
     lib.rotary(
         pointer(out), pointer(x), pointer(frequencies), *array_of(x).shape, halves, code(x),
         get_num_threads(),
@@ -131,12 +125,10 @@ def elementwise(op: str, a: Operand, b: Operand | None, out: Operand) -> None:
 
 
 def argmax(x: Operand, out: Operand) -> None:
-    """Find the first maximum of each row."""
     lib.argmax(pointer(out), pointer(x), *array_of(x).shape, code(x), get_num_threads())
 
 
 def convert(x: Operand, out: Operand) -> None:
-    """out = x in out's type."""
     size = array_of(x).size
     lib.convert(pointer(out), pointer(x), size, code(x), code(out), get_num_threads())
 
@@ -172,7 +164,6 @@ class Cache:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """K, h and C."""
         K, C, h = self.values.shape
         return K, h, C
 
@@ -180,13 +171,11 @@ class Cache:
 def cache_shapes(
     positions: int, K: int, h: int, itemsize: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of a cache's keys and values."""
     C = -(-positions // _GROUP) * _GROUP
     return (K, C // _GROUP, h * itemsize // 4, _GROUP, 4 // itemsize), (K, C, h)
 
 
 def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
-    """Write keys and values into the cache."""
     lib.write_cache(
         pointer(cache.keys), pointer(cache.values), pointer(xk), pointer(xv), ffi.NULL,
         len(array_of(xk)), start_pos, *cache.sizes, code(cache.values), get_num_threads(),
@@ -194,7 +183,6 @@ def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
 
 
 def attention(xq: Operand, cache: Cache, start_pos: int, out: Operand) -> None:
-    """Compute the weighted sum of values."""
     (T, H, h), threads, kind = array_of(xq).shape, get_num_threads(), code(xq)
     K, _, C = cache.sizes
     scale = _LOG2_E / math.sqrt(h or 1)
@@ -211,6 +199,5 @@ def probe_read(x: Operand, streams: int) -> int:
 
 
 def probe_multiply_add(dtype: str, rounds: int) -> int:
-    """Return the operations done."""
     kind = getattr(ml, dtype).code
     return int(lib.probe_multiply_add(ffi.new("float *"), rounds, kind, get_num_threads()))

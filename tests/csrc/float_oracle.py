@@ -24,7 +24,6 @@ LONG_PAIRS = [(f32, bf16), (f32, f16), (f32, f8e4), (f32, f8e5)]
 
 
 def expected_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
-    """Return the patterns of the target for patterns of the source."""
     wide = _widened(patterns, source)
     return wide if target == f32 else _narrowed(wide, target)
 
@@ -74,7 +73,6 @@ def _narrowed(wide: Array, target: "np.dtype[Any]") -> Array:
 
 
 def converted_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
-    """Let the kernel convert patterns."""
     out = np.full(patterns.shape, 0x12, BITS[target.itemsize])
     calls.convert(patterns.view(source), out.view(target))
     return out

@@ -90,7 +90,6 @@ def filled(memory: Memory, shape: Sizes, dtype: Any) -> Array:
 
 
 def part(memory: Memory, count: int, dtype: Any) -> ml.Tensor:
-    """Make a part of a block-quantized weight."""
     return tensor(filled(memory, (count,), dtype))
 
 
@@ -195,7 +194,6 @@ def run_get_rows(
 
 
 def cache_in(memory: Memory, positions: int, K: int, h: int, dtype: Any) -> calls.Cache:
-    """Make a cache in the memory."""
     shapes = calls.cache_shapes(positions, K, h, dtype.itemsize)
     return calls.Cache(*(filled(memory, shape, dtype) for shape in shapes))
 

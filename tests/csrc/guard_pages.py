@@ -110,7 +110,6 @@ class Note:
                 self._page = mmap.mmap(file.fileno(), NOTE_BYTES)
 
     def write(self, text: str) -> None:
-        """Replace the line."""
         self._page[:] = text.encode()[:NOTE_BYTES].ljust(NOTE_BYTES)
 
 

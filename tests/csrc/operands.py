@@ -27,12 +27,10 @@ UNIT_ROUNDOFF = {bf16: 2.0**-8, f32: 2.0**-24}
 
 
 def tensor(array: Array) -> Tensor:
-    """Share an array's memory."""
     return Tensor.from_numpy(array)
 
 
 def normal(shape: tuple[int, ...], dtype: "np.dtype[Any]", seed: int = 0) -> Array:
-    """Draw normal numbers, rounded to the dtype."""
     generator = np.random.default_rng([seed, *shape])
     return generator.standard_normal(shape).astype(dtype)
 
@@ -43,7 +41,6 @@ def empty(shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:
 
 
 def run_linear(x: Array, weight: Any, dtype: "np.dtype[Any]" = f32) -> Array:
-    """Multiply x [m, k] by a weight [n, k]."""
     out = empty((x.shape[0], weight.shape[0]), dtype)
     calls.linear(x, [weight], [out])
     return out

@@ -67,7 +67,6 @@ def model_digest(model: LlamaTransformer) -> str:
 
 
 def words_of(kind: Any) -> str:
-    """Return the names in a combination of types, formats and functions."""
     if isinstance(kind, tuple):
         return " ".join(map(words_of, kind))
     return str(getattr(kind, "__name__", kind))

@@ -62,7 +62,6 @@ def counts_of(isa: str, level: str) -> dict[str, dict[str, int]]:
 
 
 def print_table(found: dict[str, dict[str, dict[str, int]]]) -> None:
-    """Print a line for each kernel, and the sum."""
     made = {
         name: sum(end[name] for path in found.values() for end in path.values()) for name in CASES
     }

@@ -9,19 +9,15 @@ HEADER = Path(__file__).parents[2] / "csrc" / "kernels.h"
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a function, as it is written."""
-
     type: str
     name: str
 
     @property
     def is_pointer(self) -> bool:
-        """Tell whether it is an address."""
         return "*" in self.type
 
 
 def without_comments(text: str) -> str:
-    """Return C without its comments."""
     return re.sub(r"/\*.*?\*/", "", text, flags=re.S)
 
 

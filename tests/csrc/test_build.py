@@ -53,7 +53,6 @@ WARNINGS = (
 
 
 def code_of(path: Path) -> str:
-    """Return a source without its comments."""
     return without_comments(path.read_text(encoding="utf-8"))
 
 

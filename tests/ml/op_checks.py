@@ -71,7 +71,6 @@ def exact(x: ml.Tensor) -> Array:
 
 
 def bits_of(x: ml.Tensor) -> Array:
-    """Copy the bit patterns of the elements."""
     return np.array(x.bits())
 
 
@@ -107,12 +106,8 @@ def check_op(
 ) -> ml.Tensor:
     """Run an op, and hold its result against a reference on the same inputs in float64.
 
-    Args:
-        op: from tensors to a tensor.
-        reference: the same on float64 arrays.
-        inputs: tensors; they must stay as they are.
-        terms: how many float32 roundings may add up.
-        absolute: computes the magnitude of the sums from the absolute values of the inputs.
+    The inputs must stay as they are. `terms` float32 roundings may add up, of the magnitude that
+    `absolute` computes from the absolute values of the inputs.
     """
     before = [bits_of(x) for x in inputs]
     result = op(*inputs)

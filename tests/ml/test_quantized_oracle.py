@@ -30,7 +30,6 @@ SHAPES = [(256, 512), (3, 98), (50, 2), (1, 64), (7, 100)]
 
 
 def tensor(x: Any) -> ml.Tensor:
-    """Share a PyTorch tensor's memory."""
     x = x.contiguous()
     if x.dtype is torch.bfloat16:
         return ml.Tensor.from_numpy(x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
@@ -45,7 +44,6 @@ def check_equal(mine: ml.Tensor, theirs: Any) -> None:
 
 
 def dequantized(packed: Any, state: Any, dtype: Any) -> Any:
-    """Dequantize by bitsandbytes."""
     state.dtype = dtype
     return functional.dequantize_4bit(packed, state)
 
