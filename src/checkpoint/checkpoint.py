@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .gguf import GgufTensor
 
 _ROPE_FACTORS = "rope_freqs.weight"
-_SCALES = (".weight_scale", ".weight_scale_inv", ".input_scale")
 
 
 @dataclass
@@ -188,7 +187,6 @@ def open_hugging_face_checkpoint(
             found |= source.entries
         plain = dict(found)
         packed = {} if quantization is None else take_packed(plain, quantization)
-        _check_unscaled(label, plain)
         entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
         rows = {row.hugging_face: row for row in rows_of(layers, parts)}
         check_tensors(entries, label, rows, dict(sizes), "config.json")
@@ -287,11 +285,3 @@ def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) ->
     extra = [name for name in source.entries if name in others and not is_harmless(name)]
     if extra:
         raise mismatch(label, what, "only those of the index", f"also {some_of(extra)}")
-
-
-def _check_unscaled(label: str, found: Mapping[str, TensorEntry]) -> None:
-    """Refuse float8 weights whose values are those of the file times a scale beside them."""
-    scales = [name for name in found if name.endswith(_SCALES)]
-    if scales and any(entry.dtype.startswith("F8_") for entry in found.values()):
-        got = f"scales beside them, {some_of(scales)}, which are not supported"
-        raise mismatch(label, "float8 weights", "the values themselves", got)

@@ -48,7 +48,6 @@ RULES: dict[str, Rule] = {
     "rope.freq_base": number_in(1, 1e12),
     "rope.scaling.type": one_of("none", "linear"),
     "rope.scaling.factor": number_in(1, 1e6),
-    "rope.scale_linear": number_in(1, 1e6),  # its name before `rope.scaling`
     # Other values of these change the result in ways that are not supported.
     **dict.fromkeys(("expert_count", "expert_used_count"), one_of(0)),
     **dict.fromkeys(("attention.clamp_kqv", "attention.max_alibi_bias"), one_of(0)),
@@ -103,17 +102,8 @@ def read_gguf_config(file: GgufFile) -> GgufConfig:
     for key in ("attention.value_length", "rope.dimension_count"):
         if given.get(key, head_dim) != head_dim:
             raise mismatch(label, prefix + key, f"{head_dim}, the size of a head", given[key])
-    return GgufConfig(name, given, head_dim, theta, _rope_factor(label, prefix, given))
-
-
-def _rope_factor(label: str, prefix: str, given: Mapping[str, GgufValue]) -> float:
-    """Return what divides all rotary frequencies; two keys say it, which must agree."""
-    kind, keys = given.get("rope.scaling.type"), ("rope.scaling.factor", "rope.scale_linear")
-    found = [float(value_of(given, key, 1.0)) for key in keys if key in given]
-    if kind == "linear" and not found:
-        raise mismatch(label, f"key '{prefix}{keys[0]}'", "a number", "none")
-    if kind == "none" or not found:
-        return 1.0
-    if found[0] != found[-1]:
-        raise mismatch(label, f"{prefix}{keys[1]}", found[0], found[1])
-    return found[0]
+    kind, factor = given.get("rope.scaling.type"), given.get("rope.scaling.factor")
+    if kind == "linear" and factor is None:
+        raise mismatch(label, f"key '{prefix}rope.scaling.factor'", "a number", "none")
+    factor = 1.0 if kind == "none" else float(value_of(given, "rope.scaling.factor", 1.0))
+    return GgufConfig(name, given, head_dim, theta, factor)

@@ -188,34 +188,28 @@ Some of them belong to one family, which has a rule for it.
 """
 
 HARMLESS_KEYS = frozenset({
-    # Where the model comes from.
+    # Where the model comes from, and how it was trained. The tensors say their dtype themselves.
     "_name_or_path", "_commit_hash", "transformers_version", "transformers.js_config", "license",
-    "unsloth_version", "unsloth_fixed", "model_name", "is_llama_config",
-    # The tensors say their dtype themselves.
-    "torch_dtype", "dtype",
-    # Training.
+    "unsloth_version", "unsloth_fixed", "model_name", "is_llama_config", "torch_dtype", "dtype",
     "initializer_range", "attention_dropout", "hidden_dropout", "tf_legacy_loss",
-    # How another engine runs it.
+    # How another engine runs it and generates.
     "use_cache", "torchscript", "chunk_size_feed_forward", "_attn_implementation",
     "_attn_implementation_autoset", "attn_implementation", "_flash_attn_2_enabled",
-    "use_flash_attention", "max_sequence_length",
-    # Classification.
+    "use_flash_attention", "max_sequence_length", "_from_model_config", "assistant_early_exit",
+    "assistant_confidence_threshold", "assistant_ensemble_weight", "assistant_lookbehind",
+    "cache_config", "cache_implementation", "compile_config", "continuous_batching_config",
+    "disable_compile", "generation_kwargs", "is_assistant", "low_memory", "max_cache_len",
+    "max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "prefill_chunk_size", "prompt_lookup_num_tokens", "speculation_type", "target_lookbehind",
+    "token_healing", "trust_remote_code", "use_model_defaults",
+    # Classification, and what a call of transformers takes and returns.
     "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
-    # What a call of transformers returns.
     "return_dict", "output_attentions", "output_hidden_states", "output_scores", "output_logits",
     "return_dict_in_generate", "tokenizer_class", "pad_token_id", "sep_token_id",
     "decoder_start_token_id",
     # How to sample is said on the command line or in SamplingArgs, never by the model's files.
     "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "length_penalty",
     "early_stopping", "max_length", "max_new_tokens", "max_time",
-    # How another engine generates.
-    "_from_model_config", "assistant_confidence_threshold", "assistant_early_exit",
-    "assistant_ensemble_weight", "assistant_lookbehind", "cache_config", "cache_implementation",
-    "compile_config", "continuous_batching_config", "disable_compile", "generation_kwargs",
-    "is_assistant", "low_memory", "max_cache_len", "max_matching_ngram_size",
-    "num_assistant_tokens", "num_assistant_tokens_schedule", "prefill_chunk_size",
-    "prompt_lookup_num_tokens", "speculation_type", "target_lookbehind", "token_healing",
-    "trust_remote_code", "use_model_defaults",
 })  # fmt: skip
 """Keys of either file that change nothing here."""
 

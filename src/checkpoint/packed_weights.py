@@ -41,8 +41,7 @@ _NF4_PARTS = (NF4_STATE, "", ".absmax", ".quant_map")
 _NESTED_PARTS = (".nested_absmax", ".nested_quant_map")
 INT8_SCALE = "_scale"
 _MOST_STATE_BYTES = 4096
-_NESTED_BLOCK = 256
-_NESTED_CODES = 256
+_NESTED_BLOCK = _NESTED_CODES = 256
 NF4_LEVELS = 16
 INT8_GROUP = ml.int8_block.block_size
 
@@ -183,9 +182,7 @@ def _nf4(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
             raise entry.refusal("finite numbers", "others")
 
     def make(ours: str) -> ml.QuantizedTensor:
-        scales = None
-        if is_nested:
-            scales = ml.NestedScales(nested[0].make(), nested[1].make(), offset)
+        scales = ml.NestedScales(nested[0].make(), nested[1].make(), offset) if nested else None
         return ml.QuantizedTensor(ml.nf4, shape, codes.make(), absmax.make(), scales, ours)
 
     return PackedWeight(shape, make)

@@ -25,7 +25,7 @@ from .errors import CheckpointError
 # the memory of a hostile program: about 100 bytes per opcode.
 MOST_OPCODES = 1 << 17
 
-_LONGEST_GLOBAL_LINE = 256
+_LONGEST_LINE = 256
 _LONGEST_INTEGER = 8
 _PROTOCOL = 2
 _LARGEST_SIZE = 1 << 48
@@ -77,10 +77,7 @@ def _kind(value: object) -> str:
 
 
 def _load_storage(persistent_id: object) -> StorageReference:
-    """Read a persistent id `("storage", class, key, device, element count)`.
-
-    The device is where the tensor was when it was saved (`cpu`, `cuda:0`) and changes nothing here.
-    """
+    """Read a persistent id `("storage", class, key, device, count)`; no device changes anything."""
     match persistent_id:
         case ("storage", Global(meaning=ml.DType() as dtype), str(key), str(), count):
             if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
@@ -97,16 +94,12 @@ def _size(value: object, what: str) -> int:
 
 def _sizes(value: object, what: str) -> tuple[int, ...]:
     if not isinstance(value, tuple) or len(value) > _MOST_DIMENSIONS:
-        rule = f"a tuple of at most {_MOST_DIMENSIONS} integers"
-        raise ValueError(f"{what}: expected {rule}, got something else")
+        raise ValueError(f"{what}: expected at most {_MOST_DIMENSIONS} integers, got others")
     return tuple(_size(item, what) for item in value)
 
 
 def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
-    """Replace `_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)`.
-
-    A seventh argument carries the conjugate and negative bits, which change the values.
-    """
+    """Replace `_rebuild_tensor_v2`; a seventh argument would carry bits that change the values."""
     match arguments:
         case (StorageReference() as storage, offset, size, stride, bool(), hooks) if _none(hooks):
             shape, strides = _sizes(size, "size"), _sizes(stride, "stride")
@@ -188,10 +181,8 @@ class PickleMachine:
 
     def _wanted(self, name: str) -> str:
         """Name the global that an opcode outside the allow-list asks for, if any."""
-        found: list[object] = []
-        if name == "INST":
-            found = [self._line(), self._line()]
-        elif name == "STACK_GLOBAL":
+        found: list[object] = [self._line(), self._line()] if name == "INST" else []
+        if name == "STACK_GLOBAL":
             found = self._stack[-2:]
         texts = [each[:200] for each in found if isinstance(each, str)]
         return f" for {shown('.'.join(texts))}" if len(texts) == 2 else ""
@@ -209,10 +200,9 @@ class PickleMachine:
         return int.from_bytes(self._take(size), "little", signed=signed)
 
     def _line(self) -> str:
-        stop = self._program.find(b"\n", self._position, self._position + _LONGEST_GLOBAL_LINE)
+        stop = self._program.find(b"\n", self._position, self._position + _LONGEST_LINE)
         if stop < 0:
-            rule = f"a line of at most {_LONGEST_GLOBAL_LINE} bytes"
-            raise ValueError(f"expected {rule}, got no end")
+            raise ValueError(f"expected a line of at most {_LONGEST_LINE} bytes, got no end")
         return self._take(stop + 1 - self._position)[:-1].decode("utf-8", "replace")
 
     def _text(self) -> str:
@@ -287,8 +277,7 @@ class PickleMachine:
     def _proto(self) -> None:
         version = self._take(1)[0]
         if version != _PROTOCOL or self._opcode_at != 0:
-            where = "" if self._opcode_at == 0 else " after the start"
-            raise ValueError(f"expected protocol {_PROTOCOL} at byte 0, got {version}{where}")
+            raise ValueError(f"expected protocol {_PROTOCOL} at byte 0, got {version}")
 
     def _global(self) -> Global:
         module, name = self._line(), self._line()
@@ -315,8 +304,7 @@ class PickleMachine:
     def _long1(self) -> int:
         length = self._take(1)[0]
         if length > _LONGEST_INTEGER:
-            rule = f"an integer of at most {_LONGEST_INTEGER} bytes"
-            raise ValueError(f"expected {rule}, got {length}")
+            raise ValueError(f"expected at most {_LONGEST_INTEGER} bytes, got {length}")
         return self._integer(length, signed=True)
 
 

@@ -62,7 +62,7 @@ CODE: dict[str, tuple[bytes, str]] = {
     "PROTO 3": (b"\x80\x03N.", "at byte 0: expected protocol 2 at byte 0, got 3"),
     "PROTO 4": (b"\x80\x04}.", "got 4"),
     "PROTO in the middle": (START + b"}\x80\x02.", "at byte 3"),
-    "PROTO twice": (START + START + b"N.", "at byte 0, got 2 after the start"),
+    "PROTO twice": (START + START + b"N.", "PROTO at byte 2: expected protocol 2 at byte 0, got 2"),
     "DUP": (START + b"}2.", "at byte 3"),
     "BYTEARRAY8": (START + b"\x96" + struct.pack("<Q", 1 << 40), "at byte 2"),
     "byte 0xff": (START + b"\xff.", "byte 0xff at byte 2"),

@@ -40,8 +40,6 @@ def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
         ({"llama.attention.key_length": 6, "llama.embedding_length": 13}, 6, 1.0),
         ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4, 4.0),
         ({"llama.rope.scaling.factor": 4.0}, 4, 4.0),
-        ({"llama.rope.scale_linear": 2.0}, 4, 2.0),
-        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 4.0}, 4, 4.0),
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 4, 1.0),
         # What changes nothing:
         ({"general.type": "model", "general.quantization_version": 2}, 4, 1.0),
@@ -80,7 +78,7 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
         ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base: expected a number in 1..1e+12, got"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type: expected 'none' or 'linea"),
         ({"llama.rope.scaling.type": "linear"}, "key 'llama.rope.scaling.factor': expected a numb"),
-        ({"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0}, "llama.rope.scale_li"),
+        ({"llama.rope.scale_linear": 2.0}, "only known ones, got 'llama.rope.scale_linear' (1 in "),
         ({"llama.rope.scaling.factor": 0.5}, "llama.rope.scaling.factor: expected a number in 1.."),
         ({"llama.expert_count": 8}, "llama.expert_count: expected 0, got 8"),
         ({"llama.attention.causal": False}, "llama.attention.causal: expected true, got fal"),

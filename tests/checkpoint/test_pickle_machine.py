@@ -95,7 +95,7 @@ def test_integers_of_each_width_are_read(value: int) -> None:
 
 def test_an_integer_of_more_than_8_bytes_is_refused() -> None:
     assert run(START + b"\x8a\x08" + b"\x01" * 8 + b".") == 0x0101010101010101
-    with pytest.raises(CheckpointError, match=r"LONG1 .* of at most 8 bytes, got 9$"):
+    with pytest.raises(CheckpointError, match=r"LONG1 .* at most 8 bytes, got 9$"):
         run(START + b"\x8a\x09" + b"\x01" * 9 + b".")
 
 
