@@ -265,12 +265,11 @@ def _rope_factors(file: MappedFile, entry: "GgufTensor", head_dim: int) -> tuple
     """Read what divides the rotary frequencies."""
     what, count = f"tensor '{_ROPE_FACTORS}'", head_dim // 2
     if entry.dtype is not ml.float32 or entry.shape != (count,):
-        got = f"{entry.dtype} {list(entry.shape)}"
-        raise mismatch(file.label, what, f"float32 [{count}]", got)
+        file.refuse(what, f"float32 [{count}]", f"{entry.dtype} {list(entry.shape)}")
     factors = np.frombuffer(file.buffer, np.float32, count, entry.start).tolist()
-    wrong = [factor for factor in factors if not 1e-6 <= factor <= 1e6]
-    if wrong:
-        raise mismatch(file.label, what, "factors in 1e-06..1e+06", wrong[0])
+    for factor in factors:
+        if not 1e-6 <= factor <= 1e6:
+            file.refuse(what, "factors in 1e-06..1e+06", factor)
     return tuple(factors)
 
 

@@ -85,8 +85,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
         found = "a file" if os.path.exists(path) else "nothing"
         if found == "nothing" and _HUB_NAME.fullmatch(str(path)):
             found += (
-                f"; if it is a model on Hugging Face's hub, get it with "
-                f"`hf download {path} --local-dir {path.name}` and give {path.name}"
+                f"; from Hugging Face's hub `hf download {path} --local-dir {path.name}` gets it"
             )
         raise mismatch(label, "path", "a model directory or a GGUF file", found)
     lacking, suffixes = "", {Path(name).suffix.lower() for name in _names(path)}

@@ -64,14 +64,6 @@ _NORMS_AFTER = (
     _row("attention_norm", "post_attention_layernorm", "post_attention_norm", "none", "D"),
     _row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D"),
 )
-# Norms of queries and keys: Qwen3's of each head by itself, OLMo 2's of all heads together.
-_QUERY_KEY_NORM_ROWS = {
-    kind: (
-        _row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", q),
-        _row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", k),
-    )
-    for kind, q, k in (("head", "h", "h"), ("all", "Hh", "Kh"))
-}
 _MATRICES = {row.name for row in (*_MODEL_ROWS, *_LAYER_ROWS) if len(row.sizes) == 2}
 # Tables of rotary frequencies, which follow from the hyperparameters: Meta's and Hugging Face's.
 _HARMLESS = re.compile(
@@ -85,7 +77,8 @@ class LayerParts:
     """In what the tensors of a family's layers differ from those of Llama."""
 
     biases: tuple[str, ...] = ()  # the matrices that have biases, `wq` to `w3`
-    query_key_norm: Literal["head", "all"] | None = None  # what queries and keys are normed over
+    # Norms of queries and keys: Qwen3's of each head by itself, OLMo 2's of all heads together.
+    query_key_norm: Literal["head", "all"] | None = None
     norms_after: bool = False  # those of attention and feed-forward, not before them
 
 
@@ -106,7 +99,10 @@ def rows_of(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> tuple[TensorRo
     biased = tuple(f".{matrix}.weight" for matrix in parts.biases)
     layer_rows = [after.get(row.name, row) for row in _LAYER_ROWS]
     layer_rows += (_bias_of(row) for row in _LAYER_ROWS if row.name.endswith(biased))
-    layer_rows += _QUERY_KEY_NORM_ROWS.get(parts.query_key_norm or "", ())
+    if parts.query_key_norm is not None:
+        q, k = ("h", "h") if parts.query_key_norm == "head" else ("Hh", "Kh")
+        layer_rows.append(_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", q))
+        layer_rows.append(_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", k))
     rows = [*_MODEL_ROWS]
     for layer in range(layer_count):
         for row in layer_rows:

@@ -13,6 +13,7 @@ Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0
 `_rebuild_parameter`) and `torch/serialization.py` (`persistent_id` of `_save`).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pickletools import opcodes  # their names: nothing there runs a pickle
@@ -35,12 +36,6 @@ _LONGEST_KEY = 9
 # The name of each opcode, for example `GLOBAL`; other bytes are `byte 0xff`.
 _OPCODES = {code: f"byte 0x{code:02x}" for code in range(0x100)}
 _OPCODES |= {ord(opcode.code): opcode.name for opcode in opcodes}
-
-
-class OrderedDictValue(dict[str, object]):
-    """What `collections.OrderedDict` stands for: a dict whose attributes (BUILD) are dropped."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +115,13 @@ def _rebuild_parameter(arguments: tuple[object, ...]) -> TensorReference:
 
 
 def _none(hooks: object) -> bool:
-    return isinstance(hooks, OrderedDictValue) and not hooks
+    return isinstance(hooks, OrderedDict) and not hooks
 
 
-def _ordered_dict(arguments: tuple[object, ...]) -> OrderedDictValue:
+def _ordered_dict(arguments: tuple[object, ...]) -> OrderedDict[str, object]:
     if arguments:
         raise ValueError(f"expected collections.OrderedDict(), got {len(arguments)} arguments")
-    return OrderedDictValue()
+    return OrderedDict[str, object]()
 
 
 TORCH_GLOBALS: dict[tuple[str, str], Global] = {
@@ -296,8 +291,9 @@ class PickleMachine:
         return function.meaning(arguments)
 
     def _build(self) -> None:
+        """Take the attributes of an OrderedDict from the stack; they are dropped."""
         state, target = self._pop(), self._top()
-        if not isinstance(target, OrderedDictValue) or not isinstance(state, dict):
+        if not isinstance(target, OrderedDict) or not isinstance(state, dict):
             got = f"{_kind(target)}, {_kind(state)}"
             raise ValueError(f"expected an OrderedDict and a dict, got {got}")
 

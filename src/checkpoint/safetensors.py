@@ -83,15 +83,15 @@ class TensorEntry:
         dtype = DTYPES.get(self.dtype)
         return dtype is not None and self.start % dtype.itemsize != 0
 
-    def make(self, name: str | None = None) -> ml.Tensor:
+    def make(self, name: str = "") -> ml.Tensor:
         """Make the tensor: a view of the mapped file, or an aligned copy of a misaligned one.
 
         Raise FileMemoryError without memory for that, and CheckpointError if `ml` lacks the dtype.
         """
         dtype, buffer, start = DTYPES.get(self.dtype), self.file.buffer, self.start
-        name = self.name if name is None else name
         if dtype is None:
             raise self.refusal(f"a dtype among {', '.join(DTYPES)}", self.dtype)
+        name = name or self.name
         if not self.is_misaligned:
             return ml.Tensor.from_buffer(buffer, dtype, self.shape, offset=start, name=name)
         count = self.stop - start

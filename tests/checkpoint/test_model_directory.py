@@ -94,7 +94,7 @@ def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
     touch(tmp_path, "model.safetensors")
     refused(tmp_path / "model.safetensors", f"{rule}.*, got a file")
     hub = "org/Some-Model_1.5"
-    advice = f"hf download {hub} --local-dir Some-Model_1.5` and give Some-Model_1.5$"
+    advice = f"hf download {hub} --local-dir Some-Model_1.5` gets it$"
     refused(Path(hub), f"{hub}: path: expected .*, got nothing; .*{advice}")
     for name in ("a/b/c", "../no-such", "/org/name", "org/na me", "org/name\x1b", "org\n/name"):
         refused(Path(name), r"got nothing$")
