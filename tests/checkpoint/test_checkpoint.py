@@ -165,16 +165,6 @@ def test_float8_with_scales_beside_it_is_refused_by_name(directory: Path, suffix
     refusal(directory, f"got also '{name}' (1 in all)")
 
 
-def test_misaligned_tensors_are_counted(directory: Path) -> None:
-    arrays = write(directory)
-    assert open_hugging_face(directory).copied == ()
-    write_safetensors(directory / "model.safetensors", arrays, shift=1)
-    checkpoint = open_hugging_face(directory)
-    assert len(checkpoint.copied) == 30
-    expected = whole(arrays["model.norm.weight"]).tobytes()
-    assert checkpoint.tensors["norm.weight"].numpy().tobytes() == expected
-
-
 ESCAPES = (
     "../x.safetensors", "..", ".", "", "/etc/passwd", "/tmp/x.safetensors", "a/b.safetensors",
     "./x.safetensors", "a\\b.safetensors", "C:x.safetensors", "x.safetensors\0", "x.bin",
@@ -318,6 +308,7 @@ def test_a_file_or_shards_are_opened(directory: Path, options: dict[str, Any]) -
     assert checkpoint.files == sorted(directory.glob("*.pth"))
     first = checkpoint.files[0].stat().st_size
     assert checkpoint.mapped_bytes == (first if len(checkpoint.files) == 1 else 0)
+    checkpoint.check_unchanged()
     checkpoint.close()
 
 
@@ -388,15 +379,6 @@ def test_nothing_stays_open_after_a_refusal_and_after_closing(directory: Path) -
     assert kept.numpy().shape == (24,)
     del kept
     assert set(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_file_changed_while_in_use_is_noticed(directory: Path) -> None:
-    write_random_meta_directory(directory, PARAMS)
-    checkpoint = open_meta(directory)
-    checkpoint.check_unchanged()
-    os.truncate(checkpoint.files[0], 100)
-    with pytest.raises(CheckpointError, match="truncated"):
-        checkpoint.check_unchanged()
 
 
 # GGUF

@@ -117,24 +117,6 @@ def test_tensors_are_views_and_only_misaligned_ones_are_copies(tmp_path: Path, s
         assert tensor.numpy().tobytes() == array.tobytes()
 
 
-@pytest.mark.parametrize("metadata", [{"format": "pt", "é": ""}, {}])
-def test_metadata_is_kept_and_may_be_absent(tmp_path: Path, metadata: dict[str, str]) -> None:
-    given = [metadata] if metadata else []
-    assert SafetensorsFile(written(tmp_path, *given)).metadata == metadata
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("F8_E4M3", ml.float8_e4m3fn), ("F8_E5M2", ml.float8_e5m2)]
-)
-def test_float8_is_read_where_it_is(tmp_path: Path, name: str, dtype: ml.DType) -> None:
-    content = bytes(range(256))
-    found = read(tmp_path / "a", file_bytes({"x": entry(name, [16, 16], 0, 256)}, content))["x"]
-    assert found.dtype is dtype
-    assert found.shape == (16, 16)
-    assert found.numpy().tobytes() == content
-    assert float(found.numpy()[3, 8]) == {"F8_E4M3": 1.0, "F8_E5M2": 0.5}[name]
-
-
 @pytest.mark.parametrize("dtype", ["F64", "U64", "I16", "U32", "BOOL", "F8_E4M3FNUZ", "F8_E8M0"])
 def test_a_dtype_that_ml_lacks_is_named_when_its_tensor_is_made(tmp_path: Path, dtype: str) -> None:
     width = {"F64": 8, "U64": 8, "I16": 2, "U32": 4}.get(dtype, 1)

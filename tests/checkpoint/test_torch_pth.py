@@ -2,8 +2,6 @@
 
 import gzip
 import io
-import math
-import random
 import struct
 import tarfile
 import tracemalloc
@@ -368,12 +366,6 @@ def test_a_pickle_may_have_16_mib_and_no_more(path: Path) -> None:
 SMALL = dict_program({"a": window(0, [4, 6], [1, 4]), "b": window(7, [2], [3])})
 
 
-def flip(content: bytes, position: int) -> bytes:
-    flipped = bytearray(content)
-    flipped[position // 8] ^= 1 << position % 8
-    return bytes(flipped)
-
-
 def test_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
     content = file_of(path, SMALL).read_bytes()
     for length in range(len(content)):
@@ -381,36 +373,6 @@ def test_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
         refused(path)
     path.write_bytes(content)
     assert len(read_pth(path)) == 2
-
-
-def read_or_refuse(path: Path, content: bytes) -> bool:
-    """Read damaged content: a refusal, or tensors inside the file; nothing else."""
-    path.write_bytes(content)
-    try:
-        file, tensors = map_pth(path)
-    except CheckpointError:
-        return False
-    start = np.frombuffer(file.buffer, np.uint8).ctypes.data if file.size else 0
-    for tensor in tensors.values():
-        extent = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True))
-        inside = 0 <= tensor.data_pointer - start <= file.size - extent - tensor.dtype.itemsize
-        assert inside or not math.prod(tensor.shape)
-        tensor.numpy().sum()
-    return True
-
-
-@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
-def test_flipped_bits_of_the_pickle_are_refused_or_harmless(path: Path) -> None:
-    content = file_of(path, SMALL).read_bytes()
-    positions = random.Random(5).sample(range(len(SMALL) * 8), 300)
-    read = 0
-    for position in positions:
-        flipped = flip(SMALL, position)
-        path.write_bytes(content.replace(SMALL, flipped))
-        refused(path, "CRC-32")
-        read += read_or_refuse(path, file_of(path, flipped).read_bytes())
-    # Some flips only rename a tensor or move its window: those must still be read.
-    assert 0 < read < len(positions)
 
 
 def test_names_from_the_file_are_escaped_and_cut(path: Path) -> None:

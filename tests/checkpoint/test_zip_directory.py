@@ -262,11 +262,3 @@ def test_a_compressed_record_is_named_and_never_inflated(tmp_path: Path) -> None
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", bytes(1 << 20))
     refused(tmp_path, stream.getvalue(), r"'a/data.pkl'.*must be stored uncompressed")
-
-
-def test_a_hostile_name_is_shown_escaped_and_cut(tmp_path: Path) -> None:
-    hostile = b"a/\x1b]0;title\x07\xe2\x80\xae" + b"x" * 5000
-    text = refused(tmp_path, build([Part(hostile, local={"method": 8})]))
-    assert text.isprintable()
-    assert "\\x1b]0;title\\x07\\u202e" in text
-    assert len(text) < 300 + len(str(tmp_path))
