@@ -18,13 +18,7 @@ from ..untrusted import some_of
 from .errors import mismatch
 from .mapped_file import MappedFile
 from .model_directory import ModelDirectory
-from .names import (
-    LLAMA_PARTS,
-    LayerParts,
-    check_tensors,
-    is_harmless,
-    rows_of,
-)
+from .names import LLAMA_PARTS, LayerParts, check_tensors, is_harmless, rows_of
 from .packed_weights import PackedWeight, take_packed
 from .safetensors import SafetensorsFile, TensorEntry
 from .shards import MergedShards, check_shards, merge_shards

@@ -39,10 +39,7 @@ FROM_MEMO = SYSTEM + b"q\x000" + text("x") + b"h\x00" + CALL
 CODE: dict[str, tuple[bytes, str]] = {
     **{f"GLOBAL {m}.{n}": (START + global_name(m, n) + CALL, repr(f"{m}.{n}")) for m, n in GLOBALS},
     "GLOBAL for REDUCE from the memo": (START + FROM_MEMO, "'os.system'"),
-    "STACK_GLOBAL": (
-        START + text("os") + text("system") + b"\x93" + CALL,
-        "'os.system'",
-    ),
+    "STACK_GLOBAL": (START + text("os") + text("system") + b"\x93" + CALL, "'os.system'"),
     "STACK_GLOBAL of numbers": (START + b"K\x01K\x02\x93.", "at byte 6: "),
     "INST": (START + b"(" + text("id") + b"ios\nsystem\n.", "'os.system'"),
     "OBJ": (START + b"(" + DICT_CLASS + b"o.", "at byte 28"),

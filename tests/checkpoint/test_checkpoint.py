@@ -15,11 +15,7 @@ from src.checkpoint.model_directory import ModelDirectory
 from src.checkpoint.names import rows_of
 from src.model.args import args_from_params
 from tests.support.gguf_writer import gguf_bytes
-from tests.support.hugging_face_writer import (
-    CONFIG,
-    random_arrays,
-    write_hugging_face_directory,
-)
+from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face, open_meta
 from tests.support.pth_writer import whole, write_random_meta_directory
 from tests.support.safetensors_writer import INDEX, write_index, write_safetensors
@@ -425,24 +421,4 @@ def test_factors_of_frequencies_are_read_and_checked(tmp_path: Path) -> None:
     for factors, dtype in bad:
         with pytest.raises(CheckpointError, match=r"tensor 'rope_freqs.weight': expected "):
             open_gguf(gguf_directory(tmp_path, np.array(factors, dtype)))
-    assert set(os.listdir("/proc/self/fd")) == before
-
-
-def test_parts_of_a_gguf_file_make_one_checkpoint_or_none(tmp_path: Path) -> None:
-    arrays, paths = gguf_arrays(), [tmp_path / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
-    for number, path in enumerate(paths):
-        keys = {"split.no": number, "split.count": 2}
-        part = {name: arrays[name] for name in list(arrays)[number::2]}
-        path.write_bytes(gguf_bytes(keys, part))
-    directory = ModelDirectory("GGUF", paths[0])
-    checkpoint = open_gguf(directory)
-    assert checkpoint.files == paths
-    assert len(checkpoint.tensors) == len(arrays)
-    assert checkpoint.source_format == "GGUF version 3, 2 files"
-    checkpoint.close()
-    with paths[1].open("ab") as stream:
-        stream.write(b"0")
-    before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(CheckpointError, match="size in bytes: expected"):
-        open_gguf(directory)
     assert set(os.listdir("/proc/self/fd")) == before

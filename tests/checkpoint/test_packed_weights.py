@@ -38,9 +38,8 @@ def plain_arrays(config: dict[str, Any] = SMALL) -> Arrays:
 def nf4_parts(name: str, array: "np.ndarray[Any, Any]", double: bool) -> Arrays:
     """Write a matrix as bitsandbytes does, independently of how the library writes it."""
     weight = ml.quantize(ml.Tensor.from_numpy(array), ml.nf4, double)
-    state: dict[str, object] = {
-        "quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": list(array.shape),
-    }  # fmt: skip
+    state: Any = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16"}
+    state["shape"] = list(array.shape)
     parts: Arrays = {
         name: weight.codes.numpy().reshape(-1, 1),
         f"{name}.absmax": weight.scales.numpy(),
@@ -48,9 +47,8 @@ def nf4_parts(name: str, array: "np.ndarray[Any, Any]", double: bool) -> Arrays:
     }
     if weight.nested is not None:
         nested = weight.nested
-        state |= {
-            "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": nested.offset,
-        }  # fmt: skip
+        state |= {"nested_blocksize": 256, "nested_dtype": "float32"}
+        state["nested_offset"] = nested.offset
         parts[f"{name}.nested_absmax"] = nested.absmax.numpy()
         parts[f"{name}.nested_quant_map"] = nested.code.numpy()
     return parts | {f"{name}.quant_state.bitsandbytes__nf4": packed(state)}

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from src import ml
 from src.checkpoint.safetensors_writer import int8_config, nf4_config
 from src.cli.answer import Settings
 from src.cli.saved_chat import SavedChat, chat_as_json
 from src.cli.session import Turn
+from tests.checkpoint.test_packed_weights import int8_parts, nf4_parts
 from tests.hardening.fuzz.bed import Make
 from tests.inference.published_templates import CHATML_BOS, LLAMA2, LLAMA3, TINYLLAMA
 from tests.support.gguf_writer import CODES, Typed, gguf_bytes, q8_0
@@ -76,14 +76,9 @@ def safetensors(folder: Path) -> list[bytes]:
 
 def packed(folder: Path) -> list[bytes]:
     """Write one matrix as NF4, as NF4 with double quantization, and as int8."""
-    matrix = ml.Tensor.from_numpy(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64))
-    files = [safetensors_bytes(folder, nf4_arrays(matrix, double)) for double in (False, True)]
-    weight = ml.quantize(matrix, ml.int8_block)
-    arrays = {
-        "w": weight.codes.numpy().reshape(2, 64),
-        "w_scale": weight.scales.numpy().reshape(2, 2),
-    }
-    return [*files, safetensors_bytes(folder, arrays)]
+    matrix = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
+    weights = (nf4_parts("w", matrix, False), nf4_parts("w", matrix, True), int8_parts("w", matrix))
+    return [safetensors_bytes(folder, parts) for parts in weights]
 
 
 def gguf(folder: Path) -> list[bytes]:
@@ -114,23 +109,6 @@ def vocabularies(folder: Path) -> list[bytes]:
     letters = {"model": "gpt2", "pre": "llama-bpe", "tokens": ["a", "b", "ab", "<|x|>"]}
     letters |= {"token_type": [1, 1, 1, 3], "merges": ["a b"], "eos_token_id": 3}
     return [gguf_bytes({prefix + k: v for k, v in keys.items()}) for keys in (pieces, letters)]
-
-
-def nf4_arrays(matrix: ml.Tensor, double: bool) -> "dict[str, np.ndarray[Any, Any]]":
-    weight = ml.quantize(matrix, ml.nf4, double)
-    state: Json = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [2, 64]}
-    arrays = {
-        "w": weight.codes.numpy().reshape(-1, 1),
-        "w.absmax": weight.scales.numpy(),
-        "w.quant_map": ml.nf4_code().numpy(),
-    }
-    if weight.nested is not None:
-        offset = weight.nested.offset
-        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
-        arrays["w.nested_absmax"] = weight.nested.absmax.numpy()
-        arrays["w.nested_quant_map"] = weight.nested.code.numpy()
-    text = np.frombuffer(json.dumps(state).encode(), np.uint8)
-    return arrays | {"w.quant_state.bitsandbytes__nf4": text}
 
 
 def as_text(*texts: str) -> Make:
