@@ -269,12 +269,9 @@ def _rope_factors(file: MappedFile, entry: "GgufTensor", head_dim: int) -> tuple
 
 def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) -> None:
     """Check that a file holds what the index says of it, and nothing else but harmless tensors."""
-    what = f"tensors of {source.file.path.name}"
-    missing = [name for name in names if name not in source.entries]
-    if missing:
+    entries, what = source.entries, f"tensors of {source.file.path.name}"
+    if missing := [name for name in names if name not in entries]:
         rule = f"{len(names)} as the index says"
         raise mismatch(label, what, rule, f"without {some_of(missing)}")
-    others = source.entries.keys() - names
-    extra = [name for name in source.entries if name in others and not is_harmless(name)]
-    if extra:
+    if extra := sorted(name for name in entries.keys() - names if not is_harmless(name)):
         raise mismatch(label, what, "only those of the index", f"also {some_of(extra)}")

@@ -1,6 +1,5 @@
 """The errors of reading model files, and their one text form: `<file>: <what>: expected X, got Y`.
 
-Every reader raises a CheckpointError for what is missing, damaged, unsupported or contradictory.
 Whatever comes from a file passes through `shown` of `untrusted` first, so that a hostile name can
 neither move the cursor nor fill the screen.
 """

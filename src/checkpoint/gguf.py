@@ -142,8 +142,7 @@ class GgufFile:
     def map(self) -> MappedFile:
         """Map the file again, to use its tensors; raise CheckpointError for another size now."""
         file = MappedFile(self.path)
-        if file.size != self.size:
-            size = file.size
+        if (size := file.size) != self.size:
             file.close()
             raise mismatch(self.label, "size in bytes", f"{self.size} as when it was read", size)
         return file
@@ -160,6 +159,7 @@ class _Reader:
 
     def __init__(self, file: MappedFile) -> None:
         self._file, self._buffer, self._size, self._at = file, file.buffer, file.size, 0
+        self._refuse = file.refuse
 
     def read_header(self) -> tuple[int, dict[str, GgufValue], dict[str, GgufTensor]]:
         """Return the version, the keys and the entries."""
@@ -174,42 +174,40 @@ class _Reader:
             name = self._text(f"key {number}: name", _MOST_KEY_BYTES)
             what = f"key {shown(name)}"
             if name in keys or not name:
-                self._file.refuse(what, "a new name", "it again" if name else "none")
+                self._refuse(what, "a new name", "it again" if name else "none")
             kind = self._integer(f"{what}: type", 4)
             if name == _ALIGNMENT and kind != _UINT32:
-                self._file.refuse(f"{what}: type", f"{_UINT32}, uint32", kind)
+                self._refuse(f"{what}: type", f"{_UINT32}, uint32", kind)
             keys[name] = self._value(what, kind)
         alignment = keys.get(_ALIGNMENT, _DEFAULT_ALIGNMENT)
         assert isinstance(alignment, int), "its type is checked"
         if not 8 <= alignment <= _LARGEST_ALIGNMENT or alignment & (alignment - 1):
             rule = f"a power of two in 8..{_LARGEST_ALIGNMENT}"
-            self._file.refuse(f"key {shown(_ALIGNMENT)}", rule, alignment)
+            self._refuse(f"key {shown(_ALIGNMENT)}", rule, alignment)
         entries = [self._entry(number, alignment) for number in range(tensor_count)]
         return version, keys, self._placed(entries, -(-self._at // alignment) * alignment)
 
     def _version(self) -> int:
         if self._take("kind", min(len(MAGIC), self._size)) != MAGIC:
-            self._file.refuse("kind", "a GGUF file", self._file.kind())
+            self._refuse("kind", "a GGUF file", self._file.kind())
         version = self._integer("version", 4)
         if version not in _VERSIONS:
             is_swapped = int.from_bytes(version.to_bytes(4, "little")) in (1, *_VERSIONS)
             got = "a big-endian file" if is_swapped else version
-            self._file.refuse("version", " or ".join(map(str, _VERSIONS)), got)
+            self._refuse("version", " or ".join(map(str, _VERSIONS)), got)
         return version
 
     def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
         """Check a number of parts against what is allowed, and what the rest of the file holds."""
         most = min(most, (self._size - self._at) // least_bytes)
         if count > most:
-            self._file.refuse(what, f"at most {most}", count)
+            self._refuse(what, f"at most {most}", count)
 
     def _take(self, what: str, count: int) -> bytes:
         """Return the next bytes, which must be there, and pass over them."""
         start = self._at
         if count > self._size - start:
-            self._file.refuse(
-                what, f"{count} bytes at byte {start}", f"{self._size - start} to the end"
-            )
+            self._refuse(what, f"{count} bytes at byte {start}", f"{self._size - start} to the end")
         self._at = start + count
         return self._buffer[start : self._at]
 
@@ -219,11 +217,11 @@ class _Reader:
     def _text(self, what: str, most: int) -> str:
         length = self._integer(what, 8)
         if length > most:
-            self._file.refuse(f"{what}: bytes", f"at most {most}", length)
+            self._refuse(f"{what}: bytes", f"at most {most}", length)
         try:
             return self._take(what, length).decode()
         except UnicodeDecodeError as error:
-            self._file.refuse(what, "UTF-8", f"other bytes at byte {error.start}")
+            self._refuse(what, "UTF-8", f"other bytes at byte {error.start}")
 
     def _value(self, what: str, kind: int) -> GgufValue:
         if kind == _STRING:
@@ -231,7 +229,7 @@ class _Reader:
         if kind == _ARRAY:
             return self._array(what)
         if kind not in _SCALARS:
-            self._file.refuse(f"{what}: type", f"0 to {max(_SCALARS)}", kind)
+            self._refuse(f"{what}: type", f"0 to {max(_SCALARS)}", kind)
         value: int | float | bool = self._numbers(what, kind, 1).tolist()[0]
         return value
 
@@ -239,14 +237,14 @@ class _Reader:
         dtype = np.dtype(_SCALARS[kind])
         found = np.frombuffer(self._take(what, count * dtype.itemsize), dtype)
         if kind == _BOOL and (most := int(found.view(np.uint8).max(initial=0))) > 1:
-            self._file.refuse(what, "0 or 1 for a truth value", most)
+            self._refuse(what, "0 or 1 for a truth value", most)
         return found
 
     def _array(self, what: str) -> GgufArray:
         kind, count = self._integer(f"{what}: type", 4), self._integer(f"{what}: length", 8)
         if kind != _STRING and kind not in _SCALARS:
             got = "an array" if kind == _ARRAY else kind
-            self._file.refuse(f"{what}: type of values", "numbers, truth values or strings", got)
+            self._refuse(f"{what}: type of values", "numbers, truth values or strings", got)
         width = _LENGTH.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
         self._check_count(f"{what}: length", count, _MOST_ARRAY_BYTES // width, width)
         is_text = kind == _STRING
@@ -262,11 +260,9 @@ class _Reader:
                 break
             at += _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
         if at > self._size:
-            self._file.refuse(
-                f"{what}: strings", f"{count} before byte {self._size}", "longer ones"
-            )
+            self._refuse(f"{what}: strings", f"{count} before byte {self._size}", "longer ones")
         if at - self._at > _MOST_ARRAY_BYTES:
-            self._file.refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - self._at)
+            self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - self._at)
         return self._take(what, at - self._at)
 
     def _entry(self, number: int, alignment: int) -> GgufTensor:
@@ -275,21 +271,21 @@ class _Reader:
         what = f"tensor {shown(name)}"
         count = self._integer(f"{what}: number of dimensions", 4)
         if not 1 <= count <= _MOST_DIMENSIONS:
-            self._file.refuse(f"{what}: number of dimensions", f"1 to {_MOST_DIMENSIONS}", count)
+            self._refuse(f"{what}: number of dimensions", f"1 to {_MOST_DIMENSIONS}", count)
         shape = tuple(self._integer(f"{what}: shape", 8) for _ in range(count))[::-1]
         if 0 in shape:
-            self._file.refuse(f"{what}: shape", "no size of 0", list(shape))
+            self._refuse(f"{what}: shape", "no size of 0", list(shape))
         kind, offset = self._integer(f"{what}: type", 4), self._integer(f"{what}: offset", 8)
         dtype = DTYPES.get(kind)
         if dtype is None:
             rule = f"one of {', '.join(each.name for each in DTYPES.values())}"
             got = f"{kind} ({_OTHER_TYPES[kind]})" if kind in _OTHER_TYPES else kind
-            self._file.refuse(f"{what}: type", rule, got)
+            self._refuse(f"{what}: type", rule, got)
         if isinstance(dtype, ml.BlockDType) and shape[-1] % dtype.block_size:
             rule = f"a multiple of {dtype.block_size}, a block of {dtype}"
-            self._file.refuse(f"{what}: row length", rule, shape[-1])
+            self._refuse(f"{what}: row length", rule, shape[-1])
         if offset % alignment:
-            self._file.refuse(f"{what}: offset", f"a multiple of {alignment}", offset)
+            self._refuse(f"{what}: offset", f"a multiple of {alignment}", offset)
         return GgufTensor(name, dtype, shape, offset, offset + nbytes_of(dtype, shape))
 
     def _placed(self, entries: list[GgufTensor], data_start: int) -> dict[str, GgufTensor]:
@@ -299,13 +295,13 @@ class _Reader:
         for entry in sorted(entries, key=lambda entry: entry.start):
             what = f"tensor {shown(entry.name)}"
             if entry.name in found:
-                self._file.refuse(what, "a new name", "it again")
+                self._refuse(what, "a new name", "it again")
             if entry.start < position:
                 rule = f"{position} or more, the end of {shown(last)}"
-                self._file.refuse(f"{what}: offset", rule, entry.start)
+                self._refuse(f"{what}: offset", rule, entry.start)
             if entry.stop > room:
                 got = f"{entry.stop - entry.start} at {entry.start}"
-                self._file.refuse(f"{what}: bytes", f"inside the {room} bytes of the data", got)
+                self._refuse(f"{what}: bytes", f"inside the {room} bytes of the data", got)
             position, last = entry.stop, entry.name
             found[last] = replace(entry, start=data_start + entry.start, stop=data_start + position)
         return found

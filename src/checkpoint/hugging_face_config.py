@@ -53,10 +53,7 @@ def _is_off(value: object) -> bool:
 
 def _list_of(*known: object) -> Rule:
     rule, check = one_of(*known)
-    return (
-        f"a list of only {rule}",
-        lambda value: isinstance(value, list) and all(map(check, value)),
-    )
+    return f"a list of only {rule}", lambda v: isinstance(v, list) and all(map(check, v))
 
 
 @dataclass(frozen=True, slots=True)

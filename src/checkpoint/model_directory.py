@@ -24,7 +24,6 @@ _HUGGING_FACE_FILES = (
     "config.json, model.safetensors (or an index and its shards), tokenizer.json or tokenizer.model"
 )
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_GGUF = ".gguf"
 _FIRST_SHARD = "consolidated.00.pth"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
@@ -93,7 +92,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
         lacking = f"the latter without {CONFIG_FILE if has_weights else _INDEX}: "
     elif has_config:
         lacking = f"the latter without {_SINGLE}: "
-    elif _GGUF in suffixes:
+    elif ".gguf" in suffixes:
         lacking = "a GGUF file, which can be given itself: "
     rule = f"Meta's layout ({_META_FILES}) or Hugging Face's ({_HUGGING_FACE_FILES})"
     raise mismatch(label, "files", rule, f"{lacking}{listing_of(path)}")
@@ -101,7 +100,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
 
 def _is_gguf(path: Path) -> bool:
     """Tell a GGUF file by its name, or by its first bytes where it is called anything else."""
-    if path.suffix.lower() == _GGUF:
+    if path.suffix.lower() == ".gguf":
         return os.path.exists(path)
     if not os.path.isfile(path):
         return False

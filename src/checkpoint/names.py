@@ -19,7 +19,7 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from ..untrusted import shown, some_of
 from .errors import mismatch
@@ -132,16 +132,8 @@ def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
     return {"rows": 0, "columns": 1}.get(row.split)
 
 
-class Shaped(Protocol):
-    """A tensor, or its entry in a header."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes."""
-
-
 def check_tensors(
-    tensors: Mapping[str, Shaped],
+    tensors: Mapping[str, Any],
     label: str,
     rows: Mapping[str, TensorRow],
     sizes: dict[str, int],
@@ -150,12 +142,10 @@ def check_tensors(
 ) -> None:
     """Check names and shapes of the tensors of a model, or of one of `count` shards of it.
 
-    A size that is not known yet is that of the first tensor that has it, and is added. `source`
-    says what rows and sizes follow from.
+    They are tensors, or their entries in a header. A size that is not known yet is that of the
+    first tensor that has it, and is added. `source` says what rows and sizes follow from.
     """
-    missing = [
-        name for name, row in rows.items() if name not in tensors and row.name != "output.weight"
-    ]
+    missing = [n for n, row in rows.items() if n not in tensors and row.name != "output.weight"]
     if missing:
         rule = f"{len(rows)} tensors as {source} says"
         raise mismatch(label, "tensors", rule, f"without {some_of(missing)}")

@@ -99,8 +99,8 @@ class TensorEntry:
             content = np.frombuffer(buffer, np.uint8, count, start).copy()
         except MemoryError:
             rule = f"memory for an aligned copy of {count} bytes"
-            text = str(self.refusal(rule, "a refusal by the system"))
-            raise FileMemoryError(text) from None
+            refusal = self.refusal(rule, "a refusal by the system")
+            raise FileMemoryError(str(refusal)) from None
         return ml.Tensor.from_numpy(content.view(dtype.numpy_dtype).reshape(self.shape), name)
 
     def refusal(self, rule: object, got: object) -> CheckpointError:
