@@ -64,6 +64,7 @@ _BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
         for behavior, invert in (("Isolated", False), ("Removed", True))
     ),
 ]
+_COMPOSES: list[tuple[object, bool]] = [(None, False), (_NFC, True)]
 
 _PREPEND = {"type": "Prepend", "prepend": METASPACE}
 _REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE}
@@ -82,13 +83,16 @@ _PREPEND_SCHEMES = {
     "first": PrependScheme.FIRST_UNLESS_THERE,
     "never": PrependScheme.NEVER,
 }
-_METASPACES: list[tuple[object, tuple[PrependScheme, bool]]] = [
-    (
-        {"type": "Metaspace", "replacement": METASPACE, "prepend_scheme": name, "split": words},
-        (scheme, words),
-    )
-    for name, scheme in _PREPEND_SCHEMES.items()
-    for words in (False, True)
+_METASPACES: list[tuple[object, tuple[PrependScheme, bool] | None]] = [
+    (None, None),
+    *(
+        (
+            {"type": "Metaspace", "replacement": METASPACE, "prepend_scheme": name, "split": words},
+            (scheme, words),
+        )
+        for name, scheme in _PREPEND_SCHEMES.items()
+        for words in (False, True)
+    ),
 ]
 
 # Decoders of SentencePiece-style BPE, and whether they drop a space at the beginning.
@@ -106,28 +110,22 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
     normalizer = _plain(file.get("normalizer"))
     before = _plain(file.get("pre_tokenizer"))
     decoder = _plain(file.get("decoder"))
-    byte_level = _look_up(_BYTE_LEVEL, before)
+    byte_level = next((pipeline for known, pipeline in _BYTE_LEVEL if known == before), None)
     if byte_level is not None:
-        if normalizer not in (None, _NFC):
-            raise _unknown(path, "normalizer", "null or NFC (byte level)", normalizer)
+        rule = "null or NFC (byte level)"
+        composes = _look_up(path, "normalizer", rule, _COMPOSES, normalizer)
         if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
             raise _unknown(path, "decoder", "ByteLevel", decoder)
-        return replace(byte_level, composes=normalizer == _NFC)
-    metaspace = _look_up(_METASPACES, before)
-    if metaspace is None and before is not None:
-        raise _unknown(path, "pre_tokenizer", "a known one", before)
-    if metaspace is not None and normalizer is not None:
+        return replace(byte_level, composes=composes)
+    metaspace = _look_up(path, "pre_tokenizer", "a known one", _METASPACES, before)
+    rule = "Replace, ByteFallback, Fuse and Strip"
+    drops = _look_up(path, "decoder", rule, _METASPACE_DECODERS, decoder)
+    if metaspace is None:
+        prepended = _look_up(path, "normalizer", "a known one", _NORMALIZERS, normalizer)
+        return MetaspacePipeline(True, prepended, False, drops)
+    if normalizer is not None:
         raise _unknown(path, "normalizer", "null (Metaspace)", normalizer)
-    drops = _look_up(_METASPACE_DECODERS, decoder)
-    if drops is None:
-        raise _unknown(path, "decoder", "Replace, ByteFallback, Fuse and Strip", decoder)
-    if metaspace is not None:
-        scheme, words = metaspace
-        return MetaspacePipeline(False, scheme, words, drops)
-    prepended = _look_up(_NORMALIZERS, normalizer)
-    if prepended is None:
-        raise _unknown(path, "normalizer", "a known one", normalizer)
-    return MetaspacePipeline(True, prepended, False, drops)
+    return MetaspacePipeline(False, *metaspace, drops)
 
 
 def read_template(path: Path, processor: object) -> Template | None:
@@ -136,24 +134,17 @@ def read_template(path: Path, processor: object) -> Template | None:
     TokenizerError where a component is not known.
     """
     value = _plain(processor)
+    parts = [] if value is None else [value]
     if isinstance(value, dict) and value.get("type") == "Sequence":
         parts = expect_kind(path, "post_processor: processors", value.get("processors"), list)
-        if None in parts:
-            raise mismatch(path, "post_processor: processors", "no null among them", "null")
-    else:
-        parts = [] if value is None else [value]
-    templates = [
-        part for part in parts if not (isinstance(part, dict) and part.get("type") == "ByteLevel")
-    ]
-    if not templates:
-        return None
-    if len(templates) > 1:
-        raise _unknown(path, "post_processor", "at most one TemplateProcessing", value)
-    (value,) = templates
-    if not isinstance(value, dict) or value.get("type") != "TemplateProcessing":
-        raise _unknown(path, "post_processor", "TemplateProcessing or ByteLevel", value)
-    single = value.get("single")
-    names = [_template_name(item) for item in single] if isinstance(single, list) else []
+    match [p for p in parts if not (isinstance(p, dict) and p.get("type") == "ByteLevel")]:
+        case []:
+            return None
+        case [{"type": "TemplateProcessing", "single": list(single)}]:
+            names = [*map(_template_name, single)]
+        case _:
+            rule = "at most one TemplateProcessing, ByteLevel"
+            raise _unknown(path, "post_processor", rule, value)
     at = names.index("") if "" in names else 2
     if names.count("") != 1 or None in names or at > 1 or len(names) - at > 2:
         rule = "at most one token before and after A"
@@ -163,12 +154,10 @@ def read_template(path: Path, processor: object) -> Template | None:
 
 def _template_name(item: object) -> str | None:
     """Return the name of a special token in a template, "" for the text, None for anything else."""
-    if isinstance(item, dict) and len(item) == 1:
-        (kind, inner), *_ = item.items()
-        name = inner.get("id") if isinstance(inner, dict) else None
-        if kind == "SpecialToken" and isinstance(name, str) and name:
+    match item:
+        case {"SpecialToken": {"id": str(name)}, **rest} if name and not rest:
             return name
-        if kind == "Sequence" and name == "A":
+        case {"Sequence": {"id": "A"}, **rest} if not rest:
             return ""
     return None
 
@@ -197,8 +186,11 @@ def _plain(value: object, depth: int = 0) -> object:
     return plain
 
 
-def _look_up(table: list[tuple[object, _T]], value: object) -> _T | None:
-    return next((result for component, result in table if component == value), None)
+def _look_up(path: Path, what: str, rule: str, table: list[tuple[object, _T]], value: object) -> _T:
+    for component, result in table:
+        if component == value:
+            return result
+    raise _unknown(path, what, rule, value)
 
 
 def _unknown(path: Path, what: str, expected: str, value: object) -> TokenizerError:

@@ -217,7 +217,7 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     (
         "a processor is null",
         after(template("A"), None),
-        "post_processor: processors: expected no null among them, got null",
+        "post_processor: expected at most one TemplateProcessing, ",
     ),
     ("template without text", around("<s>"), "another template"),
     ("template with two begins", around("<s>", "<s>", "A"), "another template"),
