@@ -157,12 +157,12 @@ def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
 
 
 class PrependScheme(Enum):
-    """When a metaspace is put before a text."""
+    """Before which texts a metaspace is put; never before an empty one."""
 
-    ALWAYS = "before every text that is not empty"
-    UNLESS_THERE = "before every text that does not start with one"
-    FIRST_UNLESS_THERE = "before the first text of a prompt, unless it starts with one"
-    NEVER = "never"
+    ALWAYS = "every text"
+    UNLESS_THERE = "every text that does not start with one"
+    FIRST_UNLESS_THERE = "the first text of a prompt, unless it starts with one"
+    NEVER = "none"
 
 
 def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> str:
@@ -171,14 +171,11 @@ def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> s
     `first` tells whether nothing comes before the text.
     """
     text = text.replace(" ", METASPACE)
-    is_there = text.startswith(METASPACE)
-    prepends = {
-        PrependScheme.ALWAYS: True,
-        PrependScheme.UNLESS_THERE: not is_there,
-        PrependScheme.FIRST_UNLESS_THERE: first and not is_there,
-        PrependScheme.NEVER: False,
-    }
-    return METASPACE + text if text and prepends[scheme] else text
+    is_kept = scheme is not PrependScheme.ALWAYS and text.startswith(METASPACE)
+    is_later = scheme is PrependScheme.FIRST_UNLESS_THERE and not first
+    if not text or scheme is PrependScheme.NEVER or is_kept or is_later:
+        return text
+    return METASPACE + text
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..untrusted import described, is_integer, shown
 from .added_tokens import AddedToken
 from .config_files import MARKER, MAX_TOKENS, TokenSettings, check_names, expect_kind
 from .encoders import ByteLevelPipeline
-from .errors import mismatch
+from .errors import TokenizerError, mismatch
 from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2, TEKKEN
 from .sentencepiece_model import (
     BYTE,
@@ -37,7 +37,6 @@ from .tokenizer_json import Vocabulary, byte_level, collector_paused, with_added
 _T = TypeVar("_T")
 
 _PREFIX = "tokenizer.ggml."
-_TOKEN_ID = "_token_id"
 _KNOWN_KEYS = {
     *("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token"),
     *("add_space_prefix", "remove_extra_whitespaces"),
@@ -67,6 +66,32 @@ PRE_TOKENIZERS: Mapping[str, _Pre] = {
 """The values of `tokenizer.ggml.pre` that are known."""
 
 
+@dataclass(frozen=True)
+class _Keys:
+    path: Path
+    values: Mapping[str, object]  # by their names without the prefix
+
+    def value(self, key: str, default: _T) -> _T:
+        """Return the value of a key, which must be of the type of its default."""
+        value = self.values.get(key, default)
+        return expect_kind(self.path, f"key '{_PREFIX}{key}'", value, type(default))
+
+    def listed(self, key: str, kind: type[_T], count: int | None = None) -> list[_T]:
+        """Return the list of a key, of values of one type; `count` is how many there must be."""
+        found = self.values.get(key)
+        if not isinstance(found, list) or (found and type(found[0]) is not kind):
+            of_kind = f" of {type(found[0]).__name__}" if isinstance(found, list) else ""
+            raise self.mismatch(key, f"a list of {kind.__name__}", described(found) + of_kind)
+        if not 0 < len(found) <= MAX_TOKENS:
+            raise self.mismatch(key, f"1 to {MAX_TOKENS} values", len(found))
+        if count not in (None, len(found)):
+            raise self.mismatch(key, f"{count} values, as there are tokens", len(found))
+        return found
+
+    def mismatch(self, key: str, rule: str, got: object) -> TokenizerError:
+        return mismatch(self.path, f"key '{_PREFIX}{key}'", rule, got)
+
+
 def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
     """Make the tokenizer of a GGUF file; None where the file says that it holds none.
 
@@ -74,17 +99,17 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
     TokenizerError where one is missing, unknown, or contradicts another one.
     """
     values = {key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)}
-    kind = values.get("model")
+    file, kind = _Keys(path, values), values.get("model")
     if kind in (None, "no_vocab", "none"):
         return None
     if kind not in ("llama", "gpt2"):
-        raise mismatch(path, f"key '{_PREFIX}model'", "'llama' or 'gpt2'", described(kind))
+        raise file.mismatch("model", "'llama' or 'gpt2'", described(kind))
     for key in values:
-        if key not in _KNOWN_KEYS and not key.endswith(_TOKEN_ID):
+        if key not in _KNOWN_KEYS and not key.endswith("_token_id"):
             raise mismatch(path, "keys", "only known ones", shown(_PREFIX + key))
     with collector_paused():
-        names = _listed(path, values, "tokens", str)
-        kinds = _listed(path, values, "token_type", int, len(names))
+        names = file.listed("tokens", str)
+        kinds = file.listed("token_type", int, len(names))
         ids: dict[str, int] = {}
         for number, (name, of_kind) in enumerate(zip(names, kinds, strict=True)):
             if ids.setdefault(name, number) != number:
@@ -96,89 +121,52 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
         check_names(path, ids)
         roles: dict[str, int] = {}
         for role in _ROLES:
-            token_id = values.get(f"{role}{_TOKEN_ID}")
+            token_id = values.get(f"{role}_token_id")
             if token_id is None:
                 continue
             if not is_integer(token_id, 0, len(names) - 1):
-                what, rule = f"key '{_PREFIX}{role}{_TOKEN_ID}'", f"0 <= id < {len(names)}"
-                raise mismatch(path, what, rule, described(token_id))
+                rule = f"0 <= id < {len(names)}"
+                raise file.mismatch(f"{role}_token_id", rule, described(token_id))
             roles[role] = token_id
             # A token with a role is not text.
             kinds[token_id] = UNKNOWN if kinds[token_id] == UNKNOWN else CONTROL
-        if kind == "llama":
-            return _sentencepiece(path, values, names, kinds, roles)
-        return _byte_level(path, values, ids, kinds, roles)
+        make = _sentencepiece if kind == "llama" else _byte_level
+        return make(file, ids, kinds, roles)
 
 
-def _value(path: Path, values: Mapping[str, object], key: str, default: _T) -> _T:
-    """Return the value of a key, which must be of the type of its default."""
-    if key not in values:
-        return default
-    return expect_kind(path, f"key '{_PREFIX}{key}'", values[key], type(default))
-
-
-def _listed(
-    path: Path, values: Mapping[str, object], key: str, kind: type[_T], count: int | None = None
-) -> list[_T]:
-    """Return the list of a key, whose values are of one type; `count` is how many there must be."""
-    what, found = f"key '{_PREFIX}{key}'", values.get(key)
-    if not isinstance(found, list) or (found and type(found[0]) is not kind):
-        got = described(found)
-        if isinstance(found, list):
-            got += f" of {type(found[0]).__name__}"
-        raise mismatch(path, what, f"a list of {kind.__name__}", got)
-    if not 0 < len(found) <= MAX_TOKENS:
-        raise mismatch(path, what, f"1 to {MAX_TOKENS} values", len(found))
-    if count is not None and len(found) != count:
-        raise mismatch(path, what, f"{count} values, as there are tokens", len(found))
-    return found
-
-
-def _settings(
-    path: Path, values: Mapping[str, object], roles: Mapping[str, int], adds_bos: bool
-) -> TokenSettings:
+def _settings(file: _Keys, roles: Mapping[str, int], adds_bos: bool) -> TokenSettings:
     return TokenSettings(
         names={},
-        adds_bos=_value(path, values, "add_bos_token", adds_bos),
+        adds_bos=file.value("add_bos_token", adds_bos),
         end_ids=frozenset(roles[role] for role in ("eot", "eom") if role in roles),
-        end_ids_source=path,
+        end_ids_source=file.path,
     )
 
 
 def _sentencepiece(
-    path: Path,
-    values: Mapping[str, object],
-    names: Sequence[str],
-    kinds: Sequence[int],
-    roles: Mapping[str, int],
+    file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer:
     """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer."""
-    if _value(path, values, "remove_extra_whitespaces", False):
-        raise mismatch(path, f"key '{_PREFIX}remove_extra_whitespaces'", "false", "true")
-    scores = _listed(path, values, "scores", float, len(names))
-    begin, end = (names[roles[role]] if role in roles else None for role in ("bos", "eos"))
+    if file.value("remove_extra_whitespaces", False):
+        raise file.mismatch("remove_extra_whitespaces", "false", "true")
+    names = [*ids]
     model = SentencePieceModel(
-        pieces=tuple(map(Piece, names, scores, kinds)),
-        bos_piece=begin or "<s>",
-        eos_piece=end or "</s>",
-        add_dummy_prefix=_value(path, values, "add_space_prefix", True),
+        pieces=tuple(map(Piece, names, file.listed("scores", float, len(names)), kinds)),
+        bos_piece=names[roles["bos"]] if "bos" in roles else "<s>",
+        eos_piece=names[roles["eos"]] if "eos" in roles else "</s>",
+        add_dummy_prefix=file.value("add_space_prefix", True),
     )
-    check_model(path, model)
-    return sentencepiece_tokenizer(model, _settings(path, values, roles, adds_bos=True))
+    check_model(file.path, model)
+    return sentencepiece_tokenizer(model, _settings(file, roles, adds_bos=True))
 
 
 def _byte_level(
-    path: Path,
-    values: Mapping[str, object],
-    ids: Mapping[str, int],
-    kinds: Sequence[int],
-    roles: Mapping[str, int],
+    file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer:
     """Make the tokenizer of the vocabulary and the merges."""
-    pre = values.get("pre")
+    pre = file.values.get("pre")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
-        rule = f"one of {', '.join(PRE_TOKENIZERS)}"
-        raise mismatch(path, f"key '{_PREFIX}pre'", rule, described(pre))
+        raise file.mismatch("pre", f"one of {', '.join(PRE_TOKENIZERS)}", described(pre))
     known, names, tokens = PRE_TOKENIZERS[pre], [*ids], dict(ids)
     added, special, unused = list[AddedToken](), dict[str, int](), list[int]()
     for n, kind in enumerate(kinds):
@@ -193,16 +181,15 @@ def _byte_level(
         if kind == UNUSED:
             unused.append(n)
     vocabulary = Vocabulary(names, ids, tokens, added, special)
-    merges = {"merges": values.get("merges"), "ignore_merges": known.whole}
-    encoder, token_bytes = byte_level(path, merges, vocabulary, known.pipeline)
+    merges = {"merges": file.values.get("merges"), "ignore_merges": known.whole}
+    encoder, token_bytes = byte_level(file.path, merges, vocabulary, known.pipeline)
     for n in unused:
         token_bytes[n] = b""
     begin, end = (names[roles[role]] if role in roles else None for role in ("bos", "eos"))
-    settings = _settings(path, values, roles, known.adds_bos)
     return Tokenizer(
         token_bytes,
         special,
         with_added_tokens(encoder, vocabulary),
-        settings.roles(special, len(names), (begin, end)),
+        _settings(file, roles, known.adds_bos).roles(special, len(names), (begin, end)),
         Decoding(),
     )
