@@ -256,12 +256,11 @@ def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[
 
 def _special_names(path: Path, config: Mapping[str, object]) -> set[str]:
     """Return the tokens that a file names for a role or lists as special."""
-    named: list[tuple[str, object]] = [(f"{r}_token", config.get(f"{r}_token")) for r in _ROLES]
+    names = {_token_name(path, f"{r}_token", config.get(f"{r}_token")) for r in _ROLES}
     for key in _LISTS:
         value = config.get(key)
         if isinstance(value, dict):  # a name for each
             value = list(value.values())
-        if not isinstance(value, list | None):
-            raise mismatch(path, key, "a list or an object", described(value))
-        named += [(key, entry) for entry in value or ()]
-    return {name for key, value in named if (name := _token_name(path, key, value)) is not None}
+        listed = [] if value is None else expect_kind(path, key, value, list)
+        names |= {_token_name(path, key, entry) for entry in listed}
+    return {name for name in names if name is not None}

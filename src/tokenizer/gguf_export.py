@@ -9,6 +9,7 @@ transformers `convert_slow_tokenizer.py` (`TikTokenConverter`) for the merges of
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from . import load_tokenizer, tokenizer_file
 from .added_tokens import AddedToken
@@ -30,14 +31,12 @@ from .tiktoken_file import read_tiktoken_file
 from .tokenizer import Tokenizer
 from .tokenizer_json import letters_of_bytes
 
-KeyValue = str | bool | int | Sequence[str] | Sequence[int] | Sequence[float]
-
 _ADDED_SCORE = -1000.0
 # The keys of tokens that end an answer beside `eos`, and those that usually have them.
 _ENDS = (("eot", ("<|eot_id|>", "<|im_end|>")), ("eom", ("<|eom_id|>",)))
 
 
-def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, KeyValue]:
+def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
     """Describe the tokenizer of a directory in the keys of a GGUF file.
 
     Ids beyond the last token, up to the `rows` of the model, become unused ones. TokenizerError
@@ -51,18 +50,14 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, KeyValue]:
             raise mismatch(directory, "tokenizer", "tokenizer.model beside tokenizer.json", "none")
         keys = _of_model(path, tokenizer)
     names, kinds = keys["tokens"], keys["token_type"]
-    assert isinstance(names, list)
-    assert isinstance(kinds, list)
-    special = frozenset(tokenizer.special_tokens)
-    kinds[:] = [
-        CONTROL if name in special and kind in (NORMAL, USER_DEFINED) else kind
-        for name, kind in zip(names, kinds, strict=True)
-    ]
-    count = rows - len(names)
-    keys["tokens"] = [*names, *(f"[PAD{number}]" for number in range(len(names), rows))]
-    keys["token_type"] = [*kinds, *[UNUSED] * count]
+    for number, name in enumerate(names):
+        if name in tokenizer.special_tokens and kinds[number] in (NORMAL, USER_DEFINED):
+            kinds[number] = CONTROL
+    unused = range(len(names), rows)
+    names += [f"[PAD{number}]" for number in unused]
+    kinds += [UNUSED] * len(unused)
     if "scores" in keys:
-        keys["scores"] = [*keys["scores"], *[_ADDED_SCORE] * count]  # type: ignore[misc]
+        keys["scores"] += [_ADDED_SCORE] * len(unused)
     keys |= {f"{role}_token_id": number for role, number in _roles(tokenizer).items()}
     keys["add_bos_token"] = tokenizer.adds_bos
     result = {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
@@ -72,13 +67,12 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, KeyValue]:
     return result
 
 
-def _of_json(path: Path) -> dict[str, KeyValue] | None:
+def _of_json(path: Path) -> dict[str, Any] | None:
     """Describe byte-level BPE of a `tokenizer.json`; None for another kind."""
-    file = read_json(path)
+    file: dict[str, Any] = read_json(path)
     pipeline, model = read_pipeline(path, file), file["model"]
     if not isinstance(pipeline, ByteLevelPipeline):
         return None
-    assert isinstance(model, dict), "it was loaded"
     known = (pipeline, bool(model.get("ignore_merges", False)))
     pre = next((n for n, p in PRE_TOKENIZERS.items() if (p.pipeline, p.whole) == known), None)
     if pre is None:
@@ -91,7 +85,7 @@ def _of_json(path: Path) -> dict[str, KeyValue] | None:
 
 def _byte_level(
     pre: str, names: list[str], added: Sequence[AddedToken], merges: list[str]
-) -> dict[str, KeyValue]:
+) -> dict[str, Any]:
     written = {token.text for token in added}
     kinds = [USER_DEFINED if name in written else NORMAL for name in names]
     return {
@@ -99,7 +93,7 @@ def _byte_level(
     }  # fmt: skip
 
 
-def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, KeyValue]:
+def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     """Describe what a `tokenizer.model` holds: ranks, or a SentencePiece model."""
     if not is_sentencepiece_file(path):
         return _of_ranks(read_tiktoken_file(path), tokenizer)
@@ -118,24 +112,15 @@ def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, KeyValue]:
     }
 
 
-def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, KeyValue]:
+def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any]:
     """Describe a file of ranks: each two tokens that make a third are a merge, in its order."""
-    letters = letters_of_bytes()
-    spelled = {token: "".join(map(letters.__getitem__, token)) for token in ranks}
-    merges = [
-        f"{spelled[left]} {spelled[right]}"
-        for token in ranks
-        for left, right in sorted(
-            (
-                (token[:cut], token[cut:])
-                for cut in range(1, len(token))
-                if token[:cut] in ranks and token[cut:] in ranks
-            ),
-            key=lambda pair: (ranks[pair[0]], ranks[pair[1]]),
-        )
-    ]
-    names = [*spelled.values(), *tokenizer.special_tokens]
-    return _byte_level("llama-bpe", names, (), merges)
+    letters, merges = letters_of_bytes(), list[str]()
+    names = ["".join(map(letters.__getitem__, token)) for token in ranks]
+    for token in ranks:
+        cuts = [(ranks.get(token[:cut]), ranks.get(token[cut:])) for cut in range(1, len(token))]
+        pairs = [(a, b) for a, b in cuts if a is not None and b is not None]
+        merges += [f"{names[left]} {names[right]}" for left, right in sorted(pairs)]
+    return _byte_level("llama-bpe", [*names, *tokenizer.special_tokens], (), merges)
 
 
 def _roles(tokenizer: Tokenizer) -> dict[str, int]:

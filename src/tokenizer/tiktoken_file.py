@@ -13,8 +13,6 @@ from .errors import TokenizerError, mismatch
 from .pre_tokenizers import LLAMA_3
 from .tokenizer import Decoding, Roles, Tokenizer
 
-_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-
 # The names of the 256 special tokens of Llama 3.1. Their ids follow the ranks of the file: the
 # first name has the id V - 256. Source: meta-llama/llama-models models/llama3/api/tokenizer.py,
 # commit e046ca91d9cb3217dc0a1b4874cac3273fbe1ad1. (Later commits name the twelfth `<|image|>`, for
@@ -45,8 +43,6 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     if not data:
         raise mismatch(path, "line 1", "'<base64> <rank>'", "an empty file")
-    if data.startswith(_BYTE_ORDER_MARKS):
-        raise mismatch(path, "line 1", "base64 text", f"a byte order mark ({data[:3].hex(' ')})")
     count = data.count(b"\n")
     if not data.endswith(b"\n"):
         raise mismatch(path, f"line {count + 1}", "a newline at the end", "the end of the file")

@@ -186,7 +186,10 @@ ONE = {"content": "<a>", "special": False}
         ({"added_tokens": b'{"<a>": %d, "<a>": %d}' % (V, V)}, "each key once, got '<a>' twice"),
         ({"added_tokens": b"{"}, r"added_tokens\.json: content: expected JSON"),
         ({"special_tokens_map": {"pad_token": 5}}, "pad_token: expected a text or an object"),
-        ({"special_tokens_map": {"additional_special_tokens": "<a>"}}, "a list or an object, got"),
+        (
+            {"special_tokens_map": {"additional_special_tokens": "<a>"}},
+            "tokens: expected a list, got",
+        ),
         ({"special_tokens_map": {"additional_special_tokens": [5]}}, "a text or an object"),
         ({"tokenizer_config": {"added_tokens_decoder": [ONE]}}, "an object, got a list"),
         ({"tokenizer_config": {"added_tokens_decoder": {"x": ONE}}}, "expected ids, got 'x'"),

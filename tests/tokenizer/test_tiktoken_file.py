@@ -39,8 +39,8 @@ def token_of(size: int) -> bytes:
 MALFORMED = [
     ("empty", b"", 1, "an empty file"),
     ("only a newline", b"\n", 1, "base64 of a new token"),
-    ("UTF-8 mark", b"\xef\xbb\xbf" + joined(LINES), 1, "byte order mark"),
-    ("UTF-16 mark", joined(LINES).decode().encode("utf-16"), 1, "byte order mark"),
+    ("UTF-8 mark", b"\xef\xbb\xbf" + joined(LINES), 1, r"a new token .*, got '\\ufeffAA== 0'"),
+    ("UTF-16 mark", joined(LINES).decode().encode("utf-16"), 260, "a newline at the end"),
     ("base64: bad letter", with_line(b"Q!== 65"), 66, "base64 of a new token"),
     ("base64: no padding", with_line(b"QQ 65"), 66, "a new token .*, got 'QQ 65'"),
     ("base64: bits beyond the token", with_line(b"QR== 65"), 66, "base64 of a new token"),
