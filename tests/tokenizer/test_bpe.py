@@ -1,4 +1,3 @@
-import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -103,13 +102,6 @@ def test_known_pieces_merge_as_the_rule_says(
     assert way(list(piece), merges) == [ranks[token] for token in expected]
 
 
-def test_a_piece_of_many_different_symbols_merges_in_batches() -> None:
-    ranks, merges = ranks_of(b"ab", b"abc"), by_spelling(b"ab", b"abc")
-    piece = [*range(100), *b"abcab"]
-    assert merge(list(piece), merges) == merged_by_definition(piece, merges)
-    assert merge(list(piece), merges)[-2:] == [ranks[b"abc"], ranks[b"ab"]]
-
-
 def test_a_list_merges_only_what_it_names() -> None:
     """Of the two ways to put "aab" together, the second is not in the list."""
     a, b, aa, ab, aab = range(5)
@@ -167,9 +159,3 @@ def test_a_hostile_vocabulary_cannot_make_the_batches_quadratic() -> None:
 
     assert merge_long([*b"abc" * 50], merges) == [256] * 50
     assert steps(2000) <= 2.6 * steps(1000)
-
-
-def test_letters_that_repeat_in_a_long_piece_still_merge_in_order() -> None:
-    merges = by_spelling(b"ba", b"ab", b"bab", b"aab")
-    ids = random.Random(3).choices(b"ab", k=2000)
-    assert merge(list(ids), merges) == merge_short(list(ids), merges)

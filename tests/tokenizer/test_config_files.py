@@ -127,12 +127,6 @@ def test_words_are_found_in_text_and_special_ones_stay_text(tmp_path: Path) -> N
     assert not tokenizer.is_special(V + 1)
 
 
-def test_without_the_files_there_are_the_pieces_alone(tmp_path: Path) -> None:
-    tokenizer = with_model(tmp_path)
-    assert tokenizer.vocab_size == V
-    assert encode(tokenizer, "the") == [THE]
-
-
 def test_a_role_may_be_that_of_an_added_token(tmp_path: Path) -> None:
     names = {"eos_token": "<end>", "bos_token": "<s>"}
     tokenizer = with_model(tmp_path, added_tokens={"<end>": V}, special_tokens_map=names)

@@ -2,12 +2,11 @@ import random
 import time
 import unicodedata
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from src.tokenizer import encoders
-from src.tokenizer.bpe import PAIR_SHIFT, Merges, listed_merges, merge, spelled_merges
+from src.tokenizer.bpe import Merges, listed_merges, merge, spelled_merges
 from src.tokenizer.encoders import (
     ByteLevelEncoder,
     ByteLevelPipeline,
@@ -16,7 +15,6 @@ from src.tokenizer.encoders import (
     PrependScheme,
     adjacent_bytes,
     character_symbols,
-    replace_spaces,
     words_are_independent,
 )
 from src.tokenizer.pre_tokenizers import GPT_2, LLAMA_3
@@ -111,44 +109,7 @@ def test_cutting_a_piece_between_tokens_changes_no_id(tokens: list[str], piece: 
     assert metaspace(*tokens).encode_pieces([piece] if piece else []) == merged
 
 
-def test_merges_of_a_list_work_on_bytes_too() -> None:
-    """Listed: a and b merge, ab and c do not, though "abc" is a token."""
-    ranks = ranks_of(b"ab", b"abc")
-    merges = listed_merges([ord("a") << PAIR_SHIFT | ord("b")], [256])
-    for whole, expected in ((False, [256, ord("c")]), (True, [257])):
-        encoder = ByteLevelEncoder(ranks, merges, PLAIN, whole=whole)
-        assert encoder.encode_pieces(["abc"]) == expected
-
-
-@pytest.mark.parametrize("size", [63, 64, 65, 79, 80, 81, 500])
-def test_pieces_of_every_length_merge_alike(size: int) -> None:
-    text = ("ab" * size)[:size]
-    ranks = ranks_of(b"ab", b"abab")
-    expected = merge([*text.encode()], spelled(ranks))
-    assert byte_level(b"ab", b"abab").encode_pieces([text]) == expected
-
-
 # Metaspaces
-
-
-@pytest.mark.parametrize(
-    ("prefix", "first", "expected"),
-    [
-        (PrependScheme.ALWAYS, True, "▁a▁b ▁▁a ▁▁a"),
-        (PrependScheme.ALWAYS, False, "▁a▁b ▁▁a ▁▁a"),
-        (PrependScheme.UNLESS_THERE, True, "▁a▁b ▁a ▁a"),
-        (PrependScheme.UNLESS_THERE, False, "▁a▁b ▁a ▁a"),
-        (PrependScheme.FIRST_UNLESS_THERE, True, "▁a▁b ▁a ▁a"),
-        (PrependScheme.FIRST_UNLESS_THERE, False, "a▁b ▁a ▁a"),
-        (PrependScheme.NEVER, True, "a▁b ▁a ▁a"),
-    ],
-)
-def test_spaces_are_marked_and_a_mark_goes_before_where_the_rule_says(
-    prefix: PrependScheme, first: bool, expected: str
-) -> None:
-    made = [replace_spaces(text, prefix, first=first) for text in ("a b", " a", "▁a")]
-    assert made == expected.split()
-    assert replace_spaces("", prefix, first=first) == ""
 
 
 def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:

@@ -236,7 +236,7 @@ BAD_PIECES: list[tuple[dict[str, Any], str]] = [
     ({"token_type": [NORMAL] * 264}, "pieces: expected one of the type unknown, got 0"),
     ({"token_type": [*BYTES[:-1], *[NORMAL] * 6]}, "pieces: '<0xFF>': expected a byte piece, got "),
     ({"tokens": ["a"] * 264}, "token 1: expected a new text, got 'a' of token 0 again"),
-    ({"tokens": ["", *map(str, range(263))]}, "vocab: expected 1 to 4096 characters in each token"),
+    ({"tokens": ["", *map(str, range(263))]}, "vocab: expected 1 to 4096 characters in each tok"),
     ({"bos_token_id": 264}, "key 'tokenizer.ggml.bos_token_id': expected 0 <= id < 264, got 264"),
     ({"eos_token_id": -1}, "key 'tokenizer.ggml.eos_token_id': expected 0 <= id < 264, got -1"),
     ({"eot_token_id": 2**32 - 1}, "key 'tokenizer.ggml.eot_token_id': expected 0 <= id < 264, got"),

@@ -33,7 +33,6 @@ from tests.support.sentencepiece_writer import (
     spec_message,
     varint,
 )
-from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import encode
 
 Write = Callable[[bytes], Path]
@@ -93,12 +92,6 @@ def test_text_never_becomes_a_control_piece_or_a_byte(load: Load) -> None:
 def test_user_defined_pieces_are_found_in_text_and_merge_with_nothing(load: Load) -> None:
     tokenizer = load([*PIECES, ("<think>", 0.0, USER_DEFINED), ("the", 0.0, USER_DEFINED)])
     assert encode(tokenizer, "the<think>th") == [MARK, 267, 266, TH]
-
-
-@pytest.mark.parametrize("prefix", [0, 1])
-def test_all_spaces_come_back(load: Load, prefix: int) -> None:
-    tokenizer = load(normalizer={3: prefix})
-    assert tokenizer.decode(encode(tokenizer, " the  the ")) == " the  the "
 
 
 def model_with_normalizer(fields: dict[int, int] | None) -> bytes:
@@ -284,13 +277,6 @@ def test_neither_ranks_nor_another_message_are_taken_for_a_model(write_model: Wr
         assert is_sentencepiece_file(write_model(data))
 
 
-def test_metas_file_has_the_sizes_of_llama_2() -> None:
-    model = read_sentencepiece_model(shared_data("llama2/tokenizer.model"))
-    kinds = [piece.kind for piece in model.pieces]
-    assert (len(kinds), kinds.count(BYTE), kinds.count(CONTROL)) == (32000, 256, 2)
-    assert model.add_dummy_prefix
-
-
 # The format of messages
 
 
@@ -311,13 +297,3 @@ def test_every_wire_type_is_read_and_nothing_beyond_the_end() -> None:
 @pytest.mark.parametrize("value", [0, 127, 128, 127 << 7, 1 << 32, (1 << 64) - 1])
 def test_numbers_of_up_to_64_bits_are_read(value: int) -> None:
     assert read(number_field(5, value)) == [(5, 0, value)]
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_fields_inside_or_refused(data: bytes) -> None:
-    try:
-        found = read(data)
-    except TokenizerError:
-        return
-    for _, _, value in found:
-        assert isinstance(value, int) or value in data

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from src.ml.errors import LlamaBoltsError
 from src.tokenizer import TokenizerError
 from src.tokenizer import tiktoken_file as reader
 from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES
@@ -125,16 +124,6 @@ def test_a_file_cut_off_anywhere_never_gives_a_short_vocabulary(write_model: Wri
                 read(path)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_refused_with_a_line_and_nothing_else(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.model"
-    path.write_bytes(data)
-    with pytest.raises(LlamaBoltsError, match=r"line \d+: expected"):
-        read(path)
-
-
 @given(st.integers(0, len(joined(LINES)) - 1), st.integers(0, 255))
 def test_one_changed_byte_is_refused_or_gives_another_whole_vocabulary(
     tmp_path_factory: pytest.TempPathFactory, place: int, byte: int
@@ -149,12 +138,6 @@ def test_one_changed_byte_is_refused_or_gives_another_whole_vocabulary(
         return
     assert joined(tiktoken_lines(ranks)) == data
     assert len(ranks) == len(LINES)
-
-
-def test_a_directory_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    for path, words in ((tmp_path, "a regular file"), (tmp_path / "missing", "No such file")):
-        with pytest.raises(TokenizerError, match=words):
-            read(path)
 
 
 def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
@@ -187,15 +170,6 @@ def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
             read(path)
 
     check_bounds(refuse)
-
-
-def test_texts_for_a_model_begin_with_begin_of_text(write_model: Write) -> None:
-    """The file does not say so; Llama 3 does."""
-    ranks = read(write_model(joined(LINES)))
-    tokenizer = reader.llama3_tokenizer(ranks)
-    assert tokenizer.adds_bos
-    ids = tokenizer.encode("hello", bos=tokenizer.adds_bos, eos=False)
-    assert ids == [tokenizer.special_tokens["<|begin_of_text|>"], ranks[b"hello"]]
 
 
 def test_metas_file_reads_as_tiktoken_reads_it() -> None:

@@ -95,6 +95,8 @@ def test_sizes_and_special_ids_of_llama_3(llama3: Tokenizer) -> None:
 
 
 def test_bos_and_eos_are_added_only_on_request() -> None:
+    """That texts begin with `bos` is not in the file; Llama 3 says so."""
+    assert SMALL.adds_bos
     plain = encode(SMALL, "the")
     assert SMALL.encode("the", bos=True, eos=False) == [SMALL.bos_id, *plain]
     assert SMALL.encode("the", bos=False, eos=True) == [*plain, SMALL.eos_id]
@@ -273,13 +275,6 @@ PARTS = [0xF0, 0x9F, 0x98, 0x80, 0xE2, *range(256, 262)]  # mostly parts of char
 )
 def test_pushes_and_finish_join_to_what_decode_gives(ids: list[int]) -> None:
     assert "".join(streamed(LUMPS, ids)) == LUMPS.decode(ids)
-
-
-@given(st.text())
-def test_valid_text_never_shows_a_mark_that_it_does_not_hold(text: str) -> None:
-    parts = streamed(LUMPS, encode(LUMPS, text))
-    assert "".join(parts) == text
-    assert all(MARK not in part or MARK in text for part in parts)
 
 
 @pytest.fixture(scope="module")

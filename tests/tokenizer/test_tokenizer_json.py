@@ -94,28 +94,13 @@ def test_every_known_split_is_recognised(
     assert [tokenizer.decode([number]) for number in encode(tokenizer, text)] == list(pieces)
 
 
-def test_an_empty_text_has_no_ids_where_whole_texts_are_looked_up(tmp_path: Path) -> None:
-    tokenizer = load(tmp_path, metaspace_file(ignore_merges=True))
-    assert encode(tokenizer, "") == []
-    assert tokenizer.decode(encode(tokenizer, "the")) == "the"
-
-
-def test_gpt_2s_letters_are_read_as_bytes() -> None:
-    tokens, foreign = bytes_of_byte_level(["".join(LETTERS), "Ġthe", "日", "Ġ日", "é"])
-    assert tokens == [bytes(range(256)), b" the", "日".encode(), "Ġ日".encode(), b"\xe9"]
-    assert foreign == {2, 3}
-
-
-def test_the_first_character_beyond_gpt_2s_letters_stands_for_its_own_text(tmp_path: Path) -> None:
+def test_gpt_2s_letters_are_read_as_bytes_and_all_others_as_text() -> None:
     """U+0143 is the letter of the last byte that is not printable, U+0144 is no letter."""
-    tokens, foreign = bytes_of_byte_level(["\u0143", "\u0144", "a\u0144"])
-    assert tokens == [b"\xad", "\u0144".encode(), "a\u0144".encode()]
-    assert foreign == {1, 2}
-    file = byte_level_file(names=())
-    file["model"]["vocab"]["\u0144"] = 258
-    tokenizer = load(tmp_path, file)
-    assert tokenizer.decode([258]) == "\u0144"
-    assert encode(tokenizer, "\u0144\xad") == [0xC5, 0x84, 0xC2, 0xAD]
+    names = ["".join(LETTERS), "Ġthe", "日", "Ġ日", "é", "\u0143", "\u0144"]
+    tokens, foreign = bytes_of_byte_level(names)
+    assert tokens[:2] == [bytes(range(256)), b" the"]
+    assert tokens[2:] == [*map(str.encode, ("日", "Ġ日")), b"\xe9", b"\xad", "\u0144".encode()]
+    assert foreign == {2, 3, 6}
 
 
 def test_a_token_in_other_letters_takes_no_text_from_one_of_bytes(tmp_path: Path) -> None:
@@ -157,6 +142,7 @@ def test_a_metaspace_file_encodes_words_with_their_spaces(tmp_path: Path) -> Non
     assert encode(tokenizer, "the the") == [METASPACE_THE, METASPACE_THE]
     assert tokenizer.decode([METASPACE_THE, METASPACE_THE]) == "the the"
     assert encode(tokenizer, "") == []
+    assert encode(tokenizer, "é") == [M["model"]["vocab"]["▁"], 3 + 0xC3, 3 + 0xA9]
     assert tokenizer.adds_bos
 
 
@@ -164,13 +150,6 @@ def test_a_token_may_reach_into_the_next_word_where_nothing_splits_words(tmp_pat
     file = metaspace_file((("t", "h"), ("th", "▁")))
     tokenizer = load(tmp_path, file)
     assert file["model"]["vocab"]["th▁"] in encode(tokenizer, "th th")
-
-
-def test_a_character_without_a_token_becomes_its_bytes(tmp_path: Path) -> None:
-    tokenizer = load(tmp_path, M)
-    mark = encode(tokenizer, " ")[0]
-    assert encode(tokenizer, "é\n") == [mark, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
-    assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
 
 
 @pytest.mark.parametrize(
