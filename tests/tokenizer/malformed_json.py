@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from src.tokenizer.pre_tokenizers import LLAMA_3
 from tests.tokenizer.json_files import (
     BYTE_LEVEL,
     METASPACE_DECODER,
@@ -20,7 +21,9 @@ B, M = byte_level_file(), metaspace_file()
 NEXT = len(B["model"]["vocab"]) + 3
 FIRST_WORDS = metaspace("first", split=True)
 DIGITS = {"type": "Digits", "individual_digits": False}
+NFKC = {"type": "NFKC"}
 STRIP_TWO = {"type": "Strip", "content": " ", "start": 2, "stop": 0}
+STRIPS_TWO = {"type": "Sequence", "decoders": [*METASPACE_DECODER["decoders"][:-1], STRIP_TWO]}
 PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": "AA=="}
 OTHER_KIND = template("A") | {"single": [{"Token": {"id": "A"}}]}
 DEEP: Any = {"type": "Sequence", "pretokenizers": []}
@@ -86,14 +89,6 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     ("nothing", b"", "content: expected JSON"),
     ("an empty object", b"{}", "model: expected an object, got null"),
     ("a list", b"[]", "content: expected a JSON object, got a list"),
-    ("a key twice", b'{"version": "1", "version": "1"}', "each key once, got 'version' twice"),
-    ("NaN", b'{"version": NaN}', "a finite number, got NaN"),
-    ("-Infinity", b'{"version": -Infinity}', "a finite number, got -Infinity"),
-    ("long number", b'{"version": ' + b"9" * 5000 + b"}", "at most 32 digits, got 5000"),
-    ("not UTF-8", b'{"version": "\xff"}', "UTF-8, got other bytes at byte 13"),
-    ("deep lists", b"[" * 100_000, "nesting, got very many"),
-    ("deep objects", b'{"a":' * 100_000, "nesting, got very many"),
-    ("byte order mark", b'\xef\xbb\xbf{"version": "1.0"}', "content: expected JSON"),
     ("cut off", b'{"version": "1.0"', "content: expected JSON"),
     ("unknown key", changed(B, spell="x"), r"keys: expected .*, got 'spell'"),
     ("unknown model key", b(alpha=1), "model: keys: expected .*got 'alpha'"),
@@ -142,11 +137,7 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     ("merge of bytes", merged(("<0x01>", "<0x02>")), "no merge of bytes"),
     ("merge of a byte and a letter", merged(("<0x01>", "t")), "no merge of bytes"),
     ("merge of a letter and a byte", merged(("t", "<0x01>")), "no merge of bytes"),
-    (
-        "two merges of bytes after one of letters",
-        merged(("t", "h"), ("<0x01>", "t"), ("t", "<0x02>")),
-        "no merge of bytes, got '<0x01>' and 't'",
-    ),
+    ("later merges of bytes", merged(("t", "h"), ("<0x01>", "t"), ("t", "<0x02>")), "'<0x01>' and"),
     ("added is an object", changed(B, added_tokens={}), "added_tokens: expected a list"),
     ("added is a text", also("x"), r"added_tokens\[0\]: expected an object"),
     ("added without id", also({"content": "x"}), r"\[0\]: id: .*got null"),
@@ -157,82 +148,34 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     ("added flag", also({"id": 258, "content": "x!", "special": "no"}), "true or"),
     ("added word", also(added(258, "x!", single_word=True)), "single_word: exp"),
     ("pattern", split_by(pattern={"Regex": "(a+)+$"}), r'pre_tokenizer: .*"Regex": "\(a\+\)\+\$"'),
-    (
-        "pattern string",
-        split_by(pattern={"String": SPLIT["pattern"]["Regex"]}),
-        "pre_tokenizer: expected a known one",
-    ),
+    ("pattern string", split_by(pattern={"String": LLAMA_3.pattern.pattern}), "a known one"),
     ("behavior", split_by(behavior="MergedWithNext"), "pre_tokenizer: expected a known"),
     ("split and GPT-2", before(SPLIT), '"Sequence", .*"Split", '),
     ("digits in groups", before(DIGITS), '"Digits"'),
     ("whitespace", changed(B, pre_tokenizer={"type": "Whitespace"}), 'got {"type": "Whitespace"'),
     ("type is an object", changed(B, pre_tokenizer={"type": {"a": 1}}), '{"type": {"a": 1}}'),
-    (
-        "deep",
-        changed(B, pre_tokenizer=DEEP),
-        'pre_tokenizer: expected a known one, got {"type": "Sequence"',
-    ),
+    ("deep", changed(B, pre_tokenizer=DEEP), 'a known one, got {"type": "Sequence"'),
     ("none", changed(B, pre_tokenizer=None), "decoder: expected Replace"),
     ("metaspace at odds", words_by(add_prefix_space=False), 'got {"type": "Metaspace"'),
     ("another mark", words_by(replacement="_"), 'got {"type": "Metaspace"'),
-    (
-        "normalizer beside bytes",
-        changed(B, normalizer={"type": "NFKC"}),
-        r'normalizer: expected null or NFC \(byte level\), got {"type": "NFKC"',
-    ),
-    (
-        "normalizer",
-        changed(M, normalizer={"type": "NFKC"}),
-        'normalizer: expected a known one, got {"type": "NFKC"',
-    ),
+    ("normalizer beside bytes", changed(B, normalizer=NFKC), r'byte level\), got {"type": "NFKC"'),
+    ("normalizer", changed(M, normalizer=NFKC), 'normalizer: expected a known one, .*"NFKC"'),
     ("two ways of marking", changed(M, pre_tokenizer=FIRST_WORDS), r"null \(Metaspace\)"),
     ("precompiled", changed(M, normalizer=PRECOMPILED), '"Precompiled"'),
-    (
-        "decoder",
-        changed(B, decoder={"type": "WordPiece"}),
-        'decoder: expected ByteLevel, got {"type": "WordPiece"',
-    ),
+    ("decoder", changed(B, decoder=FIRST_WORDS), 'ByteLevel, got {"type": "Metaspace"'),
     ("no decoder", changed(B, decoder=None), "decoder: expected ByteLevel, got null"),
-    (
-        "marked decoder",
-        changed(M, decoder={"type": "Metaspace"}),
-        'Strip, got {"type": "Metaspace"',
-    ),
-    (
-        "strips two",
-        changed(
-            M,
-            decoder=METASPACE_DECODER
-            | {"decoders": [*METASPACE_DECODER["decoders"][:-1], STRIP_TWO]},
-        ),
-        "decoder: expected",
-    ),
+    ("marked decoder", changed(M, decoder=FIRST_WORDS), 'Strip, got {"type": "Metaspace"'),
+    ("strips two", changed(M, decoder=STRIPS_TWO), "decoder: expected"),
     ("processor", after({"type": "BertProcessing"}), "post_processor: .*BertPr"),
     ("two templates", after(template("A"), template("A")), "at most one"),
-    (
-        "processors are null",
-        after({"type": "Sequence", "processors": None}),
-        "post_processor: processors: expected a list, got null",
-    ),
-    (
-        "a processor is null",
-        after(template("A"), None),
-        "post_processor: expected at most one TemplateProcessing, ",
-    ),
+    ("processors are null", after({"type": "Sequence", "processors": None}), "a list, got null"),
+    ("a processor is null", after(template("A"), None), "at most one TemplateProcessing, "),
     ("template without text", around("<s>"), "another template"),
     ("template with two begins", around("<s>", "<s>", "A"), "another template"),
-    (
-        "template of four",
-        around("<s>", "A", "</s>", "</s>"),
-        "post_processor: .*at most one token before and after A, got another template",
-    ),
+    ("template of four", around("<s>", "A", "</s>", "</s>"), "before and after A, got another"),
     ("template of another kind", after(OTHER_KIND), "another template"),
     ("template of texts", after(template("A") | {"single": ["A"]}), "another"),
-    (
-        "a byte is missing",
-        vocab_with(NO_BYTE_7, other=10),
-        "a token for every single byte, got no <0x07>",
-    ),
+    ("a byte is missing", vocab_with(NO_BYTE_7, other=10), "every single byte, got no <0x07>"),
     ("template with two texts", around("A", "A"), "another template"),
     ("template of none", around("<x>", "A"), "vocabulary, got '<x>'"),
 ]
