@@ -19,27 +19,27 @@ def finder(*texts: str, special: tuple[str, ...] = ()) -> AddedTokenFinder:
     return AddedTokenFinder(AddedToken(text, n, special=text in special) for n, text in numbered)
 
 
-def test_the_leftmost_token_is_found_and_of_several_there_the_longest() -> None:
+def test_the_leftmost_token_is_found_and_of_several_there_the_longest():
     assert found(finder("ab", "abc", "bcd"), "xabcdab") == ["x", 1, "d", 0]
     assert found(finder("a", "aa"), "aaa") == [1, 0]
     assert found(finder("]", "^-", "[^"), "x[^-]") == ["x", 2, "-", 0]  # no letter is a pattern
 
 
-def test_a_special_token_stays_text_and_hides_what_is_inside_of_it() -> None:
+def test_a_special_token_stays_text_and_hides_what_is_inside_of_it():
     assert found(finder("tool", special=("<tool>",)), "<tool>tool") == ["<tool>", 0]
 
 
-def test_without_tokens_a_text_is_one_segment_and_an_empty_one_is_none() -> None:
+def test_without_tokens_a_text_is_one_segment_and_an_empty_one_is_none():
     assert found(finder(), "text") == ["text"]
     assert found(finder("x"), "") == []
 
 
-def test_segments_say_where_they_start() -> None:
+def test_segments_say_where_they_start():
     assert [start for _, start, _ in finder("--").split("a--bc--")] == [0, 1, 3, 5]
 
 
 @given(st.text("abc<> ", max_size=40))
-def test_segments_join_to_the_text(text: str) -> None:
+def test_segments_join_to_the_text(text):
     tokens = [AddedToken("ab", 0, False), AddedToken("<", 1, False, False, True, True)]
     split = list(AddedTokenFinder(tokens).split(text))
     assert "".join(part for part, _, _ in split) == text
@@ -62,11 +62,11 @@ def one_by_one(texts: list[str], text: str) -> list[str | int]:
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=6), unique=True), st.text("abcd", max_size=60))
-def test_the_same_tokens_are_found_as_by_trying_each(texts: list[str], text: str) -> None:
+def test_the_same_tokens_are_found_as_by_trying_each(texts, text):
     assert found(finder(*texts), text) == one_by_one(texts, text)
 
 
-def test_work_grows_with_the_text_and_not_with_the_tokens() -> None:
+def test_work_grows_with_the_text_and_not_with_the_tokens():
     """Tried one after the other, tokens and text twice as many are four times the work."""
     steps = []
     for size in (500, 1000):
@@ -75,7 +75,7 @@ def test_work_grows_with_the_text_and_not_with_the_tokens() -> None:
     assert steps[1] <= 2.1 * steps[0]
 
 
-def test_spaces_around_tokens_are_looked_through_once() -> None:
+def test_spaces_around_tokens_are_looked_through_once():
     """They were looked through at each token: a minute and more."""
     token = AddedToken(" ", 0, False, takes_left=True, takes_right=True)
     start = time.process_time()
@@ -84,7 +84,7 @@ def test_spaces_around_tokens_are_looked_through_once() -> None:
     assert "".join(part for part, _, _ in segments) == " " * 200_000
 
 
-def test_more_letters_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_letters_than_the_limit_are_refused(monkeypatch):
     monkeypatch.setattr(added_tokens, "_MOST_LETTERS", 11)
     assert found(finder("abcd", "xbcd", "efg"), "xbcdefgh") == [1, 2, "h"]
     with pytest.raises(TokenizerError, match="expected at most 11 letters in all, got 12"):

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -72,9 +71,7 @@ def letters(merges: Merges, ids: list[int]) -> list[int]:
 @pytest.mark.parametrize("way", WAYS)
 @given(merges=MERGES, piece=st.one_of(PIECES, REPETITIVE))
 @settings(max_examples=150)
-def test_every_way_of_merging_follows_the_rule_for_any_merges(
-    way: Callable[..., list[int]], merges: Merges, piece: list[int]
-) -> None:
+def test_every_way_of_merging_follows_the_rule_for_any_merges(way, merges, piece):
     ids = letters(merges, piece)
     assert way(list(ids), merges) == merged_by_definition(ids, merges)
 
@@ -95,14 +92,12 @@ def test_every_way_of_merging_follows_the_rule_for_any_merges(
         ([b"ba", b"baa"], b"b" + b"a" * 40, [b"baa"] + [b"a"] * 38),  # ... and one more
     ],
 )
-def test_known_pieces_merge_as_the_rule_says(
-    way: Callable[..., list[int]], tokens: list[bytes], piece: bytes, expected: list[bytes]
-) -> None:
+def test_known_pieces_merge_as_the_rule_says(way, tokens, piece, expected):
     ranks, merges = ranks_of(*tokens), by_spelling(*tokens)
     assert way(list(piece), merges) == [ranks[token] for token in expected]
 
 
-def test_a_list_merges_only_what_it_names() -> None:
+def test_a_list_merges_only_what_it_names():
     """Of the two ways to put "aab" together, the second is not in the list."""
     a, b, aa, ab, aab = range(5)
 
@@ -123,15 +118,13 @@ def test_a_list_merges_only_what_it_names() -> None:
         ([b" " * n for n in range(2, 17)], b" " * 40, [b" " * 16, b" " * 16, b" " * 8]),  # Llama 2
     ],
 )
-def test_of_equal_ranks_the_leftmost_merges_first(
-    way: Callable[..., list[int]], spelled: list[bytes], piece: bytes, expected: list[bytes]
-) -> None:
+def test_of_equal_ranks_the_leftmost_merges_first(way, spelled, piece, expected):
     tokens = ranks_of(*spelled)
     equal = spelled_merges(list(tokens), dict.fromkeys(tokens, 0), tokens)
     assert way([*piece], equal) == [tokens[token] for token in expected]
 
 
-def test_the_cached_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cached_pairs_are_bounded(monkeypatch):
     monkeypatch.setattr(bpe, "CACHED_PAIRS", 100)
     merges = by_spelling(b"ab", b"cd", b"abcd")
     for left in range(256):
@@ -140,7 +133,7 @@ def test_the_cached_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert merge([*b"xabcdx"], merges) == [ord("x"), 258, ord("x")]
 
 
-def test_the_growth_test_sees_quadratic_work() -> None:
+def test_the_growth_test_sees_quadratic_work():
     """Its negative: the rule followed step by step, which is in a directory of the same name."""
     merges = by_spelling(b"aa", b"aaaa")
 
@@ -150,7 +143,7 @@ def test_the_growth_test_sees_quadratic_work() -> None:
     assert steps(80) > 3.5 * steps(40)
 
 
-def test_a_hostile_vocabulary_cannot_make_the_batches_quadratic() -> None:
+def test_a_hostile_vocabulary_cannot_make_the_batches_quadratic():
     """Every merge of the first batch makes a pair that ranks lower and must go first."""
     merges = by_spelling(b"abc", b"ab")
 

@@ -24,7 +24,7 @@ def load(directory: Path, file: Any = None, **beside: Any) -> Tokenizer:
     return load_tokenizer(write_json(directory, file or byte_level_file(), **beside))
 
 
-def test_without_files_beside_it_the_known_names_decide(tmp_path: Path) -> None:
+def test_without_files_beside_it_the_known_names_decide(tmp_path):
     tokenizer = load(tmp_path)
     assert tokenizer.eos_id == END_OF_TEXT
     assert tokenizer.stop_ids == {END_OF_TEXT, IM_END}
@@ -34,14 +34,14 @@ def test_without_files_beside_it_the_known_names_decide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [str, lambda name: added(0, name)], ids=["text", "object"])
-def test_tokenizer_config_names_begin_and_end(tmp_path: Path, form: Any) -> None:
+def test_tokenizer_config_names_begin_and_end(tmp_path, form):
     config = {"bos_token": form("<|im_start|>"), "eos_token": form("<|im_end|>")}
     tokenizer = load(tmp_path, tokenizer_config=config)
     assert (tokenizer.bos_id, tokenizer.eos_id) == (IM_START, IM_END)
     assert not tokenizer.adds_bos  # the model's texts do not begin with it
 
 
-def test_special_tokens_map_names_what_tokenizer_config_does_not(tmp_path: Path) -> None:
+def test_special_tokens_map_names_what_tokenizer_config_does_not(tmp_path):
     names = {"bos_token": "<|im_start|>", "eos_token": "<|im_start|>"}
     config = {"eos_token": "<|im_end|>", "bos_token": None}
     tokenizer = load(tmp_path, tokenizer_config=config, special_tokens_map=names)
@@ -50,12 +50,12 @@ def test_special_tokens_map_names_what_tokenizer_config_does_not(tmp_path: Path)
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("file", [byte_level_file(), metaspace_file()], ids=["bytes", "marked"])
-def test_tokenizer_config_says_what_begins_texts(tmp_path: Path, file: Any, flag: bool) -> None:
+def test_tokenizer_config_says_what_begins_texts(tmp_path, file, flag):
     named = {} if "<s>" in file["model"]["vocab"] else {"bos_token": "<|im_start|>"}
     assert load(tmp_path, file, tokenizer_config={"add_bos_token": flag} | named).adds_bos == flag
 
 
-def test_a_named_token_is_special_even_if_its_flag_does_not_say_so(tmp_path: Path) -> None:
+def test_a_named_token_is_special_even_if_its_flag_does_not_say_so(tmp_path):
     file = changed(byte_level_file(names=()), added_tokens=[added(258, "END")])
     assert encode(load(tmp_path, file), "END") == [258]
     tokenizer = load(tmp_path, file, tokenizer_config={"eos_token": "END"})
@@ -67,7 +67,7 @@ def test_a_named_token_is_special_even_if_its_flag_does_not_say_so(tmp_path: Pat
 @pytest.mark.parametrize(
     ("value", "ids"), [(5, {5}), ([0, 260], {0, 260}), ([], set()), (None, set())]
 )
-def test_generation_config_adds_ids_that_end(tmp_path: Path, value: Any, ids: set[int]) -> None:
+def test_generation_config_adds_ids_that_end(tmp_path, value, ids):
     tokenizer = load(tmp_path, generation_config={"eos_token_id": value})
     assert tokenizer.stop_ids == {END_OF_TEXT, IM_END} | ids
 
@@ -90,9 +90,7 @@ def test_generation_config_adds_ids_that_end(tmp_path: Path, value: Any, ids: se
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )
-def test_what_is_wrong_beside_the_tokenizer_is_refused(
-    tmp_path: Path, beside: dict[str, Any], message: str
-) -> None:
+def test_what_is_wrong_beside_the_tokenizer_is_refused(tmp_path, beside, message):
     with pytest.raises(TokenizerError, match=message):
         load(tmp_path, **beside)
 
@@ -115,7 +113,7 @@ def with_model(directory: Path, **beside: Any) -> Tokenizer:
     return load_tokenizer(directory)
 
 
-def test_words_are_found_in_text_and_special_ones_stay_text(tmp_path: Path) -> None:
+def test_words_are_found_in_text_and_special_ones_stay_text(tmp_path):
     tokenizer = with_model(tmp_path, added_tokens=ADDED, special_tokens_map=MAP)
     assert tokenizer.vocab_size == V + 4
     assert encode(tokenizer, "h<think>h the") == [MARK, H, V + 1, MARK, H, MARK, V + 2]
@@ -127,26 +125,26 @@ def test_words_are_found_in_text_and_special_ones_stay_text(tmp_path: Path) -> N
     assert not tokenizer.is_special(V + 1)
 
 
-def test_a_role_may_be_that_of_an_added_token(tmp_path: Path) -> None:
+def test_a_role_may_be_that_of_an_added_token(tmp_path):
     names = {"eos_token": "<end>", "bos_token": "<s>"}
     tokenizer = with_model(tmp_path, added_tokens={"<end>": V}, special_tokens_map=names)
     assert tokenizer.eos_id == V
     assert V in tokenizer.stop_ids
 
 
-def test_a_piece_that_is_called_special_comes_from_no_text(tmp_path: Path) -> None:
+def test_a_piece_that_is_called_special_comes_from_no_text(tmp_path):
     names = {"pad_token": "▁the"}
     tokenizer = with_model(tmp_path, added_tokens={"▁the": THE}, special_tokens_map=names)
     assert encode(tokenizer, "the") == [260, E]
     assert tokenizer.is_special(THE)
 
 
-def test_extra_special_tokens_may_have_names(tmp_path: Path) -> None:
+def test_extra_special_tokens_may_have_names(tmp_path):
     config = {"extra_special_tokens": {"x": "<x>"}}
     assert with_model(tmp_path, added_tokens={"<x>": V}, tokenizer_config=config).is_special(V)
 
 
-def test_the_newer_list_in_tokenizer_config_goes_first(tmp_path: Path) -> None:
+def test_the_newer_list_in_tokenizer_config_goes_first(tmp_path):
     flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
     decoder = {str(V): ONE | flags, str(V + 1): flags | {"content": "<b>", "special": True}}
     config = {"added_tokens_decoder": decoder}
@@ -197,9 +195,7 @@ ONE = {"content": "<a>", "special": False}
         ({"tokenizer_config": {"legacy": "no"}, "added_tokens": {"<a>": V}}, "true, got '"),
     ],
 )
-def test_what_is_wrong_is_refused_and_its_twin_loads(
-    tmp_path: Path, beside: dict[str, Any], message: str
-) -> None:
+def test_what_is_wrong_is_refused_and_its_twin_loads(tmp_path, beside, message):
     with pytest.raises(TokenizerError, match=message) as caught:
         with_model(tmp_path, **beside)
     assert len(str(caught.value)) < 300 + len(str(tmp_path))
@@ -208,7 +204,7 @@ def test_what_is_wrong_is_refused_and_its_twin_loads(
 
 
 @pytest.mark.oracle
-def test_ids_are_those_of_the_slow_tokenizer_of_transformers(tmp_path: Path) -> None:
+def test_ids_are_those_of_the_slow_tokenizer_of_transformers(tmp_path):
     name = "transformers.tokenization_utils_sentencepiece"
     oracle = pytest.importorskip(name, reason="needs the oracle extra")
 
@@ -247,9 +243,7 @@ GREEDY = {
 
 
 @pytest.mark.parametrize("kind", GREEDY)
-def test_a_file_of_many_small_things_takes_a_few_times_its_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_file_of_many_small_things_takes_a_few_times_its_size(tmp_path, monkeypatch, kind):
     """Before, up to 45 times its size; here a file of 8 MiB and the limits, all by a quarter."""
     monkeypatch.setattr("src.tokenizer.sentencepiece_model.MAX_TOKENS", MAX_TOKENS // 4)
     monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", config_files._MAX_JSON_VALUES // 4)
@@ -265,9 +259,7 @@ def test_a_file_of_many_small_things_takes_a_few_times_its_size(
     assert peak < 10 * SIZE
 
 
-def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(tmp_path, monkeypatch):
     for module in ("tokenizer_json", "sentencepiece_model"):
         monkeypatch.setattr(f"src.tokenizer.{module}.MAX_TOKENS", 260)
     path, rows = tmp_path / "tokenizer.model", [*RESERVED, ("a", -1.0, 1)]
@@ -288,8 +280,8 @@ def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
 
 
 def test_as_many_values_of_json_as_the_limit_are_read_and_one_more_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     path = tmp_path / "some.json"
     path.write_bytes(b'{"a": [1, 2]}')
     monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", 8)
@@ -299,7 +291,7 @@ def test_as_many_values_of_json_as_the_limit_are_read_and_one_more_is_refused(
         config_files.read_json(path)
 
 
-def test_a_file_may_have_64_mib_and_no_more(tmp_path: Path) -> None:
+def test_a_file_may_have_64_mib_and_no_more(tmp_path):
     path = tmp_path / "tokenizer.model"
     path.touch()
     limit = 64 << 20

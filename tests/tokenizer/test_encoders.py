@@ -44,7 +44,7 @@ def metaspace(*tokens: str, whole: bool = False) -> MetaspaceEncoder:
 
 @given(TOKENS, st.text(st.sampled_from("abcé"), min_size=1, max_size=120))
 @settings(max_examples=150)
-def test_a_piece_is_one_token_if_it_can_be_or_is_merged(tokens: list[bytes], piece: str) -> None:
+def test_a_piece_is_one_token_if_it_can_be_or_is_merged(tokens, piece):
     ranks = ranks_of(*tokens)
     merged = merge([*piece.encode()], spelled(ranks))
     whole = ranks.get(piece.encode())
@@ -53,7 +53,7 @@ def test_a_piece_is_one_token_if_it_can_be_or_is_merged(tokens: list[bytes], pie
     assert byte_level(*tokens, whole=False).encode_pieces([piece, piece]) == merged * 2
 
 
-def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
+def test_a_whole_piece_is_looked_up_before_anything_merges():
     """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token.
 
     A part between two cuts is no whole piece: no token holds "c!", so "abc" is such a part.
@@ -68,7 +68,7 @@ def test_a_whole_piece_is_looked_up_before_anything_merges() -> None:
     assert metaspace("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
 
 
-def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
+def test_bytes_are_adjacent_where_a_token_holds_them_so():
     assert adjacent_bytes(ranks_of(b"xyz", b"\xff\x00")) == {
         (ord("x"), ord("y")),
         (ord("y"), ord("z")),
@@ -76,7 +76,7 @@ def test_bytes_are_adjacent_where_a_token_holds_them_so() -> None:
     }
 
 
-def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
+def test_the_cache_is_bounded_in_entries_and_in_their_size():
     encoder = byte_level()
     encoder.encode_pieces(["x" * (encoders.CACHED_PIECE_CHARS + 1)])
     assert encoder._encode_cached.cache_info().currsize == 0
@@ -85,13 +85,13 @@ def test_the_cache_is_bounded_in_entries_and_in_their_size() -> None:
     assert encoder._encode_cached.cache_info().maxsize == encoders.CACHED_PIECES
 
 
-def test_a_byte_without_a_token_is_left_out_before_anything_merges() -> None:
+def test_a_byte_without_a_token_is_left_out_before_anything_merges():
     tokens = {b"a": 0, b"b": 1, b"ab": 2}
     encoder = ByteLevelEncoder(tokens, spelled(tokens), PLAIN, whole=True)
     assert encoder.encode_pieces(["a!b", "!", "b"]) == [2, 1]
 
 
-def test_a_character_without_a_token_falls_back_where_it_is_left() -> None:
+def test_a_character_without_a_token_falls_back_where_it_is_left():
     """SentencePiece joins texts, so "x" may merge though it is no token itself."""
     assert metaspace("a", "b", "ab").encode_pieces(["a!b", "ab"]) == [0, -ord("!"), 1, 2]
     pieces = ["ax", "xa", "x", "aax"]
@@ -102,7 +102,7 @@ def test_a_character_without_a_token_falls_back_where_it_is_left() -> None:
     st.lists(st.text("ab\u2581", min_size=1, max_size=5), unique=True, max_size=20),
     st.text("ab\u2581c", max_size=100),
 )
-def test_cutting_a_piece_between_tokens_changes_no_id(tokens: list[str], piece: str) -> None:
+def test_cutting_a_piece_between_tokens_changes_no_id(tokens, piece):
     tokens = list(dict.fromkeys(["a", "b", "\u2581", "c", *tokens]))
     ids = {token: number for number, token in enumerate(tokens)}
     merged = merge([ids[c] for c in piece], spelled_merges(tokens, ids, ids)) if piece else []
@@ -112,7 +112,7 @@ def test_cutting_a_piece_between_tokens_changes_no_id(tokens: list[str], piece: 
 # Metaspaces
 
 
-def test_words_are_independent_where_no_token_reaches_into_the_next() -> None:
+def test_words_are_independent_where_no_token_reaches_into_the_next():
     assert words_are_independent(["a", "▁", "▁▁", "▁▁ab", "ab"])
     assert not words_are_independent(["a", "a▁"])
     assert not words_are_independent(["▁a▁b"])
@@ -122,7 +122,7 @@ NFC = ByteLevelPipeline(GPT_2, composes=True)
 COMPOSING = ByteLevelEncoder({b"a": 0}, listed_merges([], []), NFC, whole=False)
 
 
-def test_long_runs_of_marks_are_composed_as_python_composes_them() -> None:
+def test_long_runs_of_marks_are_composed_as_python_composes_them():
     marks_of_unicode = [
         c for c in map(chr, range(0x110000)) if unicodedata.category(c).startswith("M")
     ]
@@ -134,7 +134,7 @@ def test_long_runs_of_marks_are_composed_as_python_composes_them() -> None:
     assert COMPOSING.normalize("e\u0301") == "é"
 
 
-def test_a_million_marks_take_no_square_of_their_number() -> None:
+def test_a_million_marks_take_no_square_of_their_number():
     started = time.process_time()
     COMPOSING.normalize("a" + "\u0301\u0316" * 500_000)
     assert time.process_time() - started < 8

@@ -54,7 +54,7 @@ def pair(
     return name, *written(directory)
 
 
-def test_ids_and_roles_are_those_of_the_original(pair: tuple[str, Tokenizer, Tokenizer]) -> None:
+def test_ids_and_roles_are_those_of_the_original(pair):
     _, ours, theirs = pair
     if theirs.special_tokens.keys() & {"<s>", "<|begin_of_text|>"}:
         assert_same_roles(ours, theirs)
@@ -65,14 +65,12 @@ def test_ids_and_roles_are_those_of_the_original(pair: tuple[str, Tokenizer, Tok
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_ids_of_many_strings_are_those_of_the_original_file(
-    pair: tuple[str, Tokenizer, Tokenizer], kind: str
-) -> None:
+def test_the_ids_of_many_strings_are_those_of_the_original_file(pair, kind):
     name, ours, theirs = pair
     assert_same(ours, theirs, strings(kind, 11, sample(kind, SHARE[name])))
 
 
-def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_path: Path) -> None:
+def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_path):
     write_json(tmp_path, metaspace_file([("\u2581", "a")], "\u2581a"))
     with pytest.raises(TokenizerError, match=r"expected tokenizer.model beside tokenizer.json, go"):
         written(tmp_path)
@@ -83,7 +81,7 @@ def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_
         written(tmp_path)  # the two files say different things
 
 
-def test_user_defined_pieces_and_rows_without_tokens_are_kept(tmp_path: Path) -> None:
+def test_user_defined_pieces_and_rows_without_tokens_are_kept(tmp_path):
     rows = [*ROWS, ("<tool>", 0.0, USER_DEFINED), ("aab", -9.0, NORMAL)]
     (tmp_path / "tokenizer.model").write_bytes(model_message(rows))
     theirs = load_tokenizer(tmp_path)
@@ -93,7 +91,7 @@ def test_user_defined_pieces_and_rows_without_tokens_are_kept(tmp_path: Path) ->
     assert_same(ours, theirs, ["a<tool>b ab", "<s> a"])
 
 
-def test_added_tokens_of_byte_level_files_are_kept(tmp_path: Path) -> None:
+def test_added_tokens_of_byte_level_files_are_kept(tmp_path):
     file = byte_level_file((("t", "h"), ("th", "e")), names=("<|im_end|>",))
     file = changed(file, added_tokens=[*file["added_tokens"], added(259, "<think>")])
     ours, theirs = written(write_json(tmp_path, file), 300)
@@ -103,7 +101,7 @@ def test_added_tokens_of_byte_level_files_are_kept(tmp_path: Path) -> None:
     assert_same(ours, theirs, ["the<think> the<|im_end|>", *TEXTS])
 
 
-def test_a_way_to_split_without_a_name_is_refused(tmp_path: Path) -> None:
+def test_a_way_to_split_without_a_name_is_refused(tmp_path):
     level = BYTE_LEVEL | {"add_prefix_space": True}
     write_json(tmp_path, changed(byte_level_file(), pre_tokenizer=level))
     with pytest.raises(TokenizerError, match="split pattern: expected one of llama-bpe, "):

@@ -1,6 +1,6 @@
 """Tokenizers from the keys of GGUF files: the ids of the files that the keys were made of."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def assert_same_roles(ours: Tokenizer, theirs: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama2", "llama3"])
-def test_the_ids_are_those_of_the_original_file(name: str) -> None:
+def test_the_ids_are_those_of_the_original_file(name):
     if name == "llama3":
         keys = byte_level_keys(shared_data("llama3/tokenizer.json"))
     else:
@@ -97,7 +97,7 @@ def file_keys(**changes: Any) -> dict[str, Any]:
     return {G + name: value for name, value in (keys | changes).items() if value is not None}
 
 
-def test_added_tokens_are_found_in_text_and_special_ones_are_not() -> None:
+def test_added_tokens_are_found_in_text_and_special_ones_are_not():
     tokenizer = made(file_keys())
     ids = encode(tokenizer, "the<think> the<|im_end|>")
     assert ids[:3] == [257, 261, 258]
@@ -119,7 +119,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("pre", NAMED)
-def test_the_split_pattern_is_that_of_its_name(tmp_path: Path, pre: str) -> None:
+def test_the_split_pattern_is_that_of_its_name(tmp_path, pre):
     """That of Qwen2 composes letters; it and that of SmolLM2 cut single digits."""
     file = write_json(tmp_path, changed(FILE, **NAMED[pre])) / "tokenizer.json"
     ours = made(file_keys(pre=pre))
@@ -130,7 +130,7 @@ def test_the_split_pattern_is_that_of_its_name(tmp_path: Path, pre: str) -> None
     assert composed == (pre == "qwen2")
 
 
-def test_whole_pieces_are_tokens_whatever_merges_say() -> None:
+def test_whole_pieces_are_tokens_whatever_merges_say():
     keys = file_keys(merges=["t h"])
     assert encode(made(keys), "the") == [257]
     keys = file_keys(merges=["t h"], pre="gpt-2")
@@ -138,21 +138,21 @@ def test_whole_pieces_are_tokens_whatever_merges_say() -> None:
 
 
 @pytest.mark.parametrize(("pre", "adds"), [("llama-bpe", True), ("smollm", False)])
-def test_the_begin_token_is_added_as_the_key_or_the_pattern_says(pre: str, adds: bool) -> None:
+def test_the_begin_token_is_added_as_the_key_or_the_pattern_says(pre, adds):
     assert made(file_keys(pre=pre, bos_token_id=260)).adds_bos is adds
     for said in (True, False):
         keys = file_keys(pre=pre, bos_token_id=260, add_bos_token=said)
         assert made(keys).adds_bos is said
 
 
-def test_tokens_with_a_role_are_special_and_end_answers() -> None:
+def test_tokens_with_a_role_are_special_and_end_answers():
     tokenizer = made(file_keys(eot_token_id=261, eom_token_id=259))
     assert {"<think>", "12"} <= tokenizer.special_tokens.keys()
     assert tokenizer.stop_ids == {259, 260, 261}
     assert 259 not in encode(tokenizer, "12")
 
 
-def test_unused_tokens_are_no_text_and_decode_to_nothing() -> None:
+def test_unused_tokens_are_no_text_and_decode_to_nothing():
     types = file_keys()[G + "token_type"]
     types[257] = UNUSED
     tokenizer = made(file_keys(token_type=types, merges=["t h"]))
@@ -160,7 +160,7 @@ def test_unused_tokens_are_no_text_and_decode_to_nothing() -> None:
     assert tokenizer.decode([257]) == ""
 
 
-def test_a_word_in_the_brackets_of_a_marker_is_special() -> None:
+def test_a_word_in_the_brackets_of_a_marker_is_special():
     keys = file_keys()
     keys[G + "tokens"].append("<|word|>")
     keys[G + "token_type"].append(USER_DEFINED)
@@ -188,23 +188,21 @@ def pieces_keys(*more: tuple[str, float, int], **changes: Any) -> dict[str, Any]
     ("changes", "normalizer"),
     [({}, {}), ({"add_space_prefix": False}, {3: 0})],
 )
-def test_the_settings_of_the_keys_are_those_of_the_model(
-    tmp_path: Path, changes: dict[str, Any], normalizer: dict[int, int]
-) -> None:
+def test_the_settings_of_the_keys_are_those_of_the_model(tmp_path, changes, normalizer):
     (tmp_path / "tokenizer.model").write_bytes(model_message(ROWS, normalizer=normalizer))
     ours, theirs = made(pieces_keys(**changes)), load_tokenizer(tmp_path)
     assert_same_roles(ours, theirs)
     assert_same(ours, theirs, [*TEXTS, "ab  a b ", " abba "])
 
 
-def test_pieces_may_be_added_as_words_or_as_padding() -> None:
+def test_pieces_may_be_added_as_words_or_as_padding():
     tokenizer = made(pieces_keys(("<think>", 0.0, USER_DEFINED), ("[PAD]", 0.0, UNUSED)))
     assert encode(tokenizer, "<think>")[-1] == 264
     assert 265 not in encode(tokenizer, "[PAD]")
     assert not tokenizer.is_special(264)
 
 
-def test_the_begin_token_is_the_piece_with_its_id() -> None:
+def test_the_begin_token_is_the_piece_with_its_id():
     tokenizer = made(pieces_keys(("[BOS]", 0.0, CONTROL), bos_token_id=264))
     assert (tokenizer.bos_id, tokenizer.encode("a", bos=True, eos=False)[0]) == (264, 264)
 
@@ -213,7 +211,7 @@ def test_the_begin_token_is_the_piece_with_its_id() -> None:
 
 
 @pytest.mark.parametrize("model", [None, "no_vocab", "none"])
-def test_a_file_without_a_vocabulary_has_no_tokenizer(model: str | None) -> None:
+def test_a_file_without_a_vocabulary_has_no_tokenizer(model):
     assert gguf_tokenizer(PATH, {} if model is None else {G + "model": model}) is None
 
 
@@ -249,7 +247,7 @@ BAD_PIECES: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def test_a_byte_that_is_none_is_refused() -> None:
+def test_a_byte_that_is_none_is_refused():
     words = r"pieces: '<0x-1>': expected no byte piece, got one"
     with pytest.raises(TokenizerError, match=words):
         gguf_tokenizer(PATH, pieces_keys(("<0x-1>", 0.0, BYTE)))
@@ -274,9 +272,7 @@ BAD = [(pieces_keys, *bad) for bad in BAD_PIECES] + [(file_keys, *bad) for bad i
 
 
 @pytest.mark.parametrize(("make", "changes", "reason"), BAD)
-def test_bad_keys_of_pieces_and_of_byte_level_tokens_are_refused(
-    make: Callable[..., dict[str, Any]], changes: dict[str, Any], reason: str
-) -> None:
+def test_bad_keys_of_pieces_and_of_byte_level_tokens_are_refused(make, changes, reason):
     with pytest.raises(TokenizerError) as caught:
         gguf_tokenizer(PATH, make(**changes))
     assert str(caught.value).startswith(f"a.gguf: {reason}")

@@ -33,13 +33,11 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_directory_with_base64_ranks_loads(directory: Path) -> None:
+def test_a_directory_with_base64_ranks_loads(directory):
     assert ids_of_ab(directory) == ids_of_ab(str(directory)) == [256]
 
 
-def test_a_lack_of_memory_is_an_error_of_the_package(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lack_of_memory_is_an_error_of_the_package(directory, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(directory_module, "read_tiktoken_file", Mock(side_effect=MemoryError))
         with pytest.raises(TokenizerMemoryError, match=r"^\[load_tokenizer\] memory: the system"):
@@ -47,7 +45,7 @@ def test_a_lack_of_memory_is_an_error_of_the_package(
     assert ids_of_ab(directory) == [256]
 
 
-def test_the_file_at_the_top_goes_before_the_one_in_original(directory: Path) -> None:
+def test_the_file_at_the_top_goes_before_the_one_in_original(directory):
     (directory / "original").mkdir()
     (directory / "original" / "tokenizer.model").write_bytes(ranks(b"abc", b"ab"))
     assert ids_of_ab(directory) == [256]
@@ -56,14 +54,14 @@ def test_the_file_at_the_top_goes_before_the_one_in_original(directory: Path) ->
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_in_a_hugging_face_directory_tokenizer_json_wins(directory: Path, name: str) -> None:
+def test_in_a_hugging_face_directory_tokenizer_json_wins(directory, name):
     write_json(directory, metaspace_file())
     assert ids_of_ab(directory) == [256]
     (directory / name).write_text("{}")
     assert load_tokenizer(directory).special_tokens == {"<unk>": 0, "<s>": 1, "</s>": 2}
 
 
-def test_either_file_alone_serves_in_either_kind_of_directory(directory: Path) -> None:
+def test_either_file_alone_serves_in_either_kind_of_directory(directory):
     (directory / "config.json").write_text("{}")
     assert load_tokenizer(directory).vocab_size == 257 + 256
     (directory / "tokenizer.model").unlink()
@@ -71,7 +69,7 @@ def test_either_file_alone_serves_in_either_kind_of_directory(directory: Path) -
     assert load_tokenizer(write_json(directory, metaspace_file())).vocab_size == 266
 
 
-def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(directory: Path) -> None:
+def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(directory):
     assert load_tokenizer(directory).vocab_size == 257 + 256
     model = model_message([*RESERVED, *ranked("\u2581", "a", "b")])
     (directory / "tokenizer.model").write_bytes(model)
@@ -81,7 +79,7 @@ def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(directory: Path) -> No
         load_tokenizer(directory)
 
 
-def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path):
     with pytest.raises(TokenizerNotFoundError, match=r"expected .*tokenizer\.model, got nothing"):
         load_tokenizer(tmp_path)
     (tmp_path / "params.json").touch()
@@ -89,7 +87,7 @@ def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path: Pat
         load_tokenizer(tmp_path)
 
 
-def test_what_is_no_directory_is_refused(directory: Path) -> None:
+def test_what_is_no_directory_is_refused(directory):
     with pytest.raises(TokenizerError, match="cannot be read: Not a directory"):
         load_tokenizer(directory / "tokenizer.model")
     with pytest.raises(TokenizerError, match="cannot be read: No such file"):

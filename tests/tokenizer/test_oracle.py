@@ -147,33 +147,33 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_strings_of_each_kind_on_real_files(real: Pair, kind: str) -> None:
+def test_the_first_strings_of_each_kind_on_real_files(real, kind):
     real.check(strings_without_surrogates(kind, seed=1, count=KINDS[kind] // 1000))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_strings_on_real_files(real: Pair, kind: str) -> None:
+def test_many_strings_on_real_files(real, kind):
     real.check(strings_without_surrogates(kind, seed=2, count=sample(kind)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_made_files_give_the_same_ids_and_texts(made: Pair, kind: str) -> None:
+def test_made_files_give_the_same_ids_and_texts(made, kind):
     made.check(strings_without_surrogates(kind, seed=3, count=50 if kind != "long" else 3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_strings_on_made_files(made: Pair, kind: str) -> None:
+def test_many_strings_on_made_files(made, kind):
     made.check(strings_without_surrogates(kind, seed=4, count=sample(kind, 20)))
 
 
-def test_made_files_do_so_around_added_and_special_tokens(made: Pair) -> None:
+def test_made_files_do_so_around_added_and_special_tokens(made):
     source = random.Random(5)
     made.check(["".join(source.choices(LIVELY, k=source.randint(0, 9))) for _ in range(400)])
 
 
-def test_any_ids_decode_alike_whole_and_streamed(made: Pair) -> None:
+def test_any_ids_decode_alike_whole_and_streamed(made):
     """Bytes that are no character too; SentencePiece shows control and unknown pieces by name."""
     ours, source = made.ours, random.Random(8)
     first = 0 if made.unknown is None else 3
@@ -187,7 +187,7 @@ def test_any_ids_decode_alike_whole_and_streamed(made: Pair) -> None:
         assert "".join([*map(decoder.push, ids), decoder.finish()]) == text
 
 
-def test_every_token_decodes_alike(made: Pair) -> None:
+def test_every_token_decodes_alike(made):
     """After a word, so that no space of a token is the first of a text; of many, each tenth."""
     word, size = encode(made.ours, "word"), made.ours.vocab_size
     for token_id in range(0 if made.unknown is None else 3, size, max(1, size // 3000)):
@@ -196,7 +196,7 @@ def test_every_token_decodes_alike(made: Pair) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_added_tokens_that_overlap_are_found_alike(tmp_path: Path, seed: int) -> None:
+def test_added_tokens_that_overlap_are_found_alike(tmp_path, seed):
     tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
     source = random.Random(seed)
     file = byte_level_file()
@@ -211,7 +211,7 @@ def test_added_tokens_that_overlap_are_found_alike(tmp_path: Path, seed: int) ->
     pair.check(["".join(source.choices("aaabb< \n", k=source.randint(0, 60))) for _ in range(100)])
 
 
-def test_begin_is_where_tokenizers_puts_it() -> None:
+def test_begin_is_where_tokenizers_puts_it():
     """Of the two files, that of Llama 2 has a template."""
     tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
     ours = real_tokenizer("llama2/tokenizer.json")
@@ -222,7 +222,7 @@ def test_begin_is_where_tokenizers_puts_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama2", "llama3"])
-def test_both_files_of_a_vocabulary_give_the_same_ids_and_texts(name: str) -> None:
+def test_both_files_of_a_vocabulary_give_the_same_ids_and_texts(name):
     ours, other = (real_tokenizer(f"{name}/tokenizer.{kind}") for kind in ("model", "json"))
     for kind in KINDS:
         for text in strings(kind, seed=4, count=KINDS[kind] // 4000):
@@ -241,21 +241,21 @@ UNITS = ["a", " ", "\n", "\t", "😀", "中", "é", "0", "-", "=-", "the", "\x00
 ALPHABETS = ["ab", "abcdefghijklmnopqrstuvwxyz", "абвгдежзиклмнопрст", "中文字日本語の", "😀😁🚀🇹🇷"]
 
 
-def test_every_two_spaces_between_every_two_words(meta: Pair) -> None:
+def test_every_two_spaces_between_every_two_words(meta):
     for left in WORDS:
         for right in WORDS:
             meta.check(["".join(f"{left}{a}{b}{right}" for a in SPACES for b in SPACES)])
 
 
 @pytest.mark.slow
-def test_every_code_point_alone_between_letters_and_after_a_space(meta: Pair) -> None:
+def test_every_code_point_alone_between_letters_and_after_a_space(meta):
     for start in range(0, sys.maxunicode + 1, 0x1000):
         codes = map(chr, range(start, start + 0x1000))
         meta.check(["".join(f"{c}x{c}\n {c}" for c in codes)])
 
 
 @pytest.mark.slow
-def test_every_token_that_is_text(meta: Pair) -> None:
+def test_every_token_that_is_text(meta):
     tokens = [meta.ours.token_bytes(token_id) for token_id in range(128000)]
     for start in range(0, 128000, 1000):
         meta.check(["".join(t.decode(errors="ignore") for t in tokens[start : start + 1000])])
@@ -263,24 +263,24 @@ def test_every_token_that_is_text(meta: Pair) -> None:
 
 @pytest.mark.parametrize("size", [127, 128, 129, 1000, 20_000])
 @pytest.mark.parametrize("unit", UNITS)
-def test_one_string_over_and_over(meta: Pair, unit: str, size: int) -> None:
+def test_one_string_over_and_over(meta, unit, size):
     text = (unit * size)[:size]
     meta.check([text, f"x{text}y"])
 
 
 @pytest.mark.parametrize("letters", ALPHABETS)
 @pytest.mark.parametrize("size", [60, 81, 200, 1000, 20_000])
-def test_long_pieces_of_random_letters(meta: Pair, letters: str, size: int) -> None:
+def test_long_pieces_of_random_letters(meta, letters, size):
     meta.check(["".join(random.Random(11).choices(letters, k=size))])
 
 
 @given(text=st.text(st.characters(codec=None), max_size=80))
 @settings(max_examples=300)
-def test_any_string_even_with_surrogates(meta: Pair, text: str) -> None:
+def test_any_string_even_with_surrogates(meta, text):
     meta.check([text])
 
 
 @given(text=st.binary(max_size=200).map(lambda data: data.decode(errors="replace")))
 @settings(max_examples=200)
-def test_random_bytes_as_text(meta: Pair, text: str) -> None:
+def test_random_bytes_as_text(meta, text):
     meta.check([text])

@@ -55,11 +55,11 @@ def pieces(text: str, pre_tokenizer: PreTokenizer = LLAMA_3) -> list[str]:
         ("x\x1cy", ["x", "\x1cy"]),  # a space for str.isspace, none for Unicode
     ],
 )
-def test_texts_split_into_llama_3s_pieces(text: str, expected: list[str]) -> None:
+def test_texts_split_into_llama_3s_pieces(text, expected):
     assert pieces(text) == expected
 
 
-def test_a_character_newer_than_unicode_16_is_no_letter_whatever_regex_knows() -> None:
+def test_a_character_newer_than_unicode_16_is_no_letter_whatever_regex_knows():
     """U+088F became a letter in Unicode 17.0, U+323B0 an ideograph."""
     assert pieces("a\u088fb \u088f\u088f") == ["a", "\u088fb", " \u088f\u088f"]
     assert pieces("日\U000323b0本") == ["日", "\U000323b0本"]
@@ -82,20 +82,20 @@ def test_a_character_newer_than_unicode_16_is_no_letter_whatever_regex_knows() -
     ],
 )
 def test_texts_split_into_the_pieces_of_gpt_2_around_digits_and_of_marked_words(
-    pre_tokenizer: PreTokenizer, text: str, expected: list[str]
-) -> None:
+    pre_tokenizer, text, expected
+):
     assert pieces(text, pre_tokenizer) == expected
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
 @given(text=st.text())
-def test_the_pieces_join_to_the_text(name: str, text: str) -> None:
+def test_the_pieces_join_to_the_text(name, text):
     assert "".join(pieces(text, PRE_TOKENIZERS[name])) == text
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
 @given(text=LIVELY, part_chars=st.integers(1, 5))
-def test_cutting_a_text_into_parts_changes_no_piece(name: str, text: str, part_chars: int) -> None:
+def test_cutting_a_text_into_parts_changes_no_piece(name, text, part_chars):
     pre_tokenizer = PRE_TOKENIZERS[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pre_tokenizers, "PART_CHARS", part_chars)
@@ -103,7 +103,7 @@ def test_cutting_a_text_into_parts_changes_no_piece(name: str, text: str, part_c
     assert in_parts == pre_tokenizer.pattern.findall(text)
 
 
-def test_a_long_text_is_handed_out_in_parts() -> None:
+def test_a_long_text_is_handed_out_in_parts():
     text = "word and word. " * 40_000
     parts = list(LLAMA_3.split(text))
     assert len(parts) > 5
@@ -111,13 +111,13 @@ def test_a_long_text_is_handed_out_in_parts() -> None:
     assert [piece for part in parts for piece in part] == LLAMA_3.pattern.findall(text)
 
 
-def test_the_table_of_unassigned_code_points_ascends() -> None:
+def test_the_table_of_unassigned_code_points_ascends():
     assert sorted(set(UNASSIGNED_BOUNDS)) == UNASSIGNED_BOUNDS
     assert len(UNASSIGNED_BOUNDS) % 2 == 0
     assert UNASSIGNED_BOUNDS[-1] == sys.maxunicode + 1
 
 
-def test_what_an_older_unicode_has_assigned_is_assigned() -> None:
+def test_what_an_older_unicode_has_assigned_is_assigned():
     """Python 3.11 knows Unicode 14.0, 3.12 knows 15.0 and 3.13 knows 15.1."""
     if tuple(map(int, unicodedata.unidata_version.split("."))) > (16, 0, 0):
         pytest.skip("this Python knows a newer Unicode")
@@ -127,7 +127,7 @@ def test_what_an_older_unicode_has_assigned_is_assigned() -> None:
 
 
 @pytest.mark.parametrize("name", [r"\p{Cn}", r"\p{L}", r"\p{N}", r"\s"])
-def test_every_code_point_is_classed_as_tiktoken_classes_it(name: str) -> None:
+def test_every_code_point_is_classed_as_tiktoken_classes_it(name):
     tiktoken = pytest.importorskip("tiktoken", reason="needs the oracle extra")
     ranks = {bytes([byte]): byte for byte in range(256)}
     oracle = tiktoken.Encoding("class", pat_str=name, mergeable_ranks=ranks, special_tokens={})

@@ -41,14 +41,14 @@ def tokenizer(
 
 
 @given(text=TEXTS)
-def test_a_text_comes_back_from_ids_that_are_not_special(tokenizer: Tokenizer, text: str) -> None:
+def test_a_text_comes_back_from_ids_that_are_not_special(tokenizer, text):
     ids = encode(tokenizer, text)
     assert tokenizer.decode(ids) == text
     assert not any(map(tokenizer.is_special, ids))
 
 
 @given(first=TEXTS, second=TEXTS)
-def test_ids_joined_decode_to_texts_joined(tokenizer: Tokenizer, first: str, second: str) -> None:
+def test_ids_joined_decode_to_texts_joined(tokenizer, first, second):
     ids = encode(tokenizer, first)
     more = encode(tokenizer, second)
     joined = tokenizer.decode(ids + more)

@@ -55,7 +55,7 @@ def load(write_model: Write) -> Load:
     return load
 
 
-def test_a_model_is_told_by_its_bytes_and_loads(load: Load) -> None:
+def test_a_model_is_told_by_its_bytes_and_loads(load):
     tokenizer = load()
     assert encode(tokenizer, "the the") == [THE, THE]
     assert tokenizer.encode("the", bos=True, eos=True) == [1, THE, 2]
@@ -66,7 +66,7 @@ def test_a_model_is_told_by_its_bytes_and_loads(load: Load) -> None:
     assert tokenizer.stop_ids == {2}
 
 
-def test_the_highest_score_merges_first_and_of_equals_the_leftmost(load: Load) -> None:
+def test_the_highest_score_merges_first_and_of_equals_the_leftmost(load):
     letters = [*RESERVED, *ranked(*"▁abc")]
     high_right = [*letters, ("ab", -9.0, NORMAL), ("bc", -8.0, NORMAL)]
     assert encode(load(high_right), "abc") == [259, 260, 264]
@@ -74,13 +74,13 @@ def test_the_highest_score_merges_first_and_of_equals_the_leftmost(load: Load) -
     assert encode(load(equal), "abc") == [259, 264, 262]
 
 
-def test_a_character_that_is_no_piece_becomes_its_bytes(load: Load) -> None:
+def test_a_character_that_is_no_piece_becomes_its_bytes(load):
     tokenizer = load()
     assert encode(tokenizer, "é\n") == [MARK, 3 + 0xC3, 3 + 0xA9, 3 + 0x0A]
     assert tokenizer.decode(encode(tokenizer, "é\n")) == "é\n"
 
 
-def test_text_never_becomes_a_control_piece_or_a_byte(load: Load) -> None:
+def test_text_never_becomes_a_control_piece_or_a_byte(load):
     tokenizer = load([*PIECES, *ranked(*"<s>/0xA<>"[:-2])])
     for text in ("<s>", "</s>", "<unk>", "<0x0A>"):
         ids = encode(tokenizer, text)
@@ -89,7 +89,7 @@ def test_text_never_becomes_a_control_piece_or_a_byte(load: Load) -> None:
         assert 3 + 0x0A not in ids
 
 
-def test_user_defined_pieces_are_found_in_text_and_merge_with_nothing(load: Load) -> None:
+def test_user_defined_pieces_are_found_in_text_and_merge_with_nothing(load):
     tokenizer = load([*PIECES, ("<think>", 0.0, USER_DEFINED), ("the", 0.0, USER_DEFINED)])
     assert encode(tokenizer, "the<think>th") == [MARK, 267, 266, TH]
 
@@ -102,9 +102,7 @@ def model_with_normalizer(fields: dict[int, int] | None) -> bytes:
 
 
 @pytest.mark.parametrize("fields", [None, {}, {3: 1}, {5: 1}])
-def test_settings_that_are_missing_are_on(
-    write_model: Write, fields: dict[int, int] | None
-) -> None:
+def test_settings_that_are_missing_are_on(write_model, fields):
     with pytest.raises(TokenizerError, match="remove_extra_whitespaces: expected false, got true"):
         load_tokenizer(write_model(model_with_normalizer(fields)).parent)
     model = model_with_normalizer({4: 0} | (fields or {}))
@@ -112,13 +110,13 @@ def test_settings_that_are_missing_are_on(
     assert encode(tokenizer, " the  the ") == [MARK, THE, MARK, THE, MARK]
 
 
-def test_the_dummy_prefix_can_be_off(load: Load) -> None:
+def test_the_dummy_prefix_can_be_off(load):
     tokenizer = load(normalizer={3: 0})
     assert encode(tokenizer, "the the") == [TH, E, THE]
     assert tokenizer.decode([THE]) == " the"
 
 
-def test_other_names_of_begin_and_end_are_found(load: Load) -> None:
+def test_other_names_of_begin_and_end_are_found(load):
     pieces = [("<unk>", 0.0, UNKNOWN), ("[B]", 0.0, CONTROL), ("[E]", 0.0, CONTROL)]
     pieces += [*RESERVED[3:], *ranked("▁")]
     tokenizer = load(pieces, {46: "[B]", 47: "[E]"})
@@ -127,14 +125,14 @@ def test_other_names_of_begin_and_end_are_found(load: Load) -> None:
         load(pieces).encode("", bos=True, eos=False)
 
 
-def test_fields_that_are_not_known_are_skipped_by_their_wire_type(write_model: Write) -> None:
+def test_fields_that_are_not_known_are_skipped_by_their_wire_type(write_model):
     strange = float_field(200, 1.5) + varint(201 << 3 | 1) + b"\0" * 8 + bytes_field(202, b"\xff")
     piece = piece_message("x", -9.0, NORMAL) + strange + number_field(203, 1 << 63)
     model = read_sentencepiece_model(write_model(with_piece(piece)))
     assert len(model.pieces) == len(PIECES) + 1
 
 
-def test_a_piece_without_a_score_and_a_type_is_a_normal_one_of_score_0(write_model: Write) -> None:
+def test_a_piece_without_a_score_and_a_type_is_a_normal_one_of_score_0(write_model):
     piece = read_sentencepiece_model(write_model(with_piece(bytes_field(1, "x")))).pieces[-1]
     assert (piece.text, piece.score, piece.kind) == ("x", 0.0, NORMAL)
 
@@ -197,16 +195,14 @@ MALFORMED = [
 @pytest.mark.parametrize(
     ("data", "words"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED]
 )
-def test_a_bad_model_is_refused_by_what_is_wrong(
-    write_model: Write, data: bytes, words: str
-) -> None:
+def test_a_bad_model_is_refused_by_what_is_wrong(write_model, data, words):
     path = write_model(data)
     with pytest.raises(TokenizerError, match=words) as caught:
         read_sentencepiece_model(path)
     assert re.fullmatch(r".*tokenizer\.model: .+: expected .+, got .+", str(caught.value))
 
 
-def test_a_model_cut_off_is_refused(write_model: Write) -> None:
+def test_a_model_cut_off_is_refused(write_model):
     """The settings stand last: without them the kind of the model is unknown."""
     settings_start = len(VALID) - len(model_message([]))
     path = write_model(VALID)
@@ -218,7 +214,7 @@ def test_a_model_cut_off_is_refused(write_model: Write) -> None:
 
 @given(data=st.binary(max_size=200))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_are_refused_with_an_error_of_ours(write_model: Write, data: bytes) -> None:
+def test_any_bytes_are_refused_with_an_error_of_ours(write_model, data):
     path = write_model(VALID[:-30] + data)
     try:
         load_tokenizer(path.parent)
@@ -237,9 +233,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_model_of_1_mib_is_refused_within_a_second_and_64_mib(
-    write_model: Write, data: bytes
-) -> None:
+def test_a_hostile_model_of_1_mib_is_refused_within_a_second_and_64_mib(write_model, data):
     path = write_model(data)
 
     def refuse() -> None:
@@ -249,7 +243,7 @@ def test_a_hostile_model_of_1_mib_is_refused_within_a_second_and_64_mib(
     check_bounds(refuse)
 
 
-def test_neither_ranks_nor_another_message_are_taken_for_a_model(write_model: Write) -> None:
+def test_neither_ranks_nor_another_message_are_taken_for_a_model(write_model):
     """A model begins with a piece, and this with its text."""
     text = bytes_field(1, "a")
     ranks = [b"\nIQ== 0\n", b"\n", b"IQ== 0\n", b"\n\x0a", b""]
@@ -268,7 +262,7 @@ def read(data: bytes) -> list[tuple[int, int, object]]:
     return list(fields(Path("x"), "", data))
 
 
-def test_every_wire_type_is_read_and_nothing_beyond_the_end() -> None:
+def test_every_wire_type_is_read_and_nothing_beyond_the_end():
     data = number_field(1, 300) + bytes_field(2, "ab") + float_field(3, 1.0)
     data += varint(4 << 3 | 1) + bytes(range(8))
     expected = [(1, 0, 300), (2, 2, b"ab"), (3, 5, b"\0\0\x80?"), (4, 1, bytes(range(8)))]
@@ -279,5 +273,5 @@ def test_every_wire_type_is_read_and_nothing_beyond_the_end() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 127, 128, 127 << 7, 1 << 32, (1 << 64) - 1])
-def test_numbers_of_up_to_64_bits_are_read(value: int) -> None:
+def test_numbers_of_up_to_64_bits_are_read(value):
     assert read(number_field(5, value)) == [(5, 0, value)]

@@ -82,9 +82,7 @@ MALFORMED = [
 @pytest.mark.parametrize(
     ("data", "line", "message"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
 )
-def test_a_malformed_file_is_refused_by_its_line(
-    write_model: Write, data: bytes, line: int, message: str
-) -> None:
+def test_a_malformed_file_is_refused_by_its_line(write_model, data, line, message):
     path = write_model(data)
     with pytest.raises(TokenizerError, match=rf"tokenizer\.model: line {line}: .*{message}") as got:
         read(path)
@@ -103,12 +101,12 @@ def test_a_malformed_file_is_refused_by_its_line(
         (*TOKENS, b"\0\n\r \xff"),
     ],
 )
-def test_the_valid_twin_loads_with_every_token(write_model: Write, tokens: list[bytes]) -> None:
+def test_the_valid_twin_loads_with_every_token(write_model, tokens):
     ranks = read(write_model(joined(tiktoken_lines(tokens))))
     assert list(ranks.items()) == [(token, rank) for rank, token in enumerate(tokens)]
 
 
-def test_a_file_cut_off_anywhere_never_gives_a_short_vocabulary(write_model: Write) -> None:
+def test_a_file_cut_off_anywhere_never_gives_a_short_vocabulary(write_model):
     """Between two lines of merged tokens the rest is a vocabulary of its own; nowhere else.
 
     Of the single bytes, each place in a line is met, in every seventh line.
@@ -126,8 +124,8 @@ def test_a_file_cut_off_anywhere_never_gives_a_short_vocabulary(write_model: Wri
 
 @given(st.integers(0, len(joined(LINES)) - 1), st.integers(0, 255))
 def test_one_changed_byte_is_refused_or_gives_another_whole_vocabulary(
-    tmp_path_factory: pytest.TempPathFactory, place: int, byte: int
-) -> None:
+    tmp_path_factory, place, byte
+):
     data = bytearray(joined(LINES))
     data[place] = byte
     path = tmp_path_factory.getbasetemp() / "changed.model"
@@ -140,9 +138,7 @@ def test_one_changed_byte_is_refused_or_gives_another_whole_vocabulary(
     assert len(ranks) == len(LINES)
 
 
-def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
-    write_model: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(write_model, monkeypatch):
     path = write_model(joined(LINES))
     monkeypatch.setattr(reader, "MAX_TOKENS", len(LINES))
     assert len(read(path)) == len(LINES)
@@ -160,9 +156,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
-    write_model: Write, data: bytes
-) -> None:
+def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(write_model, data):
     path = write_model(data)
 
     def refuse() -> None:
@@ -172,7 +166,7 @@ def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
     check_bounds(refuse)
 
 
-def test_metas_file_reads_as_tiktoken_reads_it() -> None:
+def test_metas_file_reads_as_tiktoken_reads_it():
     tiktoken = pytest.importorskip("tiktoken.load", reason="needs the oracle extra")
     path = shared_data("llama3/tokenizer.model")
     ranks = read(path)
@@ -183,7 +177,7 @@ def test_metas_file_reads_as_tiktoken_reads_it() -> None:
 # The special tokens of Llama 3
 
 
-def test_the_named_ones_stand_where_meta_has_them() -> None:
+def test_the_named_ones_stand_where_meta_has_them():
     assert SPECIAL_TOKEN_NAMES[:12] == (
         "<|begin_of_text|>",  # 128000
         "<|end_of_text|>",  # 128001
@@ -201,7 +195,7 @@ def test_the_named_ones_stand_where_meta_has_them() -> None:
     assert SPECIAL_TOKEN_NAMES[-1] == "<|reserved_special_token_246|>"  # 128255
 
 
-def test_all_names_are_those_of_the_file_in_hugging_faces_format() -> None:
+def test_all_names_are_those_of_the_file_in_hugging_faces_format():
     tokens = json.loads(shared_data("llama3/tokenizer.json").read_bytes())["added_tokens"]
     names = {token["id"]: token["content"] for token in tokens}
     assert names == dict(enumerate(SPECIAL_TOKEN_NAMES, start=128000))

@@ -63,23 +63,23 @@ def check_time(tokenizer: Tokenizer, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LONG_PIECES)
-def test_work_grows_no_faster_than_n_log_n(tokenizer: Tokenizer, kind: str) -> None:
+def test_work_grows_no_faster_than_n_log_n(tokenizer, kind):
     """A quadratic step would give a ratio near 4."""
     shorter, longer = (steps_to_encode(tokenizer, LONG_PIECES[kind](n)) for n in (1024, 2048))
     assert longer <= 2.6 * shorter
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_32_kib_of_any_kind_take_no_longer_than_the_bound(tokenizer: Tokenizer, name: str) -> None:
+def test_32_kib_of_any_kind_take_no_longer_than_the_bound(tokenizer, name):
     check_time(tokenizer, TEXTS[name](MIB // 32))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "prose"])
-def test_a_mib_of_any_kind_takes_no_longer_than_the_bound(tokenizer: Tokenizer, name: str) -> None:
+def test_a_mib_of_any_kind_takes_no_longer_than_the_bound(tokenizer, name):
     check_time(tokenizer, TEXTS[name](MIB))
 
 
 @pytest.mark.slow
-def test_10_mib_of_prose_take_no_longer_than_the_bound(tokenizer: Tokenizer) -> None:
+def test_10_mib_of_prose_take_no_longer_than_the_bound(tokenizer):
     check_time(tokenizer, prose(10 * MIB))

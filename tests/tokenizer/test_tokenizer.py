@@ -61,15 +61,13 @@ PINNED = [
 
 
 @pytest.mark.parametrize(("text", "ids", "tokens"), PINNED, ids=[ascii(p[0]) for p in PINNED])
-def test_ids_of_known_texts_are_those_of_llama_3(
-    llama3: Tokenizer, text: str, ids: list[int], tokens: list[str | bytes]
-) -> None:
+def test_ids_of_known_texts_are_those_of_llama_3(llama3, text, ids, tokens):
     assert encode(llama3, text) == ids
     spelled = [token.encode() if isinstance(token, str) else token for token in tokens]
     assert [llama3.token_bytes(token_id) for token_id in ids] == spelled
 
 
-def test_the_parts_of_a_chat_prompt_have_metas_ids(llama3: Tokenizer) -> None:
+def test_the_parts_of_a_chat_prompt_have_metas_ids(llama3):
     prompt = [llama3.bos_id]
     for part in (
         *("<|start_header_id|>", "user", "<|end_header_id|>", "\n\n"),
@@ -88,13 +86,13 @@ def test_the_parts_of_a_chat_prompt_have_metas_ids(llama3: Tokenizer) -> None:
     ]
 
 
-def test_sizes_and_special_ids_of_llama_3(llama3: Tokenizer) -> None:
+def test_sizes_and_special_ids_of_llama_3(llama3):
     assert llama3.vocab_size == 128256
     assert (llama3.bos_id, llama3.eos_id) == (128000, 128001)
     assert llama3.stop_ids == {128001, 128008, 128009}
 
 
-def test_bos_and_eos_are_added_only_on_request() -> None:
+def test_bos_and_eos_are_added_only_on_request():
     """That texts begin with `bos` is not in the file; Llama 3 says so."""
     assert SMALL.adds_bos
     plain = encode(SMALL, "the")
@@ -103,14 +101,14 @@ def test_bos_and_eos_are_added_only_on_request() -> None:
     assert SMALL.encode("", bos=True, eos=True) == [SMALL.bos_id, SMALL.eos_id]
 
 
-def test_special_ids_follow_the_ranks_of_a_smaller_vocabulary() -> None:
+def test_special_ids_follow_the_ranks_of_a_smaller_vocabulary():
     assert SMALL.vocab_size == 256 + 5 + 256
     assert [SMALL.special_tokens[name] for name in SPECIAL_TOKEN_NAMES] == list(range(261, 517))
     special = [number for number in (260, 261, 516, 517) if SMALL.is_special(number)]
     assert special == [261, 516]
 
 
-def test_no_special_id_comes_from_text(llama3: Tokenizer) -> None:
+def test_no_special_id_comes_from_text(llama3):
     """Whole, nested, split by other special strings, in other cases, next to anything."""
     names = SPECIAL_TOKEN_NAMES
     texts = [*names, "".join(names), " ".join(names), *(f"x{name}\n\n{name}y" for name in names)]
@@ -123,17 +121,17 @@ def test_no_special_id_comes_from_text(llama3: Tokenizer) -> None:
             assert tokenizer.decode(ids) == text
 
 
-def test_a_base_token_spelled_like_a_special_one_keeps_its_base_id() -> None:
+def test_a_base_token_spelled_like_a_special_one_keeps_its_base_id():
     tokenizer = llama3_tokenizer(ranks_of(b"<|", b"|>"))
     assert encode(tokenizer, "<|eot_id|>") == [256, *b"eot_id", 257]
 
 
-def test_decode_shows_special_ids_by_name(llama3: Tokenizer) -> None:
+def test_decode_shows_special_ids_by_name(llama3):
     ids = llama3.encode("This is a test sentence.", bos=True, eos=True)
     assert llama3.decode(ids) == "<|begin_of_text|>This is a test sentence.<|end_of_text|>"
 
 
-def test_a_tokenizer_for_a_model_with_more_rows_decodes_them_to_nothing() -> None:
+def test_a_tokenizer_for_a_model_with_more_rows_decodes_them_to_nothing():
     padded = SMALL.padded_to(520)
     assert str(padded) == "Tokenizer(520 ids, 256 special, ByteLevelEncoder)"
     assert padded.decode([116, 517, 519]) == "t"
@@ -142,7 +140,7 @@ def test_a_tokenizer_for_a_model_with_more_rows_decodes_them_to_nothing() -> Non
 
 
 @pytest.mark.parametrize("token_id", [-1, 517, 1 << 40])
-def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id: int) -> None:
+def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id):
     with pytest.raises(TokenizerError, match=rf"0 <= id < V .* got id {token_id}, V = 517"):
         SMALL.decode([0, token_id])
     with pytest.raises(TokenizerError, match="V = 517"):
@@ -150,12 +148,12 @@ def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id: int
 
 
 @pytest.mark.parametrize("text", [b"bytes", None, 7, ["a"]])
-def test_what_is_no_text_is_refused(text: object) -> None:
+def test_what_is_no_text_is_refused(text):
     with pytest.raises(TokenizerError, match="text must be str"):
         encode(SMALL, text)  # type: ignore[arg-type]
 
 
-def test_a_lack_of_memory_is_an_error_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_is_an_error_of_the_package(monkeypatch):
     def refused_ids() -> Iterator[int]:
         yield 116
         raise MemoryError
@@ -172,12 +170,12 @@ def test_a_lack_of_memory_is_an_error_of_the_package(monkeypatch: pytest.MonkeyP
 
 
 @given(st.text(st.characters(codec=None)))
-def test_surrogates_are_read_as_tiktoken_reads_them(text: str) -> None:
+def test_surrogates_are_read_as_tiktoken_reads_them(text):
     expected = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert SMALL.decode(encode(SMALL, text)) == expected
 
 
-def test_texts_keep_their_ids_when_the_cache_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_keep_their_ids_when_the_cache_is_full(monkeypatch):
     monkeypatch.setattr("src.tokenizer.encoders.CACHED_PIECES", 64)
     tokenizer = llama3_tokenizer(ranks_of(b"ab", b"cd", b"abc", b"abcd"))
     source = random.Random(4)
@@ -215,12 +213,12 @@ def can_still_become_a_character(tail: bytes) -> bool:
 
 
 @pytest.mark.parametrize("text", ["é", "€", "😀", "👩‍🚀", "🇹🇷", "日本"])
-def test_a_character_appears_whole_with_its_last_byte(text: str) -> None:
+def test_a_character_appears_whole_with_its_last_byte(text):
     expected = [part for c in text for part in [""] * (len(c.encode()) - 1) + [c]]
     assert streamed(BYTES, list(text.encode())) == [*expected, ""]
 
 
-def test_a_character_that_never_completes_ends_as_one_mark() -> None:
+def test_a_character_that_never_completes_ends_as_one_mark():
     assert streamed(BYTES, [0xF0, 0x9F, 0x98]) == ["", "", "", MARK]
 
 
@@ -233,11 +231,11 @@ STREAMED = {
 
 
 @pytest.mark.parametrize(("ids", "parts"), STREAMED.values(), ids=STREAMED)
-def test_what_is_no_character_holds_nothing_back(ids: list[int], parts: list[str]) -> None:
+def test_what_is_no_character_holds_nothing_back(ids, parts):
     assert streamed(BYTES, ids) == parts
 
 
-def test_a_refused_id_loses_nothing_and_a_finished_decoder_starts_afresh() -> None:
+def test_a_refused_id_loses_nothing_and_a_finished_decoder_starts_afresh():
     decoder = StreamDecoder(BYTES)
     decoder.push(0xC3)
     with pytest.raises(TokenizerError):
@@ -250,7 +248,7 @@ def test_a_refused_id_loses_nothing_and_a_finished_decoder_starts_afresh() -> No
     assert decoder.push(ord("a")) == "a"
 
 
-def test_pushes_and_finish_join_to_the_whole_on_every_edge_of_utf_8() -> None:
+def test_pushes_and_finish_join_to_the_whole_on_every_edge_of_utf_8():
     """What is not yet shown before the end could become one character, whatever came before."""
     for length in (1, 2, 3):
         for data in map(bytes, product(EDGES, repeat=length)):
@@ -273,7 +271,7 @@ PARTS = [0xF0, 0x9F, 0x98, 0x80, 0xE2, *range(256, 262)]  # mostly parts of char
     st.lists(st.integers(0, LUMPS.vocab_size - 1) | st.sampled_from(PARTS), max_size=40)
     | st.lists(st.sampled_from(PARTS), max_size=40)
 )
-def test_pushes_and_finish_join_to_what_decode_gives(ids: list[int]) -> None:
+def test_pushes_and_finish_join_to_what_decode_gives(ids):
     assert "".join(streamed(LUMPS, ids)) == LUMPS.decode(ids)
 
 
@@ -283,14 +281,14 @@ def metaspace(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(write_json(tmp_path_factory.mktemp("metaspace"), metaspace_file()))
 
 
-def test_the_space_before_a_text_is_not_shown_and_every_other_one_is(metaspace: Tokenizer) -> None:
+def test_the_space_before_a_text_is_not_shown_and_every_other_one_is(metaspace):
     ids = encode(metaspace, "the the  the")
     decoder = StreamDecoder(metaspace)
     for _ in range(2):  # again after its end
         assert [*map(decoder.push, ids), decoder.finish()] == ["the", " the", " ", " the", ""]
 
 
-def test_ids_that_go_on_from_a_text_keep_their_first_space(metaspace: Tokenizer) -> None:
+def test_ids_that_go_on_from_a_text_keep_their_first_space(metaspace):
     ids = encode(metaspace, "the")
     assert streamed(metaspace, ids, first=False) == [" the", ""]
     prompt = metaspace.encode("the the", bos=True, eos=False)
@@ -300,13 +298,13 @@ def test_ids_that_go_on_from_a_text_keep_their_first_space(metaspace: Tokenizer)
         assert joined.removeprefix(" ") == "the the"
 
 
-def test_special_ids_before_a_text_do_not_begin_it(metaspace: Tokenizer) -> None:
+def test_special_ids_before_a_text_do_not_begin_it(metaspace):
     ids = metaspace.encode("the", bos=True, eos=False)
     assert streamed(metaspace, ids) == ["<s>", "the", ""]
     assert metaspace.decode(ids) == "<s>the"
 
 
-def test_each_byte_of_no_character_is_a_mark_as_in_sentencepiece(metaspace: Tokenizer) -> None:
+def test_each_byte_of_no_character_is_a_mark_as_in_sentencepiece(metaspace):
     broken = [3 + byte for byte in b"\xe2\x82a\xf0\x9f"]
     assert streamed(metaspace, broken) == ["", "", MARK * 2 + "a", "", "", MARK * 2]
     assert metaspace.decode(broken) == MARK * 2 + "a" + MARK * 2

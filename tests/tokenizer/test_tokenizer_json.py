@@ -1,7 +1,6 @@
 import gc
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,7 @@ def load(directory: Path, file: Json) -> Tokenizer:
 # Byte level
 
 
-def test_a_byte_level_file_encodes_by_its_merges(tmp_path: Path) -> None:
+def test_a_byte_level_file_encodes_by_its_merges(tmp_path):
     tokenizer = load(tmp_path, B)
     assert encode(tokenizer, "the é1") == [THE, 0x20, 0xC3, 0xA9, 0x31]
     assert tokenizer.decode([THE, 0xC3, 0xA9]) == "theé"
@@ -58,11 +57,11 @@ SAME = {
 
 
 @pytest.mark.parametrize("file", SAME.values(), ids=SAME)
-def test_other_spellings_of_a_file_say_the_same(tmp_path: Path, file: Json) -> None:
+def test_other_spellings_of_a_file_say_the_same(tmp_path, file):
     assert encode(load(tmp_path, file), "the") == [THE]
 
 
-def test_what_is_not_listed_does_not_merge_though_it_is_a_token(tmp_path: Path) -> None:
+def test_what_is_not_listed_does_not_merge_though_it_is_a_token(tmp_path):
     file = changed(B, model={"merges": [["t", "h"]]})
     assert encode(load(tmp_path, file), "the") == [256, ord("e")]
     whole = load(tmp_path, changed(file, model={"ignore_merges": True}))
@@ -85,16 +84,14 @@ REMOVED = {"behavior": "Removed", "invert": True}
         (sequence(SPLIT | REMOVED, BARE), "a 1234", ["a", " ", "123", "4"]),
     ],
 )
-def test_every_known_split_is_recognised(
-    tmp_path: Path, pre_tokenizer: Json, text: str, pieces: list[str]
-) -> None:
+def test_every_known_split_is_recognised(tmp_path, pre_tokenizer, text, pieces):
     """Whole pieces are tokens here, so the ids show where the text was split."""
     merges = [("Ġ", "1"), ("Ġ1", "2"), ("1", "2"), ("12", "3"), ("3", "4"), ("Ġ", "a")]
     tokenizer = load(tmp_path, changed(byte_level_file(merges), pre_tokenizer=pre_tokenizer))
     assert [tokenizer.decode([number]) for number in encode(tokenizer, text)] == list(pieces)
 
 
-def test_gpt_2s_letters_are_read_as_bytes_and_all_others_as_text() -> None:
+def test_gpt_2s_letters_are_read_as_bytes_and_all_others_as_text():
     """U+0143 is the letter of the last byte that is not printable, U+0144 is no letter."""
     names = ["".join(LETTERS), "Ġthe", "日", "Ġ日", "é", "\u0143", "\u0144"]
     tokens, foreign = bytes_of_byte_level(names)
@@ -103,7 +100,7 @@ def test_gpt_2s_letters_are_read_as_bytes_and_all_others_as_text() -> None:
     assert foreign == {2, 3, 6}
 
 
-def test_a_token_in_other_letters_takes_no_text_from_one_of_bytes(tmp_path: Path) -> None:
+def test_a_token_in_other_letters_takes_no_text_from_one_of_bytes(tmp_path):
     file = byte_level_file([("Ġ", "a")], names=())
     file["model"]["vocab"] |= {" a": 257, "日": 258}
     file["model"]["ignore_merges"] = True
@@ -113,14 +110,14 @@ def test_a_token_in_other_letters_takes_no_text_from_one_of_bytes(tmp_path: Path
     assert tokenizer.decode([258]) == "日"
 
 
-def test_a_byte_that_the_vocabulary_lacks_is_left_out_as_tokenizers_does(tmp_path: Path) -> None:
+def test_a_byte_that_the_vocabulary_lacks_is_left_out_as_tokenizers_does(tmp_path):
     tokenizer = load(tmp_path, without_letters("xy"))
     assert tokenizer.decode(encode(tokenizer, "axbyyc")) == "abc"
     with pytest.raises(TokenizerError, match="single byte, got none for byte 0x78"):
         load(tmp_path, without_letters("xy", unk_token="a"))
 
 
-def test_bytes_that_are_in_no_text_need_no_token(tmp_path: Path) -> None:
+def test_bytes_that_are_in_no_text_need_no_token(tmp_path):
     never = "".join(LETTERS[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100)))
     assert load(tmp_path, without_letters(never, unk_token="a")).vocab_size == 256 - 13 + 2
     with pytest.raises(TokenizerError, match="none for byte 0xf4"):
@@ -137,7 +134,7 @@ def without_letters(letters: str, **model: str) -> Json:
 # SentencePiece style
 
 
-def test_a_metaspace_file_encodes_words_with_their_spaces(tmp_path: Path) -> None:
+def test_a_metaspace_file_encodes_words_with_their_spaces(tmp_path):
     tokenizer = load(tmp_path, M)
     assert encode(tokenizer, "the the") == [METASPACE_THE, METASPACE_THE]
     assert tokenizer.decode([METASPACE_THE, METASPACE_THE]) == "the the"
@@ -146,7 +143,7 @@ def test_a_metaspace_file_encodes_words_with_their_spaces(tmp_path: Path) -> Non
     assert tokenizer.adds_bos
 
 
-def test_a_token_may_reach_into_the_next_word_where_nothing_splits_words(tmp_path: Path) -> None:
+def test_a_token_may_reach_into_the_next_word_where_nothing_splits_words(tmp_path):
     file = metaspace_file((("t", "h"), ("th", "▁")))
     tokenizer = load(tmp_path, file)
     assert file["model"]["vocab"]["th▁"] in encode(tokenizer, "th th")
@@ -163,8 +160,8 @@ def test_a_token_may_reach_into_the_next_word_where_nothing_splits_words(tmp_pat
     ],
 )
 def test_each_byte_that_is_no_character_is_marked_as_in_the_twin_tokenizer_model(
-    tmp_path: Path, data: bytes, text: str, of_byte_level: str
-) -> None:
+    tmp_path, data, text, of_byte_level
+):
     ids = [3 + byte for byte in data]
     (tmp_path / "tokenizer.model").write_bytes(model_message([*RESERVED, *ranked("▁")]))
     twin = load_tokenizer(tmp_path)
@@ -186,8 +183,8 @@ def marked_by(pre_tokenizer: Json) -> Json:
     ],
 )
 def test_metaspace_puts_a_mark_where_its_scheme_says(
-    tmp_path: Path, scheme: str, at_start: str, later: str, spaced: str, split: bool
-) -> None:
+    tmp_path, scheme, at_start, later, spaced, split
+):
     tokenizer = load(tmp_path, marked_by(metaspace(scheme, split=split)))
     names = {number: name for name, number in M["model"]["vocab"].items()}
 
@@ -207,7 +204,7 @@ def test_metaspace_puts_a_mark_where_its_scheme_says(
         (FIRST_WORDS | {"add_prefix_space": True, "str_rep": "▁"}, "first"),
     ],
 )
-def test_older_spellings_of_metaspace_are_known(tmp_path: Path, shape: Json, same_as: str) -> None:
+def test_older_spellings_of_metaspace_are_known(tmp_path, shape, same_as):
     def ids(pre_tokenizer: Json) -> list[list[int]]:
         tokenizer = load(tmp_path, marked_by(pre_tokenizer))
         return [encode(tokenizer, "the", first=first) for first in (True, False)]
@@ -215,7 +212,7 @@ def test_older_spellings_of_metaspace_are_known(tmp_path: Path, shape: Json, sam
     assert ids(shape) == ids(metaspace(same_as, split=True))
 
 
-def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_path: Path) -> None:
+def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_path):
     decoder = {"type": "Sequence", "decoders": METASPACE_DECODER["decoders"][:-1]}
     assert load(tmp_path, changed(M, decoder=decoder)).decode([METASPACE_THE]) == " the"
 
@@ -226,7 +223,7 @@ SPECIAL_TEXTS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|endoftext|>", "<｜U
 
 
 @pytest.mark.parametrize("file", [B, M], ids=["byte level", "marked"])
-def test_text_never_becomes_a_special_id(tmp_path: Path, file: Json) -> None:
+def test_text_never_becomes_a_special_id(tmp_path, file):
     tokenizer = load(tmp_path, file)
     for text in SPECIAL_TEXTS:
         ids = encode(tokenizer, text)
@@ -234,7 +231,7 @@ def test_text_never_becomes_a_special_id(tmp_path: Path, file: Json) -> None:
         assert tokenizer.decode(ids) == text
 
 
-def test_merges_that_would_make_a_special_token_are_left_out(tmp_path: Path) -> None:
+def test_merges_that_would_make_a_special_token_are_left_out(tmp_path):
     merges = (("<", "s"), ("<s", ">"), ("t", "h"))
     file = metaspace_file(merges, "▁the<s>/")
     del file["model"]["vocab"]["<s>"]
@@ -246,7 +243,7 @@ def test_merges_that_would_make_a_special_token_are_left_out(tmp_path: Path) -> 
     assert [tokenizer.token_bytes(number) for number in ids] == [b" ", b"<s", b">", b"th"]
 
 
-def test_a_whole_piece_never_is_a_special_token(tmp_path: Path) -> None:
+def test_a_whole_piece_never_is_a_special_token(tmp_path):
     file = changed(marked_by(metaspace("never", split=False)), model={"ignore_merges": True})
     tokenizer = load(tmp_path, file)
     assert tokenizer.decode(encode(tokenizer, "</s>")) == "</s>"
@@ -257,14 +254,14 @@ def with_added(*tokens: Json) -> Json:
     return changed(byte_level_file(names=()), added_tokens=[*tokens])
 
 
-def test_added_tokens_that_are_not_special_are_found_in_text(tmp_path: Path) -> None:
+def test_added_tokens_that_are_not_special_are_found_in_text(tmp_path):
     tokenizer = load(tmp_path, with_added(added(258, "<think>"), added(259, "<thinking>")))
     assert encode(tokenizer, "a<think>the<thinking>") == [ord("a"), 258, THE, 259]
     assert tokenizer.decode([258, THE]) == "<think>the"
     assert not tokenizer.is_special(258)
 
 
-def test_added_tokens_take_the_spaces_beside_them_as_their_flags_say(tmp_path: Path) -> None:
+def test_added_tokens_take_the_spaces_beside_them_as_their_flags_say(tmp_path):
     left, right = added(258, "<l>", lstrip=True), added(259, "<r>", rstrip=True)
     tokenizer = load(tmp_path, with_added(left, right, added(260, "<n>")))
     a, space = ord("a"), ord(" ")
@@ -275,20 +272,20 @@ def test_added_tokens_take_the_spaces_beside_them_as_their_flags_say(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["<|User|>", "<｜User｜>", "<｜tool▁calls▁begin｜>"])
-def test_what_looks_like_a_marker_is_special_whatever_its_flag(tmp_path: Path, name: str) -> None:
+def test_what_looks_like_a_marker_is_special_whatever_its_flag(tmp_path, name):
     tokenizer = load(tmp_path, with_added(added(258, name)))
     assert tokenizer.special_tokens == {name: 258}
     assert 258 not in encode(tokenizer, name)
 
 
-def test_whole_pieces_are_looked_up_only_where_the_file_says_so(tmp_path: Path) -> None:
+def test_whole_pieces_are_looked_up_only_where_the_file_says_so(tmp_path):
     file = metaspace_file()
     file["model"]["merges"] = [["t", "h"]]
     assert len(encode(load(tmp_path, file), "the")) == 3
     assert len(encode(load(tmp_path, changed(file, model={"ignore_merges": True})), "the")) == 1
 
 
-def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
+def test_a_template_names_the_begin_and_the_end(tmp_path):
     tokenizer = load(tmp_path, M)
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.adds_bos) == (1, 2, True)
     for processor, adds in (
@@ -301,7 +298,7 @@ def test_a_template_names_the_begin_and_the_end(tmp_path: Path) -> None:
         assert load(tmp_path, changed(M, post_processor=processor)).adds_bos == adds
 
 
-def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path: Path) -> None:
+def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path):
     for names, ends in (
         (("[B]", "A", "[E]"), ("[B]", "[E]")), (("[B]", "A"), ("[B]", None)),
         (("A", "[E]"), (None, "[E]")), (("A",), (None, None)),
@@ -317,14 +314,14 @@ def test_both_ends_of_a_template_are_read_whatever_their_names(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("file", "message"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
 )
-def test_a_bad_file_is_refused_by_what_is_wrong(tmp_path: Path, file: Any, message: str) -> None:
+def test_a_bad_file_is_refused_by_what_is_wrong(tmp_path, file, message):
     with pytest.raises(TokenizerError, match=message) as caught:
         load(tmp_path, file)
     assert re.fullmatch(r".*tokenizer\.json: .+: expected .+, got .+", str(caught.value))
 
 
 @pytest.mark.parametrize("file", [B, M], ids=["byte level", "marked"])
-def test_the_valid_twins_load(tmp_path: Path, file: Json) -> None:
+def test_the_valid_twins_load(tmp_path, file):
     tokenizer = load(tmp_path, file)
     assert tokenizer.decode(encode(tokenizer, "the twin é\n")) == "the twin é\n"
 
@@ -341,9 +338,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("file", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
-    tmp_path: Path, file: Any
-) -> None:
+def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(tmp_path, file):
     write_json(tmp_path, file)
 
     def refuse() -> None:
@@ -354,13 +349,13 @@ def test_a_hostile_file_of_1_mib_is_refused_within_a_second_and_64_mib(
     check_bounds(refuse)
 
 
-def test_text_of_a_file_is_shown_escaped(tmp_path: Path) -> None:
+def test_text_of_a_file_is_shown_escaped(tmp_path):
     with pytest.raises(TokenizerError) as caught:
         load(tmp_path, changed(B, pre_tokenizer={"type": "\x1b[2J\u202e"}))
     assert r"\u001b[2J\u202e" in str(caught.value)
 
 
-def test_the_collector_is_on_or_off_as_it_was_before(tmp_path: Path) -> None:
+def test_the_collector_is_on_or_off_as_it_was_before(tmp_path):
     with pytest.raises(TokenizerError):
         load(tmp_path, changed(B, decoder=None))
     assert gc.isenabled()

@@ -25,7 +25,7 @@ def merges(ranks: dict[bytes, int], word: str) -> list[tuple[int, str]]:
         found.append((rank, " ".join(part.decode() for part in parts)))
 
 
-def test_the_chapter_shows_the_merges_of_llama_3() -> None:
+def test_the_chapter_shows_the_merges_of_llama_3():
     path = shared_data("llama3/tokenizer.model")
     text = CHAPTER.read_text(encoding="utf-8")
     shown = [(int(n), parts) for n, parts in re.findall(r"^\| (\d+) \| `(.+)` \|$", text, re.M)]
@@ -34,7 +34,7 @@ def test_the_chapter_shows_the_merges_of_llama_3() -> None:
     assert f"Llama 3 has `{ids}`" in text
 
 
-def test_the_chapter_shows_the_ids_of_llama_2() -> None:
+def test_the_chapter_shows_the_ids_of_llama_2():
     tokenizer = real_tokenizer("llama2/tokenizer.model")
     ids = encode(tokenizer, WORD)
     pieces = [tokenizer.token_bytes(number).decode() for number in ids]
