@@ -1,7 +1,5 @@
 """Every command of the chat, typed in a pseudo-terminal, on the bundled model."""
 
-import json
-
 import pytest
 
 from src.cli.answer import INTERRUPTED
@@ -57,14 +55,13 @@ def test_system_sets_shows_and_removes_the_prompt_and_a_completion_has_none(sess
         typed("/system Be short.")
 
 
-@pytest.mark.parametrize("line", ["/set x", "/set x 1", "/set temperature x", "/set top_p 7"])
-def test_set_shows_what_is_set_and_a_wrong_one_changes_nothing(session, typed, line):
-    before = session.settings
+def test_set_shows_what_is_set_and_changes_it_by_any_of_its_names(session, typed):
     assert typed("/set top-k") == "top_k             50\n"
-    assert typed("/set").splitlines() == before.lines()
-    with pytest.raises((UsageError, SamplingError)):
-        run_command(session, line)
-    assert session.settings == before
+    assert typed("/set").splitlines() == session.settings.lines()
+    assert typed("/set parameter temp 1") == "temperature       1.0\n"
+    with pytest.raises(SamplingError):
+        typed("/set top_p 7")
+    assert session.settings.top_p == 0.9
 
 
 @pytest.mark.parametrize(
@@ -73,6 +70,8 @@ def test_set_shows_what_is_set_and_a_wrong_one_changes_nothing(session, typed, l
         *((f"{name} now ", f"{name} takes nothing after it: got now") for name in WITHOUT_ARGUMENT),
         *((name, "a name of a file is wanted") for name in ("/load", "/save", "/read")),
         ("/trace perhaps", "/trace wants on or off: got perhaps"),
+        ("/show weather", "/show wants one of model, .*: got weather"),
+        ("/tokens", "/tokens wants a text"),
     ],
 )
 def test_a_command_refuses_what_it_does_not_take(session, line, reason):
@@ -82,7 +81,7 @@ def test_a_command_refuses_what_it_does_not_take(session, line, reason):
     assert len(session.turns) == 1
 
 
-def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(session, typed):
+def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(typed):
     assert typed("/tokens  \u00e9\x1b") == (
         "    id  bytes  text\n"
         "0   32  20     ' '\n"
@@ -92,8 +91,6 @@ def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(session, ty
         "4 tokens, 3 characters, 4 bytes\n"
     )
     assert "special" not in typed("/tokens <|eot_id|>")
-    with pytest.raises(UsageError, match="wants a text"):
-        run_command(session, "/tokens")
 
 
 FLAGS = ("--temperature", "0", "--seed", "1", "-c", "2048")
@@ -115,10 +112,6 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
         ("/regen", "Ankara.", "(21 cached)"),
         ("/why", "eot: the model drew <|eot_id|>", "cut: nothing", "prompt: sent whole"),
         ("/show model", "3.2 M parameters"),
-        ("/show params", "temperature       0.0", "chat format: llama3"),
-        ("/show prompt", "<|start_header_id|>user", "What is the capital of Turkey?"),
-        ("/show cache", "of 2048 hold", "layers: 4", "need not be run again"),
-        ("/show tokens", "<|begin_of_text|>", "tokens"),
         (f"/save {chat}", "saved: 1 question with its answer"),
         ("/undo", "taken back: What is the capital of Turkey?"),
         (f"/load {chat}", "loaded: 1 question with its answer"),
@@ -132,18 +125,15 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
         ("/set max_tokens 2", "max_tokens        2"),
         ("/probs 2", "candidates: the 2 most probable"),
         ("Hello", "temperature 0", "* ", "100.00%", "tokens have a chance", "max tokens"),
-        ("/probs off", "candidates: off"),
         ("/continue", "max tokens", "/continue goes on"),
         (f"/explore {tmp_path}/page.html", "page.html: ", "to be opened in a browser"),
         ("/examples", "2. [chat] Describe your theory. (system: You are Einstein)"),
         ("/trace on", f"trace: {log}"),
         ("Hello", "max tokens"),
-        ("/trace off", "trace: off"),
     )
     for line, *shown in lines:
         child.say(line, *shown)
     assert "feed-forward" in log.read_text()
-    assert [m["role"] for m in json.loads(chat.read_text())["messages"]] == ["user", "assistant"]
     commands = {line.split()[0] for line, *_ in lines if line.startswith("/")}
     assert commands | {"/exit"} == set(COMMANDS)
     child.sendline("/exit")
@@ -157,9 +147,7 @@ def test_what_is_wrong_is_one_line_and_the_chat_goes_on(open_chat, tmp_path, ter
     bad.write_bytes(b'{"\x1b]0;title\x07": 1')
     for line, reason in (
         (f"/load {bad}", "error: "),
-        (f"/save {bad}", "expected a new file or a saved chat"),
         ("/set top_p 2", "error: [sampling] top_p"),
-        ("/show weather", "error: /show wants one of model, "),
         ("/sve x", "error: no command /sve: near it /save, /set; /help lists them all"),
     ):
         child.say(line, reason)
