@@ -147,17 +147,11 @@ def test_a_record_escapes_controls_and_other_scripts_and_quiet_leaves_it_alone(
     assert record(done.stdout)["text"] == answer
 
 
-def test_a_chat_writes_a_record_for_each_answer(open_chat, alphabet_model, tmp_path):
-    records = tmp_path / "records"
-    to_file = ["sh", "-c", f'"$@" > {records}', "sh"]
-    child = open_chat("-m", alphabet_model, "--json", prefix=to_file, TERM="dumb")
-    for message in ("Hello", "more"):
-        child.sendline(message)
-        child.expect_exact("27 new")
-        assert ALPHABET not in child.before
-        child.shows()
-    assert child.code("d") == 0
-    first, second = map(record, records.read_bytes().splitlines(keepends=True))
+def test_a_chat_writes_a_record_for_each_answer(alphabet_model, capsysbinary):
+    session = session_of(alphabet_model, "--json")
+    session.ask("Hello")
+    session.ask("more")
+    first, second = map(record, capsysbinary.readouterr().out.splitlines(keepends=True))
     assert first["text"] == second["text"] == ALPHABET
     assert second["cached_tokens"] == first["prompt_tokens"] + first["new_tokens"] - 1
 

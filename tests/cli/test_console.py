@@ -1,10 +1,8 @@
 """The line that tells how far a prompt has been read: where it is shown, and what it says."""
 
-import fcntl
 import io
 import os
 import pty
-import struct
 import sys
 import termios
 from collections.abc import Callable, Iterator
@@ -127,8 +125,7 @@ class Screen:
         self.resize(80)
 
     def resize(self, columns: int) -> None:
-        size = struct.pack("HHHH", 24, columns, 0, 0)
-        fcntl.ioctl(self._stream.fileno(), termios.TIOCSWINSZ, size)
+        termios.tcsetwinsize(self._stream.fileno(), (24, columns))
         self._patch.setenv("COLUMNS", str(columns))  # Rich asks the streams that are replaced
 
     def new(self) -> str:
