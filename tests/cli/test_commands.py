@@ -140,21 +140,6 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
     assert child.code() == 0
 
 
-@pytest.mark.parametrize("terminal", EITHER)
-def test_what_is_wrong_is_one_line_and_the_chat_goes_on(open_chat, tmp_path, terminal):
-    child = open_chat(*FLAGS, dimensions=(50, 120), TERM=terminal)
-    bad = tmp_path / "bad"
-    bad.write_bytes(b'{"\x1b]0;title\x07": 1')
-    for line, reason in (
-        (f"/load {bad}", "error: "),
-        ("/set top_p 2", "error: [sampling] top_p"),
-        ("/sve x", "error: no command /sve: near it /save, /set; /help lists them all"),
-    ):
-        child.say(line, reason)
-        assert "\x1b]0;" not in (child.before or "")
-    child.say("What is the capital of Turkey?", "Ankara.", "22 prompt")
-
-
 def test_show_tells_about_each_topic(session, typed, alphabet_model):
     for topic in ("prompt", "tokens"):
         assert typed(f"/show {topic}") == "nothing was said yet\n"

@@ -88,12 +88,10 @@ def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(run, alphabet
 def test_a_prompt_far_too_long_is_refused_unread(run, alphabet_model, tmp_path, monkeypatch):
     monkeypatch.setattr("src.cli.application.MOST_PROMPT_BYTES", 1024)
     path = tmp_path / "prompt"
-    for length, code in ((1024, 0), (1025, 2), (100_000, 2)):
-        path.write_bytes(b"x" * length)
-        for done in (
-            run("-m", alphabet_model, "-f", path),
-            run("-m", alphabet_model, stdin=b"x" * length),
-        ):
+    for text, code in ((b"x" * 1024, 0), (b"x" * 1025, 2)):
+        path.write_bytes(text)
+        for flags, stdin in ((("-f", path), b""), ((), text)):
+            done = run("-m", alphabet_model, *flags, stdin=stdin)
             assert done.returncode == code
             assert (b": prompt: expected at most 4.0 MiB, got more\n" in done.stderr) == bool(code)
     assert run("-m", alphabet_model, "-f", "/dev/zero").returncode == 2
@@ -239,15 +237,12 @@ def test_each_line_is_answered_by_itself_with_the_record_of_json(run, alphabet_m
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"Hello", "expected JSON"),
         (b'{"prompt": "a", "prompt": "b"}', "expected each key once"),
         (b'{"prompt": "x"', "expected JSON"),
         (b'"\xff"', "expected UTF-8"),
         (b"[" * 100000, "expected a few levels of nesting"),
         (b"[]", 'a text, or an object with "prompt" or "messages" alone, got a'),
         (b"7", "got 7"),
-        (b"null", "alone, got "),
-        (b"{}", "alone, got a"),
         (b'{"text": "x"}', "alone, got a"),
         (b'{"prompt": "x", "messages": []}', "alone, got a"),
         (b'{"prompt": 7}', "prompt: expected a text, got 7"),
