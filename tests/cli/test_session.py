@@ -1,10 +1,10 @@
 """The history: what it holds after answers, refusals and interrupts."""
 
 import itertools
-import json
 import random
 import signal
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -13,10 +13,10 @@ from src.cli.answer import INTERRUPTED
 from src.cli.commands import run_command
 from src.cli.console import Console, UsageError
 from src.cli.session import Session, Turn
-from src.inference import InferenceEngine, Message, SamplingArgs
+from src.inference import InferenceEngine, Message
 from src.model import load_model
 from src.model.files import BUNDLED_MODEL
-from tests.cli.conftest import ALPHABET, interrupt_after, press_ctrl_c_at, run_code, session_of
+from tests.cli.conftest import ALPHABET, interrupt_after, press_ctrl_c_at, session_of
 
 
 def test_an_answer_goes_to_standard_output_and_into_the_history(session, capsys):
@@ -139,19 +139,13 @@ def test_attached_text_goes_before_one_text_to_continue(session):
     assert session.with_attached("Then") == "Then"
 
 
-def test_memory_that_is_refused_is_one_line_and_the_chat_goes_on(session, monkeypatch, capsys):
+def test_memory_that_is_refused_is_one_line_and_the_chat_goes_on(session, capsys):
     session.ask("Hello")
-    lines = iter(["more", "and more"])
-
-    def refuse(*_arguments: object, **_named: object) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(session.tokenizer, "encode", refuse)
-        assert chat._take_turn_or_say_why_not(session, lambda: next(lines))
+    with mock.patch.object(session.tokenizer, "encode", side_effect=MemoryError):
+        assert chat._take_turn_or_say_why_not(session, lambda: "more")
     assert session.turns == [Turn("Hello", ALPHABET)]
     assert capsys.readouterr().err == "error: memory: the system refused the allocation\n"
-    assert chat._take_turn_or_say_why_not(session, lambda: next(lines))
+    assert chat._take_turn_or_say_why_not(session, lambda: "and more")
     assert session.turns[-1] == Turn("and more", ALPHABET)
 
 
@@ -163,33 +157,14 @@ QUESTIONS = (
 )  # fmt: skip
 GREEDY = ("--temperature=0", "--seed=1")
 SAMPLED = ("--temperature=1", "--top-p=0.95", "--repeat-penalty=1.1", "--seed=5")
-FRESH_PROCESS = """
-from src.inference import InferenceEngine, Message, SamplingArgs
-from src.model import load_model
-
-steps = InferenceEngine(load_model()).chat({messages!r}, sampling={sampling!r})
-print([step.token_id for step in steps])
-"""
 
 
 def drawn(session: Session) -> list[int]:
     return [step.token_id for step in session.last.steps]
 
 
-def fresh_engine(messages: list[Message], sampling: SamplingArgs) -> list[int]:
-    steps = InferenceEngine(load_model(), speculation=False).chat(messages, sampling=sampling)
-    return [step.token_id for step in steps]
-
-
-def fresh_process(messages: list[Message], sampling: SamplingArgs) -> list[int]:
-    return json.loads(run_code(FRESH_PROCESS.format(**locals())).stdout)
-
-
 @pytest.mark.parametrize("flags", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize(
-    "fresh", [fresh_engine, pytest.param(fresh_process, marks=pytest.mark.slow)]
-)
-def test_ten_turns_are_those_of_a_fresh_start_and_run_only_new_tokens(monkeypatch, fresh, flags):
+def test_ten_turns_are_those_of_a_fresh_start_and_run_only_new_tokens(monkeypatch, flags):
     session = session_of(BUNDLED_MODEL, *flags)
     transformer = session.engine.model.transformer
     forward, spans = transformer.forward, []
@@ -210,7 +185,9 @@ def test_ten_turns_are_those_of_a_fresh_start_and_run_only_new_tokens(monkeypatc
         assert (run[0][0], run[-1][1]) == (held, stats.prompt_tokens)
         assert stats.cached_tokens == held
         held = stats.prompt_tokens + stats.new_tokens - 1  # the end token is read with what follows
-        assert drawn(session) == fresh(messages, session.settings.sampling)
+        fresh = InferenceEngine(load_model(), speculation=False)
+        steps = fresh.chat(messages, sampling=session.settings.sampling)
+        assert drawn(session) == [step.token_id for step in steps]
     assert len(session.turns) == 10
 
 
