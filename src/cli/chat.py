@@ -179,14 +179,12 @@ class LineEditor:
             if (loop := self._session.app.loop) is not None:
                 loop.call_soon_threadsafe(self._stop)
 
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             # prompt_toolkit's own handler loses a SIGINT that comes when the line was taken.
             with on_signal(signal.SIGINT, press):
                 text = self._session.prompt(handle_sigint=False)
             if not is_pressed:
                 return text
-        except KeyboardInterrupt:
-            pass
         return "" if self._session.default_buffer.text.strip() else None
 
     def _stop(self) -> None:

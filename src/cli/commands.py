@@ -48,8 +48,7 @@ class Command:
 
 def is_command(line: str) -> bool:
     """Return whether what was typed is a command: a line with a slash first, or to leave."""
-    is_slash = line.startswith("/") and "\n" not in line
-    return is_slash or line.strip() in _OTHER_NAMES
+    return line.strip() in _OTHER_NAMES or (line.startswith("/") and "\n" not in line)
 
 
 def run_command(session: Session, line: str) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import itertools
 import os
 import signal
 import subprocess
@@ -229,16 +230,15 @@ def press_ctrl_c_at(
 ) -> None:
     """Sends Ctrl-C before or after one call of a method."""
     method: Callable[..., Any] = getattr(owner, name)
-    calls = 0
+    calls = itertools.count()
 
     @functools.wraps(method)
     def counted(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == at + 1 and not after:
+        is_at = next(calls) == at
+        if is_at and not after:
             signal.raise_signal(signal.SIGINT)
         result = method(*arguments, **named)
-        if calls == at + 1:
+        if is_at:
             signal.raise_signal(signal.SIGINT)
         return result
 

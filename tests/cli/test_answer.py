@@ -210,15 +210,6 @@ def test_what_a_step_left_out_is_a_dash(alphabet_model, capsys):
     ]
 
 
-@pytest.mark.parametrize("argument", ["", "x", "0", "-1", "101", "1.5", "9" * 5000])
-def test_a_wrong_number_of_candidates_is_refused(session, argument):
-    with pytest.raises(UsageError, match=r"^/probs"):
-        run_command(session, f"/probs {argument}")
-    assert session.candidates == 0
-    run_command(session, "/probs 100")
-    assert session.candidates == 100
-
-
 # Thoughts.
 
 

@@ -238,9 +238,7 @@ def test_a_blank_line_and_three_signs_tell_a_prompt_from_an_answer(chat):
 def test_examples_are_listed_and_asked_in_the_chat(open_chat, alphabet_model):
     child = open_chat("-m", alphabet_model, TERM="dumb")
     child.say("/examples", "6. [chat] What is the flag of Turkey?")
-    for argument in ("0", "7", "x", "\u00b2", "00060", "9" * 200):
-        refused = "error: /examples wants a number, which must be "
-        child.say(f"/examples {argument}", refused, f": got {argument}")
+    child.say("/examples 7", "error: /examples wants a number, which must be 1 to 6: got 7")
     child.say("/examples 1", "[completion] Hello, my name is", "tuvwxyz", "18 prompt")
     said = "[chat] What is the flag of Turkey? (system: Answer with only one"
     child.say("/examples 6", said, ALPHABET, 'the system prompt stays; /system "" removes it')

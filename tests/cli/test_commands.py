@@ -9,6 +9,7 @@ from src.inference import SamplingError
 from src.memory import readable_bytes
 from tests.cli.conftest import EITHER, interrupt_after, press_ctrl_c_at, reply, session_of
 
+BAD_NUMBERS = ("x", "0", "-1", "101", "1.5", "\u00b2", "9" * 5000)
 WITHOUT_ARGUMENT = [name for name, command in COMMANDS.items() if not command.usage]
 
 
@@ -72,13 +73,16 @@ def test_set_shows_what_is_set_and_changes_it_by_any_of_its_names(session, typed
         ("/trace perhaps", "/trace wants on or off: got perhaps"),
         ("/show weather", "/show wants one of model, .*: got weather"),
         ("/tokens", "/tokens wants a text"),
+        ("/probs", "/probs wants off or a number, which must be 1 to 100: got nothing"),
+        *((f"/probs {bad}", "wants off or a number, which .*: got") for bad in BAD_NUMBERS),
+        *((f"/examples {bad}", "wants a number, which must be 1 to 6: got") for bad in BAD_NUMBERS),
     ],
 )
 def test_a_command_refuses_what_it_does_not_take(session, line, reason):
     session.ask("one")
     with pytest.raises(UsageError, match=reason):
         run_command(session, line)
-    assert len(session.turns) == 1
+    assert (len(session.turns), session.candidates) == (1, 0)
 
 
 def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(typed):
