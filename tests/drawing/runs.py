@@ -1,8 +1,8 @@
 """Runs to draw that are not the bundled model's."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from src import ml, trace
@@ -50,31 +50,25 @@ def _recorded(made: Path, start: Callable[[InferenceEngine], Iterator[Step]]) ->
 
 def resized(run: TracedRun, sizes: Mapping[str, int]) -> TracedRun:
     """Returns a run with the shapes that another model's sizes give its letters."""
-    events = [_resized(event, sizes) for event in run.events]
-    return dataclasses.replace(run, events=events, sizes=sizes)
+
+    def tensors(given: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+        shapes = (tuple(size_of(letter, sizes) or 0 for letter in x.letters) for x in given)
+        pairs = zip(given, shapes, strict=True)
+        return tuple(replace(x, shape=shape) if x.letters else x for x, shape in pairs)
+
+    events = [replace(e, inputs=tensors(e.inputs), outputs=tensors(e.outputs)) for e in run.events]
+    return replace(run, events=events, sizes=sizes)
 
 
 def with_biases(run: TracedRun) -> TracedRun:
     """Returns a run in which the products of stage 8 read a bias too, as some models have."""
-    return dataclasses.replace(run, events=[_with_bias(event) for event in run.events])
 
+    def changed(event: Event) -> Event:
+        if event.op != "linear_transformations" or event.stage != 8:
+            return event
+        weight = event.inputs[1]
+        name = weight.name.replace("weight", "bias")
+        bias = TensorInfo(name, weight.shape[:1], weight.letters[:1], weight.dtype)
+        return replace(event, inputs=(*event.inputs, bias))
 
-def _with_bias(event: Event) -> Event:
-    if event.op != "linear_transformations" or event.stage != 8:
-        return event
-    _x, weight = event.inputs
-    name = weight.name.replace("weight", "bias")
-    bias = TensorInfo(name, weight.shape[:1], weight.letters[:1], weight.dtype)
-    return dataclasses.replace(event, inputs=(*event.inputs, bias))
-
-
-def _resized(event: Event, sizes: Mapping[str, int]) -> Event:
-    def tensor(x: TensorInfo) -> TensorInfo:
-        if not x.letters:
-            return x
-        shape = tuple(size_of(letter, sizes) or 0 for letter in x.letters)
-        return dataclasses.replace(x, shape=shape)
-
-    return dataclasses.replace(
-        event, inputs=tuple(map(tensor, event.inputs)), outputs=tuple(map(tensor, event.outputs))
-    )
+    return replace(run, events=[changed(event) for event in run.events])

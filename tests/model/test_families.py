@@ -9,16 +9,15 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError
-from src.ml import kernels
 from src.model import InferenceContext, ModelArgs, load_model
 from src.model.files import read_model_files
 from src.model.saving import save_quantized
 from tests.model.families import CONFIGS, config_of, write_family
-from tests.model.test_llama import DTYPES, check_bits, run
+from tests.model.test_llama import DTYPES, check_bits, check_every_way, run
 from tests.model.tiny import uniform
 from tests.support.safetensors_writer import write_safetensors
 
-LENGTH, CHUNKS, THREADS = 40, (1, 7, 32), (2, 3)
+LENGTH = 40
 WEIGHTS = "model.safetensors"
 EVERY_FAMILY = pytest.mark.parametrize("family", CONFIGS)
 IDS = [int(65 * (x + 1)) for x in uniform(7, LENGTH)]
@@ -33,19 +32,10 @@ def args_of(directory: Path, family: str, **changes: object) -> ModelArgs:
 
 @EVERY_FAMILY
 @DTYPES
-def test_chunks_threads_and_paths_give_the_same_bits(
+def test_every_way_to_run_a_text_gives_the_same_bits(
     tmp_path: Path, family: str, dtype: ml.DType
 ) -> None:
-    network = load_model(write_family(tmp_path, family, dtype)).transformer
-    ml.set_num_threads(1)
-    one = run(network, IDS)
-    for isa in ml.build_info()["available_isas"]:
-        kernels.set_isa(isa)
-        for chunk in CHUNKS:
-            check_bits(run(network, IDS, chunk), one)
-    for threads in THREADS:
-        ml.set_num_threads(threads)
-        check_bits(run(network, IDS), one)
+    check_every_way(load_model(write_family(tmp_path, family, dtype)).transformer, IDS)
 
 
 @EVERY_FAMILY

@@ -244,17 +244,6 @@ def test_matrices_in_blocks_are_used_in_place(tmp_path: Path, config: Tiny) -> N
         load_model(path, quantize="nf4")
 
 
-def test_one_file_may_mix_blocks_and_bfloat16(tmp_path: Path) -> None:
-    blocks = {
-        gguf_name(name): q8_0(weight)
-        for name, weight in weights(BLOCKS).items()
-        if name.endswith((".wq.weight", ".w3.weight", ".wo.weight", "output.weight"))
-    }
-    model = load_model(write(tmp_path / "a.gguf", BLOCKS, ml_dtypes.bfloat16, tensors=blocks))
-    assert model.args.dtype is ml.bfloat16
-    check_near_dequantized(model, BLOCKS)
-
-
 def test_one_file_may_mix_bfloat16_and_float16(tmp_path: Path) -> None:
     """Activations are float32 then, and products with bfloat16 are those of its elements."""
     kinds = (ml_dtypes.bfloat16, np.float16, np.float32)

@@ -1,5 +1,7 @@
 """Models in Hugging Face's layout: the same bits as in Meta's, and what the loader says of them."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,22 +55,42 @@ def test_both_layouts_give_the_same_bits(tmp_path: Path, config: Tiny, dtype: ml
     check_bits(run(ours.transformer, ids, 7), expected)
 
 
-@pytest.mark.parametrize("shards", [2, 5])
-def test_shards_give_the_same_bits_as_one_file(tmp_path: Path, shards: int) -> None:
-    one = load_model(write_tiny(tmp_path / "one", GROUPED))
-    several = load_model(write_tiny(tmp_path / "several", GROUPED, shards=shards))
-    assert len(several.checkpoint.files) == shards
-    ids = token_ids(GROUPED, 20)
-    check_bits(run(several.transformer, ids), run(one.transformer, ids))
+def misaligned(directory: Path) -> None:
+    path = write_tiny(directory, GROUPED) / "model.safetensors"
+    write_safetensors(path, renamed(GROUPED, weights(GROUPED)), shift=3)
 
 
-def test_misaligned_tensors_give_the_same_bits_and_are_named_in_a_note(tmp_path: Path) -> None:
-    directory = write_tiny(tmp_path, GROUPED)
-    expected = run(load_model(directory).transformer, token_ids(GROUPED, 9))
-    write_safetensors(directory / "model.safetensors", renamed(GROUPED, weights(GROUPED)), shift=3)
-    model = load_model(directory)
-    assert model.notes == ("21 tensors copied, which are misaligned in their file",)
-    check_bits(run(model.transformer, token_ids(GROUPED, 9)), expected)
+def with_rotary_tables(directory: Path) -> None:
+    tables = {
+        f"model.layers.{n}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for n in range(7)
+    }
+    arrays = renamed(GROUPED, weights(GROUPED)) | tables
+    write_hugging_face_directory(directory, config_of(GROUPED), arrays)
+
+
+@pytest.mark.parametrize(
+    ("write", "files", "note"),
+    [
+        (lambda path: write_tiny(path, GROUPED, shards=2), 2, ""),
+        (lambda path: write_tiny(path, GROUPED, shards=5), 5, ""),
+        (misaligned, 1, "21 tensors copied, which are misaligned in their file"),
+        (
+            lambda path: write_tiny(path, GROUPED, tie_word_embeddings=True), 1,
+            "lm_head.weight is there and used, although tie_word_embeddings is true",
+        ),
+        (with_rotary_tables, 1, r"not used: model\.layers\.0\.self_attn.*, \.\.\. \(7 in all\)"),
+    ],
+    ids=["2 files", "5 files", "misaligned", "tied", "rotary tables"],
+)  # fmt: skip
+def test_what_is_stored_otherwise_gives_the_same_bits_and_is_named_in_a_note(
+    tmp_path: Path, write: Callable[[Path], object], files: int, note: str
+) -> None:
+    one, ids = load_model(write_tiny(tmp_path / "one", GROUPED)), token_ids(GROUPED, 20)
+    write(tmp_path / "other")
+    other = load_model(tmp_path / "other")
+    assert len(other.checkpoint.files) == files
+    assert re.fullmatch(note, "; ".join(other.notes))
+    check_bits(run(other.transformer, ids), run(one.transformer, ids))
 
 
 @DTYPES
@@ -90,26 +112,6 @@ def test_a_model_says_where_it_is_from_and_what_was_decided(tmp_path: Path) -> N
     tied = load_model(write_tiny(tmp_path / "b", TIED))
     assert tied.notes == ("output tied to tok_embeddings",)
     assert tied.transformer.output is tied.transformer.tok_embeddings
-
-
-def test_an_output_layer_beside_tied_embeddings_is_used_and_told(tmp_path: Path) -> None:
-    expected = run(load_model(write_tiny(tmp_path, GROUPED)).transformer, token_ids(GROUPED, 9))
-    model = load_model(write_tiny(tmp_path, GROUPED, tie_word_embeddings=True))
-    assert model.notes == (
-        "lm_head.weight is there and used, although tie_word_embeddings is true",
-    )
-    check_bits(run(model.transformer, token_ids(GROUPED, 9)), expected)
-
-
-def test_rotary_tables_of_old_files_are_named(tmp_path: Path) -> None:
-    tables = {
-        f"model.layers.{n}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for n in range(7)
-    }
-    arrays = renamed(GROUPED, weights(GROUPED)) | tables
-    write_hugging_face_directory(tmp_path, config_of(GROUPED), arrays)
-    (note,) = load_model(tmp_path).notes
-    assert note.startswith("not used: model.layers.0.self_attn.rotary_emb.inv_freq, ")
-    assert note.endswith(", ... (7 in all)")
 
 
 def test_a_tokenizer_may_have_fewer_tokens_than_the_embeddings_have_rows(tmp_path: Path) -> None:

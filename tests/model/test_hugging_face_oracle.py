@@ -33,7 +33,11 @@ def llama3(factor: float) -> dict[str, object]:
     }  # fmt: skip
 
 
-def sizes(D: int, H: int, K: int, F: int, V: int, L: int, **more: object) -> dict[str, Any]:
+def sizes(
+    D: int, H: int, K: int, F: int, V: int, L: int, theta: float = 0.0, **more: object
+) -> dict[str, Any]:
+    if theta:
+        more["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
     return {
         "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K,
         "intermediate_size": F, "vocab_size": V, "num_hidden_layers": L, "rms_norm_eps": 1e-5,
@@ -41,11 +45,10 @@ def sizes(D: int, H: int, K: int, F: int, V: int, L: int, **more: object) -> dic
     }  # fmt: skip
 
 
-PLAIN_500000 = {"rope_type": "default", "rope_theta": 500000.0}
 # In their proportions; all sizes of a configuration differ where the shape allows it.
 CONFIGS: dict[str, dict[str, Any]] = {
     "Llama 2 7B, multi-head": sizes(64, 4, 4, 172, 131, 3),
-    "Llama 3 8B": sizes(64, 8, 2, 224, 127, 3, rope_parameters=PLAIN_500000),
+    "Llama 3 8B": sizes(64, 8, 2, 224, 127, 3, theta=500000.0),
     "Llama 3.1 8B, scaled by 8": sizes(96, 6, 2, 250, 113, 3, rope_parameters=llama3(8.0)),
     "Llama 3.2 1B, tied, scaled by 32": sizes(
         64, 4, 1, 256, 149, 2, rope_parameters=llama3(32.0), tie_word_embeddings=True, head_dim=16
@@ -57,13 +60,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         60, 6, 3, 90, 109, 3, attention_bias=True, mlp_bias=True, eos_token_id=[3, 5]
     ),
     "SmolLM2 135M, tied": sizes(
-        72, 9, 3, 192, 163, 4, tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+        72, 9, 3, 192, 163, 4, tie_word_embeddings=True, theta=100000.0,
     ),
     "TinyLlama 1.1B": sizes(128, 16, 2, 352, 137, 3, max_position_embeddings=2048),
     "Mistral 7B v0.3": sizes(
-        128, 8, 2, 448, 139, 2, model_type="mistral", sliding_window=None,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        128, 8, 2, 448, 139, 2, model_type="mistral", sliding_window=None, theta=1000000.0,
     ),
     "Mistral 7B v0.1, a window as long as the text": sizes(
         96, 8, 2, 300, 151, 2, model_type="mistral", sliding_window=TOKENS
@@ -74,22 +75,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
     "Qwen2.5 0.5B": sizes(
         84, 14, 2, 200, 173, 3, model_type="qwen2", rms_norm_eps=1e-6, tie_word_embeddings=True,
-        use_sliding_window=False, sliding_window=TOKENS // 2, max_window_layers=2,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        use_sliding_window=False, sliding_window=TOKENS // 2, max_window_layers=2, theta=1000000.0,
     ),
     "R1-Distill-Qwen": sizes(72, 6, 2, 180, 179, 2, model_type="qwen2", rms_norm_eps=1e-6),
     "Qwen3 0.6B": sizes(
         64, 8, 4, 192, 181, 3, model_type="qwen3", rms_norm_eps=1e-6, head_dim=16,
-        tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+        tie_word_embeddings=True, theta=1000000.0,
     ),
     "Qwen3 with biases": sizes(
         48, 4, 2, 110, 191, 2, model_type="qwen3", head_dim=20, attention_bias=True
     ),
     "SmolLM3 3B": sizes(
         64, 4, 1, 344, 193, 6, model_type="smollm3", rms_norm_eps=1e-6, pad_token_id=None,
-        bos_token_id=None, eos_token_id=3,
-        rope_parameters={"rope_type": "default", "rope_theta": 5000000.0},
+        bos_token_id=None, eos_token_id=3, theta=5000000.0,
     ),
     "SmolLM3, other layers without RoPE": sizes(
         48, 4, 2, 120, 197, 3, model_type="smollm3", tie_word_embeddings=False, pad_token_id=None,
@@ -107,7 +105,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     ),
     "OLMo 2 1B": sizes(
         64, 4, 4, 256, 223, 3, model_type="olmo2", pad_token_id=None, eos_token_id=3,
-        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+        theta=500000.0,
     ),
     "OLMo 2 32B, grouped": sizes(
         80, 8, 2, 210, 227, 3, model_type="olmo2", pad_token_id=None, eos_token_id=3,

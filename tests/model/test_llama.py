@@ -27,10 +27,7 @@ from tests.model.tiny import (
     weights,
 )
 
-CHUNKS = (1, 7, 64)
-THREADS = (2, 3, 7)
-LENGTH = 70
-BIT_CONFIGS = [c for c in CONFIGS if c.name in ("grouped", "head_dim_10")]
+WIDE = Tiny("wide", 512, 1, 8, 2, 1400, 2100, theta=500000.0, scaling=8.0)
 
 DTYPES = pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
 
@@ -150,34 +147,26 @@ def test_the_last_position_alone_has_the_bits_it_has_among_all(dtype: ml.DType) 
     check_bits(last.numpy(), run(model, ids)[-1:])
 
 
-@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32, ml.float16], ids=lambda d: d.name)
-@pytest.mark.parametrize("config", BIT_CONFIGS, ids=lambda c: c.name)
-def test_any_chunks_give_the_same_bits_on_every_path(config: Tiny, dtype: ml.DType) -> None:
-    model, ids = transformer(config, dtype), token_ids(config, LENGTH)
-    first: Bits | None = None
-    for isa in ml.build_info()["available_isas"]:
-        kernels.set_isa(isa)
-        whole = bits(run(model, ids))
-        first = whole if first is None else first
-        np.testing.assert_array_equal(whole, first, err_msg=isa)
-        for chunk in CHUNKS:
-            np.testing.assert_array_equal(bits(run(model, ids, chunk)), whole, err_msg=f"{chunk}")
-
-
-WIDE = Tiny("wide", 512, 1, 8, 2, 1400, 2100, theta=500000.0, scaling=8.0)
-
-
-@DTYPES
-@pytest.mark.parametrize("config", [*BIT_CONFIGS, WIDE], ids=lambda c: c.name)
-def test_any_number_of_threads_gives_the_same_bits(config: Tiny, dtype: ml.DType) -> None:
-    """The widest is split over threads, the others need not be."""
-    model, ids = transformer(config, dtype), token_ids(config, LENGTH)
+def check_every_way(model: LlamaTransformer, ids: list[int]) -> None:
+    """Hold together the bits of all chunks, instruction sets and numbers of threads."""
     ml.set_num_threads(1)
     one = run(model, ids)
-    for threads in THREADS:
+    for isa in ml.build_info()["available_isas"]:
+        kernels.set_isa(isa)
+        for chunk in (0, 1, 7, 64):
+            check_bits(run(model, ids, chunk), one)
+    for threads in (2, 3, 7):
         ml.set_num_threads(threads)
         for chunk in (0, 7, 64):
             check_bits(run(model, ids, chunk), one)
+
+
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32, ml.float16], ids=str)
+@pytest.mark.parametrize("name", ["grouped", "head_dim_10", "wide"])
+def test_every_way_to_run_a_text_gives_the_same_bits(name: str, dtype: ml.DType) -> None:
+    """The widest is split over threads, the others need not be."""
+    config = next(config for config in (*CONFIGS, WIDE) if config.name == name)
+    check_every_way(transformer(config, dtype), token_ids(config, 70))
 
 
 @DTYPES

@@ -18,6 +18,7 @@ from src.model import load_model
 from src.model.forecast import MemoryForecast
 from src.model.ranks import bounds_of, own_args, own_forecast
 from src.model.saving import save_quantized
+from tests.checkpoint.test_hugging_face_config import LLAMA_3_2_1B
 from tests.csrc.ggml_operands import blocks_of
 from tests.model import rank_cases
 from tests.model.families import CONFIGS as FAMILIES
@@ -36,14 +37,6 @@ SIZES_70B = {
     "ffn_dim_multiplier": 1.3, "multiple_of": 64, "norm_eps": 1e-5, "rope_theta": 500000.0,
 }  # fmt: skip
 SIZES_405B = SIZES_70B | {"n_heads": 128, "dim": 512, "ffn_dim_multiplier": 1.2}
-
-# Llama 3.2 1B, tied.
-SHAPE_1B = {
-    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 128256,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
-    "rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "rope_theta": 500000.0,
-    "tie_word_embeddings": True, "head_dim": 64,
-}  # fmt: skip
 
 
 def on_ranks(ranks: int, cases: list[Any], directory: Path, *beside: str) -> list[Any]:
@@ -215,7 +208,7 @@ def test_the_forecast_of_a_rank_is_its_share() -> None:
 @pytest.mark.slow
 def test_a_rank_has_its_share_of_the_weights_in_memory_and_no_more(tmp_path: Path) -> None:
     directory = write_hugging_face_directory(
-        tmp_path / "1b", SHAPE_1B, zero_arrays(SHAPE_1B)
+        tmp_path / "1b", LLAMA_3_2_1B, zero_arrays(LLAMA_3_2_1B)
     )  # of holes: it takes no disk
     nbytes = sum(weight.nbytes for weight in load_model(directory).tensors.values())
     for count in (2, 4):
