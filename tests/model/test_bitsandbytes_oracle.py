@@ -4,7 +4,6 @@ Rows are multiples of 64 long here: with others, what bitsandbytes 0.50.2 dequan
 differs from its own definition.
 """
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,13 @@ from tests.model.test_hugging_face_oracle import (
     SHARE_OF_THEIR_ERROR,
     check_no_further_off,
     ids_for,
+    read,
     save,
 )
 from tests.model.test_llama import run
 
-pytestmark = pytest.mark.oracle
+# transformers warns of bitsandbytes.
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +48,6 @@ def _one_way_to_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NAMES = ("Llama 3.2 1B, tied, scaled by 32", "Mistral 7B v0.3")
-
-
-def read(directory: Path, **more: object) -> Any:
-    """Reads a model with transformers, in bfloat16."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.bfloat16, attn_implementation="eager", **more
-        ).eval()
 
 
 def plain_weight(module: Any) -> Any:
@@ -96,10 +88,9 @@ def test_logits_are_no_further_off_than_those_of_transformers(
         bnb_4bit_use_double_quant=double,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
-    read(save(tmp_path / "plain", name, "bfloat16"), quantization_config=config).save_pretrained(
-        tmp_path / "small"
-    )
-    model, narrow = load_model(tmp_path / "small"), read(tmp_path / "small")
+    plain = save(tmp_path / "plain", name, "bfloat16")
+    read(plain, "bfloat16", quantization_config=config).save_pretrained(tmp_path / "small")
+    model, narrow = load_model(tmp_path / "small"), read(tmp_path / "small", "bfloat16")
     weight = model.tensors["layers.0.attention.wq.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
     assert (weight.nested is not None) == double
@@ -109,7 +100,7 @@ def test_logits_are_no_further_off_than_those_of_transformers(
         weight.dequantize(ml.bfloat16).numpy().astype(np.float32),
         whole.float().numpy().reshape(weight.shape),
     )
-    wide = dequantized(read(tmp_path / "small"), CONFIGS[name])
+    wide = dequantized(read(tmp_path / "small", "bfloat16"), CONFIGS[name])
     check_no_further_off(model, narrow, wide, name)
 
 
@@ -117,7 +108,7 @@ def test_logits_are_no_further_off_than_those_of_transformers(
 @pytest.mark.parametrize("name", NAMES)
 def test_transformers_reads_what_is_saved_here(tmp_path: Path, name: str, quantize: str) -> None:
     save_quantized(save(tmp_path / "plain", name, "bfloat16"), tmp_path / "saved", quantize)
-    model, theirs = load_model(tmp_path / "saved"), read(tmp_path / "saved")
+    model, theirs = load_model(tmp_path / "saved"), read(tmp_path / "saved", "bfloat16")
     names = {row.name: row.hugging_face for row in rows_of(model.args.n_layers)}
     modules = dict(theirs.named_modules())
     for key, weight in model.tensors.items():

@@ -143,32 +143,6 @@ def test_the_scaling_factor_can_be_overridden_and_is_said(tmp_path: Path) -> Non
     assert str(caught.value).startswith(f"{tmp_path}: ")
 
 
-BIASED_ROWS = {
-    "self_attn.q_proj": 64, "self_attn.k_proj": 16, "self_attn.v_proj": 16, "self_attn.o_proj": 64,
-    "mlp.gate_proj": 90, "mlp.up_proj": 90, "mlp.down_proj": 64,
-}  # fmt: skip
-
-
-def test_biases_are_added(tmp_path: Path) -> None:
-    arrays: dict[str, Any] = dict(renamed(GROUPED, weights(GROUPED)))
-    for layer in range(GROUPED.layers):
-        for name, rows in BIASED_ROWS.items():
-            arrays[f"model.layers.{layer}.{name}.bias"] = np.zeros(rows, np.float32)
-    config = config_of(GROUPED, attention_bias=True, mlp_bias=True)
-
-    def logits(tensors: dict[str, Any]) -> npt.NDArray[np.float32]:
-        directory = write_hugging_face_directory(tmp_path / "biased", config, tensors)
-        return run(load_model(directory).transformer, token_ids(GROUPED, 9))
-
-    unbiased = load_model(write_tiny(tmp_path / "plain", GROUPED)).transformer
-    plain = run(unbiased, token_ids(GROUPED, 9))
-    np.testing.assert_array_equal(logits(arrays), plain)
-    for name, rows in BIASED_ROWS.items():
-        changed = {f"model.layers.1.{name}.bias": np.full(rows, 0.5, np.float32)}
-        # The same number on all keys of a head changes no weight where positions turn slowly.
-        assert np.abs(logits(arrays | changed) - plain).max() > 1e-4, name
-
-
 def write_float8(directory: Path, dtype: ml.DType, **others: npt.NDArray[Any]) -> Path:
     """Write a model of float8 matrices and bfloat16 vectors; `others` are further tensors."""
     arrays = {
@@ -196,13 +170,6 @@ def test_float8_matrices_are_used_where_they_are_with_bfloat16_activations(
     assert wv.numpy().tobytes() == expected.tobytes()
     assert model.tensors["tok_embeddings.weight"].dtype is (embeddings or dtype)
     assert model.tensors["norm.weight"].dtype is ml.bfloat16
-
-
-def test_float8_of_two_kinds_is_refused(tmp_path: Path) -> None:
-    other = weights(GROUPED)["output.weight"].astype(ml.float8_e5m2.numpy_dtype)
-    write_float8(tmp_path, ml.float8_e4m3fn, **{"lm_head.weight": other})
-    with pytest.raises(ModelConfigError, match="of one dtype, got float8_e4m3fn, float8_e5m2"):
-        load_model(tmp_path)
 
 
 @pytest.mark.parametrize(

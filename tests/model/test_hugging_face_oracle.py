@@ -145,10 +145,10 @@ def save(directory: Path, name: str, dtype: str) -> Path:
     return directory
 
 
-def read(directory: Path, dtype: str = "float32") -> Any:
+def read(directory: Path, dtype: str = "float32", **more: object) -> Any:
     """Reads a model with transformers, computing in a dtype."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=SAVED_AS[dtype], attn_implementation="eager"
+        directory, dtype=SAVED_AS[dtype], attn_implementation="eager", **more
     )
     return model.eval()
 

@@ -17,7 +17,6 @@ from src.model import (
     load_model,
     loader,
 )
-from src.tokenizer import TokenizerError
 from tests.model.test_llama import check_bits, run
 from tests.model.tiny import (
     BYTES_VOCAB,
@@ -71,14 +70,6 @@ def test_without_a_tokenizer_file_there_is_none_and_the_model_runs(tmp_path: Pat
     assert model.tokenizer is None
     context = InferenceContext(model.args, 16)
     assert model.transformer.forward(context, [1, 2, 3]).shape == (1, GROUPED.vocab)
-
-
-def test_a_damaged_tokenizer_is_an_error_and_not_none(tmp_path: Path) -> None:
-    write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True)
-    assert load_model(tmp_path).tokenizer is not None
-    (tmp_path / "tokenizer.model").write_text("not base64\n")
-    with pytest.raises(TokenizerError):
-        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [ml.float16, ml.bfloat16], ids=lambda d: d.name)

@@ -1,7 +1,6 @@
 """`--save-quantized`: written whole or not at all, and read back mapped, to the same bits."""
 
 import hashlib
-import json
 import os
 from pathlib import Path
 
@@ -60,21 +59,6 @@ def test_the_files_of_the_tokenizer_come_along(tmp_path: Path) -> None:
     assert saved.stop_ids == plain.stop_ids
     ids = [m.tokenizer.encode("Hello, llama!", bos=True, eos=False) for m in (saved, plain)]
     assert ids[0] == ids[1]
-
-
-def test_names_of_bitsandbytes_are_in_the_file(tmp_path: Path) -> None:
-    save_quantized(write_tiny(tmp_path / "plain", EVEN, ml.bfloat16), tmp_path / "saved", "nf4")
-    content = (tmp_path / "saved" / "model.safetensors").read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
-    entries = json.loads(content[8:start])
-    name, size = "model.layers.1.mlp.down_proj.weight", 64 * 96
-    assert entries[name]["shape"] == [size // 2, 1]
-    assert entries[f"{name}.absmax"]["shape"] == [size // 64]
-    assert entries[f"{name}.quant_map"]["shape"] == [16]
-    begin, end = entries[f"{name}.quant_state.bitsandbytes__nf4"]["data_offsets"]
-    assert json.loads(content[start + begin : start + end]) == {
-        "quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [64, 96],
-    }  # fmt: skip
 
 
 def test_a_directory_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
