@@ -21,15 +21,12 @@ def test_the_cache_holds_keys_and_values_of_each_layer_in_the_activations_dtype(
     assert [(c.positions, c.heads, c.head_dim) for c in context.caches] == [(33, 2, 8)] * 2
     assert {c.dtype for c in context.caches} == {ml.bfloat16}
     assert context.nbytes == sum(c.nbytes for c in context.caches)
-    assert context.frequencies.shape == (33, 4)
-    assert context.length == 0
-
-
-def test_the_bytes_are_those_of_whole_groups_of_16_positions() -> None:
     per_position = 2 * ARGS.n_layers * ARGS.n_kv_heads * ARGS.head_dim * 2
-    for length in (1, 16, 17, 33):
+    for length in (1, 16, 17, 33):  # whole groups of 16 positions
         held = InferenceContext(ARGS, length).nbytes
         assert held == kv_cache_bytes(ARGS, length) == per_position * -(-length // 16) * 16
+    assert context.frequencies.shape == (33, 4)
+    assert context.length == 0
 
 
 def test_attention_is_fused_unless_asked_otherwise_and_no_other_is_known() -> None:

@@ -156,7 +156,8 @@ def test_factors_of_frequencies_are_said_and_cannot_be_overridden(tmp_path: Path
     model = load_model(path)
     assert model.args.rope_scaling == RopeFactors((1.0, 1.0, 2.0, 8.0))
     assert model.notes == ("RoPE frequencies divided by factors 1 to 8 by rope_freqs.weight",)
-    with pytest.raises(ModelConfigError, match="expected a model whose RoPE is scaled by one fac"):
+    text = f"^{path}: rope_scaling_factor: expected a model whose RoPE is scaled by one factor"
+    with pytest.raises(ModelConfigError, match=text):
         load_model(path, rope_scaling_factor=2.0)
 
 

@@ -13,7 +13,7 @@ from src.model.files import BUNDLED_MODEL
 from src.model.quantization import QUANTIZATIONS, quantize_weights
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.test_llama import run
-from tests.model.tiny import GROUPED, TIED, token_ids, weights, write_meta_directory
+from tests.model.tiny import GROUPED, TIED, weights, write_meta_directory
 from tests.support.held import NativeBytes
 from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
@@ -146,13 +146,3 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
     write_hugging_face_directory(tmp_path, config_of(GROUPED), arrays)
     with pytest.raises(ModelError, match=r"layers\.1\.attention\.wo\.weight.*finite: 1 of"):
         load_model(tmp_path, quantize="nf4")
-
-
-def test_float32_and_float16_models_are_quantized_too(tmp_path: Path) -> None:
-    for dtype in (ml.float32, ml.float16):
-        directory = write_tiny(tmp_path / dtype.name, GROUPED, dtype)
-        plain, model = load_model(directory), load_model(directory, quantize="int8")
-        assert model.args == plain.args
-        ids = token_ids(GROUPED, 8)
-        exact, found = run(plain.transformer, ids), run(model.transformer, ids)
-        assert np.abs(exact - found).max() < 0.5
