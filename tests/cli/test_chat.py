@@ -22,7 +22,7 @@ from tests.cli.conftest import (
     Terminal,
 )
 
-PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
+WITH_EDITOR = pytest.mark.parametrize("chat", ["xterm-256color"], indirect=True)
 CONTINUATION = r"\.\.\."
 
 
@@ -46,13 +46,6 @@ def chat(request: pytest.FixtureRequest, chats: dict[str, Terminal]) -> Terminal
     """A chat in which nothing was said yet."""
     chats[request.param].say("/clear", "anew")
     return chats[request.param]
-
-
-@pytest.fixture
-def editor(chats: dict[str, Terminal]) -> Terminal:
-    """One with the line editor."""
-    chats["xterm-256color"].say("/clear", "anew")
-    return chats["xterm-256color"]
 
 
 def test_messages_are_answered_and_the_second_turn_uses_the_cache(chat):
@@ -90,21 +83,24 @@ def test_triple_quotes_hold_a_message_of_several_lines(chat):
     answered(chat, "one\n/exit\nthree", typed='three"""')
 
 
-def test_a_pasted_block_is_one_message(editor):
-    editor.send(f"{PASTE_START}/one\rtwo\rthree{PASTE_END}")
-    editor.expect_exact("three")
-    answered(editor, "/one\ntwo\nthree", typed="")
+@WITH_EDITOR
+def test_a_pasted_block_is_one_message(chat):
+    chat.send("\x1b[200~/one\rtwo\rthree\x1b[201~")
+    chat.expect_exact("three")
+    answered(chat, "/one\ntwo\nthree", typed="")
 
 
-def test_escape_sequences_that_are_typed_do_not_end_the_chat(editor):
+@WITH_EDITOR
+def test_escape_sequences_that_are_typed_do_not_end_the_chat(chat):
     for typed in ("\x1b[31m", "\x1b[<0;0m", "\x1b[M abc", "\x1b[1;1R", "\x1bx\x00"):
-        editor.say(f"a{typed}b", ALPHABET)
+        chat.say(f"a{typed}b", ALPHABET)
 
 
-def test_the_line_editor_recalls_what_was_typed(editor):
-    answered(editor)
-    editor.say("/clear", "anew")
-    answered(editor, typed="\x1b[A\x1b[A")
+@WITH_EDITOR
+def test_the_line_editor_recalls_what_was_typed(chat):
+    answered(chat)
+    chat.say("/clear", "anew")
+    answered(chat, typed="\x1b[A\x1b[A")
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)

@@ -99,9 +99,7 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("settings", [], "settings: expected an object, got a"),
         ("settings.seed", ABSENT, "settings: expected .*: 'seed'"),
         ("settings.heat", 1, "settings: expected .*: 'heat'"),
-        ("settings.temperature", "x", "temperature must be a number: got str"),
         ("settings.temperature", -1, "temperature must be .*: got -1"),
-        ("settings.seed", -1, "seed must be at least 0"),
         ("settings.seed", float("nan"), "expected a finite number, got NaN"),  # strict JSON
         ("settings.max_tokens", 0, "max_tokens: expected null or .*, got 0"),
         ("settings.max_tokens", True, "max_tokens: .*, got [Tt]rue"),
