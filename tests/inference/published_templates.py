@@ -92,13 +92,7 @@ SMOLLM2 = SMOLLM.replace(
     "helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
     "{{'<|im_start|>' + m",
 )
-
-QWEN2 = SMOLLM.replace(
-    "{{'<|im_start|>' + m",
-    "{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}{% endif %}"
-    "{{'<|im_start|>' + m",
-)
+QWEN2 = SMOLLM2.replace("AI assistant named SmolLM, trained by Hugging Face", "assistant.")
 
 QWEN_TOOLS = r"""
 {%- macro described(tools) %}
