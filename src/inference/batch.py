@@ -230,8 +230,10 @@ class BatchEngine:
         answer = Answer(self.model, self.sequence_length, *given, mask=mask)
         deadline = time.monotonic() + (math.inf if time_limit is None else time_limit)
         request = Request(self, answer, prompt_candidates, deadline, deliver)
-        if request._positions > self._pool.blocks * SIZE:
-            raise CacheFullError(len(answer.ids), answer.limit, self._pool.blocks * SIZE)
+        if request._positions > (most := self._pool.blocks * SIZE):
+            needed = f"{len(answer.ids)} tokens + {answer.limit} new ones - 1"
+            rule = "prompt and answer must fit into the cache"
+            raise CacheFullError(f"[submit] {rule}: {needed} > {most} positions")
         with self._changed:
             if self._closes_at is not None:
                 raise ClosedError(_CLOSED)

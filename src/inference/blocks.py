@@ -32,7 +32,6 @@ class Block:
     ids: list[int] = field(default_factory=list)  # whose keys and values it holds, at most 256
     children: "list[Block]" = field(default_factory=list)
     references: int = 0  # sequences that use it and have not ended
-    used: int = 0  # when it was in use, as a number that grows
 
 
 class PooledSequence:
@@ -76,14 +75,20 @@ class BlockPool:
         self.model, self.blocks = model, blocks
         self.context = SharedContext(model.args, sequence_length, blocks)
         self.root = Block(-1, None)  # it has no place
-        self.used = 0  # blocks of sequences that have not ended
-        self._promised = self._clock = 0
+        self._promised = 0
         self._free = list(range(blocks))[::-1]
+        # Blocks that only the tree holds, in the order in which their sequences ended.
+        self._unused: dict[Block, None] = {}
 
     @property
     def cached(self) -> int:
         """The blocks that only the tree holds."""
-        return self.blocks - self.used - len(self._free)
+        return len(self._unused)
+
+    @property
+    def used(self) -> int:
+        """The blocks of sequences that have not ended."""
+        return self.blocks - len(self._free) - len(self._unused)
 
     def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
         """Begin a sequence with what is cached of it, but for its last token, if it may share that.
@@ -97,9 +102,9 @@ class BlockPool:
             return None
         sequence = PooledSequence(self, fresh)
         self._promised += fresh
-        self.used += revived
         for block in shared:
             block.references += 1
+            self._unused.pop(block, None)
         sequence.blocks, sequence.length = shared, SIZE * len(shared)
         if common:
             target = self._grow(sequence, source)
@@ -122,13 +127,12 @@ class BlockPool:
     def _grow(self, sequence: PooledSequence, spared: Block | None = None) -> Block:
         """Give a sequence one of the blocks that it was promised; `spared` is to go last."""
         if not self._free:
-            unused = [b for b in self.walk() if not b.references and not b.children]
-            self._remove(min(unused, key=lambda b: (b is spared, b.used)))
+            leaves = [block for block in self._unused if not block.children]
+            self._remove(next((block for block in leaves if block is not spared), leaves[0]))
         parent = sequence.blocks[-1] if sequence.blocks else self.root
         block = Block(self._free.pop(), parent)
         parent.children.append(block)
         block.references = 1
-        self.used += 1
         self._promised -= 1
         sequence.promised -= 1
         sequence.blocks.append(block)
@@ -145,12 +149,10 @@ class BlockPool:
     def release(self, sequence: PooledSequence) -> None:
         """End a sequence; its blocks stay in the tree until they are needed."""
         self._promised -= sequence.promised
-        self._clock += 1
         for block in reversed(sequence.blocks):
             block.references -= 1
-            block.used = self._clock
             if not block.references:
-                self.used -= 1
+                self._unused[block] = None
                 if not block.ids:
                     self._remove(block)
         sequence.blocks, sequence.promised = [], 0
@@ -165,6 +167,7 @@ class BlockPool:
         """Take an unused block without any below out of the tree."""
         assert block.parent is not None
         block.parent.children.remove(block)
+        del self._unused[block]
         self._free.append(block.place)
 
     def save(self, path: Path) -> None:
@@ -187,6 +190,7 @@ class BlockPool:
                 write_rows(self.context.caches, self._free[-1] * SIZE, layers)
                 block = made[number] = Block(self._free.pop(), made[parent], ids)
                 made[parent].children.append(block)
+                self._unused[block] = None
                 tokens += len(ids)
         return tokens
 

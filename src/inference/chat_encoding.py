@@ -14,16 +14,7 @@ from ..tokenizer import Tokenizer
 from ..tokenizer.config_files import MAX_FILE_BYTES, read_json
 from ..tokenizer.errors import TokenizerError, mismatch
 from ..untrusted import described, label_of, read_whole
-from .chat_formats import (
-    CHAT_FORMATS,
-    AnyMessage,
-    ChatFormat,
-    Edge,
-    Part,
-    Special,
-    Tool,
-    as_messages,
-)
+from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Edge, Special, Tool, as_messages
 from .errors import ChatFormatError
 
 TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
@@ -231,9 +222,8 @@ def encode_chat(
     parts = build(read, add_generation_prompt, **({"tools": tools} if tools else {}))
     if not think and add_generation_prompt:
         if found.no_thought is None:
-            raise ChatFormatError(
-                f"[chat] think must be on in the format {found.name}, which cannot turn it off"
-            )
+            rule = f"think must be on in the format {found.name}, which cannot turn it off"
+            raise ChatFormatError(f"[chat] {rule}")
         parts.append(found.no_thought)
     return encode_parts(tokenizer, parts)
 
@@ -266,7 +256,7 @@ def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
     return CHAT_FORMATS[name]
 
 
-def encode_parts(tokenizer: Tokenizer, parts: Sequence[Part]) -> list[int]:
+def encode_parts(tokenizer: Tokenizer, parts: Sequence[str | Special | Edge]) -> list[int]:
     """Turn the parts of a prompt into ids; raise ChatFormatError where a special token is missing.
 
     Texts that no special token separates are joined before they are encoded, so the ids are those
@@ -295,7 +285,7 @@ def encode_parts(tokenizer: Tokenizer, parts: Sequence[Part]) -> list[int]:
     return ids
 
 
-def _id_or_text(tokenizer: Tokenizer, part: Part) -> int | str:
+def _id_or_text(tokenizer: Tokenizer, part: str | Special | Edge) -> int | str:
     """Return the id of a special token, or the text that is in its place."""
     if isinstance(part, str):
         return part
@@ -316,6 +306,5 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     if known is not None:
         return known
     ids = tokenizer.encode(name, bos=False, eos=False, first=False)
-    if len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode():
-        return ids[0]
-    return None
+    is_one = len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode()
+    return ids[0] if is_one else None

@@ -339,9 +339,7 @@ def _zephyr(messages: Messages, open_answer: bool) -> list[Part]:
     return parts + ([Special("<|assistant|>", required=False), "\n"] if open_answer else [])
 
 
-def _deepseek_r1(
-    messages: Messages, open_answer: bool, opening: tuple[Part, ...] = ()
-) -> list[Part]:
+def _deepseek_r1(messages: Messages, open_answer: bool, opening: Sequence[Part] = ()) -> list[Part]:
     """Build R1-Distill's format: earlier answers lose their reasoning; `opening` begins one."""
     user, assistant = Special("<｜User｜>"), Special("<｜Assistant｜>")
     system = [message.content for message in messages if message.role == "system"]

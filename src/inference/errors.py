@@ -48,19 +48,7 @@ class QueueFullError(InferenceError):
 
 
 class CacheFullError(InferenceError):
-    """A request that may need more positions than the whole cache has.
-
-    Attributes:
-        needed: The positions that it may need.
-        positions: Those of the cache.
-    """
-
-    def __init__(self, tokens: int, limit: int, positions: int) -> None:
-        self.needed, self.positions = tokens + limit - 1, positions
-        super().__init__(
-            "[submit] prompt and answer must fit into the cache: "
-            f"{tokens} tokens + {limit} new ones - 1 > {positions} positions"
-        )
+    """A request that may need more positions than the whole cache has."""
 
 
 class TimeLimitError(InferenceError):

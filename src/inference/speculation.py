@@ -90,9 +90,8 @@ class CachedSequence:
         """
         start_pos = len(self.ids)
         mark(3, position=start_pos, T=len(ids))
-        result = self.model.transformer.forward(
-            self.context, [*ids, *drafted], start_pos, all_positions=bool(drafted)
-        )
+        forward, tokens = self.model.transformer.forward, [*ids, *drafted]
+        result = forward(self.context, tokens, start_pos, all_positions=bool(drafted))
         self.was_eager = self.context.is_eager or (self.was_eager and start_pos > 0)
         if drafted:
             self.context.length = start_pos + len(ids)
@@ -208,12 +207,10 @@ class DraftModel:
 class PassCosts:
     """Knows what a pass over several rows takes, and whether drafts have paid so far.
 
-    The time is learned from plain steps, from prompts (a pass over n tokens takes at least n - 1
-    rows beside the first) and from steps that checked a draft. Drafts also have an account: the
-    time that they took is subtracted, the steps that they saved are added, and every other pass
-    adds `stake`, a small share of its time. While the account is empty, nothing is looked up or
-    drafted. So drafts cost little more than that share, whatever the model, the machine and the
-    text are like. A plain step continues `requests` answers by one token each.
+    Drafts have an account: the time that they took is subtracted, the steps that they saved are
+    added, and every other pass adds `stake`, a small share of its time. While it is empty, nothing
+    is looked up or drafted. So drafts cost little more than that share, whatever the model, the
+    machine and the text are like. A plain step continues `requests` answers by one token each.
     """
 
     def __init__(self, stake: float = TEXT_STAKE, requests: int = 1) -> None:
@@ -241,7 +238,7 @@ class PassCosts:
             self._ratios[rows] = ratio + _FADING * (1.0 - ratio)
 
     def note_prompt(self, tokens: int, seconds: float) -> None:
-        """Learn how long a pass over a part of a prompt took."""
+        """Learn how long a pass over a part of a prompt took, at least n - 1 rows beside one."""
         self._row_seconds = seconds / tokens
         self.add(self._stake * seconds)
 
@@ -275,8 +272,7 @@ class Drafter:
     With p the share of guessed tokens that were right, a step over n drafted ones yields
     1 + p + ... + p^n tokens, and takes as long as r(n + 1) plain steps. The n with the greatest
     quotient is drafted, and none where none pays. p is kept for each length of the end that was
-    looked up, and is also learned while nothing is drafted. Where a pass continues several answers,
-    the tokens of the others count too, once each.
+    looked up. The tokens of other answers in a pass count too, once each.
     """
 
     def __init__(self, guesser: TextIndex | DraftModel, costs: PassCosts) -> None:
@@ -302,10 +298,9 @@ class Drafter:
         return self._rows.pop(0)
 
     def draft(self, most: int, costs: PassCosts | None = None, others: int = 0) -> list[int]:
-        """Return what the next pass is to check after the newest token: at most `most` tokens.
+        """Return at most `most` tokens, to be checked beside `others` of other answers.
 
-        `costs` are those of passes from now on, None for no change; the pass checks `others` tokens
-        for other answers.
+        `costs` are those of passes from now on, None for no change.
         """
         self._expected, self._rows = [], []
         self._costs = costs or self._costs

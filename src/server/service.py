@@ -14,16 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 
-from ..inference import (
-    CHAT_FORMATS,
-    BatchEngine,
-    Counters,
-    FoundFormat,
-    GrammarError,
-    SamplingArgs,
-    encode_chat,
-    end_ids,
-)
+from ..inference import BatchEngine, Counters, GrammarError, SamplingArgs
+from ..inference.chat_encoding import FoundFormat, encode_chat, end_ids
+from ..inference.chat_formats import CHAT_FORMATS
 from ..inference.grammars import Grammar, GrammarMask, Grammars
 from ..inference.tools import grammar_of_calls
 from ..tokenizer import Tokenizer
@@ -32,9 +25,9 @@ from .bodies import ChatBody, CompletionBody, Generation
 from .errors import RequestError, encode, refusal
 from .inside import Insides
 
+Draws = list[tuple[SamplingArgs, GrammarMask | None]]
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-Draws = list[tuple[SamplingArgs, GrammarMask | None]]
 
 
 class Service(Collector):

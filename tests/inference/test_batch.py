@@ -224,9 +224,8 @@ def test_the_least_recently_used_prefix_goes_first(bundled: Model) -> None:
 def test_what_never_fits_is_refused_with_the_arithmetic(bundled: Model) -> None:
     with batch(bundled, cache_tokens=300) as engine:
         text = r"must fit into the cache: 500 tokens \+ 14 new ones - 1 > 512 positions$"
-        with pytest.raises(CacheFullError, match=text) as caught:
+        with pytest.raises(CacheFullError, match=text):
             engine.submit([1] * 500, 14)
-        assert (caught.value.needed, caught.value.positions) == (513, 512)
         assert len(list(engine.submit([1] * 500, 13, GREEDY))) <= 13
         with pytest.raises(ContextFullError):
             engine.submit([1] * CONTEXT, 1)
