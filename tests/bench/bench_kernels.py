@@ -46,7 +46,7 @@ def sizes_of(shape: str) -> dict[str, int]:
     """Give the sizes of a shape by the letters of the legend."""
     from tests.support.pth_writer import tensor_shapes
 
-    params = SHAPES[shape].params
+    params = SHAPES[shape]
     F, D = tensor_shapes(params)["layers.0.feed_forward.w1.weight"]
     H, K = params["n_heads"], params["n_kv_heads"]
     return {"D": D, "F": F, "H": H, "K": K, "h": D // H, "V": params["vocab_size"]}

@@ -6,8 +6,8 @@ import ctypes
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +22,14 @@ _LLAMA_3 = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of one model: `params.json`, and whether its output is its embedding table."""
-
-    params: Mapping[str, Any]
-    tied: bool
-
-
-SHAPES = {
-    "1b": Shape(
-        _LLAMA_3 | {"dim": 2048, "n_layers": 16, "multiple_of": 256, "ffn_dim_multiplier": 1.5},
-        tied=True,
-    ),
-    "8b": Shape(
-        _LLAMA_3 | {"dim": 4096, "n_layers": 32, "multiple_of": 1024, "ffn_dim_multiplier": 1.3},
-        tied=False,
-    ),
-    "tiny": Shape(
-        _LLAMA_3
-        | {
-            "dim": 64, "n_layers": 5, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 512,
-            "multiple_of": 32, "max_seq_len": 16384,
-        },
-        tied=True,
-    ),
+# By name: what `params.json` says. The output of all but 8b is the embedding table.
+SHAPES: dict[str, dict[str, Any]] = {
+    "1b": _LLAMA_3 | {"dim": 2048, "n_layers": 16, "multiple_of": 256, "ffn_dim_multiplier": 1.5},
+    "8b": _LLAMA_3 | {"dim": 4096, "n_layers": 32, "multiple_of": 1024, "ffn_dim_multiplier": 1.3},
+    "tiny": _LLAMA_3 | {
+        "dim": 64, "n_layers": 5, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 512,
+        "multiple_of": 32, "max_seq_len": 16384,
+    },
 }  # fmt: skip
 
 
@@ -107,15 +90,23 @@ def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:
         if layers is not None:
             raise SystemExit(f"--layers goes with one of {', '.join(SHAPES)}, not with {shape}")
         return Path(shape)
-    known = SHAPES[shape]
-    params = {**known.params} if layers is None else {**known.params, "n_layers": layers}
-    target = directory / f"{shape}-{params['n_layers']}-layers"
+    params = SHAPES[shape] if layers is None else SHAPES[shape] | {"n_layers": layers}
+
+    def write(place: Path) -> None:
+        write_random_meta_directory(place, params, tied=shape != "8b")
+        write_ranks(place / "tokenizer.model", params["vocab_size"] - SPECIAL_TOKENS)
+
+    return _made(directory / f"{shape}-{params['n_layers']}-layers", write)
+
+
+def _made(target: Path, write: Callable[[Path], object]) -> Path:
+    """Give a file or a folder; write it, as a whole or not at all, if it is not there."""
     if not target.exists():
         print(f"writing {target}", flush=True)
-        unfinished = target.with_name(f"{target.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        write_random_meta_directory(unfinished, params, tied=known.tied)
-        write_ranks(unfinished / "tokenizer.model", params["vocab_size"] - SPECIAL_TOKENS)
+        unfinished = target.with_name(f"{target.stem}.unfinished{target.suffix}")
+        if unfinished.is_dir():
+            shutil.rmtree(unfinished)
+        write(unfinished)
         unfinished.rename(target)
     return target
 
@@ -132,41 +123,29 @@ def write_ranks(path: Path, count: int) -> None:
 
 def find_gguf(directory: Path) -> Path:
     """Give the GGUF file of a model, without its vocabulary; write it if it is not there."""
-    target = directory / "model.gguf"
-    if not target.exists():
-        print(f"writing {target}", flush=True)
-        with tempfile.TemporaryDirectory() as bare:
-            for name in ("params.json", "consolidated.00.pth"):
-                Path(bare, name).symlink_to(directory.resolve() / name)
-            save_gguf(bare, target)
-    return target
+    with tempfile.TemporaryDirectory() as bare:
+        for name in ("params.json", "consolidated.00.pth"):
+            Path(bare, name).symlink_to(directory.resolve() / name)
+        return _made(directory / "model.gguf", partial(save_gguf, bare))
 
 
 def find_quantized(directory: Path, quantize: str) -> Path:
     """Give the directory of a quantized model beside that of the plain one; save it if needed."""
     target = directory.with_name(f"{directory.name}-{quantize}")
-    if not target.exists():
-        print(f"writing {target}", flush=True)
-        save_quantized(directory, target, quantize)
-    return target
+    return _made(target, lambda place: save_quantized(directory, place, quantize))
 
 
 def find_quantized_gguf(directory: Path, kind: str) -> Path:
     """Give the GGUF file that llama.cpp makes of a model, as Q4_0 or Q4_K_M, by its defaults."""
     import llama_cpp
 
-    target = directory / f"model-{kind}.gguf"
-    if not target.exists():
-        source = find_gguf(directory)
-        print(f"writing {target}", flush=True)
+    def write(place: Path) -> None:
         params = llama_cpp.llama_model_quantize_default_params()
         params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
-        unfinished = target.with_suffix(".unfinished")
-        paths = (str(source).encode(), str(unfinished).encode())
+        paths = (str(find_gguf(directory)).encode(), str(place).encode())
         quiet = llama_cpp.llama_log_callback(lambda *_: None)
         llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
-        code = llama_cpp.llama_model_quantize(*paths, params)
-        if code != 0:
-            raise SystemExit(f"llama.cpp could not make {kind} of {source}")
-        unfinished.rename(target)
-    return target
+        if llama_cpp.llama_model_quantize(*paths, params) != 0:
+            raise SystemExit(f"llama.cpp could not make {kind} of {directory}")
+
+    return _made(directory / f"model-{kind}.gguf", write)
