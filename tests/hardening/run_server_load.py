@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +43,6 @@ KINDS = {"whole": 12, "slow": 3, "leaves": 2, "early": 2, "wrong": 1}
 _WARM = 40
 # Bytes: pages that the allocators keep for themselves.
 _MOST_GROWTH = 16 << 20
-
-
-@dataclass(frozen=True)
-class Load:
-    """What a server did under load."""
-
-    kinds: Counter[str]  # how many clients did what
-    characters: int  # those of all answers that were compared
-    seconds: float  # what all requests took
-    between: float  # seconds between two tokens of a request that 99 % stay below
-    # Bytes of memory, descriptors and threads that it holds more than before.
-    growth: tuple[int, int, int]
 
 
 def body_of(chance: random.Random) -> dict[str, Any]:
@@ -127,8 +114,11 @@ def text_of(content: str, is_stream: bool) -> str:
     return "".join(delta.get("content") or delta.get("text", "") for delta in deltas)
 
 
-def check(server: Running, model: Model, count: int, seed: int) -> Load:
-    """Asks; raises AssertionError for another answer, or what is left behind."""
+def check(server: Running, model: Model, count: int, seed: int) -> tuple[str, int]:
+    """Asks; returns what there is to say, and by how many bytes the server has grown.
+
+    Raises AssertionError for another answer, or what is left behind.
+    """
     chance = random.Random(seed)
     bodies = [body_of(chance) for _ in range(count)]
     kinds = chance.choices([*KINDS], [*KINDS.values()], k=count)
@@ -149,8 +139,13 @@ def check(server: Running, model: Model, count: int, seed: int) -> Load:
     wait_until(lambda: server.threads() <= before[2] + 2)
     assert server.metric("blocks_used") == 0
     after = server.resident(), server.descriptors(), server.threads()
-    growth = after[0] - before[0], after[1] - before[1], after[2] - before[2]
-    return Load(Counter(kinds), characters, seconds, _below(server, 0.99), growth)
+    resident, descriptors, threads = (now - then for now, then in zip(after, before, strict=True))
+    said = (
+        f"{dict(Counter(kinds))} in {seconds:.0f} s; {characters} characters equal; 99 % of times "
+        f"between tokens within {_below(server, 0.99):g} s; {resident / 2**20:+.1f} MiB, "
+        f"{descriptors:+d} descriptors, {threads:+d} threads"
+    )
+    return said, resident
 
 
 def _below(server: Running, part: float) -> float:
@@ -162,7 +157,9 @@ def _below(server: Running, part: float) -> float:
     return next(float(bound) for bound, number in found if float(number) >= least)
 
 
-def check_form(directory: Path, form: str, count: int, seed: int, rounds: int = 1) -> list[Load]:
+def check_form(
+    directory: Path, form: str, count: int, seed: int, rounds: int = 1
+) -> list[tuple[str, int]]:
     """Starts a server with the bundled model in one of `FORMS`, and checks it several times."""
     if form == "gguf":
         path = directory / "nano.gguf"
@@ -185,14 +182,10 @@ def main() -> int:
     options = parser.parse_args()
     how = options.form, options.requests, options.seed, options.rounds
     with tempfile.TemporaryDirectory() as directory:
-        loads = check_form(Path(directory), *how)
-    for load in loads:
-        resident, descriptors, threads = load.growth
-        print(f"{options.form}: {dict(load.kinds)} in {load.seconds:.0f} s; "
-              f"{load.characters} characters equal; 99 % of times between tokens within "
-              f"{load.between:g} s; {resident / 2**20:+.1f} MiB, {descriptors:+d} descriptors, "
-              f"{threads:+d} threads")  # fmt: skip
-    return int(options.rounds > 1 and loads[-1].growth[0] > _MOST_GROWTH)
+        found = check_form(Path(directory), *how)
+    for said, _ in found:
+        print(f"{options.form}: {said}")
+    return int(options.rounds > 1 and found[-1][1] > _MOST_GROWTH)
 
 
 if __name__ == "__main__":

@@ -51,30 +51,26 @@ def generating(model: Model) -> Scene:
     """Continue a prompt; the next answers of the same engine have the same bits."""
     engine = InferenceEngine(model, 32)
 
-    def answers() -> list[object]:
-        prompts = (OTHER_PROMPT, PROMPT)
-        return [
-            (step.token_id, step.text, step.choice)
-            for prompt in prompts
-            for step in engine.generate(prompt, NEW_TOKENS, GREEDY, candidates=3)
-        ]
-
-    def generate() -> None:
-        list(engine.generate(PROMPT[::-1], NEW_TOKENS, GREEDY))
-
     def check() -> None:
         assert engine.context.length >= len(engine.cached_ids)
 
-    return Scene(generate, answers, check)
+    return Scene(
+        lambda: _steps(engine, PROMPT[::-1]),
+        lambda: _steps(engine, OTHER_PROMPT) + _steps(engine, PROMPT),
+        check,
+    )
+
+
+def _steps(engine: InferenceEngine, prompt: list[int]) -> list[object]:
+    steps = engine.generate(prompt, NEW_TOKENS, GREEDY, candidates=3)
+    return [(step.token_id, step.text, step.choice) for step in steps]
 
 
 def starting(model: Model) -> Scene:
     """Make an engine and run its first steps."""
 
     def generate() -> list[object]:
-        engine = InferenceEngine(model, 32)
-        steps = engine.generate(PROMPT, NEW_TOKENS, GREEDY, candidates=3)
-        return [(step.token_id, step.text, step.choice) for step in steps]
+        return _steps(InferenceEngine(model, 32), PROMPT)
 
     return Scene(generate, generate)
 

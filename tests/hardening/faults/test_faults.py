@@ -11,7 +11,6 @@ from src.cli.console import Console
 from src.cli.loading import open_session
 from src.ml import LlamaBoltsError
 from src.model import Model, load_model
-from src.tokenizer import Tokenizer
 from tests.hardening.faults import scenes
 from tests.hardening.faults.injection import failing_allocation, failing_read, interrupt, lines_of
 from tests.hardening.faults.scenes import Scene, strike
@@ -51,25 +50,18 @@ def native() -> Iterator[NativeBytes]:
         yield NativeBytes(patch)
 
 
-def tokenizer_of(model: Model) -> Tokenizer:
-    assert model.tokenizer is not None
-    return model.tokenizer
-
-
 def scene_of(name: str, model: Model, directories: dict[str, Path]) -> Scene:
-    if name == "start":
-        return scenes.starting(model)
-    if name == "generate":
-        return scenes.generating(model)
-    if name == "encode":
-        return scenes.encoding(tokenizer_of(model))
-    if name == "chat":
-        flags = ["-m", str(directories["meta"]), "-q", "-c", "300", "-n", "5", "--seed", "1"]
-        return scenes.chatting(open_session(parse_arguments(flags), Console(quiet=True)))
-    what = name.removeprefix("load ")
-    if what in ("nf4", "int8"):
-        return scenes.loading(directories["meta"], quantize=what)
-    return scenes.loading(directories[what])
+    meta_directory = directories["meta"]
+    flags = ["-m", str(meta_directory), "-q", "-c", "300", "-n", "5", "--seed", "1"]
+    make: dict[str, Callable[[], Scene]] = {
+        "start": lambda: scenes.starting(model),
+        "generate": lambda: scenes.generating(model),
+        "encode": lambda: scenes.encoding(model.tokenizer),
+        "chat": lambda: scenes.chatting(open_session(parse_arguments(flags), Console(quiet=True))),
+        "load nf4": lambda: scenes.loading(meta_directory, quantize="nf4"),
+        "load int8": lambda: scenes.loading(meta_directory, quantize="int8"),
+    }
+    return make[name]() if name in make else scenes.loading(directories[name.split()[1]])
 
 
 # Every so many of the moments in the quick tests, all of them in the slow ones.
