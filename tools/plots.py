@@ -82,12 +82,10 @@ def _powers_of_ten(axis: Axis, most: int) -> None:
     axis.axes.minorticks_off()
 
 
-def temperature(axes: Axes) -> None:
-    """Draw the probabilities of the most probable first tokens of a text at three temperatures."""
+def _temperature(axes: Axes) -> None:
     model = bundled_model()
     assert model.tokenizer is not None
-    context = InferenceContext(model.args, 16)
-    tensor = model.transformer.forward(context, [model.tokenizer.bos_id])
+    tensor = model.transformer.forward(InferenceContext(model.args, 16), [model.tokenizer.bos_id])
     logits: Floats = np.sort(tensor.numpy()[0].astype(np.float64))[::-1]
     for value, colour in ((0.6, BLUE), (1.0, ORANGE), (2.0, GREEN)):
         weights = np.exp((logits - logits[0]) / value)
@@ -98,8 +96,7 @@ def temperature(axes: Axes) -> None:
     _label(axes, title, x, y, xticks=range(1, 17), ylim=(0, None))
 
 
-def levels(*rows: Axes) -> None:
-    """Draw the distribution of weights in their blocks, and the levels of four bits."""
+def _levels(*rows: Axes) -> None:
     weight = bundled_model().tensors["layers.0.feed_forward.w1.weight"]
     assert isinstance(weight, ml.Tensor)
     blocks = weight.numpy().astype(np.float64).reshape(-1, 64)
@@ -133,8 +130,7 @@ def _steps(base: float = _BASE_3, factor: float | None = None) -> Floats:
     return inverse_frequencies(_HEAD, base, scaling).numpy().astype(np.float64)
 
 
-def turns(*columns: Axes) -> None:
-    """Draw one pair of a query at the first positions: a fast pair and a slow one."""
+def _turns(*columns: Axes) -> None:
     circle = np.linspace(0, 2 * math.pi, 101)
     for axes, pair in zip(columns, (0, 12), strict=True):
         step = float(_steps()[pair])
@@ -148,8 +144,7 @@ def turns(*columns: Axes) -> None:
         _label(axes, title, "first of the pair", "second")
 
 
-def waves(axes: Axes) -> None:
-    """Draw the cosine of the angle of four pairs over the first positions."""
+def _waves(axes: Axes) -> None:
     positions = np.arange(4 * 64 + 1) / 4
     for pair, colour in ((0, BLUE), (8, ORANGE), (16, GREEN), (32, PURPLE)):
         axes.plot(positions, np.cos(positions * _steps()[pair]), color=colour, label=f"pair {pair}")
@@ -158,8 +153,7 @@ def waves(axes: Axes) -> None:
     _label(axes, title, "position", "cosine of the angle", columns=4)
 
 
-def wavelengths(axes: Axes) -> None:
-    """Draw how many positions a full turn of each pair takes."""
+def _wavelengths(axes: Axes) -> None:
     for label, steps, colour in (
         ("Llama 3.2 3B", _steps(factor=32.0), PURPLE),
         ("Llama 3.1", _steps(factor=8.0), GREEN),
@@ -174,8 +168,7 @@ def wavelengths(axes: Axes) -> None:
     _label(axes, title, "pair of the head", "positions, logarithmic", xticks=ticks)
 
 
-def distances(axes: Axes) -> None:
-    """Draw the score of two equal vectors by their distance: the mean of all cosines."""
+def _distances(axes: Axes) -> None:
     places = sorted({round(10 ** (n / 60)) for n in range(60 * 5 + 1)})
     for base, colour in ((_BASE_3, BLUE), (_BASE_2, ORANGE)):
         scores = np.cos(np.outer(places, _steps(base))).mean(axis=1)
@@ -186,8 +179,7 @@ def distances(axes: Axes) -> None:
     _label(axes, title, x, y)
 
 
-def scaling(axes: Axes) -> None:
-    """Draw the factor that slows each pair down, over its wavelength."""
+def _scaling(axes: Axes) -> None:
     for factor, colour in ((8.0, GREEN), (32.0, PURPLE)):
         slower = _steps() / _steps(factor=factor)
         axes.loglog(2 * math.pi / _steps(), slower, "o-", color=colour, label=f"factor {factor:g}")
@@ -200,8 +192,7 @@ def scaling(axes: Axes) -> None:
     _label(axes, title, x, "times slower, logarithmic")
 
 
-def machines(*rows: Axes) -> None:
-    """Draw the simulated tokens per second over the number of machines: an answer, a prompt."""
+def _machines(*rows: Axes) -> None:
     titles = {"token": "An answer", "chunk": "A prompt in chunks of 512"}
     for axes, (kind, title) in zip(rows, titles.items(), strict=True):
         for name, colour in zip(MODELS, (BLUE, ORANGE, GREEN), strict=True):
@@ -214,8 +205,7 @@ def machines(*rows: Axes) -> None:
         _label(axes, title, "machines, logarithmic", "tokens per second, logarithmic", columns=3)
 
 
-def kernel_rows(axes: Axes) -> None:
-    """Draw the fraction of the lower limit that products reach, over the rows of x."""
+def _kernel_rows(axes: Axes) -> None:
     shares = json.loads(_KERNEL_ROWS.read_text(encoding="utf-8"))
     for isa, colour in zip(shares, (BLUE, ORANGE, GREEN), strict=False):
         for label, style in (("1b w1 + w3", "o-"), ("1b wq + wk + wv", "o:")):
@@ -231,13 +221,13 @@ def kernel_rows(axes: Axes) -> None:
 def current_plots() -> dict[str, str]:
     """Return the text of each committed plot as it should be, by the name of its file."""
     return {
-        "kernel-rows.svg": _svg(3.8, kernel_rows),
-        "machines.svg": _svg(7.2, machines, rows=2),
-        "quantization-levels.svg": _svg(5.2, levels, rows=2),
-        "rope-distances.svg": _svg(3.4, distances),
-        "rope-scaling.svg": _svg(3.4, scaling),
-        "rope-turns.svg": _svg(3.0, turns, columns=2),
-        "rope-wavelengths.svg": _svg(4.2, wavelengths),
-        "rope-waves.svg": _svg(3.0, waves),
-        "sampling-temperature.svg": _svg(3.4, temperature),
+        "kernel-rows.svg": _svg(3.8, _kernel_rows),
+        "machines.svg": _svg(7.2, _machines, rows=2),
+        "quantization-levels.svg": _svg(5.2, _levels, rows=2),
+        "rope-distances.svg": _svg(3.4, _distances),
+        "rope-scaling.svg": _svg(3.4, _scaling),
+        "rope-turns.svg": _svg(3.0, _turns, columns=2),
+        "rope-wavelengths.svg": _svg(4.2, _wavelengths),
+        "rope-waves.svg": _svg(3.0, _waves),
+        "sampling-temperature.svg": _svg(3.4, _temperature),
     }

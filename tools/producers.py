@@ -111,16 +111,11 @@ def stage_part(page: Path, argument: str) -> str:
 
 def _end_of_stage(lines: list[str], start: int) -> int:
     """Return the line after a stage's code: the next mark, or the end of its function."""
-    text = lines[start].lstrip()
-    indent = len(lines[start]) - len(text)
+    indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
+    is_function = lines[start].startswith(f"{indent}def ")
+    inside = rf"{indent}[ )]" if is_function else rf"{indent}(?!mark\()"
     for number, line in enumerate(lines[start + 1 :], start + 1):
-        rest = line.lstrip()
-        depth = len(line) - len(rest)
-        if text.startswith("def "):
-            is_over = depth <= indent and not rest.startswith(")")
-        else:
-            is_over = depth < indent or rest.startswith("mark(")
-        if rest and is_over:
+        if line and not re.match(inside, line):
             return number
     return len(lines)
 
@@ -219,17 +214,17 @@ def memory(_page: Path, _argument: str) -> str:
 
 def index(page: Path, _argument: str) -> str:
     """Return a list of the pages by the groups of the menu."""
-    groups = []
+    lines = []
     for group, pages in MENU.items():
-        lines = [] if group == "Chapters" else [f"{group}:", ""]
+        is_numbered = group == "Chapters"
+        lines += [] if is_numbered else ["", f"{group}:", ""]
         for path in pages:
-            title = headings(path.read_text(encoding="utf-8"))[0][1]
-            number, is_part = path.name[:2], path.name[2] != "-"
-            bullet = "-" if group != "Chapters" else "    -" if is_part else f"{int(number)}."
-            shown = re.sub(r"^[0-9]+[a-z]?[.] ", "", title)
-            lines.append(f"{bullet} [{shown}]({_from(page, name_of(path))})")
-        groups.append("\n".join(lines))
-    return "\n\n".join(groups)
+            title = re.sub(r"^[0-9]+[a-z]?[.] ", "", headings(path.read_text("utf-8"))[0][1])
+            bullet = f"{int(path.name[:2])}." if is_numbered else "-"
+            if is_numbered and path.name[2] != "-":  # the part of a chapter
+                bullet = "    -"
+            lines.append(f"{bullet} [{title}]({_from(page, name_of(path))})")
+    return "\n".join(lines)
 
 
 PRODUCERS: dict[str, Producer] = {

@@ -48,30 +48,28 @@ enum {{ TYPE_COUNT = {count} }};
 def write_header() -> str:
     """Return the text of `csrc/dtypes.h`."""
     floats = [row for row in DTYPES if row.kind == "float"]  # also those not built yet
-    plain: dict[str, tuple[int, ...]] = {row.name: (row.itemsize,) for row in floats}
+    plain = {row.name: [row.itemsize] for row in floats}
     pairs = {row.name: plain[row.name] for row in floats if row.product_type == "bfloat16"}
-    blocks: dict[str, tuple[int, ...]] = {}
+    blocks = {}
     for row in (*BLOCK_DTYPES, *GGML_DTYPES.values()):
         codes = row.code_bytes
-        blocks[row.name] = (row.block_size, codes, row.block_bytes - codes)
+        blocks[row.name] = [row.block_size, codes, row.block_bytes - codes]
         if row.double_scales is not None:
-            blocks[f"{row.name}_double"] = (row.block_size, codes, row.double_scales.itemsize)
+            blocks[f"{row.name}_double"] = [row.block_size, codes, row.double_scales.itemsize]
     names = [*plain, *blocks]
     return _TEMPLATE.format(
         numbers=",\n".join(f"    TYPE_{name.upper()} = {i}" for i, name in enumerate(names)),
         count=len(names),
-        plain=_list("PLAIN_TYPES", plain),
-        pairs=_list("PAIR_TYPES", pairs),
-        blocks=_list("BLOCK_TYPES", blocks),
+        plain=_macro("PLAIN_TYPES", plain),
+        pairs=_macro("PAIR_TYPES", pairs),
+        blocks=_macro("BLOCK_TYPES", blocks),
     )
 
 
-def _list(name: str, rows: Mapping[str, tuple[int, ...]]) -> str:
+def _macro(name: str, rows: Mapping[str, list[int]]) -> str:
     """Return a macro that applies ROW to each row."""
-    lines = [f"#define {name}(ROW)"]
-    for row, sizes in rows.items():
-        lines.append(f"    ROW({', '.join([row, f'TYPE_{row.upper()}', *map(str, sizes)])})")
-    return " \\\n".join(lines)
+    arguments = (", ".join([row, f"TYPE_{row.upper()}", *map(str, rows[row])]) for row in rows)
+    return " \\\n".join([f"#define {name}(ROW)", *(f"    ROW({each})" for each in arguments)])
 
 
 if __name__ == "__main__":
