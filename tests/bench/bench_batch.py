@@ -27,7 +27,6 @@ PREFIX, LONG = 1000, 2048
 
 
 def main() -> None:
-    """Measure, and print the medians and their ratios."""
     options = read_options(
         __doc__, **CHECKPOINT, counts=[1, 2, 4, 8, 16], rounds=5, tokens=8, alone=False
     )

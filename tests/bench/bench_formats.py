@@ -43,7 +43,6 @@ READ = "read roofline of"
 
 
 def parse_options() -> argparse.Namespace:
-    """Read the command line."""
     formats = [PLAIN, *OF_THE_SAME_SIZE]
     return read_options(
         __doc__, {"formats": formats, "theirs": KINDS}, **CHECKPOINT, formats=formats[:3],
@@ -104,7 +103,6 @@ class Bench:
 
 
 def show_ratios(title: str, rounds: Rounds) -> None:
-    """Print what the formats gain, with the range over the rounds."""
     for name in rounds.rates:
         others = [PLAIN, f"{READ} {name}", f"{LLAMA_CPP} {OF_THE_SAME_SIZE.get(name)}"]
         for other in others:
@@ -114,7 +112,6 @@ def show_ratios(title: str, rounds: Rounds) -> None:
 
 
 def main() -> None:
-    """Print tables, the ratios, and then JSON."""
     options = parse_options()
     bench = Bench(options)
     errors = bench.verify()

@@ -30,7 +30,6 @@ Answer = tuple[str, float]
 
 
 def main() -> None:
-    """Measure, and print the medians and their ratios."""
     options = read_options(__doc__, **CHECKPOINT, counts=[1, 8], rounds=5, tokens=32)
     directory = find_checkpoint(options.shape, options.layers, options.directory)
     model = load_model(directory)
@@ -74,7 +73,6 @@ def loop_seconds(server: Running) -> float:
 
 
 def in_python(engine: BatchEngine, ids: list[int], seed: int, tokens: int) -> Answer:
-    """Return an answer of the engine."""
     request = engine.submit(ids, tokens, SamplingArgs(temperature=1.0, seed=seed))
     first = next(request)
     started = time.perf_counter()
@@ -83,7 +81,6 @@ def in_python(engine: BatchEngine, ids: list[int], seed: int, tokens: int) -> An
 
 
 def over_http(port: int, ids: list[int], seed: int, tokens: int) -> Answer:
-    """Return an answer of the server, as a stream."""
     body = {"prompt": ids, "max_tokens": tokens, "temperature": 1.0, "seed": seed, "stream": True}
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("POST", "/v1/completions", json.dumps(body), JSON)

@@ -126,7 +126,6 @@ def share_rows(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def write_shares(path: Path, lines: list[dict[str, Any]]) -> None:
-    """Write the fractions of the limit: by instruction set, kernel and rows."""
     shares: dict[str, dict[str, dict[int, float]]] = {}
     for line in lines:
         rows = shares.setdefault(line["isa"], {}).setdefault(line["label"], {})
@@ -178,7 +177,6 @@ def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> 
 
 
 def main() -> None:
-    """Print tables, and then JSON."""
     isas = [isa for isa in calls.available_isas() if isa != "portable"]
     options = read_options(
         __doc__, {"shapes": SHAPES}, shapes=["1b", "8b"], rows=[1, 4, 8, 22, 128, MOST_ROWS],

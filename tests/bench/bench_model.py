@@ -45,7 +45,6 @@ class Bench:
 
 
 def parse_options() -> argparse.Namespace:
-    """Read the command line."""
     return read_options(
         __doc__, {"engines": ENGINES, "measures": measures.ALL}, **CHECKPOINT,
         engines=list(ENGINES), measures=list(measures.ALL), pairs=8, repeats=1, threads=2,
@@ -86,7 +85,6 @@ def verify(bench: Bench) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Print tables, and then JSON."""
     options = parse_options()
     bench = start(options)
     facts = {name: served.ask("facts") for name, served in bench.served.items()}

@@ -77,13 +77,11 @@ def most_error(x: ml.Tensor, plain: ml.Tensor, is_nf4: bool) -> float:
 
 
 def normal(shape: tuple[int, int], scale: float) -> ml.Tensor:
-    """Draw normal numbers, in bfloat16."""
     values = np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(scale)
     return ml.Tensor.from_numpy(values.astype(ml_dtypes.bfloat16))
 
 
 def bench_shape(features: int, columns: int, options: argparse.Namespace) -> dict[int, Rounds]:
-    """Time one weight in all formats."""
     base = normal((features, columns), 0.02)
     pools = {BFLOAT16: Weights(base.copy)}
     for name, (dtype, double) in FORMATS.items():
@@ -102,7 +100,6 @@ def bench_shape(features: int, columns: int, options: argparse.Namespace) -> dic
 
 
 def show(label: str, rows: int, rounds: Rounds) -> None:
-    """Print one line for each format."""
     for name in FORMATS:
         median, least, greatest = rounds.ratio(name, BFLOAT16)
         line = f"{label:22s} {rows:4d} rows  {name:10s} {median:5.2f} of {BFLOAT16}"
@@ -113,7 +110,6 @@ def show(label: str, rows: int, rounds: Rounds) -> None:
 
 
 def main() -> None:
-    """Print a table, and then JSON."""
     options = read_options(
         __doc__, {"shapes": SHAPES}, shapes=["1b"], rows=[1, 128, 512], isa=str, pairs=7, threads=2
     )

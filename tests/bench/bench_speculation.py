@@ -28,7 +28,6 @@ GREEDY, SAMPLED = SamplingArgs(temperature=0.0), SamplingArgs(temperature=1.0, t
 
 
 def main() -> None:
-    """Measure each model on each text."""
     place = CHECKPOINT["directory"]
     options = read_options(__doc__, models=list(MODELS), pairs=16, tokens=300, directory=place)
     results: dict[str, Any] = {}

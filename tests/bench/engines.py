@@ -67,7 +67,6 @@ class Engine:
 
 
 def seconds_of_each(run: Callable[[Any], object], arguments: list[Any]) -> list[float]:
-    """Time calls one by one."""
     times = []
     for argument in arguments:
         start = time.perf_counter()

@@ -26,7 +26,6 @@ class Linear:
 
     @property
     def features(self) -> int:
-        """Return the features of all weights together."""
         return sum(self.parts)
 
     @property
@@ -113,7 +112,6 @@ class Kernels:
         return self._whole[start : start + rows * columns].view(rows, columns)
 
     def _weights(self, shape: Linear, start: int) -> list[Any]:
-        """Cut the weights of a product, one after the other."""
         starts = itertools.accumulate(shape.parts, initial=0)
         return [
             self._cut(start + before * shape.columns, features, shape.columns)
@@ -146,8 +144,6 @@ class Kernels:
 
 
 class Attention:
-    """Our fused attention over a filled cache."""
-
     def __init__(
         self, sizes: dict[str, int], positions: int, threads: int, isa: str | None
     ) -> None:

@@ -51,7 +51,6 @@ class Served:
             raise SystemExit(f"a measured process ended with {code}: nothing is reported") from None
 
     def close(self) -> None:
-        """End the process."""
         self._pipe.close()
         self._process.join()
 
@@ -91,7 +90,6 @@ class Rounds:
         return abs(self.roofline_after / self.roofline_before - 1)
 
     def rate(self, name: str) -> float:
-        """Return the median rate of a participant."""
         return statistics.median(self.rates[name])
 
     def ratio(self, name: str, other: str) -> tuple[float, float, float]:
@@ -101,7 +99,6 @@ class Rounds:
         return statistics.median(ratios), min(ratios), max(ratios)
 
     def record(self) -> dict[str, Any]:
-        """Return all of it for JSON."""
         before, after = self.roofline_before, self.roofline_after
         roofline = {"before": before, "after": after, "drift": self.drift}
         return {"rates": self.rates, "roofline": roofline, "attempts": self.attempts}
@@ -117,12 +114,10 @@ class Value:
     unit: str
 
     def record(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return asdict(self)
 
 
 def value_of(numbers: list[float], unit: str) -> Value:
-    """Sum repetitions up."""
     return Value(statistics.median(numbers), min(numbers), max(numbers), unit)
 
 
@@ -155,7 +150,6 @@ def interleave(
 
 
 def machine() -> dict[str, Any]:
-    """Describe the processor and the system."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
     return {
@@ -165,7 +159,6 @@ def machine() -> dict[str, Any]:
 
 
 def print_rounds(title: str, result: Rounds | Value) -> None:
-    """Print one result: a line, or a line for each participant."""
     if isinstance(result, Value):
         spread = f"({result.least:.4g} to {result.greatest:.4g})"
         print(f"\n{title}: {result.median:.4g} {result.unit} {spread}", flush=True)

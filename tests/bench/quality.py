@@ -67,20 +67,17 @@ def right_answers(quantize: str | None) -> float:
 
 
 def text_of(args: ModelArgs) -> list[int]:
-    """Return the ids of a text that is the same each time."""
     ids: list[int] = np.random.default_rng(5).integers(0, args.vocab_size, TOKENS).tolist()
     return ids
 
 
 def logits_of(transformer: LlamaTransformer) -> npt.NDArray[np.float64]:
-    """Return the logits of that text, [T, V]."""
     context = InferenceContext(transformer.args, TOKENS)
     ids = text_of(transformer.args)
     return transformer.forward(context, ids, all_positions=True).numpy().astype(np.float64)
 
 
 def main() -> None:
-    """Measure all formats and print them as a table."""
     options = read_options(__doc__, layers=2, directory=CHECKPOINT["directory"])
     directory = find_checkpoint("1b", options.layers, options.directory)
     exact = reference_logits(directory, text_of(load_model(directory).args), list(range(TOKENS)))

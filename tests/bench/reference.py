@@ -65,7 +65,6 @@ def reference_logits(directory: Path, ids: list[int], rows: list[int]) -> Any:
 
 
 def _wide(model: Model, name: str, rows: Any = slice(None)) -> Any:
-    """Give some rows of a weight as float32."""
     weight = model.tensors[f"{name}.weight"]
     if isinstance(weight, ml.QuantizedTensor):
         return weight.dequantize().numpy()[rows]

@@ -26,7 +26,6 @@ SEED = 1
 
 
 def main() -> None:
-    """Computes and writes all numbers, and prints the provenance."""
     provenance = {
         "script": "tests/golden/make_golden.py", "torch": oracle.torch.__version__,
         "transformers": oracle.transformers.__version__, "numpy": np.__version__,

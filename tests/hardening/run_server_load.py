@@ -104,7 +104,6 @@ def ask(server: Running, body: dict[str, Any], kind: str, chance: random.Random)
 
 
 def text_of(content: str, is_stream: bool) -> str:
-    """Returns the text of a response."""
     parts = [content]
     if is_stream:
         *parts, end = (line[6:] for line in content.split("\n\n") if line)

@@ -47,8 +47,6 @@ MOST_SCRATCH = 1 << 20
 
 @dataclass
 class Soak:
-    """What came of a soak."""
-
     # At intervals, the first after a fifth of the tokens, when all is warm: how many there were,
     # the seconds, and what the process held.
     readings: list[tuple[int, float, Held]] = field(default_factory=list)

@@ -13,8 +13,6 @@ from src.nano.pairs import Pair
 
 
 class Parrot(Examiner):
-    """Gives one answer to everything."""
-
     def __init__(self, text: str) -> None:
         self._text = text
 

@@ -43,8 +43,6 @@ class NativeBytes:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds."""
-
     resident: int  # bytes of memory in use
     native: int  # bytes of native memory of tensors
     descriptors: int

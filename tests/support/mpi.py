@@ -20,7 +20,6 @@ LAUNCH = (str(MPIRUN), "--allow-run-as-root", "--oversubscribe", "-n")
 
 
 def mpirun(ranks: int, *command: str, **changes: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command on some ranks."""
     return subprocess.run(
         [*LAUNCH, str(ranks), *command], env=os.environ | changes, cwd=ROOT,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,

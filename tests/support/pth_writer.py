@@ -159,7 +159,6 @@ class StoredZipWriter:
         self._central.append(header + raw_name + central_zip64)
 
     def finish(self) -> None:
-        """Write the central directory and the end records."""
         start, count = self._position, len(self._central)
         for entry in self._central:
             self._write(entry)

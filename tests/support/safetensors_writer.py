@@ -26,7 +26,6 @@ INDEX = "model.safetensors.index.json"
 
 
 def entry(dtype: str, shape: Sequence[int], begin: int, end: int) -> dict[str, object]:
-    """Form the description of one tensor."""
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
 
@@ -81,6 +80,5 @@ def write_sharded(directory: Path, arrays: Arrays, count: int) -> list[Path]:
 
 
 def write_index(directory: Path, weight_map: Mapping[str, object]) -> None:
-    """Write the index of a sharded model."""
     index = {"metadata": {"total_size": 0}, "weight_map": dict(weight_map)}
     (directory / INDEX).write_text(json.dumps(index))

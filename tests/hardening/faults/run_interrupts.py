@@ -146,7 +146,6 @@ def interrupt_a_chat(
 
 
 def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[Outcomes, Outcomes]:
-    """Interrupt as many answers of runs with one prompt, and of chats."""
     runs: Outcomes = Counter()
     chats: Outcomes = Counter()
     in_chats = count // 3

@@ -23,8 +23,6 @@ TEXT = "Hello, w\u00f6rld \U0001f44d!  12345 \ud800 <|eot_id|>\n\n"
 
 @dataclass(frozen=True)
 class Scene:
-    """One thing that a program does."""
-
     run: Callable[[], object]  # does it
     answer: Callable[[], object]  # what is to be the same after a fault as before, bit for bit
     # Fails where what is left after a fault is inconsistent.

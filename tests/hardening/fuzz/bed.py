@@ -19,8 +19,6 @@ SECONDS_PER_INPUT = 1.0  # of processor time
 
 @dataclass(frozen=True)
 class Target:
-    """One parser."""
-
     name: str  # the file it reads is called so in the folder
     read: Callable[[bytes, Path], object]  # gets the bytes of an input, and a file that holds them
     make: Make  # makes small valid inputs, given a folder to write in
@@ -48,7 +46,6 @@ class Bed:
         self._file = os.open(self.path, os.O_CREAT | os.O_RDWR)
 
     def close(self) -> None:
-        """Close the file of the inputs."""
         os.close(self._file)
 
     def read(self, data: bytes) -> bool:

@@ -56,7 +56,6 @@ class Mutator:
         self._uniform = random.Random(f"{name} {seed}").random
 
     def next(self) -> bytes:
-        """Return another input."""
         return self.changed(self._one_of(self._seeds))
 
     def changed(self, content: bytes, longest: int = MOST_BYTES) -> bytes:
@@ -85,7 +84,6 @@ class Mutator:
         return struct.pack("<Q", len(header)) + header + content[stop:]
 
     def _change(self, data: bytearray) -> None:
-        """Make one change, in place."""
         uniform = self._uniform
         at = int(uniform() * (len(data) + 1))
         end = min(len(data), at + self._one_of((1, 2, 4, 8, 30)))

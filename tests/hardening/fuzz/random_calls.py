@@ -63,7 +63,6 @@ class Caller:
         self.text, self.is_numpys = "", False
 
     def run(self) -> None:
-        """Make the call, and use what it returns."""
         kind, named = self.random.random(), dict[str, Any]()
         if kind < 0.72:
             name, function = self.random.choice(list(OPS.items()))
@@ -88,7 +87,6 @@ class Caller:
                 repr(x), str(x), x.numpy(), pickle.loads(pickle.dumps(x))
 
     def other(self) -> tuple[str, Callable[..., Any], list[Any]]:
-        """Choose a method or constructor that is no op."""
         choose, tensor = self.random.choice, self.tensor()
         dtype, shape, number = self.kind("dtype"), self.kind("shape"), self.kind("dim")
         buffer, offset = choose(BUFFERS), choose((0, 1, 4, -4, *WRONG))
@@ -160,7 +158,6 @@ class Caller:
         return self.kind("dims" if "Sequence" in annotation or name == "dims" else "dim")
 
     def kind(self, kind: str) -> Any:
-        """Choose a dtype, a shape, a dimension or several."""
         if self.random.random() < 0.05:
             return self.wrong()
         if kind == "dtype":

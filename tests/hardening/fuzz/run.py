@@ -53,7 +53,6 @@ def main() -> int:
 
 
 def findings_folder() -> Path:
-    """Give the folder that inputs are kept in which are findings."""
     folder = Path(tempfile.gettempdir()) / "llama-bolts-findings"
     folder.mkdir(exist_ok=True)
     return folder

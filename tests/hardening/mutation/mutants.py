@@ -21,8 +21,6 @@ _BESIDE = {"annotation", "returns", "decorator_list"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault of a module."""
-
     path: Path
     line: int
     start: int  # of the bytes of the module that are replaced
@@ -32,7 +30,6 @@ class Mutant:
 
     @property
     def label(self) -> str:
-        """Name it."""
         return f"{self.path}:{self.line}: {self.before[:60]} -> {self.after[:60]}"
 
     @property
@@ -43,7 +40,6 @@ class Mutant:
 
 
 def mutants_of(path: Path) -> list[Mutant]:
-    """Find all mutants of a module."""
     source = path.read_bytes()
     lines = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     found = []

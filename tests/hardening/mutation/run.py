@@ -77,11 +77,9 @@ class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find the one module."""
         return importlib.util.spec_from_loader(name, self) if name == self._name else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the mutant."""
         exec(compile(self._source, str(self._path), "exec"), module.__dict__)
 
 
@@ -125,11 +123,9 @@ class Witness:
         self._stream = stream
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Look at one phase of one test."""
         self.pytest_collectreport(report)
 
     def pytest_collectreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        """Look at the collection of one file."""
         if report.failed:
             lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
             reason = lines[0][1:].strip()[:80] if lines else "no reason given"
