@@ -13,7 +13,6 @@ round. The last line is JSON.
 """
 
 import argparse
-import functools
 import json
 from typing import Any
 
@@ -23,7 +22,7 @@ from src.model import load_model
 from tests.csrc import calls
 
 from .engines import LLAMA_CPP, OURS, Setup
-from .processes import Rounds, Served, interleave, machine, print_rounds, serve
+from .processes import Rounds, Served, asked, interleave, machine, print_rounds, serve
 from .reference import BOUND, Case, reference_logits, verified
 from .roofline import Roofline
 from .shapes import (
@@ -93,12 +92,10 @@ class Bench:
 
     def measure(self, what: str, ids: list[int]) -> Rounds:
         """Time all formats in turn; steps beside the reading of their weights."""
-        participants = {
-            name: functools.partial(served.ask, what, ids) for name, served in self.served.items()
-        }
+        participants = asked(self.served, what, ids)
         if what == "decode_rate":
-            for name, roofline in self.roofline.items():
-                participants[f"{READ} {name}"] = functools.partial(roofline.ask, "pass_rate")
+            readers = {f"{READ} {name}": one for name, one in self.roofline.items()}
+            participants |= asked(readers, "pass_rate")
         return interleave(participants, self.options.pairs)
 
 

@@ -10,7 +10,6 @@ is taken within one round. The last line is JSON.
 """
 
 import argparse
-import functools
 import json
 import tempfile
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from .kernels import (
     map_pool,
     write_pool,
 )
-from .processes import Served, interleave, machine
+from .processes import Served, asked, interleave, machine
 from .roofline import Roofline
 from .shapes import SHAPES, read_options
 
@@ -142,10 +141,7 @@ def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofline: Se
         for shape in linear_shapes(sizes_of(model)):
             verify_linear(served, pool, shape, options.rows)
             for rows in options.rows:
-                engines = {
-                    name: functools.partial(engine.ask, "rate", shape, rows, SECONDS)
-                    for name, engine in served.items()
-                }
+                engines = asked(served, "rate", shape, rows, SECONDS)
                 work = 2.0 * rows * shape.features * shape.columns, shape.nbytes
                 label = f"{model} {shape.name}"
                 about = {"isa": isa, "label": label, "rows": rows, **vars(shape)}
@@ -168,7 +164,7 @@ def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> 
                 seen = rows * (positions - rows) + rows * (rows + 1) // 2
                 operations = 4.0 * sizes["H"] * sizes["h"] * seen
                 nbytes = 4.0 * sizes["K"] * sizes["h"] * positions
-                ours = {OURS: functools.partial(served.ask, "rate", rows, SECONDS)}
+                ours = asked({OURS: served}, "rate", rows, SECONDS)
                 about = {"isa": isa, "label": f"{model} attention at {positions}", "rows": rows}
                 work = operations, nbytes
                 lines.append(time_kernel(ours, roofline, options.pairs, work, about))

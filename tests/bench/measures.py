@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from src.cli.bench import attention_operations, operations
 
 from .engines import OURS, Ours, Setup
-from .processes import Rounds, Served, Value, interleave, value_of
+from .processes import Rounds, Served, asked, interleave, values
 from .shapes import find_checkpoint
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CHUNK = 512
 TINY_STEPS = 500
 
 
-Results = dict[str, Rounds | Value]
+Results = dict[str, Rounds]
 
 
 def prefill(bench: "Bench") -> Results:
@@ -30,10 +30,7 @@ def prefill(bench: "Bench") -> Results:
     results: Results = {}
     for length in bench.options.prompts:
         ids = bench.ids[:length]
-        participants = {
-            name: functools.partial(served.ask, "prefill_rate", ids)
-            for name, served in bench.served.items()
-        }
+        participants = asked(bench.served, "prefill_rate", ids)
         work = operations(bench.args, 0, length) / length
         results[f"prefill {length}"] = _against_roofline(bench, participants, work)
     return results
@@ -42,11 +39,7 @@ def prefill(bench: "Bench") -> Results:
 def decode(bench: "Bench") -> Results:
     """Steps of one token from an empty cache on."""
     ids = bench.ids[: bench.options.steps]
-    participants = {
-        name: functools.partial(served.ask, "decode_rate", ids)
-        for name, served in bench.served.items()
-    }
-    return {"decode": _against_roofline(bench, participants)}
+    return {"decode": _against_roofline(bench, asked(bench.served, "decode_rate", ids))}
 
 
 def context(bench: "Bench") -> Results:
@@ -96,22 +89,22 @@ def calls(bench: "Bench") -> Results:
     ours, ids = bench.served[OURS], bench.ids[: bench.options.steps]
     found = [ours.ask("calls", ids) for _ in range(bench.options.pairs)]
     return {
-        "C calls of a step": value_of([one["calls_per_step"] for one in found], ""),
-        "Python and dispatch": value_of([one["share_outside"] for one in found], "of a step"),
-        "time outside of C": value_of([one["microseconds_outside"] for one in found], "us"),
+        "C calls of a step": values([one["calls_per_step"] for one in found], ""),
+        "Python and dispatch": values([one["share_outside"] for one in found], "of a step"),
+        "time outside of C": values([one["microseconds_outside"] for one in found], "us"),
     }
 
 
 def sampling(bench: "Bench") -> Results:
     """The choice of a token by the default settings."""
     found = [1e3 * bench.served[OURS].ask("sampling_seconds") for _ in range(bench.options.pairs)]
-    return {"sampling": value_of(found, "ms")}
+    return {"sampling": values(found, "ms")}
 
 
 def ready(bench: "Bench") -> Results:
     """From the start of the command line's process to the line that says what is loaded."""
     seconds = [seconds_to_ready(bench.directory) for _ in range(1 + bench.options.pairs)]
-    return {"start to ready": value_of(seconds[1:], "s")}  # whatever was cold got warm before
+    return {"start to ready": values(seconds[1:], "s")}  # whatever was cold got warm before
 
 
 def seconds_to_ready(directory: Path) -> float:
@@ -140,8 +133,8 @@ def memory(bench: "Bench") -> Results:
         command = [sys.executable, "-m", "tests.bench.engines", *map(str, about)]
         most, cache = map(int, subprocess.check_output(command).split())
         above = (most - cache) / 1e6
-        results[f"memory above the cache at {position}"] = value_of([above], "MB")
-        results[f"cache at {position}"] = value_of([cache / 1e6], "MB")
+        results[f"memory above the cache at {position}"] = values([above], "MB")
+        results[f"cache at {position}"] = values([cache / 1e6], "MB")
     return results
 
 
@@ -153,7 +146,7 @@ def tiny(bench: "Bench") -> Results:
     ids = [token % 512 for token in range(TINY_STEPS)]
     found = [served.ask("decode_rate", ids) for _ in range(options.pairs)]
     served.close()
-    return {"tiny model": value_of(found, "tokens/s")}
+    return {"tiny model": values(found, "tokens/s")}
 
 
 def _against_roofline(

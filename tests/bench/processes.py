@@ -6,7 +6,8 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -75,12 +76,16 @@ def serve(name: str, setup: Setup, isa: str | None = None) -> Served:
 
 @dataclass
 class Rounds:
-    """Rates of several participants, one of each per round, and the drift of the roofline."""
+    """Numbers of several participants, one of each per round, and the drift of the roofline.
+
+    They are rates, or of a single participant in a unit.
+    """
 
     rates: dict[str, list[float]] = field(default_factory=dict)
     roofline_before: float = 0.0
     roofline_after: float = 0.0
     attempts: int = 1
+    unit: str = "per s"
 
     @property
     def drift(self) -> float:
@@ -101,24 +106,18 @@ class Rounds:
     def record(self) -> dict[str, Any]:
         before, after = self.roofline_before, self.roofline_after
         roofline = {"before": before, "after": after, "drift": self.drift}
-        return {"rates": self.rates, "roofline": roofline, "attempts": self.attempts}
+        about = {"roofline": roofline, "attempts": self.attempts, "unit": self.unit}
+        return {"rates": self.rates, **about}
 
 
-@dataclass(frozen=True)
-class Value:
-    """One number that is no ratio of rates, with the least and the greatest of its repetitions."""
-
-    median: float
-    least: float
-    greatest: float
-    unit: str
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
+def values(numbers: list[float], unit: str) -> Rounds:
+    """Give the repetitions of one measure that is no rate."""
+    return Rounds({"value": numbers}, unit=unit)
 
 
-def value_of(numbers: list[float], unit: str) -> Value:
-    return Value(statistics.median(numbers), min(numbers), max(numbers), unit)
+def asked(served: Mapping[str, Served], *what: Any) -> dict[str, Callable[[], float]]:
+    """Give what asks each of several processes for the same."""
+    return {name: partial(one.ask, *what) for name, one in served.items()}
 
 
 def interleave(
@@ -158,18 +157,19 @@ def machine() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def print_rounds(title: str, result: Rounds | Value) -> None:
-    if isinstance(result, Value):
-        spread = f"({result.least:.4g} to {result.greatest:.4g})"
-        print(f"\n{title}: {result.median:.4g} {result.unit} {spread}", flush=True)
+def print_rounds(title: str, result: Rounds) -> None:
+    first, *others = result.rates
+    if not others:
+        least, greatest = min(result.rates[first]), max(result.rates[first])
+        shown = f"{result.rate(first):.4g} {result.unit} ({least:.4g} to {greatest:.4g})"
+        print(f"\n{title}: {shown}", flush=True)
         return
     unsteady = "" if result.drift <= DRIFT else f", after {result.attempts} attempts"
     print(f"\n{title}  (the roofline drifted by {100 * result.drift:.1f} %{unsteady})")
-    first = next(iter(result.rates))
     for name in result.rates:
         median, least, greatest = result.ratio(first, name)
         print(
-            f"  {name:14s} {result.rate(name):10.3f} per s   "
+            f"  {name:14s} {result.rate(name):10.3f} {result.unit}   "
             f"{first} is {median:6.3f} x this ({least:.3f} to {greatest:.3f})",
             flush=True,
         )
