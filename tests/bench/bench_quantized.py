@@ -11,6 +11,7 @@ The last line is JSON.
 
 import argparse
 import json
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -43,9 +44,9 @@ class Weights:
 
     def rate(self, x: ml.Tensor) -> float:
         """Return products per second, never twice in a row with the same copy."""
-        at = self._next + 1
+        at, weights = self._next + 1, self._all
         rate, count = rate_of(
-            lambda i: ml.linear_transformation(x, self._all[(at + i) % len(self._all)]), SECONDS
+            lambda i: ml.linear_transformation(x, weights[(at + i) % len(weights)]), SECONDS
         )
         self._next += count
         return rate
@@ -54,26 +55,22 @@ class Weights:
         """Return how often per second the bytes of a copy can be read."""
         isa = str(ml.build_info()["isa"])
         parts = [part for weight in self._all[:8] for part in weight.parts()]
-        rates = [roofline.read_rate(parts, isa, streams) for streams in (1, 4, 8)]
-        return max(rates) / self.nbytes
+        return max(roofline.read_rate(parts, isa, n) for n in (1, 4, 8)) / self.nbytes
 
     def verify(self, name: str, x: ml.Tensor) -> None:
-        """Stop if a product is not that with the dequantized weight, as far as is promised."""
+        """Stop if a product is not that with the dequantized weight, as far as is promised.
+
+        x is off by 2^-15 of its largest; beside it are the additions, and nf4's levels.
+        """
         weight = self._all[0]
-        if isinstance(weight, ml.Tensor):
-            return
         plain = weight.dequantize(ml.float32)
         mine = ml.linear_transformation(x, weight, ml.float32).numpy()
         expected = ml.linear_transformation(x.to(ml.float32), plain).numpy()
-        if not (np.abs(mine - expected) <= most_error(x, plain, weight.dtype is ml.nf4)).all():
+        largest, wide = float(np.abs(x.numpy().astype(np.float32)).max()), np.abs(plain.numpy())
+        levels = 2.0**-12 * wide.max() * wide.shape[1] if weight.dtype is ml.nf4 else 0.0
+        most = largest * float(2.0**-14 * wide.sum(axis=1).max() + levels)
+        if not (np.abs(mine - expected) <= most).all():
             raise SystemExit(f"{name} is wrong at {weight!r}: nothing is timed")
-
-
-def most_error(x: ml.Tensor, plain: ml.Tensor, is_nf4: bool) -> float:
-    """Bound the error of a product: x off by 2^-15 of the largest, the additions, nf4's levels."""
-    largest, wide = float(np.abs(x.numpy().astype(np.float32)).max()), np.abs(plain.numpy())
-    levels = 2.0**-12 * wide.max() * wide.shape[1] if is_nf4 else 0.0
-    return largest * float(2.0**-14 * wide.sum(axis=1).max() + levels)
 
 
 def normal(shape: tuple[int, int], scale: float) -> ml.Tensor:
@@ -85,16 +82,15 @@ def bench_shape(features: int, columns: int, options: argparse.Namespace) -> dic
     base = normal((features, columns), 0.02)
     pools = {BFLOAT16: Weights(base.copy)}
     for name, (dtype, double) in FORMATS.items():
-        pools[name] = Weights(lambda d=dtype, two=double: ml.quantize(base, d, two))
+        pools[name] = Weights(partial(ml.quantize, base, dtype, double))
     found = {}
     for rows in options.rows:
         x = normal((rows, columns), 1.0)
-        for name, pool in pools.items():
-            pool.verify(name, x)
-        participants = {name: (lambda pool=pool, x=x: pool.rate(x)) for name, pool in pools.items()}
-        participants |= {
-            f"{name}, {READ}": pool.read_rate for name, pool in pools.items() if rows == 1
-        }
+        for name in FORMATS:
+            pools[name].verify(name, x)
+        participants = {name: partial(pool.rate, x) for name, pool in pools.items()}
+        if rows == 1:
+            participants |= {f"{name}, {READ}": pool.read_rate for name, pool in pools.items()}
         found[rows] = interleave(participants, options.pairs)
     return found
 

@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 
 from src.model import load_model
-from tests.bench.engines import (
-    ENGINES,
-    LLAMA_CPP,
-    TRANSFORMERS,
-    Ours,
-    Setup,
-    cache_tensors,
-    counted_calls,
-)
+from tests.bench.counting import counted_calls
+from tests.bench.engines import ENGINES, LLAMA_CPP, TRANSFORMERS, Ours, Setup, cache_tensors
 from tests.bench.reference import BOUND, reference_logits, relative_error
 from tests.bench.shapes import find_checkpoint, find_gguf
 
