@@ -44,16 +44,6 @@ def test_the_import_alone_loads_nothing_heavy():
     assert run(code) == b"[]\n"
 
 
-def test_a_program_of_four_lines_answers():
-    code = """
-from src import InferenceEngine, SamplingArgs, load_model
-engine = InferenceEngine(load_model(), 64)
-hi = [{"role": "user", "content": "hi"}]
-print("".join(step.text for step in engine.chat(hi, sampling=SamplingArgs(temperature=0.0))))
-"""
-    assert run(code) == b"Hello! How can I help you?\n"
-
-
 def test_a_prompt_loads_at_most_75_modules():
     code = """
 import sys

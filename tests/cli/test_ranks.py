@@ -198,16 +198,12 @@ def test_a_slow_pass_is_not_a_lost_rank():
     assert ended.stdout
 
 
-def model(directory: Path, alphabet_model: Path, seed: int) -> str:
-    tokenizer = alphabet_model / "tokenizer.model"
-    params = SMALL_PARAMS | {"use_scaled_rope": True}
-    write_random_meta_directory(directory, params, tokenizer_model=tokenizer, seed=seed)
-    return str(directory)
-
-
 @pytest.mark.slow
-def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, alphabet_model):
-    one, other = (model(tmp_path / name, alphabet_model, len(name)) for name in ("a", "bb"))
+def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, random_model):
+    one, other = str(random_model), str(tmp_path / "other")
+    params = SMALL_PARAMS | {"use_scaled_rope": True}
+    tokenizer = random_model / "tokenizer.model"
+    write_random_meta_directory(Path(other), params, tokenizer_model=tokenizer, seed=2)
     flags = ("-p", "a", "-n", "3")
     no_mpi = tmp_path / "no_mpi" / "mpi4py"
     no_mpi.mkdir(parents=True)
