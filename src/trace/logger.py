@@ -53,9 +53,7 @@ class TraceLog:
         for view in self._views:
             view.begin(sizes, run)
         self._logger = structlog.wrap_logger(
-            structlog.ReturnLogger(),
-            processors=self._views,
-            wrapper_class=structlog.BoundLogger,
+            structlog.ReturnLogger(), self._views, structlog.BoundLogger
         )
 
     def write(self, event: Event) -> None:

@@ -89,7 +89,7 @@ class Tracer:
         details: Mapping[str, Any],
     ) -> None:
         """Enter a stage; the arguments are those of `trace.mark`."""
-        start = self._now()
+        start = time.perf_counter() - self._began
         if stage in (5, 19):
             self._end_layer()
         elif stage == 2:
@@ -125,10 +125,10 @@ class Tracer:
         seconds: float | None,
     ) -> str:
         """Take the report of a result of an op, a further one without seconds; return its name."""
-        name = _name(result)
+        name: str = getattr(result, "name", "")
         if self._stage is None:
             return name
-        start = self._now() - (seconds or 0.0)
+        start = time.perf_counter() - self._began - (seconds or 0.0)
         details = dict(details)
         if "C" in details:
             self._sizes["C"] = details.pop("C")
@@ -143,7 +143,7 @@ class Tracer:
         where = self._stage, self._layer, self._step
         if not self.wants(*where):
             return self._made(op, result, name).name
-        read = tuple(self._read(x, _name(x)) for x in inputs)
+        read = tuple(self._read(x, getattr(x, "name", "")) for x in inputs)
         made = replace(
             self._made(op, result, name),
             statistics=statistics(result) if self.statistics else None,
@@ -225,9 +225,6 @@ class Tracer:
         number = self._ids.setdefault(_key(x, name), next(self._numbers))
         return TensorInfo(name, shape, letters, str(x.dtype.name), number)
 
-    def _now(self) -> float:
-        return time.perf_counter() - self._began
-
 
 def _key(x: TensorLike, name: str) -> Hashable:
     """Return what tells a tensor from the others that exist: of a weight its name."""
@@ -279,7 +276,3 @@ def symbols(text: str) -> list[str]:
     """Return the code points and the name of each symbol of a text, such as an emoji."""
     found = (c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS)
     return [f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in dict.fromkeys(found)]
-
-
-def _name(x: TensorLike) -> str:
-    return str(getattr(x, "name", ""))
