@@ -67,11 +67,6 @@ def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
     return head, [Event(**one | {k: tensors(one[k]) for k in both}) for one in records]
 
 
-def shapes_by_step(events: list[Event]) -> list[tuple[int, str, str, tuple[int, ...]]]:
-    """Returns (stage, op, name, shape) of each result, in order."""
-    return [(e.stage, e.op, x.name, x.shape) for e in events for x in e.outputs]
-
-
 def source_files() -> list[Path]:
     """Returns the modules of the package."""
     return sorted((Path(__file__).resolve().parents[2] / "src").rglob("*.py"))

@@ -1,5 +1,4 @@
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -14,7 +13,7 @@ from src.trace.records import Event
 from src.trace.tracer import statistics, symbols
 from tests.model.families import CONFIGS, write_family
 from tests.model.tiny import BYTES_VOCAB, token_ids
-from tests.trace.recording import DIFFERENT, different_transformer, recorded, shapes_by_step
+from tests.trace.recording import DIFFERENT, different_transformer, recorded
 
 GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = [number * 5 for number in range(22)]
@@ -239,23 +238,11 @@ def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch):
                 transformer.forward(context, PROMPT)
         events.clear()
         transformer.forward(context, PROMPT)
-    assert shapes_by_step(events) == shapes_by_step(pass_events())
-
-
-def calls_during(run: Callable[[], object], part: str) -> int:
-    """Counts the calls of Python functions in files whose path holds `part`."""
-    count = 0
-
-    def profile(frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event == "call" and part in frame.f_code.co_filename
-
-    sys.setprofile(profile)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
+    again, whole = (
+        [(e.stage, e.op, x.name, x.shape) for e in found for x in e.outputs]
+        for found in (events, pass_events())
+    )
+    assert again == whole
 
 
 def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op():
@@ -263,13 +250,20 @@ def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op
     with recorded(DIFFERENT):
         transformer.forward(context, PROMPT)
     assert not trace.is_on()
+    calls = 0
 
-    def decode() -> None:
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call" and "src/trace" in frame.f_code.co_filename
+
+    sys.setprofile(profile)
+    try:
         transformer.forward(context, [5], 22)
-
+    finally:
+        sys.setprofile(None)
     # Stages 5 to 11 and 15 to 18 of each block; and whether attention is to be eager.
     marks, questions = 2 + 11 * DIFFERENT.n_layers, 1
-    assert calls_during(decode, f"src{'/'}trace") == marks + questions
+    assert calls == marks + questions
 
 
 def test_a_mark_outside_of_a_trace_and_an_op_outside_of_a_stage_make_no_event():
