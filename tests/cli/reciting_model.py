@@ -27,13 +27,9 @@ _LEAD = 10.0
 def write_reciting_directory(
     directory: Path, answer: bytes, *, endless: bool = False, poisoned: bool = False
 ) -> Path:
-    """Writes a model directory in Meta's layout.
+    """Writes a model in Meta's layout; its answer may start anew at its end, its logits be NaN.
 
-    Args:
-        directory: made if absent.
-        answer: bytes that differ from each other and from the newline, after which it starts.
-        endless: start again instead of ending the turn.
-        poisoned: the logits are not a number.
+    The bytes of the answer differ from each other and from the newline, after which it starts.
     """
     assert len(set(answer)) == len(answer)
     assert b"\n" not in answer

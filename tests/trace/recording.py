@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,13 @@ from src import ml, trace
 from src.model import LlamaTransformer, ModelArgs
 from src.trace.records import Event, TensorInfo
 from src.trace.tracer import Tracer
-from tests.model.tiny import uniform
+from tests.model.tiny import GROUPED, uniform
 
 # T 22 or 4, S 22 or 26, D 20, H 12, K 3, h 10, H*h 120, K*h 30, h/2 5, F 50, V 131: a letter that
 # stands for the wrong dimension shows.
-DIFFERENT = ModelArgs(
-    dim=20,
-    n_layers=2,
-    n_heads=12,
-    n_kv_heads=3,
-    head_dim=10,
-    ffn_dim=50,
-    vocab_size=131,
-    norm_eps=1e-5,
-    rope_theta=10000.0,
-    rope_scaling=None,
-    max_context_length=64,
-    dtype=ml.bfloat16,
-)
+_HEADS = {"n_heads": 12, "n_kv_heads": 3, "head_dim": 10}
+_SIZES = {"dim": 20, "ffn_dim": 50, "vocab_size": 131}
+DIFFERENT = replace(GROUPED.args(ml.bfloat16, 64), **_HEADS, **_SIZES)
 
 
 def different_transformer() -> LlamaTransformer:
