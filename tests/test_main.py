@@ -66,25 +66,19 @@ def test_an_interrupt_after_the_work_ends_the_process_by_the_signal_in_silence()
 PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def refusal_of_checkout(checkout: Path, *flags: str) -> str:
-    """Returns the one line that a program prints which cannot be imported."""
-    command = [sys.executable, *flags, "-m", "src", "-p", "x"]
-    done = subprocess.run(command, cwd=checkout, input=b"", capture_output=True, env=PLAIN)
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("-S", "error: No module named "),  # without site-packages
+        ("-B", "error: the C kernels are not built ("),
+    ],
+)
+def test_a_checkout_that_is_not_installed_or_built_says_so_in_one_line(tmp_path, flag, said):
+    without_kernels = shutil.ignore_patterns("_kernels*")
+    shutil.copytree(REPOSITORY / "src", tmp_path / "src", ignore=without_kernels)
+    command = [sys.executable, flag, "-m", "src", "-p", "x"]
+    done = subprocess.run(command, cwd=tmp_path, input=b"", capture_output=True, env=PLAIN)
     assert (done.returncode, done.stdout) == (1, b"")
     [line] = done.stderr.decode().splitlines()
-    return line
-
-
-def test_a_checkout_whose_libraries_are_not_installed_says_so_in_one_line():
-    line = refusal_of_checkout(REPOSITORY, "-S")  # without site-packages
-    assert line.startswith("error: No module named ")
+    assert line.startswith(said)
     assert line.endswith(": run `pip install -e .` in the repository")
-
-
-def test_a_checkout_whose_kernels_are_not_built_says_so_in_one_line(tmp_path):
-    shutil.copytree(
-        REPOSITORY / "src", tmp_path / "src", ignore=shutil.ignore_patterns("_kernels*")
-    )
-    line = refusal_of_checkout(tmp_path)
-    assert line.startswith("error: the C kernels are not built (")
-    assert line.endswith("): run `pip install -e .` in the repository")

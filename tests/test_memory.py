@@ -18,17 +18,12 @@ def group(path: Path, limit: str, used: int, files: int) -> Path:
     return path
 
 
-def test_available_memory_is_what_the_kernel_calls_available_or_sysconf(tmp_path):
+def test_available_memory_is_that_of_the_kernel_and_a_control_group_lowers_it(tmp_path):
     meminfo, none = tmp_path / "meminfo", tmp_path / "none"
     meminfo.write_text(MEMINFO)
     assert available_memory(meminfo, none) == 2048 * 1024
-    found = available_memory(none, none)
+    found = available_memory(none, none)  # by sysconf
     assert found is None or found > 0
-
-
-def test_a_control_group_lowers_it_and_its_file_pages_count_as_free(tmp_path):
-    meminfo, none = tmp_path / "meminfo", tmp_path / "none"
-    meminfo.write_text(MEMINFO)
     limited = group(tmp_path / "limited", "1000000", 700000, 50000)
     assert available_memory(meminfo, limited) == 350000
     unlimited = group(tmp_path / "unlimited", "max", 700000, 50000)
