@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-BUNDLED_MODEL = REPOSITORY / "src" / "nano" / "model" / "consolidated.00.pth"
 QUESTION = b"What is the capital of Massachusetts? Answer in one word.\n"
-
-needs_bundled_model = pytest.mark.skipif(
-    not BUNDLED_MODEL.exists(), reason="the bundled model is not in this checkout"
-)
 
 
 def run(*command: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
@@ -26,7 +21,6 @@ def run(*command: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes
     )
 
 
-@needs_bundled_model
 def test_the_capital_of_massachusetts_is_all_that_is_printed():
     done = run("-m", "src.main", "--temperature", "0", stdin=QUESTION)
     assert (done.returncode, done.stdout) == (0, b"Boston\n")

@@ -27,21 +27,14 @@ def test_the_registry_holds_the_21_stages_in_run_order():
     assert tuple(stage.name for stage in STAGES.values()) == NAMES
 
 
-every_stage = pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
-
-
-@every_stage
-def test_the_code_of_a_stage_is_the_line_of_its_mark_or_of_its_function(stage):
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_a_stage_leads_to_its_line_of_code_its_section_its_diagram_and_its_ops(stage):
     module = importlib.import_module(f"src.{stage.module}")
     function = reduce(getattr, stage.function.split("."), module)
     lines, first = inspect.getsourcelines(inspect.unwrap(function))
     marks = [n for n, text in enumerate(lines, first) if f"mark({stage.number}" in text]
     line = marks[0] if marks else first
     assert stage.code == f"src/{stage.module.replace('.', '/')}.py:{line}"
-
-
-@every_stage
-def test_a_stage_has_a_section_of_its_page_a_diagram_and_ops_that_report_themselves(stage):
     page, _, place = stage.chapter.partition("#")
     found = [text for _, text, _ in headings((ROOT / page).read_text(encoding="utf-8"))]
     assert found.count(stage.heading) == 1, f"{page}: {stage.heading}"
