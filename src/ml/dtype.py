@@ -5,6 +5,7 @@ kernels use is written nowhere else.
 """
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +22,10 @@ __all__ = [
     "int32", "int64", "nf4", "uint8", "uint16",
 ]  # fmt: skip
 
+# Python's numbers by the kind of a dtype.
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "float": float, "int": operator.index, "complex": complex, "bool": lambda x: complex(x) != 0,
+}  # fmt: skip
 # Below this, rounding to float32 neither overflows nor warns.
 _SAFE = 1e38
 
@@ -218,23 +223,16 @@ def checked_number(op: str, value: Any, dtype: DType) -> Any:
             isinstance(value, bool) and dtype.kind != "bool"
         ):
             raise TypeError
-        if dtype.is_float:
-            return float(value)
-        if dtype.kind == "bool":
-            return complex(value) != 0
-        if dtype.kind == "complex":
-            return complex(value)
-        number = operator.index(value)
+        number: Any = _NUMBERS[dtype.kind](value)
     except (TypeError, ValueError, OverflowError):
         hint = "; dequantize() gives a plain tensor" if hasattr(value, "dequantize") else ""
         raise DTypeError(
             f"[{op}] value must be a number of the kind of {dtype}: {type(value).__name__}{hint}"
         ) from None
-    limits = np.iinfo(dtype.numpy_dtype)
-    if not limits.min <= number <= limits.max:
-        raise TensorError(
-            f"[{op}] value must be in [{limits.min}, {limits.max}] for {dtype}: {number}"
-        )
+    if dtype.kind == "int":
+        low, high = (limits := np.iinfo(dtype.numpy_dtype)).min, limits.max
+        if not low <= number <= high:
+            raise TensorError(f"[{op}] value must be in [{low}, {high}] for {dtype}: {number}")
     return number
 
 

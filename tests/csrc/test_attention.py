@@ -116,19 +116,10 @@ def test_attention_gives_the_same_bits_on_any_threads(
 @pytest.mark.parametrize("threads", [1, 3])
 def test_attention_gives_the_same_bits_for_any_chunks(isa: str, dtype: Any, threads: int) -> None:
     calls.set_num_threads(threads)
-    q, k, v = operands((6, 2, 10), 480, 80, dtype)
-    whole = bits(attend(q, k, v, 480))
+    q, k, v = operands((6, 2, 10), 240, 280, dtype)  # over two edges of blocks
+    whole = bits(attend(q, k, v, 240))
     for chunk in (1, 2, 3, 7, 64):
-        assert bits(attend(q, k, v, 480, chunk)) == whole
-
-
-@types
-def test_a_row_has_the_same_bits_alone_and_among_others(isa: str, dtype: Any) -> None:
-    q, k, v = operands((4, 1, 34), 0, 520, dtype)
-    among = attend(q, k, v, 0)
-    for position in (254, 255, 256, 257, 511, 512, 513):
-        row, upto = slice(position, position + 1), slice(0, position + 1)
-        assert bits(attend(q[row], k[upto], v[upto], position)) == bits(among[row])
+        assert bits(attend(q, k, v, 240, chunk)) == whole
 
 
 def test_scratch_does_not_grow_with_tokens_times_positions() -> None:

@@ -48,6 +48,14 @@ def dequantized(packed: Any, state: Any, dtype: Any) -> Any:
     return functional.dequantize_4bit(packed, state)
 
 
+def check_elements(mine: ml.QuantizedTensor, packed: Any, state: Any) -> None:
+    """Hold codes, scales, and the elements in each dtype, against those of bitsandbytes."""
+    np.testing.assert_array_equal(mine.codes.numpy(), packed.numpy().reshape(-1))
+    np.testing.assert_array_equal(mine.scales.numpy(), state.absmax.numpy())
+    for theirs, ours in DTYPES:
+        check_equal(mine.dequantize(ours), dequantized(packed, state, theirs))
+
+
 def weights(shape: tuple[int, int], dtype: Any) -> Any:
     """Draw weights; some blocks are zeros, some have outliers."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(shape[0])) * 0.03
@@ -67,11 +75,7 @@ def test_the_codes_are_theirs() -> None:
 def test_both_ways_give_their_bits(dtype: tuple[Any, ml.DType], shape: tuple[int, int]) -> None:
     x = weights(shape, dtype[0])
     packed, state = functional.quantize_4bit(x, quant_type="nf4")
-    mine = ml.quantize(tensor(x), ml.nf4)
-    np.testing.assert_array_equal(mine.codes.numpy(), packed.numpy().reshape(-1))
-    np.testing.assert_array_equal(mine.scales.numpy(), state.absmax.numpy())
-    for theirs, ours in DTYPES:
-        check_equal(mine.dequantize(ours), dequantized(packed, state, theirs))
+    check_elements(ml.quantize(tensor(x), ml.nf4), packed, state)
 
 
 @dtypes
@@ -84,11 +88,9 @@ def test_double_quantizing_gives_their_bits_for_their_offset(
     single = ml.quantize(tensor(x), ml.nf4)
     offset = np.float32(state.offset.item())
     scales, nested = quantize_scales(single.scales.numpy(), offset)
-    np.testing.assert_array_equal(scales.numpy(), state.absmax.numpy())
     np.testing.assert_array_equal(nested.absmax.numpy(), state.state2.absmax.numpy())
     mine = ml.QuantizedTensor(ml.nf4, shape, single.codes, scales, nested)
-    for theirs, ours in DTYPES:
-        check_equal(mine.dequantize(ours), dequantized(packed, state, theirs))
+    check_elements(mine, packed, state)
     double = ml.quantize(tensor(x), ml.nf4, double=True)
     assert double.nested is not None
     assert abs(double.nested.offset - offset) <= 4 * np.spacing(offset)
@@ -102,10 +104,7 @@ def test_double_quantizing_gives_all_their_bits_where_the_mean_is_exact() -> Non
     mine = ml.quantize(tensor(x), ml.nf4, double=True)
     assert mine.nested is not None
     assert mine.nested.offset == state.offset.item()
-    np.testing.assert_array_equal(mine.codes.numpy(), packed.numpy().reshape(-1))
-    np.testing.assert_array_equal(mine.scales.numpy(), state.absmax.numpy())
-    for theirs, ours in DTYPES:
-        check_equal(mine.dequantize(ours), dequantized(packed, state, theirs))
+    check_elements(mine, packed, state)
 
 
 def test_a_product_is_near_that_of_their_float32_weight() -> None:

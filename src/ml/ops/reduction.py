@@ -67,10 +67,8 @@ def mean(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = Fals
     """
     check_float("mean", x)
     dims, kept = resolve_dims("mean", dim, x.ndim), checked_flag("mean", "keepdim", keepdim)
-    count = math.prod(x._shape[d] for d in dims)
-    with np.errstate(all="ignore"):
-        sums = x.numpy().astype(np.float64).sum(dims, keepdims=kept)
-        return rounded(sums / np.float64(count), x._dtype)
+    count = np.float64(math.prod(x._shape[d] for d in dims))
+    return _added("mean", lambda v: v.sum(dims, keepdims=kept) / count, x, None)
 
 
 @op
