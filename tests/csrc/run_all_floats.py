@@ -20,39 +20,27 @@ import numpy as np
 
 from . import calls
 from .conftest import ISAS
-from .float_oracle import LONG_PAIRS, SHORT_PAIRS, wrong_patterns
+from .float_oracle import BITS, LONG_PAIRS, SHORT_PAIRS, wrong_patterns
 
 SHARE = 2**24
 CHUNK = 2**16
 SHOWN = 5
-# What came out wrong, for each path and pair of types.
-Wrong = dict[tuple[str, Any], list[str]]
+# Types, and the first pattern of a share; and what came out wrong of it, for each path.
+Share = tuple[Any, int]
+SHARES: list[Share] = [(pair, 0) for pair in SHORT_PAIRS]
+SHARES += [(pair, start) for pair in LONG_PAIRS for start in range(0, 2**32, SHARE)]
+Wrong = dict[str, list[str]]
 
 
-def check_share(isas: tuple[str, ...], start: int) -> Wrong:
-    """Convert the patterns [start, start + SHARE) on some paths; return what is wrong."""
+def check_share(isas: tuple[str, ...], share: Share) -> Wrong:
+    """Convert the patterns of a share, all of a short type, on some paths; return what is wrong."""
+    pair, start = share
     calls.set_num_threads(1)
-    found: Wrong = {(isa, pair): [] for isa in isas for pair in LONG_PAIRS}
-    for first in range(start, start + SHARE, CHUNK):
-        patterns = np.arange(first, first + CHUNK, dtype=np.uint32)
-        for pair in LONG_PAIRS:
-            for isa, wrong in wrong_patterns(patterns, *pair, isas).items():
-                found[isa, pair] += wrong
-    return found
-
-
-def check_all(isas: tuple[str, ...]) -> Wrong:
-    """Convert everything on some paths, on all processors; return what is wrong."""
-    found: Wrong = {}
-    for pair in SHORT_PAIRS:
-        patterns = np.arange(2**16, dtype=np.uint16)
+    found: Wrong = {isa: [] for isa in isas}
+    for first in range(start, start + (SHARE if pair in LONG_PAIRS else CHUNK), CHUNK):
+        patterns = np.arange(first, first + CHUNK, dtype=BITS[pair[0].itemsize])
         for isa, wrong in wrong_patterns(patterns, *pair, isas).items():
-            found[isa, pair] = wrong
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
-        for share in pool.map(partial(check_share, isas), range(0, 2**32, SHARE)):
-            for key, wrong in share.items():
-                found[key] = found.get(key, []) + wrong
+            found[isa] += wrong
     return found
 
 
@@ -64,12 +52,17 @@ def main() -> int:
         if isa not in isas:
             print(f"{isa} left out: this machine or build does not have it", flush=True)
     begun = time.monotonic()
-    found = check_all(isas)
-    for (isa, (source, target)), wrong in sorted(
-        found.items(), key=lambda item: isas.index(item[0][0])
-    ):
-        count = 2**32 if (source, target) in LONG_PAIRS else 2**16
-        print(f"{isa:10} {source!s:8} -> {target!s:13} {count:13,} values  {len(wrong):,} wrong")
+    context = multiprocessing.get_context("spawn")
+    found: dict[tuple[str, Any], list[str]] = {}
+    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
+        for (pair, _), of_share in zip(
+            SHARES, pool.map(partial(check_share, isas), SHARES), strict=True
+        ):
+            for isa, wrong in of_share.items():
+                found.setdefault((isa, pair), []).extend(wrong)
+    for (isa, pair), wrong in found.items():
+        count = 2**32 if pair in LONG_PAIRS else 2**16
+        print(f"{isa:10} {pair[0]!s:8} -> {pair[1]!s:13} {count:13,} values  {len(wrong):,} wrong")
         print(*wrong[:SHOWN], sep="\n", end="\n" if wrong else "")
     total = sum(map(len, found.values()))
     print(f"all floats: {len(isas)} paths ({', '.join(isas)}), {total:,} values wrong, "
