@@ -41,23 +41,17 @@ def test_no_kernel_touches_a_byte_beyond_either_end_of_its_arrays(isa: str, leve
 
 
 # What must be seen, so that nothing being seen means something: run in a program of its own.
-MISTAKES = {
-    "first": "lib.probe_read(pointer(array) - 4, 1000, 1, 1)",
-    "last": "lib.probe_read(pointer(array), 1004, 1, 1)",
-}
-
-
 @ends
 @pytest.mark.parametrize("mistaken", [True, False], ids=["a word too far", "none too far"])
 def test_a_kernel_that_reads_one_word_too_far_is_killed(end: str, mistaken: bool) -> None:
-    call = MISTAKES[end] if mistaken else "lib.probe_read(pointer(array), 1000, 1, 1)"
+    before, beyond = (4 * mistaken, 0) if end == "first" else (0, 4 * mistaken)
     program = f"""
 from tests.csrc import calls
 from tests.csrc.calls import ffi, lib
 from tests.csrc.guard_pages import GuardPages
 pointer = lambda array: ffi.cast("char *", calls.pointer(array))
 array = GuardPages({end!r}).array((250,), "f4")
-{call}
+lib.probe_read(pointer(array) - {before}, 1000 + {beyond}, 1, 1)
 """
     # The address sanitizer would report the fault that is wanted here.
     options = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"

@@ -1,5 +1,7 @@
 """The rows of the dtype table, and Python numbers on their way into a tensor."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -39,16 +41,12 @@ def test_a_row_says_name_size_kind_and_numpy_dtype(dtype, name, itemsize, kind, 
     assert from_numpy_dtype(np.dtype(numpy_type)) is dtype
 
 
-@pytest.mark.parametrize(
-    "numpy_type", ["f8", "u8", "i2", "c16", "S3", "O", ">f4", ">u2", "M8[s]", [("a", "f4")]]
-)
-def test_a_dtype_without_a_row_is_refused_with_the_names_of_those_that_have_one(numpy_type):
-    with pytest.raises(ml.DTypeError) as caught:
-        from_numpy_dtype(np.dtype(numpy_type))
-    assert str(caught.value) == (
-        f"[from_numpy] array.dtype must be one of {', '.join(row.name for row in ml.DTYPES)}: "
-        f"{np.dtype(numpy_type)!r}"
-    )
+def test_a_dtype_without_a_row_is_refused_with_the_names_of_those_that_have_one():
+    names = ", ".join(row.name for row in ml.DTYPES)
+    for code in ("f8", "u8", "i2", "c16", "S3", "O", ">f4", ">u2", "M8[s]", [("a", "f4")]):
+        text = f"[from_numpy] array.dtype must be one of {names}: {np.dtype(code)!r}"
+        with pytest.raises(ml.DTypeError, match=f"^{re.escape(text)}$"):
+            from_numpy_dtype(np.dtype(code))
 
 
 def test_block_quantized_types_say_how_they_are_stored_and_have_no_size_per_element():

@@ -1,5 +1,6 @@
 """Products of matrices."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -16,21 +17,16 @@ from tests.ml.op_checks import EVERY_FLOAT, FLOAT_DTYPES, check_op, check_same, 
 TARGETS = (None, *FLOAT_DTYPES)
 
 
-def check_linear(x, weight, dtype=None):
+def check_product(op, reference, a, b, dtype=None):
+    terms = a.shape[-1] + 1
     result = check_op(
-        lambda a, w: ml.linear_transformation(a, w, dtype),
-        lambda a, w: a @ w.T,
-        x, weight, terms=x.shape[-1] + 1, absolute=lambda a, w: a @ w.T,
-    )  # fmt: skip
-    assert result.dtype is (dtype or x.dtype)
-
-
-def check_matmul(a, b, dtype=None):
-    result = check_op(
-        lambda x, y: ml.matmul(x, y, dtype),
-        np.matmul, a, b, terms=a.shape[-1] + 1, absolute=np.matmul,
-    )  # fmt: skip
+        lambda a, b: op(a, b, dtype), reference, a, b, terms=terms, absolute=reference
+    )
     assert result.dtype is (dtype or a.dtype)
+
+
+check_matmul = partial(check_product, ml.matmul, np.matmul)
+check_linear = partial(check_product, ml.linear_transformation, lambda x, weight: x @ weight.T)
 
 
 # ---- linear_transformation ----------------------------------------------------------------------
