@@ -206,13 +206,6 @@ def test_the_largest_code_of_int8_is_127(isa: str, largest: float, scale: float,
         assert weight.codes.numpy()[5] == sign * code
 
 
-def test_int8_is_exact_in_float32() -> None:
-    weight = ml.quantize(tensor(normal((64, 96), f32)), ml.int8_block)
-    scales = np.repeat(weight.scales.numpy().astype(np.float64), 32).reshape(64, 96)
-    exact = weight.codes.numpy().reshape(64, 96) * scales
-    np.testing.assert_array_equal(weight.dequantize().numpy().astype(np.float64), exact)
-
-
 @pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)
 def test_blocks_of_zeros_and_of_the_smallest_numbers_stay_near_zero(isa: str, dtype: Any) -> None:
     x = np.zeros(256, np.float32)
