@@ -11,6 +11,13 @@ def test_rotary_tables_are_harmless_and_nothing_else_is() -> None:
         assert not is_harmless(name)
 
 
+def test_norms_of_queries_and_keys_are_of_each_head_or_of_all() -> None:
+    for kind, sizes in (("head", ("h", "h")), ("all", ("Hh", "Kh"))):
+        q, k = rows_of(1, LayerParts(query_key_norm=kind))[-2:]
+        assert (*q.sizes, *k.sizes) == sizes
+        assert (q.gguf, k.gguf) == ("blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight")
+
+
 def test_only_tensors_of_two_sizes_are_matrices() -> None:
     matrices = {row.name.split(".")[-2] for row in rows_of(1) if is_matrix(row.name)}
     assert matrices == {"tok_embeddings", "output", "wq", "wk", "wv", "wo", "w1", "w2", "w3"}
