@@ -137,21 +137,16 @@ def test_keys_that_must_be_neutral_are_refused_by_name_otherwise(tmp_path: Path,
     refusal(tmp_path, f"generation_config.json: {key}: expected", CONFIG, {key: 7})
 
 
-def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path: Path) -> None:
+def test_unknown_keys_are_refused_by_name(tmp_path: Path) -> None:
     refusal(tmp_path, "only known ones, got 'num_headz'", CONFIG | {"num_headz": 3})
-    many = {f"k{number}": 1 for number in range(7)}
-    refusal(tmp_path, "'k0', 'k1', 'k2', 'k3', 'k4', ... (7 in all)", CONFIG | many)
     refusal(tmp_path, "'\\x1b[2J'", CONFIG | {"\x1b[2J": 1})
     refusal(tmp_path, "generation_config.json: keys", CONFIG, {"surprise": 1})
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-     "vocab_size"],
-)  # fmt: skip
-def test_a_missing_size_is_refused_by_name(tmp_path: Path, key: str) -> None:
-    refusal(tmp_path, f"without '{key}'", {k: CONFIG[k] for k in CONFIG if k != key})
+def test_a_missing_size_is_refused_by_name(tmp_path: Path) -> None:
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    for key in ("model_type", "vocab_size", *sizes):
+        refusal(tmp_path, f"without '{key}'", {k: CONFIG[k] for k in CONFIG if k != key})
 
 
 # What the rules are made of is tested with `params.json`.
@@ -247,26 +242,17 @@ def test_both_spellings_of_rope_are_read(
 
 
 BAD_ROPES = {
-    "yarn": (
-        {"rope_type": "yarn", "factor": 4},
-        "expected 'default' or 'linear' or 'llama3', got 'yarn'",
-    ),
+    "yarn": ({"rope_type": "yarn", "factor": 4}, "'linear' or 'llama3', got 'yarn'"),
     "mrope": ({"rope_type": "default", "mrope_section": [1]}, "only known ones, got 'mrope"),
     "list": ({"rope_type": ["linear"]}, "got a list"),
-    "two kinds": (
-        {"rope_type": "linear", "factor": 2, "type": "llama3"},
-        "rope_type 'linear', got another",
-    ),
+    "two kinds": (BOTH_WORDS | {"type": "llama3"}, "rope_type 'linear', got another"),
     "per layer": ({"full_attention": {"rope_type": "default"}}, "'full_attention'"),
     "no factor": ({"rope_type": "linear"}, "without 'factor'"),
     "factor null": ({"rope_type": "linear", "factor": None}, "without 'factor'"),
     "factor below 1": ({"rope_type": "linear", "factor": 0.5}, "got 0.5"),
     "half a llama3": ({"rope_type": "llama3", "factor": 8}, "without 'low_freq_factor', 'high"),
     "equal factors": (LLAMA3 | {"low_freq_factor": 4.0}, "below high_freq_factor 4.0, got 4.0"),
-    "partial": (
-        {"rope_type": "default", "partial_rotary_factor": 0.5},
-        "partial_rotary_factor: expected 1, got 0.5",
-    ),
+    "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1, got 0.5"),
     "base": (LLAMA3 | {"rope_theta": -1}, "rope_theta: expected"),
 }
 

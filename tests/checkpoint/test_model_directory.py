@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from src.untrusted import some_of
 from tests.support.gguf_writer import gguf_bytes
 
 META = ("params.json", "consolidated.00.pth")
+ORIGINAL = tuple(f"original/{name}" for name in META)
 HUGGING_FACE = ("config.json", "model.safetensors")
 SHARDED = ("config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors")
 
@@ -23,41 +25,30 @@ def touch(directory: Path, *names: str) -> Path:
     return directory
 
 
-def original(*names: str) -> tuple[str, ...]:
-    return tuple(f"original/{name}" for name in names)
-
-
 def refused(directory: Path, words: str) -> str:
     with pytest.raises(CheckpointError, match=words) as caught:
         find_model_directory(directory)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("names", [HUGGING_FACE, SHARDED])
-def test_hugging_faces_layout_is_found(tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("names", "layout", "place"),
+    [
+        (HUGGING_FACE, "Hugging Face", ""),
+        (SHARDED, "Hugging Face", ""),
+        *((names, "Meta", "") for names in (META, META[:1], META[1:])),
+        *((names, "Meta", "original") for names in (ORIGINAL, ORIGINAL[:1], ORIGINAL[1:])),
+        # Whole files at the top are preferred, and Hugging Face's to Meta's.
+        ((*ORIGINAL, *HUGGING_FACE, *META), "Hugging Face", ""),
+        ((*ORIGINAL, "config.json", *META), "Meta", ""),
+        ((*ORIGINAL, "config.json"), "Meta", "original"),
+    ],
+)
+def test_a_layout_is_found_here_or_in_original(
+    tmp_path: Path, names: tuple[str, ...], layout: Any, place: str
+) -> None:
     touch(tmp_path, *names)
-    assert find_model_directory(tmp_path) == ModelDirectory("Hugging Face", tmp_path)
-
-
-@pytest.mark.parametrize("names", [META, META[:1], META[1:]])
-def test_metas_layout_is_found_here_or_in_original(tmp_path: Path, names: tuple[str, ...]) -> None:
-    touch(tmp_path / "a", *names)
-    assert find_model_directory(tmp_path / "a") == ModelDirectory("Meta", tmp_path / "a")
-    touch(tmp_path / "b", *original(*names))
-    inner = tmp_path / "b" / "original"
-    assert find_model_directory(tmp_path / "b") == ModelDirectory("Meta", inner)
-
-
-def test_whole_files_at_the_top_go_first(tmp_path: Path) -> None:
-    touch(tmp_path, *original(*META), *HUGGING_FACE)
-    assert find_model_directory(tmp_path).layout == "Hugging Face"
-    touch(tmp_path, *META)
-    assert find_model_directory(tmp_path).layout == "Hugging Face"
-    (tmp_path / "model.safetensors").unlink()
-    assert find_model_directory(tmp_path) == ModelDirectory("Meta", tmp_path)
-    for name in META:
-        (tmp_path / name).unlink()
-    assert find_model_directory(tmp_path) == ModelDirectory("Meta", tmp_path / "original")
+    assert find_model_directory(tmp_path) == ModelDirectory(layout, tmp_path / place)
 
 
 @pytest.mark.parametrize(

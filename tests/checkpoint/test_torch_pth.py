@@ -114,10 +114,7 @@ UNUSUAL = {
     "empty": (window(0, [0, 3], [3, 1]), np.empty((0, 3), np.float32)),
     "empty at the end": (window(24, [0], [1]), np.empty(0, np.float32)),
     "stride of a dimension of one": (window(2, [1, 3], [500, 1]), VALUES[2:5].reshape(1, 3)),
-    "overlapping windows": (
-        window(0, [3, 4], [2, 1]),
-        np.lib.stride_tricks.sliding_window_view(VALUES[:8], 4)[::2],
-    ),
+    "overlapping windows": (window(0, [2, 4], [2, 1]), VALUES[[[0, 1, 2, 3], [2, 3, 4, 5]]]),
 }
 
 
@@ -198,8 +195,8 @@ OTHER_FILES = {
     "empty": (b"", "an empty file"),
     "raw pickle": (b"\x80\x04}.", "a bare pickle"),
     "old PyTorch": (
-        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.",
-        "a PyTorch file from before the zip format",
+        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.",
+        "a PyTorch file from before the zip",
     ),
     "legacy tar": (TAR.getvalue(), "a tar file"),
     "npy": (NPY.getvalue(), "a NumPy .npy file"),
@@ -368,11 +365,3 @@ def test_a_file_cut_at_any_byte_is_refused(path: Path) -> None:
         refused(path)
     path.write_bytes(content)
     assert len(read_pth(path)) == 2
-
-
-def test_names_from_the_file_are_escaped_and_cut(path: Path) -> None:
-    name = "\x1b]0;title\x07\u202e" + "x" * 500
-    said = refused(file_of(path, dict_program({name: window(25, [1], [1])})))
-    assert said.isprintable()
-    assert "'\\x1b]0;title\\x07\\u202e" in said
-    assert len(said) < 250 + len(str(path))
