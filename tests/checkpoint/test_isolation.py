@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import struct
 import subprocess
 import sys
@@ -55,17 +54,10 @@ print(json.dumps(outcomes))
 
 
 def run_alone(program: str, given: str = "") -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        input=given,
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        timeout=120,
-        check=True,
-    )
-    return result.stdout
+    command = [sys.executable, "-c", program]
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, cwd=REPOSITORY, check=True
+    ).stdout
 
 
 def watch(folder: Path, programs: Iterable[bytes], *more: Path) -> list[Any]:
