@@ -152,8 +152,7 @@ def _write_weights(
     new: list[NewTensor] = []
     for key in sources.keys() & names:
         new += new_tensors(names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]])
-    nbytes = sum(tensor.nbytes for tensor in new)
-    check_room(target, nbytes)
+    check_room(target, nbytes := sum(tensor.nbytes for tensor in new))
 
     def reordered(key: str, weight: ml.Tensor) -> ml.Tensor:
         is_meta = args.rope_pairs == "interleaved" and key.endswith(_ROTATED)
