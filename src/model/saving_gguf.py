@@ -72,8 +72,7 @@ def save_gguf(
             keys["tokenizer.ggml.model"] = "no_vocab"
         if chat_template is not None:
             keys[CHAT_TEMPLATE_KEY] = chat_template
-        nbytes = sum(nbytes_of(*each) for each in shapes.values())
-        check_room(target, nbytes)
+        check_room(target, nbytes := sum(nbytes_of(*each) for each in shapes.values()))
 
         in_halves = args.rope_pairs == "halves" and ARCHITECTURES[name] == "interleaved"
         rotated = {  # in other layers the order of rows does not matter

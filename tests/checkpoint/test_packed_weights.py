@@ -104,31 +104,28 @@ def refused(directory: Path, config: dict[str, Any], arrays: Arrays, words: str)
 @pytest.mark.parametrize("kind", ["nf4", "nf4 double", "int8"])
 def test_the_weights_are_those_that_were_quantized(tmp_path: Path, kind: str, shards: int) -> None:
     tensors = opened(tmp_path, config_for(kind), quantized(kind), shards)
-    weight = tensors[OURS]
-    assert isinstance(weight, ml.QuantizedTensor)
-    exact = ml.quantize(
-        ml.Tensor.from_numpy(plain_arrays()[WEIGHT]),
-        ml.int8_block if kind == "int8" else ml.nf4,
-        kind == "nf4 double",
-    )
-    np.testing.assert_array_equal(weight.dequantize().numpy(), exact.dequantize().numpy())
+    plain, dtype = plain_arrays()[WEIGHT], ml.int8_block if kind == "int8" else ml.nf4
+    exact = ml.quantize(ml.Tensor.from_numpy(plain), dtype, kind == "nf4 double").dequantize()
+    np.testing.assert_array_equal(tensors[OURS].dequantize().numpy(), exact.numpy())
     assert tensors["output.weight"].dtype is ml.bfloat16
 
 
-def test_codes_may_be_stored_in_another_dtype(tmp_path: Path) -> None:
-    arrays = quantized("nf4")
+def test_codes_may_be_stored_in_another_dtype_and_skipped_modules_stay_plain(
+    tmp_path: Path,
+) -> None:
+    skipped = WEIGHT.replace("k_proj", "v_proj")
+    arrays = {n: a for n, a in quantized("nf4").items() if not n.startswith(skipped)}
     codes = arrays[WEIGHT]
     arrays[WEIGHT] = codes.reshape(-1).view(ml_dtypes.bfloat16).reshape(-1, 1)
-    weight = opened(tmp_path, config_for("nf4"), arrays)[OURS]
-    assert isinstance(weight, ml.QuantizedTensor)
-    np.testing.assert_array_equal(weight.codes.numpy().ravel(), codes.ravel())
+    tensors = opened(tmp_path, config_for("nf4"), arrays | {skipped: plain_arrays()[skipped]})
+    np.testing.assert_array_equal(tensors[OURS].codes.numpy().ravel(), codes.ravel())
+    assert tensors[OURS.replace("wk", "wv")].dtype is ml.bfloat16
 
 
 def test_only_the_columns_of_int8_are_grouped_and_not_its_rows(tmp_path: Path) -> None:
     sizes = {"head_dim": 8, "num_attention_heads": 12, "num_key_value_heads": 3}
     arrays = quantized("int8", SMALL | sizes)
     weight = opened(tmp_path, config_for("int8") | sizes, arrays)[OURS]
-    assert isinstance(weight, ml.QuantizedTensor)
     assert weight.shape == (24, 96)
     np.testing.assert_array_equal(weight.codes.numpy(), arrays[WEIGHT])
 
@@ -138,12 +135,6 @@ def test_the_largest_float32_is_an_offset(tmp_path: Path, sign: int) -> None:
     arrays = quantized("nf4 double")
     changed_state(nested_offset=sign * float(np.finfo(np.float32).max))(arrays)
     assert opened(tmp_path, config_for("nf4 double"), arrays)
-
-
-def test_a_module_that_was_skipped_stays_plain(tmp_path: Path) -> None:
-    arrays = {n: a for n, a in quantized("nf4").items() if not n.startswith(WEIGHT)}
-    arrays[WEIGHT] = plain_arrays()[WEIGHT]
-    assert opened(tmp_path, config_for("nf4"), arrays)[OURS].dtype is ml.bfloat16
 
 
 def with_state(state: object, kind: str = "nf4") -> Callable[[Arrays], None]:
@@ -258,11 +249,6 @@ def test_a_part_of_a_weight_that_has_parts_itself_is_no_second_weight(
             assert any(part.startswith(WEIGHT) for part in found)
 
 
-def test_an_empty_quantization_config_is_none(tmp_path: Path) -> None:
-    tensors = opened(tmp_path, SMALL | {"quantization_config": {}}, plain_arrays())
-    assert tensors[OURS].dtype is ml.bfloat16
-
-
 REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
     "gptq": ({"quant_method": "gptq", "bits": 4}, "'compressed-tensors', got 'gptq'"),
     "no method": ({"bits": 4}, "got 'bits'"),
@@ -285,11 +271,13 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
 }  # fmt: skip
 
 
-def test_the_keys_that_transformers_writes_twice_are_read(tmp_path: Path) -> None:
+def test_keys_that_transformers_writes_twice_and_an_empty_object_are_read(tmp_path: Path) -> None:
     arrays, twice = quantized("nf4"), {"_load_in_4bit": True, "_load_in_8bit": False}
     opened(tmp_path, config_for("nf4", **twice), arrays)
     for wrong in ({"_load_in_4bit": False}, {"_load_in_8bit": True}):
         refused(tmp_path, config_for("nf4", **wrong), arrays, "expected")
+    tensors = opened(tmp_path, SMALL | {"quantization_config": {}}, plain_arrays())
+    assert tensors[OURS].dtype is ml.bfloat16
 
 
 @pytest.mark.parametrize(("value", "word"), REFUSED_CONFIGS.values(), ids=REFUSED_CONFIGS)
