@@ -4,11 +4,9 @@ A value is written by its Python type: bool, int as uint32, float as float32, st
 of these, integers as int32; `Typed` says another type.
 """
 
-import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -157,23 +155,19 @@ def llama_tensors(weights: Mapping[str, Any], dtype: Any = np.float32) -> dict[s
     }
 
 
-def byte_level_keys(path: Path) -> dict[str, Any]:
-    """Give the keys that llama.cpp's converter makes of a `tokenizer.json` of Llama 3."""
-    file = json.loads(path.read_text("utf-8"))
+def byte_level_keys(file: dict[str, Any]) -> dict[str, Any]:
+    """Give the keys that llama.cpp's converter makes of a `tokenizer.json` of byte-level BPE."""
     added = {token["content"]: token for token in file["added_tokens"]}
     ids = file["model"]["vocab"] | {name: token["id"] for name, token in added.items()}
+    kinds = {name: 3 if token["special"] else 4 for name, token in added.items()}
     names = sorted(ids, key=ids.__getitem__)
     merges = file["model"]["merges"]
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "llama-bpe",
         "tokenizer.ggml.tokens": names,
-        "tokenizer.ggml.token_type": [
-            3 if n in added and added[n]["special"] else 1 for n in names
-        ],
+        "tokenizer.ggml.token_type": [kinds.get(name, 1) for name in names],
         "tokenizer.ggml.merges": [m if isinstance(m, str) else " ".join(m) for m in merges],
-        "tokenizer.ggml.bos_token_id": ids["<|begin_of_text|>"],
-        "tokenizer.ggml.eos_token_id": ids["<|eot_id|>"],
     }
 
 

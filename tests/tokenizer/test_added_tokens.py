@@ -34,10 +34,6 @@ def test_without_tokens_a_text_is_one_segment_and_an_empty_one_is_none():
     assert found(finder("x"), "") == []
 
 
-def test_segments_say_where_they_start():
-    assert [start for _, start, _ in finder("--").split("a--bc--")] == [0, 1, 3, 5]
-
-
 @given(st.text("abc<> ", max_size=40))
 def test_segments_join_to_the_text(text):
     tokens = [AddedToken("ab", 0, False), AddedToken("<", 1, False, False, True, True)]
