@@ -5,7 +5,6 @@ import random
 import sysconfig
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice
 from pathlib import Path
 
 # How many strings of all kinds the slow tests compare; tests/hardening/run_million_strings.py: all.
@@ -40,65 +39,54 @@ def source_text() -> str:
     return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-def _source_lines(source: random.Random) -> Iterator[str]:
-    lines = source_text().splitlines(keepends=True)
-    while True:
-        start = source.randrange(len(lines))
-        yield "".join(lines[start : start + source.choice((1, 1, 1, 2, 3))])
+@cache
+def _source_lines() -> list[str]:
+    return source_text().splitlines(keepends=True)
 
 
-def _doubled_spaces(source: random.Random) -> Iterator[str]:
-    for text in _source_lines(source):
-        yield text.replace(" ", source.choice(("  ", "   ", " \n", "\n ", "\t ")))
+def _source_line(source: random.Random) -> str:
+    start = source.randrange(len(_source_lines()))
+    return "".join(_source_lines()[start : start + source.choice((1, 1, 1, 2, 3))])
 
 
-def _joined(alphabet: list[str], longest: int) -> Callable[[random.Random], Iterator[str]]:
-    def generate(source: random.Random) -> Iterator[str]:
-        while True:
-            yield "".join(source.choices(alphabet, k=source.randint(0, longest)))
-
-    return generate
+def _doubled_spaces(source: random.Random) -> str:
+    return _source_line(source).replace(" ", source.choice(("  ", "   ", " \n", "\n ", "\t ")))
 
 
-def _random_bytes(source: random.Random) -> Iterator[str]:
-    while True:
-        yield source.randbytes(source.randint(0, 24)).decode(errors="replace")
+def _joined(alphabet: list[str], longest: int) -> Callable[[random.Random], str]:
+    return lambda source: "".join(source.choices(alphabet, k=source.randint(0, longest)))
 
 
-def _code_points(source: random.Random) -> Iterator[str]:
-    while True:
-        plane = source.choice((0x800, 0x10000, 0x30000, 0x110000))
-        codes = [source.randrange(plane) for _ in range(source.randint(0, 10))]
-        yield "".join(map(chr, codes))
+def _code_points(source: random.Random) -> str:
+    plane = source.choice((0x800, 0x10000, 0x30000, 0x110000))
+    return "".join(chr(source.randrange(plane)) for _ in range(source.randint(0, 10)))
 
 
-def _scripts(source: random.Random) -> Iterator[str]:
-    while True:
-        ranges = source.choices(_SCRIPTS, k=2)
-        yield "".join(
-            chr(source.choice(source.choice(ranges))) for _ in range(source.randint(0, 20))
-        )
+def _scripts(source: random.Random) -> str:
+    ranges = source.choices(_SCRIPTS, k=2)
+    return "".join(chr(source.choice(source.choice(ranges))) for _ in range(source.randint(0, 20)))
 
 
-def _long(source: random.Random) -> Iterator[str]:
-    text = source_text()
-    makers = [_GENERATORS[kind](source) for kind in KINDS if kind != "long"]
-    while True:
-        start = source.randrange(len(text))
-        yield text[start : start + source.randint(1_000, 20_000)]
-        yield "".join(islice(source.choice(makers), 200))
-        unit = next(source.choice(makers))[:4]
-        yield unit * source.randint(100, 2_000)
+def _long(source: random.Random) -> str:
+    """Make text as it is, short strings one after the other, or one over and over."""
+    text, make = source_text(), _MAKERS[source.choice([kind for kind in KINDS if kind != "long"])]
+    start = source.randrange(len(text))
+    texts = (
+        text[start : start + source.randint(1_000, 20_000)],
+        "".join(make(source) for _ in range(200)),
+        make(source)[:4] * source.randint(100, 2_000),
+    )
+    return source.choice(texts)
 
 
-_GENERATORS: dict[str, Callable[[random.Random], Iterator[str]]] = {
-    "source lines": _source_lines,
+_MAKERS: dict[str, Callable[[random.Random], str]] = {
+    "source lines": _source_line,
     "source with doubled spaces": _doubled_spaces,
     "printable": _joined(_PRINTABLE, 30),
     "words and spaces": _joined(_WORDS + _SPACES, 12),
     "spaces": _joined([*_SPACES, *_SPACES, *_SPACES, "a", "!", "1"], 12),
     "digits and marks": _joined(list("0123456789.,:;-+'\"#()[]{}<>|!?/\\$%&*=~`^_@ \n"), 24),
-    "random bytes": _random_bytes,
+    "random bytes": lambda source: source.randbytes(source.randint(0, 24)).decode(errors="replace"),
     "code points": _code_points,
     "scripts and emoji": _scripts,
     "long": _long,
@@ -110,12 +98,11 @@ def sample(kind: str, divisor: int = 1) -> int:
     return KINDS[kind] * COUNT // (1_000_000 * divisor)
 
 
-def strings(kind: str, seed: int, count: int) -> Iterator[str]:
-    """Make `count` strings of a kind."""
-    return islice(_GENERATORS[kind](random.Random(f"{kind} {seed}")), count)
-
-
-def strings_without_surrogates(kind: str, seed: int, count: int) -> Iterator[str]:
-    """Make the same strings fit for oracles that take no lone surrogates: U+FFFD instead."""
-    for text in strings(kind, seed, count):
-        yield text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def strings(kind: str, seed: int, count: int, surrogates: bool = True) -> Iterator[str]:
+    """Make `count` strings of a kind; for oracles that take no lone surrogates U+FFFD instead."""
+    source = random.Random(f"{kind} {seed}")
+    for _ in range(count):
+        text = _MAKERS[kind](source)
+        if not surrogates:
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        yield text

@@ -19,7 +19,7 @@ from tests.support.sentencepiece_writer import NORMAL, USER_DEFINED, model_messa
 from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import encode, real_tokenizer
 from tests.tokenizer.json_files import PREPEND, Json, added, byte_level_file, metaspace, write_json
-from tests.tokenizer.strings import KINDS, sample, strings, strings_without_surrogates
+from tests.tokenizer.strings import KINDS, sample, strings
 from tests.tokenizer.trained_files import (
     ADDED,
     QWEN,
@@ -148,24 +148,24 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_strings_of_each_kind_on_real_files(real, kind):
-    real.check(strings_without_surrogates(kind, seed=1, count=KINDS[kind] // 1000))
+    real.check(strings(kind, 1, KINDS[kind] // 1000, surrogates=False))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_strings_on_real_files(real, kind):
-    real.check(strings_without_surrogates(kind, seed=2, count=sample(kind)))
+    real.check(strings(kind, 2, sample(kind), surrogates=False))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_made_files_give_the_same_ids_and_texts(made, kind):
-    made.check(strings_without_surrogates(kind, seed=3, count=50 if kind != "long" else 3))
+    made.check(strings(kind, 3, 50 if kind != "long" else 3, surrogates=False))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_strings_on_made_files(made, kind):
-    made.check(strings_without_surrogates(kind, seed=4, count=sample(kind, 20)))
+    made.check(strings(kind, 4, sample(kind, 20), surrogates=False))
 
 
 def test_made_files_do_so_around_added_and_special_tokens(made):
