@@ -18,15 +18,7 @@ from .encoders import ByteLevelPipeline
 from .errors import TokenizerError, mismatch
 from .gguf_keys import PRE_TOKENIZERS, gguf_tokenizer
 from .json_pipeline import read_pipeline
-from .sentencepiece_model import (
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    is_sentencepiece_file,
-    read_sentencepiece_model,
-)
+from .sentencepiece_model import Kind, is_sentencepiece_file, read_sentencepiece_model
 from .tiktoken_file import read_tiktoken_file
 from .tokenizer import Tokenizer
 from .tokenizer_json import letters_of_bytes
@@ -51,11 +43,11 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
         keys = _of_model(path, tokenizer)
     names, kinds = keys["tokens"], keys["token_type"]
     for number, name in enumerate(names):
-        if name in tokenizer.special_tokens and kinds[number] in (NORMAL, USER_DEFINED):
-            kinds[number] = CONTROL
+        if name in tokenizer.special_tokens and kinds[number] in (Kind.NORMAL, Kind.USER_DEFINED):
+            kinds[number] = Kind.CONTROL
     unused = range(len(names), rows)
     names += [f"[PAD{number}]" for number in unused]
-    kinds += [UNUSED] * len(unused)
+    kinds += [Kind.UNUSED] * len(unused)
     if "scores" in keys:
         keys["scores"] += [_ADDED_SCORE] * len(unused)
     keys |= {f"{role}_token_id": number for role, number in _roles(tokenizer).items()}
@@ -87,7 +79,7 @@ def _byte_level(
     pre: str, names: list[str], added: Sequence[AddedToken], merges: list[str]
 ) -> dict[str, Any]:
     written = {token.text for token in added}
-    kinds = [USER_DEFINED if name in written else NORMAL for name in names]
+    kinds = [Kind.USER_DEFINED if name in written else Kind.NORMAL for name in names]
     return {
         "model": "gpt2", "pre": pre, "tokens": names, "token_type": kinds, "merges": merges,
     }  # fmt: skip
@@ -105,8 +97,8 @@ def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
         "pre": "default",
         "tokens": [*(piece.text for piece in model.pieces), *(token.text for token in new)],
         "scores": [*(piece.score for piece in model.pieces), *[_ADDED_SCORE] * len(new)],
-        "token_type": [*(piece.kind for piece in model.pieces), *[USER_DEFINED] * len(new)],
-        "unknown_token_id": next(n for n, p in enumerate(model.pieces) if p.kind == UNKNOWN),
+        "token_type": [*(piece.kind for piece in model.pieces), *[Kind.USER_DEFINED] * len(new)],
+        "unknown_token_id": next(n for n, p in enumerate(model.pieces) if p.kind == Kind.UNKNOWN),
         "add_space_prefix": model.add_dummy_prefix,
         "remove_extra_whitespaces": False,
     }

@@ -20,12 +20,7 @@ from .encoders import ByteLevelPipeline
 from .errors import TokenizerError, mismatch
 from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2, TEKKEN
 from .sentencepiece_model import (
-    BYTE,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
+    Kind,
     Piece,
     SentencePieceModel,
     check_model,
@@ -115,8 +110,8 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
             if ids.setdefault(name, number) != number:
                 got = f"{shown(name)} of token {ids[name]} again"
                 raise mismatch(path, f"token {number}", "a new text", got)
-            if not NORMAL <= of_kind <= BYTE:
-                rule = f"a number from {NORMAL} to {BYTE}"
+            if not Kind.NORMAL <= of_kind <= Kind.BYTE:
+                rule = f"a number from {Kind.NORMAL} to {Kind.BYTE}"
                 raise mismatch(path, f"token {number}: type", rule, of_kind)
         check_names(path, ids)
         roles: dict[str, int] = {}
@@ -129,7 +124,7 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
                 raise file.mismatch(f"{role}_token_id", rule, described(token_id))
             roles[role] = token_id
             # A token with a role is not text.
-            kinds[token_id] = UNKNOWN if kinds[token_id] == UNKNOWN else CONTROL
+            kinds[token_id] = Kind.UNKNOWN if kinds[token_id] == Kind.UNKNOWN else Kind.CONTROL
         make = _sentencepiece if kind == "llama" else _byte_level
         return make(file, ids, kinds, roles)
 
@@ -170,15 +165,16 @@ def _byte_level(
     known, names, tokens = PRE_TOKENIZERS[pre], [*ids], dict(ids)
     added, special, unused = list[AddedToken](), dict[str, int](), list[int]()
     for n, kind in enumerate(kinds):
-        if kind == NORMAL:
+        if kind == Kind.NORMAL:
             continue
         name = names[n]
         del tokens[name]
-        if kind in (CONTROL, UNKNOWN) or (kind == USER_DEFINED and MARKER.fullmatch(name)):
+        is_word = kind == Kind.USER_DEFINED
+        if kind in (Kind.CONTROL, Kind.UNKNOWN) or (is_word and MARKER.fullmatch(name)):
             special[name] = n
-        if name in special or kind == USER_DEFINED:
+        if name in special or is_word:
             added.append(AddedToken(name, n, special=name in special))
-        if kind == UNUSED:
+        if kind == Kind.UNUSED:
             unused.append(n)
     vocabulary = Vocabulary(names, ids, tokens, added, special)
     merges = {"merges": file.values.get("merges"), "ignore_merges": known.whole}

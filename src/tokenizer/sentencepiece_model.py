@@ -37,8 +37,12 @@ _WIRE_OF = {bool: VARINT, int: VARINT, bytes: BYTES, list: BYTES, str: BYTES, fl
 _LARGEST_FIELD = (1 << 29) - 1
 _LONGEST_VARINT = 10
 
-# SentencePiece.Type
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+class Kind:
+    """The types of pieces, in a model and in GGUF files (SentencePiece.Type)."""
+
+    NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
 
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 _BPE = 2
@@ -53,7 +57,7 @@ _MODEL: Known = {
     4: ("self_test_data", b""),
     5: ("denormalizer_spec", b""),
 }
-_PIECE: Known = {1: ("piece", ""), 2: ("score", 0.0), 3: ("type", NORMAL)}
+_PIECE: Known = {1: ("piece", ""), 2: ("score", 0.0), 3: ("type", Kind.NORMAL)}
 _TRAINER: Known = {
     3: ("model_type", 1),
     24: ("treat_whitespace_as_suffix", False),
@@ -100,7 +104,7 @@ class SentencePieceModel:
     @property
     def special(self) -> dict[str, int]:
         """The id of each piece that no text becomes as such."""
-        special = (CONTROL, UNKNOWN)
+        special = (Kind.CONTROL, Kind.UNKNOWN)
         return {p.text: number for number, p in enumerate(self.pieces) if p.kind in special}
 
 
@@ -239,7 +243,13 @@ def _read_pieces(path: Path, messages: list[bytes]) -> tuple[Piece, ...]:
         if not 0 < len(piece.text) <= MAX_TOKEN_LENGTH:
             rule = f"1 to {MAX_TOKEN_LENGTH} characters"
             raise mismatch(path, f"{what}text", rule, len(piece.text))
-        if piece.kind not in (NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE):
+        if piece.kind not in (
+            Kind.NORMAL,
+            Kind.UNKNOWN,
+            Kind.CONTROL,
+            Kind.USER_DEFINED,
+            Kind.BYTE,
+        ):
             rule = "1, 2, 3, 4 or 6: a piece that is used"
             raise mismatch(path, f"{what}type", rule, piece.kind)
         if piece.text in pieces:
@@ -254,11 +264,11 @@ def check_model(path: Path, model: SentencePieceModel) -> None:
     for number, piece in enumerate(model.pieces):
         if not isfinite(piece.score):
             raise mismatch(path, f"piece {number}: score", "a finite number", piece.score)
-    unknown = [piece for piece in model.pieces if piece.kind == UNKNOWN]
+    unknown = [piece for piece in model.pieces if piece.kind == Kind.UNKNOWN]
     if len(unknown) != 1:
         raise mismatch(path, "pieces", "one of the type unknown", len(unknown))
     wanted = set(map(byte_piece, range(256)))
-    present = {piece.text for piece in model.pieces if piece.kind == BYTE}
+    present = {piece.text for piece in model.pieces if piece.kind == Kind.BYTE}
     for text in sorted(present ^ wanted):
         rule, got = ("a byte piece", "none") if text in wanted else ("no byte piece", "one")
         raise mismatch(path, f"pieces: {shown(text)}", rule, got)
@@ -276,8 +286,8 @@ def sentencepiece_tokenizer(
     """
     added_special = {token.text: token.token_id for token in added if token.special}
     pieces = tuple(  # no text becomes a piece that the files beside the model call special
-        replace(p, kind=CONTROL)
-        if p.text in added_special and p.kind in (NORMAL, USER_DEFINED)
+        replace(p, kind=Kind.CONTROL)
+        if p.text in added_special and p.kind in (Kind.NORMAL, Kind.USER_DEFINED)
         else p
         for p in model.pieces
     )
@@ -286,7 +296,7 @@ def sentencepiece_tokenizer(
     byte_ids = [ids[byte_piece(byte)] for byte in range(256)]
     token_bytes = [
         b""
-        if p.kind == UNUSED
+        if p.kind == Kind.UNUSED
         else (p.text if p.text in special else p.text.replace(METASPACE, " ")).encode()
         for p in pieces
     ]
@@ -297,7 +307,7 @@ def sentencepiece_tokenizer(
     user_defined = [
         AddedToken(p.text, number, special=False)
         for number, p in enumerate(pieces)
-        if p.kind == USER_DEFINED
+        if p.kind == Kind.USER_DEFINED
     ]
     return Tokenizer(
         token_bytes,
@@ -306,7 +316,7 @@ def sentencepiece_tokenizer(
         settings.roles(special, len(token_bytes), (begin, end)),
         Decoding(
             drops_first_space=model.add_dummy_prefix,
-            unknown_id=next(n for n, piece in enumerate(pieces) if piece.kind == UNKNOWN),
+            unknown_id=next(n for n, piece in enumerate(pieces) if piece.kind == Kind.UNKNOWN),
             kept_space_ids=frozenset(byte_ids) | {token.token_id for token in added},
             replaces_each_byte=True,
         ),
@@ -317,7 +327,7 @@ def _encoder(
     model: SentencePieceModel, ids: dict[str, int], byte_ids: Sequence[int]
 ) -> MetaspaceEncoder:
     """Form the encoder: equal scores are equal ranks, the highest score is rank 0."""
-    normal = [piece for piece in model.pieces if piece.kind == NORMAL]
+    normal = [piece for piece in model.pieces if piece.kind == Kind.NORMAL]
     tokens = {piece.text: ids[piece.text] for piece in normal}
     scores = sorted({piece.score for piece in normal}, reverse=True)
     rank_of_score = {score: rank for rank, score in enumerate(scores)}
