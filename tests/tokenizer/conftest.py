@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from src.tokenizer import Tokenizer, load_tokenizer
+from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
+from tests.support.bounds import check_bounds
 from tests.support.shared_data import shared_data
 
 # Source: meta-llama/llama-models models/llama3/tokenizer.py, commit
@@ -49,6 +50,17 @@ def write_model(tmp_path: Path) -> Callable[[bytes], Path]:
 def encode(tokenizer: Tokenizer, text: str, *, first: bool = True) -> list[int]:
     """Encode a text alone."""
     return tokenizer.encode(text, bos=False, eos=False, first=first)
+
+
+def check_refused(read: Callable[[Path], object], path: Path) -> None:
+    """Check that a hostile file is refused in a short line, in little time and space."""
+
+    def refuse() -> None:
+        with pytest.raises(TokenizerError) as caught:
+            read(path)
+        assert len(str(caught.value)) < 500 + len(str(path))
+
+    check_bounds(refuse)
 
 
 @cache

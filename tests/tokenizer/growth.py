@@ -1,12 +1,9 @@
-"""Count work in instructions, not in seconds; and long pieces to count it on."""
+"""Count work in instructions, not in seconds."""
 
-import random
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
-
-from src.tokenizer import Tokenizer
 
 
 def steps_of(run: Callable[[], object]) -> int:
@@ -28,30 +25,3 @@ def steps_of(run: Callable[[], object]) -> int:
     finally:
         sys.settrace(before)
     return count
-
-
-def random_letters(size: int) -> str:
-    return "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz", k=size))
-
-
-LONG_PIECES = {
-    "one letter": lambda size: "a" * size,
-    "spaces": lambda size: " " * size,
-    "emoji": lambda size: "😀" * (size // 4),
-    "newlines": lambda size: "\n" * size,
-    "random letters": random_letters,
-    "Cyrillic": lambda size: "".join(random.Random(8).choices("абвгдежзийклмнопрстуфхцч", k=size)),
-    "ideographs": lambda size: "中文" * (size // 6),
-}
-
-
-def steps_to_encode(tokenizer: Tokenizer, text: str) -> int:
-    """Count for one text, with empty caches."""
-    encoder: Any = tokenizer._encoder
-    encoder = getattr(encoder, "_encoder", encoder)
-    for pairs in (encoder._merges.ranks, encoder._merges.joined):
-        if type(pairs).__name__ == "_Spelled":
-            pairs.clear()
-    for cache in (encoder._encode_cached, encoder._merge_cached):
-        cache.cache_clear()
-    return steps_of(lambda: tokenizer.encode(text, bos=False, eos=False))

@@ -11,7 +11,6 @@ from src.tokenizer.sentencepiece_model import (
     is_sentencepiece_file,
     read_sentencepiece_model,
 )
-from tests.support.bounds import check_bounds
 from tests.support.sentencepiece_writer import (
     BPE,
     BYTE,
@@ -30,7 +29,7 @@ from tests.support.sentencepiece_writer import (
     spec_message,
     varint,
 )
-from tests.tokenizer.conftest import encode
+from tests.tokenizer.conftest import check_refused, encode
 
 Write = Callable[[bytes], Path]
 
@@ -221,13 +220,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_model_of_1_mib_is_refused_within_a_second_and_64_mib(write_model, data):
-    path = write_model(data)
-
-    def refuse() -> None:
-        with pytest.raises(TokenizerError):
-            read_sentencepiece_model(path)
-
-    check_bounds(refuse)
+    check_refused(read_sentencepiece_model, write_model(data))
 
 
 def test_neither_ranks_nor_another_message_are_taken_for_a_model(write_model):

@@ -7,13 +7,15 @@ steps, and docs/RELIABILITY.md has the times of one machine.
 import random
 import time
 from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
 
 import pytest
 
 from src.model.files import BUNDLED_MODEL
 from src.tokenizer import Tokenizer, load_tokenizer
 from tests.tokenizer.conftest import encode, real_tokenizer
-from tests.tokenizer.growth import LONG_PIECES, steps_to_encode
+from tests.tokenizer.growth import steps_of
 
 MIB = 1 << 20
 SECONDS_PER_MIB = 4.0
@@ -31,6 +33,15 @@ def prose(size: int) -> str:
     return " ".join(random.Random(10).choices(words, k=size // 4))[:size]
 
 
+LONG_PIECES = {
+    "one letter": lambda size: "a" * size,
+    "spaces": lambda size: " " * size,
+    "emoji": lambda size: "😀" * (size // 4),
+    "newlines": lambda size: "\n" * size,
+    "random letters": lambda size: "".join(random.Random(7).choices(ascii_lowercase, k=size)),
+    "Cyrillic": lambda size: "".join(random.Random(8).choices("абвгдежзийклмнопрстуфхцч", k=size)),
+    "ideographs": lambda size: "中文" * (size // 6),
+}
 REPEATED = ("one letter", "spaces", "emoji", "newlines", "ideographs")
 TEXTS = {
     **{name: LONG_PIECES[name] for name in REPEATED},
@@ -60,6 +71,18 @@ def check_time(tokenizer: Tokenizer, text: str) -> None:
             print(f"{taken[-1] / most * SECONDS_PER_MIB:.2f} s per MiB")
             return
     raise AssertionError(f"{min(taken):.2f} s of processor time, expected at most {most:.2f} s")
+
+
+def steps_to_encode(tokenizer: Tokenizer, text: str) -> int:
+    """Count for one text, with empty caches."""
+    encoder: Any = tokenizer._encoder
+    encoder = getattr(encoder, "_encoder", encoder)
+    for pairs in (encoder._merges.ranks, encoder._merges.joined):
+        if type(pairs).__name__ == "_Spelled":
+            pairs.clear()
+    for cache in (encoder._encode_cached, encoder._merge_cached):
+        cache.cache_clear()
+    return steps_of(lambda: tokenizer.encode(text, bos=False, eos=False))
 
 
 @pytest.mark.parametrize("kind", LONG_PIECES)

@@ -29,11 +29,7 @@ PINNED = [
     ("assistant", [78191], ["assistant"]),
     ("system", [9125], ["system"]),
     ("\n\n", [271], ["\n\n"]),
-    (
-        "This is a test sentence.",
-        [2028, 374, 264, 1296, 11914, 13],
-        ["This", " is", " a", " test", " sentence", "."],
-    ),
+    ("This is a test.", [2028, 374, 264, 1296, 13], ["This", " is", " a", " test", "."]),
     ("two  spaces", [20375, 220, 12908], ["two", " ", " spaces"]),
     ("a   b", [64, 256, 293], ["a", "  ", " b"]),
     ("end  ", [408, 256], ["end", "  "]),
@@ -48,11 +44,7 @@ PINNED = [
     ("naïve café", [3458, 38672, 588, 53050], ["na", "ï", "ve", " café"]),
     ("東京は日本", [111344, 15682, 102433], ["東京", "は", "日本"]),
     ("😀", [76460, 222], [b"\xf0\x9f\x98", b"\x80"]),
-    (
-        "🇹🇷",
-        [9468, 229, 117, 9468, 229, 115],
-        [b"\xf0\x9f", b"\x87", b"\xb9", b"\xf0\x9f", b"\x87", b"\xb7"],
-    ),
+    ("🇹", [9468, 229, 117], [b"\xf0\x9f", b"\x87", b"\xb9"]),
     ("\x00", [188], ["\x00"]),
     ("\ud800", [5809], ["\N{REPLACEMENT CHARACTER}"]),
     ("\ud83d\ude00", [76460, 222], [b"\xf0\x9f\x98", b"\x80"]),  # a pair: the character
@@ -65,25 +57,6 @@ def test_ids_of_known_texts_are_those_of_llama_3(llama3, text, ids, tokens):
     assert encode(llama3, text) == ids
     spelled = [token.encode() if isinstance(token, str) else token for token in tokens]
     assert [llama3.token_bytes(token_id) for token_id in ids] == spelled
-
-
-def test_the_parts_of_a_chat_prompt_have_metas_ids(llama3):
-    prompt = [llama3.bos_id]
-    for part in (
-        *("<|start_header_id|>", "user", "<|end_header_id|>", "\n\n"),
-        *("What is the capital of Massachusetts? Answer in one word.", "<|eot_id|>"),
-        *("<|start_header_id|>", "assistant", "<|end_header_id|>", "\n\n"),
-    ):
-        special = part.startswith("<|")
-        prompt += [llama3.special_tokens[part]] if special else encode(llama3, part)
-    assert prompt == [
-        128000,  # <|begin_of_text|>
-        *(128006, 882, 128007, 271),  # <|start_header_id|> user <|end_header_id|> \n\n
-        *(3923, 374, 279, 6864, 315, 22108, 30),  # What is the capital of Massachusetts ?
-        *(22559, 304, 832, 3492, 13),  # Answer in one word .
-        128009,  # <|eot_id|>
-        *(128006, 78191, 128007, 271),  # <|start_header_id|> assistant <|end_header_id|> \n\n
-    ]
 
 
 def test_sizes_and_special_ids_of_llama_3(llama3):
