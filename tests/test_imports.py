@@ -157,8 +157,9 @@ OF_PACKAGES = {
 }  # fmt: skip
 # ... and those of what a module is a part of.
 OF_MODULES = {
-    "checkpoint/gguf_writer": "model/test_saving_gguf", "cli/reference": "cli/test_verify",
-    "cli/serve": "server/test_limits", "inference/blocks": "inference/test_batch",
+    "checkpoint/gguf_writer": "model/test_saving_gguf", "cli/flag_parser": "cli/test_arguments",
+    "cli/reference": "cli/test_verify", "cli/serve": "server/test_limits",
+    "inference/blocks": "inference/test_batch",
     "inference/grammar_server": "inference/test_grammars", "ml/checks": "ml/test_refusals",
     "ml/storage": "ml/test_tensor",
     "model/files": "model/test_families", "trace/code": "trace/test_logger",
