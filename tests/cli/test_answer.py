@@ -2,31 +2,18 @@
 
 import json
 import re
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from src.cli.answer import INTERRUPTED, Settings, statistics_line, stream_answer
+from src.cli.answer import Settings, statistics_line
 from src.cli.arguments import build_parser, parse_arguments
 from src.cli.commands import run_command
-from src.cli.console import Console, UsageError
+from src.cli.console import UsageError
 from src.inference import GenerationStats, InferenceEngine, SamplingError, Step
 from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, reply, session_of
 from tests.cli.reciting_model import EOT_ID
-
-
-def test_a_second_ctrl_c_does_not_disturb_the_end_of_an_answer():
-    def steps() -> Iterator[Step]:
-        try:
-            yield Step(1, "a")
-            signal.raise_signal(signal.SIGINT)
-            yield Step(2, "b")
-        finally:
-            signal.raise_signal(signal.SIGINT)
-
-    assert stream_answer(Console(quiet=True), steps) == ((Step(1, "a"),), INTERRUPTED)
 
 
 def test_the_line_of_statistics_says_what_was_run_cached_and_how_fast_if_anything_was_run():

@@ -111,19 +111,12 @@ def test_verbose_tells_more_of_a_good_run(run, alphabet_model):
     assert re.fullmatch(r"\d+\.\d\d s for the whole run", last)
 
 
-@pytest.mark.parametrize(
-    "flags", [("-p", "x" * 60), ("--json", "-p", "x" * 60), ("-f",), ("-",), (), ("--completion",)]
-)
-def test_a_prompt_that_does_not_fit_is_said_in_words_of_flags(run, alphabet_model, tmp_path, flags):
+@pytest.mark.parametrize(("flags", "around"), [((), FORMAT_TOKENS), (("--completion",), 1)])
+def test_a_prompt_that_does_not_fit_is_said_in_words_of_flags(run, alphabet_model, flags, around):
     """It was `[generate] prompt_ids must leave room for an answer in the context`."""
-    prompt = tmp_path / "prompt"
-    prompt.write_text("x" * 60)
-    given = ("-f", prompt) if flags == ("-f",) else flags
-    stdin = b"" if "-p" in given or "-f" in given else b"x" * 60
-    tokens = 61 if flags == ("--completion",) else FORMAT_TOKENS + 60
-    assert refusal(run, "-m", alphabet_model, "-c", "48", *given, stdin=stdin) == (
+    assert refusal(run, "-m", alphabet_model, "-c", "48", *flags, stdin=b"x" * 60) == (
         2,
-        f"error: the prompt does not fit: it takes {tokens} tokens, and the context has 48; "
+        f"error: the prompt does not fit: it takes {around + 60} tokens, and the context has 48; "
         "a larger --context-length makes room, as far as the model goes",
     )
 

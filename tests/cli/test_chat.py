@@ -16,7 +16,6 @@ from tests.cli.conftest import (
     ALPHABET,
     EITHER,
     FORMAT_TOKENS,
-    PROMPT,
     SECONDS_TO_STOP,
     TERMINALS,
     Terminal,
@@ -222,13 +221,6 @@ def test_the_bundled_model_says_what_it_knows(open_chat):
     questions = re.findall('"(.*?)"', lines[2])
     for question, answer in zip(questions, ("Oslo", "42", "rotary"), strict=True):
         child.say(question, answer)
-
-
-def test_a_blank_line_and_three_signs_tell_a_prompt_from_an_answer(chat):
-    chat.say("/stats off")
-    chat.sendline("Hello")
-    chat.expect(rf"{ALPHABET}\r\n\S*\r\n[^\r\n]*{PROMPT}")
-    chat.say("/stats on")
 
 
 def test_examples_are_listed_and_asked_in_the_chat(open_chat, alphabet_model):

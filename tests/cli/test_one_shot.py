@@ -166,18 +166,18 @@ def test_a_prompt_file_may_be_a_pipe(run, alphabet_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "redirected"),
-    [(("-p", "x"), "< FILE"), (("-f", "FILE"), '<<< "a letter"'), (("--example", "2"), "< FILE")],
+    ("flags", "redirected", "where"),
+    [
+        (("-p", "x"), "< LICENSE", "--prompt"),
+        (("-f", "LICENSE"), '<<< "a letter"', "LICENSE"),
+        (("--example", "2"), "< LICENSE", "--prompt"),
+    ],
 )
-def test_text_on_stdin_beside_a_prompt_is_refused(alphabet_model, tmp_path, flags, redirected):
+def test_text_on_stdin_beside_a_prompt_is_refused(alphabet_model, flags, redirected, where):
     """It was left unread, and the answer knew nothing of it."""
-    file = tmp_path / "prompt"
-    file.write_text("x")
-    given = [str(file) if flag == "FILE" else flag for flag in flags]
     # Bash writes a text before the program starts, which waits for none.
-    letter = ["bash", "-c", f'"$@" {redirected.replace("FILE", str(file))}', "bash"]
-    done = run_program("-m", alphabet_model, "-q", *given, prefix=letter)
-    where = str(file) if flags[0] == "-f" else "--prompt"
+    letter = ["bash", "-c", f'"$@" {redirected}', "bash"]
+    done = run_program("-m", alphabet_model, "-q", *flags, prefix=letter)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (
         f"error: standard input: expected nothing beside {where}, got text; "
