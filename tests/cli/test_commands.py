@@ -97,14 +97,12 @@ def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(typed):
     assert "special" not in typed("/tokens <|eot_id|>")
 
 
-FLAGS = ("--temperature", "0", "--seed", "1", "-c", "2048")
-
-
 @pytest.mark.parametrize("terminal", EITHER)
 def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
     chat, text, log = tmp_path / "chat.json", tmp_path / "text.txt", tmp_path / "debug.log"
     text.write_text("My name is Anna.\n")
-    child = open_chat(*FLAGS, "--debug-log", log, dimensions=(50, 120), TERM=terminal)
+    flags = ("--temperature", "0", "--seed", "1", "-c", "2048", "--debug-log", log)
+    child = open_chat(*flags, dimensions=(50, 120), TERM=terminal)
     lines = (
         ("/trace off", "trace: off"),
         ("/trace", "trace: off"),
