@@ -214,11 +214,8 @@ def asked(run: Run, model: Path, lines: bytes, *flags: str) -> Outcome:
 
 def test_each_line_is_answered_by_itself_with_the_record_of_json(run, alphabet_model, tmp_path):
     file = tmp_path / "prompts.jsonl"
-    messages = [
-        {"role": "user", "content": "Hello"},
-        {"role": "assistant", "content": "ab"},
-        {"role": "user", "content": "more"},
-    ]
+    texts = (("user", "Hello"), ("assistant", "ab"), ("user", "more"))
+    messages = [{"role": role, "content": content} for role, content in texts]
     lines = [HELLO.decode(), "\n", '"text"\n', json.dumps({"messages": messages})]
     file.write_text("".join(lines))
     done = run("-m", alphabet_model, "--jsonl", file, "-q", "--seed", "5")
@@ -267,12 +264,8 @@ def test_a_bad_line_is_one_error_and_the_others_are_answered(run, alphabet_model
 
 
 def test_the_system_prompt_goes_before_lines_that_have_none(run, alphabet_model):
-    own = {"role": "system", "content": "four"}
-    lines = [
-        {"prompt": "x"},
-        {"messages": [{"role": "user", "content": "x"}]},
-        {"messages": [own, {"role": "user", "content": "x"}]},
-    ]
+    own, asked_x = {"role": "system", "content": "four"}, {"role": "user", "content": "x"}
+    lines = [{"prompt": "x"}, {"messages": [asked_x]}, {"messages": [own, asked_x]}]
     text = "\n".join(map(json.dumps, lines)).encode()
     counts = [r["prompt_tokens"] for r in records(asked(run, alphabet_model, text).stdout)]
     with_system = records(asked(run, alphabet_model, text, "-s", "four").stdout)
