@@ -98,6 +98,8 @@ def test_what_fits_exactly_is_accepted_and_a_byte_less_is_refused_with_the_arith
     )
     with pytest.raises(NotEnoughMemoryError, match=r"= 2\.0 KiB of weights to be merged \+ 14"):
         forecast_of(copied=2048, free=needed).check()
+    with pytest.raises(NotEnoughMemoryError, match=r"of intermediate results$"):  # none would fit
+        forecast_of(free=2000).check()
 
 
 @pytest.mark.parametrize("free", [1 << 20, 3 << 20, (3 << 20) + 4321])
@@ -120,11 +122,6 @@ def test_the_context_that_is_said_to_fit_is_accepted_and_one_position_more_is_re
         with pytest.raises(NotEnoughMemoryError, match=f"; a context of {fitting} would fit$"):
             refuse(fitting + 1)
     assert len(named) == 1
-
-
-def test_where_no_context_fits_none_is_named() -> None:
-    with pytest.raises(NotEnoughMemoryError, match=r"of intermediate results$"):
-        forecast_of(free=2000).check()
 
 
 def test_mapped_weights_beyond_the_memory_are_a_warning_not_a_refusal() -> None:

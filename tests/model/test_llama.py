@@ -31,8 +31,6 @@ WIDE = Tiny("wide", 512, 1, 8, 2, 1400, 2100, theta=500000.0, scaling=8.0)
 
 DTYPES = pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
 
-Bits = npt.NDArray[np.uint32]
-
 
 def reference_logits(config: Tiny, weights: Weights, ids: list[int]) -> npt.NDArray[np.float64]:
     """Computes the network in float64, written without looking at how `ml` does it."""
@@ -81,14 +79,11 @@ def run(
     return np.concatenate(parts)
 
 
-def bits(logits: npt.NDArray[np.float32]) -> Bits:
-    assert logits.dtype == np.float32
-    return np.ascontiguousarray(logits).view(np.uint32)
-
-
 def check_bits(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> None:
     """Hold logits against others, bit for bit."""
-    np.testing.assert_array_equal(bits(found), bits(expected))
+    assert found.dtype == expected.dtype == np.float32
+    both = (np.ascontiguousarray(logits).view(np.uint32) for logits in (found, expected))
+    np.testing.assert_array_equal(*both)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +93,7 @@ def check_bits(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]
         (GROUPED, ml.float16, 40),
         (GROUPED, ml.float32, 600),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "name", None),
 )
 def test_logits_are_those_of_the_formula_in_float64(
     config: Tiny, dtype: ml.DType, count: int

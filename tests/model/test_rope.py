@@ -53,7 +53,9 @@ def test_other_scalings_divide_all_frequencies_by_one_factor_or_each_by_one() ->
 
 
 @pytest.mark.parametrize(
-    ("config", "length"), [*((c, 3000) for c in CONFIGS), (CONFIGS[-1], 131072)], ids=str
+    ("config", "length"),
+    [*((c, 3000) for c in CONFIGS), (CONFIGS[-1], 131072)],
+    ids=lambda value: getattr(value, "name", None),
 )
 def test_the_table_is_within_float32_of_the_formula_at_every_position(
     config: Tiny, length: int
