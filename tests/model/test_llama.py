@@ -95,7 +95,7 @@ def check_bits(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_logits_are_those_of_the_formula_in_float64(
+def test_float32_logits_are_those_of_the_formula_in_float64(
     config: Tiny, dtype: ml.DType, count: int
 ) -> None:
     """Far beyond position 256 too."""
