@@ -12,7 +12,7 @@ from .. import ml
 from ..checkpoint import HuggingFaceConfig
 from ..checkpoint.names import LLAMA_PARTS, LayerParts, is_harmless, is_matrix, rows_of
 from ..checkpoint.params import DEFAULT_ROPE_THETA, value_of
-from .errors import ModelConfigError
+from .errors import mismatch
 
 if TYPE_CHECKING:
     from ..checkpoint.gguf import GgufTensor
@@ -119,16 +119,12 @@ class ModelArgs:
 
     def __post_init__(self) -> None:
         if self.n_heads % (self.n_kv_heads or 1):
-            raise ModelConfigError(
-                f"n_heads: expected a multiple of n_kv_heads {self.n_kv_heads}, got {self.n_heads}"
-            )
+            raise mismatch("n_heads", f"a multiple of n_kv_heads {self.n_kv_heads}", self.n_heads)
         if self.head_dim % 2:
             rule = "an even number, because RoPE rotates pairs"
-            raise ModelConfigError(f"head dimension: expected {rule}, got {self.head_dim}")
+            raise mismatch("head dimension", rule, self.head_dim)
         if not _SMALLEST_NORM_EPS <= self.norm_eps <= 1.0:
-            raise ModelConfigError(
-                f"norm_eps: expected {_SMALLEST_NORM_EPS:g} to 1, got {self.norm_eps:g}"
-            )
+            raise mismatch("norm_eps", f"{_SMALLEST_NORM_EPS:g} to 1", f"{self.norm_eps:g}")
 
     @property
     def group_size(self) -> int:
@@ -297,13 +293,10 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
         return args
     if args.rope_scaling is None or isinstance(args.rope_scaling, RopeFactors):
         found = "one without" if args.rope_scaling is None else "a factor for each frequency"
-        raise ModelConfigError(
-            f"rope_scaling_factor: expected a model whose RoPE is scaled by one factor, got {found}"
-        )
+        rule = "a model whose RoPE is scaled by one factor"
+        raise mismatch("rope_scaling_factor", rule, found)
     if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # NaN is in no range
-        raise ModelConfigError(
-            f"rope_scaling_factor: expected 1 to {_LARGEST_ROPE_FACTOR:g}, got {factor:g}"
-        )
+        raise mismatch("rope_scaling_factor", f"1 to {_LARGEST_ROPE_FACTOR:g}", f"{factor:g}")
     return replace(args, rope_scaling=replace(args.rope_scaling, factor=float(factor)))
 
 
@@ -317,9 +310,8 @@ def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType
     """
     for name, each in dtypes.items():
         if each not in _VECTOR_DTYPES and not is_matrix(name) and not is_harmless(name):
-            raise ModelConfigError(
-                f"tensor {name}: expected one of {', '.join(map(str, _VECTOR_DTYPES))}, got {each}"
-            )
+            rule = f"one of {', '.join(map(str, _VECTOR_DTYPES))}"
+            raise mismatch(f"tensor {name}", rule, each)
     matrices = {n: d for n, d in dtypes.items() if is_matrix(n) and isinstance(d, ml.DType)}
     embeddings = matrices.pop(EMBEDDINGS, None)
     found = set(matrices.values())
@@ -332,8 +324,8 @@ def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType
         return ml.bfloat16
     if len(found) != 1:
         names = ", ".join(sorted(dtype.name for dtype in found))
-        raise ModelConfigError(f"tensors: expected matrices of one dtype, got {names or 'none'}")
+        raise mismatch("tensors", "matrices of one dtype", names or "none")
     dtype = found.pop()
     if not dtype.product_type:
-        raise ModelConfigError(f"tensors: expected floating-point weights, got {dtype.name}")
+        raise mismatch("tensors", "floating-point weights", dtype.name)
     return ml.bfloat16 if dtype.product_type == "bfloat16" else ml.float32

@@ -11,6 +11,11 @@ class ModelConfigError(ModelError):
     """A configuration that contradicts itself or the tensors that came with it."""
 
 
+def mismatch(what: str, expected: object, found: object) -> ModelConfigError:
+    """Return the error of a value that is not what the rest of the model asks for."""
+    return ModelConfigError(f"{what}: expected {expected}, got {found}")
+
+
 class NotEnoughMemoryError(ModelError):
     """More memory is needed than is available, or the system refused it."""
 

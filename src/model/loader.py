@@ -20,7 +20,7 @@ from ..ml.errors import declared_lack_of_memory
 from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
 from ..untrusted import label_of, some_of
 from .args import ModelArgs, RopeFactors, activation_dtype, with_rope_factor
-from .errors import ModelConfigError, NotEnoughMemoryError
+from .errors import ModelConfigError, NotEnoughMemoryError, mismatch
 from .files import ModelFiles, read_model_files
 from .llama import LlamaTransformer
 from .quantization import OUTPUT, QuantizationProgress, quantization_of, quantize_weights
@@ -141,8 +141,7 @@ def load_model(
             # Other layouts may have more rows than tokens: training pads them to a round number.
             most = "" if files.directory.layout == "Meta" else "at most "
             if tokens > rows or (tokens < rows and not most):
-                expected = f"expected {most}the model's {rows} tokens"
-                raise ModelConfigError(f"tokenizer: {expected}, got {tokens}")
+                raise mismatch("tokenizer", f"{most}the model's {rows} tokens", tokens)
             tokenizer = tokenizer.padded_to(rows)
         transformer = LlamaTransformer(args, checkpoint.tensors)
         if own is not None:
@@ -185,7 +184,7 @@ def checkpoint_args(
     args = replace(files.args, ffn_dim=sizes["F"], vocab_size=sizes["V"], dtype=dtype)
     if checkpoint.rope_factors:
         if args.rope_scaling is not None:
-            raise ModelConfigError("rope: expected one scaling, got factors and rope.scaling keys")
+            raise mismatch("rope", "one scaling", "factors and rope.scaling keys")
         args = replace(args, rope_scaling=RopeFactors(checkpoint.rope_factors))
     return with_rope_factor(args, rope_scaling_factor)
 
@@ -201,8 +200,8 @@ def stored_quantization(files: ModelFiles, checkpoint: Checkpoint) -> str | None
 def check_not_quantized(files: ModelFiles, checkpoint: Checkpoint) -> None:
     """Refuse to quantize what is quantized in its files."""
     if stored := stored_quantization(files, checkpoint):
-        text = f"plain weights, got a model that is quantized already ({stored})"
-        raise ModelConfigError(f"quantize: expected {text}")
+        found = f"a model that is quantized already ({stored})"
+        raise mismatch("quantize", "plain weights", found)
 
 
 def _notes(

@@ -28,7 +28,7 @@ from ..checkpoint.safetensors_writer import (
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
 from ..untrusted import followed_inside, label_of, read_whole
 from .args import EMBEDDINGS, LinearRopeScaling, ModelArgs, RopeScaling
-from .errors import ModelConfigError, ModelError, SaveError
+from .errors import ModelConfigError, ModelError, SaveError, mismatch
 from .files import ModelFiles, read_model_files
 from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
 from .quantization import (
@@ -87,7 +87,7 @@ def plain_model(
     checkpoint = open_checkpoint(files, one_by_one=True)
     try:
         if files.directory.layout == "GGUF":
-            raise ModelConfigError("save: expected a model directory, got a GGUF file")
+            raise mismatch("save", "a model directory", "a GGUF file")
         check_not_quantized(files, checkpoint)
         yield files, checkpoint, checkpoint_args(files, checkpoint, rope_scaling_factor)
     except ModelConfigError as error:

@@ -19,7 +19,7 @@ from ..checkpoint.safetensors_writer import in_pairs
 from ..tokenizer import TokenizerNotFoundError
 from ..tokenizer.gguf_export import gguf_tokenizer_keys
 from .args import LinearRopeScaling, ModelArgs
-from .errors import ModelConfigError
+from .errors import ModelConfigError, mismatch
 from .files import CHAT_TEMPLATE_KEY, ModelFiles
 from .quantization import (
     QuantizationProgress,
@@ -101,10 +101,9 @@ def _architecture(files: ModelFiles, args: ModelArgs) -> str:
     every = 4 if name == "smollm3" else args.n_layers + 1  # no key of the file says it
     if args.layers_without_rope != tuple(range(every - 1, args.n_layers, every)):
         rule = "every fourth layer" if name == "smollm3" else "no layer"
-        raise ModelConfigError(
-            f"save: expected {rule} without RoPE, as {name} has it in GGUF files, got layers "
-            f"{', '.join(map(str, args.layers_without_rope)) or 'none'}"
-        )
+        layers = ", ".join(map(str, args.layers_without_rope)) or "none"
+        rule += f" without RoPE, as {name} has it in GGUF files"
+        raise mismatch("save", rule, f"layers {layers}")
     return name
 
 
