@@ -11,18 +11,3 @@ def test_an_op_is_below_those_whose_results_it_reads_and_its_weight_beside_it():
     for step, weight in ((gate, "w1"), (up, "w3")):
         assert step.main_input.name == "normed"
         assert [x.name for x in step.side_inputs] == [f"layers.0.feed_forward.{weight}.weight"]
-
-
-def test_the_cache_joins_what_is_written_and_what_is_read():
-    keys_in, values_in, keys, values = steps_of(bundled_run().first(11))
-    assert [x.name for x in keys_in.inputs] == ["xk"]
-    assert [x.name for x in values_in.inputs] == ["xv"]
-    assert keys.sources == [keys_in]
-    assert values.sources == [values_in]
-
-
-def test_a_tensor_that_keeps_its_name_is_followed_through_its_shapes():
-    repeat, _values, _xq, first, second, _last = steps_of(bundled_run().first(12))
-    assert first.sources == [repeat]
-    assert second.sources == [first]
-    assert second.result.letters == ("H", "h", "S")

@@ -44,12 +44,3 @@ def test_the_origin_of_a_tensor_is_the_stage_that_made_it():
     assert run.origin(mask, 13) == "from 4"
     weight = run.first(6)[0].inputs[1]
     assert run.origin(weight, 6) == ""
-
-
-def test_the_text_of_a_token_is_that_of_the_trace():
-    run = bundled_run()
-    details = run.marks(1)[0].details
-    assert [run.piece(token) for token in details["ids"]] == details["texts"]
-    assert run.is_special(details["ids"][0])
-    assert not run.is_special(details["ids"][7])
-    assert run.piece(-1) == ""
