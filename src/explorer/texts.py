@@ -57,11 +57,6 @@ def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
     return text, is_special
 
 
-def model_name(model: Model) -> str:
-    """Return what the page calls a run: the name of the directory, and the dtype of the weights."""
-    return f"{model.files.name}, {model.transformer.layers[0].attention.wq.dtype}"
-
-
 def facts_of(model: Model) -> dict[str, Any]:
     """Return what a reader of the page has to know of the model and of the machine."""
     info = ml.build_info()
@@ -71,7 +66,7 @@ def facts_of(model: Model) -> dict[str, Any]:
     # A file that is mailed tells nobody where its writer keeps models.
     where, name = str(model.source_directory), model.source_directory.name
     return {
-        "name": model_name(model),
+        "name": f"{model.files.name}, {first.dtype}",
         "model": model.description.replace(where, name, 1),
         "weights": str(first.dtype),
         "eps": model.args.norm_eps,

@@ -16,7 +16,7 @@ from src import memory, ml
 from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_arguments
 from src.cli.console import Console, UsageError
 from src.cli.loading import loading_line, open_model_to_run, open_session
-from src.explorer.texts import model_name
+from src.explorer.texts import facts_of
 from src.inference import CHAT_FORMATS, InferenceEngine, SamplingError
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
 from src.model import QUANTIZATIONS, forecast_memory, load_model
@@ -320,7 +320,7 @@ def test_a_gguf_file_answers_and_is_called_by_its_name(run, tmp_path):
     assert done.returncode == 0
     assert done.stderr.startswith(b"link.gguf: ")
     assert b" parameters, bfloat16, " in done.stderr
-    assert model_name(load_model(link)) == "link.gguf, bfloat16"  # in the explorer
+    assert facts_of(load_model(link))["name"] == "link.gguf, bfloat16"  # in the explorer
 
 
 def test_a_gguf_file_of_several_formats_names_them_all(tmp_path):
