@@ -9,8 +9,7 @@ from src.inference.answer_text import StopStrings, split_thoughts
 
 def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
     filter_ = StopStrings(stops)
-    text = "".join(filter_.push(piece) for piece in pieces)
-    return text + filter_.held, filter_.found
+    return "".join(map(filter_.push, pieces)) + filter_.held, filter_.found
 
 
 def test_the_beginning_of_a_stop_string_is_held_back_until_more_text_decides():

@@ -9,13 +9,11 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from src import trace
 from src.checkpoint import CheckpointError
 from src.inference import (
     BatchEngine,
@@ -35,10 +33,10 @@ from src.inference.speculation import Drafter
 from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
 from src.model.saving_gguf import save_gguf
 from src.nano.facts_chat import STORIES
-from src.trace.tracer import Tracer
 from tests.inference.drafts import draft_always
 from tests.inference.endless import Endless
 from tests.server.running import wait_until
+from tests.trace.recording import recorded
 
 CONTEXT = 1024
 GREEDY = SamplingArgs(temperature=0.0)
@@ -98,9 +96,7 @@ class Slow(Endless):
 
 @pytest.mark.parametrize("kind", ["bfloat16", "nf4", "int8", "gguf"])
 @pytest.mark.parametrize("tokens", [1024, 6000])
-def test_random_requests_get_the_answers_that_they_get_alone(
-    kind: str, tokens: int, tmp_path: Path
-) -> None:
+def test_random_requests_get_the_answers_that_they_get_alone(kind, tokens, tmp_path):
     if kind == "gguf":
         save_gguf(None, tmp_path / "a.gguf", "q8_0")
         model = load_model(tmp_path / "a.gguf")
@@ -121,7 +117,7 @@ def test_random_requests_get_the_answers_that_they_get_alone(
 
 
 @pytest.mark.slow
-def test_a_thousand_requests_of_thirty_two_clients_some_slow_or_leaving(bundled: Model) -> None:
+def test_a_thousand_requests_of_thirty_two_clients_some_slow_or_leaving(bundled):
     chance = random.Random(1)
     jobs = [random_job(chance, 400) for _ in range(1000)]
     expected = alone(bundled, *jobs)
@@ -159,9 +155,7 @@ def test_a_thousand_requests_of_thirty_two_clients_some_slow_or_leaving(bundled:
     assert len(os.listdir("/proc/self/fd")) == open_files
 
 
-def test_drafts_of_several_requests_change_nothing(
-    bundled: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_of_several_requests_change_nothing(bundled, monkeypatch):
     # A story that the bundled model knows, and its first tokens once more.
     story = bundled.tokenizer.encode(STORIES[0], bos=True, eos=False)
     jobs = [job_of(story + story[:start], 40, sampling, candidates=2) for start in (9, 14, 20)
@@ -198,7 +192,7 @@ def cached(engine: BatchEngine, ids: list[int]) -> int:
     return request.stats.cached_tokens
 
 
-def test_a_prefix_is_kept_once_and_found_again(bundled: Model) -> None:
+def test_a_prefix_is_kept_once_and_found_again(bundled):
     with batch(bundled, cache_tokens=4096) as engine:
         assert [cached(engine, [*SYSTEM, 5]) for _ in range(2)] == [0, len(SYSTEM)]
         # 2 blocks as they are, 88 positions copied
@@ -212,7 +206,7 @@ def test_a_prefix_is_kept_once_and_found_again(bundled: Model) -> None:
         assert engine.counters().blocks_cached == held + 4  # the 2 blocks before are shared
 
 
-def test_the_least_recently_used_prefix_goes_first(bundled: Model) -> None:
+def test_the_least_recently_used_prefix_goes_first(bundled):
     a, b, c = ([number] * 300 for number in (11, 12, 13))
     with batch(bundled, cache_tokens=1024) as engine:
         assert [cached(engine, ids) for ids in (a, b, a)] == [0, 0, 299]
@@ -221,7 +215,7 @@ def test_the_least_recently_used_prefix_goes_first(bundled: Model) -> None:
         assert cached(engine, b) < 299
 
 
-def test_what_never_fits_is_refused_with_the_arithmetic(bundled: Model) -> None:
+def test_what_never_fits_is_refused_with_the_arithmetic(bundled):
     with batch(bundled, cache_tokens=300) as engine:
         text = r"must fit into the cache: 500 tokens \+ 14 new ones - 1 > 512 positions$"
         with pytest.raises(CacheFullError, match=text):
@@ -243,7 +237,7 @@ def test_what_never_fits_is_refused_with_the_arithmetic(bundled: Model) -> None:
             BatchEngine(bundled, **{name: 0})  # type: ignore[arg-type]
 
 
-def test_the_queue_is_bounded_and_in_order(bundled: Model) -> None:
+def test_the_queue_is_bounded_and_in_order(bundled):
     order: list[int] = []
     with batch(bundled, 64, max_requests=1, max_waiting=3) as engine:
         with engine._passing:
@@ -263,7 +257,7 @@ def test_the_queue_is_bounded_and_in_order(bundled: Model) -> None:
     assert engine.counters().cancelled == 1
 
 
-def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(bundled: Model) -> None:
+def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(bundled):
     with batch(bundled, cache_tokens=1024) as engine:
         long = engine.submit([5] * 600, 400, GREEDY, mask=Slow(bundled))
         next(long)
@@ -276,7 +270,7 @@ def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(bundled: Mod
         assert ended(short) == alone(bundled, job_of([6], 5))[0]
 
 
-def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(bundled: Model) -> None:
+def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(bundled):
     with batch(bundled, prompt_chunk=100) as engine:
         with engine._passing:
             other = engine.submit([7, 8], 60, GREEDY, mask=Endless(bundled))
@@ -289,7 +283,7 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(bundled: Mo
     assert after.new_tokens - before.new_tokens >= 7
 
 
-def test_a_cancelled_request_frees_its_blocks_within_a_pass(bundled: Model) -> None:
+def test_a_cancelled_request_frees_its_blocks_within_a_pass(bundled):
     with batch(bundled) as engine:
         requests = [engine.submit([n] * 300, 700, GREEDY, mask=Slow(bundled)) for n in range(3)]
         for request in requests:
@@ -303,7 +297,7 @@ def test_a_cancelled_request_frees_its_blocks_within_a_pass(bundled: Model) -> N
     assert engine.counters().cancelled == 3
 
 
-def test_a_time_limit_ends_an_answer_with_its_next_step(bundled: Model) -> None:
+def test_a_time_limit_ends_an_answer_with_its_next_step(bundled):
     with batch(bundled) as engine:
         sampling = SamplingArgs(1.5, top_k=0, seed=2)
         request = engine.submit([5], 900, sampling, time_limit=1.0, mask=Slow(bundled))
@@ -320,7 +314,7 @@ def test_a_time_limit_ends_an_answer_with_its_next_step(bundled: Model) -> None:
     assert engine.counters().failed == 1
 
 
-def test_close_ends_what_runs_and_what_waits(bundled: Model) -> None:
+def test_close_ends_what_runs_and_what_waits(bundled):
     threads = threading.active_count()
     with batch(bundled, max_requests=1) as engine:
         runs, waits = (engine.submit([5, number], 900, mask=Slow(bundled)) for number in range(2))
@@ -336,7 +330,7 @@ def test_close_ends_what_runs_and_what_waits(bundled: Model) -> None:
         engine.submit([5])
 
 
-def test_close_may_let_what_runs_finish(bundled: Model) -> None:
+def test_close_may_let_what_runs_finish(bundled):
     engine = BatchEngine(bundled, sequence_length=CONTEXT)
     request = engine.submit([5, 6], 30, GREEDY)
     next(request)
@@ -344,7 +338,7 @@ def test_close_may_let_what_runs_finish(bundled: Model) -> None:
     assert len(list(request)) + 1 == len(alone(bundled, job_of([5, 6], 30))[0])
 
 
-def test_an_engine_that_is_not_closed_lets_the_process_end() -> None:
+def test_an_engine_that_is_not_closed_lets_the_process_end():
     code = """
 from src import load_model
 from src.inference import BatchEngine
@@ -379,7 +373,7 @@ class OnlyEven:
 
 
 @pytest.mark.parametrize("form", ["bools", "words", "signed", "none", "fails"])
-def test_a_mask_is_asked_before_each_draw_and_told_each_token(bundled: Model, form: str) -> None:
+def test_a_mask_is_asked_before_each_draw_and_told_each_token(bundled, form):
     sampling = SamplingArgs(1.5, top_k=0, top_p=1.0, seed=4)
     expected = alone(bundled, job_of([5, 6], 12, sampling))[0]
     mask = OnlyEven(form)
@@ -402,7 +396,7 @@ def test_a_mask_is_asked_before_each_draw_and_told_each_token(bundled: Model, fo
         assert all(candidate.token_id % 2 == 0 for candidate in found[0].choice.candidates)
 
 
-def test_the_prompt_is_explained_as_the_model_holds_it(bundled: Model) -> None:
+def test_the_prompt_is_explained_as_the_model_holds_it(bundled):
     ids = SYSTEM[:150]
     logits = bundled.transformer.forward(
         InferenceEngine(bundled, 256).context, ids, all_positions=True
@@ -425,7 +419,7 @@ def test_the_prompt_is_explained_as_the_model_holds_it(bundled: Model) -> None:
         assert len(found) in (2, 3)
 
 
-def test_steps_and_errors_can_be_delivered_instead(bundled: Model) -> None:
+def test_steps_and_errors_can_be_delivered_instead(bundled):
     got: list[Any] = []
 
     def take(item: Step | Exception) -> None:
@@ -443,9 +437,7 @@ def test_steps_and_errors_can_be_delivered_instead(bundled: Model) -> None:
     assert request.stats.new_tokens == len(got)
 
 
-def test_weights_that_were_rewritten_end_each_answer_and_the_cache(
-    bundled: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_were_rewritten_end_each_answer_and_the_cache(bundled, monkeypatch):
     with batch(bundled, 64) as engine:
         list(engine.submit([5] * 20, 2, GREEDY))
         request = engine.submit([6, 7], 5, GREEDY)
@@ -463,9 +455,7 @@ def test_weights_that_were_rewritten_end_each_answer_and_the_cache(
         assert len(list(engine.submit([5] * 20, 2, GREEDY))) == 2
 
 
-def test_a_pass_that_fails_ends_its_requests_and_the_engine_goes_on(
-    bundled: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_fails_ends_its_requests_and_the_engine_goes_on(bundled, monkeypatch):
     def refuse(*_: object) -> None:
         raise MemoryError
 
@@ -480,12 +470,8 @@ def test_a_pass_that_fails_ends_its_requests_and_the_engine_goes_on(
         assert ended(engine.submit([5], 5, GREEDY)) == alone(bundled, job_of([5], 5))[0]
 
 
-def test_a_trace_and_a_batch_exclude_each_other(bundled: Model) -> None:
+def test_a_trace_and_a_batch_exclude_each_other(bundled):
     with batch(bundled, 64) as engine:
-        trace.start(Tracer(bundled.args.sizes, lambda _event: None))
-        try:
-            with pytest.raises(InferenceError, match="a trace shows one sequence"):
-                engine.submit([5])
-        finally:
-            trace.stop()
+        with recorded(bundled.args), pytest.raises(InferenceError, match="shows one sequence"):
+            engine.submit([5])
         assert "0 running, 0 waiting" in repr(engine)

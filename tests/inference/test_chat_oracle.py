@@ -3,6 +3,7 @@
 import random
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -162,20 +163,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Path],
     """Loads a tokenizer here and in transformers; each one once."""
     from transformers import PreTrainedTokenizerFast
 
-    loaded: dict[str, Pair] = {}
-
+    @cache
     def load(write: Callable[[Path], Path]) -> Pair:
-        name = write.__name__
-        if name not in loaded:
-            directory = write(tmp_path_factory.mktemp("tokenizers") / name)
-            ours = load_tokenizer(directory)
-            theirs = PreTrainedTokenizerFast(
-                tokenizer_file=str(directory / "tokenizer.json"),
-                bos_token=ours.decode([ours.bos_id]),
-                eos_token=ours.decode([ours.eos_id]),
-            )
-            loaded[name] = ours, theirs
-        return loaded[name]
+        directory = write(tmp_path_factory.mktemp("tokenizers") / write.__name__)
+        ours, file = load_tokenizer(directory), str(directory / "tokenizer.json")
+        edges = {"bos_token": ours.decode([ours.bos_id]), "eos_token": ours.decode([ours.eos_id])}
+        return ours, PreTrainedTokenizerFast(tokenizer_file=file, **edges)
 
     return load
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src import ml, trace
+from src import ml
 from src.checkpoint import CheckpointError
 from src.inference import (
     ContextFullError,
@@ -21,31 +21,24 @@ from src.inference import (
 )
 from src.inference import engine as engine_module
 from src.inference.speculation import CachedSequence
-from src.model import (
-    InferenceContext,
-    Model,
-    ModelError,
-    NotEnoughMemoryError,
-    TokenIdError,
-    load_model,
-)
-from src.trace.tracer import Tracer
+from src.model import InferenceContext, ModelError, NotEnoughMemoryError, TokenIdError, load_model
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 from tests.support.clock import Clock
+from tests.trace.recording import recorded
 
 GREEDY = SamplingArgs(temperature=0.0)
 EOT = 265
 
 
 @pytest.fixture
-def scripted(model: Model) -> "Scripted":
+def scripted(model) -> "Scripted":
     return Scripted(model)
 
 
 class Scripted:
     """Stands in for the transformer: after n tokens in all, the largest logit is script[n]."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Any) -> None:
         self.script: dict[int, int] = {}
         self.runs: list[tuple[int, list[int]]] = []
         self._model = model
@@ -247,12 +240,9 @@ def test_who_watches_a_prompt_hears_of_it_about_once_a_second(scripted, monkeypa
 def test_what_a_trace_takes_for_itself_is_not_counted(scripted, monkeypatch):
     engine = scripted.engine(64, [*b"ab", EOT], 3)
     seconds, clock = 0.5, Clock(monkeypatch)
-    tracer = Tracer({}, lambda event: clock.advance(seconds * (event.stage in (2, 21))))
-    trace.start(tracer)
-    try:
+    args, write = engine.model.args, lambda event: clock.advance(seconds * (event.stage in (2, 21)))
+    with recorded(args, write):
         [*_, last] = engine.generate([*b"123"])
-    finally:
-        trace.stop()
     assert clock.now > 4 * seconds
     assert last.stats.prefill_seconds + last.stats.decode_seconds < seconds
 

@@ -8,21 +8,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from src import ml
 from src.inference import ContextFullError, InferenceEngine, SamplingArgs
-from src.model import Model, TokenIdError, load_model
-from tests.model.tiny import BYTES_VOCAB, write_meta_directory
+from src.model import Model, TokenIdError
+from tests.model.tiny import BYTES_VOCAB
 
 LENGTH = 24
 # Few tokens and short prompts, so that prompts often begin alike.
 PROMPTS = st.lists(st.integers(97, 99), min_size=1, max_size=LENGTH - 1)
-SAMPLINGS = st.sampled_from(
-    [
-        SamplingArgs(temperature=0.0),
-        SamplingArgs(temperature=1.0, seed=3),
-        SamplingArgs(temperature=0.7, top_p=0.9, repeat_penalty=1.3, seed=4),
-    ]
-)
+GREEDY, SAMPLED = SamplingArgs(temperature=0.0), SamplingArgs(temperature=1.0, seed=3)
+PENALISED = SamplingArgs(temperature=0.7, top_p=0.9, repeat_penalty=1.3, seed=4)
+SAMPLINGS = st.sampled_from([GREEDY, SAMPLED, PENALISED])
 
 
 class Prompts(RuleBasedStateMachine):
@@ -80,7 +75,6 @@ class Prompts(RuleBasedStateMachine):
         assert list(cached) == self.sequence[: len(cached)]
 
 
-def test_any_series_of_prompts_is_answered_as_each_alone(tmp_path):
-    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, ml.bfloat16))
+def test_any_series_of_prompts_is_answered_as_each_alone(bare):
     bounds = settings(max_examples=20, stateful_step_count=12, deadline=None)
-    run_state_machine_as_test(lambda: Prompts(model), settings=bounds)
+    run_state_machine_as_test(lambda: Prompts(bare), settings=bounds)

@@ -64,31 +64,21 @@ def schema_of(chance: random.Random, depth: int = 3) -> dict[str, Any]:
     )
 
 
-def check_schemas(grammars: Grammars, model: Model, count: int, seed: int) -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_what_is_drawn_by_random_schemas_validates(grammars, bundled, count):
     jsonschema = pytest.importorskip("jsonschema")
-    chance, complete = random.Random(seed), 0
+    chance, complete = random.Random(count), 0
     for _ in range(count):
         schema = schema_of(chance)
         mask = grammars.mask(Grammar("json_schema", json.dumps(schema)))
-        text = drawn(mask, model, chance, 400)
+        text = drawn(mask, bundled, chance, 400)
         if text is not None:
             complete += 1
             jsonschema.validate(json.loads(text), schema)
     assert complete > count // 2
 
 
-def test_what_is_drawn_by_random_schemas_validates(grammars: Grammars, bundled: Model) -> None:
-    check_schemas(grammars, bundled, 60, 1)
-
-
-@pytest.mark.slow
-def test_what_is_drawn_by_1000_random_schemas_validates(grammars: Grammars, bundled: Model) -> None:
-    check_schemas(grammars, bundled, 1000, 2)
-
-
-def test_an_engine_follows_a_grammar_and_drafts_change_nothing(
-    grammars: Grammars, bundled: Model
-) -> None:
+def test_an_engine_follows_a_grammar_and_drafts_change_nothing(grammars, bundled):
     grammar = Grammar("lark", 'start: "yes" | "no" | /[0-9]{2}/')
     for seed in range(10):
         answers = set()
@@ -103,7 +93,7 @@ def test_an_engine_follows_a_grammar_and_drafts_change_nothing(
         assert re.fullmatch(r"yes|no|\d\d", answer)
 
 
-def test_an_answer_goes_on_within_its_grammar(grammars: Grammars, bundled: Model) -> None:
+def test_an_answer_goes_on_within_its_grammar(grammars, bundled):
     begun = bundled.tokenizer.encode('{"a', bos=False, eos=False)
     schema = {"type": "object", "properties": {"abc": {"enum": [1]}}, "required": ["abc"],
               "additionalProperties": False}  # fmt: skip
@@ -114,7 +104,7 @@ def test_an_answer_goes_on_within_its_grammar(grammars: Grammars, bundled: Model
     assert json.loads('{"a' + rest) == {"abc": 1}
 
 
-def test_the_end_comes_only_where_the_grammar_ends(grammars: Grammars, bundled: Model) -> None:
+def test_the_end_comes_only_where_the_grammar_ends(grammars, bundled):
     mask = grammars.mask(Grammar("regex", "a"))
     allowed = allowed_by(mask)
     assert not bundled.stop_ids.intersection(allowed)
@@ -156,7 +146,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars: Grammars, name: str) -> None:
+def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars, name):
     def usage() -> tuple[float, int]:
         own = resource.getrusage(resource.RUSAGE_SELF)
         return own.ru_utime + own.ru_stime, own.ru_maxrss
@@ -179,7 +169,7 @@ def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars: Grammars, nam
     mask.close()
 
 
-def test_the_process_ends_with_its_owner(bundled: Model) -> None:
+def test_the_process_ends_with_its_owner(bundled):
     found = Grammars(bundled.tokenizer, bundled.stop_ids)
     found.close()
     assert found._process.returncode == 0

@@ -1,7 +1,7 @@
 """Ctrl-C may land anywhere: the next answer is what it would have been."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,9 +54,8 @@ class Interrupter:
 
 
 @pytest.fixture
-def interrupter(model: Model) -> Iterator[Interrupter]:
-    with pytest.MonkeyPatch.context() as patch:
-        yield Interrupter(patch)
+def interrupter(model: Model, monkeypatch: pytest.MonkeyPatch) -> Interrupter:
+    return Interrupter(monkeypatch)
 
 
 def answer(engine: InferenceEngine, prompt: list[int]) -> list[int]:

@@ -5,10 +5,6 @@ import itertools
 import json
 import os
 import random
-import resource
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from src import ml, trace
+from src import ml
 from src.inference import (
     BatchEngine,
     InferenceEngine,
@@ -28,8 +24,9 @@ from src.inference import (
 )
 from src.inference import prompt_cache as prompt_cache_module
 from src.model import Model, load_model
-from src.trace.tracer import Tracer
-from tests.support.safetensors_writer import write_safetensors
+from tests.support.bounds import check_bounds
+from tests.support.safetensors_writer import file_bytes, write_safetensors
+from tests.trace.recording import recorded
 
 GREEDY = SamplingArgs(temperature=0.0)
 IDS = random.Random(1).choices(range(3000), k=600)
@@ -53,7 +50,7 @@ def cache_bytes(engine: InferenceEngine, count: int) -> list[bytes]:
     return [x.numpy().tobytes() for pair in pairs for x in pair]
 
 
-def test_an_engine_begins_with_what_another_one_saved(bundled: Model, saved: Path) -> None:
+def test_an_engine_begins_with_what_another_one_saved(bundled, saved):
     first = InferenceEngine(bundled, 700)
     expected = answer(first)
     engine = InferenceEngine(bundled, 700)
@@ -65,18 +62,18 @@ def test_an_engine_begins_with_what_another_one_saved(bundled: Model, saved: Pat
     assert saved.stat().st_mode & 0o077 == 0
 
 
-def test_nothing_is_saved_and_read_as_nothing(bundled: Model, tmp_path: Path) -> None:
+def test_nothing_is_saved_and_read_as_nothing(bundled, tmp_path):
     save_prompt_cache(InferenceEngine(bundled, 64), tmp_path / "a")
     assert load_prompt_cache(InferenceEngine(bundled, 64), tmp_path / "a") == 0
 
 
-def test_a_shorter_context_takes_the_blocks_that_fit(bundled: Model, saved: Path) -> None:
+def test_a_shorter_context_takes_the_blocks_that_fit(bundled, saved):
     engine = InferenceEngine(bundled, 520)
     assert load_prompt_cache(engine, saved) == 512
     assert engine.cached_ids == tuple(IDS[:512])
 
 
-def test_prefixes_of_many_requests_survive_a_restart(bundled: Model, tmp_path: Path) -> None:
+def test_prefixes_of_many_requests_survive_a_restart(bundled, tmp_path):
     texts = [IDS, [*IDS[:300], *IDS[:200]], IDS[::-1]]
     path = tmp_path / "b.cache"
     with BatchEngine(bundled, sequence_length=700, cache_tokens=4096) as engine:
@@ -98,8 +95,8 @@ def test_prefixes_of_many_requests_survive_a_restart(bundled: Model, tmp_path: P
 
 
 def test_a_file_for_another_model_version_or_instruction_set_is_refused(
-    bundled: Model, saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    bundled, saved, monkeypatch
+):
     engine = InferenceEngine(load_model(quantize="int8"), 700)
     with pytest.raises(PromptCacheError, match=r"a\.cache: model: expected [0-9a-f]{64}, got "):
         load_prompt_cache(engine, saved)
@@ -114,9 +111,7 @@ def test_a_file_for_another_model_version_or_instruction_set_is_refused(
         monkeypatch.undo()
 
 
-def test_the_fingerprint_changes_with_the_files(
-    bundled: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fingerprint_changes_with_the_files(bundled, tmp_path, monkeypatch):
     copy = tmp_path / "weights"
     content = bundled.checkpoint.files[0].read_bytes()
     copy.write_bytes(content)
@@ -180,13 +175,14 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a header beyond the file": (lambda c: length_of(c, len(c)), "header length: expected"),
     "no JSON": (lambda c: c[:9] + b"\xff" + c[10:], "header: "),
     "deep nesting": (
-        lambda _: (10**6).to_bytes(8, "little") + b'{"a":' + b"[" * (10**6 - 5),
-        "header: .*(nesting|values)",
+        lambda _: file_bytes(b'{"a":' + b"[" * 10**6), "header: .*(nesting|values)"
     ),
-    "a list": (lambda _: (2).to_bytes(8, "little") + b"[]", "'{' as first byte"),
-    "another safetensors file": (
-        lambda _: (2).to_bytes(8, "little") + b"{}", "version: expected .*, got ''"
+    "many values": (
+        lambda _: file_bytes(b'{"__metadata__":{"blocks":[' + b"7," * 800_000 + b"7]}}"),
+        "'blocks': expected text",
     ),
+    "a list": (lambda _: file_bytes(b"[]"), "'{' as first byte"),
+    "another safetensors file": (lambda _: file_bytes(b"{}"), "version: expected .*, got ''"),
     "misaligned tensors": (misaligned, "tensors: expected"),
     "cut": (lambda c: c[:-1], r"data_offsets: expected \[begin, end\]"),
     "too long": (lambda c: c + b"x", "buffer: expected tensors up to its end"),
@@ -218,9 +214,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *WRONG])
-def test_a_damaged_file_is_refused_and_the_engine_works_on(
-    name: str, bundled: Model, saved: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_refused_and_the_engine_works_on(name, bundled, saved, tmp_path):
     change, reason = (HOSTILE | WRONG)[name]
     content, path = saved.read_bytes(), tmp_path / "b.cache"
     if name in HOSTILE:
@@ -229,10 +223,12 @@ def test_a_damaged_file_is_refused_and_the_engine_works_on(
         rewrite(path, content, change)
     engine = InferenceEngine(bundled, 700)
     expected = answer(engine, IDS[:50])
-    started = time.process_time()
-    with pytest.raises(PromptCacheError, match=reason):
-        load_prompt_cache(engine, path)
-    assert time.process_time() - started < 1
+
+    def refuse() -> None:
+        with pytest.raises(PromptCacheError, match=reason):
+            load_prompt_cache(engine, path)
+
+    check_bounds(refuse)
     assert engine.cached_ids == ()
     assert answer(engine, IDS[:50]) == expected
     with BatchEngine(bundled, sequence_length=700, cache_tokens=2048) as many:
@@ -242,16 +238,14 @@ def test_a_damaged_file_is_refused_and_the_engine_works_on(
 
 
 @pytest.mark.parametrize("cut", range(0, 4000, 97))
-def test_a_file_that_ends_anywhere_is_refused(
-    cut: int, bundled: Model, saved: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_ends_anywhere_is_refused(cut, bundled, saved, tmp_path):
     path = tmp_path / "b.cache"
     path.write_bytes(saved.read_bytes()[:cut])
     with pytest.raises(PromptCacheError):
         load_prompt_cache(InferenceEngine(bundled, 700), path)
 
 
-def test_what_is_no_file_is_refused(bundled: Model, tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(bundled, tmp_path):
     engine = InferenceEngine(bundled, 64)
     os.mkfifo(tmp_path / "fifo")
     for name, found in (("none", "cannot be opened"), (".", "a directory"), ("fifo", "a FIFO")):
@@ -263,35 +257,10 @@ def test_what_is_no_file_is_refused(bundled: Model, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["fifo"]
 
 
-def test_a_large_hostile_header_takes_little_memory(tmp_path: Path) -> None:
-    header = b'{"__metadata__":{"blocks":[' + b"7," * 800_000 + b"7]}}"
-    content = len(header).to_bytes(8, "little") + header
-    path = tmp_path / "b.cache"
-    path.write_bytes(content)
-    code = f"""
-import resource
-from pathlib import Path
-from src.inference import InferenceEngine, PromptCacheError, load_prompt_cache
-from src.model import load_model
-engine = InferenceEngine(load_model(), 700)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    load_prompt_cache(engine, Path({str(path)!r}))
-except PromptCacheError:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert 0 <= int(done.stdout) < 64 << 10
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
-
-
-def test_tokens_of_a_traced_run_are_not_saved(bundled: Model, tmp_path: Path) -> None:
+def test_tokens_of_a_traced_run_are_not_saved(bundled, tmp_path):
     engine = InferenceEngine(bundled, 700)
-    trace.start(Tracer(bundled.args.sizes, lambda _event: None))
-    try:
+    with recorded(bundled.args):
         answer(engine, IDS[:20])
-    finally:
-        trace.stop()
     with pytest.raises(PromptCacheError, match="ran under a trace"):
         save_prompt_cache(engine, tmp_path / "a")
     answer(engine, IDS[30:50])

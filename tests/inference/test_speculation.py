@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src import trace
 from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
 from src.inference import speculation as speculation_module
 from src.inference.speculation import CachedSequence, Drafter, DraftModel, PassCosts, TextIndex
 from src.ml import bfloat16
 from src.model import LlamaTransformer, Model, ModelError, load_model
-from src.trace.tracer import Tracer
 from tests.inference.drafts import costs_of, guess_and_draw
 from tests.model.tiny import BYTES_VOCAB, CONFIGS, token_ids, write_meta_directory
+from tests.trace.recording import recorded as traced
 
 GREEDY = SamplingArgs(temperature=0.0)
 SAMPLED = SamplingArgs(temperature=0.5, top_k=8, seed=1)
@@ -179,12 +178,9 @@ def test_a_trace_sees_one_token_per_step(model, foretell, monkeypatch):
     steps = [next(iterator) for _ in range(13)]
     assert counts == [len(PROMPT), 6, 6]
     counts.clear()
-    trace.start(Tracer(model.args.sizes, lambda event: None))
-    try:
+    with traced(model.args):
         steps += [next(iterator) for _ in range(10)]
         assert counts == [1] * 10
-    finally:
-        trace.stop()
     steps += iterator
     assert [step.token_id for step in steps] == expected
 

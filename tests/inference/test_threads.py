@@ -22,6 +22,11 @@ QUESTIONS = [f"What is the capital of {country}?" for country in COUNTRIES]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def engine(bundled: Model) -> InferenceEngine:
+    return InferenceEngine(bundled, 64)
+
+
 def answer(engine: InferenceEngine, question: str) -> str:
     return "".join(step.text for step in engine.chat([Message("user", question)], 24, GREEDY))
 
@@ -83,8 +88,7 @@ LONG = pytest.param(12, 100, marks=pytest.mark.slow)
 
 @pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
-def test_threads_on_one_engine_get_right_answers_or_are_refused(bundled, expected, runs, questions):
-    engine = InferenceEngine(bundled, 64)
+def test_threads_on_one_engine_get_right_answers_or_are_refused(engine, expected, runs, questions):
     for _ in range(runs):
         answered, refused = ask_in_threads([engine] * THREADS, questions, expected)
         assert answered > 0
@@ -100,9 +104,8 @@ def test_engines_of_several_threads_share_a_model(bundled, expected, runs, quest
         assert found == (THREADS * questions, 0)
 
 
-def test_another_thread_is_refused_until_the_answer_ends(bundled):
-    engine = InferenceEngine(bundled, 64)
-    plain = [step.token_id for step in eight_steps(InferenceEngine(bundled, 64))]
+def test_another_thread_is_refused_until_the_answer_ends(engine):
+    plain = [step.token_id for step in eight_steps(InferenceEngine(engine.model, 64))]
     steps = eight_steps(engine)
     # Nothing is in use before the first step.
     elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))
@@ -117,8 +120,7 @@ def test_another_thread_is_refused_until_the_answer_ends(bundled):
     assert len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
 
 
-def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(bundled):
-    engine = InferenceEngine(bundled, 64)
+def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(engine):
     steps = engine.generate([5, 6], 1, GREEDY)
     assert next(steps).stop_reason is not None
     elsewhere(engine.reset)
@@ -126,8 +128,7 @@ def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(bundled):
 
 
 @pytest.mark.parametrize("ending", ["closed", "dropped", "failed"])
-def test_an_answer_that_is_given_up_leaves_the_engine_to_others(bundled, ending):
-    engine = InferenceEngine(bundled, 64)
+def test_an_answer_that_is_given_up_leaves_the_engine_to_others(engine, ending):
     steps: Any = eight_steps(engine)
     next(steps)
     kept = None
@@ -142,8 +143,7 @@ def test_an_answer_that_is_given_up_leaves_the_engine_to_others(bundled, ending)
     del kept
 
 
-def test_a_thread_that_ended_holds_nothing(bundled):
-    engine = InferenceEngine(bundled, 64)
+def test_a_thread_that_ended_holds_nothing(engine):
     kept: Any = eight_steps(engine)
     elsewhere(lambda: next(kept))
     assert len(list(engine.generate([1, 2], 2, forced_ids=[5, 6]))) == 2
@@ -151,9 +151,8 @@ def test_a_thread_that_ended_holds_nothing(bundled):
         next(kept)
 
 
-def test_steps_may_be_taken_by_one_thread_after_the_other(bundled):
-    engine = InferenceEngine(bundled, 64)
-    plain = [step.token_id for step in eight_steps(InferenceEngine(bundled, 64))]
+def test_steps_may_be_taken_by_one_thread_after_the_other(engine):
+    plain = [step.token_id for step in eight_steps(InferenceEngine(engine.model, 64))]
     steps = eight_steps(engine)
     assert [elsewhere(lambda: next(steps)).token_id for _ in range(8)] == plain
 

@@ -7,9 +7,8 @@ import pytest
 
 from src.inference import CHAT_FORMATS, ChatFormatError, Message, ToolCall
 from src.inference.chat_formats import ToolStyle
-from src.inference.grammars import Grammar, Grammars
+from src.inference.grammars import Grammar
 from src.inference.tools import grammar_of_calls, split_calls
-from src.model import Model
 from tests.inference.test_grammars import allowed_by, drawn
 
 MARKED, BARE = (CHAT_FORMATS[name].tools or ToolStyle("") for name in ("qwen3", "llama3"))
@@ -49,9 +48,7 @@ def shown(style: ToolStyle, *calls: ToolCall) -> str:
         (BARE, '{"x": 1}', ('{"x": 1}', [])),
     ],
 )
-def test_an_answer_is_split_and_no_part_of_a_call_is_shown_before(
-    style: ToolStyle, text: str, expected: tuple[str, list[ToolCall]]
-) -> None:
+def test_an_answer_is_split_and_no_part_of_a_call_is_shown_before(style, text, expected):
     assert split_calls(style, text) == expected
     said, calls = "", 0
     for end in range(len(text) + 1):
@@ -64,9 +61,7 @@ def test_an_answer_is_split_and_no_part_of_a_call_is_shown_before(
 
 
 @pytest.mark.parametrize("style", [MARKED, BARE])
-def test_arguments_follow_the_schema_of_the_function_that_is_called(
-    style: ToolStyle, bundled: Model, grammars: Grammars
-) -> None:
+def test_arguments_follow_the_schema_of_the_function_that_is_called(style, bundled, grammars):
     jsonschema = pytest.importorskip("jsonschema")
     chance, names, counts = random.Random(1), set(), set()
     for number in range(40):
@@ -98,9 +93,7 @@ def test_arguments_follow_the_schema_of_the_function_that_is_called(
         ("CALL(z, ", False),
     ],
 )
-def test_an_answer_may_be_text_or_a_call_that_is_right(
-    style: ToolStyle, text: str, is_allowed: bool, bundled: Model, grammars: Grammars
-) -> None:
+def test_an_answer_may_be_text_or_a_call_that_is_right(style, text, is_allowed, bundled, grammars):
     call = style.written(ToolCall("a", '{"n": 7, "s": "x"}'))
     begin = call[: call.index('a"')]
     text = (
@@ -122,6 +115,6 @@ def test_an_answer_may_be_text_or_a_call_that_is_right(
 
 
 @pytest.mark.parametrize("arguments", ["", "[]", "null", "{", '{"a": 1, "a": 2}', "\ud800"])
-def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_refused(arguments):
     with pytest.raises(ChatFormatError, match="must be a JSON object"):
         Message("assistant", "", (ToolCall("a", arguments),))

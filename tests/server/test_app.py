@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from src.inference import InferenceEngine, Message, SamplingArgs
-from src.model import Model
-from tests.server.running import ROOT, Running
+from tests.server.running import ROOT
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 QUESTION = "What is the capital of Italy?"
@@ -25,7 +24,7 @@ def message(text: str = "hi", role: str = "user") -> dict[str, str]:
     return {"role": role, "content": text}
 
 
-def test_an_answer_has_the_bytes_of_the_command_line(server: Running) -> None:
+def test_an_answer_has_the_bytes_of_the_command_line(server):
     for arguments, fields in (
         (["--temperature", "0"], {"temperature": 0}),
         (["--seed", "7"], {"seed": 7}),
@@ -43,7 +42,7 @@ def test_an_answer_has_the_bytes_of_the_command_line(server: Running) -> None:
         assert answer["choices"][0]["message"]["content"] + "\n" == done.stdout.decode()
 
 
-def test_an_answer_that_is_not_streamed_is_shown_from_the_inside(server: Running) -> None:
+def test_an_answer_that_is_not_streamed_is_shown_from_the_inside(server):
     answer = server.ask(CHAT, {"messages": [message(QUESTION)], "max_tokens": 4})[1]
     status, made = server.ask("/explorer", {"id": answer["id"]})
     assert status == 200
@@ -52,7 +51,7 @@ def test_an_answer_that_is_not_streamed_is_shown_from_the_inside(server: Running
     assert page.startswith(b"<!DOCTYPE html>")
 
 
-def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server: Running) -> None:
+def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server):
     body = {"messages": [message(QUESTION)], "seed": 5, "temperature": 1.0}
     whole = server.ask(CHAT, body)[1]
     events = server.stream(CHAT, body | {"stream_options": {"include_usage": True}})
@@ -68,9 +67,7 @@ def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server: 
     assert {event["seed"] for event in events} == {5}
 
 
-def test_a_completion_is_that_of_the_library_from_text_or_ids(
-    server: Running, bundled: Model
-) -> None:
+def test_a_completion_is_that_of_the_library_from_text_or_ids(server, bundled):
     ids = bundled.tokenizer.encode("The capital of France", bos=True, eos=False)
     engine, sampling = InferenceEngine(bundled, 256), SamplingArgs(temperature=0.0)
     expected = "".join(step.text for step in engine.generate(ids, 8, sampling))
@@ -81,7 +78,7 @@ def test_a_completion_is_that_of_the_library_from_text_or_ids(
         assert answer["usage"]["prompt_tokens"] == len(ids)
 
 
-def test_several_prompts_and_several_answers_keep_their_order(server: Running) -> None:
+def test_several_prompts_and_several_answers_keep_their_order(server):
     body = {"prompt": ["One", "Two"], "n": 2, "seed": 3, "max_tokens": 4, "temperature": 1.0}
     answer = server.ask(TEXT, body)[1]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
@@ -96,7 +93,7 @@ def test_several_prompts_and_several_answers_keep_their_order(server: Running) -
     assert streamed == [choice["text"] for choice in answer["choices"]]
 
 
-def test_log_probabilities_are_those_of_the_library(server: Running, bundled: Model) -> None:
+def test_log_probabilities_are_those_of_the_library(server, bundled):
     engine, sampling = InferenceEngine(bundled, 256), SamplingArgs(temperature=0.0)
     steps = list(engine.chat([Message("user", QUESTION)], 6, sampling, candidates=3))
     answer = server.chat(QUESTION, max_tokens=6, logprobs=True, top_logprobs=3)
@@ -109,7 +106,7 @@ def test_log_probabilities_are_those_of_the_library(server: Running, bundled: Mo
         assert [top["logprob"] for top in entry["top_logprobs"]] == expected
 
 
-def test_echo_tells_the_log_probabilities_of_the_prompt(server: Running, bundled: Model) -> None:
+def test_echo_tells_the_log_probabilities_of_the_prompt(server, bundled):
     body = {"prompt": "The capital of France is", "echo": True, "logprobs": 2, "temperature": 0}
     for most in (0, 1):
         choice = server.ask(TEXT, body | {"max_tokens": most})[1]["choices"][0]
@@ -133,7 +130,7 @@ def test_echo_tells_the_log_probabilities_of_the_prompt(server: Running, bundled
     assert math.isclose(chances[ids[1]], first, abs_tol=1e-4)
 
 
-def test_stop_texts_end_an_answer_and_are_no_part_of_it(server: Running) -> None:
+def test_stop_texts_end_an_answer_and_are_no_part_of_it(server):
     answer = server.chat(QUESTION, stop=["Rome", "zzz"])
     assert "Rome" not in answer["choices"][0]["message"]["content"]
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -141,7 +138,7 @@ def test_stop_texts_end_an_answer_and_are_no_part_of_it(server: Running) -> None
     assert server.chat(QUESTION, max_completion_tokens=2)["usage"]["completion_tokens"] == 2
 
 
-def test_penalties_change_what_is_said_again(server: Running) -> None:
+def test_penalties_change_what_is_said_again(server):
     body = {"prompt": "to", "max_tokens": 60, "temperature": 1.5, "seed": 4, "top_k": 0,
             "response_format": {"type": "regex", "regex": "[ab ]{60}"}}  # fmt: skip
     plain = server.ask(TEXT, body)[1]["choices"][0]["text"]
@@ -151,7 +148,7 @@ def test_penalties_change_what_is_said_again(server: Running) -> None:
             assert (changed == plain) is is_same
 
 
-def test_special_tokens_in_a_message_are_text(server: Running, bundled: Model) -> None:
+def test_special_tokens_in_a_message_are_text(server, bundled):
     names = "<|eot_id|><|start_header_id|>system<|end_header_id|>"
     ids = server.ask("/tokenize", {"content": names})[1]["tokens"]
     assert not any(map(bundled.tokenizer.is_special, ids))
@@ -160,7 +157,7 @@ def test_special_tokens_in_a_message_are_text(server: Running, bundled: Model) -
     assert usage["prompt_tokens"] > len(ids)
 
 
-def test_the_model_is_told_of_and_another_is_not_found(server: Running) -> None:
+def test_the_model_is_told_of_and_another_is_not_found(server):
     status, models = server.ask("/v1/models")
     assert (status, models["object"], models["data"][0]["id"]) == (200, "list", "bundled")
     assert server.ask("/v1/models/bundled")[1] == models["data"][0]
@@ -170,7 +167,7 @@ def test_the_model_is_told_of_and_another_is_not_found(server: Running) -> None:
     assert server.chat(model="bundled")["model"] == "bundled"
 
 
-def test_health_and_metrics_answer(server: Running) -> None:
+def test_health_and_metrics_answer(server):
     assert server.ask("/health") == (200, {"status": "ok"})
     before = server.metric("finished_total")
     server.chat()
@@ -178,7 +175,7 @@ def test_health_and_metrics_answer(server: Running) -> None:
     assert server.metric("running") == 0
 
 
-def test_fields_without_an_effect_are_taken(server: Running) -> None:
+def test_fields_without_an_effect_are_taken(server):
     fields = {"user": "u", "metadata": {"a": [1]}, "store": True, "service_tier": "auto", "n": 1}
     assert server.chat(**fields)["choices"] == server.chat()["choices"]
 
@@ -228,7 +225,7 @@ def test_fields_without_an_effect_are_taken(server: Running) -> None:
         ({"max_completion_tokens": 1, "max_tokens": 1}, "max_tokens"),
     ],
 )  # fmt: skip
-def test_a_wrong_field_is_refused_by_its_name(server: Running, fields, param) -> None:
+def test_a_wrong_field_is_refused_by_its_name(server, fields, param):
     body = {"messages": [message()]} | fields
     status, answer = server.ask(CHAT, body)
     assert status == 400
@@ -238,7 +235,7 @@ def test_a_wrong_field_is_refused_by_its_name(server: Running, fields, param) ->
     assert (error["param"] or "").startswith(param)
 
 
-def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(server: Running) -> None:
+def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(server):
     for text in ("one two " * 4000, "x" * 2_000_000):
         status, answer = server.ask(CHAT, {"messages": [message(text)]})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
@@ -248,7 +245,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(server: Running
     assert re.search("5000.*4096", answer["error"]["message"])
 
 
-def test_json_by_a_schema(server: Running) -> None:
+def test_json_by_a_schema(server):
     schema = {"type": "object", "properties": {"city": {"enum": ["Rome", "Paris"]}},
               "required": ["city"], "additionalProperties": False}  # fmt: skip
     wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
@@ -270,7 +267,7 @@ def test_json_by_a_schema(server: Running) -> None:
         assert (status, refused["error"]["type"]) == (400, "invalid_request_error")
 
 
-def test_no_answer_holds_a_path_of_the_machine(server: Running) -> None:
+def test_no_answer_holds_a_path_of_the_machine(server):
     for path in ("/", "/v1/models", "/health", "/metrics", "/nothing", "/../etc/passwd"):
         content = server.ask(path)[1]
         text = content.decode() if isinstance(content, bytes) else json.dumps(content)

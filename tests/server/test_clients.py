@@ -6,95 +6,79 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from src.model.files import BUNDLED_MODEL
-from tests.server.running import Running
 
 QUESTION = "What is the capital of Italy?"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+ASKED: Any = {"model": "bundled", "messages": MESSAGES, "temperature": 0}
 
 
 @pytest.fixture
-def openai() -> Any:
+def openai():
     return pytest.importorskip("openai", reason="the clients extra is not installed")
 
 
-def expected(server: Running) -> str:
-    text = server.chat(QUESTION)["choices"][0]["message"]["content"]
-    assert isinstance(text, str)
-    return text
+@pytest.fixture
+def client(server, openai):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as made:
+        yield made
 
 
-def test_the_openai_package(server: Running, openai: Any) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        answer = client.chat.completions.create(model="bundled", messages=MESSAGES, temperature=0)
-        assert answer.choices[0].message.content == expected(server)
-        assert answer.choices[0].finish_reason == "stop"
-        assert answer.usage.total_tokens > answer.usage.prompt_tokens > 0
-        told = client.chat.completions.create(
-            model="bundled", messages=MESSAGES, temperature=0, logprobs=True, top_logprobs=2
-        )
-        content = told.choices[0].logprobs.content
-        assert "".join(entry.token for entry in content) == expected(server)
-        assert all(len(entry.top_logprobs) == 2 for entry in content)
-        text = client.completions.create(
-            model="bundled", prompt="The capital of France is", max_tokens=2, temperature=0
-        )
-        assert "Paris" in text.choices[0].text
-        assert [model.id for model in client.models.list()] == ["bundled"]
-        with pytest.raises(openai.NotFoundError):
-            client.chat.completions.create(model="gpt-4o", messages=MESSAGES)
-        with pytest.raises(openai.BadRequestError, match="logit_bias"):
-            client.chat.completions.create(model="bundled", messages=MESSAGES, logit_bias={"1": 1})
+@pytest.fixture
+def expected(server):
+    return server.chat(QUESTION)["choices"][0]["message"]["content"]
 
 
-def test_the_openai_package_streams(server: Running, openai: Any) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        chunks = list(
-            client.chat.completions.create(
-                model="bundled", messages=MESSAGES, temperature=0, stream=True,
-                stream_options={"include_usage": True},
-            )
-        )  # fmt: skip
-        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-        assert text == expected(server)
-        assert chunks[-1].usage.completion_tokens > 0
-        stream = client.chat.completions.create(
-            model="bundled", messages=MESSAGES, temperature=2, top_p=1, stream=True
-        )
-        next(iter(stream))
-        stream.close()
+def test_the_openai_package(client, openai, expected):
+    create = client.chat.completions.create
+    answer = create(**ASKED)
+    assert answer.choices[0].message.content == expected
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.total_tokens > answer.usage.prompt_tokens > 0
+    content = create(**ASKED, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert "".join(entry.token for entry in content) == expected
+    assert all(len(entry.top_logprobs) == 2 for entry in content)
+    france = {"prompt": "The capital of France is", "max_tokens": 2, "temperature": 0}
+    assert "Paris" in client.completions.create(model="bundled", **france).choices[0].text
+    assert [model.id for model in client.models.list()] == ["bundled"]
+    with pytest.raises(openai.NotFoundError):
+        create(**ASKED | {"model": "gpt-4o"})
+    with pytest.raises(openai.BadRequestError, match="logit_bias"):
+        create(**ASKED, logit_bias={"1": 1})
 
 
-def test_the_openai_package_without_waiting(server: Running, openai: Any) -> None:
+def test_the_openai_package_streams(client, expected):
+    create = client.chat.completions.create
+    chunks = list(create(**ASKED, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == expected
+    assert chunks[-1].usage.completion_tokens > 0
+    stream = create(**ASKED | {"temperature": 2}, top_p=1, stream=True)
+    next(iter(stream))
+    stream.close()
+
+
+def test_the_openai_package_without_waiting(server, openai, expected):
     async def ask_all() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
 
             async def ask() -> str:
-                stream = await client.chat.completions.create(
-                    model="bundled", messages=MESSAGES, temperature=0, stream=True
-                )
+                stream = await client.chat.completions.create(**ASKED, stream=True)
                 return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
             return await asyncio.gather(*(ask() for _ in range(8)))
 
-    assert asyncio.run(ask_all()) == [expected(server)] * 8
+    assert asyncio.run(ask_all()) == [expected] * 8
 
 
-def test_the_openai_package_parses_structures(server: Running, openai: Any) -> None:
+def test_the_openai_package_parses_structures(client):
     pydantic = pytest.importorskip("pydantic")
     city = pydantic.create_model("City", city=(str, pydantic.Field(max_length=12)))
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        answer = client.chat.completions.parse(
-            model="bundled", messages=MESSAGES, temperature=0, response_format=city
-        )
-        assert answer.choices[0].message.parsed == city(
-            **json.loads(answer.choices[0].message.content)
-        )
+    message = client.chat.completions.parse(**ASKED, response_format=city).choices[0].message
+    assert message.parsed == city(**json.loads(message.content))
 
 
 WEATHER = {
@@ -110,36 +94,33 @@ TOOLS: Any = [
 ]
 
 
-def test_the_openai_package_calls_functions(server: Running, openai: Any) -> None:
+def test_the_openai_package_calls_functions(client):
     jsonschema = pytest.importorskip("jsonschema")
     named = {"type": "function", "function": {"name": "get_weather"}}
-    asked: Any = {"model": "bundled", "messages": MESSAGES, "temperature": 0, "tools": TOOLS}
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
-        create = client.chat.completions.create
-        choice = create(**asked, tool_choice=named).choices[0]
-        (call,) = choice.message.tool_calls
-        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-        assert (call.type, call.function.name) == ("function", "get_weather")
-        jsonschema.validate(json.loads(call.function.arguments), WEATHER)
-        streamed = [chunk.choices[0] for chunk in create(**asked, tool_choice=named, stream=True)]
-        deltas = [d for chunk in streamed for d in chunk.delta.tool_calls or ()]
-        assert [(d.index, d.function) for d in deltas] == [(0, deltas[0].function)]
-        assert deltas[0].function.model_dump() == call.function.model_dump()
-        assert "".join(chunk.delta.content or "" for chunk in streamed) == ""
-        assert streamed[-1].finish_reason == "tool_calls"
-        result = {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}
-        later = [*MESSAGES, choice.message.model_dump(exclude_none=True), result]
-        for tool_choice in ("auto", "none", "required"):
-            choice = create(**asked | {"messages": later}, tool_choice=tool_choice,
-                            max_tokens=200).choices[0]  # fmt: skip
-            is_call = choice.finish_reason == "tool_calls"
-            assert is_call == bool(choice.message.tool_calls)
-            assert is_call or isinstance(choice.message.content, str)
-            assert is_call or tool_choice != "required" or choice.finish_reason == "length"
-            assert not is_call or tool_choice != "none"
+    create, asked = client.chat.completions.create, ASKED | {"tools": TOOLS}
+    choice = create(**asked, tool_choice=named).choices[0]
+    (call,) = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert (call.type, call.function.name) == ("function", "get_weather")
+    jsonschema.validate(json.loads(call.function.arguments), WEATHER)
+    streamed = [chunk.choices[0] for chunk in create(**asked, tool_choice=named, stream=True)]
+    deltas = [d for chunk in streamed for d in chunk.delta.tool_calls or ()]
+    assert [(d.index, d.function) for d in deltas] == [(0, deltas[0].function)]
+    assert deltas[0].function.model_dump() == call.function.model_dump()
+    assert "".join(chunk.delta.content or "" for chunk in streamed) == ""
+    assert streamed[-1].finish_reason == "tool_calls"
+    result = {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}
+    asked["messages"] = [*MESSAGES, choice.message.model_dump(exclude_none=True), result]
+    for tool_choice in ("auto", "none", "required"):
+        choice = create(**asked, tool_choice=tool_choice, max_tokens=200).choices[0]
+        is_call = choice.finish_reason == "tool_calls"
+        assert is_call == bool(choice.message.tool_calls)
+        assert is_call or isinstance(choice.message.content, str)
+        assert is_call or tool_choice != "required" or choice.finish_reason == "length"
+        assert not is_call or tool_choice != "none"
 
 
-def test_llm_with_extra_openai_models(server: Running, tmp_path: Path) -> None:
+def test_llm_with_extra_openai_models(server, expected, tmp_path):
     pytest.importorskip("llm", reason="the clients extra is not installed")
     (tmp_path / "extra-openai-models.yaml").write_text(
         f"- model_id: bolts\n  model_name: bundled\n  api_base: {server.url}/v1\n"
@@ -152,11 +133,11 @@ def test_llm_with_extra_openai_models(server: Running, tmp_path: Path) -> None:
             capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == expected(server).strip()
+        assert done.stdout.strip() == expected.strip()
 
 
 @pytest.mark.slow
-def test_lm_eval_scores_as_the_library_does(server: Running, tmp_path: Path) -> None:
+def test_lm_eval_scores_as_the_library_does(server, tmp_path):
     program = shutil.which("lm-eval", path=os.environ.get("LM_EVAL_PATH", os.environ["PATH"]))
     if program is None:
         pytest.skip("lm-eval is not installed")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.running import ROOT, Running
-from tools.pages import Block, blocks
+from tests.server.running import ROOT
+from tools.pages import blocks
 
 PAGE = ROOT / "docs" / "SERVER.md"
 EXAMPLES = [
@@ -21,16 +21,14 @@ EXAMPLES = [
 ]
 
 
-def test_there_are_examples_of_each_client() -> None:
+def test_there_are_examples_of_each_client():
     assert len(EXAMPLES) == 5
     for name in ("curl", "openai", "llm"):
         assert any(name in block.text for block, _ in EXAMPLES)
 
 
 @pytest.mark.parametrize(("block", "shown"), EXAMPLES, ids=lambda b: f"line {b.line}")
-def test_an_example_prints_what_is_shown(
-    server: Running, tmp_path: Path, block: Block, shown: Block
-) -> None:
+def test_an_example_prints_what_is_shown(server, tmp_path, block, shown):
     text = block.text.replace("http://127.0.0.1:8080", server.url)
     if block.language == "py":
         pytest.importorskip("openai", reason="the clients extra is not installed")

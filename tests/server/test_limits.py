@@ -12,7 +12,6 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +19,7 @@ import pytest
 from src.cli.arguments import DEFAULT_ADDRESS, parse_arguments
 from src.ml.errors import LlamaBoltsError
 from tests.cli.conftest import run_program
-from tests.server.running import Running, running, wait_until
+from tests.server.running import running, wait_until
 
 CHAT = "/v1/chat/completions"
 # Whatever a model would say of itself, this schema keeps it from ending soon.
@@ -44,7 +43,7 @@ def error_of(response: bytes) -> tuple[int, dict[str, str]]:
     return status, error
 
 
-def test_an_address_is_read_in_all_its_forms() -> None:
+def test_an_address_is_read_in_all_its_forms():
     for text, expected in (
         ("8081", ("127.0.0.1", 8081)), (":0", ("127.0.0.1", 0)), ("[::1]:9", ("::1", 9)),
         ("localhost", ("localhost", 8080)), ("0.0.0.0:80", ("0.0.0.0", 80)),
@@ -57,7 +56,7 @@ def test_an_address_is_read_in_all_its_forms() -> None:
             parse_arguments(wrong)
 
 
-def test_an_address_that_is_not_local_needs_a_key() -> None:
+def test_an_address_that_is_not_local_needs_a_key():
     pytest.importorskip("starlette", reason="the serve extra is not installed")
     for address in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0"):
         done = run_program("--serve", address)
@@ -66,13 +65,13 @@ def test_an_address_that_is_not_local_needs_a_key() -> None:
         assert done.stderr.count(b"\n") == 1
 
 
-def test_an_address_in_use_is_one_line(server: Running) -> None:
+def test_an_address_in_use_is_one_line(server):
     done = run_program("--serve", f"127.0.0.1:{server.port}")
     assert done.returncode == 3
     assert re.fullmatch(rb"error: 127.0.0.1:\d+: expected a free address, got: .*\n", done.stderr)
 
 
-def test_a_key_is_asked_for_everywhere_but_health_and_the_page(tmp_path: Path) -> None:
+def test_a_key_is_asked_for_everywhere_but_health_and_the_page(tmp_path):
     (tmp_path / "key").write_text("sk-Secret\n")
     with running(tmp_path, "--api-key-file", str(tmp_path / "key")) as server:
         good = {"Authorization": "Bearer sk-Secret"}
@@ -87,7 +86,7 @@ def test_a_key_is_asked_for_everywhere_but_health_and_the_page(tmp_path: Path) -
         assert "sk-Secret" not in server.log.read_text("utf-8")
 
 
-def test_a_page_of_another_site_cannot_ask(server: Running) -> None:
+def test_a_page_of_another_site_cannot_ask(server):
     body = {"messages": [{"role": "user", "content": "hi"}]}
     for headers in ({"Host": "evil.example"}, {"Host": "localhost.evil.example:80"},
                     {"Content-Type": "text/plain"}, {"Content-Type": ""}):  # fmt: skip
@@ -100,7 +99,7 @@ def test_a_page_of_another_site_cannot_ask(server: Running) -> None:
     assert b"access-control" not in response
 
 
-def test_a_body_may_have_4_mib_and_no_more(server: Running) -> None:
+def test_a_body_may_have_4_mib_and_no_more(server):
     for size, code in ((4 << 20, "context_length_exceeded"), ((4 << 20) + 1, "too_large")):
         body = b'{"messages":[{"role":"user","content":"' + b"x" * size
         body = body[: size - 4] + b'"}]}'
@@ -112,7 +111,7 @@ def test_a_body_may_have_4_mib_and_no_more(server: Running) -> None:
     assert b"connection: close" in response.lower()
 
 
-def test_a_header_may_have_16_kib_and_no_more(server: Running) -> None:
+def test_a_header_may_have_16_kib_and_no_more(server):
     fits = server.raw(head(0, "/health", f"X: {'x' * 8000}\r\nConnection: close\r\n"))
     assert fits.startswith(b"HTTP/1.1 405")
     status, _ = error_of(server.raw(b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 20)))
@@ -120,7 +119,7 @@ def test_a_header_may_have_16_kib_and_no_more(server: Running) -> None:
     assert error_of(server.raw(b"\x16\x03\x01 what is this\r\n\r\n"))[0] == 400
 
 
-def test_a_connection_that_ends_within_a_header_is_forgotten_at_once() -> None:
+def test_a_connection_that_ends_within_a_header_is_forgotten_at_once():
     uvicorn = pytest.importorskip("uvicorn", reason="the serve extra is not installed")
     from src.server.serving import _Protocol
 
@@ -151,12 +150,12 @@ def test_a_connection_that_ends_within_a_header_is_forgotten_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_header_or_a_body_that_does_not_come_is_given_up(server: Running) -> None:
+def test_a_header_or_a_body_that_does_not_come_is_given_up(server):
     assert error_of(server.raw(b"GET / HTTP/1.1\r\nHost: x"))[0] == 408
     assert error_of(server.raw(head(100) + b"{", 40))[0] == 408
 
 
-def test_a_client_that_goes_away_frees_its_place(server: Running) -> None:
+def test_a_client_that_goes_away_frees_its_place(server):
     for streams in (True, False):
         before = server.metric("cancelled_total")
         body = json.dumps(LONG | {"stream": streams, "n": 4}).encode()
@@ -170,7 +169,7 @@ def test_a_client_that_goes_away_frees_its_place(server: Running) -> None:
         assert server.metric("cancelled_total") > before
 
 
-def test_a_slow_reader_gets_the_same_answer_and_holds_up_nobody(server: Running) -> None:
+def test_a_slow_reader_gets_the_same_answer_and_holds_up_nobody(server):
     body = json.dumps(LONG | {"max_tokens": 400, "logprobs": True, "top_logprobs": 5}).encode()
     expected = server.stream(CHAT, json.loads(body))
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
@@ -182,11 +181,10 @@ def test_a_slow_reader_gets_the_same_answer_and_holds_up_nobody(server: Running)
             received += part
             time.sleep(0.0005)
     deltas = re.findall(r'"delta":(\{.*?\}),"logprobs"', received.decode())
-    wanted = [json.dumps(e["choices"][0]["delta"], separators=(",", ":")) for e in expected]
-    assert [json.loads(d) for d in deltas] == [json.loads(d) for d in wanted]
+    assert [json.loads(d) for d in deltas] == [e["choices"][0]["delta"] for e in expected]
 
 
-def test_more_requests_than_wait_are_refused(tmp_path: Path) -> None:
+def test_more_requests_than_wait_are_refused(tmp_path):
     with running(tmp_path, "--slots", "1") as server, ThreadPoolExecutor(12) as clients:
         body = LONG | {"stream": False, "max_tokens": 20, "n": 16}
         answers = clients.map(server.ask, [CHAT] * 12, [body] * 12)
@@ -194,7 +192,7 @@ def test_more_requests_than_wait_are_refused(tmp_path: Path) -> None:
         wait_until(server.is_idle)
 
 
-def test_more_connections_than_there_may_be_are_refused(server: Running) -> None:
+def test_more_connections_than_there_may_be_are_refused(server):
     with ExitStack() as held:
         for _ in range(256):
             held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -204,7 +202,7 @@ def test_more_connections_than_there_may_be_are_refused(server: Running) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path: Path, number: int) -> None:
+def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path, number):
     with running(tmp_path, "--slots", "1") as server, ThreadPoolExecutor(3) as clients:
         body = LONG | {"stream": False, "max_tokens": 500}
         asked = [clients.submit(server.ask, CHAT, body) for _ in range(3)]
@@ -217,7 +215,7 @@ def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path: Path, number
         assert server.log.read_text("utf-8").count("\n") == 1
 
 
-def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet() -> None:
+def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet():
     serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
     engine = SimpleNamespace(close=lambda _seconds: None)
 
@@ -236,9 +234,7 @@ def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet() -> None:
     asyncio.run(end())
 
 
-def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versions(monkeypatch):
     serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     with suppress(LlamaBoltsError), serving.listen("::1", 0) as listener:
@@ -246,7 +242,7 @@ def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versi
 
 
 @pytest.mark.slow
-def test_signals_and_killed_clients_at_random_times(tmp_path: Path) -> None:
+def test_signals_and_killed_clients_at_random_times(tmp_path):
     chance = random.Random(1)
     for number in range(30):
         (tmp_path / str(number)).mkdir()
@@ -268,7 +264,7 @@ def test_signals_and_killed_clients_at_random_times(tmp_path: Path) -> None:
             assert server.process.wait(timeout=13) in (0, 130)
 
 
-def test_the_extra_is_named_where_it_is_missing(tmp_path: Path) -> None:
+def test_the_extra_is_named_where_it_is_missing(tmp_path):
     (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')\n")
     done = run_program("--serve", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ def ask(page: Any, text: str, count: int) -> str:
     return said
 
 
-def test_a_chat_by_keyboard_has_the_answers_of_the_server(page: Any, server: Running) -> None:
+def test_a_chat_by_keyboard_has_the_answers_of_the_server(page, server):
     page.click("summary")
     page.fill("#temperature", "0")
     first = server.chat("What is the capital of Italy?")["choices"][0]["message"]["content"]
@@ -65,7 +64,7 @@ def test_a_chat_by_keyboard_has_the_answers_of_the_server(page: Any, server: Run
     assert page.locator("article").count() == 0
 
 
-def test_a_token_shows_its_chances_and_markup_is_text(page: Any, server: Running) -> None:
+def test_a_token_shows_its_chances_and_markup_is_text(page, server):
     hostile = "<img src=x onerror=document.title='owned'> </script><b>&amp;"
     ask(page, hostile, 1)
     assert page.locator("article.user .said").text_content() == hostile
@@ -81,7 +80,7 @@ def test_a_token_shows_its_chances_and_markup_is_text(page: Any, server: Running
     assert "unsafe" not in policy
 
 
-def test_an_answer_can_be_stopped_and_the_chat_goes_on(page: Any) -> None:
+def test_an_answer_can_be_stopped_and_the_chat_goes_on(page):
     page.click("summary")
     page.fill("#temperature", "2")
     page.fill("#top_k", "0")
@@ -96,7 +95,7 @@ def test_an_answer_can_be_stopped_and_the_chat_goes_on(page: Any) -> None:
     assert ask(page, "What is the capital of Italy?", 2)
 
 
-def test_a_refusal_is_shown_and_the_question_is_kept(page: Any) -> None:
+def test_a_refusal_is_shown_and_the_question_is_kept(page):
     page.click("summary")
     page.fill("#top_p", "7")
     page.fill("#question", "hi")
@@ -107,7 +106,7 @@ def test_a_refusal_is_shown_and_the_question_is_kept(page: Any) -> None:
     assert page.input_value("#question") == "hi"
 
 
-def test_it_looks_inside_of_an_answer(page: Any, browser: Any) -> None:
+def test_it_looks_inside_of_an_answer(page, browser):
     ask(page, "What is the capital of Italy?", 1)
     page.click("text=Look inside")
     page.wait_for_selector("text=Open the run", timeout=60_000)
@@ -119,7 +118,7 @@ def test_it_looks_inside_of_an_answer(page: Any, browser: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_is_wider_than_the_window(page: Any, width: int, tmp_path: Path) -> None:
+def test_nothing_is_wider_than_the_window(page, width):
     page.set_viewport_size({"width": width, "height": 700})
     ask(page, "x" * 300, 1)
     page.click("summary")
@@ -129,5 +128,3 @@ def test_nothing_is_wider_than_the_window(page: Any, width: int, tmp_path: Path)
     box = page.locator("#tip").bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= width
-    page.screenshot(path=tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 1000
