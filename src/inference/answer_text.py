@@ -312,7 +312,7 @@ def _masked(logits: Logits, allowed: Any) -> Logits:
 
 
 def _checked_prompt(
-    model: Model, sequence_length: int, prompt_ids: Sequence[int], answer_ids: Sequence[int] = ()
+    model: Model, sequence_length: int, prompt_ids: Sequence[int], answer_ids: Sequence[int]
 ) -> list[int]:
     """Return the tokens to run as a list of ids that the model knows and the context holds."""
     if isinstance(prompt_ids, str | bytes):

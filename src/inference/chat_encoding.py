@@ -8,7 +8,9 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from ..tokenizer import Tokenizer
 from ..tokenizer.config_files import MAX_FILE_BYTES, read_json
@@ -264,23 +266,17 @@ def encode_parts(tokenizer: Tokenizer, parts: Sequence[str | Special | Edge]) ->
     plain words, as that of R1-Distill-Llama does with `<｜User｜>`; a text that holds one is cut
     inside of it, so that no message can make one.
     """
-    found = {part: _id_or_text(tokenizer, part) for part in dict.fromkeys(parts)}
-    pieces: list[int | str] = []
-    for token in map(found.__getitem__, parts):
-        if pieces and isinstance(token, str) and isinstance(pieces[-1], str):
-            pieces[-1] += token
-        else:
-            pieces.append(token)
+    found: dict[object, Any] = {one: _id_or_text(tokenizer, one) for one in dict.fromkeys(parts)}
     named = {part.name for part in parts if isinstance(part, Special) and found[part] != part.name}
     words = sorted(named - tokenizer.special_tokens.keys())
-    inside = [f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in words]
+    inside = "|".join(f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in words)
     ids: list[int] = []
-    for piece in pieces:
-        if isinstance(piece, int):
-            ids.append(piece)
+    for kind, pieces in groupby(map(found.__getitem__, parts), type):
+        if kind is not str:
+            ids += pieces
             continue
-        texts = re.split("|".join(inside), piece) if inside else [piece]
-        for text in filter(None, texts):
+        whole = "".join(pieces)
+        for text in filter(None, re.split(inside, whole) if inside else [whole]):
             ids += tokenizer.encode(text, bos=False, eos=False, first=not ids)
     return ids
 

@@ -4,6 +4,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +34,10 @@ class Call:
 
     thread: threading.Thread | None = None  # that asked for its newest step
     is_over: bool = False  # whether it needs the engine no more
+
+    def close(self) -> None:
+        """Let the engine go."""
+        self.is_over = True
 
 
 class InferenceEngine:
@@ -224,33 +229,33 @@ class InferenceEngine:
         """
         given = prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates
         answer = Answer(self.model, self.sequence_length, *given, answer_ids, forced_ids, mask)
-        call = Call()
-        return _declared(call, self._steps(call, answer, progress))
+        return self._steps(answer, progress)
 
-    def _steps(self, call: Call, answer: Answer, progress: Progress | None) -> Iterator[Step]:
+    def _steps(self, answer: Answer, progress: Progress | None) -> Iterator[Step]:
         """Run the prompt, then draw, show and run tokens until a reason to stop."""
-        self._take(call)
-        ids, stats, cached = answer.ids, answer.stats, self._cached
-        stats.cached_tokens = cached.reusable(ids)
-        self.last_stats = stats
-        started = clock()
-        rows = self._prefill(ids, stats.cached_tokens, progress)
-        answer.begin(cached, self._drafter(ids, answer.sampler) if self.speculation else None)
-        stats.prefill_seconds = clock() - started
-        while True:
-            for step in answer.advance(rows[0]):
-                call.is_over = answer.is_over
-                yield step
-                if answer.is_over:
-                    return
-                self._take(call)
-            drafted = answer.draft()
+        with closing(Call()) as call, declared_lack_of_memory("generate", NotEnoughMemoryError):
+            self._take(call)
+            ids, stats, cached = answer.ids, answer.stats, self._cached
+            stats.cached_tokens = cached.reusable(ids)
+            self.last_stats = stats
             started = clock()
-            rows = cached.run([answer.newest], drafted)
-            seconds = clock() - started
-            answer.note_pass(rows, seconds)
-            if not is_on():
-                self._pass_costs.note_pass(len(drafted), seconds)
+            rows = self._prefill(ids, stats.cached_tokens, progress)
+            answer.begin(cached, self._drafter(ids, answer.sampler) if self.speculation else None)
+            stats.prefill_seconds = clock() - started
+            while True:
+                for step in answer.advance(rows[0]):
+                    call.is_over = answer.is_over
+                    yield step
+                    if answer.is_over:
+                        return
+                    self._take(call)
+                drafted = answer.draft()
+                started = clock()
+                rows = cached.run([answer.newest], drafted)
+                seconds = clock() - started
+                answer.note_pass(rows, seconds)
+                if not is_on():
+                    self._pass_costs.note_pass(len(drafted), seconds)
 
     def _drafter(self, ids: list[int], sampler: Sampler) -> Drafter:
         """Return what drafts an answer; a draft model has read the prompt."""
@@ -278,12 +283,3 @@ class InferenceEngine:
         if progress is not None:
             progress(len(ids), len(ids))
         return rows
-
-
-def _declared(call: Call, steps: Iterator[Step]) -> Iterator[Step]:
-    """Pass steps on; raise a lack of memory as an error of the package; end the call."""
-    try:
-        with declared_lack_of_memory("generate", NotEnoughMemoryError):
-            yield from steps
-    finally:
-        call.is_over = True

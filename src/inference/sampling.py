@@ -262,11 +262,10 @@ class Sampler:
                 yield name, value, *partial.distribution(logits)
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
-        """Return the tokens that top-k keeps and how probable each is beside the first of them.
+        """Return the ids [n], ascending, that top-k keeps, None for all; and their weights [n].
 
-        The ids [n] ascend, or are None for the whole vocabulary. The largest weight [n] is 1, and
-        those of tokens that cannot be drawn are 0; they are float64, or float32 if n is above 4096,
-        and may lie in memory that the next call overwrites.
+        The largest weight is 1, and those of tokens that cannot be drawn are 0. They are float64,
+        or float32 if n is above 4096, in memory that the next call may overwrite.
         """
         args, ids = self.args, None
         logits = self._penalised(logits)

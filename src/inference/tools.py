@@ -28,7 +28,9 @@ def split_calls(style: ToolStyle, text: str, is_over: bool = True) -> tuple[str,
             said, at = said + text[at : found.start()], found.end()
     rest = text[at:]
     if not is_over:
-        rest = rest[: min(_before(rest, mark) for mark in (style.begin, f"\n{style.begin}"))]
+        marks = style.begin, f"\n{style.begin}"
+        ends = (rest.find(m) if m in rest else len(rest) - overlap(rest, m) for m in marks)
+        rest = rest[: min(ends)]
     return said + rest, calls
 
 
@@ -56,9 +58,3 @@ def grammar_of_calls(style: ToolStyle, tools: Sequence[Tool], is_required: bool,
         named = json_text(f'{function["name"]}", "{style.key}": ')
         lines += [f"f{number}: {named} a{number}", f"a{number}: %json {json_text(schema)}"]
     return "\n".join(lines)
-
-
-def _before(text: str, mark: str) -> int:
-    """Return where a mark begins in a text, or may begin at its end."""
-    at = text.find(mark)
-    return len(text) - overlap(text, mark) if at < 0 else at
