@@ -21,17 +21,10 @@ from src.inference import (
 from src.inference.chat_encoding import format_of_template, format_of_tokens, read_template
 from src.model import load_model
 from src.tokenizer import MAX_FILE_BYTES, Tokenizer, TokenizerError, load_tokenizer
-from src.tokenizer.tiktoken_file import llama3_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
 from tests.inference.byte_tokenizer import LLAMA2, LLAMA3, R1, ByteTokenizer
 from tests.inference.published_templates import CHATML_BOS, LLAMA3_1, PUBLISHED, SMOLLM, TINYLLAMA
 from tests.support.shared_data import shared_data
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer() -> Tokenizer:
-    """One token per byte, special ids from 256 on."""
-    return llama3_tokenizer({bytes([n]): n for n in range(256)})
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +77,8 @@ def test_the_prompts_of_llama_2_and_tinyllama_have_exactly_these_ids(llama2):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
-def test_content_never_becomes_a_special_id(byte_tokenizer, llama3, role, text):
-    for tokenizer in (byte_tokenizer, llama3):
+def test_content_never_becomes_a_special_id(model, llama3, role, text):
+    for tokenizer in (model.tokenizer, llama3):
         plain = encode_chat(tokenizer, [Message(role, "x")], False)
         special = [i for i in plain if tokenizer.is_special(i)]
         ids = encode_chat(tokenizer, [Message(role, text)], False)

@@ -172,9 +172,8 @@ def test_the_page_about_formats_lists_them_with_their_models_and_shows_what_they
 def test_dicts_and_messages_are_read_alike():
     read = [Message("system", "You are a pirate"), Message("user", "hi")]
     system, user = ({"role": message.role, "content": message.content} for message in read)
-    assert (
-        as_messages([system, user]) == as_messages((system, read[1])) == as_messages(read) == read
-    )
+    for given in ([system, user], (system, read[1]), read):
+        assert as_messages(given) == read
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,8 @@ def recorded(engine: InferenceEngine, steps: Iterator[Step]) -> list[Any]:
     """Returns what a caller can see at each step, and the state that the engine is in."""
     seen = []
     for step in steps:
-        counts = None
-        if step.stats is not None:
-            counts = (step.stats.prompt_tokens, step.stats.cached_tokens, step.stats.new_tokens)
-        state = (engine.cached_ids, engine.context.length)
+        stats, state = step.stats, (engine.cached_ids, engine.context.length)
+        counts = stats and (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens)
         seen.append((step.token_id, step.text, step.stop_reason, counts, state))
     return seen
 

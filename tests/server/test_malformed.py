@@ -89,8 +89,7 @@ def check(server: Running, count: int, seed: int) -> None:
     chance = random.Random(seed)
     for warm in range(3):
         server.raw(request_of(chance), 0.5, warm == 0)
-    before = server.resident()
-    descriptors = server.descriptors()
+    before, descriptors = server.resident(), server.descriptors()
     statuses: Counter[int] = Counter()
     for number in range(count):
         request = request_of(chance)
