@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from src.inference import encode_chat
-from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
+from src.model import InferenceContext, Model, load_model
 from src.nano.corpus import load_split
 from src.nano.evaluate import Examiner, pair_messages, score, total
 from src.nano.pairs import Pair
@@ -37,67 +37,45 @@ def log_probabilities(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> li
     return result
 
 
-def prompt_ids(model: Model, pair: Pair) -> list[int]:
-    """Return what the model reads before the answer of a pair."""
-    assert model.tokenizer is not None
-    if pair.raw:
-        return model.tokenizer.encode(pair.question, bos=True, eos=False)
-    return encode_chat(model.tokenizer, pair_messages(pair))
-
-
 def perplexity(model: Model, pairs: Sequence[Pair]) -> float:
     """Return exp(-mean log p) over the tokens of all answers."""
-    assert model.tokenizer is not None
-    context = InferenceContext(model.args, CONTEXT)
+    tokenizer, context = model.tokenizer, InferenceContext(model.args, CONTEXT)
+    assert tokenizer is not None
     found: list[float] = []
     for pair in pairs:
-        prompt = prompt_ids(model, pair)
-        answer = model.tokenizer.encode(pair.answer, bos=False, eos=False)
-        ids = prompt + answer
+        if pair.raw:
+            prompt = tokenizer.encode(pair.question, bos=True, eos=False)
+        else:
+            prompt = encode_chat(tokenizer, pair_messages(pair))
+        answer = tokenizer.encode(pair.answer, bos=False, eos=False)
         context.clear()
-        logits = model.transformer.forward(context, ids, all_positions=True).numpy()
+        logits = model.transformer.forward(context, prompt + answer, all_positions=True).numpy()
         found += log_probabilities(logits[len(prompt) - 1 : -1], answer)
     return float(np.exp(-np.mean(found)))
-
-
-def right_answers(quantize: str | None) -> float:
-    """Return the share of held-out pairs that are answered to the letter."""
-    examiner = Examiner(quantize=quantize)
-    return total(score(examiner, load_split().held_out, lambda pair, answer: None).values()).part
-
-
-def text_of(args: ModelArgs) -> list[int]:
-    ids: list[int] = np.random.default_rng(5).integers(0, args.vocab_size, TOKENS).tolist()
-    return ids
-
-
-def logits_of(transformer: LlamaTransformer) -> npt.NDArray[np.float64]:
-    context = InferenceContext(transformer.args, TOKENS)
-    ids = text_of(transformer.args)
-    return transformer.forward(context, ids, all_positions=True).numpy().astype(np.float64)
 
 
 def main() -> None:
     options = read_options(__doc__, layers=2, directory=CHECKPOINT["directory"])
     directory = find_checkpoint("1b", options.layers, options.directory)
-    exact = reference_logits(directory, text_of(load_model(directory).args), list(range(TOKENS)))
-    pairs = [pair for family in load_split().held_out.values() for pair in family]
+    size, held_out = load_model(directory).args.vocab_size, load_split().held_out
+    ids = np.random.default_rng(5).integers(0, size, TOKENS).tolist()
+    exact = reference_logits(directory, ids, list(range(TOKENS)))
+    pairs = [pair for family in held_out.values() for pair in family]
     print("| weights | perplexity | answers right | error of logits |\n|---|---|---|---|")
     record = {}
     for quantize in FORMATS:
-        name = quantize or "bfloat16"
-        error = logits_of(load_model(directory, quantize=quantize).transformer) - exact
-        measured = {
+        name, model = quantize or "bfloat16", load_model(directory, quantize=quantize)
+        context = InferenceContext(model.args, TOKENS)
+        logits = model.transformer.forward(context, ids, all_positions=True).numpy()
+        error = logits.astype(np.float64) - exact
+        scores = score(Examiner(quantize=quantize), held_out, lambda pair, answer: None)
+        record[name] = {
             "perplexity": perplexity(load_model(quantize=quantize), pairs),
-            "right": right_answers(quantize),
+            "right": total(scores.values()).part,
             "error": float(np.sqrt(np.mean(error**2)) / exact.std()),
         }
-        record[name] = measured
-        print(
-            f"| {name} | {measured['perplexity']:.4f} | {measured['right']:.1%} "
-            f"| {measured['error']:.2%} |",
-            flush=True,
-        )
+        row = "| {} | {perplexity:.4f} | {right:.1%} | {error:.2%} |"
+        print(row.format(name, **record[name]), flush=True)
     print(json.dumps({"pairs": len(pairs), "layers": options.layers, "formats": record}))
 
 
