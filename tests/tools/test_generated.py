@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools.generated import line_in, with_blocks, with_lines
-from tools.pages import ROOT, PageError
+from tools.pages import PageError
 
 PRODUCERS = {"twice": lambda _page, argument: f"{argument} {argument}\n"}
 
@@ -35,12 +35,6 @@ def folder(tmp_path: Path) -> Path:
 )  # fmt: skip
 def test_a_symbol_has_the_line_of_its_definition(folder, file, symbol, line):
     assert line_in(folder / file, symbol) == line
-
-
-def test_the_functions_of_the_kernels_are_found():
-    attention = ROOT / "csrc" / "attention.c"
-    text = attention.read_text("utf-8").splitlines()[line_in(attention, "attention") - 1]
-    assert text.startswith("void attention(")
 
 
 def test_a_symbol_that_moved_is_followed(folder):

@@ -122,15 +122,14 @@ class Witness:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.pytest_collectreport(report)
-
-    def pytest_collectreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
             lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
             reason = lines[0][1:].strip()[:80] if lines else "no reason given"
             self._stream.write(f"{report.nodeid.rpartition('/')[2]} ({reason})".encode())
             self._stream.flush()
+
+    pytest_collectreport = pytest_runtest_logreport
 
 
 def run_tests(files: list[str], mutant: Mutant | None) -> str:
