@@ -87,9 +87,8 @@ class Kernels:
             ml.set_num_threads(threads)
             if isa:
                 calls.set_isa(isa)
-            self._make = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
-            self._one = ml.linear_transformation
-            self._several = ml.linear_transformations
+            self._one, self._several = ml.linear_transformation, ml.linear_transformations
+            self._tensor = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
             self._widen = lambda result: result.numpy().astype(np.float32)
         else:
             import torch
@@ -97,19 +96,15 @@ class Kernels:
             torch.set_num_threads(threads)
             torch.set_grad_enabled(False)
             # Mapped; from_numpy would warn that the pool is read-only.
-            self._whole = torch.from_file(
-                str(pool), shared=False, size=self._pool.size, dtype=torch.bfloat16
-            )
-            linear = torch.nn.functional.linear
-            self._one = linear
-            self._several = lambda x, weights: [linear(x, weight) for weight in weights]
+            size = self._pool.size
+            self._pool = torch.from_file(str(pool), shared=False, size=size, dtype=torch.bfloat16)
+            self._one = torch.nn.functional.linear
+            self._several = lambda x, weights: [self._one(x, weight) for weight in weights]
+            self._tensor = lambda part: part
             self._widen = lambda result: result.float().numpy()
-        self._engine = engine
 
     def _cut(self, start: int, rows: int, columns: int) -> Any:
-        if self._engine == OURS:
-            return self._make(self._pool[start : start + rows * columns].reshape(rows, columns))
-        return self._whole[start : start + rows * columns].view(rows, columns)
+        return self._tensor(self._pool[start : start + rows * columns].reshape(rows, columns))
 
     def _weights(self, shape: Linear, start: int) -> list[Any]:
         starts = itertools.accumulate(shape.parts, initial=0)
@@ -118,14 +113,13 @@ class Kernels:
             for before, features in zip(starts, shape.parts, strict=False)
         ]
 
-    def _multiply(self, x: Any, weights: list[Any]) -> Any:
-        return self._one(x, weights[0]) if len(weights) == 1 else self._several(x, weights)
+    def _multiply(self, x: Any, weights: list[Any]) -> list[Any]:
+        return [self._one(x, weights[0])] if len(weights) == 1 else self._several(x, weights)
 
     def shown(self, shape: Linear, rows: int) -> Any:
         """Return some columns of the product with the pool's first weights, as float32."""
         x = self._cut(0, rows, shape.columns)
-        results = self._multiply(x, self._weights(shape, 0))
-        parts = [results] if len(shape.parts) == 1 else results
+        parts = self._multiply(x, self._weights(shape, 0))
         wide = np.concatenate([self._widen(part) for part in parts], axis=1)
         return wide[:, :: shape.features // SHOWN_COLUMNS]
 
@@ -133,7 +127,7 @@ class Kernels:
         """Return products per second, of about so many seconds."""
         size = shape.features * shape.columns
         x = self._cut(0, rows, shape.columns)
-        starts = range(0, self._pool.size - size + 1, size)[:MOST_WEIGHTS]
+        starts = range(0, len(self._pool) - size + 1, size)[:MOST_WEIGHTS]
         weights = [self._weights(shape, start) for start in starts]
         at = self._places.get(shape, 0)  # not a weight that was just used
         rate, count = rate_of(

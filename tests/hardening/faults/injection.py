@@ -75,46 +75,37 @@ def failing_read(how: str) -> Inject:
     @contextmanager
     def inject(at: int) -> Iterator[Fault]:
         fault = Fault(at)
+
+        def may_refuse() -> None:
+            if how == "error" and fault.is_now():
+                raise OSError(errno.EIO, "Input/output error")
+
+        class FaultyFile(io.FileIO):
+            def __init__(self, *arguments: Any, **named: Any) -> None:
+                may_refuse()
+                super().__init__(*arguments, **named)
+
+            def read(self, size: int | None = -1) -> bytes:
+                part = super().read(size)
+                if part:
+                    may_refuse()
+                if not part or how == "error" or not fault.is_now():
+                    return part
+                kept = 0 if how == "end" else max(len(part) // 2, 1)
+                self.seek(kept - len(part), io.SEEK_CUR)
+                return part[:kept]
+
+        class FaultyMap(mmap.mmap):
+            def __new__(cls, *arguments: Any, **named: Any) -> "FaultyMap":
+                may_refuse()
+                return super().__new__(cls, *arguments, **named)
+
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(untrusted.io, "FileIO", _file_type(fault, how))
-            patch.setattr(mapped_file.mmap, "mmap", _map_type(fault, how))
+            patch.setattr(untrusted.io, "FileIO", FaultyFile)
+            patch.setattr(mapped_file.mmap, "mmap", FaultyMap)
             yield fault
 
     return inject
-
-
-def _refuse() -> None:
-    raise OSError(errno.EIO, "Input/output error")
-
-
-def _file_type(fault: Fault, how: str) -> type[io.FileIO]:
-    class FaultyFile(io.FileIO):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            if how == "error" and fault.is_now():
-                _refuse()
-            super().__init__(*arguments, **named)
-
-        def read(self, size: int | None = -1) -> bytes:
-            part = super().read(size)
-            if not part or not fault.is_now():
-                return part
-            if how == "error":
-                _refuse()
-            kept = 0 if how == "end" else len(part) // 2
-            self.seek(kept - len(part), io.SEEK_CUR)
-            return part[:kept] if how == "end" else part[: max(kept, 1)]
-
-    return FaultyFile
-
-
-def _map_type(fault: Fault, how: str) -> type[mmap.mmap]:
-    class FaultyMap(mmap.mmap):
-        def __new__(cls, *arguments: Any, **named: Any) -> "FaultyMap":
-            if how == "error" and fault.is_now():
-                _refuse()
-            return super().__new__(cls, *arguments, **named)
-
-    return FaultyMap
 
 
 @contextmanager
