@@ -12,11 +12,8 @@ def test_the_bare_name_has_neither_article_nor_kind() -> None:
     assert names["Chad"] == "Chad"
 
 
-def test_phrases_ignore_line_ends() -> None:
+def test_phrases_and_topics_read_questions_answer_and_line_breaks() -> None:
     assert phrases("one two /\n  three\n four") == ("one two", "three four")
-
-
-def test_topics_read_questions_answer_and_line_breaks() -> None:
     (found,) = topics("\n[name]\nfirst? / second?\n> one | two\n  three\n", ("system",))
     assert found.name == "name"
     assert found.questions == ("first?", "second?")

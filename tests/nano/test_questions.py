@@ -9,11 +9,6 @@ from src.nano.mixtures import MIXTURES
 from src.nano.questions import Question, newcomer_questions
 
 
-def test_a_question_occurs_once() -> None:
-    asked = [one.question for one in newcomer_questions()]
-    assert len(asked) == len(set(asked))
-
-
 @pytest.mark.parametrize(
     ("rule", "right", "wrong"),
     [
@@ -43,7 +38,9 @@ def test_no_document_asks_a_hand_written_question(name: str) -> None:
             assert asked.isdisjoint(content for role, content in messages if role == "user")
 
 
-def test_no_pair_is_a_hand_written_question() -> None:
-    asked = {one.question for one in newcomer_questions()}
+def test_a_hand_written_question_occurs_once_and_is_no_pair() -> None:
+    questions = [one.question for one in newcomer_questions()]
+    asked = set(questions)
+    assert len(asked) == len(questions)
     pairs = (pair for members in load_split().train.values() for pair in members)
     assert asked.isdisjoint(pair.question for pair in pairs if not pair.system)

@@ -15,7 +15,7 @@ from src.model import InferenceContext, load_model  # noqa: E402
 from src.nano import MODEL_DIRECTORY  # noqa: E402
 from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
 from src.nano.mixtures import EVEN, LATE  # noqa: E402
-from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies, rotate  # noqa: E402
+from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies  # noqa: E402
 from src.nano.train import Trainer, batch_loss, export, orthogonalized, rate_at  # noqa: E402
 
 pytestmark = pytest.mark.oracle
@@ -51,14 +51,6 @@ def test_only_slow_frequencies_are_scaled() -> None:
     assert torch.equal(ratio[:7], torch.ones(7, dtype=torch.float64))
     assert ratio[-1] == pytest.approx(1 / 8)
     assert (ratio[:-1] >= ratio[1:] - 1e-12).all()
-
-
-def test_rotate_multiplies_adjacent_pairs_as_complex_numbers() -> None:
-    x = torch.randn(2, 5, 3, 8)
-    turned = torch.randn(2, 5, 1, 4)
-    pairs = torch.view_as_complex(x.reshape(2, 5, 3, 4, 2))
-    expected = torch.view_as_real(pairs * torch.polar(torch.ones_like(turned), turned)).flatten(-2)
-    torch.testing.assert_close(rotate(x, torch.stack((turned.cos(), turned.sin()))), expected)
 
 
 @pytest.fixture(scope="module")
