@@ -10,7 +10,6 @@ import io
 import json
 import re
 import shutil
-import tempfile
 import zlib
 from functools import cache
 from typing import Any
@@ -93,14 +92,14 @@ def draw_pictures() -> None:
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as play, tempfile.TemporaryDirectory() as profile:
-        context = play.chromium.launch_persistent_context(
-            profile, executable_path=shutil.which("chromium"), args=BROWSER_FLAGS, offline=True
-        )
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=BROWSER_FLAGS)
         for view, scheme, clicks, height in _PICTURES:
-            page = context.new_page()
-            page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-            page.set_viewport_size({"width": 1280, "height": height})
+            page = browser.new_page(
+                color_scheme="dark" if scheme == "dark" else "light",
+                viewport={"width": 1280, "height": height},
+                offline=True,
+            )
             page.goto(PAGE.as_uri())
             page.wait_for_selector("html[data-ready]")
             for selector in (f"#tab-{view}", *clicks):
@@ -108,11 +107,9 @@ def draw_pictures() -> None:
                 page.wait_for_timeout(300)
             page.evaluate("document.activeElement.blur()")
             image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            image.quantize(256, dither=Image.Dither.NONE).save(
-                PAGE.with_name(f"{view}.png"), optimize=True
-            )
-            page.close()
-        context.close()
+            image = image.quantize(256, dither=Image.Dither.NONE)
+            image.save(PAGE.with_name(f"{view}.png"), optimize=True)
+        browser.close()
 
 
 if __name__ == "__main__":
