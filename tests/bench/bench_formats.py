@@ -8,13 +8,14 @@ Formats of GGUF files are run from the files that llama.cpp's quantizer makes, b
 Each format has a process of its own, and the same random weights, quantized and saved once. Logits
 are first verified against float32 with the dequantized weights; llama.cpp's, whose weights are
 others, against float32 with the plain weights, within what four bits cost. Then timings alternate
-in order, with a probe of how fast each format's own bytes can be read; a ratio is taken within one
-round. The last line is JSON.
+in order, with a probe of how fast each format's own bytes can be read, which is taken before and
+after each measure too; a ratio is taken within one round. The last line is JSON.
 """
 
 import argparse
 import json
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -41,62 +42,35 @@ FOUR_BITS_BOUND = 1.0
 READ = "read roofline of"
 
 
-def parse_options() -> argparse.Namespace:
-    formats = [PLAIN, *OF_THE_SAME_SIZE]
-    return read_options(
-        __doc__, {"formats": formats, "theirs": KINDS}, **CHECKPOINT, formats=formats[:3],
-        theirs=["Q8_0", "Q4_0"], pairs=8, threads=2, prompts=[22, 512], steps=12, isa=str,
-    )  # fmt: skip
+def start(
+    options: argparse.Namespace, directories: dict[str, Path], plain: Path, positions: int
+) -> tuple[dict[str, Served], dict[str, Served]]:
+    """Start a process for each format, and one for the roofline of each of ours."""
+    isa = options.isa or calls.build_info()["isa"]
+    served, readers = {}, {}
+    for name, directory in directories.items():
+        setup = Setup(directory, options.threads, positions)
+        served[name] = serve(OURS, setup, options.isa)
+        readers[f"{READ} {name}"] = Served(Roofline, directory, options.threads, isa)
+    for kind in options.theirs:
+        setup = Setup(plain, options.threads, positions, find_quantized_gguf(plain, kind))
+        served[f"{LLAMA_CPP} {kind}"] = serve(LLAMA_CPP, setup)
+    return served, readers
 
 
-class Bench:
-    """What is served: a process for each format, and one for the roofline of each."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.plain = find_checkpoint(options.shape, options.layers, options.directory)
-        self.directories = {
-            name: self.plain
-            if name == PLAIN
-            else (find_quantized_gguf if name in KINDS else find_quantized)(self.plain, name)
-            for name in options.formats
-        }
-        self.longest = max([*options.prompts, options.steps])
-        positions = self.longest + 16
-        isa_of_roofline = options.isa or calls.build_info()["isa"]
-        self.served: dict[str, Served] = {}
-        self.roofline: dict[str, Served] = {}
-        for name, directory in self.directories.items():
-            setup = Setup(directory, options.threads, positions)
-            self.served[name] = serve(OURS, setup, options.isa)
-            self.roofline[name] = Served(Roofline, directory, options.threads, isa_of_roofline)
-        for kind in options.theirs:
-            gguf, name = find_quantized_gguf(self.plain, kind), f"{LLAMA_CPP} {kind}"
-            setup = Setup(self.plain, options.threads, positions, gguf)
-            self.served[name] = serve(LLAMA_CPP, setup)
-        size = load_model(self.plain).args.vocab_size
-        self.ids: list[int] = np.random.default_rng(7).integers(0, size, self.longest).tolist()
-
-    def verify(self) -> dict[str, float]:
-        """Hold logits of a prompt and of a step against the reference; stop if one is off."""
-        length = min(22, self.longest - 1)
-        errors = {}
-        for name, served in self.served.items():
-            bound = BOUND if name in self.directories else FOUR_BITS_BOUND
-            directory = self.directories.get(name, self.plain)
-            exact = reference_logits(directory, self.ids[: length + 1], [length - 1, length])
-            prompt, step = self.ids[:length], self.ids[length : length + 1]
-            cases: dict[str, Case] = {"prompt": (prompt, []), "step": (prompt, step)}
-            errors[name] = max(verified(name, served, cases, exact, bound).values())
-        return errors
-
-    def measure(self, what: str, ids: list[int]) -> Rounds:
-        """Time all formats in turn; steps beside the reading of their weights."""
-        participants = asked(self.served, what, ids)
-        if what == "decode_rate":
-            readers = {f"{READ} {name}": one for name, one in self.roofline.items()}
-            participants |= asked(readers, "pass_rate")
-        return interleave(participants, self.options.pairs)
+def verify(
+    served: dict[str, Served], directories: dict[str, Path], plain: Path, ids: list[int]
+) -> dict[str, float]:
+    """Hold logits of a prompt and of a step against the reference; stop if one is off."""
+    length, errors = min(22, len(ids) - 1), {}
+    prompt, step = ids[:length], ids[length : length + 1]
+    cases: dict[str, Case] = {"prompt": (prompt, []), "step": (prompt, step)}
+    for name, one in served.items():
+        bound = BOUND if name in directories else FOUR_BITS_BOUND
+        rows = [length - 1, length]
+        exact = reference_logits(directories.get(name, plain), prompt + step, rows)
+        errors[name] = max(verified(name, one, cases, exact, bound).values())
+    return errors
 
 
 def show_ratios(title: str, rounds: Rounds) -> None:
@@ -109,21 +83,34 @@ def show_ratios(title: str, rounds: Rounds) -> None:
 
 
 def main() -> None:
-    options = parse_options()
-    bench = Bench(options)
-    errors = bench.verify()
+    formats = [PLAIN, *OF_THE_SAME_SIZE]
+    options = read_options(
+        __doc__, {"formats": formats, "theirs": KINDS}, **CHECKPOINT, formats=formats[:3],
+        theirs=["Q8_0", "Q4_0"], pairs=8, repeats=1, threads=2, prompts=[22, 512], steps=12,
+        isa=str,
+    )  # fmt: skip
+    plain = find_checkpoint(options.shape, options.layers, options.directory)
+    find = dict.fromkeys(KINDS, find_quantized_gguf) | {PLAIN: lambda plain, _: plain}
+    directories = {name: find.get(name, find_quantized)(plain, name) for name in options.formats}
+    longest = max([*options.prompts, options.steps])
+    served, readers = start(options, directories, plain, longest + 16)
+    size = load_model(plain).args.vocab_size
+    ids = np.random.default_rng(7).integers(0, size, longest).tolist()
+    errors = verify(served, directories, plain, ids)
     print("machine:", machine())
     print("verified, greatest relative error of the logits:", errors, flush=True)
-    found = {"decode": bench.measure("decode_rate", bench.ids[: options.steps])}
-    print_rounds("decode", found["decode"])
-    for length in options.prompts:
-        title = f"prefill {length}"
-        found[title] = bench.measure("prefill_rate", bench.ids[:length])
+    steps = asked(served, "decode_rate", ids[: options.steps]) | asked(readers, "pass_rate")
+    prompts = {n: asked(served, "prefill_rate", ids[:n]) for n in options.prompts}
+    measures = {"decode": steps} | {f"prefill {n}": one for n, one in prompts.items()}
+    probe = partial(next(iter(readers.values())).ask, "pass_rate")
+    found: dict[str, Rounds] = {}
+    for title, participants in measures.items():
+        found[title] = interleave(participants, options.pairs, probe, options.repeats)
         print_rounds(title, found[title])
     print()
     for title, rounds in found.items():
         show_ratios(title, rounds)
-    record: dict[str, Any] = {title: rounds.record() for title, rounds in found.items()}
+    record = {title: rounds.record() for title, rounds in found.items()}
     print(json.dumps({"machine": machine(), "errors": errors, "results": record}))
 
 

@@ -9,7 +9,6 @@ line is JSON.
 
 import http.client
 import json
-import statistics
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from src.model import load_model
 from tests.server.running import JSON, Running, running
 
 from .bench_batch import prompt
+from .processes import Rounds
 from .shapes import CHECKPOINT, find_checkpoint, read_options
 
 POSITIONS, PROMPT = 1024, 32
@@ -40,7 +40,7 @@ def main() -> None:
         BatchEngine(model, sequence_length=POSITIONS) as engine,
     ):
         for count in options.counts:
-            rates: dict[str, list[float]] = {"Python": [], "HTTP": []}
+            rounds = Rounds({"Python": [], "HTTP": []})
             before = loop_seconds(server)
             for number in range(1 + options.rounds):  # the first one warms up
                 seeds = range(100 * number, 100 * number + count)
@@ -51,18 +51,17 @@ def main() -> None:
                     served = list(pool.map(over_http, [server.port] * count, *arguments))
                 if [text for text, _ in plain] != [text for text, _ in served]:
                     raise SystemExit("the texts differ")
-                for name, answers in zip(rates, (plain, served), strict=True):
-                    rates[name] += [sum(rate for _, rate in answers)] * bool(number)
-            ratios = [ours / theirs for ours, theirs in zip(*rates.values(), strict=True)]
-            medians = {name: statistics.median(values) for name, values in rates.items()}
-            found |= {f"{name} {count}": value for name, value in medians.items()}
-            found[f"Python over HTTP {count}"] = statistics.median(ratios)
+                for name, answers in (("Python", plain), ("HTTP", served)):
+                    rounds.rates[name] += [sum(rate for _, rate in answers)] * bool(number)
+            ratio, least, greatest = rounds.ratio("Python", "HTTP")
+            found |= {f"{name} {count}": rounds.rate(name) for name in rounds.rates}
+            found[f"Python over HTTP {count}"] = ratio
             tokens = (1 + options.rounds) * count * options.tokens
             found[f"loop {count}"] = (loop_seconds(server) - before) / tokens
-            print(f"{count}: {medians['Python']:.2f} tokens/s in Python, {medians['HTTP']:.2f} "
-                  f"over HTTP; ratio {statistics.median(ratios):.4f}, from {min(ratios):.4f} to "
-                  f"{max(ratios):.4f}; {found[f'loop {count}'] * 1e3:.2f} ms of the event loop for "
-                  "a token", flush=True)  # fmt: skip
+            print(f"{count}: {rounds.rate('Python'):.2f} tokens/s in Python, "
+                  f"{rounds.rate('HTTP'):.2f} over HTTP; ratio {ratio:.4f}, from {least:.4f} to "
+                  f"{greatest:.4f}; {found[f'loop {count}'] * 1e3:.2f} ms of the event loop for a "
+                  "token", flush=True)  # fmt: skip
     print(json.dumps(found))
 
 
