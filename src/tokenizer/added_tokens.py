@@ -60,8 +60,8 @@ class AddedTokenFinder:
         self._longest = max(map(len, self._sorted), default=0)
         firsts = "".join(map(regex.escape, {text[0] for text in self._sorted}))
         seconds = {text[1:2] for text in self._sorted}
-        ahead = "" if "" in seconds else f"(?=[{''.join(map(regex.escape, seconds))}])"
-        self._beginning = regex.compile(f"[{firsts}]{ahead}") if firsts else None
+        second = "" if "" in seconds else f"(?=[{''.join(map(regex.escape, seconds))}])"
+        self._beginning = regex.compile(f"[{firsts}]{second}") if firsts else None
 
     def split(self, text: str) -> Iterator[Segment]:
         """Cut a text at the added tokens that are not special; no part is empty."""
