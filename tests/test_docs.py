@@ -4,6 +4,7 @@ import ast
 import itertools
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -77,6 +78,7 @@ def test_the_examples_run_and_print_what_is_shown(page, allowed, tmp_path, monke
             shown = f"{place}: shown {outcome.output!r}, printed {outcome.printed!r}"
             assert outcome.is_as_shown, shown
     finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a whole run leaves it
         trace.stop()
         ml.set_num_threads(threads)
 
