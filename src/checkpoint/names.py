@@ -149,8 +149,7 @@ def check_tensors(
     if missing:
         rule = f"{len(rows)} tensors as {source} says"
         raise mismatch(label, "tensors", rule, f"without {some_of(missing)}")
-    extra = [name for name in tensors if name not in rows and not is_harmless(name)]
-    if extra:
+    if extra := [name for name in tensors if name not in rows and not is_harmless(name)]:
         rule = f"only those of the layers that {source} says"
         raise mismatch(label, "tensors", rule, f"also {some_of(extra)}")
     wrong = []
@@ -161,8 +160,9 @@ def check_tensors(
         expected = []
         for position, letter in enumerate(row.sizes):
             parts = count if position == axis else 1
-            if letter == "Kh" and parts > 1 and tensor.shape[0] == sizes.get("h"):
-                parts = sizes["Kh"] // sizes["h"]  # more shards than heads may store copies of one
+            if letter == "Kh" and parts > 1 and tensor.shape[:1] == (sizes.get("h"),):
+                heads = sizes["Kh"] // sizes["h"]
+                parts = parts if parts % heads else heads  # more shards may store copies of each
             if letter not in sizes and position < len(tensor.shape):
                 sizes[letter] = tensor.shape[position] * parts
             expected.append(sizes.get(letter, 0) / parts)

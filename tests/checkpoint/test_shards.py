@@ -184,6 +184,15 @@ def test_wrongly_shaped_tensors_are_listed_with_both_shapes() -> None:
     assert f"'{W2}' [24, 71] instead of [24, 72]" in text
 
 
+@pytest.mark.parametrize("shape", [(6, 24), ()])
+def test_shards_that_have_too_few_heads_are_refused(shape: tuple[int, ...]) -> None:
+    """Heads are stored in several shards where there are more shards, never fewer."""
+    heads = {name: np.zeros(shape, np.float32) for name in model() if ".wk." in name}
+    shards = [shard | heads for shard in split(model(np.float32), 2)]
+    words = r"wk.weight' \[.*\] instead of \[12, 24\]"
+    refused(shards, words, Kh=24, h=6)
+
+
 @pytest.mark.parametrize(
     "changes", [{"D": 32, "Hh": 32}, {"Kh": 24}, {"V": 41}, {"F": 70}, {"layers": 3}]
 )
