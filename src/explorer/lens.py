@@ -20,15 +20,6 @@ TOP = 5
 _ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
 
 
-def logits_of(transformer: LlamaTransformer, stream: Floats) -> Floats:
-    """Return the logits [n, V] of rows of the residual stream [n, D], by the model's own ops."""
-    normed = transformer.norm.forward(ml.Tensor.from_numpy(np.ascontiguousarray(stream)))
-    logits = ml.linear_transformation(normed, transformer.output, dtype=ml.float32)
-    scaling = transformer.args.logits_scaling
-    result: Floats = (logits if scaling == 1 else ml.div(logits, scaling)).numpy()
-    return result
-
-
 def read_lens(
     transformer: LlamaTransformer, streams: Floats, wanted: list[int | None]
 ) -> dict[str, npt.NDArray[Any]]:
@@ -40,7 +31,12 @@ def read_lens(
     count = min(TOP, transformer.output.shape[0])
     ids, logits, sums, entropies, tops = [], [], [], [], []
     for position, extra in enumerate(wanted):
-        rows = logits_of(transformer, streams[:, position])  # [depths, V]
+        stream = ml.Tensor.from_numpy(np.ascontiguousarray(streams[:, position]))
+        normed = transformer.norm.forward(stream)
+        found = ml.linear_transformation(normed, transformer.output, dtype=ml.float32)
+        if transformer.args.logits_scaling != 1:
+            found = ml.div(found, transformer.args.logits_scaling)
+        rows: Floats = found.numpy()  # [depths, V]
         top = np.argpartition(-rows, count - 1, axis=-1)[:, :count]
         order = np.lexsort((top, -np.take_along_axis(rows, top, -1)), axis=-1)
         top = np.take_along_axis(top, order, -1)  # the lowest id first among equals
