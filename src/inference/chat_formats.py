@@ -457,9 +457,8 @@ _CHATML_TOOLS = (
     'within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, '
     '"arguments": <args-json-object>}\n</tool_call>',
 )
-_QWEN2_5 = partial(
-    _chatml, default_system=f"You are Qwen, created by Alibaba Cloud. {_QWEN2_SYSTEM}"
-)
+_QWEN2_5_SYSTEM = f"You are Qwen, created by Alibaba Cloud. {_QWEN2_SYSTEM}"
+_QWEN2_5 = partial(_chatml, default_system=_QWEN2_5_SYSTEM)
 _QWEN3_NO_THOUGHT = "<think>\n\n</think>\n\n"
 _SMOLLM3_BRIEF = partial(_smollm3, thinks=False)
 _R1 = partial(_deepseek_r1, opening=(Special("<think>", required=False), "\n"))

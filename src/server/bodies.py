@@ -21,6 +21,7 @@ _SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
 
 Text = Annotated[str, Meta(min_length=1)]
 Many = Annotated[int, Meta(ge=1)]
+Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=_MOST_TOKENS)]
 Top = Annotated[int, Meta(ge=0, le=20)]  # alternatives that the `logprobs` of a token name
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 T = TypeVar("T")
@@ -202,9 +203,7 @@ class ChatBody(Generation, kw_only=True):
 class CompletionBody(Generation, kw_only=True):
     """The body of `/v1/completions`."""
 
-    prompt: (
-        str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=_MOST_TOKENS)]
-    )
+    prompt: str | Prompts
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     echo: bool | None = None
     logprobs: Top | None = None
