@@ -243,13 +243,7 @@ def _read_pieces(path: Path, messages: list[bytes]) -> tuple[Piece, ...]:
         if not 0 < len(piece.text) <= MAX_TOKEN_LENGTH:
             rule = f"1 to {MAX_TOKEN_LENGTH} characters"
             raise mismatch(path, f"{what}text", rule, len(piece.text))
-        if piece.kind not in (
-            Kind.NORMAL,
-            Kind.UNKNOWN,
-            Kind.CONTROL,
-            Kind.USER_DEFINED,
-            Kind.BYTE,
-        ):
+        if piece.kind not in (1, 2, 3, 4, 6):
             rule = "1, 2, 3, 4 or 6: a piece that is used"
             raise mismatch(path, f"{what}type", rule, piece.kind)
         if piece.text in pieces:
