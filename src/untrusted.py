@@ -89,7 +89,10 @@ def _escaped(text: str) -> str:
 
 
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
-    """Open a regular file, unbuffered; its descriptor is checked, so that no swap slips through."""
+    """Open a regular file for reading, unbuffered; raise `error` where it is none.
+
+    The open descriptor is checked, never the path: a file that is swapped cannot slip through.
+    """
     found = "a directory"
     try:
         # O_NONBLOCK keeps a FIFO without a writer from blocking.
@@ -108,7 +111,7 @@ def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
 
 
 def followed_inside(path: Path, error: type[Exception], *directories: Path) -> Path:
-    """Return where the links of a path lead, which must be inside one of the directories."""
+    """Return where the links of a path lead, which must be inside of one of the directories."""
     real = [Path(os.path.realpath(directory)) for directory in directories]
     # In the cache of Hugging Face's hub `snapshots/<revision>` holds links into `blobs` beside
     # `snapshots`. Not resolved further: `blobs` could itself be a link.
@@ -126,7 +129,7 @@ def followed_inside(path: Path, error: type[Exception], *directories: Path) -> P
 
 
 def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
-    """Read a regular file of at most `limit` bytes to its end, also where it comes in parts."""
+    """Read a regular file, also one that comes in parts; raise `error` if above `limit` bytes."""
     label = label_of(path)
     with open_regular(path, error) as stream:
         try:
@@ -146,7 +149,7 @@ def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
 def read_json_object(
     path: Path, limit: int, error: type[Exception], most_values: int = _MOST_VALUES
 ) -> dict[str, object]:
-    """Read a file of at most `limit` bytes that holds one object, as `parse_strict_json` does."""
+    """Read a file of one object by `parse_strict_json`; raise `error` if it is anything else."""
     content, label = read_whole(path, limit, error), label_of(path)
     try:
         value = parse_strict_json(content, most_values)
@@ -160,7 +163,11 @@ def read_json_object(
 def write_whole(
     path: Path, parts: Iterable[bytes | memoryview], error: type[Exception], is_private: bool = True
 ) -> None:
-    """Write a whole file or nothing, also behind a link; `is_private` is for a file that is new."""
+    """Write a file as a whole or not at all: a new one takes the place of the old.
+
+    A link is followed. Raise `error` where it cannot be written. A file that was not there can be
+    read by its owner alone if `is_private`.
+    """
     try:
         target = Path(os.path.realpath(path))
         mode = os.stat(target).st_mode if os.path.lexists(target) else None
@@ -206,8 +213,9 @@ def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
 def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object:
     """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep nesting.
 
-    A value takes up to 70 bytes of memory, so values are counted before any is made. The text of a
-    ValueError has the form `expected X, got Y` and is safe to show.
+    A value of three characters takes up to 70 bytes of memory, so values are counted before any is
+    made; an object counts four times, and a key twice. The text of a ValueError has the form
+    `expected X, got Y` and is safe to show.
     """
     values = sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
     if values > most_values:
@@ -239,7 +247,8 @@ def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"expected each key once, got {shown(twice)} twice")
     return result
 
