@@ -11,6 +11,7 @@ from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import create_output
@@ -73,12 +74,20 @@ def chat(session: Session, *, shows_examples: bool) -> None:
 
 def _take_turn_or_say_why_not(session: Session, read: Callable[[], str | None]) -> bool:
     """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
+    typed: str | None = None
     try:
-        _take_turn(session, read())
-    except KeyboardInterrupt:
+        typed = read()
+        _take_turn(session, typed)
+    except KeyboardInterrupt as stopped:  # with the line that was taken by then, if it was read
         session.console.reply("")
+        for typed in stopped.args:
+            if typed.strip() and not is_command(typed):
+                session.unanswered = session.with_attached(unquoted(typed)[0])
+        if typed and session.unanswered is not None:
+            session.console.note(_NOT_BEGUN)
     except EOFError:
-        session.console.reply("")
+        if typed is None:  # Ctrl-D, which leaves the cursor behind the prompt, and no /exit
+            session.console.reply("")
         return False
     except CheckpointError:
         raise
@@ -119,13 +128,15 @@ def read_plain(console: Console) -> str | None:
     """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was typed."""
     text, prompt = "", PROMPT
     try:
-        while not text or block_is_open(text):
-            console.ask(prompt)
-            line = sys.stdin.buffer.readline()
-            if not line.endswith(b"\n"):
-                raise EOFError  # also after a part of a line: nobody said that it was finished
-            text += line.decode("utf-8", "replace").replace("\r\n", "\n")
-            prompt = CONTINUATION
+        # After Ctrl-Z and fg the terminal has dropped the line so far.
+        with on_signal(signal.SIGCONT, lambda *_: console.ask(prompt)):
+            while not text or block_is_open(text):
+                console.ask(prompt)
+                line = sys.stdin.buffer.readline()
+                if not line.endswith(b"\n"):
+                    raise EOFError  # also after a part of a line: nobody said that it was finished
+                text += line.decode("utf-8", "replace").replace("\r\n", "\n")
+                prompt = CONTINUATION
     except KeyboardInterrupt:
         console.reply("")  # what was typed stands before it
         return "" if text else None
@@ -170,7 +181,7 @@ class LineEditor:
         )
 
     def read(self) -> str | None:
-        """Read a message; see `read_plain`."""
+        """Read a message as `read_plain` does; KeyboardInterrupt tells a line that was taken."""
         is_pressed = False
 
         def press(*_: object) -> None:
@@ -179,13 +190,17 @@ class LineEditor:
             if (loop := self._session.app.loop) is not None:
                 loop.call_soon_threadsafe(self._stop)
 
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             # prompt_toolkit's own handler loses a SIGINT that comes when the line was taken.
             with on_signal(signal.SIGINT, press):
                 text = self._session.prompt(handle_sigint=False)
-            if not is_pressed:
-                return text
-        return "" if self._session.default_buffer.text.strip() else None
+        except KeyboardInterrupt:
+            return "" if self._session.default_buffer.text.strip() else None
+        keys = get_typeahead(self._session.input)  # read while the editor ended
+        if is_pressed or any(one.key == Keys.ControlC for one in keys):
+            raise KeyboardInterrupt(text)
+        store_typeahead(self._session.input, keys)
+        return text
 
     def _stop(self) -> None:
         if self._session.app.is_running and not self._session.app.is_done:

@@ -80,6 +80,7 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
     ("arguments", "reason"),
     [
         (["-n", "0"], "argument -n/--max-tokens: must be at least 1: got 0"),
+        (["-c", "0"], "argument -c/--context-length: must be at least 1: got 0"),
         (["-c", "1.5"], "must be a whole number: got 1.5"),
         (["--temperature", "warm"], "argument --temperature: must be a number: got warm"),
         (["--rope-scaling-factor", "nan"], "must be a finite number above 0: got nan"),

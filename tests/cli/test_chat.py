@@ -194,8 +194,12 @@ def test_ctrl_z_suspends_and_the_chat_goes_on_afterwards(open_chat, alphabet_mod
     child.expect_exact("suspended")
     child.sendline("")
     child.expect_exact("@")  # fg says what goes on
+    child.shows()
     answered(child)
-    assert child.code("d") == 0
+    child.sendline("/exit")
+    child.expect_exact("/exit")
+    assert child.code() == 0
+    assert "\r\n\r\n" not in child.before
 
 
 def test_ctrl_z_suspends_an_answer(open_chat, endless_model):

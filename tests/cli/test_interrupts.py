@@ -125,10 +125,20 @@ def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(monkeypatc
         editor._session, "prompt", lambda **_: signal.raise_signal(signal.SIGINT) or "a line"
     )
     before = signal.getsignal(signal.SIGINT)
-    assert editor.read() is None
+    with pytest.raises(KeyboardInterrupt, match="a line"):
+        editor.read()
     assert signal.getsignal(signal.SIGINT) is before
     monkeypatch.setattr(editor._session, "prompt", lambda **_: "a line")
     assert editor.read() == "a line"
+
+
+def test_ctrl_c_right_after_enter_stops_the_question_and_keeps_it(open_chat, endless_model):
+    child = open_chat("-m", endless_model, "-c", "1000", TERM="xterm-256color")
+    child.send("Hello\r\x03")
+    child.shows("stopped before the answer began")
+    child.sendline("/continue")
+    child.expect_exact(ALPHABET)
+    child.press_ctrl("c", "28 prompt", "stopped")
 
 
 @pytest.fixture(params=EITHER)
