@@ -172,8 +172,10 @@ def _rate(tokens: int, seconds: float) -> str:
 
 
 @contextmanager
-def on_signal(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let a function handle a signal inside."""
+def on_signal(
+    number: int, handler: Callable[[int, FrameType | None], None] | signal.Handlers
+) -> Iterator[None]:
+    """Let a function, or what the system does, handle a signal inside."""
     before = signal.signal(number, handler)
     try:
         yield

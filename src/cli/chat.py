@@ -127,9 +127,14 @@ def _take_turn(session: Session, typed: str | None) -> None:
 def read_plain(console: Console) -> str | None:
     """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was typed."""
     text, prompt = "", PROMPT
+
+    def suspend(*_: object) -> None:  # SIGCONT may come to a thread that does not wait for a line
+        with on_signal(signal.SIGTSTP, signal.SIG_DFL):
+            signal.raise_signal(signal.SIGTSTP)
+        console.ask(prompt)  # the terminal has dropped the line so far
+
     try:
-        # After Ctrl-Z and fg the terminal has dropped the line so far.
-        with on_signal(signal.SIGCONT, lambda *_: console.ask(prompt)):
+        with on_signal(signal.SIGTSTP, suspend):
             while not text or block_is_open(text):
                 console.ask(prompt)
                 line = sys.stdin.buffer.readline()
