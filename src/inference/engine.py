@@ -40,6 +40,17 @@ class Call:
         self.is_over = True
 
 
+class Turn:
+    """The right of a call to change an engine, from one step to the next.
+
+    A lock could stay held for ever, by Ctrl-C or in a forked process. Here the call is held weakly
+    instead: however its iterator ends, the engine is free when the iterator is gone.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.next = weakref.ref(call), dict[str, Turn]()
+
+
 class InferenceEngine:
     """Answers prompts with one model and one KV cache.
 
@@ -85,8 +96,7 @@ class InferenceEngine:
         self.last_stats: GenerationStats | None = None
         self._cached = CachedSequence(model, sequence_length)
         self.context = self._cached.context
-        # Held weakly: however its iterator ends, the engine is free when the iterator is gone.
-        self._owner, self._owning = weakref.ref(Call()), threading.Lock()
+        self._turn = Turn(Call())
         self._pass_costs, self._draft_model = PassCosts(), None
         if draft_model is not None:
             self._pass_costs = PassCosts(MODEL_STAKE)
@@ -128,15 +138,22 @@ class InferenceEngine:
         self._cached.clear()
 
     def _take(self, call: Call) -> None:
-        """Give the engine to a call, until another one may have it, or raise InferenceError."""
-        with self._owning:
-            owner, thread = self._owner(), threading.current_thread()
-            if call.thread is not None and owner is not call:
-                raise InferenceError("[generate] this answer was ended by a newer call")
-            holder = None if owner is None or owner is call or owner.is_over else owner.thread
-            if holder is not None and holder is not thread and holder.is_alive():
-                raise InferenceError("this engine is in use by another thread")
-            call.thread, self._owner = thread, weakref.ref(call)
+        """Give the engine to a call, until another one may have it, or raise InferenceError.
+
+        Which of several threads gets it is decided by one `setdefault`, which is atomic.
+        """
+        newest, turn, thread = self._turn, Turn(call), threading.current_thread()
+        while newest.next:
+            newest = newest.next["turn"]
+        owner = newest.call()
+        if call.thread is not None and owner is not call:
+            raise InferenceError("[generate] this answer was ended by a newer call")
+        holder = None if owner is None or owner is call or owner.is_over else owner.thread
+        is_held = holder is not None and holder is not thread and holder.is_alive()
+        call.thread = thread
+        if is_held or newest.next.setdefault("turn", turn) is not turn:
+            raise InferenceError("this engine is in use by another thread")
+        self._turn = turn
 
     def chat(
         self,

@@ -64,7 +64,7 @@ class Grammar:
 def nesting(text: str) -> int:
     """Return how deep brackets are nested at most, whether or not they match."""
     steps = ((character in "([{") - (character in ")]}") for character in text)
-    return max(accumulate(steps, lambda depth, step: max(depth + step, 0)), default=0)
+    return max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
 
 
 class GrammarMask:

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs, Step
+from src.inference import engine as engine_module
+from src.inference.engine import Call
 from src.model import Model
 from tests.inference.endless import Endless
 
@@ -155,6 +158,53 @@ def test_steps_may_be_taken_by_one_thread_after_the_other(engine):
     plain = [step.token_id for step in eight_steps(InferenceEngine(engine.model, 64))]
     steps = eight_steps(engine)
     assert [elsewhere(lambda: next(steps)).token_id for _ in range(8)] == plain
+
+
+@pytest.mark.usefixtures("switching_often")
+def test_of_threads_that_want_the_engine_at_once_one_gets_it(engine):
+    inside: list[int] = []
+
+    def take(_number: int) -> int:
+        most = 0
+        for _ in range(1000):
+            call = Call()
+            try:
+                engine._take(call)
+            except InferenceError:
+                continue
+            inside.append(1)
+            most = max(most, len(inside))
+            inside.pop()
+            call.is_over = True
+        return most
+
+    assert max(in_threads(take)) == 1
+    engine.reset()
+
+
+def test_a_thread_that_stops_while_it_takes_the_engine_holds_up_nobody(engine, monkeypatch):
+    """As one does, for ever, in a process that another thread forks at that time."""
+    own, is_there, may_go_on = threading.current_thread(), threading.Event(), threading.Event()
+    current_thread = threading.current_thread
+
+    def stopped() -> threading.Thread:
+        if current_thread() is not own:
+            is_there.set()
+            assert may_go_on.wait(20)
+        return current_thread()
+
+    other = threading.Thread(target=engine.reset)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module, "threading", SimpleNamespace(current_thread=stopped))
+        other.start()
+        assert is_there.wait(20)
+        after = threading.Timer(10, may_go_on.set)  # a lock is let go then, and the test fails
+        after.start()
+        assert len(list(engine.generate([1, 2], 2, forced_ids=[5, 6]))) == 2
+        assert not may_go_on.is_set()
+        after.cancel()
+        may_go_on.set()
+        other.join()
 
 
 FORK = """
