@@ -271,8 +271,9 @@ def encode_parts(tokenizer: Tokenizer, parts: Sequence[str | Special | Edge]) ->
     words = sorted(named - tokenizer.special_tokens.keys())
     inside = "|".join(f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in words)
     ids: list[int] = []
-    for kind, pieces in groupby(map(found.__getitem__, parts), type):
-        if kind is not str:
+    ids_and_texts = map(found.__getitem__, parts)
+    for is_text, pieces in groupby(ids_and_texts, lambda piece: isinstance(piece, str)):
+        if not is_text:
             ids += pieces
             continue
         whole = "".join(pieces)

@@ -22,6 +22,7 @@ from src.inference import (
     ContextFullError,
     InferenceEngine,
     InferenceError,
+    NumericError,
     PromptError,
     QueueFullError,
     SamplingArgs,
@@ -358,6 +359,8 @@ class OnlyEven:
         self.form, self.taken = form, list[int]()
 
     def allowed(self) -> Any:
+        if self.form == "nothing":
+            return np.zeros(10, bool)
         if self.form == "none" or len(self.taken) % 2:
             return None
         bools = np.arange(4000) % 2 == 0  # fewer than the vocabulary has
@@ -394,6 +397,15 @@ def test_a_mask_is_asked_before_each_draw_and_told_each_token(bundled, form):
     else:
         assert all(step.token_id % 2 == 0 for step in found[::2])
         assert all(candidate.token_id % 2 == 0 for candidate in found[0].choice.candidates)
+
+
+def test_a_mask_that_allows_nothing_ends_its_request_alone(bundled):
+    with batch(bundled, 64) as engine:
+        request = engine.submit([5], 9, mask=OnlyEven("nothing"))
+        neighbour = engine.submit([5], 9, GREEDY)
+        with pytest.raises(NumericError):
+            list(request)
+        assert ended(neighbour) == alone(bundled, job_of([5], 9))[0]
 
 
 def test_the_prompt_is_explained_as_the_model_holds_it(bundled):

@@ -89,6 +89,19 @@ def write_template(directory: Path, template: object) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
 
 
+def test_a_text_of_a_type_derived_from_str_is_a_text(bundled):
+    class Text(str):
+        __slots__ = ()
+
+    for texts in (["Be brief"], ["Be brief", "and kind"]):
+        plain, derived = (
+            encode_chat(bundled.tokenizer, [Message("system", kind(text)) for text in texts],
+                        chat_format="deepseek-r1-2025-01")
+            for kind in (str, Text)
+        )  # fmt: skip
+        assert derived == plain
+
+
 def test_a_template_tells_the_format_whatever_the_special_tokens_are(tmp_path):
     tokenizer = ByteTokenizer(*LLAMA3)
     assert find_chat_format(tmp_path, tokenizer) == FoundFormat("llama3", "special tokens")

@@ -179,7 +179,7 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "many values": (
         lambda _: file_bytes(b'{"__metadata__":{"blocks":[' + b"7," * 800_000 + b"7]}}"),
-        "__metadata__: expected a map of text to text",
+        "__metadata__: expected a map of text to text, got a list",
     ),
     "a list": (lambda _: file_bytes(b"[]"), "'{' as first byte"),
     "another safetensors file": (lambda _: file_bytes(b"{}"), "version: expected .*, got ''"),
@@ -243,6 +243,18 @@ def test_a_file_that_ends_anywhere_is_refused(cut, bundled, saved, tmp_path):
     path.write_bytes(saved.read_bytes()[:cut])
     with pytest.raises(PromptCacheError):
         load_prompt_cache(InferenceEngine(bundled, 700), path)
+
+
+def test_a_file_that_is_truncated_while_it_is_read_is_refused(bundled, saved, tmp_path):
+    """Otherwise the process would end by SIGBUS."""
+    path = tmp_path / "b.cache"
+    path.write_bytes(saved.read_bytes())
+    blocks = prompt_cache_module.read_blocks(path, bundled)
+    assert len(list(prompt_cache_module.read_blocks(saved, bundled))) == 3
+    next(blocks)
+    os.truncate(path, 4096)
+    with pytest.raises(PromptCacheError, match=r"b\.cache: "):
+        next(blocks)
 
 
 def test_what_is_no_file_is_refused(bundled, tmp_path):

@@ -130,6 +130,23 @@ def test_top_p_keeps_the_fewest_that_reach_it_and_min_p_the_probable(
     assert set(kept(log(*probabilities), **changes)) == tokens
 
 
+def test_frequency_and_presence_penalties_count_the_tokens_of_the_answer_alone():
+    logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
+    drawer = sampler(frequency_penalty=0.25, presence_penalty=-0.5, repeat_penalty=2.0)
+    drawer.observe([0, 3, 3])
+    for token in (1, 0, 1):
+        drawer.observe([token], is_drawn=True)
+    found = distribution(drawer, logits)
+    # Divided or multiplied once, then less 0.25 for each time and -0.5 for any.
+    expected = softmax([1.0 - 0.25 + 0.5, -4.0 - 0.5 + 0.5, 1.0, -2.0, 0.0])
+    np.testing.assert_allclose([found[i] for i in range(5)], expected, 1e-6)
+    drawer = sampler(temperature=0.0, presence_penalty=0.5)  # before the argmax
+    drawer.observe([0])
+    assert drawer.sample(np.array([1.0, 0.75], np.float32), 0) == 0
+    drawer.observe([0], is_drawn=True)
+    assert drawer.sample(np.array([1.0, 0.75], np.float32), 0) == 1
+
+
 def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
     drawer = sampler(repeat_penalty=2.0)

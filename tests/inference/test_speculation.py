@@ -213,6 +213,25 @@ def test_ids_beyond_the_characters_of_python_may_match_wrongly_and_are_guessed_w
     assert text.guess(0, 3) == [0xD800, 7, 9]
 
 
+def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong():
+    drafter = Drafter(TextIndex([1]), costs_of(0.03))
+    drafter._end_length = 3
+    first = drafter.best_count(7)
+    guess_and_draw(drafter, is_right=True, times=30)
+    assert first < drafter.best_count(7) == 7
+    guess_and_draw(drafter, is_right=False, times=60)
+    assert drafter.best_count(7) == 0
+    drafter._end_length = 2  # what is true of one length says nothing of another
+    assert drafter.best_count(7) == first
+
+
+def test_what_a_prompt_took_says_what_a_row_takes():
+    for row, drafts in ((0.02, True), (0.9, False)):
+        costs = costs_of(row)
+        assert costs.ratio(4) == pytest.approx(1 + 3 * row)
+        assert (Drafter(TextIndex([1]), costs).best_count(7) > 0) is drafts
+
+
 def test_one_step_that_was_held_up_does_not_decide():
     costs = costs_of(0.03)
     drafter = Drafter(TextIndex([1]), costs)
