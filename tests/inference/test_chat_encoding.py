@@ -96,7 +96,7 @@ def test_a_text_of_a_type_derived_from_str_is_a_text(bundled):
     for texts in (["Be brief"], ["Be brief", "and kind"]):
         plain, derived = (
             encode_chat(bundled.tokenizer, [Message("system", kind(text)) for text in texts],
-                        chat_format="deepseek-r1-2025-01")
+                        False, "deepseek-r1-2025-01")
             for kind in (str, Text)
         )  # fmt: skip
         assert derived == plain
