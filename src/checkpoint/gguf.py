@@ -56,7 +56,10 @@ _OTHER_TYPES = {
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
-_SPLIT_RULES = dict.fromkeys(("split.count", "split.tensors.count"), integer_in(0, 1 << 31))
+_SPLIT_RULES = {  # names of parts have five digits
+    "split.count": integer_in(0, 99_999),
+    "split.tensors.count": integer_in(0, 1 << 31),
+}
 
 
 def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
@@ -199,9 +202,10 @@ class _Reader:
 
     def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
         """Check a number of parts against what is allowed, and what the rest of the file holds."""
-        most = min(most, (self._size - self._at) // least_bytes)
-        if count > most:
-            self._refuse(what, f"at most {most}", count)
+        room = (self._size - self._at) // least_bytes
+        if count > min(most, room):
+            rule = f"{room}, which the file has room for" if room < most else most
+            self._refuse(what, f"at most {rule}", count)
 
     def _take(self, what: str, count: int) -> bytes:
         """Return the next bytes, which must be there, and pass over them."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import kernels
-from .checks import check_float, float_dtype
+from .checks import check_float, checked_flag, float_dtype
 from .dtype import (
     BLOCK_DTYPES,
     GGML_DTYPES,
@@ -309,11 +309,12 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
         ShapeError: Rows of q8_0 or q4_0 that are not whole blocks.
         TensorError: An element that is NaN or infinite, or too large for a scale of float16.
     """
-    if dtype not in _MADE:
+    if not isinstance(dtype, BlockDType) or dtype not in _MADE:
         names = ", ".join(map(str, _MADE))
-        raise DTypeError(f"[quantize] dtype= must be one of {names}: {dtype}")
+        found = dtype if isinstance(dtype, DType | BlockDType) else type(dtype).__name__
+        raise DTypeError(f"[quantize] dtype= must be one of {names}: {found}")
     check_float("quantize", x)
-    if double and dtype is not nf4:
+    if checked_flag("quantize", "double", double) and dtype is not nf4:
         raise DTypeError(f"[quantize] dtype= of double quantization must equal nf4: {dtype}")
     is_whole, blocks = dtype.bytes_with_scales, -(-x.size // dtype.block_size)
     if is_whole:

@@ -241,6 +241,10 @@ TensorError: values must be in [-2147483648, 2147483647] for int32:
 DTypeError: dtype= must be one of nf4, int8_block, q4_0, q8_0:
   ml.quantize(f(4, 64), ml.bfloat16) -> bfloat16
   ml.quantize(ml.zeros(256), ml.GGML_DTYPES[12]) -> q4_k
+  ml.quantize(f(4, 64), np.ones(3)) -> ndarray
+  ml.quantize(f(4, 64), "nf4") -> str
+TensorTypeError: double must be True or False:
+  ml.quantize(f(4, 64), ml.nf4, np.ones(3)) -> ndarray
 TensorError: elements must be finite:
   ml.quantize(ml.full((4, 64), np.nan), ml.nf4) -> 256 of 256 are not (shape [4, 64])
   ml.quantize(ml.full((4, 64), np.inf), ml.int8_block) -> 256 of 256 are not (shape [4, 64])
