@@ -155,3 +155,6 @@ def test_a_storage_is_only_a_description() -> None:
     assert isinstance(tensor, TensorReference)
     assert tensor.storage == StorageReference(tensor.storage.dtype, "0", 6)
     assert (tensor.offset, tensor.shape, tensor.strides) == (0, (2, 3), (3, 1))
+    for key in ("../0", "٠", "", "0" * 10):
+        with pytest.raises(CheckpointError, match="expected a record number as key"):
+            run(hostile.storage_program(key=text(key)))
