@@ -12,6 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from src.cli import mpirun_is_at_terminal
 from src.model.files import BUNDLED_MODEL
 from tests.cli.conftest import PROGRAM, REPOSITORY, Terminal, environment, run_code, run_program
 from tests.support.mpi import LAUNCH, mpirun, needs_mpi, processes
@@ -63,6 +64,13 @@ def test_one_process_imports_no_mpi():
         "print([name for name in sys.modules if 'mpi4py' in name or name.endswith('.ranks')])"
     )
     assert done.stdout.splitlines()[-1] == b"[]"
+
+
+def test_an_mpirun_that_nobody_may_look_at_is_at_no_terminal(monkeypatch):
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setattr("os.getppid", lambda: 0)  # there is no such process
+    assert not any(map(mpirun_is_at_terminal, range(3)))
 
 
 QUESTIONS = (

@@ -83,6 +83,7 @@ def test_a_key_is_asked_for_everywhere_but_health_and_the_page(tmp_path):
                 assert (status, answer["error"]["type"]) == (401, "authentication_error")
         assert server.ask("/health")[0] == server.ask("/")[0] == 200
         assert server.ask("/v1/models", headers=good)[0] == 200
+        assert server.ask("/v1/models", headers=good | {"Host": "any.example"})[0] == 200
         assert "sk-Secret" not in server.log.read_text("utf-8")
 
 
