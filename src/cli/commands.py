@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .. import trace
 from ..inference import GenerationStats, Message
+from ..inference.speculation import common_length
 from ..memory import readable_bytes
 from ..tokenizer import StreamDecoder, Tokenizer
 from ..untrusted import escape_line
@@ -210,8 +211,7 @@ def _show_cache(session: Session) -> str:
         f"{counted(layers, 'layer')} * {position // layers}",
     ]
     if history := session.history_ids():
-        pairs = zip(history, cached, strict=False)
-        same = [*(a == b for a, b in pairs), False].index(False)
+        same = common_length(history, cached)
         lines.append(
             f"the conversation takes {len(history)} tokens, of which the first {same} need not be "
             "run again"

@@ -120,7 +120,8 @@ class World:
         prints = self._together(lambda: [(path.name, file_fingerprint(path)) for path in paths])
         for what, mine in (("sizes and settings", (files.args, how)), ("weight files", prints)):
             self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
-        whole = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
+        sizes = files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize
+        whole = self._together(lambda: forecast_memory(*sizes))
         is_merged = files.directory.layout == "Meta" and options.quantize is None
         shards = len(paths) if is_merged else 1
         forecast = own_forecast(whole, shards, ranks.size, self._beside)
