@@ -33,6 +33,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 typedef __m256i ivec;
 enum { VECTOR_GROUPS = 1 };
 #define BYTE_LANES 2
+#define LANE_GROUPS 4
 
 INLINE ivec join_groups(const group *groups) { return groups[0]; }
 

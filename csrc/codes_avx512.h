@@ -32,6 +32,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 typedef __m512i ivec;
 enum { VECTOR_GROUPS = 2 };
 #define BYTE_LANES 4
+#define LANE_GROUPS 1
 
 INLINE ivec join_groups(const group *groups)
 {
@@ -67,6 +68,27 @@ INLINE ivec join_lanes(const uint8_t *const *bytes)
         v = _mm512_mask_broadcast_i32x4(v, (__mmask16)(15u << 4 * i),
                                         _mm_loadu_si128((const __m128i *)bytes[i]));
     return v;
+}
+
+/* The same of four neighbouring blocks of 18 or 20 bytes, from byte `skip` of each on. */
+INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int skip)
+{
+    const ptrdiff_t second = BYTE_LANES * bytes - 64; /* where a second load begins */
+    uint16_t places __attribute__((vector_size(64)));
+#pragma GCC unroll 32
+    for (int i = 0; i < 32; i++) {
+        const ptrdiff_t word = (i / 8 * bytes + skip) / 2 + i % 8;
+        places[i] = (uint16_t)(word < 32 ? word : word - second / 2 + 32);
+    }
+    return _mm512_permutex2var_epi16(_mm512_loadu_si512(blocks), (__m512i)places,
+                                     _mm512_loadu_si512(blocks + second));
+}
+
+/* Word i of lane l, which is of group 4 * i + l, becomes word l of lane i. */
+INLINE ivec order_groups(ivec words)
+{
+    const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_epi32(places, words);
 }
 
 /* Sums of pairs of products of bytes, as 16 bits: codes of 4 bits by signed or unsigned numbers. */

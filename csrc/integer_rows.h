@@ -56,14 +56,19 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
  */
 #ifndef BYTE_LANES
 #define BYTE_LANES 0
+#define LANE_GROUPS 4
 #endif
+/* From one vector of a half to the next, in groups; LANE_GROUPS is that from lane to lane. */
+#define LANE_STEP (LANE_GROUPS == 1 ? BYTE_LANES : 1)
 
 /* Where the two bytes of the numbers of a group go, in lanes of 16 bytes (integers.h). */
 INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
-                      const int lanes, int tokens, int token)
+                      const int lanes, const int lane_groups, int tokens, int token)
 {
     const ptrdiff_t unit = index / (4 * lanes) * tokens + token;
-    char *out = (char *)panel + (unit * 16 + index % 4 * 4) * lanes * 16 + index / 4 % lanes * 16;
+    const ptrdiff_t i = lane_groups == 1 ? index / lanes % 4 : index % 4;
+    const ptrdiff_t lane = lane_groups == 1 ? index % lanes : index / 4 % lanes;
+    char *out = (char *)panel + ((unit * 16 + i * 4) * lanes + lane) * 16;
     for (int half = 0; half < 2; half++, out += lanes * 16)
         for (int i = 0; i < 16; i++) {
             const int number = (i % 2 ? odd : even)[half * 8 + i / 2];
@@ -74,7 +79,7 @@ INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptr
 
 /* Lays one panel out (integers.h); x is bfloat16. With lanes, numbers are cut into bytes. */
 INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                         const int lanes)
+                         const int lanes, const int lane_groups)
 {
     const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
     int16_t *rest = integer_numbers(panel, tokens, groups / LANES * LANES);
@@ -90,7 +95,7 @@ INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int to
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
             if (lanes) {
-                put_bytes(panel, even, even + 32, g, lanes, tokens, t);
+                put_bytes(panel, even, even + 32, g, lanes, lane_groups, tokens, t);
                 continue;
             }
 #ifdef ARRANGE_NUMBERS
@@ -104,5 +109,5 @@ static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int t
                           ElementType x_type)
 {
     (void)x_type;
-    pack_numbers(panel, x, x_stride, tokens, in, 0);
+    pack_numbers(panel, x, x_stride, tokens, in, 0, 4);
 }

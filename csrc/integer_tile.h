@@ -110,8 +110,9 @@ INLINE ivec byte_products(const ivec codes[2], const ivec upper[2], const ivec l
 }
 
 /*
- * Splits bytes into codes[2 * i + half] of groups i, 4 + i, ... The two codes of a byte belong to
- * the halves of a group where blocks have one group, else to two neighbouring groups.
+ * Splits bytes into codes[2 * i + half] of the groups that put_bytes gives to the i-th vectors. The
+ * two codes of a byte belong to the halves of a group where blocks have one group, else to two
+ * neighbouring groups.
  */
 INLINE void load_nibbles(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
 {
@@ -125,7 +126,13 @@ INLINE void load_nibbles(ivec codes[8], const uint8_t *first, const ExpandedForm
             bytes[l] = first + f.nibbles + index / groups * f.code_bytes
                        + (groups == 1 ? 0 : index % groups / 2 * 32 + i % 2 * 16);
         }
+#if LANE_GROUPS == 1
+        const ivec both = groups == 1 ? join_neighbours(first + i * LANE_STEP * f.code_bytes,
+                                                        f.code_bytes, f.nibbles)
+                                      : join_lanes(bytes);
+#else
         const ivec both = join_lanes(bytes);
+#endif
         const ivec lower = (ivec)((byte_lanes)both & 15), upper = (ivec)((short_lanes)both >> 4);
         const int at = groups == 1 ? 2 * i : i / 2 * 4 + i % 2;
         codes[at] = lower;
@@ -244,7 +251,8 @@ INLINE void sum_groups(vec sums[2], const Unit *u, UnitOfX x, const ExpandedForm
 }
 
 /* The same of codes of 4 bits, for units of several rows, which read x once. */
-INLINE void sum_nibbles(vec *sums, const Unit *units, const ptrdiff_t rows, UnitOfX x)
+INLINE void sum_nibbles(vec *sums, const Unit *units, const ptrdiff_t rows, UnitOfX x,
+                        const ExpandedFormat f)
 {
     ivec p[STREAMS][4];
 #pragma GCC unroll 4
@@ -258,9 +266,14 @@ INLINE void sum_nibbles(vec *sums, const Unit *units, const ptrdiff_t rows, Unit
             p[r][i] = byte_products(units[r].codes + 2 * i, bytes, bytes + 2);
     }
 #pragma GCC unroll 2
-    for (ptrdiff_t r = 0; r < rows; r++)
-        sums[r] =
-            ivec_to_float(add_pairs(add_words(p[r][0], p[r][1]), add_words(p[r][2], p[r][3])));
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        ivec all = add_pairs(add_words(p[r][0], p[r][1]), add_words(p[r][2], p[r][3]));
+#if LANE_GROUPS == 1
+        if (f.elements == GROUP)
+            all = order_groups(all);
+#endif
+        sums[r] = ivec_to_float(all);
+    }
 }
 
 /* `rows` rows from row `row` on, each of them `apart` rows behind the one before. */
@@ -311,7 +324,7 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
         for (int t = 0; f.nibbles && t < tokens; t++) {
             const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
             vec exact[STREAMS];
-            sum_nibbles(exact, units, rows, x);
+            sum_nibbles(exact, units, rows, x, f);
 #pragma GCC unroll 2
             for (ptrdiff_t r = 0; r < rows; r++)
                 sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact + r, x, f);
