@@ -47,9 +47,10 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
     reader = roofline.fastest_reading(weights)
     # Weights of eight bits add up integers, whose rate is not known.
     adds_integers = any(weight.dtype is ml.int8_block for weight in model.tensors.values())
+    dtype = model.args.feed_forward_dtype or model.args.dtype
     known, read_rates, rounds = list[float](), [], []
     for _ in range(ROUNDS):
-        rate = None if adds_integers else roofline.multiply_add_rate(model.args.dtype.name)
+        rate = None if adds_integers else roofline.multiply_add_rate(dtype.name)
         known += [] if rate is None else [rate]
         read_rates.append(roofline.read_rate(weights, *reader))
         rounds.append(_seconds(model, context, prompt, steps))

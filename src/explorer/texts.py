@@ -62,19 +62,19 @@ def facts_of(model: Model) -> dict[str, Any]:
     info = ml.build_info()
     weights = [w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous]
     isa, streams = roofline.fastest_reading(weights)
-    first = model.transformer.layers[0].attention.wq
+    layer = model.transformer.layers[0]
     # A file that is mailed tells nobody where its writer keeps models.
     where, name = str(model.source_directory), model.source_directory.name
     return {
-        "name": f"{model.files.name}, {first.dtype}",
+        "name": f"{model.files.name}, {layer.attention.wq.dtype}",
         "model": model.description.replace(where, name, 1),
-        "weights": str(first.dtype),
+        "weights": str(layer.attention.wq.dtype),
         "eps": model.args.norm_eps,
         "machine": {
             "instruction set": info["isa"],
             "threads": info["threads"],
             "python": platform.python_version(),
             "readRate": roofline.read_rate(weights, isa, streams),
-            "operationRate": roofline.multiply_add_rate(model.args.dtype.name, _ROUNDS, 3),
+            "operationRate": roofline.multiply_add_rate(layer.feed_forward_dtype.name, _ROUNDS, 3),
         },
     }

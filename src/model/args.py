@@ -82,6 +82,8 @@ class ModelArgs:
         max_context_length: The most positions. Within a sliding window every token sees all before
             it, so a window caps the context and changes nothing else.
         dtype: That of the activations and of the KV cache; it follows from the matrices.
+        feed_forward_dtype: That of what the matrices of the feed-forward multiply, where it is not
+            `dtype`: bfloat16 with GGUF's BF16.
         rope_pairs: Which elements of a query or key are rotated together: neighbours with Meta's
             weights, those of the two halves with Hugging Face's.
         parts: In what the tensors of a layer differ from those of Llama.
@@ -108,6 +110,7 @@ class ModelArgs:
     rope_scaling: RopeScaling | LinearRopeScaling | RopeFactors | None
     max_context_length: int
     dtype: ml.DType
+    feed_forward_dtype: ml.DType | None = None
     rope_pairs: Literal["interleaved", "halves"] = "interleaved"
     parts: LayerParts = LLAMA_PARTS
     layers_without_rope: tuple[int, ...] = ()
@@ -259,6 +262,12 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
     biases = tuple(m for m in _MATRICES if any(key.endswith(f".{m}.bias") for key in known))
     every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
     scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}
+    dtypes = {key: tensor.dtype for key, tensor in known.items()}
+    dtype, of_feed_forward = activation_dtype(dtypes), None
+    if dtype is ml.bfloat16 and all(isinstance(each, ml.DType) for each in dtypes.values()):
+        # llama.cpp rounds what meets a matrix, and nothing else. Where only the largest products
+        # do so, no logit is further from float32 than there.
+        dtype, of_feed_forward = ml.float32, ml.bfloat16
     return ModelArgs(
         dim=value_of(given, "embedding_length", 0),
         n_layers=n_layers,
@@ -273,7 +282,8 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
         rope_theta=config.rope_theta,
         rope_scaling=LinearRopeScaling(config.rope_factor) if config.rope_factor != 1.0 else None,
         max_context_length=value_of(given, "context_length", 0),
-        dtype=activation_dtype({key: tensor.dtype for key, tensor in known.items()}),
+        dtype=dtype,
+        feed_forward_dtype=of_feed_forward,
         rope_pairs=ARCHITECTURES[config.architecture],
         parts=replace(parts, biases=biases),
         layers_without_rope=tuple(range(every - 1, n_layers, every)),

@@ -10,7 +10,8 @@ K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V vocabu
 that stage 8 of the trace begins; it calculates nothing.
 
 The residual stream, to which each part adds, is float32; between the ops of a part, activations
-have the dtype that goes with the weights.
+have the dtype that goes with the weights. With BF16 of GGUF files that is float32 too, and only
+what the matrices of the feed-forward multiply is bfloat16.
 
 Source: meta-llama/llama-models, models/llama3/model.py.
 """
@@ -183,8 +184,10 @@ class LlamaFeedForward:
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
 
-    def __init__(self, tensors: Weights, layer: int) -> None:
+    def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.gather = whole
+        # Of gate and up, where it is not that of x.
+        self.dtype = args.dtype if args.feed_forward_dtype else None
         name = f"layers.{layer}.feed_forward"
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
         self.w2 = tensors[f"{name}.w2.weight"]  # [D, F]
@@ -198,8 +201,12 @@ class LlamaFeedForward:
         mark(17)  # feed-forward
         # Neither of the two keeps a name, so that both are freed before w2: the model's largest.
         hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
-            *ml.linear_transformations(x, (self.w1, self.w3), None, (self.w1_bias, self.w3_bias))
+            *ml.linear_transformations(
+                x, (self.w1, self.w3), self.dtype, (self.w1_bias, self.w3_bias)
+            )
         )
+        if self.dtype is not None:
+            hidden = hidden.to(x.dtype)
         hidden = self.gather(hidden, "F")
         output = ml.linear_transformation(hidden, self.w2, ml.float32, self.w2_bias)
         return self.gather(output, "D")  # [T, F] -> [T, D]
@@ -214,13 +221,15 @@ class LlamaTransformerBlock:
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.layer = layer
         self.dtype = args.dtype
+        self.feed_forward_dtype = args.feed_forward_dtype or args.dtype
         self.norms_after = args.parts.norms_after
         self.residual_multiplier = args.residual_multiplier  # 1 but for Granite
-        dtype = ml.float32 if self.norms_after else args.dtype  # that of the stream, or of its part
-        self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm", dtype)
+        stream = ml.float32 if self.norms_after else None  # or the dtype of the part that follows
+        self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm", stream)
         self.attention = LlamaAttention(args, tensors, layer)
+        dtype = stream or self.feed_forward_dtype
         self.ffn_norm = RMSNorm(args, tensors, f"layers.{layer}.ffn_norm", dtype)
-        self.feed_forward = LlamaFeedForward(tensors, layer)
+        self.feed_forward = LlamaFeedForward(args, tensors, layer)
 
     def forward(
         self,
@@ -245,7 +254,7 @@ class LlamaTransformerBlock:
             attention = ml.multiply(attention, self.residual_multiplier)
         x = ml.add(x, attention)
         mark(16)  # feed-forward pre-norm
-        normed = x.to(self.dtype) if self.norms_after else self.ffn_norm.forward(x)
+        normed = x.to(self.feed_forward_dtype) if self.norms_after else self.ffn_norm.forward(x)
         feed_forward = self.feed_forward.forward(normed)
         mark(18)  # feed-forward residual
         if self.norms_after:

@@ -134,6 +134,8 @@ def load_model(
             checkpoint.tensors = own if dtype is not None else dict(own)
         if dtype is not None:
             check_not_quantized(files, checkpoint)
+            narrow = args.feed_forward_dtype or args.dtype  # products with blocks are fast with it
+            args = replace(args, dtype=narrow, feed_forward_dtype=None)
             checkpoint.replace_tensors(dict(quantize_weights(checkpoint.tensors, dtype, progress)))
         tokenizer = find_tokenizer(files)
         if tokenizer is not None:
@@ -181,6 +183,7 @@ def checkpoint_args(
 ) -> ModelArgs:
     """Complete the sizes of a model with those of its tensors, and override the factor."""
     sizes, dtype = checkpoint.sizes, activation_dtype(checkpoint.dtypes)
+    dtype = files.args.dtype if files.args.feed_forward_dtype else dtype
     args = replace(files.args, ffn_dim=sizes["F"], vocab_size=sizes["V"], dtype=dtype)
     if checkpoint.rope_factors:
         if args.rope_scaling is not None:

@@ -1,4 +1,4 @@
-"""A GGUF file as a model: the same bits as the directory that its weights come from."""
+"""A GGUF file as a model: the bits of its weights, whose activations BF16 alone changes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -76,7 +76,9 @@ def test_a_file_gives_the_bits_of_its_weights(
         )
         for name, array in weights(config).items()
     }
-    expected = run(LlamaTransformer(built.args, tensors), ids)
+    narrow = ml.bfloat16 if dtype is ml.bfloat16 else None
+    args = replace(built.args, dtype=ml.float32, feed_forward_dtype=narrow)
+    expected = run(LlamaTransformer(args, tensors), ids)
     check_bits(run(model.transformer, ids), expected)
 
 
@@ -84,7 +86,10 @@ def test_the_parts_of_a_model_are_what_the_file_says(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gguf", GROUPED, ml_dtypes.bfloat16)
     model = load_model(str(path))
     assert model.args == replace(
-        GROUPED.args(ml.bfloat16), norm_eps=float(np.float32(GROUPED.eps)), max_context_length=4096
+        GROUPED.args(ml.float32),
+        feed_forward_dtype=ml.bfloat16,
+        norm_eps=float(np.float32(GROUPED.eps)),
+        max_context_length=4096,
     )
     assert model.tokenizer is None
     assert model.source_directory == path
@@ -219,7 +224,8 @@ def dequantized(model: Model) -> LlamaTransformer:
         else weight.to(ml.float32)
         for name, weight in model.tensors.items()
     }
-    return LlamaTransformer(replace(model.args, dtype=ml.float32), tensors)
+    args = replace(model.args, dtype=ml.float32, feed_forward_dtype=None)
+    return LlamaTransformer(args, tensors)
 
 
 @pytest.mark.parametrize("config", [BLOCKS, replace(TIED, dim=64, ffn=96)], ids=lambda c: c.name)
@@ -278,9 +284,14 @@ def test_a_mix_of_k_quants_as_q4_k_m_has_it_runs_on_its_blocks(tmp_path: Path) -
     check_near_dequantized(model, config)
 
 
-def test_a_plain_gguf_file_can_be_quantized_in_memory_but_not_saved(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.gguf", GROUPED)
+@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
+def test_a_plain_gguf_file_can_be_quantized_in_memory_but_not_saved(
+    tmp_path: Path, dtype: ml.DType
+) -> None:
+    path = write(tmp_path / "a.gguf", GROUPED, dtype.numpy_dtype)
     model = load_model(path, quantize="int8")
+    assert model.args.dtype is dtype
+    assert model.args.dtype is forecast_memory(path, None, 100, "int8").args.dtype
     assert model.transformer.layers[0].attention.wq.dtype is ml.int8_block
     assert any("quantized matrices: 15 int8_block" in note for note in model.notes)
     with pytest.raises(ModelConfigError, match="save: expected a model directory, got a GGUF file"):
