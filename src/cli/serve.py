@@ -6,7 +6,7 @@ import re
 import signal
 from functools import partial
 
-from ..inference import BatchEngine, ChatFormatError
+from ..inference import CHAT_FORMATS, BatchEngine, ChatFormatError
 from ..untrusted import label_of, read_whole
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
@@ -35,25 +35,24 @@ def serve_model(options: Options, console: Console) -> None:
     with server.listen(host, port) as listener:
         model, positions = open_model_to_run(options, console)
         try:
-            found = chat_format_of(options, model)
+            chat_format = CHAT_FORMATS[chat_format_of(options, model).name]
         except ChatFormatError as error:
             if options.chat_format is not None:
                 raise
-            found = None
+            chat_format = None
             console.warn(f"no chats, only completions: {error}")
         slots, cache = options.slots or DEFAULT_SLOTS, options.prompt_cache
         engine = BatchEngine(model, sequence_length=positions, max_requests=slots)
         if cache is not None and os.path.lexists(cache):
             engine.load_prompt_cache(cache)
         name = "bundled" if model.files.is_bundled else model.files.name
-        hosts = frozenset({"localhost", host.lower()}) if key is None and is_local else None
         loading = {
             "path": None if options.model is None else str(options.model.absolute()),
             "quantize": options.quantize,
             "rope_scaling_factor": options.rope_scaling_factor,
         }
         inside = None if isinstance(options, RankedOptions) else loading  # one may not hold it
-        service = server.Service(engine, name, found, key, hosts, inside, console.warn)
+        service = server.Service(engine, name, chat_format, key, is_local, inside, console.warn)
         place, port = listener.getsockname()[:2]
         shown = f"[{place}]" if ":" in place else place
         line = f"{name} at http://{shown}:{port}/ for a browser, /v1 for clients"

@@ -1,19 +1,22 @@
-"""Answers as JSON: what the steps of the engine add to them."""
+"""Answers as JSON: what a body asks the engine for, and what its steps add to the response."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
-from ..inference import Choice, Request, SamplingArgs, Step, ToolCall, split_thoughts
+from ..inference import Choice, GrammarError, Request, SamplingArgs, Step, ToolCall, split_thoughts
+from ..inference.chat_encoding import encode_chat
 from ..inference.chat_formats import ToolStyle
-from ..inference.grammars import GrammarMask
+from ..inference.grammars import Grammar, GrammarMask
 from ..inference.sampling import log_probabilities
-from ..inference.tools import split_calls
-from ..tokenizer import Tokenizer
+from ..inference.tools import grammar_of_calls, split_calls
 from .bodies import ChatBody, CompletionBody
+from .errors import RequestError, encode, refusal
+from .service import Service
 
+_SECONDS = 600.0  # for an answer, its time in the queue included
 # OpenAI's names of the reasons to stop; whatever cut an answer is `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
 
@@ -24,12 +27,13 @@ Chunk = dict[str, Any]
 class _Asked:
     """What the engine is asked for, and which tokens came so far."""
 
-    tokenizer: Tokenizer
+    service: Service
+    body: ChatBody | CompletionBody
     prompt_ids: Sequence[int]
     sampling: SamplingArgs
     mask: GrammarMask | None
-    body: ChatBody | CompletionBody
     alternatives: int | None  # of how many tokens `logprobs` tell; None without them
+    echo: str | None = None  # the text of the prompt, to come before the answer
     request: Request = field(init=False)  # once it is submitted
     ids: list[int] = field(init=False, default_factory=list)
     last: float | None = field(init=False, default=None)  # when the last token came
@@ -39,10 +43,15 @@ class _Asked:
         """How many candidates each step has to report."""
         return 0 if self.alternatives is None else max(self.alternatives, 1)
 
-    def take(self, steps: Sequence[Step]) -> str | None:
-        """Note the tokens of steps; return the reason to stop."""
-        self.ids += [step.token_id for step in steps]
-        return _REASONS.get(steps[-1].stop_reason, "length")
+    def submit(self, deliver: Callable[[Step | Exception], object]) -> None:
+        """Ask the engine, or raise an error of `BatchEngine.submit`."""
+        body, is_chat = self.body, isinstance(self, ChatAnswer)
+        self.request = self.service.engine.submit(
+            self.prompt_ids, 1 if body.max_tokens == 0 else body.max_tokens, self.sampling,
+            body.stop or (), self.service.end_ids if is_chat else (), is_chat, self.candidates,
+            mask=self.mask, time_limit=_SECONDS, deliver=deliver,
+            prompt_candidates=0 if self.echo is None else self.candidates,
+        )  # fmt: skip
 
 
 @dataclass
@@ -51,23 +60,16 @@ class ChatAnswer(_Asked):
 
     # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
-    begins_text = True
-    # The choices of the chunks before all others of a stream.
-    beginning: ClassVar[list[Chunk]] = [
-        {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-    ]
 
-    end_ids: frozenset[int]
-    opened: bool | None  # whether it begins in a thought; None where none is looked for
-    style: ToolStyle | None  # how it asks for calls of functions; None where it cannot
-    echo: ClassVar[None] = None
+    opened: bool | None = field(kw_only=True)  # whether it begins in a thought; None for no thought
+    style: ToolStyle | None = field(kw_only=True)  # how it asks for calls; None where it may not
     _text: str = field(init=False, default="")
     _told: tuple[str, str, int] = field(init=False, default=("", "", 0))
 
     def chunk(self, *steps: Step) -> Chunk:
-        """Return what the next steps add."""
+        """Return what the next steps add, the first ones with the role."""
         self._text += "".join(step.text for step in steps)
-        reason = self.take(steps)
+        reason = _REASONS.get(steps[-1].stop_reason, "length")
         thought, said, calls = "", self._text, list[ToolCall]()
         if self.opened is not None:
             thought, said = split_thoughts(said, self.opened, reason is not None)
@@ -75,7 +77,9 @@ class ChatAnswer(_Asked):
             said, calls = split_calls(self.style, said, reason is not None)
         old_thought, old_said, old_calls = self._told
         self._told = thought, said, len(calls)
-        delta: Chunk = {}
+        delta: Chunk = {"content": said[len(old_said) :]}
+        if len(self.ids) == len(steps):
+            delta["role"] = "assistant"
         if len(thought) > len(old_thought):
             delta["reasoning_content"] = thought[len(old_thought) :]
         if len(calls) > old_calls:
@@ -86,8 +90,6 @@ class ChatAnswer(_Asked):
                 }
                 for index, call in enumerate(calls) if index >= old_calls
             ]  # fmt: skip
-        if not delta or len(said) > len(old_said):
-            delta["content"] = said[len(old_said) :]
         logprobs = None
         if self.alternatives is not None:
             choices = [step.choice for step in steps if step.stop_reason != "eot"]
@@ -98,64 +100,58 @@ class ChatAnswer(_Asked):
     def choice(self, *steps: Step) -> Chunk:
         """Return what all steps say together, for a response that is not streamed."""
         whole = self.chunk(*steps)
-        message = {"role": "assistant", "content": None, "refusal": None} | whole.pop("delta")
-        for call in message.get("tool_calls", ()):
-            del call["index"]
-        message["content"] = message["content"] or (None if "tool_calls" in message else "")
+        message = {"refusal": None} | whole.pop("delta")
+        if "tool_calls" in message:
+            message["content"] = message["content"] or None
+            for call in message["tool_calls"]:
+                del call["index"]
         return {"message": message} | whole
 
     def _logprobs(self, choice: Choice) -> Chunk:
         """Return what `logprobs` say of a token and of some alternatives."""
         told = {
             token: {
-                "token": token_name(self.tokenizer, token),
+                "token": self.service.token_name(token),
                 "logprob": chance,
-                "bytes": list(self.tokenizer.token_bytes(token)),
+                "bytes": list(self.service.tokenizer.token_bytes(token)),
             }
             for token, chance in log_probabilities(choice).items()
         }
         return told[choice.token_id] | {"top_logprobs": [*told.values()][: self.alternatives]}
 
 
-@dataclass
 class TextAnswer(_Asked):
     """A completion."""
 
     names = "cmpl", "text_completion", "text_completion"
-    begins_text = False
-    beginning: ClassVar[list[Chunk]] = []
-    end_ids: ClassVar[frozenset[int]] = frozenset()
-
-    echo: str | None  # the text of the prompt, to come before the answer
-    _offset: int = field(init=False, default=0)
+    _offset = 0
 
     def chunk(self, *steps: Step) -> Chunk:
         """Return what the next steps add, the first ones with what is echoed."""
         text, tokens = "", list[tuple[int, Choice | None]]()
-        if not self.ids and self.echo is not None:
+        if len(self.ids) == len(steps) and self.echo is not None:
             text = self.echo
             tokens += zip(self.prompt_ids, self.request.prompt_choices or (), strict=False)
         if self.body.max_tokens != 0:
             text += "".join(step.text for step in steps)
             tokens += [(s.token_id, s.choice) for s in steps if s.stop_reason != "eot"]
         logprobs = None if self.alternatives is None else self._logprobs(tokens)
-        return {"text": text, "logprobs": logprobs, "finish_reason": self.take(steps)}
+        reason = _REASONS.get(steps[-1].stop_reason, "length")
+        return {"text": text, "logprobs": logprobs, "finish_reason": reason}
 
     choice = chunk
 
     def _logprobs(self, tokens: list[tuple[int, Choice | None]]) -> Chunk:
         """Return lists with an entry for each token; the first of a prompt was not chosen."""
-        told: dict[str, list[Any]] = {
-            "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [],
-        }  # fmt: skip
+        names = "tokens", "token_logprobs", "top_logprobs", "text_offset"
+        told: dict[str, list[Any]] = {name: [] for name in names}
         for token, choice in tokens:
-            name, chances = token_name(self.tokenizer, token), choice and log_probabilities(choice)
+            name, chances = self.service.token_name(token), choice and log_probabilities(choice)
             near = islice(chances.items() if chances else (), self.alternatives)
-            top = {token_name(self.tokenizer, one): chance for one, chance in near}
-            told["tokens"].append(name)
-            told["token_logprobs"].append(chances and chances[token])
-            told["top_logprobs"].append(chances and top)
-            told["text_offset"].append(self._offset)
+            top = {self.service.token_name(one): chance for one, chance in near}
+            entry = name, chances and chances[token], chances and top, self._offset
+            for values, value in zip(told.values(), entry, strict=True):
+                values.append(value)
             # A begin of text need not be in the text.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
@@ -165,10 +161,51 @@ class TextAnswer(_Asked):
 Answer = ChatAnswer | TextAnswer
 
 
-def token_name(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return a token as text; bytes that are no whole characters as `bytes:\xe2\x80`."""
-    data = tokenizer.token_bytes(token)
+def chat_answers(service: Service, body: ChatBody) -> list[Answer]:
+    """Return the answers that a body asks for."""
+    if (chat := service.chat_format) is None:
+        text = "messages: this model has no chat format: use /v1/completions"
+        raise RequestError(400, text, "messages", "unsupported")
+    messages = [message.as_message() for message in body.messages]
+    tools, callable_ones = body.functions()
+    texts = [m.content for m in messages] + [encode(tool).decode() for tool in tools]
+    service.check_length("".join(texts), "messages")
+    style, calls = chat.tools if callable_ones else None, None
+    if style is not None:
+        many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
+        calls = grammar_of_calls(style, callable_ones, must, many is not False)
+    ids = encode_chat(service.tokenizer, messages, chat_format=chat.name, tools=tools)
+    top = (body.top_logprobs or 0) if body.logprobs else None
+    opened = chat.opens_thought if body.response_format is None else None
+    return [
+        ChatAnswer(service, body, ids, sampling, mask, top, opened=opened, style=style)
+        for sampling, mask in _draws(service, body, calls)
+    ]
+
+
+def text_answers(service: Service, body: CompletionBody) -> list[Answer]:
+    """Return the answers that a body asks for."""
+    made, tokenizer = list[Answer](), service.tokenizer
+    for prompt in body.prompts():
+        if isinstance(prompt, str):
+            service.check_length(prompt, "prompt")
+            ids, text = tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), prompt
+        else:
+            ids, text = prompt, tokenizer.decode(prompt)
+        given = body.logprobs, text if body.echo else None
+        made += [TextAnswer(service, body, ids, *drawn, *given) for drawn in _draws(service, body)]
+    return made
+
+
+def _draws(
+    service: Service, body: ChatBody | CompletionBody, calls: str | None = None
+) -> list[tuple[SamplingArgs, GrammarMask | None]]:
+    """Return the sampling and the mask of each answer to a prompt."""
+    samplings, form = body.sampling(), body.response_format
+    if form is None and calls is None:
+        return [(sampling, None) for sampling in samplings]
     try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        grammar = form.as_grammar() if form is not None else Grammar("lark", calls or "")
+        return [(sampling, service.mask(grammar)) for sampling in samplings]
+    except GrammarError as error:
+        raise refusal(error, service.log, "tools" if calls else "response_format") from None

@@ -1,24 +1,23 @@
 """The endpoints, and what stands before and behind each of them."""
 
 import asyncio
-import base64
-import hashlib
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from . import bodies
-from .answers import Answer, token_name
+from .answers import Answer, chat_answers, text_answers
 from .errors import RequestError, encode, refusal
 from .responses import EventStream, Run, until_gone
 from .service import Service
@@ -29,38 +28,32 @@ _MOST_BODY, _BODY_SECONDS = 4 << 20, 30
 _MOST_DRAINED = 4 * _MOST_BODY
 # The field that most errors of the tokenizer and the engine are about, where it is not `prompt`.
 _PARAMS = {"/v1/chat/completions": "messages", "/detokenize": "tokens"}
-# What nginx calls the status of a client that went away; nobody gets it.
-_GONE = 499
 T = TypeVar("T")
-Maker = Callable[[Service, Any], Sequence[Answer]]
 # Returns a response, or what it has as JSON.
 Endpoint = Callable[[Service, Request], Awaitable[Any]]
 
 
 def create_app(service: Service) -> Starlette:
     """Return the application of a service, for any ASGI server."""
-    chat = partial(_generate, bodies.ChatBody, Service.chat_answers)
-    completion = partial(_generate, bodies.CompletionBody, Service.text_answers)
     routes = [
         Route(path, partial(_answered, service, endpoint), methods=[method])
         for path, method, endpoint in (
-            ("/v1/chat/completions", "POST", chat),
-            ("/v1/completions", "POST", completion),
+            ("/v1/chat/completions", "POST", partial(_generate, bodies.ChatBody, chat_answers)),
+            ("/v1/completions", "POST", partial(_generate, bodies.CompletionBody, text_answers)),
             ("/v1/models", "GET", _models),
             ("/v1/models/{name:path}", "GET", _models),
             ("/health", "GET", _health),
             ("/metrics", "GET", _metrics),
             ("/tokenize", "POST", _tokenize),
             ("/detokenize", "POST", _detokenize),
-            ("/", "GET", _page),
+            ("/", "GET", _chat_page),
             ("/explorer", "POST", _look_inside),
             ("/explorer/{name}", "GET", _inside),
         )
     ]
 
     async def refuse(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return RequestError(error.status_code, error.detail).response()
+        return refusal(error, service.log).response()
 
     return Starlette(routes=routes, exception_handlers={HTTPException: refuse})
 
@@ -73,8 +66,6 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
         answer = await endpoint(service, request)
         is_made = isinstance(answer, Response)
         response = answer if is_made else Response(encode(answer), media_type="application/json")
-    except ClientDisconnect:
-        response = Response(status_code=_GONE)
     except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
         param = _PARAMS.get(route, "prompt")
         response = refusal(error, lambda text: service.log(f"{route}: {text}"), param).response()
@@ -83,17 +74,22 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
     return response
 
 
-async def _generate(kind: type[Any], made: Maker, service: Service, request: Request) -> Any:
+async def _generate(
+    kind: type[T],
+    made: Callable[[Service, T], Sequence[Answer]],
+    service: Service,
+    request: Request,
+) -> Any:
     """Run what a body asks for; return the answers, or their stream."""
-    body = await _body(request, kind)
+    body: Any = await _body(request, kind)
     service.check_model(body.model)
     answers = await asyncio.to_thread(made, service, body)  # encoding a long text takes a while
     with ExitStack() as ends:
         run = Run(service, answers, bool(body.stream), ends)
         if not body.stream:
             return await until_gone(request, run.whole())
-        options = body.stream_options or bodies.StreamOptions()
-        events = run.events(bool(options.include_usage))
+        options = body.stream_options
+        events = run.events(options is not None and bool(options.include_usage))
         await until_gone(request, anext(events))
         return EventStream(events, ends.pop_all())
 
@@ -155,7 +151,7 @@ async def _tokenize(service: Service, request: Request) -> Any:
     ids = await asyncio.to_thread(tokenizer.encode, body.content, bos=bos, eos=False)
     if not body.with_pieces:
         return {"tokens": ids}
-    return {"tokens": [{"id": token, "piece": token_name(tokenizer, token)} for token in ids]}
+    return {"tokens": [{"id": token, "piece": service.token_name(token)} for token in ids]}
 
 
 async def _detokenize(service: Service, request: Request) -> Any:
@@ -172,26 +168,25 @@ async def _look_inside(service: Service, request: Request) -> Any:
 
 async def _inside(service: Service, request: Request) -> Response:
     """Show such a page, which has a separate policy."""
-    page = service.insides.page(request.path_params["name"])
+    page = dict(service.insides.pages).get(request.path_params["name"])
+    if page is None:
+        raise RequestError(404, "there is no such page any more")
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     return Response(page, headers=headers, media_type="text/html")
 
 
-async def _page(_service: Service, _request: Request) -> Response:
-    return _chat_page()
-
-
-@cache
-def _chat_page() -> Response:
-    """Return the page, whose headers allow its script and its style by their hashes."""
-    page, rules = Path(__file__).with_name("chat.html").read_bytes(), []
-    for name, content in re.findall(rb"<(script|style)>(.*?)</\1>", page, re.DOTALL):
-        digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
-        rules.append(f"{name.decode()}-src 'sha256-{digest}'")
-    policy = "; ".join((
-        *rules, "default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'",
-        "frame-ancestors 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'",
-    ))  # fmt: skip
-    headers = {"Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
+async def _chat_page(_service: Service, _request: Request) -> Response:
+    """Return the page, whose headers allow its script and its style alone."""
+    nonce, text = (
+        secrets.token_urlsafe(16),
+        Path(__file__).with_name("chat.html").read_text("utf-8"),
+    )
+    policy = (
+        f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; default-src 'none'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     headers["Content-Security-Policy"] = policy
+    page = re.sub("<(script|style)>", rf'<\1 nonce="{nonce}">', text)
     return Response(page, headers=headers, media_type="text/html")

@@ -59,10 +59,9 @@ class ResponseFormat(Body):
 
     def as_grammar(self) -> Grammar:
         """Return what an answer has to follow that is not any text, or raise GrammarError."""
-        if self.type == "regex":
-            return Grammar("regex", self.regex or "")
-        if self.type == "grammar":
-            return Grammar("lark", self.grammar or "")
+        if self.type in ("regex", "grammar"):
+            kind = "regex" if self.type == "regex" else "lark"
+            return Grammar(kind, getattr(self, self.type))
         asked = self.json_schema if self.type == "json_schema" else None
         return Grammar("json_schema", bytes((asked or _JsonSchema()).schema).decode())
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ..inference import ContextFullError, GrammarError, InferenceError, NumericError
@@ -17,14 +19,11 @@ from ..untrusted import escape_line
 encode = msgspec.json.Encoder().encode
 
 # OpenAI's types of errors; of other statuses they are `invalid_request_error` and `server_error`.
-_TYPES = {
-    401: "authentication_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    429: "rate_limit_error",
-}
-# Of errors that the client hears of: the status and a name for programs.
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+# Of errors that the client hears of: the status and a name for programs. The first status is what
+# nginx says of a client that went away; nobody gets it.
 _KINDS = (
+    (ClientDisconnect, 499, None),
     (QueueFullError, 429, "queue_full"),
     (ClosedError, 503, "shutting_down"),
     (TimeLimitError, 503, "time_limit"),
@@ -36,7 +35,7 @@ _KINDS = (
 _LONGEST = 500  # characters of a message
 # The engine's errors begin with what was called, such as `[sampling] temperature must be ...`.
 _CALLED = re.compile(r"^\[(\w+)\] ")
-_SETTING = re.compile(r"^\[(?:sampling|generate)\] (?!prompt_ids)(\w+)")
+_SETTING = re.compile(r"^\[(?:sampling|generate|chat)\] (?!prompt_ids)(\w+) must ")
 
 
 class ServerError(LlamaBoltsError):
@@ -55,10 +54,9 @@ class RequestError(LlamaBoltsError):
     @property
     def body(self) -> dict[str, Any]:
         """The error as clients of OpenAI's API read it."""
-        others = "invalid_request_error" if self.status < 500 else "server_error"
-        kind = _TYPES.get(self.status, others)
-        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": error}
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": str(self), "type": _TYPES.get(self.status, kind)}
+        return {"error": error | {"param": self.param, "code": self.code}}
 
     def response(self) -> Response:
         """Return the answer to the request."""
@@ -79,6 +77,8 @@ def refusal(
     """
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, HTTPException):
+        return RequestError(error.status_code, error.detail)
     found = ((status, code) for kind, status, code in _KINDS if isinstance(error, kind))
     status, code = next(found, (500, "failed"))
     if is_lack_of_memory(error):

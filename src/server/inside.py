@@ -8,6 +8,7 @@ import json
 import secrets
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,14 @@ from typing import Any
 from ..explorer import Store, run_traced, write_html
 from ..inference import SamplingArgs
 from ..model import load_model
-from .answers import Answer
 from .errors import RequestError
 
-# Answers that are remembered, pages that are kept, and the seconds that one may take.
-_MOST_ANSWERS, _MOST_PAGES, _SECONDS = 64, 4, 120
-_MOST_PAGE_BYTES = 32 << 20
+# Answers that are remembered, pages that are kept, and the seconds and bytes that one may take.
+_MOST_ANSWERS, _MOST_PAGES, _SECONDS, _MOST_BYTES = 64, 4, 120, 32 << 20
 
 
 class Insides:
-    """The last answers of a server, and the pages that were made of some.
+    """The last answers of a server, and the `pages` that were made of some.
 
     `loading` has the arguments of `load_model` that gave the model; None where several processes
     run it.
@@ -33,23 +32,15 @@ class Insides:
     def __init__(self, loading: dict[str, Any] | None) -> None:
         self._loading = loading
         self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
-        self._pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
+        self.pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
         self._one = asyncio.Lock()
 
-    def remember(self, name: str, answer: Answer) -> None:
+    def remember(
+        self, name: str, prompt_ids: Sequence[int], answer_ids: list[int], sampling: SamplingArgs
+    ) -> None:
         """Keep what an answer was made of, under its id."""
-        asked = {
-            "loading": self._loading, "prompt_ids": list(answer.prompt_ids),
-            "answer_ids": answer.ids, "sampling": asdict(answer.sampling),
-        }  # fmt: skip
+        asked = self._loading, [*prompt_ids], answer_ids, asdict(sampling)
         self._answers.append((name, json.dumps(asked).encode()))
-
-    def page(self, name: str) -> bytes:
-        """Return a page that was made, or raise RequestError."""
-        page = dict(self._pages).get(name)
-        if page is None:
-            raise RequestError(404, "there is no such page any more")
-        return page
 
     async def look(self, name: str) -> str:
         """Make the page of an answer; return the page's name, which nobody can guess.
@@ -75,19 +66,18 @@ class Insides:
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
-        if process.returncode or len(page) > _MOST_PAGE_BYTES:
+        if process.returncode or len(page) > _MOST_BYTES:
             raise RequestError(503, f"the run with a trace failed, or took {_SECONDS} seconds")
         made = secrets.token_urlsafe(24)
-        self._pages.append((made, page))
+        self.pages.append((made, page))
         return made
 
 
 def main() -> None:
     """Read what to run from standard input; write the page to standard output."""
-    asked = json.load(sys.stdin)
-    model, store, ids = load_model(**asked["loading"]), Store(), asked["answer_ids"]
-    sampling = SamplingArgs(**asked["sampling"])
-    run = run_traced(model, asked["prompt_ids"], len(ids), sampling, store, forced_ids=ids)
+    loading, prompt_ids, ids, sampling = json.load(sys.stdin)
+    model, store, drawn = load_model(**loading), Store(), SamplingArgs(**sampling)
+    run = run_traced(model, prompt_ids, len(ids), drawn, store, forced_ids=ids)
     sys.stdout.writelines(write_html([run], store))
 
 

@@ -18,8 +18,7 @@ from .answers import Answer, Chunk
 from .errors import RequestError, encode, refusal
 from .service import Service
 
-# For an answer, its time in the queue included; and for a client to take some of a stream.
-_ANSWER_SECONDS, _WRITE_SECONDS = 600.0, 30.0
+_WRITE_SECONDS = 30.0  # for a client to take some of a stream
 # What a client that does not read may be behind, in steps, of which one with candidates takes more.
 _MOST_BEHIND = 8192
 T = TypeVar("T")
@@ -37,7 +36,6 @@ class Run:
     ) -> None:
         self._service, self._answers, self._began = service, answers, time.perf_counter()
         self._items: asyncio.Queue[tuple[int, Step | Exception]] = asyncio.Queue()
-        self._most = _MOST_BEHIND // (1 + answers[0].candidates)
         begin, *kinds = answers[0].names
         self._head: Chunk = {
             "id": f"{begin}-{secrets.token_hex(12)}",
@@ -51,36 +49,34 @@ class Run:
             ends.callback(mask.close)
         later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
         for index, one in enumerate(answers):
-            most, candidates = one.body.max_tokens, one.candidates
-            one.request = service.engine.submit(
-                one.prompt_ids, 1 if most == 0 else most, one.sampling, one.body.stop or (),
-                one.end_ids, one.begins_text, candidates, mask=one.mask,
-                time_limit=_ANSWER_SECONDS, deliver=partial(later, self._put, index),
-                prompt_candidates=0 if one.echo is None else candidates,
-            )  # fmt: skip
+            one.submit(partial(later, self._put, index))
             ends.callback(one.request.cancel)
 
     def _put(self, index: int, item: Step | Exception) -> None:
+        answer, service = self._answers[index], self._service
         if isinstance(item, Step):
-            now, answer, service = time.perf_counter(), self._answers[index], self._service
-            times = service.first if answer.last is None else service.between
+            now, times = time.perf_counter(), service.between if answer.last else service.first
             times.observe(now - (answer.last or self._began))
             answer.last = now
-        if self._items.qsize() >= self._most:
+        if self._items.qsize() >= _MOST_BEHIND // (1 + answer.candidates):
             for answer in self._answers:
                 answer.request.cancel()
             item = RequestError(408, "the client reads too slowly", None, "too_slow")
         self._items.put_nowait((index, item))
 
     async def _steps(self) -> AsyncIterator[tuple[int, Step]]:
-        """Yield all steps, each with the number of its answer."""
-        left = len(self._answers)
+        """Yield all steps, each with the number of its answer, which has its token then."""
+        first, left = self._answers[0], len(self._answers)
         while left:
             index, item = await self._items.get()
             if isinstance(item, Exception):
                 raise item
+            self._answers[index].ids.append(item.token_id)
             left -= item.stop_reason is not None
             yield index, item
+        self._service.insides.remember(
+            self._head["id"], first.prompt_ids, first.ids, first.sampling
+        )
 
     async def whole(self) -> Chunk:
         """Return a response that is not streamed."""
@@ -88,27 +84,19 @@ class Run:
         async for index, step in self._steps():
             steps[index].append(step)
         choices = [{"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)]
-        self._service.insides.remember(self._head["id"], self._answers[0])  # which has its ids now
         return self._head | {"choices": choices, "usage": self._usage()}
 
     async def events(self, includes_usage: bool) -> AsyncIterator[bytes]:
         """Yield an empty event when there is a step, then the events; an error is the last one."""
-        usage = {"usage": None} if includes_usage else {}
-
-        def event(index: int, choice: Chunk) -> bytes:
-            return _event(self._head | {"choices": [{"index": index} | choice]} | usage)
-
-        steps, answers = self._steps(), self._answers
-        index, step = await anext(steps)
+        steps, usage = self._steps(), {"usage": None} if includes_usage else {}
+        found = await anext(steps, None)
         yield b""
         try:
-            for number, one in enumerate(answers):
-                for choice in one.beginning:
-                    yield event(number, choice)
-            yield event(index, answers[index].chunk(step))
-            async for index, step in steps:
-                yield event(index, answers[index].chunk(step))
-            self._service.insides.remember(self._head["id"], answers[0])
+            while found is not None:
+                index, step = found
+                choice = {"index": index} | self._answers[index].chunk(step)
+                yield _event(self._head | {"choices": [choice]} | usage)
+                found = await anext(steps, None)
             if includes_usage:
                 yield _event(self._head | {"choices": [], "usage": self._usage()})
             yield b"data: [DONE]\n\n"

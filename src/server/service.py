@@ -1,8 +1,8 @@
-"""One model behind the endpoints: who may ask, and what a body asks the engine for."""
+"""One model behind the endpoints: who may ask, and what all requests share."""
 
 import hashlib
 import hmac
-import ipaddress
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,20 +14,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 
-from ..inference import BatchEngine, Counters, GrammarError, SamplingArgs
-from ..inference.chat_encoding import FoundFormat, encode_chat, end_ids
-from ..inference.chat_formats import CHAT_FORMATS
+from ..inference import BatchEngine, ChatFormat, Counters, end_ids
 from ..inference.grammars import Grammar, GrammarMask, Grammars
-from ..inference.tools import grammar_of_calls
 from ..tokenizer import Tokenizer
-from .answers import Answer, ChatAnswer, TextAnswer
-from .bodies import ChatBody, CompletionBody, Generation
-from .errors import RequestError, encode, refusal
+from .errors import RequestError
 from .inside import Insides
 
-Draws = list[tuple[SamplingArgs, GrammarMask | None]]
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+# The Host of a request that names no other site: `localhost` or an address.
+_LOCAL_HOST = re.compile(r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE)
 
 
 class Service(Collector):
@@ -38,7 +34,8 @@ class Service(Collector):
         name: What clients call the model.
         chat_format: Of its chats; None where it has none.
         api_key: What clients have to send; None for no key.
-        hosts: Names that a request may call the server, beside addresses; None for any.
+        is_local: Whether it listens at a local address. Without a key it then takes no request
+            under another name: a page of a site does so whose name leads to this address.
         loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
         log: Takes a line about a failure, for the person who runs the server.
     """
@@ -47,20 +44,18 @@ class Service(Collector):
         self,
         engine: BatchEngine,
         name: str,
-        chat_format: FoundFormat | None,
+        chat_format: ChatFormat | None,
         api_key: str | None,
-        hosts: frozenset[str] | None,
+        is_local: bool,
         loading: dict[str, Any] | None,
         log: Callable[[str], object],
     ) -> None:
         assert engine.model.tokenizer is not None
-        self.engine, self.name, self.chat_format = engine, name, chat_format
+        self.engine, self.name, self.chat_format, self.log = engine, name, chat_format, log
         self.tokenizer: Tokenizer = engine.model.tokenizer
-        self.hosts, self.log = hosts, log
-        self.insides = Insides(loading)
-        self.is_closing = False
-        self.created = int(time.time())
+        self.insides, self.is_closing, self.created = Insides(loading), False, int(time.time())
         self._key = None if api_key is None else _digest(api_key.encode())
+        self._checks_host = api_key is None and is_local
         ends = end_ids(self.tokenizer, chat_format.name) if chat_format else frozenset()
         self.end_ids = ends | engine.model.stop_ids
         self._grammars: Grammars | None = None
@@ -88,18 +83,13 @@ class Service(Collector):
             self._grammars.close()
 
     def check(self, request: Request) -> None:
-        """Refuse a request by its header.
-
-        Raises:
-            RequestError: It has not the key, or calls the server by a name that is not its own, as
-                a page of another site does whose name leads to this address; or the server ends.
-        """
-        host, path = request.headers.get("host", ""), request.url.path
-        if self.hosts is not None and not _is_known(host, self.hosts):
+        """Refuse a request by its header, or because the server ends, with a RequestError."""
+        if self._checks_host and not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
             raise RequestError(400, "Host: expected an address or a name of this server", "Host")
         kind, _, key = request.headers.get("authorization", "").partition(" ")
         sent = key.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
         # A page of the explorer has a name that nobody can guess, and no script that sends a key.
+        path = request.url.path
         is_open = path in ("/", "/health") or path.startswith("/explorer/")
         if not (is_open or self._key is None or hmac.compare_digest(_digest(sent), self._key)):
             message = "Authorization: expected Bearer and the server's key"
@@ -113,77 +103,27 @@ class Service(Collector):
             message = f"model: expected {self.name}, got {name}"
             raise RequestError(404, message, "model", "model_not_found")
 
-    def _draws(self, body: Generation, calls: str | None = None) -> Draws:
-        """Return the sampling and the mask of each answer to a prompt."""
-        samplings, form = body.sampling(), body.response_format
-        if form is None and calls is None:
-            return [(sampling, None) for sampling in samplings]
-        try:
-            grammar = form.as_grammar() if form is not None else Grammar("lark", calls or "")
-            with self._grammars_lock:
-                self._grammars = self._grammars or Grammars(self.tokenizer, self.end_ids)
-            return [(sampling, self._grammars.mask(grammar)) for sampling in samplings]
-        except GrammarError as error:
-            raise refusal(error, self.log, "tools" if calls else "response_format") from None
-
-    def chat_answers(self, body: ChatBody) -> list[Answer]:
-        """Return what a body asks for."""
-        if self.chat_format is None:
-            text = "messages: this model has no chat format: use /v1/completions"
-            raise RequestError(400, text, "messages", "unsupported")
-        name, messages = self.chat_format.name, [message.as_message() for message in body.messages]
-        chat, (tools, callable_ones) = CHAT_FORMATS[name], body.functions()
-        if tools and chat.tools is None:
-            text = f"tools: the chat format {name} has none"
-            raise RequestError(400, text, "tools", "unsupported")
-        texts = [m.content for m in messages] + [encode(tool).decode() for tool in tools]
-        self._check_length("".join(texts), "messages", len(messages))
-        style, calls = chat.tools if callable_ones else None, None
-        if style is not None:
-            many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
-            calls = grammar_of_calls(style, callable_ones, must, many is not False)
-        ids = encode_chat(self.tokenizer, messages, chat_format=name, tools=tools)
-        top = (body.top_logprobs or 0) if body.logprobs else None
-        opened = chat.opens_thought if body.response_format is None else None
-        return [
-            ChatAnswer(self.tokenizer, ids, sampling, mask, body, top, self.end_ids, opened, style)
-            for sampling, mask in self._draws(body, calls)
-        ]
-
-    def text_answers(self, body: CompletionBody) -> list[Answer]:
-        """Return what a body asks for."""
-        made = list[Answer]()
-        for prompt in body.prompts():
-            if isinstance(prompt, str):
-                self._check_length(prompt, "prompt")
-                begins, text = self.tokenizer.adds_bos, prompt
-                ids = self.tokenizer.encode(prompt, bos=begins, eos=False)
-            else:
-                ids, text = prompt, self.tokenizer.decode(prompt)
-            echo = text if body.echo else None
-            made += [
-                TextAnswer(self.tokenizer, ids, sampling, mask, body, body.logprobs, echo)
-                for sampling, mask in self._draws(body)
-            ]
-        return made
-
-    def _check_length(self, text: str, param: str, least: int = 0) -> None:
+    def check_length(self, text: str, param: str) -> None:
         """Refuse a text that cannot fit before the time is spent to encode it."""
-        least += len(text.encode("utf-8", "replace")) // self._longest
+        least = len(text.encode("utf-8", "replace")) // self._longest
         positions = self.engine.sequence_length
         if least >= positions:
             message = f"the prompt does not fit: at least {least} tokens >= {positions} positions"
             raise RequestError(400, message, param, "context_length_exceeded")
 
+    def mask(self, grammar: Grammar) -> GrammarMask:
+        """Return the mask of an answer; from any thread. Raise GrammarError as `Grammars` does."""
+        with self._grammars_lock:
+            self._grammars = self._grammars or Grammars(self.tokenizer, self.end_ids)
+        return self._grammars.mask(grammar)
 
-def _is_known(host: str, names: frozenset[str]) -> bool:
-    """Return whether a Host header holds an address, or one of the names."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name.lower() in names
-    return True
+    def token_name(self, token: int) -> str:
+        r"""Return a token as text; bytes that are no whole characters as `bytes:\xe2\x80`."""
+        data = self.tokenizer.token_bytes(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def _digest(key: bytes) -> bytes:
