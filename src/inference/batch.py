@@ -172,10 +172,6 @@ class BatchEngine:
         self._closes_at: float | None = None
         self._counts = Counter[str]()
 
-    def __repr__(self) -> str:
-        counts = self.counters()
-        return f"BatchEngine({self.model!r}, {counts.running} running, {counts.waiting} waiting)"
-
     def __enter__(self) -> Self:
         return self
 

@@ -55,10 +55,10 @@ class PooledSequence:
             self.length += 1
 
     def clear(self) -> None:
-        """Forget what the blocks hold that only this sequence uses, and all that follows them."""
-        for block in reversed(self.blocks):
+        """Forget what the blocks hold that only this sequence uses, and all that nobody uses."""
+        self._pool.forget()
+        for block in self.blocks:
             if block.references == 1:
-                self._pool.forget(block)
                 block.ids = []
         self.length = 0
 
@@ -107,7 +107,9 @@ class BlockPool:
             self._unused.pop(block, None)
         sequence.blocks, sequence.length = shared, SIZE * len(shared)
         if common:
-            target = self._grow(sequence, source)
+            if source in self._unused:  # it is used now: all others go before it
+                self._unused[source] = self._unused.pop(source)
+            target = self._grow(sequence)
             if target.place != source.place:
                 self.context.copy_block(source.place, target.place)
             sequence.confirm(*source.ids[:common])
@@ -124,11 +126,10 @@ class BlockPool:
                 return shared, block, common
             shared.append(block)
 
-    def _grow(self, sequence: PooledSequence, spared: Block | None = None) -> Block:
-        """Give a sequence one of the blocks that it was promised; `spared` is to go last."""
+    def _grow(self, sequence: PooledSequence) -> Block:
+        """Give a sequence one of the blocks that it was promised."""
         if not self._free:
-            leaves = [block for block in self._unused if not block.children]
-            self._remove(next((block for block in leaves if block is not spared), leaves[0]))
+            self._remove(next(block for block in self._unused if not block.children))
         parent = sequence.blocks[-1] if sequence.blocks else self.root
         block = Block(self._free.pop(), parent)
         parent.children.append(block)
@@ -138,9 +139,9 @@ class BlockPool:
         sequence.blocks.append(block)
         return block
 
-    def walk(self, top: Block | None = None) -> Iterator[Block]:
-        """Yield all blocks of the tree, or below one, each after the one before it."""
-        left = [*(top or self.root).children]
+    def walk(self) -> Iterator[Block]:
+        """Yield all blocks of the tree, each after the one before it."""
+        left = [*self.root.children]
         while left:
             block = left.pop()
             yield block
@@ -157,9 +158,9 @@ class BlockPool:
                     self._remove(block)
         sequence.blocks, sequence.promised = [], 0
 
-    def forget(self, top: Block | None = None) -> None:
-        """Forget all that no sequence uses, or what there is of it below a block."""
-        for block in [*self.walk(top)][::-1]:
+    def forget(self) -> None:
+        """Forget all that no sequence uses."""
+        for block in [*self.walk()][::-1]:
             if not block.references:
                 self._remove(block)
 

@@ -21,8 +21,6 @@ import llguidance
 MEMORY = 64 << 20
 # Processor seconds for compiling a grammar, and for one token.
 COMPILE_SECONDS, STEP_SECONDS = 0.8, 0.25
-# Blanks between the parts of JSON: a small model would write them for ever.
-_BLANKS = r"[ \n]{1,12}"
 
 
 class Vocabulary(llguidance.TokenizerWrapper):
@@ -49,8 +47,7 @@ def follow(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
     with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
         limit = int(file.read().split()[0]) * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    kind, text = json.loads(stream.recv_bytes())
-    options = {"overrides": {"whitespace_pattern": _BLANKS}} if kind == "json_schema" else {}
+    kind, text, options = json.loads(stream.recv_bytes())
     limits = llguidance.LLParserLimits(verbose_errors=False)
     signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
     try:

@@ -27,6 +27,8 @@ from .errors import GrammarError
 KINDS = ("json_schema", "regex", "lark")
 # The longest text of a grammar, and the deepest nesting.
 MOST_BYTES, MOST_NESTING = 1 << 18, 64
+# Blanks between the parts of JSON: a small model would write them for ever.
+BLANKS = {"whitespace_pattern": r"[ \n]{1,12}"}
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
 # The process ends after less than a second of processor time; this is for a machine that is busy.
 _SECONDS = 10.0
@@ -72,7 +74,8 @@ class GrammarMask:
 
     def __init__(self, stream: Connection, grammar: Grammar) -> None:
         self._stream = stream
-        stream.send_bytes(json.dumps([grammar.kind, grammar.text]).encode())
+        options = {"overrides": BLANKS} if grammar.kind == "json_schema" else {}
+        stream.send_bytes(json.dumps([grammar.kind, grammar.text, options]).encode())
         self._next: Words | None = self._received("the grammar")
 
     def allowed(self) -> Words:

@@ -34,8 +34,8 @@ ReadBlock = tuple[int, list[int], list[ml.Tensor]]
 Caches = Sequence[ml.KeyValueCache]
 
 
-def fingerprint(model: Model) -> str:
-    """Return what identifies a model: its sizes and dtypes, and its files with samples of them.
+def identity(model: Model) -> dict[str, str]:
+    """Return what must be equal: the program, and of the model its sizes, its dtypes and its files.
 
     Raise PromptCacheError where a weight file cannot be read.
     """
@@ -44,12 +44,8 @@ def fingerprint(model: Model) -> str:
     for path in sorted(model.checkpoint.files):
         found = file_fingerprint(path, PromptCacheError), path.stat().st_mtime_ns
         digest.update(repr(found).encode())
-    return digest.hexdigest()
-
-
-def _metadata(model: Model) -> dict[str, str]:
     isa = str(ml.build_info()["isa"])
-    return {"version": __version__, "isa": isa, "model": fingerprint(model)}
+    return {"version": __version__, "isa": isa, "model": digest.hexdigest()}
 
 
 def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
@@ -70,12 +66,9 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
     """
     blocks = blocks[:_MOST_BLOCKS]
     ids = [token for _, tokens, _ in blocks for token in tokens]
-    numbers = {
-        "parents": [parent for parent, _, _ in blocks],
-        "lengths": [len(tokens) for _, tokens, _ in blocks],
-        "ids": ids,
-    }
-    head, places = safetensors_head(_layout(model, len(blocks), len(ids)), _metadata(model))
+    lengths = [len(tokens) for _, tokens, _ in blocks]
+    numbers = {"parents": [parent for parent, _, _ in blocks], "lengths": lengths, "ids": ids}
+    head, places = safetensors_head(_layout(model, len(blocks), len(ids)), identity(model))
 
     def parts() -> Iterator[bytes | memoryview]:
         yield head
@@ -91,11 +84,8 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
     write_whole(path, parts(), PromptCacheError)
 
 
-def _digest(parts: Iterable[memoryview]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
+def _digest(layers: Iterable[memoryview]) -> bytes:
+    return hashlib.sha256(b"".join(layers)).digest()
 
 
 def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:
@@ -127,7 +117,7 @@ def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
 
 def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock]:
     label, entries, V = source.file.label, source.entries, model.args.vocab_size
-    for key, value in _metadata(model).items():
+    for key, value in identity(model).items():
         if (got := source.metadata.get(key, "")) != value:
             raise mismatch(label, key, value, shown(got))
     found = {n: (one.dtype, one.shape, one.is_misaligned) for n, one in entries.items()}

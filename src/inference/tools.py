@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from .answer_text import overlap
 from .chat_formats import Tool, ToolCall, ToolStyle, json_text
 from .errors import ChatFormatError
-
-# Blanks between the parts of JSON: a small model would write them for ever.
-_BLANKS = {"x-guidance": {"whitespace_pattern": r"[ \n]{1,12}"}}
+from .grammars import BLANKS
 
 
 def split_calls(style: ToolStyle, text: str, is_over: bool = True) -> tuple[str, list[ToolCall]]:
@@ -54,7 +52,7 @@ def grammar_of_calls(style: ToolStyle, tools: Sequence[Tool], is_required: bool,
     lines.append(f"call: {json_text(start)} ({names}) {json_text(end)}")
     for number, tool in enumerate(tools):
         function = tool["function"]
-        schema = {"type": "object"} | (function.get("parameters") or {}) | _BLANKS
+        schema = {"type": "object"} | (function.get("parameters") or {}) | {"x-guidance": BLANKS}
         named = json_text(f'{function["name"]}", "{style.key}": ')
         lines += [f"f{number}: {named} a{number}", f"a{number}: %json {json_text(schema)}"]
     return "\n".join(lines)

@@ -111,19 +111,19 @@ def test_a_file_for_another_model_version_or_instruction_set_is_refused(
         monkeypatch.undo()
 
 
-def test_the_fingerprint_changes_with_the_files(bundled, tmp_path, monkeypatch):
+def test_the_identity_changes_with_the_files(bundled, tmp_path, monkeypatch):
     copy = tmp_path / "weights"
     content = bundled.checkpoint.files[0].read_bytes()
     copy.write_bytes(content)
     os.utime(copy, (1, 1))
     monkeypatch.setattr(bundled.checkpoint, "files", [copy])
-    before = prompt_cache_module.fingerprint(bundled)
-    assert prompt_cache_module.fingerprint(bundled) == before
+    before = prompt_cache_module.identity(bundled)
+    assert prompt_cache_module.identity(bundled) == before
     os.utime(copy, (2, 2))
-    assert prompt_cache_module.fingerprint(bundled) != before
+    assert prompt_cache_module.identity(bundled) != before
     copy.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     os.utime(copy, (1, 1))
-    assert prompt_cache_module.fingerprint(bundled) != before
+    assert prompt_cache_module.identity(bundled) != before
 
 
 def rewrite(path: Path, content: bytes, change: Callable[[dict[str, Any]], object]) -> None:
