@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -25,8 +24,7 @@ from ..untrusted import parse_strict_json, shown
 from .errors import GrammarError
 
 KINDS = ("json_schema", "regex", "lark")
-# The longest text of a grammar, and the deepest nesting.
-MOST_BYTES, MOST_NESTING = 1 << 18, 64
+MOST_BYTES = 1 << 18  # of the text of a grammar
 # Blanks between the parts of JSON: a small model would write them for ever.
 BLANKS = {"whitespace_pattern": r"[ \n]{1,12}"}
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
@@ -39,7 +37,7 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer has to follow; GrammarError for another kind, too long or deep, no JSON."""
+    """What an answer has to follow; GrammarError for another kind, too long, no JSON."""
 
     kind: str  # of KINDS
     text: str  # the schema as JSON, or the expression or grammar itself
@@ -52,21 +50,12 @@ class Grammar:
             size = len(self.text.encode("utf-8", "replace"))
             if size > MOST_BYTES:
                 raise ValueError(f"expected at most {MOST_BYTES} bytes, got {size}")
-            depth = nesting(self.text)
-            if depth > MOST_NESTING:
-                raise ValueError(f"expected at most {MOST_NESTING} levels of nesting, got {depth}")
             if self.kind == "json_schema":
                 found = parse_strict_json(self.text.encode("utf-8", "surrogatepass"))
                 if not isinstance(found, dict | bool):
                     raise ValueError("expected an object")
         except ValueError as error:
             raise GrammarError(f"[grammar] {self.kind}: {error}") from None
-
-
-def nesting(text: str) -> int:
-    """Return how deep brackets are nested at most, whether or not they match."""
-    steps = ((character in "([{") - (character in ")]}") for character in text)
-    return max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
 
 
 class GrammarMask:

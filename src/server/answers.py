@@ -13,7 +13,7 @@ from ..inference.grammars import Grammar, GrammarMask
 from ..inference.sampling import log_probabilities
 from ..inference.tools import grammar_of_calls, split_calls
 from .bodies import ChatBody, CompletionBody
-from .errors import RequestError, encode, refusal
+from .errors import RequestError, refusal
 from .service import Service
 
 _SECONDS = 600.0  # for an answer, its time in the queue included
@@ -36,7 +36,6 @@ class _Asked:
     echo: str | None = None  # the text of the prompt, to come before the answer
     request: Request = field(init=False)  # once it is submitted
     ids: list[int] = field(init=False, default_factory=list)
-    last: float | None = field(init=False, default=None)  # when the last token came
 
     @property
     def candidates(self) -> int:
@@ -168,8 +167,6 @@ def chat_answers(service: Service, body: ChatBody) -> list[Answer]:
         raise RequestError(400, text, "messages", "unsupported")
     messages = [message.as_message() for message in body.messages]
     tools, callable_ones = body.functions()
-    texts = [m.content for m in messages] + [encode(tool).decode() for tool in tools]
-    service.check_length("".join(texts), "messages")
     style, calls = chat.tools if callable_ones else None, None
     if style is not None:
         many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
@@ -188,7 +185,6 @@ def text_answers(service: Service, body: CompletionBody) -> list[Answer]:
     made, tokenizer = list[Answer](), service.tokenizer
     for prompt in body.prompts():
         if isinstance(prompt, str):
-            service.check_length(prompt, "prompt")
             ids, text = tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), prompt
         else:
             ids, text = prompt, tokenizer.decode(prompt)

@@ -60,18 +60,14 @@ def create_app(service: Service) -> Starlette:
 
 async def _answered(service: Service, endpoint: Endpoint, request: Request) -> Response:
     """Return the response of an endpoint, after a look at the header; each error is one too."""
-    route = request.scope["route"].path
     try:
         service.check(request)
         answer = await endpoint(service, request)
-        is_made = isinstance(answer, Response)
-        response = answer if is_made else Response(encode(answer), media_type="application/json")
     except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
-        param = _PARAMS.get(route, "prompt")
-        response = refusal(error, lambda text: service.log(f"{route}: {text}"), param).response()
-    service.responses.labels(route, response.status_code).inc()
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
+        param = _PARAMS.get(request.url.path, "prompt")
+        return refusal(error, service.log, param).response()
+    is_made = isinstance(answer, Response)
+    return answer if is_made else Response(encode(answer), media_type="application/json")
 
 
 async def _generate(

@@ -34,7 +34,7 @@ class Run:
     def __init__(
         self, service: Service, answers: Sequence[Answer], is_stream: bool, ends: ExitStack
     ) -> None:
-        self._service, self._answers, self._began = service, answers, time.perf_counter()
+        self._service, self._answers = service, answers
         self._items: asyncio.Queue[tuple[int, Step | Exception]] = asyncio.Queue()
         begin, *kinds = answers[0].names
         self._head: Chunk = {
@@ -53,12 +53,7 @@ class Run:
             ends.callback(one.request.cancel)
 
     def _put(self, index: int, item: Step | Exception) -> None:
-        answer, service = self._answers[index], self._service
-        if isinstance(item, Step):
-            now, times = time.perf_counter(), service.between if answer.last else service.first
-            times.observe(now - (answer.last or self._began))
-            answer.last = now
-        if self._items.qsize() >= _MOST_BEHIND // (1 + answer.candidates):
+        if self._items.qsize() >= _MOST_BEHIND // (1 + self._answers[0].candidates):
             for answer in self._answers:
                 answer.request.cancel()
             item = RequestError(408, "the client reads too slowly", None, "too_slow")

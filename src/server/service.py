@@ -6,10 +6,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, get_type_hints
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -21,7 +20,6 @@ from .errors import RequestError
 from .inside import Insides
 
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # The Host of a request that names no other site: `localhost` or an address.
 _LOCAL_HOST = re.compile(r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE)
 
@@ -60,15 +58,8 @@ class Service(Collector):
         self.end_ids = ends | engine.model.stop_ids
         self._grammars: Grammars | None = None
         self._grammars_lock = threading.Lock()
-        ids = range(self.tokenizer.vocab_size)
-        self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
         self.metrics = CollectorRegistry()
         self.metrics.register(self)
-        new, name = partial(Histogram, registry=self.metrics, buckets=_SECONDS), "llama_bolts"
-        self.first = new(f"{name}_time_to_first_token_seconds", "from a request to its first token")
-        self.between = new(f"{name}_time_between_tokens_seconds", "from one token to the next")
-        labels = "path", "status"
-        self.responses = Counter(f"{name}_responses", "responses", labels, registry=self.metrics)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters of the engine as they are now, for Prometheus."""
@@ -102,14 +93,6 @@ class Service(Collector):
         if name is not None and name != self.name:
             message = f"model: expected {self.name}, got {name}"
             raise RequestError(404, message, "model", "model_not_found")
-
-    def check_length(self, text: str, param: str) -> None:
-        """Refuse a text that cannot fit before the time is spent to encode it."""
-        least = len(text.encode("utf-8", "replace")) // self._longest
-        positions = self.engine.sequence_length
-        if least >= positions:
-            message = f"the prompt does not fit: at least {least} tokens >= {positions} positions"
-            raise RequestError(400, message, param, "context_length_exceeded")
 
     def mask(self, grammar: Grammar) -> GrammarMask:
         """Return the mask of an answer; from any thread. Raise GrammarError as `Grammars` does."""

@@ -483,6 +483,6 @@ def test_a_pass_that_fails_ends_its_requests_and_the_engine_goes_on(bundled, mon
 
 
 def test_a_trace_and_a_batch_exclude_each_other(bundled):
-    with batch(bundled, 64) as engine, recorded(bundled.args):
-        with pytest.raises(InferenceError, match="shows one sequence"):
-            engine.submit([5])
+    error = pytest.raises(InferenceError, match="shows one sequence")
+    with batch(bundled, 64) as engine, recorded(bundled.args), error:
+        engine.submit([5])

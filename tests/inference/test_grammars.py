@@ -125,7 +125,7 @@ HOSTILE = {
     "leads elsewhere": ("json_schema", '{"$ref":"http://localhost/x"}'),
     "leads to a file": ("json_schema", '{"$ref":"file:///etc/passwd"}'),
     "leads to itself": ("json_schema", '{"$ref":"#"}'),
-    "deep": ("json_schema", '{"items":' * 100 + "{}" + "}" * 100),
+    "deep": ("json_schema", '{"items":' * 5000 + "{}" + "}" * 5000),
     "very deep": ("json_schema", "[" * 200_000),
     "long": ("json_schema", json.dumps({"enum": ["x" * 300_000]})),
     "powers": ("json_schema", json.dumps({"type": "string", "pattern": "^(a{1000}){1000}$"})),
