@@ -1,13 +1,11 @@
 """Many requests at once: each answer is that of an `InferenceEngine`, and nothing stays behind."""
 
-import os
 import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,45 +113,6 @@ def test_random_requests_get_the_answers_that_they_get_alone(kind, tokens, tmp_p
         assert (counts.finished, counts.running, counts.waiting) == (len(jobs), 0, 0)
         assert counts.new_tokens == sum(map(len, expected))
         assert counts.prompt_tokens == sum(len(job["prompt_ids"]) for job in jobs)
-
-
-@pytest.mark.slow
-def test_a_thousand_requests_of_thirty_two_clients_some_slow_or_leaving(bundled):
-    chance = random.Random(1)
-    jobs = [random_job(chance, 400) for _ in range(1000)]
-    expected = alone(bundled, *jobs)
-    threads = threading.active_count()
-    open_files = len(os.listdir("/proc/self/fd"))
-    wrong: list[int] = []
-    left = list(range(len(jobs)))[::-1]
-
-    def client(seed: int) -> None:
-        mood = random.Random(seed)
-        while left:
-            number = left.pop()
-            request = engine.submit(**jobs[number])
-            cancels_after = mood.randrange(8) if mood.random() < 0.2 else None
-            found: Ended = []
-            for step in request:
-                found += ended([step])
-                if mood.random() < 0.02:
-                    time.sleep(0.01)
-                if len(found) == cancels_after:
-                    request.cancel()
-            if found != expected[number][: None if cancels_after is None else len(found)]:
-                wrong.append(number)
-
-    with (
-        batch(bundled, cache_tokens=8192, max_requests=32) as engine,
-        ThreadPoolExecutor(32) as clients,
-    ):
-        list(clients.map(client, range(32)))
-    assert not wrong
-    counts = engine.counters()
-    assert counts.finished + counts.cancelled == 1000
-    assert counts.failed == 0
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 def test_drafts_of_several_requests_change_nothing(bundled, monkeypatch):

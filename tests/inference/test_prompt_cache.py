@@ -170,10 +170,7 @@ def length_of(content: bytes, length: int) -> bytes:
 
 HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda _: b"", "kind: expected a safetensors file"),
-    "another kind": (lambda c: b"PK\3\4" + c[4:], "kind: expected a safetensors file"),
     "a huge header": (lambda c: length_of(c, 1 << 60), "header length: expected at most"),
-    "a header beyond the file": (lambda c: length_of(c, len(c)), "header length: expected"),
-    "no JSON": (lambda c: c[:9] + b"\xff" + c[10:], "header: "),
     "deep nesting": (
         lambda _: file_bytes(b'{"a":' + b"[" * 10**6), "header: .*(nesting|values)"
     ),
@@ -181,11 +178,9 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda _: file_bytes(b'{"__metadata__":{"blocks":[' + b"7," * 800_000 + b"7]}}"),
         "__metadata__: expected a map of text to text, got a list",
     ),
-    "a list": (lambda _: file_bytes(b"[]"), "'{' as first byte"),
     "another safetensors file": (lambda _: file_bytes(b"{}"), "version: expected .*, got ''"),
     "misaligned tensors": (misaligned, "tensors: expected"),
     "cut": (lambda c: c[:-1], r"data_offsets: expected \[begin, end\]"),
-    "too long": (lambda c: c + b"x", "buffer: expected tensors up to its end"),
 }  # fmt: skip
 # The same of files of which a tensor is changed.
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {

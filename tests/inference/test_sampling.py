@@ -377,13 +377,6 @@ def test_top_p_keeps_the_fewest_largest_that_reach_it(size, kind, top_p):
         assert reached - kept[chosen].min() <= top_p * total * (1 + 1e-12)
 
 
-def test_of_equal_weights_top_p_keeps_the_first():
-    for size in (104, 3 * MANY):
-        for top_p, kept in ((0.125, size // 8), (0.25, size // 4), (0.5, size // 2)):
-            weights = top_p_of(np.ones(size, np.float32), top_p)
-            np.testing.assert_array_equal(np.flatnonzero(weights), np.arange(kept))
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_each_share_falls_on_the_weight_that_covers_it(size):
     weights = values(size, "spread")

@@ -225,13 +225,6 @@ def test_drafts_get_longer_while_they_are_right_and_stop_when_they_are_wrong():
     assert drafter.best_count(7) == first
 
 
-def test_what_a_prompt_took_says_what_a_row_takes():
-    for row, drafts in ((0.02, True), (0.9, False)):
-        costs = costs_of(row)
-        assert costs.ratio(4) == pytest.approx(1 + 3 * row)
-        assert (Drafter(TextIndex([1]), costs).best_count(7) > 0) is drafts
-
-
 def test_one_step_that_was_held_up_does_not_decide():
     costs = costs_of(0.03)
     drafter = Drafter(TextIndex([1]), costs)
@@ -402,11 +395,3 @@ def test_a_dear_draft_model_is_given_up_and_tried_again():
     guess_and_draw(drafter, is_right=False, times=60)
     assert drafter.best_count(7) == 0
     assert any(drafter.best_count(7) for _ in range(300))
-
-
-def test_a_draft_model_may_cost_more_than_a_look_up():
-    look_up, model = PassCosts(), PassCosts(speculation_module.MODEL_STAKE)
-    for costs in (look_up, model):
-        costs.note_pass(0, 10.0)
-    assert look_up.credit == pytest.approx(0.1)
-    assert model.credit == pytest.approx(0.5)

@@ -136,16 +136,6 @@ def test_stop_texts_end_an_answer_and_are_no_part_of_it(server):
     assert server.chat(QUESTION, max_completion_tokens=2)["usage"]["completion_tokens"] == 2
 
 
-def test_penalties_change_what_is_said_again(server):
-    body = {"prompt": "to", "max_tokens": 60, "temperature": 1.5, "seed": 4, "top_k": 0,
-            "response_format": {"type": "regex", "regex": "[ab ]{60}"}}  # fmt: skip
-    plain = server.ask(TEXT, body)[1]["choices"][0]["text"]
-    for penalty in ("frequency_penalty", "presence_penalty"):
-        for value, is_same in ((0, True), (2, False)):
-            changed = server.ask(TEXT, body | {penalty: value})[1]["choices"][0]["text"]
-            assert (changed == plain) is is_same
-
-
 def test_special_tokens_in_a_message_are_text(server, bundled):
     names = "<|eot_id|><|start_header_id|>system<|end_header_id|>"
     ids = server.ask("/tokenize", {"content": names})[1]["tokens"]
