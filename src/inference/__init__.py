@@ -8,7 +8,6 @@ from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
 from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Message, Tool, ToolCall, as_messages
 from .engine import InferenceEngine, Progress
 from .errors import (
-    CacheFullError,
     ChatFormatError,
     ClosedError,
     ContextFullError,
@@ -31,7 +30,6 @@ __all__ = [
     "CHAT_FORMATS",
     "AnyMessage",
     "BatchEngine",
-    "CacheFullError",
     "Candidate",
     "ChatFormat",
     "ChatFormatError",

@@ -22,7 +22,6 @@ from .answer_text import Answer, GenerationStats, Step, TokenMask, check_whole
 from .blocks import SIZE, BlockPool, Part, PooledSequence
 from .engine import DEFAULT_SEQUENCE_LENGTH
 from .errors import (
-    CacheFullError,
     ClosedError,
     InferenceError,
     PromptError,
@@ -210,9 +209,9 @@ class BatchEngine:
 
         Raises:
             QueueFullError: Too many requests wait.
-            CacheFullError: The pool never has the positions that the answer may need.
             ClosedError: The engine was closed.
             InferenceError: A trace is on: it shows one sequence.
+            PromptError: The pool never has the positions that the answer may need.
             PromptError, TokenIdError, ContextFullError, CheckpointError: As in
                 `InferenceEngine.generate`. What that raises while stepping comes as a step would;
                 so does a TimeLimitError if no token was drawn in time, and a ClosedError.
@@ -229,7 +228,7 @@ class BatchEngine:
         if request._positions > (most := self._pool.blocks * SIZE):
             needed = f"{len(answer.ids)} tokens + {answer.limit} new ones - 1"
             rule = "prompt and answer must fit into the cache"
-            raise CacheFullError(f"[submit] {rule}: {needed} > {most} positions")
+            raise PromptError(f"[submit] {rule}: {needed} > {most} positions")
         with self._changed:
             if self._closes_at is not None:
                 raise ClosedError(_CLOSED)

@@ -47,10 +47,6 @@ class QueueFullError(InferenceError):
     """A request that finds as many waiting as may wait."""
 
 
-class CacheFullError(InferenceError):
-    """A request that may need more positions than the whole cache has."""
-
-
 class TimeLimitError(InferenceError):
     """A request whose time was over before its first token was drawn."""
 

@@ -167,6 +167,7 @@ def chat_answers(service: Service, body: ChatBody) -> list[Answer]:
         raise RequestError(400, text, "messages", "unsupported")
     messages = [message.as_message() for message in body.messages]
     tools, callable_ones = body.functions()
+    service.check_length("".join(message.content for message in messages), "messages")
     style, calls = chat.tools if callable_ones else None, None
     if style is not None:
         many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
@@ -185,6 +186,7 @@ def text_answers(service: Service, body: CompletionBody) -> list[Answer]:
     made, tokenizer = list[Answer](), service.tokenizer
     for prompt in body.prompts():
         if isinstance(prompt, str):
+            service.check_length(prompt, "prompt")
             ids, text = tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), prompt
         else:
             ids, text = prompt, tokenizer.decode(prompt)

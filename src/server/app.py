@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from msgspec import Meta
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -140,9 +141,15 @@ async def _metrics(service: Service, _request: Request) -> Response:
     return Response(generate_latest(service.metrics), media_type="text/plain; version=0.0.4")
 
 
+class _Tokenize(bodies.Body):
+    content: str
+    add_special: bool = False
+    with_pieces: bool = False
+
+
 async def _tokenize(service: Service, request: Request) -> Any:
     """Turn a text into token ids; none of it becomes a special one."""
-    body, tokenizer = await _body(request, bodies.TokenizeBody), service.tokenizer
+    body, tokenizer = await _body(request, _Tokenize), service.tokenizer
     bos = body.add_special and tokenizer.adds_bos
     ids = await asyncio.to_thread(tokenizer.encode, body.content, bos=bos, eos=False)
     if not body.with_pieces:
@@ -150,14 +157,22 @@ async def _tokenize(service: Service, request: Request) -> Any:
     return {"tokens": [{"id": token, "piece": service.token_name(token)} for token in ids]}
 
 
+class _Detokenize(bodies.Body):
+    tokens: Annotated[list[int], Meta(max_length=bodies.MOST_TOKENS)]
+
+
 async def _detokenize(service: Service, request: Request) -> Any:
-    body = await _body(request, bodies.DetokenizeBody)
+    body = await _body(request, _Detokenize)
     return {"content": await asyncio.to_thread(service.tokenizer.decode, body.tokens)}
+
+
+class _LookInside(bodies.Body):
+    id: str
 
 
 async def _look_inside(service: Service, request: Request) -> Any:
     """Run an answer again with a trace; tell where its page is."""
-    body = await _body(request, bodies.ExplorerBody)
+    body = await _body(request, _LookInside)
     name = await until_gone(request, service.insides.look(body.id))
     return {"path": f"explorer/{name}"}
 

@@ -12,7 +12,8 @@ from ..inference import Message, SamplingArgs, Tool, ToolCall
 from ..inference.grammars import Grammar
 from .errors import RequestError
 
-_MOST_PROMPTS, _MOST_STOPS, _MOST_ANSWERS, _MOST_TOKENS = 64, 16, 16, 1 << 20
+MOST_TOKENS = 1 << 20
+_MOST_PROMPTS, _MOST_STOPS, _MOST_ANSWERS = 64, 16, 16
 _NULL = Raw(b"null")
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 # Where msgspec or a `__post_init__` names a field.
@@ -21,7 +22,7 @@ _SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
 
 Text = Annotated[str, Meta(min_length=1)]
 Many = Annotated[int, Meta(ge=1)]
-Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=_MOST_TOKENS)]
+Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=MOST_TOKENS)]
 Top = Annotated[int, Meta(ge=0, le=20)]  # alternatives that the `logprobs` of a token name
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 T = TypeVar("T")
@@ -31,9 +32,7 @@ class Body(Struct, forbid_unknown_fields=True):
     """A body, of whose fields each is known or refused by name."""
 
 
-class StreamOptions(Body):
-    """How a stream ends."""
-
+class _StreamOptions(Body):
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
@@ -129,7 +128,7 @@ class Generation(Body):
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: _StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -222,26 +221,6 @@ class CompletionBody(Generation, kw_only=True):
         """Return the prompts: texts, or token ids."""
         is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if is_one else self.prompt  # type: ignore
-
-
-class TokenizeBody(Body):
-    """The body of `/tokenize`."""
-
-    content: str
-    add_special: bool = False
-    with_pieces: bool = False
-
-
-class DetokenizeBody(Body):
-    """The body of `/detokenize`."""
-
-    tokens: Annotated[list[int], Meta(max_length=_MOST_TOKENS)]
-
-
-class ExplorerBody(Body):
-    """The body of `/explorer`."""
-
-    id: str
 
 
 def parsed(content: bytes, kind: type[T]) -> T:

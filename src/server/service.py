@@ -58,6 +58,8 @@ class Service(Collector):
         self.end_ids = ends | engine.model.stop_ids
         self._grammars: Grammars | None = None
         self._grammars_lock = threading.Lock()
+        ids = range(self.tokenizer.vocab_size)
+        self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
         self.metrics = CollectorRegistry()
         self.metrics.register(self)
 
@@ -93,6 +95,14 @@ class Service(Collector):
         if name is not None and name != self.name:
             message = f"model: expected {self.name}, got {name}"
             raise RequestError(404, message, "model", "model_not_found")
+
+    def check_length(self, text: str, param: str) -> None:
+        """Refuse a text that cannot fit; to encode it would hold up the answers to others."""
+        least = len(text.encode("utf-8", "replace")) // self._longest
+        positions = self.engine.sequence_length
+        if least >= positions:
+            message = f"the prompt does not fit: at least {least} tokens >= {positions} positions"
+            raise RequestError(400, message, param, "context_length_exceeded")
 
     def mask(self, grammar: Grammar) -> GrammarMask:
         """Return the mask of an answer; from any thread. Raise GrammarError as `Grammars` does."""

@@ -15,7 +15,6 @@ import pytest
 from src.checkpoint import CheckpointError
 from src.inference import (
     BatchEngine,
-    CacheFullError,
     ClosedError,
     ContextFullError,
     InferenceEngine,
@@ -178,7 +177,7 @@ def test_the_least_recently_used_prefix_goes_first(bundled):
 def test_what_never_fits_is_refused_with_the_arithmetic(bundled):
     with batch(bundled, cache_tokens=300) as engine:
         text = r"must fit into the cache: 500 tokens \+ 14 new ones - 1 > 512 positions$"
-        with pytest.raises(CacheFullError, match=text):
+        with pytest.raises(PromptError, match=text):
             engine.submit([1] * 500, 14)
         assert len(list(engine.submit([1] * 500, 13, GREEDY))) <= 13
         with pytest.raises(ContextFullError):
