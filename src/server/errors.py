@@ -20,6 +20,8 @@ encode = msgspec.json.Encoder().encode
 
 # OpenAI's types of errors; of other statuses they are `invalid_request_error` and `server_error`.
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_LATER, _CLOSE = {"Retry-After": "1"}, {"Connection": "close"}  # no more of a body is waited for
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: _CLOSE, 413: _CLOSE, 429: _LATER, 503: _LATER}
 # Of errors that the client hears of: the status and a name for programs. The first status is what
 # nginx says of a client that went away; nobody gets it.
 _KINDS = (
@@ -60,11 +62,7 @@ class RequestError(LlamaBoltsError):
 
     def response(self) -> Response:
         """Return the answer to the request."""
-        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        if self.status in (429, 503):
-            headers["Retry-After"] = "1"
-        if self.status in (408, 413):  # the rest of the body is not waited for
-            headers["Connection"] = "close"
+        headers = _HEADERS.get(self.status)
         return Response(encode(self.body), self.status, headers, "application/json")
 
 
