@@ -16,8 +16,8 @@ from .errors import TokenizerError
 
 _SPACES_BEFORE, _SPACES_AFTER = regex.compile(r"(?r)\s*"), regex.compile(r"\s*")
 
-# Llama 3's 256 added tokens have 7438.
-_MOST_LETTERS = 1 << 20
+# Of each; those of Llama 3 have up to 31.
+_MOST_LETTERS = 256
 
 
 @dataclass(frozen=True)
@@ -40,28 +40,27 @@ class AddedTokenFinder:
     """Find added tokens in text: of several at one place the longest, from left to right.
 
     Special ones are found too, so that no other one is seen inside of them, and left in the text.
-    TokenizerError where there are too many.
+    TokenizerError where one is too long.
     """
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
         self._tokens = {token.text: token for token in tokens}
         self._sorted = sorted(self._tokens)
-        self._nested: list[list[int]] = []  # lengths of the tokens that each begins with
-        letters = sum(map(len, self._sorted))
-        if letters > _MOST_LETTERS:
-            rule = f"at most {_MOST_LETTERS} letters in all"
-            raise TokenizerError(f"added tokens: expected {rule}, got {letters}")
+        self._nested: list[list[str]] = []  # each, before the tokens that it begins with
+        self._longest = max(map(len, self._sorted), default=0)
+        if self._longest > _MOST_LETTERS:
+            rule = f"at most {_MOST_LETTERS} letters in each"
+            raise TokenizerError(f"added tokens: expected {rule}, got {self._longest}")
         nested: list[str] = []
         for text in self._sorted:
             while nested and not text.startswith(nested[-1]):
                 nested.pop()
             nested.append(text)
-            self._nested.append([*map(len, nested)])
-        self._longest = max(map(len, self._sorted), default=0)
+            self._nested.append(nested[::-1])
         firsts = "".join(map(regex.escape, {text[0] for text in self._sorted}))
         seconds = {text[1:2] for text in self._sorted}
         second = "" if "" in seconds else f"(?=[{''.join(map(regex.escape, seconds))}])"
-        self._beginning = regex.compile(f"[{firsts}]{second}") if firsts else None
+        self._places = regex.compile(f"[{firsts}]{second}") if firsts else None
 
     def split(self, text: str) -> Iterator[Segment]:
         """Cut a text at the added tokens that are not special; no part is empty."""
@@ -91,17 +90,17 @@ class AddedTokenFinder:
         texts, or what this one begins with.
         """
         done = 0
-        for found in self._beginning.finditer(text) if self._beginning else ():
+        for found in self._places.finditer(text) if self._places else ():
             at = found.start()
             if at < done:
                 continue
+            here = text[at : at + self._longest]
             # If all are beyond, the very last one is looked at, which is not there either.
-            place = bisect_right(self._sorted, text[at : at + self._longest]) - 1
-            last, lengths = self._sorted[place], self._nested[place]
-            known = bisect_left(lengths, True, key=lambda n: not text.startswith(last[:n], at))
-            if known:
-                done = at + lengths[known - 1]
-                yield at, self._tokens[text[at:done]]
+            nested = self._nested[bisect_right(self._sorted, here) - 1]
+            known = bisect_left(nested, True, key=here.startswith)
+            if known < len(nested):
+                done = at + len(nested[known])
+                yield at, self._tokens[nested[known]]
 
 
 class AddedTokensEncoder:
