@@ -71,9 +71,8 @@ def find_model_directory(path: Path) -> ModelDirectory:
     """
     if _is_gguf(path):
         return ModelDirectory("GGUF", path)
-    has_config = os.path.exists(path / CONFIG_FILE)
     has_weights = any(os.path.exists(path / name) for name in (_SINGLE, _INDEX))
-    if has_config and has_weights:
+    if os.path.exists(path / CONFIG_FILE) and has_weights:
         return ModelDirectory("Hugging Face", path)
     for directory in (path, path / "original"):
         # What else is missing shows later.
@@ -87,15 +86,8 @@ def find_model_directory(path: Path) -> ModelDirectory:
                 f"; from Hugging Face's hub `hf download {path} --local-dir {path.name}` gets it"
             )
         raise mismatch(label, "path", "a model directory or a GGUF file", found)
-    lacking, suffixes = "", {Path(name).suffix.lower() for name in _names(path)}
-    if ".safetensors" in suffixes:
-        lacking = f"the latter without {CONFIG_FILE if has_weights else _INDEX}: "
-    elif has_config:
-        lacking = f"the latter without {_SINGLE}: "
-    elif ".gguf" in suffixes:
-        lacking = "a GGUF file, which can be given itself: "
-    rule = f"Meta's layout ({_META_FILES}) or Hugging Face's ({_HUGGING_FACE_FILES})"
-    raise mismatch(label, "files", rule, f"{lacking}{listing_of(path)}")
+    rule = f"Meta's layout ({_META_FILES}), Hugging Face's ({_HUGGING_FACE_FILES}) or a GGUF file"
+    raise mismatch(label, "files", rule, listing_of(path))
 
 
 def _is_gguf(path: Path) -> bool:

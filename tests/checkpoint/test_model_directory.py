@@ -52,25 +52,25 @@ def test_a_layout_is_found_here_or_in_original(
 
 
 @pytest.mark.parametrize(
-    ("names", "missing"),
+    "names",
     [
-        (("config.json",), "model.safetensors"),
-        (("config.json", "pytorch_model.bin"), "model.safetensors"),
-        (("model.safetensors",), "config.json"),
-        (("model.safetensors.index.json", "model-00001-of-00002.safetensors"), "config.json"),
-        (("config.json", "model-00001-of-00002.safetensors"), "model.safetensors.index.json"),
+        ("config.json",),
+        ("config.json", "pytorch_model.bin"),
+        ("model.safetensors",),
+        ("model.safetensors.index.json", "model-00001-of-00002.safetensors"),
+        ("config.json", "model-00001-of-00002.safetensors"),
+        ("a.gguf",),
     ],
 )
-def test_half_a_layout_names_the_rest(tmp_path: Path, names: tuple[str, ...], missing: str) -> None:
+def test_half_a_layout_is_refused_with_its_files(tmp_path: Path, names: tuple[str, ...]) -> None:
     touch(tmp_path, *names)
-    said = f"got the latter without {missing}: {some_of(sorted(names))}"
-    assert said in refused(tmp_path, "expected")
+    assert refused(tmp_path, "expected").endswith(f"GGUF file, got {some_of(sorted(names))}")
 
 
 def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
     needed = (
         r"expected Meta's layout \(params\.json, consolidated\.00\.pth .* "
-        r"or Hugging Face's \(config\.json, model\.safetensors \(or "
+        r"Hugging Face's \(config\.json, model\.safetensors \(or .*\) or a GGUF file, "
     )
     refused(tmp_path, f"{needed}.*got an empty directory")
     touch(tmp_path, *(f"file{number:02d}\x1b[31m" for number in range(12)))
@@ -98,7 +98,6 @@ def test_a_gguf_file_is_known_by_its_name_or_by_its_first_bytes(tmp_path: Path) 
     path.write_bytes(gguf_bytes({}))
     assert find_model_directory(path).weights == (str(path), {path: None})
     refused(tmp_path / "missing.gguf", "got nothing")
-    refused(tmp_path, r"a GGUF file, which can be given itself: 'a.gguf', ")
 
 
 def test_the_files_of_weights_are_those_of_the_layout(tmp_path: Path) -> None:
