@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 from ..ml.errors import declared_lack_of_memory
-from ..untrusted import label_of, read_whole, some_of
+from ..untrusted import label_of, some_of
 from .config_files import (
     CONFIG_FILE,
     MAX_FILE_BYTES,
+    is_sentencepiece_file,
     read_added_tokens_of_config,
     read_token_settings,
 )
@@ -55,17 +56,12 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         from .tokenizer_json import read_tokenizer_json  # the largest reader, of Hugging Face alone
 
         return read_tokenizer_json(path)
-    if read_whole(path, MAX_FILE_BYTES, TokenizerError).startswith(b"\n"):  # no rank begins so
-        from .sentencepiece_model import (
-            is_sentencepiece_file,
-            read_sentencepiece_model,
-            sentencepiece_tokenizer,
-        )
+    if is_sentencepiece_file(path):
+        from .sentencepiece_model import read_sentencepiece_model, sentencepiece_tokenizer
 
-        if is_sentencepiece_file(path):
-            model = read_sentencepiece_model(path)
-            added = read_added_tokens_of_config(path.parent, model.ids, model.special)
-            return sentencepiece_tokenizer(model, read_token_settings(path.parent), added)
+        model = read_sentencepiece_model(path)
+        added = read_added_tokens_of_config(path.parent, model.ids, model.special)
+        return sentencepiece_tokenizer(model, read_token_settings(path.parent), added)
     return llama3_tokenizer(read_tiktoken_file(path))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ..untrusted import JSON_KINDS, described, read_json_object, shown
+from ..untrusted import JSON_KINDS, described, read_json_object, read_whole, shown
 from .added_tokens import AddedToken
 from .errors import TokenizerError, mismatch
 from .tokenizer import Roles
@@ -51,6 +51,15 @@ _MOST_DIGITS = 18
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 # A marker of a turn or of a beginning is not text, whatever its flag says.
 MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
+
+
+def is_sentencepiece_file(path: Path) -> bool:
+    """Tell a SentencePiece model by its bytes; TokenizerError where it cannot be read.
+
+    It begins with a piece of fewer than 128 bytes, which begins with its text: a newline, which no
+    rank begins with, stands for both, before each length.
+    """
+    return read_whole(path, MAX_FILE_BYTES, TokenizerError)[:3:2] == b"\n\n"
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -13,19 +13,22 @@ from typing import Any
 
 from . import load_tokenizer, tokenizer_file
 from .added_tokens import AddedToken
-from .config_files import read_added_tokens, read_added_tokens_of_config, read_json
+from .config_files import (
+    is_sentencepiece_file,
+    read_added_tokens,
+    read_added_tokens_of_config,
+    read_json,
+)
 from .encoders import ByteLevelPipeline
 from .errors import TokenizerError, mismatch
 from .gguf_keys import PRE_TOKENIZERS, gguf_tokenizer
 from .json_pipeline import read_pipeline
-from .sentencepiece_model import Kind, is_sentencepiece_file, read_sentencepiece_model
+from .sentencepiece_model import Kind, read_sentencepiece_model
 from .tiktoken_file import read_tiktoken_file
 from .tokenizer import Tokenizer
 from .tokenizer_json import letters_of_bytes
 
 _ADDED_SCORE = -1000.0
-# The keys of tokens that end an answer beside `eos`, and those that usually have them.
-_ENDS = (("eot", ("<|eot_id|>", "<|im_end|>")), ("eom", ("<|eom_id|>",)))
 
 
 def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
@@ -116,19 +119,14 @@ def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any
 
 
 def _roles(tokenizer: Tokenizer) -> dict[str, int]:
-    """Give the ids that begin and end texts and answers."""
+    """Give the ids that begin and end texts and answers; two ends beside `eos` have keys."""
     found: dict[str, int] = {}
     for role in ("bos", "eos"):
         with suppress(TokenizerError):
             found[role] = tokenizer.bos_id if role == "bos" else tokenizer.eos_id
-    others = tokenizer.stop_ids - {found.get("eos")}
-    for role, names in _ENDS:
-        usual = [tokenizer.special_tokens.get(name) for name in names]
-        number = next((n for n in usual if n in others), None)
-        if number is not None:
-            found[role] = number
-    rest = iter(sorted(others - set(found.values())))
-    return found | dict(zip((role for role, _ in _ENDS if role not in found), rest, strict=False))
+    last = tokenizer.special_tokens.get("<|eom_id|>")
+    ends = sorted(tokenizer.stop_ids - {found.get("eos")}, key=lambda n: (n == last, n))
+    return found | dict(zip(("eot", "eom"), ends, strict=False))
 
 
 def _check(path: Path, given: Tokenizer, made: Tokenizer) -> None:

@@ -151,22 +151,6 @@ def _varint(path: Path, what: str, data: bytes, at: int) -> tuple[int, int]:
     raise mismatch(path, what, f"a number of at most 64 bits at byte {at}", "no end of it")
 
 
-def is_sentencepiece_file(path: Path) -> bool:
-    """Tell a SentencePiece model by its bytes: it begins with a piece, which begins with its text.
-
-    TokenizerError where it cannot be read.
-    """
-    data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
-    try:
-        for what in ("", "piece 0: "):
-            number, wire, data = next(fields(path, what, data))
-            if (number, wire) != (1, BYTES):
-                return False
-    except (TokenizerError, StopIteration):
-        return False
-    return True
-
-
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     """Read a SentencePiece model of the kind BPE.
 

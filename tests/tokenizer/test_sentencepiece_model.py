@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 
 from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
-from src.tokenizer.sentencepiece_model import (
-    fields,
-    is_sentencepiece_file,
-    read_sentencepiece_model,
-)
+from src.tokenizer.config_files import is_sentencepiece_file
+from src.tokenizer.sentencepiece_model import fields, read_sentencepiece_model
 from tests.support.sentencepiece_writer import (
     BPE,
     BYTE,

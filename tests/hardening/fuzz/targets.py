@@ -22,10 +22,13 @@ from src.inference.chat_encoding import format_of_template, read_template
 from src.ml.errors import LlamaBoltsError
 from src.model.args import args_from_gguf
 from src.tokenizer import TokenizerError
-from src.tokenizer.config_files import read_added_tokens_of_config, read_token_settings
+from src.tokenizer.config_files import (
+    is_sentencepiece_file,
+    read_added_tokens_of_config,
+    read_token_settings,
+)
 from src.tokenizer.gguf_keys import gguf_tokenizer
 from src.tokenizer.sentencepiece_model import (
-    is_sentencepiece_file,
     read_sentencepiece_model,
     sentencepiece_tokenizer,
 )
