@@ -1,7 +1,9 @@
 """The tensors of one model, whatever layout its files have: opened, checked, and closed again.
 
 The weights are used in place in the mapped files, under Meta's names; only shards are merged, which
-copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means.
+copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means, and
+has the letters of sizes. What is missing, damaged, unsupported or contradictory is refused with a
+CheckpointError that names the file, what was expected and what was found.
 """
 
 import contextlib
@@ -100,23 +102,10 @@ class Checkpoint:
 def open_meta_checkpoint(
     directory: ModelDirectory, layers: int, sizes: Mapping[str, int], one_by_one: bool = False
 ) -> Checkpoint:
-    """Open the weights of a model directory in Meta's layout.
+    """Open the weights of a directory in Meta's layout; `params.json` determines the sizes.
 
-    A single file is mapped and its tensors are views of it. Several are merged, which copies them.
-
-    Args:
-        directory: Holds `consolidated.00.pth` and on, numbered without a gap.
-        layers: L.
-        sizes: Those that `params.json` determines, by the letters of `names.py`.
-        one_by_one: Merge a tensor of several files when it is looked up, every time, and keep
-            none; the files stay mapped.
-
-    Returns:
-        The checkpoint: all tensors of L layers, with the shapes that follow from the sizes.
-
-    Raises:
-        CheckpointError: Something is missing, damaged, unsupported or contradictory; the text says
-            which file, what was expected and what was found.
+    Several files are merged; with `one_by_one` a tensor when it is looked up, every time, while the
+    files stay mapped.
     """
     paths, mapped, shards = directory.weight_files, list[MappedFile](), []
     with contextlib.ExitStack() as unless_kept:
@@ -152,23 +141,10 @@ def open_hugging_face_checkpoint(
     tied: bool = False,
     quantization: Literal["nf4", "int8"] | None = None,
 ) -> Checkpoint:
-    """Open the weights of a model directory in Hugging Face's layout.
+    """Open the weights of a directory in Hugging Face's layout.
 
-    Args:
-        directory: Holds `model.safetensors` or, where that is absent, the files of
-            `model.safetensors.index.json`.
-        layers: L.
-        sizes: All sizes by the letters of `names.py`.
-        parts: In what the layers differ from those of Llama.
-        tied: Whether the embeddings serve as output where `lm_head.weight` is absent.
-        quantization: How the parts of quantized matrices are stored; None where all are plain.
-
-    Returns:
-        The checkpoint: all tensors of L layers, by Meta's names, with the shapes that follow
-        from the sizes. They, or the parts of quantized ones, are views of the mapped files.
-
-    Raises:
-        CheckpointError: As `open_meta_checkpoint`.
+    If they are `tied`, the embeddings serve as output where `lm_head.weight` is absent;
+    `quantization` says how the parts of quantized matrices are stored.
     """
     label, files = directory.weights
     found, mapped = dict[str, TensorEntry](), list[MappedFile]()
@@ -213,22 +189,7 @@ def open_gguf_checkpoint(
     head_dim: int,
     parts: LayerParts = LLAMA_PARTS,
 ) -> Checkpoint:
-    """Open the weights of a GGUF file, or of all parts of one.
-
-    Args:
-        directory: The file, or the first part.
-        layers: L.
-        sizes: All sizes by the letters of `names.py`.
-        head_dim: h.
-        parts: In what the layers differ from those of Llama.
-
-    Returns:
-        The checkpoint: all tensors of L layers, by Meta's names, with the shapes that follow
-        from the sizes, as views of the mapped files.
-
-    Raises:
-        CheckpointError: As `open_meta_checkpoint`.
-    """
+    """Open the weights of a GGUF file, or of all parts of one."""
     files, mapped, places = directory.gguf_parts, list[MappedFile](), dict[str, MappedFile]()
     entries = {name: entry for file in files for name, entry in file.tensors.items()}
     factors = entries.pop(_ROPE_FACTORS, None)

@@ -229,32 +229,18 @@ _ROPE_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class HuggingFaceConfig:
-    """The configuration files of one model, their keys and values checked.
+    """The configuration files of one model, their keys and values checked."""
 
-    Args:
-        given: `config.json` as it is in the file.
-        values: The same, with the family's defaults where a key is missing.
-        generation: `generation_config.json`; empty where there is none.
-        rope_type: How the frequencies of the rotary embedding are scaled.
-        rope: `rope_theta`, and the numbers that belong to the type, by their keys.
-        quantization: How quantized weights are stored, or None where all are plain.
-    """
-
-    given: dict[str, object]
-    values: dict[str, object]
-    generation: dict[str, object]
+    given: dict[str, object]  # `config.json` as it is in the file
+    values: dict[str, object]  # the same, with the family's defaults where a key is missing
+    generation: dict[str, object]  # `generation_config.json`; empty where there is none
     rope_type: RopeType
-    rope: dict[str, float]
-    quantization: QuantizationConfig | None
+    rope: dict[str, float]  # `rope_theta`, and the numbers that belong to the type, by their keys
+    quantization: QuantizationConfig | None  # how quantized weights are stored
 
 
 def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
-    """Read `config.json`, and `generation_config.json` where it is.
-
-    Raises:
-        CheckpointError: Unreadable, not strict JSON, a key missing, unknown or unsupported, a value
-            out of range, heads that do not divide, or parts that contradict each other.
-    """
+    """Read `config.json`, and `generation_config.json` where it is."""
     path = directory / CONFIG_FILE
     label, given = label_of(path), _read(path, RULES, _NEEDED_KEYS)
     family = FAMILIES[str(given["model_type"])]

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import ml
+from ..ml.errors import declared_lack_of_memory
 from ..untrusted import (
     described,
     followed_inside,
@@ -86,22 +87,17 @@ class TensorEntry:
     def make(self, name: str = "") -> ml.Tensor:
         """Make the tensor: a view of the mapped file, or an aligned copy of a misaligned one.
 
-        Raise FileMemoryError without memory for that, and CheckpointError if `ml` lacks the dtype.
+        Raise CheckpointError if `ml` lacks the dtype.
         """
         dtype, buffer, start = DTYPES.get(self.dtype), self.file.buffer, self.start
         if dtype is None:
             raise self.refusal(f"a dtype among {', '.join(DTYPES)}", self.dtype)
-        name = name or self.name
-        if not self.is_misaligned:
-            return ml.Tensor.from_buffer(buffer, dtype, self.shape, offset=start, name=name)
-        count = self.stop - start
-        try:
-            content = np.frombuffer(buffer, np.uint8, count, start).copy()
-        except MemoryError:
-            rule = f"memory for an aligned copy of {count} bytes"
-            refusal = self.refusal(rule, "a refusal by the system")
-            raise FileMemoryError(str(refusal)) from None
-        return ml.Tensor.from_numpy(content.view(dtype.numpy_dtype).reshape(self.shape), name)
+        if self.is_misaligned:
+            content = np.frombuffer(buffer, np.uint8, self.stop - start, start).copy()
+            return ml.Tensor.from_buffer(content, dtype, self.shape, name=name or self.name)
+        return ml.Tensor.from_buffer(
+            buffer, dtype, self.shape, offset=start, name=name or self.name
+        )
 
     def refusal(self, rule: object, got: object) -> CheckpointError:
         """Form the error for what is wrong with the tensor."""
@@ -197,6 +193,7 @@ class SafetensorsFile:
         return value
 
 
+@declared_lack_of_memory("read_safetensors", FileMemoryError)
 def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """Read a safetensors file.
 
@@ -207,6 +204,7 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     Raises:
         CheckpointError: The file is not one, breaks a rule of the format, or holds a tensor of a
             dtype that `ml` lacks. The text says what and where.
+        FileMemoryError: There is no memory for a copy.
     """
     source = SafetensorsFile(path)
     try:

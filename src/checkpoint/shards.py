@@ -47,14 +47,9 @@ def merge_shards(
     needed = sum(
         tensor.nbytes * len(shards) // merged.cut_of(name)[1] for name, tensor in shards[0].items()
     )
-    what = f"a merged copy of {len(shards)} shards"
-    if shortage := memory_shortage(needed, what):
+    if shortage := memory_shortage(needed, f"a merged copy of {len(shards)} shards"):
         raise FileMemoryError(f"shards: {shortage}")
-    try:
-        return dict(merged)
-    except MemoryError:
-        text = f"memory: expected {needed} bytes for {what}, got a refusal by the system"
-        raise FileMemoryError(f"shards: {text}") from None
+    return dict(merged)
 
 
 class MergedShards(Mapping[str, ml.Tensor]):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from .. import ml
-from ..checkpoint import HuggingFaceConfig
+from ..checkpoint.hugging_face_config import HuggingFaceConfig
 from ..checkpoint.names import LLAMA_PARTS, LayerParts, is_harmless, is_matrix, rows_of
 from ..checkpoint.params import DEFAULT_ROPE_THETA, value_of
 from .errors import mismatch

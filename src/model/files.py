@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint import CheckpointError, read_hugging_face_config, read_params
+from ..checkpoint import CheckpointError, read_params
+from ..checkpoint.hugging_face_config import read_hugging_face_config
 from ..checkpoint.model_directory import ModelDirectory, find_model_directory
 from ..checkpoint.packed_weights import QuantizationConfig
 from ..checkpoint.params import value_of

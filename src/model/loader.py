@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import ml
-from ..checkpoint import (
+from ..checkpoint.checkpoint import (
     Checkpoint,
     open_gguf_checkpoint,
     open_hugging_face_checkpoint,

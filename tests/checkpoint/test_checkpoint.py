@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from src.checkpoint import Checkpoint, CheckpointError, open_gguf_checkpoint
+from src.checkpoint import Checkpoint, CheckpointError
+from src.checkpoint.checkpoint import open_gguf_checkpoint
 from src.checkpoint.model_directory import ModelDirectory
 from src.checkpoint.names import rows_of
 from src.model.args import args_from_params

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from src.checkpoint import CheckpointError, HuggingFaceConfig
+from src.checkpoint import CheckpointError
 from src.checkpoint.hugging_face_config import (
     HARMLESS_KEYS,
     NEUTRAL_VALUES,
     REFUSED_KEYS,
     RULES,
+    HuggingFaceConfig,
     read_hugging_face_config,
 )
 from src.checkpoint.params import BOOLEAN, OBJECT, SIZE

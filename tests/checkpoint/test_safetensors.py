@@ -62,7 +62,7 @@ def test_a_copy_without_memory_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     path = written(tmp_path, 1)
     read_safetensors(path)  # the valid twin
     monkeypatch.setattr("src.checkpoint.safetensors.np.frombuffer", Mock(side_effect=MemoryError))
-    with pytest.raises(FileMemoryError, match=r"an aligned copy of \d+ bytes, got a refusal"):
+    with pytest.raises(FileMemoryError, match="the system refused the allocation"):
         read_safetensors(path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from src import ml
-from src.checkpoint import read_hugging_face_config
+from src.checkpoint.hugging_face_config import read_hugging_face_config
 from src.checkpoint.names import LayerParts, rows_of
 from src.model import LinearRopeScaling, ModelConfigError, RopeScaling
 from src.model.args import (

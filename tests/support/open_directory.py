@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-from src.checkpoint import (
-    Checkpoint,
-    open_hugging_face_checkpoint,
-    open_meta_checkpoint,
-    read_hugging_face_config,
-    read_params,
-)
+from src.checkpoint import Checkpoint, read_params
+from src.checkpoint.checkpoint import open_hugging_face_checkpoint, open_meta_checkpoint
+from src.checkpoint.hugging_face_config import read_hugging_face_config
 from src.checkpoint.model_directory import ModelDirectory
 from src.model.args import args_from_config, args_from_params
 
