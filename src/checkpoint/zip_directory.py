@@ -11,7 +11,6 @@ each record that is not empty, padding in an extra field `FB`, and zip64 end rec
 """
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..untrusted import shown
@@ -35,24 +34,15 @@ _EXTRA_ZIP64 = 0x0001
 _EXTRA_OTHER_NAME = 0x7075
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One stored record: its bytes are [start, start + size) of the file."""
-
-    name: str
-    start: int
-    size: int
-    crc: int
-
-
-class _Entry(NamedTuple):
-    """What the central directory says of one record."""
 
     header_at: int
     name: str
     flags: int
     crc: int
     size: int
+    start: int = 0  # which the local header says
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
@@ -125,7 +115,7 @@ def _zip64_end(file: MappedFile, locator_at: int) -> tuple[int, tuple[int, int, 
 # The central directory
 
 
-def _entry(file: MappedFile, at: int, stop: int) -> tuple[_Entry, int]:
+def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
     """Read the entry at a byte; return it and where it ends."""
     if at + _CENTRAL.size > stop:
         file.refuse("central directory", f"an entry at byte {at}", "the directory's end")
@@ -155,7 +145,7 @@ def _entry(file: MappedFile, at: int, stop: int) -> tuple[_Entry, int]:
     if size != packed or -1 in (size, header_at) or [*wide]:
         rule = "equal sizes, and a zip64 value for each 0xffffffff alone"
         file.refuse(what, rule, f"{packed} stored of {size}")
-    return _Entry(header_at, name, flags, crc, size), end
+    return Record(header_at, name, flags, crc, size), end
 
 
 def _zip64_values(file: MappedFile, what: str, start: int, stop: int) -> list[int]:
@@ -179,7 +169,7 @@ def _zip64_values(file: MappedFile, what: str, start: int, stop: int) -> list[in
 # The local headers
 
 
-def _local_record(file: MappedFile, entry: _Entry, limit: int) -> tuple[Record, int]:
+def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, int]:
     """Check a record's local header against its entry; return it and where it ends."""
     at, what = entry.header_at, f"record {shown(entry.name)}"
     fields = _LOCAL.unpack_from(file.buffer, at)  # a directory entry, at least, is after it
@@ -214,4 +204,4 @@ def _local_record(file: MappedFile, entry: _Entry, limit: int) -> tuple[Record, 
         ends = [stop + form.size for form in forms if form.unpack_from(file.buffer, stop) == said]
     if not ends:
         file.refuse(what, "a data descriptor as in the directory", "another")
-    return Record(entry.name, start, entry.size, entry.crc), ends[0]
+    return entry._replace(start=start), ends[0]

@@ -8,14 +8,13 @@ metaspaces, U+2581.
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import chain, count, groupby, pairwise
 from typing import Generic, TypeVar
 
-import numpy as np
 import regex
 
 from .bpe import Merges, merge
@@ -37,9 +36,10 @@ _Symbols = TypeVar("_Symbols", bytes, str)
 class PieceEncoder(ABC, Generic[_Symbols]):
     """What both encoders share: their caches, and how they cut pieces into parts."""
 
-    def __init__(self, adjacent: Container[tuple[object, object]]) -> None:
-        """Set up for tokens in which no symbols are neighbours but those of these pairs."""
-        self._adjacent = adjacent
+    def __init__(self, tokens: Iterable[_Symbols]) -> None:
+        """Set up for the tokens that text can become."""
+        # No merge crosses between two symbols that no token holds side by side.
+        self._adjacent: set[tuple[object, object]] = set(chain.from_iterable(map(pairwise, tokens)))
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
         self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
 
@@ -65,7 +65,6 @@ class PieceEncoder(ABC, Generic[_Symbols]):
     def _encode_parts(self, piece: _Symbols) -> list[int]:
         """Encode a piece part by part; random bytes fall into parts of a few bytes."""
         ids, adjacent = list[int](), self._adjacent
-        # No merge crosses these places.
         cuts: list[int] = [at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent]
         for start, end in pairwise([0, *cuts, len(piece)]):
             is_short = end - start <= CACHED_PART_SYMBOLS
@@ -91,7 +90,6 @@ class ByteLevelPipeline:
     """What happens to a text before byte-level BPE."""
 
     pre_tokenizer: PreTokenizer  # splits it into pieces
-    prefix_space: bool = False  # a space is put before a text that does not start with one
     composes: bool = False  # it is brought into Unicode's normalization form C before
 
 
@@ -109,7 +107,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         *,
         whole: bool,  # a piece that is a token becomes that token, whatever the merges give
     ) -> None:
-        super().__init__(adjacent_bytes(tokens))
+        super().__init__(tokens)
         self._merges, self._pipeline = merges, pipeline
         self._wholes: Mapping[bytes, int] = tokens if whole else {}
         self._byte_ids = [tokens.get(bytes([byte]), -1) for byte in range(256)]
@@ -123,8 +121,6 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:  # noqa: ARG002 # of both
         """Encode a text, or what is between two added tokens of it."""
-        if self._pipeline.prefix_space and text and not text.startswith(" "):
-            text = " " + text
         ids: list[int] = []
         for pieces in self._pipeline.pre_tokenizer.split(text):
             ids += self.encode_pieces(pieces)
@@ -141,19 +137,6 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
 
     def _merge_part(self, part: bytes) -> list[int]:
         return merge([self._byte_ids[byte] for byte in part], self._merges)
-
-
-def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
-    """Return each two bytes that any of the tokens, at least one, holds beside each other.
-
-    Between two others no merge crosses, so that what is to the left and to the right can be
-    encoded separately.
-    """
-    data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
-    within = np.ones(len(data), dtype=np.bool_)
-    within[np.cumsum([len(token) for token in tokens]) - 1] = False  # the next byte: another token
-    pairs = np.unique((data[:-1] << 8 | data[1:])[within[:-1]])
-    return {divmod(pair, 256) for pair in pairs.tolist()}
 
 
 class PrependScheme(Enum):
@@ -206,7 +189,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
         *,
         whole: bool,  # a piece that is a token becomes that token, whatever the merges give
     ) -> None:
-        super().__init__(set(chain.from_iterable(map(pairwise, tokens))))
+        super().__init__(tokens)
         self._symbols, self._merges, self._byte_ids = symbols, merges, byte_ids
         self._pipeline = pipeline
         self._wholes: Mapping[str, int] = tokens if whole else {}

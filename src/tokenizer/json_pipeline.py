@@ -23,10 +23,6 @@ def _sequence(name: str, *parts: object) -> object:
     return {"type": "Sequence", name: list(parts)}
 
 
-def _byte_level(*, prefix_space: bool, use_regex: bool) -> object:
-    return {"type": "ByteLevel", "add_prefix_space": prefix_space, "use_regex": use_regex}
-
-
 def _split(pattern: str, behavior: str, *, invert: bool) -> object:
     pattern_of = {"Regex": pattern}
     return {"type": "Split", "pattern": pattern_of, "behavior": behavior, "invert": invert}
@@ -46,14 +42,13 @@ _MOST_SHOWN = 200  # characters of an unknown one
 
 _NFC = {"type": "NFC"}
 _DIGITS = {"type": "Digits", "individual_digits": True}
-_ALONE = _byte_level(prefix_space=False, use_regex=True)
-_AFTER_SPLIT = _byte_level(prefix_space=False, use_regex=False)
+_ALONE = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+_AFTER_SPLIT = _ALONE | {"use_regex": False}
 
 # Pre-tokenizers of byte-level BPE. Both ways of splitting keep every match as a piece, and the
 # patterns match all of a text.
 _BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
     (_ALONE, ByteLevelPipeline(GPT_2)),
-    (_byte_level(prefix_space=True, use_regex=True), ByteLevelPipeline(GPT_2, prefix_space=True)),
     (_sequence("pretokenizers", _DIGITS, _ALONE), ByteLevelPipeline(DIGITS_THEN_GPT_2)),
     *(
         (

@@ -17,12 +17,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate, count, pairwise
+from itertools import chain, count
 from operator import add
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..untrusted import described, shown
 from .added_tokens import AddedToken, AddedTokensEncoder
@@ -193,12 +191,12 @@ def read_vocabulary(
 
 
 def read_merges(
-    path: Path, value: object, vocabulary: Vocabulary, unmerged: Sequence[int] = ()
+    path: Path, value: object, vocabulary: Vocabulary, unmerged: Sequence[str] = ()
 ) -> Merges:
     """Check a list of merges, each written as `"a b"` or as `["a", "b"]`.
 
     Merges that would make a special token are left out: text never becomes one. No merge may name
-    an id of `unmerged`, those of bytes.
+    a token of `unmerged`, those of bytes.
     """
     lefts, rights = _sides(path, expect_kind(path, "merges", value, list))
     try:
@@ -226,18 +224,15 @@ def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
 
 
 def _listed(
-    path: Path, lefts: list[str], rights: list[str], vocabulary: Vocabulary, unmerged: Sequence[int]
+    path: Path, lefts: list[str], rights: list[str], vocabulary: Vocabulary, unmerged: Sequence[str]
 ) -> Merges:
     """Look the tokens of merges up, all of which must be there."""
     find = vocabulary.tokens.__getitem__
-    left_ids = np.fromiter(map(find, lefts), np.int64, len(lefts))
-    right_ids = np.fromiter(map(find, rights), np.int64, len(rights))
+    pairs = zip(map(find, lefts), map(find, rights), strict=True)
+    keys = [left << PAIR_SHIFT | right for left, right in pairs]
     joined = list(map(find, map(add, lefts, rights)))
-    barred = np.flatnonzero(np.isin(left_ids, unmerged) | np.isin(right_ids, unmerged))
-    if len(barred):
-        got = f"{shown(lefts[barred[0]])} and {shown(rights[barred[0]])}"
-        raise mismatch(path, "merges", "no merge of bytes", got)
-    keys = (left_ids << PAIR_SHIFT | right_ids).tolist()
+    if barred := {*unmerged}.intersection(chain(lefts, rights)):
+        raise mismatch(path, "merges", "no merge of bytes", shown(min(barred)))
     merges = listed_merges(keys, joined)
     if len(merges.ranks) != len(keys):
         # The last of equal pairs gives the rank, so the first one is not where it says.
@@ -289,18 +284,14 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
 
     Such a token is the UTF-8 of its text.
     """
-    letters = letters_of_bytes()
-    byte_of = np.full(max(map(ord, letters)) + 2, -1, np.int16)  # the last: any other character
-    byte_of[[*map(ord, letters)]] = range(0x100)
-    codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
-    found = byte_of[np.minimum(codes, len(byte_of) - 1)]
-    data = found.astype(np.uint8).tobytes()
-    bounds = list(accumulate(map(len, names), initial=0))
-    tokens = [data[start:end] for start, end in pairwise(bounds)]
-    places = np.searchsorted(bounds, np.flatnonzero(found < 0), "right") - 1
-    foreign = set(places.tolist())
-    for number in foreign:
-        tokens[number] = names[number].encode()
+    byte_of = {letter: byte for byte, letter in enumerate(letters_of_bytes())}
+    tokens, foreign = list[bytes](), set[int]()
+    for number, name in enumerate(names):
+        try:
+            tokens.append(bytes(map(byte_of.__getitem__, name)))
+        except KeyError:
+            tokens.append(name.encode())
+            foreign.add(number)
     return tokens, foreign
 
 
@@ -334,7 +325,7 @@ def _metaspace(
     encoder = MetaspaceEncoder(
         character_symbols(vocabulary.tokens, len(vocabulary.names)),
         vocabulary.tokens,
-        read_merges(path, model.get("merges"), vocabulary, byte_ids),
+        read_merges(path, model.get("merges"), vocabulary, byte_names),
         byte_ids,
         pipeline,
         whole=bool(model["ignore_merges"]),

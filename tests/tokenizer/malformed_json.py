@@ -132,7 +132,7 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     ("merge of bytes", merged(("<0x01>", "<0x02>")), "no merge of bytes"),
     ("merge of a byte and a letter", merged(("<0x01>", "t")), "no merge of bytes"),
     ("merge of a letter and a byte", merged(("t", "<0x01>")), "no merge of bytes"),
-    ("later merges of bytes", merged(("t", "h"), ("<0x01>", "t"), ("t", "<0x02>")), "'<0x01>' and"),
+    ("later merges of bytes", merged(("t", "h"), ("<0x01>", "t"), ("t", "<0x02>")), "got '<0x01>'"),
     ("added is an object", changed(B, added_tokens={}), "added_tokens: expected a list"),
     ("added is a text", also("x"), r"added_tokens\[0\]: expected an object"),
     ("added without id", also({"content": "x"}), r"\[0\]: id: .*got null"),

@@ -102,7 +102,7 @@ def test_added_tokens_of_byte_level_files_are_kept(tmp_path):
 
 
 def test_a_way_to_split_without_a_name_is_refused(tmp_path):
-    level = BYTE_LEVEL | {"add_prefix_space": True}
-    write_json(tmp_path, changed(byte_level_file(), pre_tokenizer=level))
+    nfc = {"type": "NFC"}
+    write_json(tmp_path, changed(byte_level_file(), pre_tokenizer=BYTE_LEVEL, normalizer=nfc))
     with pytest.raises(TokenizerError, match="split pattern: expected one of llama-bpe, "):
         written(tmp_path)

@@ -77,7 +77,6 @@ REMOVED = {"behavior": "Removed", "invert": True}
     [
         (BYTE_LEVEL, "a 12", ["a", " 12"]),
         (BYTE_LEVEL | {"use_regex": True}, "a 12", ["a", " 12"]),
-        (BYTE_LEVEL | {"add_prefix_space": True}, "a 12", [" a", " 12"]),
         (sequence({"type": "Digits", "individual_digits": True}, BYTE_LEVEL), "a 12", "a 12"),
         (sequence(SPLIT, BARE), "a 1234", ["a", " ", "123", "4"]),
         (sequence(SPLIT | REMOVED, BARE), "a 1234", ["a", " ", "123", "4"]),
