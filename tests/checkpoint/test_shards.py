@@ -152,32 +152,18 @@ def test_whole_and_tied_models_pass_the_check() -> None:
     check(split(model(), 2), V=None, F=None)
 
 
-def test_missing_tensors_are_listed_up_to_five_and_counted() -> None:
+def test_missing_and_extra_tensors_are_listed_up_to_five_and_counted() -> None:
     arrays = {name: array for name, array in model().items() if not name.startswith("layers.1.")}
     text = refused([arrays], r"\(9 in all\)")
     assert text.startswith("consolidated.00.pth: tensors: expected 21 tensors")
     assert text.count("'layers.1.") == 5
-
-
-def test_extra_tensors_are_refused() -> None:
-    more = {"layers.2.attention_norm.weight": np.ones(24, np.float32)}
-    refused([model() | more], r"'layers\.2\.attention_norm\.weight' \(1 in all\)")
-    refused([model()], r"\(9 in all\)", layers=1)
+    refused([model()], r"also 'layers\.1\..* \(9 in all\)", layers=1)
 
 
 @pytest.mark.parametrize("shape", [(0, 24), (24, 0), (7, 24), (24,)])
 def test_a_first_weight_that_gives_no_count_is_a_wrong_shape(shape: tuple[int, ...]) -> None:
     arrays = model() | {WQ: np.ones(shape, np.float32)}
     refused([arrays], rf"'{WQ}' \[.*\] instead of \[24, 24\]")
-
-
-def test_wrongly_shaped_tensors_are_listed_with_both_shapes() -> None:
-    arrays = model()
-    arrays[W2] = arrays[W2][:, :-1]
-    arrays["norm.weight"] = arrays["norm.weight"].reshape(4, 6)
-    text = refused([arrays], r"\(2 in all\)")
-    assert "'norm.weight' [4, 6] instead of [24]" in text
-    assert f"'{W2}' [24, 71] instead of [24, 72]" in text
 
 
 @pytest.mark.parametrize("shape", [(6, 24), ()])
@@ -187,14 +173,6 @@ def test_shards_that_have_too_few_heads_are_refused(shape: tuple[int, ...]) -> N
     shards = [shard | heads for shard in split(model(np.float32), 2)]
     words = r"wk.weight' \[.*\] instead of \[12, 24\]"
     refused(shards, words, Kh=24, h=6)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"D": 32, "Hh": 32}, {"Kh": 24}, {"V": 41}, {"F": 70}, {"layers": 3}]
-)
-def test_parameters_that_contradict_the_tensors_are_refused(changes: dict[str, int]) -> None:
-    with pytest.raises(CheckpointError):
-        check([model()], **changes)
 
 
 def test_sizes_that_the_parameters_leave_open_must_agree_among_the_tensors() -> None:

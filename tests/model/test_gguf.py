@@ -23,7 +23,6 @@ from src.model import (
     load_model,
     read_model_files,
 )
-from src.model.saving import save_quantized
 from src.tokenizer import TokenizerError
 from src.tokenizer.sentencepiece_model import read_sentencepiece_model
 from tests.model.test_llama import check_bits, run
@@ -149,7 +148,9 @@ def test_linear_scaling_comes_from_the_keys_and_can_be_overridden(tmp_path: Path
     model = load_model(path)
     assert model.args.rope_scaling == LinearRopeScaling(4.0)
     assert model.notes == ("RoPE scaling factor 4 by rope.scaling.factor",)
-    assert load_model(path, rope_scaling_factor=2.0).args.rope_scaling == LinearRopeScaling(2.0)
+    overridden = load_model(path, rope_scaling_factor=2.0)
+    assert overridden.args.rope_scaling == LinearRopeScaling(2.0)
+    assert overridden.notes == ("RoPE scaling factor 2 by override",)
     factors = {"rope_freqs.weight": np.ones(GROUPED.head_dim // 2, np.float32)}
     with pytest.raises(ModelConfigError, match="rope: expected one scaling, got factors and"):
         load_model(write(path, GROUPED, keys=keys, tensors=factors))
@@ -174,7 +175,6 @@ NORM, WQ = gguf_name("layers.1.ffn_norm.weight"), gguf_name("layers.1.attention.
 @pytest.mark.parametrize(
     ("keys", "tensors", "reason"),
     [
-        ({}, {"token_embd.weight": None}, r"got without 'token_embd.weight' \(1 in all\)"),
         ({}, {NORM: None}, r"tensors: expected 21 tensors as its keys says, got without 'blk.1.ff"),
         ({}, {"blk.2.attn_q.weight": np.ones((2, 2), np.float32)}, r"also 'blk.2.attn_q.weight'"),
         ({}, {"blk.0.\x1b": np.ones(2, np.float32)}, r"also 'blk.0.\\x1b' \(1 in all\)"),
@@ -188,9 +188,7 @@ NORM, WQ = gguf_name("layers.1.ffn_norm.weight"), gguf_name("layers.1.attention.
         ({}, {"output_norm.weight": Stored((64,), Q8_0, bytes(68))}, r"norm.weight: expec"),
         ({}, {FACTORS: np.ones(5, np.float32)}, r"expected float32 \[4\], got float32 \[5\]"),
         ({}, {FACTORS: np.ones((2, 2), np.float32)}, r"float32 \[4\], got float32 \[2, 2\]"),
-        ({}, {FACTORS: np.ones(4, np.float16)}, r"expected float32 \[4\], got float16 \[4\]"),
         ({}, {FACTORS: np.zeros(4, np.float32)}, r"expected factors in 1e-06..1e\+06, got 0.0"),
-        ({}, {FACTORS: np.full(4, np.nan, np.float32)}, r"factors in 1e-06..1e\+06, got nan"),
         ({}, {FACTORS: np.full(4, np.inf, np.float32)}, r"factors in 1e-06..1e\+06, got inf"),
         ({"tokenizer.chat_template": 1}, {}, r"key 'tokenizer.chat_template': expected a string, "),
     ],
@@ -285,18 +283,13 @@ def test_a_mix_of_k_quants_as_q4_k_m_has_it_runs_on_its_blocks(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
-def test_a_plain_gguf_file_can_be_quantized_in_memory_but_not_saved(
-    tmp_path: Path, dtype: ml.DType
-) -> None:
+def test_a_plain_gguf_file_can_be_quantized_in_memory(tmp_path: Path, dtype: ml.DType) -> None:
     path = write(tmp_path / "a.gguf", GROUPED, dtype.numpy_dtype)
     model = load_model(path, quantize="int8")
     assert model.args.dtype is dtype
     assert model.args.dtype is forecast_memory(path, None, 100, "int8").args.dtype
     assert model.transformer.layers[0].attention.wq.dtype is ml.int8_block
     assert any("quantized matrices: 15 int8_block" in note for note in model.notes)
-    with pytest.raises(ModelConfigError, match="save: expected a model directory, got a GGUF file"):
-        save_quantized(path, tmp_path / "new", "int8")
-    assert not (tmp_path / "new").exists()
 
 
 def test_memory_is_forecast_from_the_header(tmp_path: Path) -> None:

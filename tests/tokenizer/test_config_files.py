@@ -270,16 +270,6 @@ def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(tmp_path, 
         load(tmp_path / "json", file)
 
 
-def test_json_may_have_as_many_values_as_the_limit(tmp_path, monkeypatch):
-    path = tmp_path / "some.json"
-    path.write_bytes(b'{"a": [1, 2]}')
-    monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", 8)
-    assert config_files.read_json(path) == {"a": [1, 2]}
-    monkeypatch.setattr(config_files, "_MAX_JSON_VALUES", 7)
-    with pytest.raises(TokenizerError, match="content: expected at most 7 values, got about 8"):
-        config_files.read_json(path)
-
-
 def test_a_file_may_have_64_mib_and_no_more(tmp_path):
     path = tmp_path / "tokenizer.model"
     path.touch()
