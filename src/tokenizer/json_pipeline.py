@@ -59,7 +59,6 @@ _BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
         for behavior, invert in (("Isolated", False), ("Removed", True))
     ),
 ]
-_COMPOSES: list[tuple[object, bool]] = [(None, False), (_NFC, True)]
 
 _PREPEND = {"type": "Prepend", "prepend": METASPACE}
 _REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE}
@@ -97,6 +96,10 @@ _METASPACE_DECODERS: list[tuple[object, bool]] = [
 ]
 
 
+# Which items of a template are the text, in those that are known.
+_TEMPLATES = ((True,), (False, True), (True, False), (False, True, False))
+
+
 def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline | MetaspacePipeline:
     """Recognise how text becomes symbols, and tokens text, by three components of a file.
 
@@ -107,11 +110,11 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
     decoder = _plain(file.get("decoder"))
     byte_level = next((pipeline for known, pipeline in _BYTE_LEVEL if known == before), None)
     if byte_level is not None:
-        rule = "null or NFC (byte level)"
-        composes = _look_up(path, "normalizer", rule, _COMPOSES, normalizer)
+        if normalizer not in (None, _NFC):
+            raise _unknown(path, "normalizer", "null or NFC (byte level)", normalizer)
         if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
             raise _unknown(path, "decoder", "ByteLevel", decoder)
-        return replace(byte_level, composes=composes)
+        return replace(byte_level, composes=normalizer is not None)
     metaspace = _look_up(path, "pre_tokenizer", "a known one", _METASPACES, before)
     rule = "Replace, ByteFallback, Fuse and Strip"
     drops = _look_up(path, "decoder", rule, _METASPACE_DECODERS, decoder)
@@ -140,11 +143,11 @@ def read_template(path: Path, processor: object) -> Template | None:
         case _:
             rule = "at most one TemplateProcessing, ByteLevel"
             raise _unknown(path, "post_processor", rule, value)
-    at = names.index("") if "" in names else 2
-    if names.count("") != 1 or None in names or at > 1 or len(names) - at > 2:
+    is_text = tuple(name == "" for name in names)
+    if None in names or is_text not in _TEMPLATES:
         rule = "at most one token before and after A"
         raise mismatch(path, "post_processor: single", rule, "another template")
-    return names[0] if at else None, names[-1] if at < len(names) - 1 else None
+    return names[0] or None, names[-1] or None
 
 
 def _template_name(item: object) -> str | None:

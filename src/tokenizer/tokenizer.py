@@ -1,6 +1,7 @@
 """Text to token ids and back, at once or id by id: what all kinds of tokenizers share."""
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -12,20 +13,6 @@ from ..ml.errors import declared_lack_of_memory
 from .errors import TokenizerError, TokenizerMemoryError
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
-
-# The bytes at the end that begin a character and leave it open: every proper prefix of a row of
-# the Unicode Standard's table 3-7, "Well-Formed UTF-8 Byte Sequences". Python's own incremental
-# decoder also waits after ED A0..BF, which nothing can complete.
-_OPEN_END = re.compile(
-    rb"(?:[\xc2-\xdf]"
-    rb"|\xe0[\xa0-\xbf]?"
-    rb"|[\xe1-\xec\xee\xef][\x80-\xbf]?"
-    rb"|\xed[\x80-\x9f]?"
-    rb"|\xf0(?:[\x90-\xbf][\x80-\xbf]?)?"
-    rb"|[\xf1-\xf3][\x80-\xbf]{0,2}"
-    rb"|\xf4(?:[\x80-\x8f][\x80-\xbf]?)?)\Z"
-)
-_LONGEST_OPEN_END = 3
 
 
 class TextEncoder(Protocol):
@@ -55,6 +42,11 @@ class Decoding:
     # Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece; otherwise each longest
     # beginning of a character becomes one, as in tiktoken.
     replaces_each_byte: bool = False
+
+    @property
+    def errors(self) -> str:
+        """How Python's decoders of UTF-8 treat other bytes; escaped ones are replaced after."""
+        return "surrogateescape" if self.replaces_each_byte else "replace"
 
 
 class Tokenizer:
@@ -200,9 +192,7 @@ class Tokenizer:
 
     def text_of(self, data: bytes) -> str:
         """Decode bytes as UTF-8; what is not UTF-8 becomes U+FFFD."""
-        if self.decoding.replaces_each_byte:
-            return _ESCAPED_BYTES.sub("\ufffd", data.decode(errors="surrogateescape"))
-        return data.decode(errors="replace")
+        return _ESCAPED_BYTES.sub("\ufffd", data.decode(errors=self.decoding.errors))
 
     def first_difference(self, other: "Tokenizer") -> int | None:
         """Return the first id that stands for other bytes in another tokenizer, or None.
@@ -253,8 +243,7 @@ class StreamDecoder:
     """Decode ids as they come; joined, the texts are those of `decode` for all ids at once.
 
     A character whose bytes are spread over several tokens comes out with the token that completes
-    it. Bytes that can no longer become a character come out as U+FFFD at once, so they
-    hold nothing back.
+    it. Bytes that become no character come out as U+FFFD, at the latest with the next token.
 
     Args:
         tokenizer: Knows the bytes of each id.
@@ -266,7 +255,7 @@ class StreamDecoder:
         self._tokenizer = tokenizer
         self._first = first and tokenizer.decoding.drops_first_space
         self._at_start = self._first
-        self._open = b""
+        self._decoder = getincrementaldecoder("utf-8")(tokenizer.decoding.errors)
 
     def push(self, token_id: int) -> str:
         """Take the next id and return the text that is complete with it.
@@ -281,11 +270,7 @@ class StreamDecoder:
             TokenizerError: The id is outside the vocabulary; nothing is lost by it.
         """
         data, self._at_start = self._tokenizer.text_bytes(token_id, at_start=self._at_start)
-        data = self._open + data
-        match = _OPEN_END.search(data, max(0, len(data) - _LONGEST_OPEN_END))
-        end = match.start() if match else len(data)
-        self._open = data[end:]
-        return self._tokenizer.text_of(data[:end])
+        return _ESCAPED_BYTES.sub("\ufffd", self._decoder.decode(data))
 
     def finish(self) -> str:
         """End the text: U+FFFD for a character that was begun and never completed, or nothing.
@@ -293,6 +278,6 @@ class StreamDecoder:
         Returns:
             The rest of the text. The decoder is ready for another one.
         """
-        rest, self._open = self._open, b""
-        self._at_start = self._first
-        return self._tokenizer.text_of(rest)
+        rest, self._at_start = self._decoder.decode(b"", final=True), self._first
+        self._decoder.reset()
+        return _ESCAPED_BYTES.sub("\ufffd", rest)

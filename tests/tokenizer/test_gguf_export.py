@@ -77,7 +77,7 @@ def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_
     (tmp_path / "tokenizer.model").write_bytes(model_message(ROWS))
     assert_same(*written(tmp_path), TEXTS)  # without config.json it is what is read
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(TokenizerError, match="expected the same tokenizer, got other"):
+    with pytest.raises(TokenizerError, match="expected the same tokenizer, got another one"):
         written(tmp_path)  # the two files say different things
 
 
