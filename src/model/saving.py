@@ -7,10 +7,10 @@ loads the directory with either. A directory appears whole or not at all.
 import contextlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .. import ml
 from ..checkpoint import Checkpoint
@@ -115,20 +115,18 @@ def check_room(target: Path, nbytes: int) -> None:
 def new_path(target: Path, kind: str) -> Iterator[Path]:
     """Give a path to write at, which gets the target's name at the end, or is removed.
 
-    A directory is there already. It, or that of a file, has a random name at first: no other
-    process, on this machine or in another container, has it.
+    A directory is there already. It, or the file, is in a new directory of a random name, which no
+    other process, on this machine or in another container, has.
     """
-    name = f".{target.absolute().name}.unfinished-{secrets.token_hex(8)}"
-    unfinished = target.absolute().parent / name
-    made = unfinished if kind == "directory" else unfinished / "file"
+    parent, prefix = target.absolute().parent, f".{target.absolute().name}.unfinished-"
     try:
-        unfinished.mkdir()
-        try:
+        with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as place:
+            made = Path(place, kind)
+            if kind == "directory":
+                made.mkdir()
             yield made
             check_new(target, kind)
             made.rename(target)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
         raise SaveError(f"{label_of(target)}: cannot be written: {error.strerror}") from None
 

@@ -61,10 +61,9 @@ class Tokenizer:
 
     Attributes:
         vocab_size: V, the number of ids.
-        special_tokens: The id of each special name.
         stop_ids: The ids a model may end its answer with.
         adds_bos: Whether texts for the model begin with `bos_id`.
-        decoding: How ids become text again.
+        special_tokens, decoding: As they were given.
     """
 
     def __init__(
