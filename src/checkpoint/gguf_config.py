@@ -68,6 +68,7 @@ _GENERAL_RULES: Mapping[str, Rule] = {
     "general.type": one_of("model"),
     "general.quantization_version": one_of(2),
     "general.architecture": one_of(*ARCHITECTURES),
+    "tokenizer.chat_template": ("a text", lambda value: isinstance(value, str)),
 }
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoint import CheckpointError, read_params
+from ..checkpoint import read_params
 from ..checkpoint.hugging_face_config import read_hugging_face_config
 from ..checkpoint.model_directory import ModelDirectory, find_model_directory
 from ..checkpoint.packed_weights import QuantizationConfig
 from ..checkpoint.params import value_of
-from ..untrusted import described, label_of
+from ..untrusted import label_of
 from .args import ModelArgs, args_from_config, args_from_gguf, args_from_params
 from .errors import ModelConfigError
 
@@ -75,10 +75,7 @@ def read_model_files(path: str | Path | None) -> ModelFiles:
             first, keys = found.gguf_parts[0], found.gguf_parts[0].keys
             tensors = {name: t for part in found.gguf_parts for name, t in part.tensors.items()}
             args = args_from_gguf(read_gguf_config(first), tensors)
-            template = keys.get(CHAT_TEMPLATE_KEY)
-            if template is not None and not isinstance(template, str):
-                text = f"key '{CHAT_TEMPLATE_KEY}': expected a string, got {described(template)}"
-                raise CheckpointError(f"{first.label}: {text}")
+            template: str | None = value_of(keys, CHAT_TEMPLATE_KEY, None)
             return ModelFiles(found, found.path, args, keys, chat_template=template)
         if found.layout == "Meta":
             params = read_params(found.path / "params.json")

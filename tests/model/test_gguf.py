@@ -190,7 +190,7 @@ NORM, WQ = gguf_name("layers.1.ffn_norm.weight"), gguf_name("layers.1.attention.
         ({}, {FACTORS: np.ones((2, 2), np.float32)}, r"float32 \[4\], got float32 \[2, 2\]"),
         ({}, {FACTORS: np.zeros(4, np.float32)}, r"expected factors in 1e-06..1e\+06, got 0.0"),
         ({}, {FACTORS: np.full(4, np.inf, np.float32)}, r"factors in 1e-06..1e\+06, got inf"),
-        ({"tokenizer.chat_template": 1}, {}, r"key 'tokenizer.chat_template': expected a string, "),
+        ({"tokenizer.chat_template": 1}, {}, r"tokenizer.chat_template: expected a text, got 1"),
     ],
 )  # fmt: skip
 def test_contradictions_are_refused(
