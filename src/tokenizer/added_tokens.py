@@ -63,12 +63,26 @@ class AddedTokenFinder:
         self._places = regex.compile(f"[{firsts}]{second}") if firsts else None
 
     def split(self, text: str) -> Iterator[Segment]:
-        """Cut a text at the added tokens that are not special; no part is empty."""
-        done, spaces = 0, range(0)
-        for start, token in self._matches(text):
+        """Cut a text at the added tokens that are not special; no part is empty.
+
+        One that starts at a place is the last that is not beyond the text there, in the order of
+        texts, or what this one begins with.
+        """
+        done, passed, spaces = 0, 0, range(0)
+        for found in self._places.finditer(text) if self._places else ():
+            start = found.start()
+            if start < passed:
+                continue
+            here = text[start : start + self._longest]
+            # If all are beyond, the very last one is looked at, which is not there either.
+            nested = self._nested[bisect_right(self._sorted, here) - 1]
+            known = bisect_left(nested, True, key=here.startswith)
+            if known == len(nested):
+                continue
+            token = self._tokens[nested[known]]
+            passed = end = start + len(token.text)
             if token.special:
                 continue
-            end = start + len(token.text)
             if token.takes_left:
                 start = done if start < done else _SPACES_BEFORE.match(text, done, start).start()
             if token.takes_right:
@@ -82,25 +96,6 @@ class AddedTokenFinder:
             done = end
         if done < len(text):
             yield text[done:], done, None
-
-    def _matches(self, text: str) -> Iterator[tuple[int, AddedToken]]:
-        """Yield where tokens start.
-
-        One that starts at a place is the last that is not beyond the text there, in the order of
-        texts, or what this one begins with.
-        """
-        done = 0
-        for found in self._places.finditer(text) if self._places else ():
-            at = found.start()
-            if at < done:
-                continue
-            here = text[at : at + self._longest]
-            # If all are beyond, the very last one is looked at, which is not there either.
-            nested = self._nested[bisect_right(self._sorted, here) - 1]
-            known = bisect_left(nested, True, key=here.startswith)
-            if known < len(nested):
-                done = at + len(nested[known])
-                yield at, self._tokens[nested[known]]
 
 
 class AddedTokensEncoder:
