@@ -17,7 +17,7 @@ from .errors import TokenizerError
 _SPACES_BEFORE, _SPACES_AFTER = regex.compile(r"(?r)\s*"), regex.compile(r"\s*")
 
 # Of each; those of Llama 3 have up to 31.
-_MOST_LETTERS = 256
+_MOST_LETTERS = 128
 
 
 @dataclass(frozen=True)
