@@ -17,10 +17,7 @@ from .reports import exact_bytes
 PROMPT_TOKENS = 128
 STEPS = 8
 ROUNDS = 3
-_SPEEDS = (
-    ("speed", "left"), ("tokens/s", "right"), ("this machine's limit", "right"), ("share", "right"),
-)  # fmt: skip
-_FACTS = (("", "left"), ("", "left"))
+_SPEEDS = ("speed", "tokens/s", "this machine's limit", "share")
 
 
 def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]:
@@ -76,9 +73,9 @@ def report_bench(console: Console, model: Model, positions: int) -> None:
     )
     console.report_heading(model.description)
     console.report_line()
-    console.report_table(_SPEEDS, speeds)
+    console.report_table(_SPEEDS, speeds, "<>>>")
     console.report_line()
-    console.report_table(_FACTS, facts)
+    console.report_table(("", ""), facts)
 
 
 def _seconds(model: Model, context: InferenceContext, prompt: int, steps: int) -> list[float]:

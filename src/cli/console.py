@@ -143,15 +143,13 @@ class Console:
         self._output.write(self._output.line(text, _BOLD))
 
     def report_table(
-        self, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
+        self, headings: Sequence[str], rows: Iterable[Sequence[str]], sides: str = "<<"
     ) -> None:
-        """Write a table to standard output; a column is its heading, and "left" or "right".
+        """Write a table to standard output, its columns as `aligned` has them.
 
         In a row that is wider than the window, what follows its first cell is on a line below.
         """
-        headings = [heading for heading, _ in columns]
         cells = [headings, *([escape_line(cell) for cell in row] for row in rows)]
-        sides = "".join(">" if side == "right" else "<" for _, side in columns)
         width, first = self._output.columns, max(len(row[0]) for row in cells)
         shown = []
         for row, line in zip(cells, aligned(cells, sides), strict=True):

@@ -24,11 +24,8 @@ from ..trace.events import STAGES
 from .arguments import Options
 from .console import Console, UsageError
 
-_VALUES = (("name", "left"), ("value", "left"))
-_TENSORS = (
-    ("name", "left"), ("shape", "left"), ("dtype", "left"), ("bytes", "right"),
-    ("name in the file", "left"),
-)  # fmt: skip
+_VALUES = ("name", "value")
+_TENSORS = ("name", "shape", "dtype", "bytes", "name in the file")
 _LONGEST_VALUE = 80
 _GIVEN = {"Meta": "params.json", "Hugging Face": "config.json", "GGUF": "keys of the file"}
 _ROPE_SCALINGS = {
@@ -66,7 +63,7 @@ def report_metadata(console: Console, model: Model) -> None:
     ):
         console.report_line()
         console.report_heading(title)
-        console.report_table(headings, rows)
+        console.report_table(headings, rows, "<<<><")
 
 
 def _given(params: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -158,7 +155,7 @@ def report_info(console: Console) -> None:
         ("quantized weights", f"{', '.join(bits)} bits"),
         ("free memory", "unknown" if free is None else readable_bytes(free)),
     ]
-    console.report_table((("", "left"), ("", "left")), rows)
+    console.report_table(("", ""), rows)
 
 
 def _shown(value: object) -> str:

@@ -5,9 +5,10 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..inference import InferenceError, as_messages
+from ..inference.answer_text import StopStrings, check_whole
 from ..untrusted import (
     JSON_KINDS,
     described,
@@ -31,8 +32,10 @@ _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llam
 # Settings that chats of version 0.1.0 lack.
 _ADDED = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
 _SETTINGS = [name for name in SETTINGS if name != "think"]
-_KEYS = ("format", "version", "model", "completion", "settings", "messages")
-_Kind = TypeVar("_Kind")
+_KEYS = {
+    "format": str, "version": int, "model": str, "completion": bool, "settings": dict,
+    "messages": list,
+}  # fmt: skip
 
 
 def save_chat(session: Session, argument: str) -> str:
@@ -142,31 +145,27 @@ def _is_saved_chat(path: Path) -> bool:
 
 
 def _parse_chat(content: bytes) -> SavedChat:
-    document: dict[str, Any] = _typed(parse_strict_json(content), dict, "the file")
+    document: Any = parse_strict_json(content)
+    _check(document, dict, "the file")
     for name, expected in (("format", _FORMAT), ("version", _VERSION)):
         got = document.get(name)
         if type(got) is not type(expected) or got != expected:
             raise ValueError(f"{name}: expected {described(expected)}, got {described(got)}")
     _check_keys(document, _KEYS, "keys")
-    completion = _typed(document["completion"], bool, "completion")
+    for name, kind in _KEYS.items():
+        _check(document[name], kind, name)
+    settings = _ADDED | document["settings"]
+    _check_keys(settings, _SETTINGS, "settings")
+    if settings["max_tokens"] is not None:
+        check_whole("max_tokens", settings["max_tokens"], 1)
+    _check(settings["stop"], list, "stop")
+    StopStrings(settings["stop"])  # which checks each
     return SavedChat(
-        _text(document["model"], "model"),
-        completion,
-        _settings(_typed(document["settings"], dict, "settings")),
-        *_conversation(_typed(document["messages"], list, "messages"), completion),
+        document["model"],
+        document["completion"],
+        Settings(**settings | {"stop": tuple(settings["stop"])}),
+        *_conversation(document["messages"], document["completion"]),
     )
-
-
-def _settings(found: dict[str, Any]) -> Settings:
-    found = _ADDED | found
-    _check_keys(found, _SETTINGS, "settings")
-    most = found["max_tokens"]
-    if most is not None and (type(most) is not int or most < 1):
-        raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {described(most)}")
-    stop = tuple(_text(text, "stop") for text in _typed(found["stop"], list, "stop"))
-    if "" in stop:
-        raise ValueError("stop: expected texts of >= 1 character, got an empty one")
-    return Settings(**found | {"stop": stop})
 
 
 def _conversation(found: list[Any], completion: bool) -> tuple[str | None, tuple[Turn, ...]]:
@@ -174,12 +173,10 @@ def _conversation(found: list[Any], completion: bool) -> tuple[str | None, tuple
     messages, system = as_messages(found) if found else [], None
     if messages and messages[0].role == "system" and not completion:
         system = replace_surrogates(messages.pop(0).content)
-    for number, message in enumerate(messages, 1):
-        if message.role != ("assistant", "user")[number % 2]:
-            rule = "user and assistant by turns after a system message"
-            raise ValueError(f"messages: expected {rule}, got {message.role} as number {number}")
-    if len(messages) % 2:
-        raise ValueError("messages: expected an answer to the last question, got none")
+    roles = [message.role for message in messages]
+    if roles != ["user", "assistant"] * (len(roles) // 2):
+        rule = "questions of user with answers of assistant after a system message"
+        raise ValueError(f"messages: expected {rule}, got {some_of(roles)}")
     texts = [replace_surrogates(message.content) for message in messages]
     return system, tuple(map(Turn, texts[::2], texts[1::2]))
 
@@ -190,14 +187,9 @@ def _check_keys(found: Mapping[str, object], expected: Collection[str], where: s
         raise ValueError(f"{where}: expected {', '.join(expected)}, got {got}")
 
 
-def _typed(value: object, kind: type[_Kind], where: str) -> _Kind:
+def _check(value: object, kind: type, where: str) -> None:
     if not isinstance(value, kind):
         raise ValueError(f"{where}: expected {JSON_KINDS[kind]}, got {described(value)}")
-    return value
-
-
-def _text(value: object, where: str) -> str:
-    return replace_surrogates(_typed(value, str, where))
 
 
 def named_path(argument: str) -> Path:

@@ -54,10 +54,7 @@ _TEXTS = (
 _MODULES = ("torch", "transformers", "tokenizers", "tiktoken", "sentencepiece")
 _BY_HEAD = (11, 12, 13)  # stages whose results are not one row for each token
 _MOST_TOKENS = 256  # the logits of all of them are kept, in both processes
-_COLUMNS = (
-    ("stage", "left"), ("tensor", "left"), ("layer", "right"), ("difference", "right"),
-    ("relative", "right"), ("bound", "right"), ("", "left"),
-)  # fmt: skip
+_COLUMNS = ("stage", "tensor", "layer", "difference", "relative", "bound", "")
 # The largest errors that were found, with random models of many shapes and the bundled one, are a
 # third of the bounds that this makes.
 _MARGIN = 8.0
@@ -119,7 +116,7 @@ def report_verify(options: Options, console: Console) -> None:
     console.report_line(f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}")
     console.report_line()
     shown = rows if options.verbose else _one_for_all_layers(rows)
-    console.report_table(_COLUMNS, [row.cells for row in shown])
+    console.report_table(_COLUMNS, [row.cells for row in shown], "<<>>>><")
     console.report_line()
     failed = next((row for row in rows if not row.is_ok), None)
     found = "every stage is within its bound" if failed is None else failed.failure

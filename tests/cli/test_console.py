@@ -39,8 +39,7 @@ def test_an_error_is_one_line_whatever_it_says(capsys):
 
 
 def test_a_table_in_a_pipe_is_neither_folded_nor_framed(capsys):
-    columns = (("name", "left"), ("count", "right"))
-    Console().report_table(columns, [("x" * 300, "1"), ("y\x1b", "22")])
+    Console().report_table(("name", "count"), [("x" * 300, "1"), ("y\x1b", "22")], "<>")
     heading, *rows = capsys.readouterr().out.splitlines()
     assert heading.split() == ["name", "count"]
     assert rows == ["x" * 300 + "      1", r"y\x1b" + " " * 300 + "22"]
@@ -139,15 +138,12 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Screen]]
 
 
 ROWS = (("a.long.name.weight", "[2, 3]", "12"), ("b\x1b", "[20, 3]", "120"))
-COLUMNS = (("name", "left"), ("shape", "left"), ("bytes", "right"))
+COLUMNS = ("name", "shape", "bytes")
 IN_LINES = [
     "name                shape    bytes",
     "a.long.name.weight  [2, 3]      12",
     r"b\x1b               [20, 3]    120",
 ]
-
-
-PLAIN = (("", "left"), ("", "left"))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +155,9 @@ PLAIN = (("", "left"), ("", "left"))
             "name", "  shape    bytes", "a.long.name.weight", "  [2, 3]      12", r"b\x1b",
             "  [20, 3]    120",
         ]),
-        (80, PLAIN, [("a", "b\n")], [r"a  b\n"]),
-        (7, PLAIN, [("abcd", "efghij"), ("k", "l")], ["abcd", "  efghij", "k     l"]),
-        (80, PLAIN, [], []),
+        (80, ("", ""), [("a", "b\n")], [r"a  b\n"]),
+        (7, ("", ""), [("abcd", "efghij"), ("k", "l")], ["abcd", "  efghij", "k     l"]),
+        (80, ("", ""), [], []),
     ],
 )  # fmt: skip
 def test_a_table_has_a_line_per_row_and_leaves_out_nothing_in_a_narrow_window(
@@ -170,7 +166,7 @@ def test_a_table_has_a_line_per_row_and_leaves_out_nothing_in_a_narrow_window(
     shown = screen("stdout")
     monkeypatch.setenv("NO_COLOR", "1")
     shown.resize(width)
-    Console().report_table(columns, rows)
+    Console().report_table(columns, rows, "<<>")
     assert shown.new().splitlines() == lines
 
 
