@@ -244,8 +244,8 @@ def test_without_a_terminal_there_is_a_list_and_no_chat(run, tmp_path):
     assert done.stdout.decode().splitlines() == example_lines()
 
 
-def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(alphabet_model):
-    for flags, number in (((), "1"), (("--completion",), "6")):
+def test_an_example_is_asked_beside_the_conversation(alphabet_model):
+    for flags, number in (((), "1"), ((), "6"), (("--completion",), "6")):
         session = session_of(alphabet_model, "-c", "300", *flags)
         session.ask("Hello" if not flags else "see a")
         turns = session.turns

@@ -233,8 +233,7 @@ def test_examples_are_listed_and_asked_in_the_chat(open_chat, alphabet_model):
     child.say("/examples 7", "error: /examples wants a number, which must be 1 to 6: got 7")
     child.say("/examples 1", "[completion] Hello, my name is", "tuvwxyz", "18 prompt")
     said = "[chat] What is the flag of Turkey? (system: Answer with only one"
-    child.say("/examples 6", said, ALPHABET, 'the system prompt stays; /system "" removes it')
-    child.say("/show params", "system prompt: Answer with only one emoji")
+    child.say("/examples 6", said, ALPHABET, "eot")
 
 
 @pytest.mark.parametrize(
