@@ -6,15 +6,12 @@ sampling setting overturns.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
-from src.checkpoint.names import rows_of
 from tests.model.tiny import write_byte_tokenizer
-from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.pth_writer import write_pth
 
 VOCABULARY = 512  # 256 single bytes and 256 special tokens
@@ -46,23 +43,8 @@ def write_reciting_directory(
     return directory
 
 
-def write_padded_directory(directory: Path, answer: Sequence[int], rows: int) -> Path:
-    """Writes such a model in Hugging Face's layout, with more rows than there are tokens."""
-    config = {
-        "model_type": "llama", "vocab_size": rows, "hidden_size": rows, "intermediate_size": FFN,
-        "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-        "max_position_embeddings": LONGEST_CONTEXT, "tie_word_embeddings": False,
-    }  # fmt: skip
-    names = {row.name: row.hugging_face for row in rows_of(1)}
-    tensors = _tensors(_successors(answer, endless=False, rows=rows))
-    arrays = {names[name]: array for name, array in tensors.items()}
-    write_byte_tokenizer(directory / "tokenizer.model")
-    return write_hugging_face_directory(directory, config, arrays)
-
-
 def _tensors(successors: "np.ndarray") -> "dict[str, np.ndarray]":
-    D = len(successors)
-    h = D // HEADS
+    D, h = VOCABULARY, VOCABULARY // HEADS
     shapes = {
         "layers.0.attention.wq.weight": (D, D), "layers.0.attention.wk.weight": (KV_HEADS * h, D),
         "layers.0.attention.wv.weight": (KV_HEADS * h, D), "layers.0.attention.wo.weight": (D, D),
@@ -77,10 +59,8 @@ def _tensors(successors: "np.ndarray") -> "dict[str, np.ndarray]":
     return {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
 
 
-def _successors(answer: Sequence[int], endless: bool, rows: int = VOCABULARY) -> "np.ndarray":
+def _successors(answer: bytes, endless: bool) -> "np.ndarray":
     """Returns [V, V] with a one at (next token, token)."""
-    follows = np.full(rows, answer[0])
+    follows = np.full(VOCABULARY, answer[0])
     follows[list(answer)] = [*answer[1:], answer[0] if endless else EOT_ID]
-    matrix = np.zeros((rows, rows))
-    matrix[follows, np.arange(rows)] = 1.0
-    return matrix
+    return np.eye(VOCABULARY)[follows].T

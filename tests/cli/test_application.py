@@ -49,8 +49,8 @@ def test_each_kind_of_error_has_its_exit_code(error, code):
 
 
 @pytest.mark.parametrize("flag", ["--temperature=-1", "--top-p=1.5", "--temperature=nan"])
-def test_a_sampling_setting_out_of_range_is_a_usage_error(run, alphabet_model, flag):
-    code, line = refusal(run, "-m", alphabet_model, flag)
+def test_a_sampling_setting_out_of_range_is_refused_before_a_model_is_looked_for(run, flag):
+    code, line = refusal(run, "-m", "absent", flag)
     assert code == 2
     assert flag.partition("=")[2].lstrip("-") in line
 

@@ -244,12 +244,14 @@ def test_without_a_terminal_there_is_a_list_and_no_chat(run, tmp_path):
     assert done.stdout.decode().splitlines() == example_lines()
 
 
-def test_an_example_is_asked_beside_the_conversation(alphabet_model):
+def test_an_example_is_shown_and_asked_beside_the_conversation(alphabet_model, capsys):
     for flags, number in (((), "1"), ((), "6"), (("--completion",), "6")):
         session = session_of(alphabet_model, "-c", "300", *flags)
         session.ask("Hello" if not flags else "see a")
         turns = session.turns
+        capsys.readouterr()
         run_command(session, f"/examples {number}")
+        assert capsys.readouterr().err == f"{EXAMPLES[int(number) - 1].description}\n"
         assert session.turns is turns
         assert session.system is None
         assert session.last.text == ("tuvwxyz" if number == "1" else ALPHABET)

@@ -227,15 +227,6 @@ def test_the_bundled_model_says_what_it_knows(open_chat):
         child.say(question, answer)
 
 
-def test_examples_are_listed_and_asked_in_the_chat(open_chat, alphabet_model):
-    child = open_chat("-m", alphabet_model, TERM="dumb")
-    child.say("/examples", "6. [chat] What is the flag of Turkey?")
-    child.say("/examples 7", "error: /examples wants a number, which must be 1 to 6: got 7")
-    child.say("/examples 1", "[completion] Hello, my name is", "tuvwxyz", "18 prompt")
-    said = "[chat] What is the flag of Turkey? (system: Answer with only one"
-    child.say("/examples 6", said, ALPHABET, "eot")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
