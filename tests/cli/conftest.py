@@ -9,9 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pexpect
 import pytest
@@ -83,8 +82,7 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"} | changes
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What one run of the command line left behind."""
 
     returncode: int

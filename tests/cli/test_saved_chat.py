@@ -133,13 +133,6 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
     assert read_chat(file) == CHAT
 
 
-def test_a_huge_chat_is_not_written(tmp_path):
-    chat = SavedChat("", True, CHAT.settings, None, (Turn("x" * LARGEST, ""),))
-    with pytest.raises(UsageError, match=f"expected at most {LARGEST} bytes"):
-        write_chat(tmp_path / "chat.json", chat)
-    assert not os.listdir(tmp_path)
-
-
 def state(session: Session) -> tuple[object, ...]:
     turns = tuple(session.turns)
     return session.system, turns, session.settings, session.attached, session.unanswered
