@@ -163,7 +163,8 @@ def _trace(session: Session, argument: str) -> str:
         session.trace.turn_on()
     else:
         trace.stop()
-    return f"trace: {', '.join(map(str, session.trace.paths)) if trace.is_on() else 'off'}"
+    files = ", ".join(map(str, session.trace.paths.values()))
+    return f"trace: {files if trace.is_on() else 'off'}"
 
 
 def _stats(session: Session, argument: str) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import __version__, ml, trace
@@ -39,15 +38,10 @@ class TraceSwitch:
                 raise UsageError(f"--trace-layers: expected {rule}")
         named = {"debug_log": self.options.debug_log, "json_lines": self.options.trace_json}
         given = {name: path for name, path in named.items() if path is not None}
-        self._paths = given or {"debug_log": DEFAULT_DEBUG_LOG}
+        self.paths = given or {"debug_log": DEFAULT_DEBUG_LOG}  # the files of the trace
         self._mode: Literal["w", "a"] = "w"
         self._log: TraceLog | None = None
         self._recorders: list[Recorder | Collector] = []
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files of the trace: those of the command line, or else `debug.log`."""
-        return [*self._paths.values()]
 
     def turn_on(self) -> None:
         """Turn the trace on, if it is not; raise UsageError where a file cannot be written."""
@@ -59,7 +53,7 @@ class TraceSwitch:
         try:
             with ExitStack() as opened:
                 files: dict[str, Any] = {}
-                for kind, path in self._paths.items():
+                for kind, path in self.paths.items():
                     # A name of the checkpoint can hold what UTF-8 cannot.
                     files[kind] = opened.enter_context(
                         open(path, self._mode, encoding="utf-8", errors="backslashreplace")
@@ -75,7 +69,7 @@ class TraceSwitch:
                 )
                 opened.pop_all()
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            name = error.filename if isinstance(error, OSError) else self.paths[0]
+            name = error.filename if isinstance(error, OSError) else path
             got = reason_of(error)
             raise UsageError(f"{name}: trace: expected a writable file, got {got}") from None
         self._mode = "a"
