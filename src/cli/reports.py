@@ -31,10 +31,7 @@ _GIVEN = {"Meta": "params.json", "Hugging Face": "config.json", "GGUF": "keys of
 _ROPE_SCALINGS = {
     RopeScaling: "llama3", LinearRopeScaling: "linear", RopeFactors: "rope_freqs.weight",
 }  # fmt: skip
-_OF_FAMILIES = (
-    "layers_without_rope", "embedding_multiplier", "residual_multiplier", "attention_multiplier",
-    "logits_scaling",
-)  # fmt: skip
+_LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # what a field is in a family that lacks its part
 _ZIP = b"PK\x03\x04"
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 
@@ -80,11 +77,10 @@ def _given(params: Mapping[str, object]) -> list[tuple[str, str]]:
 def _used(model: Model) -> list[tuple[str, str]]:
     """Return the fields of `ModelArgs` and what follows from them."""
     args = model.args
-    fields = vars(args) | {"dtype": args.dtype.name}
-    parts = dataclasses.asdict(fields.pop("parts")) | {"biases": ", ".join(args.parts.biases)}
-    more = parts | {name: fields.pop(name) for name in _OF_FAMILIES}
-    fields |= {k: v for k, v in more.items() if str(v) not in ("()", "False", "1.0")}
-    scaling = fields.pop("rope_scaling")
+    parts = dataclasses.asdict(args.parts) | {"biases": ", ".join(args.parts.biases)}
+    fields = vars(args) | {"dtype": args.dtype.name, "parts": None} | parts
+    fields = {name: value for name, value in fields.items() if str(value) not in _LIKE_LLAMA}
+    scaling = fields.pop("rope_scaling", None)
     if scaling is not None:
         fields["rope_scaling"] = _ROPE_SCALINGS[type(scaling)]
         fields |= dict(_given({"rope_scaling": vars(scaling)}))
@@ -93,7 +89,7 @@ def _used(model: Model) -> list[tuple[str, str]]:
     if model.tokenizer is not None:
         fields["special tokens"] = len(model.tokenizer.special_tokens)
     fields["tokens that end an answer"] = ", ".join(map(str, sorted(model.stop_ids))) or "none"
-    return [(name, str(value)) for name, value in fields.items() if value not in (None, "")]
+    return [(name, str(value)) for name, value in fields.items()]
 
 
 def _sizes(model: Model) -> list[tuple[str, str]]:

@@ -12,14 +12,7 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from src.cli.chat import CommandCompleter, block_is_open, unquoted
-from tests.cli.conftest import (
-    ALPHABET,
-    EITHER,
-    FORMAT_TOKENS,
-    SECONDS_TO_STOP,
-    TERMINALS,
-    Terminal,
-)
+from tests.cli.conftest import ALPHABET, EITHER, FORMAT_TOKENS, SECONDS_TO_STOP, TERMINALS, Terminal
 
 WITH_EDITOR = pytest.mark.parametrize("chat", ["xterm-256color"], indirect=True)
 CONTINUATION = r"\.\.\."
