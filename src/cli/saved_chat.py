@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..inference import InferenceError, as_messages
-from ..inference.answer_text import StopStrings, check_whole
+from ..inference.answer_text import StopStrings
 from ..untrusted import (
     JSON_KINDS,
     described,
@@ -153,8 +153,9 @@ def _parse_chat(content: bytes) -> SavedChat:
         _check(document[name], kind, name)
     settings = _ADDED | document["settings"]
     _check_keys(settings, _SETTINGS, "settings")
-    if settings["max_tokens"] is not None:
-        check_whole("max_tokens", settings["max_tokens"], 1)
+    most = settings["max_tokens"]
+    if most is not None and (type(most) is not int or most < 1):
+        raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {described(most)}")
     _check(settings["stop"], list, "stop")
     StopStrings(settings["stop"])  # which checks each
     return SavedChat(
