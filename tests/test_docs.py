@@ -86,7 +86,7 @@ def test_the_examples_run_and_print_what_is_shown(page, allowed, tmp_path, monke
 @every_page
 def test_fragments_of_python_are_valid_and_command_lines_are_taken_by_the_parser(page):
     calls: list[list[str]] = []
-    for block in blocks(page.read_text(encoding="utf-8"), name_of(page)):
+    for block in blocks(page.read_text(encoding="utf-8")):
         if block.language == "py":
             ast.parse(block.text)
         elif block.language in ("sh", "bash"):

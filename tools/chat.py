@@ -14,8 +14,7 @@ from .pages import ROOT
 
 _COMMAND = "python -m src.main --temperature 0 --seed 1 --context-length 512"
 _KEYS = {"Ctrl-C": "\x03", "Ctrl-D": "\x04"}
-# What the chat shows when it waits: by the pattern, the prompt.
-_PROMPTS = {r"\r\n>>> ": ">>> ", r"\r\n\.\.\. ": "... ", pexpect.EOF: ""}
+_PROMPTS = [r"\r\n>>> ", r"\r\n\.\.\. ", pexpect.EOF]  # what the chat shows when it waits
 _REPEATED = re.compile(r"(\d+)\*(.+)")
 # What differs from run to run, and what is too long to show.
 _VARIES = (
@@ -51,16 +50,15 @@ def _transcript(parts: tuple[str, ...]) -> list[str]:
             encoding="utf-8",
         )
         try:
-            prompts = [*_PROMPTS.values()]
-            prompt = prompts[child.expect([*_PROMPTS])]
+            child.expect(_PROMPTS)
             shown = f"$ {_COMMAND}\n{child.before}\n"
             for part in parts:
                 for line in shlex.split(part):
                     repeated = _REPEATED.fullmatch(line)
                     typed = int(repeated[1]) * repeated[2] if repeated else line
                     child.send(_KEYS.get(line, f"{typed}\n"))
-                    shown += prompt
-                    prompt = prompts[child.expect([*_PROMPTS])]
+                    shown += child.after.lstrip("\r\n")
+                    child.expect(_PROMPTS)
                     shown += f"{child.before}\n"
                 for pattern, replacement in _VARIES:
                     shown = pattern.sub(replacement, shown)

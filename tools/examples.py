@@ -27,7 +27,7 @@ class Example:
 
 def examples(text: str, name: str) -> list[Example]:
     """Return the examples of a page in order; raise PageError where a need is not of `KINDS`."""
-    lines, found, all_blocks = text.split("\n"), [], blocks(text, name)
+    lines, found, all_blocks = text.split("\n"), [], blocks(text)
     for block, after in zip_longest(all_blocks, all_blocks[1:]):
         if block.language == "python":
             if not block.needs <= set(KINDS):

@@ -63,12 +63,8 @@ def with_blocks(page: Path, text: str, producers: dict[str, Producer]) -> str:
     The first word of a block's name is the key of its producer, which takes the page and the rest
     and returns Markdown. Raise PageError where a marker has no partner or a block no producer.
     """
-    markers, pairs = len(_MARKER.findall(text)), len(_BLOCK.findall(text))
-    if markers != 2 * pairs:
-        raise PageError(
-            f"{name_of(page)}: generated blocks: expected pairs of markers, "
-            f"got {markers} markers and {pairs} pairs"
-        )
+    if alone := _MARKER.search(_BLOCK.sub("", text)):
+        raise PageError(f"{name_of(page)}: {alone[0]}: expected pairs of markers, got one alone")
 
     def block(found: re.Match[str]) -> str:
         opening, kind, argument, _body, closing = found.groups()

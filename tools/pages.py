@@ -9,25 +9,15 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
-_DOCS = ROOT / "docs"
-
-
-def _pages(names: str) -> list[Path]:
-    return [_DOCS / f"{name}.md" for name in names.split()]
-
-
-# The pages after README.md, in the order of the menu.
+_README = ROOT / "README.md"
+# The groups of the list of pages in README.md, with their pages: the menu of the site.
 MENU = {
-    "Chapters": sorted(_DOCS.glob("[0-9]*.md")),
-    "Using it": _pages(
-        "A-CHAT COMMAND-LINE EXPLORER SERVER MODEL-FILES CHAT-FORMATS PAST-ONE-MACHINE"
-    ),
-    "Reference": [
-        *_pages("LEGEND PERFORMANCE ADDING-A-DTYPE GO-TO-PYTHON"),
-        ROOT / "src/nano/model/MODEL_CARD.md",
-        ROOT / "CHANGELOG.md",
-    ],
-    "For maintainers": _pages("DEVELOPING RELIABILITY FUZZING"),
+    caption: [ROOT / page for page in re.findall(r"\((.*)\)$", pages, flags=re.MULTILINE)]
+    for caption, pages in re.findall(
+        r"^([\w ]+):\n\n((?: *(?:[0-9]+\.|-) \[.*\]\(.*\.md\)\n)+)",
+        _README.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
 }
 
 _RUN = re.compile(r"^<!-- run: ([\w ]+) -->$")
@@ -64,7 +54,7 @@ class Link:
 
 def documents() -> list[Path]:
     """Return all pages: README.md and those of the menu."""
-    return [ROOT / "README.md", *(page for pages in MENU.values() for page in pages)]
+    return [_README, *(page for pages in MENU.values() for page in pages)]
 
 
 def name_of(path: Path) -> str:
@@ -72,17 +62,14 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
-def blocks(text: str, name: str = "page") -> list[Block]:
-    """Return the fenced blocks of a page, in order; raise PageError where one has no end."""
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks of a page, in order."""
     found = []
     lines = text.split("\n")
     for token in MarkdownIt().parse(text):
         if token.type != "fence" or token.map is None or token.level:  # those of lists are text
             continue
         first, end = token.map
-        if lines[end - 1] != token.markup:
-            rule = f"block: expected a closing {token.markup}, got the end"
-            raise PageError(f"{name}:{first + 1}: {rule}")
         mark = _RUN.match(lines[first - 1]) if first else None
         needs = frozenset(mark[1].split()) if mark else frozenset()
         found.append(Block(token.info.strip(), token.content, first + 2, end, needs))

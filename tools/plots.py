@@ -7,10 +7,9 @@ extra. A file has the same bytes on each machine, and colours for a light and a 
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import matplotlib as mpl
@@ -26,7 +25,6 @@ from src.model.args import RopeScaling
 from src.model.rope import inverse_frequencies
 
 from .runs import bundled_model
-from .simulation import MODELS, RANKS, tokens_per_second
 
 # Light: dark. A series takes its colour by its number; the others are named below.
 _COLOURS = {
@@ -102,25 +100,11 @@ def _levels(*rows: Axes) -> None:
     blocks = weight.numpy().astype(np.float64).reshape(-1, 64)
     shares = (blocks / np.abs(blocks).max(axis=1, keepdims=True)).ravel()
     titles = "Equal steps", "NF4: close together where most weights are"
-    marks: Sequence[Floats] = (np.arange(-7, 8) / 7, nf4())
+    marks = (np.arange(-7, 8) / 7, ml.nf4_code().numpy())
     for axes, title, places, colour in zip(rows, titles, marks, (ORANGE, BLUE), strict=True):
         axes.hist(shares, 80, range=(-1, 1), histtype="step", color=GREY, label="weights")
         axes.vlines(places, 0, axes.get_ylim()[1] / 4, color=colour, label="levels")
         _label(axes, title, "weight / largest of its block", "frequency", yticks=[])
-
-
-def nf4() -> Floats:
-    """Return the 16 levels of NF4: quantiles of the normal distribution, from -1 to 1.
-
-    Source: Dettmers et al., QLoRA, 2023; bitsandbytes, functional.py, `create_normal_map`.
-    """
-    outermost = (1 - 1 / 30 + 1 - 1 / 32) / 2
-    quantile = NormalDist().inv_cdf
-    above = [quantile(p) for p in np.linspace(outermost, 0.5, 9)[:-1]]
-    below = [-quantile(p) for p in np.linspace(outermost, 0.5, 8)[:-1]]
-    found = np.sort(np.array([*below, 0.0, *above]))
-    scaled: Floats = found / found.max()
-    return scaled
 
 
 @cache
@@ -179,32 +163,6 @@ def _distances(axes: Axes) -> None:
     _label(axes, title, x, y)
 
 
-def _scaling(axes: Axes) -> None:
-    for factor, colour in ((8.0, GREEN), (32.0, PURPLE)):
-        slower = _steps() / _steps(factor=factor)
-        axes.loglog(2 * math.pi / _steps(), slower, "o-", color=colour, label=f"factor {factor:g}")
-    for edge in (_ORIGINAL / 4, _ORIGINAL):
-        axes.axvline(edge, linestyle="--", color=GREY)
-    axes.set_yticks([2**n for n in range(6)], [str(2**n) for n in range(6)])
-    _powers_of_ten(axes.xaxis, 7)
-    title = "How much slower each pair rotates in Llama 3.1 and 3.2"
-    x = "positions for a full turn before scaling; dashed lines at 2048 and 8192"
-    _label(axes, title, x, "times slower, logarithmic")
-
-
-def _machines(*rows: Axes) -> None:
-    titles = {"token": "An answer", "chunk": "A prompt in chunks of 512"}
-    for axes, (kind, title) in zip(rows, titles.items(), strict=True):
-        for name, colour in zip(MODELS, (BLUE, ORANGE, GREEN), strict=True):
-            for rate, style in ((1, ":"), (10, "o-"), (100, "--")):
-                speeds = [tokens_per_second(name, n, rate, kind) for n in RANKS[1:]]
-                label = f"{name}, {rate} Gb/s"
-                axes.loglog(RANKS[1:], speeds, style, color=colour, label=label)
-        axes.set_xticks(RANKS[1:], [str(n) for n in RANKS[1:]])
-        axes.minorticks_off()
-        _label(axes, title, "machines, logarithmic", "tokens per second, logarithmic", columns=3)
-
-
 def _kernel_rows(axes: Axes) -> None:
     shares = json.loads(_KERNEL_ROWS.read_text(encoding="utf-8"))
     for isa, colour in zip(shares, (BLUE, ORANGE, GREEN), strict=False):
@@ -222,10 +180,8 @@ def current_plots() -> dict[str, str]:
     """Return the text of each committed plot as it should be, by the name of its file."""
     return {
         "kernel-rows.svg": _svg(3.8, _kernel_rows),
-        "machines.svg": _svg(7.2, _machines, rows=2),
         "quantization-levels.svg": _svg(5.2, _levels, rows=2),
         "rope-distances.svg": _svg(3.4, _distances),
-        "rope-scaling.svg": _svg(3.4, _scaling),
         "rope-turns.svg": _svg(3.0, _turns, columns=2),
         "rope-wavelengths.svg": _svg(4.2, _wavelengths),
         "rope-waves.svg": _svg(3.0, _waves),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 import os
 import re
 import textwrap
@@ -11,7 +12,9 @@ import numpy as np
 
 from src.cli.flag_parser import ranges
 from src.memory import readable_bytes
-from src.model import MemoryForecast
+from src.model import MemoryForecast, ModelArgs
+from src.model.args import EMBEDDINGS
+from src.model.quantization import OUTPUT, quantization_of, quantized_model_bytes
 from src.trace.code import source_of
 from src.trace.events import STAGES, size_of
 from src.trace.logger import TraceLog
@@ -19,20 +22,19 @@ from src.trace.records import Event, TensorInfo
 
 from .chat import chat
 from .generated import Producer, line_in, with_blocks, with_lines
-from .pages import MENU, ROOT, PageError, headings, name_of, table
-from .runs import LLAMA_3_1_8B, SIZES_8B, bundled_events, bundled_model, events_8b
-from .simulation import MODELS, llama, ranks_table, weight_bytes
+from .pages import ROOT, PageError, table
+from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model, events_8b
 
 _SHOWN_NUMBERS = 6  # of a row
 _POSITIONS = 4096
-# Published models, whether the output is the embeddings, and how they are quantized.
+# Published models, their sizes, whether the output is the embeddings, and how they are quantized.
 _ROWS = (
-    ("Llama 3.2 1B", llama(2048, 16, 32, 8192, 64), True, None),
-    ("Llama 3.2 3B", llama(3072, 28, 24, 8192), True, None),
-    ("Llama 3.1 8B", MODELS["8B"], False, None),
-    ("Llama 3.1 8B", MODELS["8B"], False, "int8"),
-    ("Llama 3.1 8B", MODELS["8B"], False, "nf4"),
-    ("Llama 3.3 70B", MODELS["70B"], False, "nf4"),
+    ("Llama 3.2 1B", LLAMAS["1B"], True, None),
+    ("Llama 3.2 3B", LLAMAS["3B"], True, None),
+    ("Llama 3.1 8B", LLAMAS["8B"], False, None),
+    ("Llama 3.1 8B", LLAMAS["8B"], False, "int8"),
+    ("Llama 3.1 8B", LLAMAS["8B"], False, "nf4"),
+    ("Llama 3.3 70B", LLAMAS["70B"], False, "nf4"),
 )
 
 
@@ -197,6 +199,15 @@ def _first_pass(events: list[Event], layer: int | None = 0) -> list[Event]:
     return first
 
 
+def weight_bytes(args: ModelArgs, is_tied: bool, quantize: str | None) -> int:
+    """Return the bytes of a model's weights; those of a quantized one as it is saved."""
+    counts = {name: math.prod(shape) for name, shape in args.tensor_shapes.items()}
+    if quantize is not None:
+        embeddings = counts[EMBEDDINGS] * args.dtype.itemsize
+        return embeddings + quantized_model_bytes(args, quantization_of(quantize))
+    return args.dtype.itemsize * (sum(counts.values()) - (counts[OUTPUT] if is_tied else 0))
+
+
 def memory(_page: Path, _argument: str) -> str:
     """Return the table of models: bytes of the files, and what must be allocated beside them."""
     bundled = bundled_model()
@@ -212,28 +223,11 @@ def memory(_page: Path, _argument: str) -> str:
     return table(f"| model | weights | weight files | {together} |\n|---|---|---|---|---|", rows)
 
 
-def index(page: Path, _argument: str) -> str:
-    """Return a list of the pages by the groups of the menu."""
-    lines = []
-    for group, pages in MENU.items():
-        is_numbered = group == "Chapters"
-        lines += [] if is_numbered else ["", f"{group}:", ""]
-        for path in pages:
-            title = re.sub(r"^[0-9]+[a-z]?[.] ", "", headings(path.read_text("utf-8"))[0][1])
-            bullet = f"{int(path.name[:2])}." if is_numbered else "-"
-            if is_numbered and path.name[2] != "-":  # the part of a chapter
-                bullet = "    -"
-            lines.append(f"{bullet} [{title}]({_from(page, name_of(path))})")
-    return "\n".join(lines)
-
-
 PRODUCERS: dict[str, Producer] = {
     "chat": chat,
     "code": code,
-    "index": index,
     "log": log,
     "memory": memory,
-    "ranks": ranks_table,
     "shapes": shapes,
     "stage": stage_part,
     "stages": stages,

@@ -13,11 +13,9 @@ from src import ml, trace
 from src.cli.answer import piece
 from src.drawing import Beside, Recorder, TracedRun, draw_all
 from src.inference import InferenceEngine, Message, SamplingArgs
-from src.model import InferenceContext, LlamaTransformer, Model, load_model
+from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
 from src.trace.records import Event
 from src.trace.tracer import Tracer
-
-from .simulation import MODELS
 
 PROMPT = "What is the capital of Massachusetts? Answer in one word."
 # The same prompt, as Llama 3's tokenizer and chat format write it; a test compares.
@@ -25,7 +23,21 @@ LLAMA_3_IDS = (
     128000, 128006, 882, 128007, 271, 3923, 374, 279, 6864, 315, 22108, 30, 22559, 304, 832, 3492,
     13, 128009, 128006, 78191, 128007, 271,
 )  # fmt: skip
-LLAMA_3_1_8B = MODELS["8B"]
+# The sizes of Llama 3.2 (1B, 3B) and of Llama 3.1.
+LLAMAS = {
+    name: ModelArgs(
+        dim, layers, heads, 8, dim // heads, ffn_dim,
+        128256, 1e-5, 500000.0, None, 131072, ml.bfloat16,
+    )
+    for name, dim, layers, heads, ffn_dim in (
+        ("1B", 2048, 16, 32, 8192),
+        ("3B", 3072, 28, 24, 8192),
+        ("8B", 4096, 32, 32, 14336),
+        ("70B", 8192, 80, 64, 28672),
+        ("405B", 16384, 126, 128, 53248),
+    )
+}  # fmt: skip
+LLAMA_3_1_8B = LLAMAS["8B"]
 SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS), "C": 4096}
 
 

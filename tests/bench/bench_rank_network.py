@@ -1,9 +1,10 @@
 """Times the all-gathers of passes between two network namespaces of a limited rate.
 
-`python -m tests.bench.bench_rank_network` writes tools/rank_network.json, which the chapter shows
-beside what the simulation says. It needs root, `ip`, `tc` and mpirun. Each namespace is a machine
-to mpirun, with a daemon of its own; TCP over a veth pair joins them. A queue of tc limits the rate
-(tbf) and, where the kernel has it, delays each packet (netem). With `--rank` it is one of the two.
+`python -m tests.bench.bench_rank_network` prints the table of docs/PAST-ONE-MACHINE.md, which has
+them beside what the simulation says. It needs root, `ip`, `tc` and mpirun. Each namespace is a
+machine to mpirun, with a daemon of its own; TCP over a veth pair joins them. A queue of tc limits
+the rate (tbf) and, where the kernel has it, delays each packet (netem). With `--rank` it is one of
+the two.
 """
 
 import contextlib
@@ -17,19 +18,23 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from src import ml
 from src.model.ranks import Ranks
+from tests.bench.bench_rank_times import ALPHA, MODELS, gathers, wire_seconds
 from tests.support.mpi import MPIRUN, ROOT
-from tools.simulation import ALPHA, MODELS, NETWORK, gathers, simulated_seconds, wire_seconds
 
 RATES = (1, 10)  # Gb/s
 PASSES = {"token": 1, "prompt of 32": 32}
 TURNS, ROUNDS = 3, 5
 NAMES = "lbranka", "lbrankb"
+HEADING = (
+    "| gathers of the 8B | latency of messages | on the wire | moved by processors | simulated "
+    "| measured | measured / simulated |\n|---|---:|---:|---:|---:|---:|---:|"
+)
 BURST_SECONDS = 1e-3  # of the rate, which tbf lets pass at once
 AGENT = "#!/bin/sh\nshift\nexec ip netns exec {0} unshare --uts sh -c 'hostname {0}; '\"$*\"\n"
 
@@ -146,8 +151,8 @@ def rank() -> None:
         print(json.dumps(best))
 
 
-def measure() -> dict[str, Any]:
-    """Returns by rate and pass what was measured, and what the simulation says.
+def measure() -> list[str]:
+    """Returns by rate and pass what was measured, and what the simulation says: rows of a table.
 
     Its latency is that which was measured, since this machine adds its own. Two processors send,
     receive and join all bytes here, while the wire carries others: the longer of the two counts.
@@ -158,15 +163,17 @@ def measure() -> dict[str, Any]:
             delayed = limit(gigabits)
             found, before = two_ranks(), best.get(gigabits, {})
             best[gigabits] = {name: min(found[name], before.get(name, 1e9)) for name in found}
-    rows = []
+    rows = [f"Packets {'are' if delayed else 'cannot be'} delayed here.", "", HEADING]
     for gigabits, (name, T) in itertools.product(RATES, PASSES.items()):
         sizes, found = gathers(MODELS["8B"], T), best[gigabits]
         moved = max(best[0][name] - len(sizes) * best[0]["message"], 0.0)
         wire = wire_seconds(MODELS["8B"], 2, gigabits, T, alpha=0.0)
         latency = len(sizes) * found["message"]
-        rows.append({"gigabits": gigabits, "pass": name, "latency": latency, "wire": wire,
-                     "moved": moved, "measured": found[name]})  # fmt: skip
-    return {"delayed": delayed, "passes": rows}
+        simulated = latency + max(wire, moved)
+        times = latency, wire, moved, simulated, found[name]
+        cells = " | ".join(f"{each * 1e3:.1f} ms" for each in times)
+        rows.append(f"| {name}, {gigabits} Gb/s | {cells} | {found[name] / simulated:.2f} |")
+    return rows
 
 
 def main() -> None:
@@ -174,9 +181,7 @@ def main() -> None:
         found = measure()
     except NotAllowedError as error:
         sys.exit(f"skipped: two network namespaces with a limited rate are not allowed: {error}")
-    for row in found["passes"]:
-        print(row, f"{row['measured'] / simulated_seconds(row):.2f}")
-    NETWORK.write_text(json.dumps(found, indent=1) + "\n")
+    print("\n".join(found))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.bench.bench_kernels import share_rows
+from tests.bench.bench_rank_times import speed_table
 from tests.bench.engines import OURS
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,10 @@ def test_a_kernel_is_held_against_the_lower_limit_within_each_round() -> None:
         "| w2 | 0.85 | 0.85 |",
         "| attention | 1.00 |  |",
     ]
+
+
+def test_the_chapter_has_the_simulation_of_the_measured_times() -> None:
+    assert speed_table() in (ROOT / "docs" / "PAST-ONE-MACHINE.md").read_text("utf-8")
 
 
 def record_of(*arguments: str) -> dict[str, Any]:

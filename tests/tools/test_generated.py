@@ -64,7 +64,7 @@ def test_a_block_between_markers_is_written_and_one_that_shows_markers_is_not():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<!-- generated: twice -->\nx\n", "expected pairs of markers, got 1 markers and 0 pairs"),
+        ("<!-- generated: twice -->\nx\n", "expected pairs of markers, got one alone"),
         ("<!-- end -->\n", "expected pairs of markers"),
         ("<!-- generated: thrice -->\nx\n<!-- end -->\n", "expected one of twice, got thrice"),
     ],

@@ -1,6 +1,4 @@
-import pytest
-
-from tools.pages import ROOT, PageError, anchor, blocks, documents, headings, links
+from tools.pages import ROOT, anchor, blocks, documents, headings, links
 
 PAGE = """# Title
 
@@ -28,11 +26,6 @@ def test_blocks_have_language_text_place_and_what_they_need():
     assert code.text == "# not a heading\n[not a link](z.md)\n"
     assert code.needs == {"slow", "oracle"}
     assert (text.language, text.text, text.needs) == ("text", "```\ninner\n```\n", frozenset())
-
-
-def test_a_block_without_an_end_is_refused_with_its_line():
-    with pytest.raises(PageError, match="page:2: block: expected a closing ```, got the end"):
-        blocks("a\n```sh\nb")
 
 
 def test_links_are_found_outside_of_code():

@@ -12,8 +12,7 @@ from src.memory import readable_bytes
 from src.model import load_model
 from src.model.forecast import forecast_memory
 from src.model.saving import save_quantized
-from tools.producers import memory
-from tools.simulation import weight_bytes
+from tools.producers import memory, weight_bytes
 
 PAGE = Path("README.md")
 
