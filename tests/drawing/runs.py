@@ -11,7 +11,7 @@ from src.drawing import Recorder, TracedRun
 from src.inference import InferenceEngine, Message, SamplingArgs, Step
 from src.model import load_model
 from src.trace.events import size_of
-from src.trace.records import Event, TensorInfo
+from src.trace.records import TensorInfo
 from tests.model.families import write_family
 from tests.model.tiny import BYTES_VOCAB, write_meta_directory
 from tests.tokenizer.json_files import byte_level_file, write_json
@@ -58,17 +58,3 @@ def resized(run: TracedRun, sizes: Mapping[str, int]) -> TracedRun:
 
     events = [replace(e, inputs=tensors(e.inputs), outputs=tensors(e.outputs)) for e in run.events]
     return replace(run, events=events, sizes=sizes)
-
-
-def with_biases(run: TracedRun) -> TracedRun:
-    """Returns a run in which the products of stage 8 read a bias too, as some models have."""
-
-    def changed(event: Event) -> Event:
-        if event.op != "linear_transformations" or event.stage != 8:
-            return event
-        weight = event.inputs[1]
-        name = weight.name.replace("weight", "bias")
-        bias = TensorInfo(name, weight.shape[:1], weight.letters[:1], weight.dtype)
-        return replace(event, inputs=(*event.inputs, bias))
-
-    return replace(run, events=[changed(event) for event in run.events])

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("matplotlib", reason="the docs extra is not installed")
-from tools import update_docs
 from tools.explorer_page import PAGE, current_page, is_same
 
 DOCUMENT = re.compile(r'(id="document">)([^<]*)<')
@@ -61,11 +60,3 @@ def test_another_number_or_line_of_code_or_script_makes_a_page_stale(committed, 
     assert not is_same(committed, changed(committed, change))
     assert not is_same(committed, committed.replace('"use strict";', '"use strict"; '))
     assert not is_same("", committed)
-
-
-def test_the_check_names_a_stale_page(monkeypatch, capsys):
-    monkeypatch.setattr(update_docs, "current_pictures", dict)
-    monkeypatch.setattr(update_docs, "documents", list)
-    monkeypatch.setattr(update_docs, "current_page", lambda: "other")
-    assert update_docs.main(["--check"]) == 1
-    assert capsys.readouterr().out == "docs/explorer/example.html: not current\n"
