@@ -167,10 +167,10 @@ def log(_page: Path, argument: str) -> str:
     written = io.StringIO()
     view = TraceLog(sizes, debug_log=written)
     for event in _first_pass([event for event in events if event.stage in wanted], layer=None):
-        view.write(dataclasses.replace(event, seconds=None if event.seconds is None else 0.0))
+        view.write(dataclasses.replace(event, seconds=None))
     lines = written.getvalue().split("\n\n", 1)[1].splitlines()
-    shown = [line.replace("  0.000  ", "         ") for line in lines if line[:4] != "#   "]
-    return "```text\n" + "\n".join(shown) + "\n```"
+    shown = "\n".join(line for line in lines if not line.startswith("#   "))
+    return f"```text\n{shown}\n```"
 
 
 def _from(page: Path, place: str) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -48,10 +48,12 @@ def bundled_model() -> Model:
 
 
 @contextlib.contextmanager
-def traced(sizes: dict[str, int], **more: Any) -> Iterator[list[Event]]:
-    """Collect the events of what runs inside; the arguments are those of `Tracer`."""
+def recorded(
+    args: ModelArgs, write: Callable[[Event], None] | None = None, **options: Any
+) -> Iterator[list[Event]]:
+    """Turn a trace on; give the list that its events come into, if nothing else writes them."""
     events: list[Event] = []
-    trace.start(Tracer(sizes, events.append, **more))
+    trace.start(Tracer(args.sizes, write or events.append, **options))
     try:
         yield events
     finally:
@@ -69,7 +71,7 @@ def bundled_events() -> tuple[Event, ...]:
     def values(stage: int, layer: int | None, step: int | None) -> bool:
         return not step and wants(stage, layer, step)
 
-    with traced(model.args.sizes, text_of=text_of, values=values) as events:
+    with recorded(model.args, text_of=text_of, values=values) as events:
         for _ in engine.chat([Message("user", PROMPT)], sampling=SamplingArgs(seed=1)):
             pass
     return tuple(events)
@@ -87,7 +89,7 @@ def events_8b() -> tuple[Event, ...]:
         name: ml.Tensor.from_numpy(np.zeros(shape, ml.bfloat16.numpy_dtype), name=name)
         for name, shape in args.tensor_shapes.items()
     }
-    with traced(args.sizes) as events:
+    with recorded(args) as events:
         LlamaTransformer(args, tensors).forward(InferenceContext(args, 64), LLAMA_3_IDS)
     return tuple(events)
 

@@ -15,7 +15,7 @@ from src.trace.records import TensorInfo
 from tests.model.families import write_family
 from tests.model.tiny import BYTES_VOCAB, write_meta_directory
 from tests.tokenizer.json_files import byte_level_file, write_json
-from tests.trace.recording import recorded
+from tools.runs import recorded
 
 SEEDED = SamplingArgs(seed=2)
 

@@ -34,7 +34,7 @@ from src.nano.facts_chat import STORIES
 from tests.inference.drafts import draft_always
 from tests.inference.endless import Endless
 from tests.server.running import wait_until
-from tests.trace.recording import recorded
+from tools.runs import recorded
 
 CONTEXT = 1024
 GREEDY = SamplingArgs(temperature=0.0)

@@ -24,7 +24,7 @@ from src.inference.speculation import CachedSequence
 from src.model import InferenceContext, ModelError, NotEnoughMemoryError, TokenIdError, load_model
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 from tests.support.clock import Clock
-from tests.trace.recording import recorded
+from tools.runs import recorded
 
 GREEDY = SamplingArgs(temperature=0.0)
 EOT = 265

@@ -26,7 +26,7 @@ from src.inference import prompt_cache as prompt_cache_module
 from src.model import Model, load_model
 from tests.support.bounds import check_bounds
 from tests.support.safetensors_writer import file_bytes, write_safetensors
-from tests.trace.recording import recorded
+from tools.runs import recorded
 
 GREEDY = SamplingArgs(temperature=0.0)
 IDS = random.Random(1).choices(range(3000), k=600)

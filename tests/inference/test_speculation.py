@@ -17,7 +17,7 @@ from src.ml import bfloat16
 from src.model import LlamaTransformer, Model, ModelError, load_model
 from tests.inference.drafts import costs_of, guess_and_draw
 from tests.model.tiny import BYTES_VOCAB, CONFIGS, token_ids, write_meta_directory
-from tests.trace.recording import recorded as traced
+from tools.runs import recorded as traced
 
 GREEDY = SamplingArgs(temperature=0.0)
 SAMPLED = SamplingArgs(temperature=0.5, top_k=8, seed=1)

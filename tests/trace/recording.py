@@ -1,8 +1,6 @@
-"""Runs with a trace on, and a network whose sizes all differ."""
+"""What a trace wrote, read back, and a network whose sizes all differ."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from src import ml, trace
-from src.model import LlamaTransformer, ModelArgs
+from src import ml
+from src.model import LlamaTransformer
 from src.trace.records import Event, TensorInfo
-from src.trace.tracer import Tracer
 from tests.model.tiny import GROUPED, uniform
 
 # T 22 or 4, S 22 or 26, D 20, H 12, K 3, h 10, H*h 120, K*h 30, h/2 5, F 50, V 131: a letter that
@@ -30,19 +27,6 @@ def different_transformer() -> LlamaTransformer:
         values = uniform(seed, int(np.prod(shape))).reshape(shape)
         tensors[name] = ml.Tensor.from_numpy(values.astype(ml_dtypes.bfloat16), name=name)
     return LlamaTransformer(DIFFERENT, tensors)
-
-
-@contextmanager
-def recorded(
-    args: ModelArgs, write: Callable[[Event], None] | None = None, **options: Any
-) -> Iterator[list[Event]]:
-    """Turns a trace on; gives the list that its events come into, if nothing else writes them."""
-    events: list[Event] = []
-    trace.start(Tracer(args.sizes, write or events.append, **options))
-    try:
-        yield events
-    finally:
-        trace.stop()
 
 
 def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:

@@ -18,9 +18,9 @@ from tests.trace.recording import (
     different_transformer,
     event_lines,
     read_trace,
-    recorded,
     source_files,
 )
+from tools.runs import recorded
 
 PROMPT = list(range(22))
 NASTY = "a\nb\r\t\"c\" 'd' {} {0} %s \u2028\u2029\x85\x1b[31m\u202e \ud800 İ 🙂 \\n"

@@ -7,7 +7,8 @@ from src.inference import SamplingArgs
 from src.model import InferenceContext
 from src.trace.logger import TraceLog
 from src.trace.records import Event, json_value
-from tests.trace.recording import DIFFERENT, different_transformer, read_trace, recorded
+from tests.trace.recording import DIFFERENT, different_transformer, read_trace
+from tools.runs import recorded
 
 
 def test_what_json_does_not_know_becomes_text():

@@ -13,7 +13,8 @@ from src.trace.records import Event
 from src.trace.tracer import statistics, symbols
 from tests.model.families import CONFIGS, write_family
 from tests.model.tiny import BYTES_VOCAB, token_ids
-from tests.trace.recording import DIFFERENT, different_transformer, recorded
+from tests.trace.recording import DIFFERENT, different_transformer
+from tools.runs import recorded
 
 GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = [number * 5 for number in range(22)]
