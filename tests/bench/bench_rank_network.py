@@ -2,9 +2,8 @@
 
 `python -m tests.bench.bench_rank_network` prints the table of docs/PAST-ONE-MACHINE.md, which has
 them beside what the simulation says. It needs root, `ip`, `tc` and mpirun. Each namespace is a
-machine to mpirun, with a daemon of its own; TCP over a veth pair joins them. A queue of tc limits
-the rate (tbf) and, where the kernel has it, delays each packet (netem). With `--rank` it is one of
-the two.
+machine to mpirun, with a daemon of its own; TCP over a veth pair joins them. A queue of tc (tbf)
+limits the rate. With `--rank` it is one of the two.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ import numpy as np
 
 from src import ml
 from src.model.ranks import Ranks
-from tests.bench.bench_rank_times import ALPHA, MODELS, gathers, wire_seconds
+from tests.bench.bench_rank_times import MODELS, gathers, wire_seconds
 from tests.support.mpi import MPIRUN, ROOT
 
 RATES = (1, 10)  # Gb/s
@@ -76,8 +75,8 @@ def machines() -> Iterator[None]:
         _leave()
 
 
-def limit(gigabits: float) -> bool:
-    """Limits the rate of both directions, not at all by 0; returns whether packets are delayed too.
+def limit(gigabits: float) -> None:
+    """Limits the rate of both directions, not at all by 0.
 
     A sender that waited may then send faster for a moment, so that waiting costs less than it does
     in a network: the queue has saved up to `BURST_SECONDS` of its rate.
@@ -85,19 +84,10 @@ def limit(gigabits: float) -> bool:
     for name in NAMES:
         with contextlib.suppress(NotAllowedError):
             _do(f"ip netns exec {name} tc qdisc del dev {name}0 root")
-    if not gigabits:
-        return False
-    burst = max(int(gigabits * 1e9 / 8 * BURST_SECONDS), 1 << 17)
-    how = f"tbf rate {gigabits}gbit burst {burst} latency 50ms"
-    for name in NAMES:
-        _do(f"ip netns exec {name} tc qdisc add dev {name}0 root handle 1: {how}")
-    try:
-        how = f"netem delay {ALPHA * 1e6:g}us"
-        for name in NAMES:
-            _do(f"ip netns exec {name} tc qdisc add dev {name}0 parent 1:1 {how}")
-    except NotAllowedError:
-        return False
-    return True
+        if gigabits:
+            burst = max(int(gigabits * 1e9 / 8 * BURST_SECONDS), 1 << 17)
+            how = f"tbf rate {gigabits}gbit burst {burst} latency 50ms"
+            _do(f"ip netns exec {name} tc qdisc add dev {name}0 root handle 1: {how}")
 
 
 def two_ranks() -> dict[str, float]:
@@ -160,10 +150,10 @@ def measure() -> list[str]:
     best: dict[int, dict[str, float]] = {}
     with machines():
         for _, gigabits in itertools.product(range(TURNS), (0, *RATES)):
-            delayed = limit(gigabits)
+            limit(gigabits)
             found, before = two_ranks(), best.get(gigabits, {})
             best[gigabits] = {name: min(found[name], before.get(name, 1e9)) for name in found}
-    rows = [f"Packets {'are' if delayed else 'cannot be'} delayed here.", "", HEADING]
+    rows = [HEADING]
     for gigabits, (name, T) in itertools.product(RATES, PASSES.items()):
         sizes, found = gathers(MODELS["8B"], T), best[gigabits]
         moved = max(best[0][name] - len(sizes) * best[0]["message"], 0.0)
