@@ -1,13 +1,10 @@
 """The tables of README.md follow from the forecast and from PERFORMANCE.md, row by row."""
 
-import dataclasses
-import math
 import re
 from pathlib import Path
 
 import pytest
 
-from src import ml
 from src.memory import readable_bytes
 from src.model import load_model
 from src.model.forecast import forecast_memory
@@ -40,12 +37,6 @@ def test_a_quantized_size_is_that_of_the_saved_file(quantize, tmp_path):
     saved = (tmp_path / "saved" / "model.safetensors").stat().st_size
     found = weight_bytes(load_model().args, is_tied=False, quantize=quantize)
     assert found <= saved <= 1.02 * found + 16384  # the header, the vectors, the maps of nf4
-
-
-def test_a_tied_output_is_counted_once():
-    args = dataclasses.replace(load_model().args, dtype=ml.float32)
-    table = 4 * math.prod(args.tensor_shapes["output.weight"])
-    assert weight_bytes(args, True, None) == weight_bytes(args, False, None) - table
 
 
 def cells(text: str) -> list[list[str]]:
