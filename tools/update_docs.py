@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from .examples import KINDS, run_examples
@@ -29,40 +29,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
     options = parser.parse_args(arguments)
-    has_failed = False
-    for file, text in _current_files(options.pages, frozenset(options.run)):
-        name = name_of(file)
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
-        if isinstance(text, PageError):
-            has_failed = True
-            print(text, file=sys.stderr)
-        elif text != before and options.check:
-            has_failed = True
-            print(f"{name}: not current")
-        elif text != before:
-            file.write_text(text, encoding="utf-8")
-            print(f"{name}: written")
-    return 1 if has_failed else 0
-
-
-def _current_files(
-    pages: Sequence[Path], allowed: frozenset[str]
-) -> Iterator[tuple[Path, str | PageError]]:
-    """Yield each file with its text as it should be, or with what is wrong with it.
-
-    The page of the explorer quotes chapter 14, so it comes when the chapters are written.
-    """
-    if not pages:
-        yield from current_pictures().items()
-    for page in [page.resolve() for page in pages] or documents():
+    failures = 0
+    for page in [page.resolve() for page in options.pages] or documents():
         try:
             with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-                text = with_outputs(page, current_text(page), allowed)
-            yield page, text
+                text = with_outputs(page, current_text(page), frozenset(options.run))
+            failures += _update(page, text, options.check)
         except PageError as error:
-            yield page, error
-    if not pages:
-        yield PAGE, current_page()
+            failures += 1
+            print(error, file=sys.stderr)
+    if not options.pages:
+        for file, text in current_pictures().items():
+            failures += _update(file, text, options.check)
+        failures += _update(PAGE, current_page(), options.check)  # it quotes chapter 14
+    return 1 if failures else 0
+
+
+def _update(file: Path, text: str, check: bool) -> bool:
+    """Write a file that is out of date, or say so; return whether it still is."""
+    is_stale = not file.exists() or file.read_text(encoding="utf-8") != text
+    if is_stale:
+        print(f"{name_of(file)}: {'not current' if check else 'written'}")
+        if not check:
+            file.write_text(text, encoding="utf-8")
+    return is_stale and check
 
 
 def current_pictures() -> dict[Path, str]:
