@@ -1,15 +1,8 @@
-"""The committed page of the explorer, and its pictures.
-
-`python -m tools.update_docs` makes the page again where it is not current. `python -m
-tools.explorer_page` makes the pictures of it again, with Chromium, and the page if need be. Needs
-the `docs` extra.
-"""
+"""The committed page of the explorer, which `tools.update_docs` makes again if it must."""
 
 import base64
-import io
 import json
 import re
-import shutil
 import zlib
 from functools import cache
 from typing import Any
@@ -23,17 +16,6 @@ from .pages import ROOT
 from .runs import PROMPT, bundled_model
 
 PAGE = ROOT / "docs" / "explorer" / "example.html"
-# View, scheme, what is clicked first, and the height: the width is 1280.
-_PICTURES = (
-    ("attention", "light", ("#drawn-from",), 1000),
-    ("residual", "light", ("#drawn-from",), 830),
-    ("map", "dark", (), 900),
-    ("sampling", "light", (), 560),
-)
-BROWSER_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 _ELEMENT = re.compile(r'<script type="text/plain" id="([\w-]+)">([^<]*)</script>')
 
 
@@ -85,33 +67,3 @@ def _read(page: str) -> Any:
         for event in run["events"]:
             event[6] = None  # its seconds
     return document
-
-
-def draw_pictures() -> None:
-    """Make the pictures of the committed page: eight bits a pixel."""
-    from PIL import Image
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=BROWSER_FLAGS)
-        for view, scheme, clicks, height in _PICTURES:
-            page = browser.new_page(
-                color_scheme="dark" if scheme == "dark" else "light",
-                viewport={"width": 1280, "height": height},
-                offline=True,
-            )
-            page.goto(PAGE.as_uri())
-            page.wait_for_selector("html[data-ready]")
-            for selector in (f"#tab-{view}", *clicks):
-                page.click(selector)
-                page.wait_for_timeout(300)
-            page.evaluate("document.activeElement.blur()")
-            image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            image = image.quantize(256, dither=Image.Dither.NONE)
-            image.save(PAGE.with_name(f"{view}.png"), optimize=True)
-        browser.close()
-
-
-if __name__ == "__main__":
-    PAGE.write_text(current_page(), encoding="utf-8")
-    draw_pictures()

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from tools.explorer_page import BROWSER_FLAGS
-
 api = pytest.importorskip("playwright.sync_api", reason="the docs extra is not installed")
+
+BROWSER_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""Makes the pictures of the committed page again: `python -m tests.explorer.pictures`."""
+
+import io
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from tests.explorer.test_page import opened
+from tests.support.browser import chromium
+from tools.explorer_page import PAGE
+
+# View, scheme, what is clicked first, and the height: the width is 1280.
+PICTURES = (
+    ("attention", "light", ("#drawn-from",), 1000),
+    ("residual", "light", ("#drawn-from",), 830),
+    ("map", "dark", (), 900),
+    ("sampling", "light", (), 560),
+)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as profile, chromium(Path(profile), offline=True) as browser:
+        for view, scheme, clicks, height in PICTURES:
+            page = browser.new_page()
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": 1280, "height": height})
+            opened(page, PAGE)
+            for selector in (f"#tab-{view}", *clicks):
+                page.click(selector)
+                page.wait_for_timeout(300)
+            page.evaluate("document.activeElement.blur()")
+            image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            image = image.quantize(256, dither=Image.Dither.NONE)  # eight bits a pixel
+            image.save(PAGE.with_name(f"{view}.png"), optimize=True)
+
+
+if __name__ == "__main__":
+    main()
