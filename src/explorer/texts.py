@@ -24,10 +24,9 @@ def stages() -> list[dict[str, Any]]:
             "function": stage.function,
             "code": stage.code,
             "chapter": stage.chapter,
-            "section": section_of(page, stage.heading) if page is not None else "",
+            "section": section_of(find_page(stage.chapter.partition("#")[0]), stage.heading),
         }
         for number, stage in STAGES.items()
-        for page in [find_page(stage.chapter.partition("#")[0])]
     ]
 
 

@@ -83,8 +83,8 @@ def find_page(name: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def section_of(page: Path, heading: str) -> str:
+def section_of(page: Path | None, heading: str) -> str:
     """Return the section below `## heading` of a page, without comments; empty if there is none."""
-    _, _, rest = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")
-    lines = rest.partition("\n## ")[0].split("\n")
+    text = "" if page is None else page.read_text(encoding="utf-8")
+    lines = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].split("\n")
     return "\n".join(line for line in lines if not _COMMENT.fullmatch(line)).strip()
