@@ -21,8 +21,15 @@ class Example:
 
     @property
     def is_as_shown(self) -> bool:
-        """Whether it printed what the page shows."""
-        return matches(self.output.text if self.output else "", self.printed)
+        """Whether it printed what the page shows, but for blanks at the ends of lines.
+
+        A line `...` matches any lines, and `...` within a line any text: for times and the like.
+        """
+        shown, printed = (
+            "\n".join(map(str.rstrip, text.rstrip().split("\n")))
+            for text in (self.output.text if self.output else "", self.printed)
+        )
+        return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
 
 
 def examples(text: str, name: str) -> list[Example]:
@@ -53,15 +60,3 @@ def run_examples(text: str, name: str, allowed: frozenset[str] = frozenset()) ->
             exec(compile(code, name, "exec"), namespace)  # noqa: S102 - the pages are ours
         example.printed = printed.getvalue()
     return done
-
-
-def matches(shown: str, printed: str) -> bool:
-    """Return whether a page shows what was printed.
-
-    Blanks at the ends of lines do not count. A line `...` matches any lines, and `...` within a
-    line any text: for what differs from run to run, such as times.
-    """
-    shown, printed = (
-        "\n".join(map(str.rstrip, text.rstrip().split("\n"))) for text in (shown, printed)
-    )
-    return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)

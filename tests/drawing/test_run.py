@@ -34,13 +34,3 @@ def test_tokens_belong_to_the_pass_that_they_were_chosen_after():
     sheet = Sheet(in_parts, 3)
     draw_loop(sheet, 0.0)
     assert "5 cached" in texts(sheet.svg("loop"))
-
-
-def test_the_origin_of_a_tensor_is_the_stage_that_made_it():
-    run = bundled_run()
-    scores = run.first(13)[0]
-    assert [run.origin(x, 13) for x in scores.inputs] == ["from 12", "from 12"]
-    mask = run.first(13)[2].inputs[1]
-    assert run.origin(mask, 13) == "from 4"
-    weight = run.first(6)[0].inputs[1]
-    assert run.origin(weight, 6) == ""

@@ -7,7 +7,7 @@ import pytest
 
 from src.checkpoint.names import LayerParts, rows_of
 from src.ml.op import OPS
-from src.trace.events import STAGES, fits, read_letters, size_of
+from src.trace.events import STAGES, fits, read_letters
 from tests.trace.recording import DIFFERENT, source_files
 from tools.pages import ROOT, anchor, headings
 
@@ -47,15 +47,6 @@ def test_every_stage_is_marked_at_one_place_and_tokenization_at_the_two_that_enc
     text = "".join(path.read_text(encoding="utf-8") for path in source_files())
     marked = [int(number) for number in re.findall(r"^ +mark\(\s*(\d+)", text, flags=re.MULTILINE)]
     assert sorted(marked) == [1, *STAGES]
-
-
-def test_a_letter_a_product_a_half_and_a_digit_stand_for_sizes():
-    sizes = {"H": 12, "h": 10}
-    assert [size_of(letter, sizes) for letter in ("H", "H*h", "h/2", "1")] == [12, 120, 5, 1]
-    assert size_of("T", sizes) is None
-    assert fits(("H", "h"), (12, 10), sizes)
-    assert not fits(("H", "h"), (10, 12), sizes)
-    assert not fits(("H",), (12, 1), sizes)
 
 
 def test_every_weight_has_letters_and_they_are_its_sizes():
