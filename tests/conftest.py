@@ -20,7 +20,10 @@ settings.load_profile("steady")
 MOST_WORKERS = 8  # each of them imports all tests
 IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if IN_WORKER:
-    # A thread of a kernel that waits leaves its processor to the other workers soon.
+    # The workers share the processors, and what their tests start does. A thread of a kernel that
+    # waits leaves its processor to the others soon.
+    threads = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, threads)))
     os.environ.setdefault("GOMP_SPINCOUNT", "200")
 
 
