@@ -5,13 +5,12 @@
 Two thirds of the answers belong to runs with one prompt, whose loading line says that the answer
 begins; one third belongs to chats in a pseudo-terminal. The model never ends an answer, so that a
 lost SIGINT is one after which the process goes on. The random times lie between the start of
-`python -m src.main` and its end, of runs with one prompt and of chats. Seconds are those in which
-the main thread runs or sleeps: on a busy machine it also waits for a processor. Prints what came of
-each signal; ends with 0 if none was lost or late, and none gave a traceback once `main` ran.
+`python -m src.main` with one prompt and its end. Seconds are those in which the main thread runs or
+sleeps: on a busy machine it also waits for a processor. Prints what came of each signal; ends with
+0 if none was lost or late, and none gave a traceback once `main` ran.
 """
 
 import argparse
-import contextlib
 import os
 import random
 import re
@@ -41,7 +40,7 @@ SECONDS_TO_STOP = 1.0
 SECONDS_TO_GIVE_UP = 20.0
 ANSWERS_OF_A_CHAT = 100
 CHAT_PROMPT = ">>>"
-STOPPED, AT_THE_PROMPT = "stopped; /continue goes on", "Ctrl-D or /exit leaves"
+STOPPED = "stopped; /continue goes on"
 BEFORE_THE_ANSWER = "back at the prompt, before the answer began"
 # A short prompt, and one whose reading takes most of the first 100 ms.
 PROMPTS = ("Hello", "a long text " * 400)
@@ -118,9 +117,9 @@ def run_once(model: Path, delay: float | None, answer_to: str | None = None) -> 
     return outcome_of(end, said.decode(), may_be_done=answer_to is None)
 
 
-def open_chat(model: Path, terminal: str, *arguments: str) -> "pexpect.spawn[str]":
+def open_chat(model: Path, terminal: str) -> "pexpect.spawn[str]":
     return pexpect.spawn(
-        PROGRAM[0], [*PROGRAM[1:], "-m", str(model), "-c", "100000", *arguments], cwd=REPOSITORY,
+        PROGRAM[0], [*PROGRAM[1:], "-m", str(model), "-c", "100000"], cwd=REPOSITORY,
         env=environment(TERM=terminal), timeout=SECONDS_TO_GIVE_UP, encoding="utf-8",
     )  # fmt: skip
 
@@ -169,51 +168,15 @@ def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[O
     return runs, chats
 
 
-def chat_once(model: Path, terminal: str, delay: float | None) -> str:
-    """Ask in a chat and leave it, with SIGINT after some time; return what came of it.
-
-    A chat that goes on after it must take the end of its input.
-    """
-    child = open_chat(model, terminal, "-n", "300")
-    child.sendline("Hello")
-    if delay is None:
-        child.expect_exact(" new ")
-        child.expect(CHAT_PROMPT)
-        child.close(force=True)
-        return ""
-    time.sleep(delay)
-    os.kill(child.pid, signal.SIGINT)
-    give_up = time.monotonic() + SECONDS_TO_GIVE_UP
-    while time.monotonic() < give_up:
-        with contextlib.suppress(pexpect.TIMEOUT):
-            child.expect(pexpect.EOF, timeout=0.3)
-            break
-        child.sendline("")
-        child.send("\x04")
-    else:
-        child.close(force=True)
-        return "lost"
-    said = child.before or ""
-    child.close()
-    code = -child.signalstatus if child.signalstatus else child.exitstatus
-    outcome = outcome_of((int(code or 0), 0.0), said, may_be_done=True)
-    if outcome != "done before it":
-        return outcome
-    heard = "^C" in said or STOPPED in said or AT_THE_PROMPT in said
-    return "chat went on at its prompt" if heard else "wrong"
-
-
-def interrupt_at_moments(
-    once: Callable[[float | None], str], count: int, source: random.Random
-) -> Outcomes:
+def interrupt_at_moments(model: Path, count: int, source: random.Random) -> Outcomes:
     """Send SIGINT at random times between the start of a process and its end."""
     life = 0.0
     for _ in range(3):
         begun = time.monotonic()
-        once(None)
+        run_once(model, None)
         life = max(life, time.monotonic() - begun)
     print(f"a process lives {life:.2f} s", flush=True)
-    return Counter(once(source.uniform(0, life)) for _ in range(count))
+    return Counter(run_once(model, source.uniform(0, life)) for _ in range(count))
 
 
 def main() -> int:
@@ -223,7 +186,7 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    source, in_chats = random.Random(options.seed), options.moments // 4
+    source = random.Random(options.seed)
     found: list[Outcomes] = []
 
     def show(name: str, outcomes: Outcomes) -> None:
@@ -237,14 +200,8 @@ def main() -> int:
         runs, chats = interrupt_answers(model, options.answers, source)
         show("first 100 ms of an answer, one prompt", runs)
         show("first 100 ms of an answer, chat", chats)
-        runs = interrupt_at_moments(
-            lambda delay: run_once(model, delay), options.moments - in_chats, source
-        )
+        runs = interrupt_at_moments(model, options.moments, source)
         show("any moment, one prompt", runs)
-        chats = interrupt_at_moments(
-            lambda delay: chat_once(model, source.choice(TERMINALS), delay), in_chats, source
-        )
-        show("any moment, chat", chats)
     return int(any(outcomes[bad] for outcomes in found for bad in BAD))
 
 
