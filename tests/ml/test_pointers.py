@@ -4,13 +4,11 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.csrc.surface import functions
 
 SRC = Path(__file__).parents[2] / "src"
-NODES = {
-    path.relative_to(SRC).as_posix(): list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    for path in SRC.rglob("*.py")
-}
 KERNELS = functions().keys()
 # What makes a pointer out of something else, or moves what one points to.
 POINTER_MAKERS = {
@@ -19,8 +17,17 @@ POINTER_MAKERS = {
 CALLERS = re.compile(r"ml/(ops/\w+|tensor|quantized|roofline|kernels)\.py")
 
 
-def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors() -> None:
-    for path, nodes in NODES.items():
+@pytest.fixture(scope="module")
+def trees() -> dict[str, list[ast.AST]]:
+    """The nodes of each module, by its path."""
+    parsed = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SRC.rglob("*.py")}
+    return {path.relative_to(SRC).as_posix(): [*ast.walk(tree)] for path, tree in parsed.items()}
+
+
+def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors(
+    trees: dict[str, list[ast.AST]],
+) -> None:
+    for path, nodes in trees.items():
         names = {node.id for node in nodes if isinstance(node, ast.Name)}
         dotted = [node for node in nodes if isinstance(node, ast.Attribute)]
         of_ffi, of_lib = (
@@ -34,8 +41,8 @@ def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors()
             assert "pointer" not in names | {node.attr for node in dotted}, path
 
 
-def test_each_kernel_is_called_in_one_place() -> None:
-    calls = [node for nodes in NODES.values() for node in nodes if isinstance(node, ast.Call)]
+def test_each_kernel_is_called_in_one_place(trees: dict[str, list[ast.AST]]) -> None:
+    calls = [node for nodes in trees.values() for node in nodes if isinstance(node, ast.Call)]
     texts = [ast.unparse(call.func) for call in calls]
     called = [text.removeprefix("lib.") for text in texts if text.startswith("lib.")]
     twice = {name for name in called if called.count(name) > 1}
