@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from src import ml
+
 from . import calls
-from .operands import Array, bf16, f8e4, f8e5, f16, f32
+from .operands import Array, bf16, f16, f32
 
 BITS = {4: np.dtype(np.uint32), 2: np.dtype(np.uint16), 1: np.dtype(np.uint8)}
-# All pairs whose source has only 2^16 patterns.
-SHORT_PAIRS = [
-    (source, target) for source in (bf16, f16) for target in (bf16, f16, f32, f8e4, f8e5)
-]
-LONG_PAIRS = [(f32, bf16), (f32, f16), (f32, f8e4), (f32, f8e5)]
+# Every plain float of the table that is smaller than float32, and all pairs of types: those whose
+# source has only 2^16 patterns, and those whose source has 2^32.
+SMALL = [row.numpy_dtype for row in ml.DTYPES if row.kind == "float" and row.itemsize < 4]
+EIGHT_BITS = [dtype for dtype in SMALL if dtype.itemsize == 1]
+SHORT_PAIRS = [(source, target) for source in (bf16, f16) for target in (*SMALL, f32)]
+LONG_PAIRS = [(f32, target) for target in SMALL]
 
 
 def expected_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:

@@ -8,6 +8,7 @@ import pytest
 
 from . import calls, float_oracle
 from .float_oracle import (
+    EIGHT_BITS,
     LONG_PAIRS,
     SHORT_PAIRS,
     boundary_patterns,
@@ -15,7 +16,7 @@ from .float_oracle import (
     rounded_to_float16,
     wrong_patterns,
 )
-from .operands import bf16, f8e4, f8e5, f16, f32
+from .operands import bf16, f16, f32
 from .run_all_floats import check_share
 
 
@@ -26,7 +27,7 @@ def name_of(pair: Any) -> str:
 def ties_of_8_bits() -> Any:
     """Make the float32 patterns near each number of 8 bits, and between it and the next."""
     numbers = np.arange(256, dtype=np.uint8)
-    wide = np.concatenate([np.sort(numbers.view(dtype).astype(f32)) for dtype in (f8e4, f8e5)])
+    wide = np.concatenate([np.sort(numbers.view(dtype).astype(f32)) for dtype in EIGHT_BITS])
     ends = np.concatenate([wide, (wide[1:] + wide[:-1]) / 2, wide * 1.04])
     near = ends[np.isfinite(ends)].view(np.uint32).astype(np.int64)[:, None] + np.arange(-3, 4)
     return near.ravel().astype(np.uint32)
@@ -81,7 +82,7 @@ def test_the_oracle_rounds_to_float16_as_numpy_does() -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", [f8e4, f8e5], ids=str)
+@pytest.mark.parametrize("dtype", EIGHT_BITS, ids=str)
 def test_every_8_bit_float_is_widened_exactly_and_nan_stays_nan(isa: str, dtype: Any) -> None:
     x, out = np.arange(256, dtype=np.uint8).view(dtype), np.zeros(256, f32)
     calls.convert(x, out)
