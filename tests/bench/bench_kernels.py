@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from src.model.args import args_from_params
 from tests.csrc import calls
 
 from .kernels import (
@@ -39,16 +40,6 @@ from .shapes import SHAPES, read_options
 SECONDS = 0.2  # of one timing
 READ, PEAK = "read roofline", "peak"
 ATTENTION_BOUND = 0.02  # values have a standard deviation of 1, and are rounded to bfloat16
-
-
-def sizes_of(shape: str) -> dict[str, int]:
-    """Give the sizes of a shape by the letters of the legend."""
-    from tests.support.pth_writer import tensor_shapes
-
-    params = SHAPES[shape]
-    F, D = tensor_shapes(params)["layers.0.feed_forward.w1.weight"]
-    H, K = params["n_heads"], params["n_kv_heads"]
-    return {"D": D, "F": F, "H": H, "K": K, "h": D // H, "V": params["vocab_size"]}
 
 
 def verify_linear(served: dict[str, Served], pool: Path, shape: Linear, rows: list[int]) -> None:
@@ -138,7 +129,7 @@ def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofline: Se
     served = {name: Served(Kernels, name, pool, options.threads, isa) for name in names}
     lines = []
     for model in options.shapes:
-        for shape in linear_shapes(sizes_of(model)):
+        for shape in linear_shapes(args_from_params(SHAPES[model]).sizes):
             verify_linear(served, pool, shape, options.rows)
             for rows in options.rows:
                 engines = asked(served, "rate", shape, rows, SECONDS)
@@ -155,7 +146,7 @@ def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> 
     """Time attention of a decode step and of a part of a prompt, at the end of a long cache."""
     lines = []
     for model in options.shapes:
-        sizes = sizes_of(model)
+        sizes = args_from_params(SHAPES[model]).sizes
         for positions in options.positions:
             served = Served(Attention, sizes, positions, options.threads, isa)
             if not (error := served.ask("verify")) <= ATTENTION_BOUND:
@@ -179,9 +170,8 @@ def main() -> None:
         positions=[4096, 8192], isas=isas or ["portable"], pytorch=False, pairs=5, threads=2,
         shares=Path,
     )  # fmt: skip
-    largest = max(
-        shape.nbytes for model in options.shapes for shape in linear_shapes(sizes_of(model))
-    )
+    sizes = [args_from_params(SHAPES[model]).sizes for model in options.shapes]
+    largest = max(shape.nbytes for each in sizes for shape in linear_shapes(each))
     lines = []
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory() as name:

@@ -44,14 +44,6 @@ class Bench:
     results: dict[str, Any] = field(default_factory=dict)
 
 
-def parse_options() -> argparse.Namespace:
-    return read_options(
-        __doc__, {"engines": ENGINES, "measures": measures.ALL}, **CHECKPOINT,
-        engines=list(ENGINES), measures=list(measures.ALL), pairs=8, repeats=1, threads=2,
-        prompts=[22, 128, 512], steps=12, positions=[4096, 8192], isa=str,
-    )  # fmt: skip
-
-
 def start(options: argparse.Namespace) -> Bench:
     """Write what is missing, and start a process for each engine and one for the roofline."""
     directory = find_checkpoint(options.shape, options.layers, options.directory)
@@ -85,7 +77,11 @@ def verify(bench: Bench) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    options = parse_options()
+    options = read_options(
+        __doc__, {"engines": ENGINES, "measures": measures.ALL}, **CHECKPOINT,
+        engines=list(ENGINES), measures=list(measures.ALL), pairs=8, repeats=1, threads=2,
+        prompts=[22, 128, 512], steps=12, positions=[4096, 8192], isa=str,
+    )  # fmt: skip
     bench = start(options)
     facts = {name: served.ask("facts") for name, served in bench.served.items()}
     facts["roofline"] = bench.roofline.ask("facts")

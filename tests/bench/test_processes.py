@@ -31,16 +31,11 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PAUSE", 0)
 
 
-def test_a_process_has_its_variables_before_it_imports_what_it_serves_and_keeps_its_state() -> None:
+def test_a_process_has_its_variables_before_its_imports_and_a_state_until_its_death_ends_the_run():
     served = Served(Counter, 5, environment={VARIABLE: "set"})
+    assert VARIABLE not in os.environ
     assert served.ask("variable") == ("set", "set")
     assert [served.ask("add", 2), served.ask("add", 3)] == [7, 10]
-    served.close()
-    assert VARIABLE not in os.environ
-
-
-def test_a_process_that_dies_ends_the_run_instead_of_hanging() -> None:
-    served = Served(Counter, 0)
     with pytest.raises(SystemExit, match="ended with 3"):
         served.ask("die")
 

@@ -26,7 +26,7 @@ SIZES = (0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 
 FEW_SIZES = (0, 1, 2, 7, 17, 32, 33, 65)
 # Of which a thorough run takes every combination, for kernels of three dimensions.
 CROSSED_SIZES = (0, 1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
-QUICK_SHARE = 5  # a fifth of the variants for a size
+QUICK_SHARE = 8  # an eighth of the variants for a size
 ACTIVATIONS = (bf16, f32)
 TYPES = (bf16, f16, f32, f8e4, f8e5)
 NESTED_BLOCK, NESTED_CODES = 256, 256

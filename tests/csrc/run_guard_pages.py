@@ -5,7 +5,7 @@
 A kernel that touches a byte before the first or after the last of any of its arrays kills the
 program that runs it, one for each path; the call that did it is printed. Sizes lie around the
 widths of vectors, blocks and words, in every combination (with `quick`, one dimension at a time,
-and a fifth of the types and formats for each size).
+and an eighth of the types and formats for each size).
 Prints the calls of each kernel. Ends with 0 if nothing was touched.
 """
 

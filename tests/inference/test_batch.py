@@ -92,8 +92,10 @@ class Slow(Endless):
         return super().allowed()
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "nf4", "int8", "gguf"])
-@pytest.mark.parametrize("tokens", [1024, 6000])
+@pytest.mark.parametrize(
+    ("kind", "tokens"),
+    [("bfloat16", 1024), ("bfloat16", 6000), ("nf4", 1024), ("int8", 6000), ("gguf", 1024)],
+)
 def test_random_requests_get_the_answers_that_they_get_alone(kind, tokens, tmp_path):
     if kind == "gguf":
         save_gguf(None, tmp_path / "a.gguf", "q8_0")

@@ -40,6 +40,8 @@ def test_the_table_has_the_name_and_the_sizes_of_ggml(number: int) -> None:
 def test_blocks_of_any_bytes_have_the_same_elements(number: int) -> None:
     size = ml.GGML_DTYPES[number].block_bytes
     check_equal(number, np.random.default_rng(number).integers(0, 256, (20_000, size), np.uint8))
+    for byte in (0x00, 0x55, 0xAA, 0xFF):
+        check_equal(number, np.full((7, size), byte, np.uint8))
 
 
 @formats
@@ -51,12 +53,6 @@ def test_extreme_scales_have_the_same_elements(number: int) -> None:
         for place in range(size - 1):
             blocks[place, place : place + 2] = np.array([half]).view(np.uint8)
         check_equal(number, blocks)
-
-
-@formats
-def test_blocks_of_one_byte_have_the_same_elements(number: int) -> None:
-    for byte in (0x00, 0x55, 0xAA, 0xFF):
-        check_equal(number, np.full((7, ml.GGML_DTYPES[number].block_bytes), byte, np.uint8))
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])

@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from src.tokenizer import bpe
@@ -70,7 +70,6 @@ def letters(merges: Merges, ids: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("way", WAYS)
 @given(merges=MERGES, piece=st.one_of(PIECES, REPETITIVE))
-@settings(max_examples=150)
 def test_every_way_of_merging_follows_the_rule_for_any_merges(way, merges, piece):
     ids = letters(merges, piece)
     assert way(list(ids), merges) == merged_by_definition(ids, merges)
