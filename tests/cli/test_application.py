@@ -140,11 +140,6 @@ def test_an_instruction_set_that_is_not_here_is_one_line_and_a_usage_error(alpha
         assert line.isprintable()
 
 
-@pytest.mark.parametrize("name", kernels.available_isas())
-def test_each_instruction_set_of_this_machine_answers(alphabet_model, name):
-    assert run_program("-m", alphabet_model, "-p", "x", "-q", LLAMA_BOLTS_ISA=name) == ANSWERED
-
-
 needs_statm = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="the system does not tell sizes"
 )

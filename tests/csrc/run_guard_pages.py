@@ -1,12 +1,11 @@
 """Runs every kernel in arrays that lie flush against forbidden pages, at both ends, on each path.
 
-    python -m tests.csrc.run_guard_pages [quick] [path ...]
+    python -m tests.csrc.run_guard_pages
 
 A kernel that touches a byte before the first or after the last of any of its arrays kills the
 program that runs it, one for each path; the call that did it is printed. Sizes lie around the
-widths of vectors, blocks and words, in every combination (with `quick`, one dimension at a time,
-and an eighth of the types and formats for each size).
-Prints the calls of each kernel. Ends with 0 if nothing was touched.
+widths of vectors, blocks and words, in every combination. Prints the calls of each kernel. Ends
+with 0 if nothing was touched.
 """
 
 import json
@@ -74,20 +73,18 @@ def print_table(found: dict[str, dict[str, dict[str, int]]]) -> None:
 
 
 def main() -> int:
-    """Run the paths that are asked for, or all; return 1 if one of them was killed."""
+    """Run all paths; return 1 if one of them was killed."""
     if sys.argv[1:2] == ["--in-this"]:
         _, _, level, isa, *note = sys.argv
         run_path(isa, level, Path(note[0]) if note else None)
         return 0
-    level = "quick" if "quick" in sys.argv[1:] else "thorough"
-    wanted = [name for name in sys.argv[1:] if name != "quick"] or ISAS
     found: dict[str, dict[str, dict[str, int]]] = {}
-    for isa in wanted:
+    for isa in ISAS:
         if isa not in calls.available_isas():
             print(f"{isa} left out: this machine or build does not have it")
             continue
         try:
-            found[isa] = counts_of(isa, level)
+            found[isa] = counts_of(isa, "thorough")
         except RuntimeError as error:
             print(error)
             return 1

@@ -237,10 +237,10 @@ def test_a_page_has_one_script_and_no_address(model):
 
 def test_attention_that_deflates_badly_is_cut_to_what_fits(monkeypatch):
     monkeypatch.setattr(collect, "_BASE64", 0.01)  # so that far too many rows are expected to fit
-    text = "One two three four five six seven. " * 25
+    text = "One two three four five six seven. " * 12
     model = load_model()
     ids, store = model.tokenizer.encode(text, bos=True, eos=False), Store()
-    store._shares["attention"] = 20_000
+    store._shares["attention"] = 5_000
     found = run_traced(model, ids, 1, SamplingArgs(seed=1), store)
     kept = found["passes"][0]["attention"]
     first = len(ids) - kept["rows"]
