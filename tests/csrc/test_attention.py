@@ -119,7 +119,7 @@ def test_attention_gives_the_same_bits_for_any_chunks(isa: str, dtype: Any, thre
     calls.set_num_threads(threads)
     q, k, v = operands((6, 2, 10), 240, 280, dtype)  # over two edges of blocks
     whole = bits(attend(q, k, v, 240))
-    for chunk in (1, 2, 3, 7, 64):
+    for chunk in (1, 7, 64):
         assert bits(attend(q, k, v, 240, chunk)) == whole
 
 
