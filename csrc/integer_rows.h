@@ -66,9 +66,9 @@ INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptr
                       const int lanes, const int lane_groups, int tokens, int token)
 {
     const ptrdiff_t unit = index / (4 * lanes) * tokens + token;
-    const ptrdiff_t i = lane_groups == 1 ? index / lanes % 4 : index % 4;
+    const ptrdiff_t vector = lane_groups == 1 ? index / lanes % 4 : index % 4;
     const ptrdiff_t lane = lane_groups == 1 ? index % lanes : index / 4 % lanes;
-    char *out = (char *)panel + ((unit * 16 + i * 4) * lanes + lane) * 16;
+    char *out = (char *)panel + ((unit * 16 + vector * 4) * lanes + lane) * 16;
     for (int half = 0; half < 2; half++, out += lanes * 16)
         for (int i = 0; i < 16; i++) {
             const int number = (i % 2 ? odd : even)[half * 8 + i / 2];

@@ -267,12 +267,8 @@ INLINE void sum_nibbles(vec *sums, const Unit *units, const ptrdiff_t rows, Unit
     }
 #pragma GCC unroll 2
     for (ptrdiff_t r = 0; r < rows; r++) {
-        ivec all = add_pairs(add_words(p[r][0], p[r][1]), add_words(p[r][2], p[r][3]));
-#if LANE_GROUPS == 1
-        if (f.elements == GROUP)
-            all = order_groups(all);
-#endif
-        sums[r] = ivec_to_float(all);
+        const ivec all = add_pairs(add_words(p[r][0], p[r][1]), add_words(p[r][2], p[r][3]));
+        sums[r] = ivec_to_float(f.elements == GROUP ? order_groups(all) : all);
     }
 }
 
