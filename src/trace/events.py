@@ -80,7 +80,7 @@ def _stages(registry: str) -> dict[int, Stage]:
 
 # A stage: its number and name, and the module and the function that run it. Below it are its steps:
 # the op, the name of the result, and its letters. In OLMo 2 `rms_norm` is in 15 and 18, and `to` in
-# 6 and 16; Granite has `multiply`.
+# 6 and 16; Granite has `multiply`, and BF16 of GGUF files `to` in 17.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.llama token_tensor
@@ -146,6 +146,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     linear_transformations gate [T, F]
     linear_transformations up [T, F]
     swiglu hidden [T, F]
+    to hidden [T, F]
     linear_transformation feed_forward [T, D]
 18 feed-forward residual | model.llama LlamaTransformerBlock.forward
     rms_norm normed [T, D]

@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from src import ml, trace
 from src.inference import InferenceEngine, Message, SamplingArgs, encode_chat
-from src.model import InferenceContext, load_model
+from src.model import InferenceContext, LlamaTransformer, load_model
 from src.trace.events import STAGES
 from src.trace.records import Event
 from src.trace.tracer import statistics, symbols
@@ -70,7 +71,12 @@ def test_every_tensor_shows_letters_that_are_its_sizes(all_positions):
 
 def test_every_step_of_the_registry_is_taken_by_a_run_and_every_weight_has_letters(tmp_path, model):
     families = [load_model(write_family(tmp_path / family, family)) for family in CONFIGS]
-    runs = [(DIFFERENT, different_transformer()), *((m.args, m.transformer) for m in families)]
+    args = replace(model.args, dtype=ml.float32, feed_forward_dtype=ml.bfloat16)
+    runs = [
+        (DIFFERENT, different_transformer()),
+        (args, LlamaTransformer(args, model.tensors)),
+        *((m.args, m.transformer) for m in families),
+    ]
     seen = []
     for args, transformer in runs:
         for all_positions in (False, True):
