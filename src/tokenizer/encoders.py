@@ -8,13 +8,14 @@ metaspaces, U+2581.
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import chain, count, groupby, pairwise
 from typing import Generic, TypeVar
 
+import numpy as np
 import regex
 
 from .bpe import Merges, merge
@@ -36,10 +37,9 @@ _Symbols = TypeVar("_Symbols", bytes, str)
 class PieceEncoder(ABC, Generic[_Symbols]):
     """What both encoders share: their caches, and how they cut pieces into parts."""
 
-    def __init__(self, tokens: Iterable[_Symbols]) -> None:
-        """Set up for the tokens that text can become."""
-        # No merge crosses between two symbols that no token holds side by side.
-        self._adjacent: set[tuple[object, object]] = set(chain.from_iterable(map(pairwise, tokens)))
+    def __init__(self, adjacent: Container[tuple[object, object]]) -> None:
+        """Set up for tokens in which no symbols are neighbours but those of these pairs."""
+        self._adjacent = adjacent
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
         self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
 
@@ -65,6 +65,7 @@ class PieceEncoder(ABC, Generic[_Symbols]):
     def _encode_parts(self, piece: _Symbols) -> list[int]:
         """Encode a piece part by part; random bytes fall into parts of a few bytes."""
         ids, adjacent = list[int](), self._adjacent
+        # No merge crosses these places.
         cuts: list[int] = [at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent]
         for start, end in pairwise([0, *cuts, len(piece)]):
             is_short = end - start <= CACHED_PART_SYMBOLS
@@ -107,7 +108,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         *,
         whole: bool,  # a piece that is a token becomes that token, whatever the merges give
     ) -> None:
-        super().__init__(tokens)
+        super().__init__(adjacent_bytes(tokens))
         self._merges, self._pipeline = merges, pipeline
         self._wholes: Mapping[bytes, int] = tokens if whole else {}
         self._byte_ids = [tokens.get(bytes([byte]), -1) for byte in range(256)]
@@ -137,6 +138,19 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
 
     def _merge_part(self, part: bytes) -> list[int]:
         return merge([self._byte_ids[byte] for byte in part], self._merges)
+
+
+def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
+    """Return each two bytes that any of the tokens, at least one, holds beside each other.
+
+    Between two others no merge crosses, so that what is to the left and to the right can be
+    encoded separately.
+    """
+    data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
+    within = np.ones(len(data), dtype=np.bool_)
+    within[np.cumsum([len(token) for token in tokens]) - 1] = False  # the next byte: another token
+    pairs = np.unique((data[:-1] << 8 | data[1:])[within[:-1]])
+    return {divmod(pair, 256) for pair in pairs.tolist()}
 
 
 class PrependScheme(Enum):
@@ -189,7 +203,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
         *,
         whole: bool,  # a piece that is a token becomes that token, whatever the merges give
     ) -> None:
-        super().__init__(tokens)
+        super().__init__(set(chain.from_iterable(map(pairwise, tokens))))
         self._symbols, self._merges, self._byte_ids = symbols, merges, byte_ids
         self._pipeline = pipeline
         self._wholes: Mapping[str, int] = tokens if whole else {}

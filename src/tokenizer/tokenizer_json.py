@@ -17,10 +17,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import accumulate, chain, count, pairwise
 from operator import add
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..untrusted import described, shown
 from .added_tokens import AddedToken, AddedTokensEncoder
@@ -231,7 +233,7 @@ def _listed(
     pairs = zip(map(find, lefts), map(find, rights), strict=True)
     keys = [left << PAIR_SHIFT | right for left, right in pairs]
     joined = list(map(find, map(add, lefts, rights)))
-    if barred := {*unmerged}.intersection(chain(lefts, rights)):
+    if unmerged and (barred := {*unmerged}.intersection(chain(lefts, rights))):
         raise mismatch(path, "merges", "no merge of bytes", shown(min(barred)))
     merges = listed_merges(keys, joined)
     if len(merges.ranks) != len(keys):
@@ -284,14 +286,18 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
 
     Such a token is the UTF-8 of its text.
     """
-    byte_of = {letter: byte for byte, letter in enumerate(letters_of_bytes())}
-    tokens, foreign = list[bytes](), set[int]()
-    for number, name in enumerate(names):
-        try:
-            tokens.append(bytes(map(byte_of.__getitem__, name)))
-        except KeyError:
-            tokens.append(name.encode())
-            foreign.add(number)
+    letters = letters_of_bytes()
+    byte_of = np.full(max(map(ord, letters)) + 2, -1, np.int16)  # the last: any other character
+    byte_of[[*map(ord, letters)]] = range(0x100)
+    codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
+    found = byte_of[np.minimum(codes, len(byte_of) - 1)]
+    data = found.astype(np.uint8).tobytes()
+    bounds = list(accumulate(map(len, names), initial=0))
+    tokens = [data[start:end] for start, end in pairwise(bounds)]
+    places = np.searchsorted(bounds, np.flatnonzero(found < 0), "right") - 1
+    foreign = set(places.tolist())
+    for number in foreign:
+        tokens[number] = names[number].encode()
     return tokens, foreign
 
 

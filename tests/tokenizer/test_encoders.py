@@ -13,6 +13,7 @@ from src.tokenizer.encoders import (
     MetaspaceEncoder,
     MetaspacePipeline,
     PrependScheme,
+    adjacent_bytes,
     character_symbols,
     words_are_independent,
 )
@@ -65,6 +66,14 @@ def test_a_whole_piece_is_looked_up_before_anything_merges():
     assert marked.encode_pieces(["abc"]) == [4]
     assert marked.encode_pieces(["abc!"]) == [0, 1, 2, 3]
     assert metaspace("a", "b", "c", "abc").encode_pieces(["abc"]) == [0, 1, 2]
+
+
+def test_bytes_are_adjacent_where_a_token_holds_them_so():
+    assert adjacent_bytes(ranks_of(b"xyz", b"\xff\x00")) == {
+        (ord("x"), ord("y")),
+        (ord("y"), ord("z")),
+        (0xFF, 0x00),
+    }
 
 
 def test_the_cache_is_bounded_in_entries_and_in_their_size():
