@@ -86,8 +86,8 @@ def find_model_directory(path: Path) -> ModelDirectory:
                 f"; from Hugging Face's hub `hf download {path} --local-dir {path.name}` gets it"
             )
         raise mismatch(label, "path", "a model directory or a GGUF file", found)
-    rule = f"Meta's layout ({_META_FILES}), Hugging Face's ({_HUGGING_FACE_FILES}) or a GGUF file"
-    raise mismatch(label, "files", rule, listing_of(path))
+    layouts = f"Meta's layout ({_META_FILES}), Hugging Face's ({_HUGGING_FACE_FILES})"
+    raise mismatch(label, "files", f"{layouts} or the path of a GGUF file", listing_of(path))
 
 
 def _is_gguf(path: Path) -> bool:

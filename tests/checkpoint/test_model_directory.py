@@ -64,13 +64,14 @@ def test_a_layout_is_found_here_or_in_original(
 )
 def test_half_a_layout_is_refused_with_its_files(tmp_path: Path, names: tuple[str, ...]) -> None:
     touch(tmp_path, *names)
-    assert refused(tmp_path, "expected").endswith(f"GGUF file, got {some_of(sorted(names))}")
+    said = f" or the path of a GGUF file, got {some_of(sorted(names))}"
+    assert refused(tmp_path, "expected").endswith(said)
 
 
 def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
     needed = (
         r"expected Meta's layout \(params\.json, consolidated\.00\.pth .* "
-        r"Hugging Face's \(config\.json, model\.safetensors \(or .*\) or a GGUF file, "
+        r"Hugging Face's \(config\.json, model\.safetensors \(or .*\) or the path of a GGUF file, "
     )
     refused(tmp_path, f"{needed}.*got an empty directory")
     touch(tmp_path, *(f"file{number:02d}\x1b[31m" for number in range(12)))
