@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,6 +25,7 @@ from tests.model import rank_cases
 from tests.model.families import CONFIGS as FAMILIES
 from tests.model.families import write_family
 from tests.model.hugging_face_tiny import write_tiny
+from tests.model.test_gguf import write as write_gguf
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, weights, write_meta_directory
 from tests.support.gguf_writer import Stored, gguf_bytes, llama_keys, llama_tensors
 from tests.support.hugging_face_writer import write_hugging_face_directory, zero_arrays
@@ -83,7 +85,8 @@ def tiny_cases(directory: Path) -> list[Any]:
         cases.append((directory / "tied", how))
         save_quantized(even, directory / how, how)
         cases.append((directory / how, None))
-    return cases + [(path, None) for path in gguf_files(directory)]
+    plain = write_gguf(directory / "plain.gguf", replace(GROUPED, vocab=131), ml_dtypes.bfloat16)
+    return cases + [(path, None) for path in (plain, *gguf_files(directory))]
 
 
 def gguf_files(directory: Path) -> list[Path]:
