@@ -199,11 +199,11 @@ class LlamaFeedForward:
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         """Transform x [T, D] into what to add to the residual stream: float32 [T, D]."""
         mark(17)  # feed-forward
+        weights = self.w1, self.w3
+        biases = self.w1_bias, self.w3_bias
         # Neither of the two keeps a name, so that both are freed before w2: the model's largest.
         hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
-            *ml.linear_transformations(
-                x, (self.w1, self.w3), self.dtype, (self.w1_bias, self.w3_bias)
-            )
+            *ml.linear_transformations(x, weights, self.dtype, biases)
         )
         if self.dtype is not None:
             hidden = hidden.to(x.dtype)
