@@ -114,9 +114,17 @@ def _examples(session: Session, argument: str) -> str | None:
         return "\n".join(example_lines())
     example = EXAMPLES[_number("/examples wants a number", argument, len(EXAMPLES)) - 1]
     session.console.reply(example.description)
-    system = [Message("system", example.system)] if example.system else []
-    messages = [*system, Message("user", example.prompt)]
-    session.answer_apart(example.prompt if example.completion else messages)
+    if example.completion and not session.completion:
+        session.answer_apart(example.prompt)
+    elif session.completion and not example.completion:
+        system = Message("system", example.system or "")
+        session.answer_apart([system, Message("user", example.prompt)])
+    else:
+        session.clear()
+        session.system = example.system
+        session.ask(example.prompt)
+        if example.system:
+            session.console.note('the system prompt stays; /system "" removes it')
     return None
 
 
@@ -277,7 +285,7 @@ COMMANDS = {
     "/save": Command("FILE", "write the chat to a file, as JSON", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
     "/read": Command("FILE", "put a text file before the next message", attach_text, None),
-    "/examples": Command("[N]", "prompts to try; N asks one, beside the chat", _examples),
+    "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", _examples),
     "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
     "/explore": Command("[FILE]", "the last answer as a page (explore.html)", _explore, None),

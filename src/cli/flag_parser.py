@@ -108,9 +108,11 @@ class FlagParser(argparse.ArgumentParser):
 
     def near(self, unknown: str) -> str:
         """Return `; near it: ...` with the flags that an unknown one may stand for, or nothing."""
-        name, actions = unknown.partition("=")[0].replace("_", "-"), self._option_string_actions
+        name = unknown.partition("=")[0].replace("_", "-")
+        actions = self._option_string_actions
         flags = [flag for flag in actions if flag.startswith("--")]
-        found = difflib.get_close_matches(name, flags, cutoff=_NEAR)
+        beginnings = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
+        found = beginnings or difflib.get_close_matches(name, flags, cutoff=_NEAR)
         names = dict.fromkeys(actions[flag].option_strings[-1] for flag in found)
         return f"; near it: {', '.join(names)}" if names else ""
 

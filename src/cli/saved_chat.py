@@ -105,9 +105,12 @@ class SavedChat:
 
 def write_chat(path: Path, chat: SavedChat) -> None:
     """Write a chat to a file that is new or holds one; after a UsageError it is as it was."""
+    content = chat_as_json(chat)
+    if len(content) > LARGEST:  # long texts that were continued one after another
+        raise _wrong(path, f"chat: expected at most {LARGEST} bytes, got {len(content)}")
     if os.path.isfile(path) and os.path.getsize(path) and not _is_saved_chat(path):
         raise _wrong(path, "expected a new file or a saved chat, got another file")
-    write_whole(path, [chat_as_json(chat)], UsageError)
+    write_whole(path, [content], UsageError)
 
 
 def read_chat(path: Path) -> SavedChat:

@@ -102,6 +102,7 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
         (["--explain", "22"], "argument --explain: must be a stage from 1 to 21: got 22"),
         (["-temp", "0"], "unrecognized arguments: -temp; near it: --temperature"),
         (["--max_tokens", "3"], "unrecognized arguments: --max_tokens; near it: --max-tokens"),
+        (["--chat"], "unrecognized arguments: --chat; near it: --chat-format"),
         (["-s", "42"], "argument -s/--system: must be a text, --seed sets a seed: got 42"),
         (["-hf", "a/b"], "argument -hf: not available: -m takes a directory"),
         (["-x"], "unrecognized arguments: -x ("),
@@ -244,8 +245,8 @@ def test_without_a_terminal_there_is_a_list_and_no_chat(run, tmp_path):
     assert done.stdout.decode().splitlines() == example_lines()
 
 
-def test_an_example_is_shown_and_asked_beside_the_conversation(alphabet_model, capsys):
-    for flags, number in (((), "1"), ((), "6"), (("--completion",), "6")):
+def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(alphabet_model, capsys):
+    for flags, number in (((), "1"), (("--completion",), "6")):
         session = session_of(alphabet_model, "-c", "300", *flags)
         session.ask("Hello" if not flags else "see a")
         turns = session.turns
@@ -255,3 +256,13 @@ def test_an_example_is_shown_and_asked_beside_the_conversation(alphabet_model, c
         assert session.turns is turns
         assert session.system is None
         assert session.last.text == ("tuvwxyz" if number == "1" else ALPHABET)
+
+
+def test_an_example_begins_a_conversation_that_goes_on(alphabet_model):
+    session = session_of(alphabet_model, "-c", "300", "-n", "9")
+    session.ask("Hello")
+    for command in ("/examples 6", "/continue"):
+        run_command(session, command)
+    [turn] = session.turns
+    assert (turn.question, turn.answer) == (EXAMPLES[5].prompt, ALPHABET[:18])
+    assert session.system == EXAMPLES[5].system

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -132,6 +133,13 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
             read_chat(file)
     file.write_bytes(whole)
     assert read_chat(file) == CHAT
+
+
+def test_a_chat_that_could_not_be_loaded_is_not_written(tmp_path):
+    chat = replace(CHAT, turns=(Turn("x" * LARGEST, ""),))
+    with pytest.raises(UsageError, match=f"expected at most {LARGEST} bytes"):
+        write_chat(tmp_path / "chat.json", chat)
+    assert not os.listdir(tmp_path)
 
 
 def state(session: Session) -> tuple[object, ...]:
