@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from src import ml
 from src.inference import InferenceEngine, InferenceError, Message, SamplingArgs, Step
 from src.inference import engine as engine_module
 from src.inference.engine import Call
@@ -23,6 +24,14 @@ GREEDY = SamplingArgs(temperature=0.0)
 COUNTRIES = ("Ohio", "Turkey", "Kenya", "France", "Japan", "Peru", "Norway", "Egypt")
 QUESTIONS = [f"What is the capital of {country}?" for country in COUNTRIES]
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _kernels_of_two_threads() -> Iterator[None]:
+    before = ml.get_num_threads()
+    ml.set_num_threads(2)
+    yield
+    ml.set_num_threads(before)
 
 
 @pytest.fixture

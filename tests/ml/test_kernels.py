@@ -160,7 +160,7 @@ os.sched_setaffinity(0, {{{first}}})
 from src.ml import kernels
 print(kernels.get_num_threads())
 """
-    done = run(program, "")
+    done = run(program, "", OMP_NUM_THREADS=None)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
