@@ -246,6 +246,7 @@ def test_an_id_beyond_the_tokens_can_be_drawn_and_adds_nothing_to_the_text(tmp_p
         known = [token for token in answer.ids if token < VOCABULARY]
         assert 0 < len(known) < len(answer.ids)
         assert answer.text == session.tokenizer.decode(known)
+    assert session.tokenizer.decode([*b"a\xc3", VOCABULARY, *b"\xa9b"]) == "a\u00e9b"
     prompt = [*session.tokenizer.encode("\u00e9", bos=True, eos=True), 4 * VOCABULARY - 1, 10]
     assert len(list(session.engine.generate(prompt, 2))) == 2
 
