@@ -33,7 +33,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 typedef __m256i ivec;
 enum { VECTOR_GROUPS = 1 };
 #define BYTE_LANES 2
-#define LANE_GROUPS 4
+#define ADJACENT_LANES 0
 
 INLINE ivec join_groups(const group *groups) { return groups[0]; }
 
@@ -84,7 +84,7 @@ INLINE ivec join_lanes(const uint8_t *const *bytes)
         _mm_loadu_si128((const __m128i *)bytes[1]), 1);
 }
 
-/* Word i of lane l is of group 4 * l + i already. */
+/* Word i of lane l is the sum of group 4 * l + i: in order already. */
 INLINE ivec order_groups(ivec words) { return words; }
 
 /* Sums of pairs of products of bytes, as 16 bits: codes of 4 bits by signed or unsigned numbers. */

@@ -32,7 +32,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 typedef __m512i ivec;
 enum { VECTOR_GROUPS = 2 };
 #define BYTE_LANES 4
-#define LANE_GROUPS 1
+#define ADJACENT_LANES 1
 
 INLINE ivec join_groups(const group *groups)
 {
@@ -70,11 +70,12 @@ INLINE ivec join_lanes(const uint8_t *const *bytes)
     return v;
 }
 
-/* The same of four neighbouring blocks of 18 or 20 bytes, from byte `skip` of each on. */
+/* The same of BYTE_LANES neighbouring blocks of 18 or 20 bytes, from byte `skip` of each on, by two
+ * loads: 64 bytes from the first block on, and the 64 up to the end of the last one. */
 INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int skip)
 {
     const ptrdiff_t second = BYTE_LANES * bytes - 64; /* where a second load begins */
-    uint16_t places __attribute__((vector_size(64)));
+    uint16_t places __attribute__((vector_size(64))); /* in words of 16 bits: 32 of each load */
 #pragma GCC unroll 32
     for (int i = 0; i < 32; i++) {
         const ptrdiff_t word = (i / 8 * bytes + skip) / 2 + i % 8;
@@ -84,7 +85,7 @@ INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int sk
                                      _mm512_loadu_si512(blocks + second));
 }
 
-/* Word i of lane l, which is of group 4 * i + l, becomes word l of lane i. */
+/* Word i of lane l, the sum of group 4 * i + l, becomes word l of lane i: words are in order. */
 INLINE ivec order_groups(ivec words)
 {
     const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);

@@ -52,22 +52,21 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
 /*
  * Lanes of 16 bytes in a vector, where codes of 4 bits are multiplied as bytes; else 0. A set with
  * integer_tile.h defines it, join_lanes and multiply_bytes; and ADDS_BYTES and add_bytes where one
- * instruction multiplies bytes and adds them to 32 bits.
+ * instruction multiplies bytes and adds them to 32 bits. With ADJACENT_LANES it loads blocks of one
+ * group by join_neighbours, one block for each lane (integers.h).
  */
 #ifndef BYTE_LANES
 #define BYTE_LANES 0
-#define LANE_GROUPS 4
+#define ADJACENT_LANES 0
 #endif
-/* From one vector of a half to the next, in groups; LANE_GROUPS is that from lane to lane. */
-#define LANE_STEP (LANE_GROUPS == 1 ? BYTE_LANES : 1)
 
 /* Where the two bytes of the numbers of a group go, in lanes of 16 bytes (integers.h). */
 INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
-                      const int lanes, const int lane_groups, int tokens, int token)
+                      const int lanes, const int adjacent, int tokens, int token)
 {
     const ptrdiff_t unit = index / (4 * lanes) * tokens + token;
-    const ptrdiff_t vector = lane_groups == 1 ? index / lanes % 4 : index % 4;
-    const ptrdiff_t lane = lane_groups == 1 ? index % lanes : index / 4 % lanes;
+    const ptrdiff_t vector = adjacent ? index / lanes % 4 : index % 4;
+    const ptrdiff_t lane = adjacent ? index % lanes : index / 4 % lanes;
     char *out = (char *)panel + ((unit * 16 + vector * 4) * lanes + lane) * 16;
     for (int half = 0; half < 2; half++, out += lanes * 16)
         for (int i = 0; i < 16; i++) {
@@ -79,7 +78,7 @@ INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptr
 
 /* Lays one panel out (integers.h); x is bfloat16. With lanes, numbers are cut into bytes. */
 INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                         const int lanes, const int lane_groups)
+                         const int lanes, const int adjacent)
 {
     const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
     int16_t *rest = integer_numbers(panel, tokens, groups / LANES * LANES);
@@ -95,7 +94,7 @@ INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int to
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
             if (lanes) {
-                put_bytes(panel, even, even + 32, g, lanes, lane_groups, tokens, t);
+                put_bytes(panel, even, even + 32, g, lanes, adjacent, tokens, t);
                 continue;
             }
 #ifdef ARRANGE_NUMBERS
@@ -109,5 +108,5 @@ static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int t
                           ElementType x_type)
 {
     (void)x_type;
-    pack_numbers(panel, x, x_stride, tokens, in, 0, 4);
+    pack_numbers(panel, x, x_stride, tokens, in, 0, 0);
 }

@@ -89,8 +89,8 @@ INLINE ivec code_products(const Unit *u, int i, const int16_t *x, const Expanded
 }
 
 /*
- * One vector of sums: codes of the two halves of groups i, 4 + i, ..., a lane each, by the upper
- * and lower bytes of x. Without add_bytes, sums of four products have to fit into 16 bits: codes
+ * One vector of sums: codes of the two halves of a group for each lane, by the upper and lower
+ * bytes of x. Without add_bytes, sums of four products have to fit into 16 bits: codes
  * may be 32 at most, for 4 * 32 * 255.
  */
 INLINE ivec byte_products(const ivec codes[2], const ivec upper[2], const ivec lower[2])
@@ -110,7 +110,7 @@ INLINE ivec byte_products(const ivec codes[2], const ivec upper[2], const ivec l
 }
 
 /*
- * Splits bytes into codes[2 * i + half] of the groups that put_bytes gives to the i-th vectors. The
+ * Splits bytes into codes[2 * i + half] of the groups whose x is in the i-th of 4 (integers.h). The
  * two codes of a byte belong to the halves of a group where blocks have one group, else to two
  * neighbouring groups.
  */
@@ -126,8 +126,8 @@ INLINE void load_nibbles(ivec codes[8], const uint8_t *first, const ExpandedForm
             bytes[l] = first + f.nibbles + index / groups * f.code_bytes
                        + (groups == 1 ? 0 : index % groups / 2 * 32 + i % 2 * 16);
         }
-#if LANE_GROUPS == 1
-        const ivec both = groups == 1 ? join_neighbours(first + i * LANE_STEP * f.code_bytes,
+#if ADJACENT_LANES
+        const ivec both = groups == 1 ? join_neighbours(first + i * BYTE_LANES * f.code_bytes,
                                                         f.code_bytes, f.nibbles)
                                       : join_lanes(bytes);
 #else

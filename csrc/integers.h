@@ -21,8 +21,8 @@ enum {
  * For formats with `nibbles`, a panel of few tokens has bytes in the place of numbers, where
  * vectors of the set have lanes of 16 bytes (BYTE_LANES). A unit is 4 * lanes groups:
  *   bytes    [units][tokens][4][upper, lower][halves][lanes][16], where lane l of the i-th of 4
- *            has the bytes, in order, of a half of the unit's group 4 * l + i; or, where
- *            blocks are groups and LANE_GROUPS is 1, lanes * i + l
+ *            has the bytes, in order, of a half of the unit's group 4 * l + i; or of its group
+ *            lanes * i + l, where a block is one group and the set has ADJACENT_LANES
  */
 static inline ptrdiff_t integer_padded(ptrdiff_t in)
 {

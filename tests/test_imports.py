@@ -158,7 +158,6 @@ OF_MODULES = {
     "cli/reference": "cli/test_verify", "cli/serve": "server/test_limits",
     "inference/blocks": "inference/test_batch",
     "inference/grammar_server": "inference/test_grammars", "ml/checks": "ml/test_refusals",
-    "ml/storage": "ml/test_tensor",
     "model/files": "model/test_families", "trace/code": "trace/test_logger",
     "tokenizer/json_pipeline": "tokenizer/test_tokenizer_json",
 }  # fmt: skip

@@ -51,7 +51,7 @@ def bundled_model() -> Model:
 def recorded(
     args: ModelArgs, write: Callable[[Event], None] | None = None, **options: Any
 ) -> Iterator[list[Event]]:
-    """Turn a trace on; give the list that its events come into, if nothing else writes them."""
+    """Turn a trace on; give the list that collects its events, unless `write` takes them."""
     events: list[Event] = []
     trace.start(Tracer(args.sizes, write or events.append, **options))
     try:

@@ -104,8 +104,8 @@ def open_meta_checkpoint(
 ) -> Checkpoint:
     """Open the weights of a directory in Meta's layout; `params.json` determines the sizes.
 
-    Several files are merged; with `one_by_one` a tensor when it is looked up, every time, while the
-    files stay mapped.
+    Several files are merged, which copies them; with `one_by_one` each tensor anew whenever it is
+    looked up, while the files stay mapped.
     """
     paths, mapped, shards = directory.weight_files, list[MappedFile](), []
     with contextlib.ExitStack() as unless_kept:

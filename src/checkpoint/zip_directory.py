@@ -42,7 +42,7 @@ class Record(NamedTuple):
     flags: int
     crc: int
     size: int
-    start: int = 0  # which the local header says
+    start: int = 0  # known from the local header
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:

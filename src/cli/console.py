@@ -145,7 +145,7 @@ class Console:
     def report_table(
         self, headings: Sequence[str], rows: Iterable[Sequence[str]], sides: str = "<<"
     ) -> None:
-        """Write a table to standard output, its columns as `aligned` has them.
+        """Write a table to standard output; `sides` has a letter for each column, as in `aligned`.
 
         In a row that is wider than the window, what follows its first cell is on a line below.
         """

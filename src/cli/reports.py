@@ -31,7 +31,7 @@ _GIVEN = {"Meta": "params.json", "Hugging Face": "config.json", "GGUF": "keys of
 _ROPE_SCALINGS = {
     RopeScaling: "llama3", LinearRopeScaling: "linear", RopeFactors: "rope_freqs.weight",
 }  # fmt: skip
-_LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # what a field is in a family that lacks its part
+_LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # fields that are as in Llama, as text
 _ZIP = b"PK\x03\x04"
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 

@@ -176,7 +176,7 @@ def _conversation(found: list[Any], completion: bool) -> tuple[str | None, tuple
         system = replace_surrogates(messages.pop(0).content)
     roles = [message.role for message in messages]
     if roles != ["user", "assistant"] * (len(roles) // 2):
-        rule = "questions of user with answers of assistant after a system message"
+        rule = "user and assistant by turns after a system message, an answer at the end"
         raise ValueError(f"messages: expected {rule}, got {some_of(roles)}")
     texts = [replace_surrogates(message.content) for message in messages]
     return system, tuple(map(Turn, texts[::2], texts[1::2]))

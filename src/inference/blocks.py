@@ -55,7 +55,7 @@ class PooledSequence:
             self.length += 1
 
     def clear(self) -> None:
-        """Forget what the blocks hold that only this sequence uses, and all that nobody uses."""
+        """Forget what blocks of this sequence alone hold, and all that no sequence uses."""
         self._pool.forget()
         for block in self.blocks:
             if block.references == 1:
@@ -107,7 +107,7 @@ class BlockPool:
             self._unused.pop(block, None)
         sequence.blocks, sequence.length = shared, SIZE * len(shared)
         if common:
-            if source in self._unused:  # it is used now: all others go before it
+            if source in self._unused:  # used now, so it is the last to be removed
                 self._unused[source] = self._unused.pop(source)
             target = self._grow(sequence)
             if target.place != source.place:

@@ -37,7 +37,7 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer has to follow; GrammarError for another kind, too long, no JSON."""
+    """What an answer has to follow; GrammarError for an unknown kind, a long text or no JSON."""
 
     kind: str  # of KINDS
     text: str  # the schema as JSON, or the expression or grammar itself

@@ -35,7 +35,7 @@ Caches = Sequence[ml.KeyValueCache]
 
 
 def identity(model: Model) -> dict[str, str]:
-    """Return what must be equal: the program, and of the model its sizes, its dtypes and its files.
+    """Return what a saved cache has to agree in: version, instruction set, and the model's digest.
 
     Raise PromptCacheError where a weight file cannot be read.
     """

@@ -19,6 +19,8 @@ from typing import Any
 from .errors import LlamaBoltsError, TensorMemoryError
 
 MAX_THREADS = 256
+# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
+MULTIPLY_ADDS_PER_CALL = 2**33
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
 # Spins of a waiting thread, 0.1 to 0.5 ms: longer than the Python between two products, also where
 # its code has left the caches, and too short to hold up others for long on shared processors.
@@ -39,13 +41,6 @@ _TASKS = "/proc/self/task"
 
 class KernelSettingError(LlamaBoltsError):
     """An instruction set or a number of threads that is not available."""
-
-
-def available_processors() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _running_threads() -> int:
@@ -112,10 +107,13 @@ _ISAS = "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable
 _ISA_NUMBERS = {name: getattr(lib, f"ISA_{name.upper()}") for name in _ISAS}
 
 _threading = ffi.string(lib.threading()).decode()
+_processors = (  # that this process may use
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+)
 _most_threads = 1 if _threading == "serial" else MAX_THREADS
 _threads = min(
     _wanted_threads(os.environ.get("OMP_NUM_THREADS")) or MAX_THREADS,
-    available_processors(),
+    _processors,
     _most_threads,
 )
 _proven_threads = 1

@@ -7,7 +7,6 @@ from .dtype import DType, bfloat16, float32, uint8
 from .errors import DTypeError, ShapeError
 from .kernels import ffi, lib
 from .layout import checked_ints, packed
-from .storage import address_of
 from .tensor import Tensor
 
 # Positions whose keys are adjacent, one in each lane of a sum.
@@ -144,6 +143,6 @@ def _round_up(positions: int) -> int:
 def _aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
     """Allocate a tensor that begins at a cache line."""
     nbytes = math.prod(shape) * dtype.itemsize + _LINE_BYTES
-    storage = Tensor.empty((nbytes,), uint8).storage
-    offset, strides = -address_of(storage) % _LINE_BYTES, packed(shape, dtype.itemsize)[0]
-    return Tensor(storage, shape, strides, dtype, name, offset).contiguous()
+    room = Tensor.empty((nbytes,), uint8)
+    offset, strides = -room.data_pointer % _LINE_BYTES, packed(shape, dtype.itemsize)[0]
+    return Tensor(room.storage, shape, strides, dtype, name, offset).contiguous()

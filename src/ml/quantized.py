@@ -16,16 +16,7 @@ import numpy.typing as npt
 
 from . import kernels
 from .checks import check_float, checked_flag, float_dtype
-from .dtype import (
-    BLOCK_DTYPES,
-    GGML_DTYPES,
-    BlockDType,
-    DType,
-    checked_number,
-    float32,
-    nf4,
-    uint8,
-)
+from .dtype import BLOCK_DTYPES, GGML_DTYPES, BlockDType, DType, checked_number, float32, nf4, uint8
 from .errors import DTypeError, ShapeError, TensorError
 from .kernels import WEIGHT, ffi, lib
 from .layout import Shape, checked_shape

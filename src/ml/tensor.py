@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,15 @@ from .dtype import (
     int32,
 )
 from .errors import DTypeError, ShapeError, TensorError, TensorMemoryError, TensorTypeError
-from .kernels import lib
+from .kernels import ffi, lib
 from .layout import Index, Shape, packed
 from .op import OPS, op, op_that_changes
-from .storage import Storage, address_of, buffer_of, from_range, is_storage, is_writable
 
 Array = np.ndarray[Any, Any]
+# The flat bytes that a tensor and its views share, each of which keeps them alive: memory that was
+# allocated here (`char[]` of cffi), or a one-dimensional uint8 array over memory that belongs to
+# another object (an array, a mapped file).
+Storage = Any
 
 _EDGE_VALUES = 3
 _REPR_NAME_LENGTH = 80
@@ -141,7 +144,7 @@ class Tensor(TensorBase):
         name: str = "",
         offset: int = 0,
     ) -> None:
-        if not is_storage(storage):
+        if not _is_storage(storage):
             raise TensorTypeError(f"[Tensor] storage must be flat bytes: {type(storage).__name__}")
         dtype = dtype_named("Tensor", dtype)
         self._shape = layout.checked_shape("Tensor", shape)
@@ -197,8 +200,9 @@ class Tensor(TensorBase):
             storage = array.reshape(-1).view(np.uint8)
         else:
             low, high = layout.byte_extent(array.shape, array.strides, dtype.itemsize)
-            address = array.ctypes.data + low
-            storage = from_range(array, address, high - low, array.flags.writeable)
+            data = array.ctypes.data + low, not array.flags.writeable
+            place = {"data": data, "shape": (high - low,), "typestr": "|u1", "version": 3}
+            storage = np.asarray(SimpleNamespace(owner=array, __array_interface__=place))
         return cls(storage, array.shape, array.strides, dtype, name, -low)
 
     @classmethod
@@ -243,7 +247,7 @@ class Tensor(TensorBase):
             kind = TensorTypeError if isinstance(error, TypeError) else TensorError
             raise kind(f"[from_integers] values must be integers of int32: {error}") from None
         result = allocate((len(numbers),), int32, name)
-        buffer_of(result._storage)[:] = numbers
+        ffi.buffer(result._storage)[:] = numbers
         return result
 
     def _view(
@@ -266,7 +270,7 @@ class Tensor(TensorBase):
 
     @property
     def storage(self) -> Storage:
-        """The bytes behind the elements, see `storage.py`; views have the same."""
+        """The bytes behind the elements; views have the same."""
         return self._storage
 
     @property
@@ -301,20 +305,21 @@ class Tensor(TensorBase):
     @property
     def is_writable(self) -> bool:
         """Whether elements may be set."""
-        return is_writable(self._storage)
+        storage = self._storage
+        return not isinstance(storage, np.ndarray) or storage.flags.writeable
 
     @property
     def data_pointer(self) -> int:
         """The address of the first element."""
-        return address_of(self._storage) + self._offset
+        storage = self._storage
+        if isinstance(storage, np.ndarray):
+            start: int = storage.__array_interface__["data"][0]  # faster than ctypes.data
+            return start + self._offset
+        return kernels.as_address(storage) + self._offset
 
     @property
     def T(self) -> "Tensor":  # noqa: N802 (the field's word)
-        """The matrix with its two dimensions swapped; a view.
-
-        Raises:
-            ShapeError: Not two dimensions.
-        """
+        """The matrix with its two dimensions swapped; a view. Raise ShapeError for another ndim."""
         if len(self._shape) != 2:
             raise ShapeError(f"[T] ndim must equal 2: {self.ndim} (shape {list(self._shape)})")
         return self.transpose(0, 1)
@@ -325,12 +330,12 @@ class Tensor(TensorBase):
 
     def numpy(self) -> Array:
         """Return the elements as a NumPy array, sharing memory; read-only if the storage is."""
-        buffer, dtype = buffer_of(self._storage), self._dtype.numpy_dtype
+        buffer, dtype = _buffer(self._storage), self._dtype.numpy_dtype
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def bits(self) -> Array:
         """Return the elements as unsigned integers of the same width, sharing memory."""
-        buffer, dtype = buffer_of(self._storage), self._dtype.bits_dtype
+        buffer, dtype = _buffer(self._storage), self._dtype.bits_dtype
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -465,7 +470,7 @@ class Tensor(TensorBase):
             TensorError: The storage is read-only.
         """
         rows = self._rows("set_slice", start, stop)
-        if not is_writable(self._storage):
+        if not self.is_writable:
             raise TensorError(f"[set_slice] the storage must be writable: {self!r}")
         if isinstance(value, Tensor):
             shape, target = value._shape, rows._shape
@@ -618,6 +623,17 @@ class Tensor(TensorBase):
             array = array.astype(np.float32)
         text = np.array2string(array, threshold=limit, edgeitems=_EDGE_VALUES, prefix="Tensor(")
         return f"Tensor({text}, {self._label()}shape={list(self._shape)}, dtype={self._dtype})"
+
+
+def _is_storage(given: object) -> bool:
+    if isinstance(given, np.ndarray):
+        return given.dtype == np.uint8 and given.ndim == 1 and given.flags.c_contiguous
+    return isinstance(given, ffi.CData) and ffi.typeof(given) is kernels.CHARS
+
+
+def _buffer(storage: Storage) -> Any:
+    """Return the bytes as an object with the buffer protocol, which keeps them alive."""
+    return storage if isinstance(storage, np.ndarray) else ffi.buffer(storage)
 
 
 def _edges(size: int, first: int) -> list[int]:

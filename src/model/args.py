@@ -82,8 +82,8 @@ class ModelArgs:
         max_context_length: The most positions. Within a sliding window every token sees all before
             it, so a window caps the context and changes nothing else.
         dtype: That of the activations and of the KV cache; it follows from the matrices.
-        feed_forward_dtype: That of what the matrices of the feed-forward multiply, where it is not
-            `dtype`: bfloat16 with GGUF's BF16.
+        feed_forward_dtype: To what the inputs of the feed-forward's matrices are rounded; None for
+            `dtype`. It is bfloat16 in GGUF files of BF16, whose `dtype` is float32.
         rope_pairs: Which elements of a query or key are rotated together: neighbours with Meta's
             weights, those of the two halves with Hugging Face's.
         parts: In what the tensors of a layer differ from those of Llama.
@@ -265,8 +265,8 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
     dtypes = {key: tensor.dtype for key, tensor in known.items()}
     dtype, of_feed_forward = activation_dtype(dtypes), None
     if dtype is ml.bfloat16 and all(isinstance(each, ml.DType) for each in dtypes.values()):
-        # llama.cpp rounds what meets a matrix, and nothing else. Where only the largest products
-        # do so, no logit is further from float32 than there.
+        # llama.cpp keeps activations in float32 and rounds the inputs of all matrices to bfloat16.
+        # To do so for the largest products alone keeps logits at least as close to float32.
         dtype, of_feed_forward = ml.float32, ml.bfloat16
     return ModelArgs(
         dim=value_of(given, "embedding_length", 0),

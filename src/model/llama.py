@@ -11,7 +11,7 @@ that stage 8 of the trace begins; it calculates nothing.
 
 The residual stream, to which each part adds, is float32; between the ops of a part, activations
 have the dtype that goes with the weights. With BF16 of GGUF files that is float32 too, and only
-what the matrices of the feed-forward multiply is bfloat16.
+the inputs of the feed-forward's matrices are bfloat16.
 
 Source: meta-llama/llama-models, models/llama3/model.py.
 """
@@ -186,7 +186,7 @@ class LlamaFeedForward:
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.gather = whole
-        # Of gate and up, where it is not that of x.
+        # The dtype of gate and up, where it is not that of x.
         self.dtype = args.dtype if args.feed_forward_dtype else None
         name = f"layers.{layer}.feed_forward"
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]

@@ -115,8 +115,8 @@ def check_room(target: Path, nbytes: int) -> None:
 def new_path(target: Path, kind: str) -> Iterator[Path]:
     """Give a path to write at, which gets the target's name at the end, or is removed.
 
-    A directory is there already. It, or the file, is in a new directory of a random name, which no
-    other process, on this machine or in another container, has.
+    A directory exists already. It, or the file, is inside a new directory with a random name, which
+    no other process has, on this machine or in another container.
     """
     parent, prefix = target.absolute().parent, f".{target.absolute().name}.unfinished-"
     try:

@@ -188,10 +188,8 @@ async def _inside(service: Service, request: Request) -> Response:
 
 async def _chat_page(_service: Service, _request: Request) -> Response:
     """Return the page, whose headers allow its script and its style alone."""
-    nonce, text = (
-        secrets.token_urlsafe(16),
-        Path(__file__).with_name("chat.html").read_text("utf-8"),
-    )
+    nonce = secrets.token_urlsafe(16)
+    text = Path(__file__).with_name("chat.html").read_text("utf-8")
     policy = (
         f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; default-src 'none'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

@@ -20,7 +20,8 @@ encode = msgspec.json.Encoder().encode
 
 # OpenAI's types of errors; of other statuses they are `invalid_request_error` and `server_error`.
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-_LATER, _CLOSE = {"Retry-After": "1"}, {"Connection": "close"}  # no more of a body is waited for
+_LATER = {"Retry-After": "1"}
+_CLOSE = {"Connection": "close"}  # the rest of the body is not waited for
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: _CLOSE, 413: _CLOSE, 429: _LATER, 503: _LATER}
 # Of errors that the client hears of: the status and a name for programs. The first status is what
 # nginx says of a client that went away; nobody gets it.

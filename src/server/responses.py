@@ -60,7 +60,7 @@ class Run:
         self._items.put_nowait((index, item))
 
     async def _steps(self) -> AsyncIterator[tuple[int, Step]]:
-        """Yield all steps, each with the number of its answer, which has its token then."""
+        """Yield all steps, each with the number of its answer; its token is in `ids` by then."""
         first, left = self._answers[0], len(self._answers)
         while left:
             index, item = await self._items.get()

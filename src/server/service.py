@@ -32,8 +32,8 @@ class Service(Collector):
         name: What clients call the model.
         chat_format: Of its chats; None where it has none.
         api_key: What clients have to send; None for no key.
-        is_local: Whether it listens at a local address. Without a key it then takes no request
-            under another name: a page of a site does so whose name leads to this address.
+        is_local: Whether it listens at a local address. Without a key it then refuses requests for
+            another host, which come from pages of a site whose name leads to this address.
         loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
         log: Takes a line about a failure, for the person who runs the server.
     """
@@ -51,7 +51,8 @@ class Service(Collector):
         assert engine.model.tokenizer is not None
         self.engine, self.name, self.chat_format, self.log = engine, name, chat_format, log
         self.tokenizer: Tokenizer = engine.model.tokenizer
-        self.insides, self.is_closing, self.created = Insides(loading), False, int(time.time())
+        self.insides = Insides(loading)
+        self.is_closing, self.created = False, int(time.time())
         self._key = None if api_key is None else _digest(api_key.encode())
         self._checks_host = api_key is None and is_local
         ends = end_ids(self.tokenizer, chat_format.name) if chat_format else frozenset()

@@ -46,7 +46,7 @@ class AddedTokenFinder:
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
         self._tokens = {token.text: token for token in tokens}
         self._sorted = sorted(self._tokens)
-        self._nested: list[list[str]] = []  # each, before the tokens that it begins with
+        self._nested: list[list[str]] = []  # each token, then those that it begins with
         self._longest = max(map(len, self._sorted), default=0)
         if self._longest > _MOST_LETTERS:
             rule = f"at most {_MOST_LETTERS} letters in each"
@@ -65,8 +65,8 @@ class AddedTokenFinder:
     def split(self, text: str) -> Iterator[Segment]:
         """Cut a text at the added tokens that are not special; no part is empty.
 
-        One that starts at a place is the last that is not beyond the text there, in the order of
-        texts, or what this one begins with.
+        In sorted order, one that starts at a place is the last that is not greater than the text
+        there, or what this one begins with.
         """
         done, passed, spaces = 0, 0, range(0)
         for found in self._places.finditer(text) if self._places else ():
@@ -74,7 +74,7 @@ class AddedTokenFinder:
             if start < passed:
                 continue
             here = text[start : start + self._longest]
-            # If all are beyond, the very last one is looked at, which is not there either.
+            # If all are greater, index -1 gives the very last one, which is not there either.
             nested = self._nested[bisect_right(self._sorted, here) - 1]
             known = bisect_left(nested, True, key=here.startswith)
             if known == len(nested):

@@ -56,8 +56,8 @@ MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 def is_sentencepiece_file(path: Path) -> bool:
     """Tell a SentencePiece model by its bytes; TokenizerError where it cannot be read.
 
-    It begins with a piece of fewer than 128 bytes, which begins with its text: a newline, which no
-    rank begins with, stands for both, before each length.
+    It begins with the tag of a piece, a length of one byte, and the tag of the piece's text. Both
+    tags are a newline, with which no file of ranks begins.
     """
     return read_whole(path, MAX_FILE_BYTES, TokenizerError)[:3:2] == b"\n\n"
 

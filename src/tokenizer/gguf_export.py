@@ -119,7 +119,7 @@ def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any
 
 
 def _roles(tokenizer: Tokenizer) -> dict[str, int]:
-    """Give the ids that begin and end texts and answers; two ends beside `eos` have keys."""
+    """Return the ids that begin and end texts and answers; two ends beside `eos` have keys."""
     found: dict[str, int] = {}
     for role in ("bos", "eos"):
         with suppress(TokenizerError):
@@ -134,10 +134,10 @@ def _check(path: Path, given: Tokenizer, made: Tokenizer) -> None:
     probes = ["Hello  world 123\n\n it's", *(f"a {name}b" for name in given.special_tokens)][:300]
     facts = [
         (
-            *(one.special_tokens, one.stop_ids, one.adds_bos, one.decoding),
+            one.special_tokens, one.stop_ids, one.adds_bos, one.decoding,
             [one.encode(text, bos=False, eos=False) for text in probes],
         )
         for one in (given, made)
-    ]
+    ]  # fmt: skip
     if facts[0] != facts[1] or given.first_difference(made) is not None:
         raise mismatch(path, "keys of a GGUF file", "the same tokenizer", "another one")

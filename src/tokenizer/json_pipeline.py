@@ -96,7 +96,7 @@ _METASPACE_DECODERS: list[tuple[object, bool]] = [
 ]
 
 
-# Which items of a template are the text, in those that are known.
+# The known templates: for each of their items, whether it is the text.
 _TEMPLATES = ((True,), (False, True), (True, False), (False, True, False))
 
 

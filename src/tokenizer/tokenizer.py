@@ -45,7 +45,7 @@ class Decoding:
 
     @property
     def errors(self) -> str:
-        """How Python's decoders of UTF-8 treat other bytes; escaped ones are replaced after."""
+        """How Python's UTF-8 decoders treat invalid bytes; escaped ones become U+FFFD after it."""
         return "surrogateescape" if self.replaces_each_byte else "replace"
 
 

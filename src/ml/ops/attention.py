@@ -8,14 +8,12 @@ from .. import kernels
 from ..checks import kernel_operand, shown
 from ..dtype import complex64
 from ..errors import DTypeError, ShapeError, TensorError
-from ..kernels import ffi, lib
+from ..kernels import MULTIPLY_ADDS_PER_CALL, ffi, lib
 from ..key_value_cache import GROUP_POSITIONS, KeyValueCache, Spans
 from ..layout import check_slice, checked_ints
 from ..op import op, op_that_changes
 from ..tensor import Tensor, allocate
 
-# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
-_MULTIPLY_ADDS_PER_CALL = 2**33
 # The kernel computes powers of two.
 _LOG2_E = math.log2(math.e)
 
@@ -264,7 +262,7 @@ def attention(
     threads, code = kernels.threads or kernels.checked_threads(), xq._dtype.code
     scale = _LOG2_E / (divisor or math.sqrt(h))
     for row, tokens, first, end, blocks in parts:
-        step = _MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
+        step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
         while tokens:
             count = step if step < tokens else tokens
             # Enough for any position of the sequence, so that it allocates once.

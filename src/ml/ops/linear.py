@@ -16,14 +16,12 @@ from ..checks import (
 )
 from ..dtype import BlockDType, DType, bfloat16, float32
 from ..errors import DTypeError, ShapeError
-from ..kernels import ffi, lib
+from ..kernels import MULTIPLY_ADDS_PER_CALL, ffi, lib
 from ..layout import Shape, broadcast_shapes, broadcast_strides
 from ..op import op
 from ..quantized import Weight
 from ..tensor import Tensor, allocate
 
-# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
-PRODUCTS_PER_CALL = 2**33
 _PANEL: int = lib.PANEL_TOKENS
 
 
@@ -131,7 +129,7 @@ def _linear(
     threads = kernels.threads or kernels.checked_threads()
     scratch = kernels.scratch(lib.product_scratch_bytes(columns, threads))
     t, x_at = 0, operand._pointer
-    step = T if T * products <= PRODUCTS_PER_CALL else rows_per_call(T, products)
+    step = T if T * products <= MULTIPLY_ADDS_PER_CALL else rows_per_call(T, products)
     while features and t < T:
         if t:
             step = min(step, T - t)
@@ -148,7 +146,7 @@ def _linear(
 
 def rows_per_call(T: int, products_per_row: int) -> int:
     """Cut T rows into calls of nearly equal size, of whole panels where there are several."""
-    most = max(1, PRODUCTS_PER_CALL // max(1, products_per_row))
+    most = max(1, MULTIPLY_ADDS_PER_CALL // max(1, products_per_row))
     calls = -(-T // most)
     return min(most, -(-T // (calls * _PANEL)) * _PANEL)
 
