@@ -111,8 +111,8 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("messages", {}, "messages: expected a list, got a"),
         ("messages.1.x", 1, r"messages\[1\] must have .*: got 'role', 'content', 'x'"),
         ("messages.1.role", "\x1b", r"role must be one of .*: got '\\x1b'"),
-        ("messages.1.role", "system", "expected questions .*, got 'system', 'assistant', 'user'"),
-        ("messages.2.role", "user", "messages: expected questions .*, got 'user', 'user', 'user'"),
+        ("messages.1.role", "system", "expected user and .*, got 'system', 'assistant', 'user'"),
+        ("messages.2.role", "user", "messages: expected user and .*, got 'user', 'user', 'user'"),
         ("messages.4", ABSENT, r"got 'user', 'assistant', 'user' \(3 in all\)"),
     ],
 )
