@@ -52,8 +52,8 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
 /*
  * Lanes of 16 bytes in a vector, where codes of 4 bits are multiplied as bytes; else 0. A set with
  * integer_tile.h defines it, join_lanes and multiply_bytes; and ADDS_BYTES and add_bytes where one
- * instruction multiplies bytes and adds them to 32 bits. With ADJACENT_LANES it loads blocks of one
- * group by join_neighbours, one block for each lane (integers.h).
+ * instruction multiplies bytes and adds them to 32 bits. With ADJACENT_LANES a set loads blocks of
+ * one group by join_neighbours, one block for each lane (integers.h).
  */
 #ifndef BYTE_LANES
 #define BYTE_LANES 0
