@@ -13,7 +13,7 @@ from ..inference.grammars import Grammar, GrammarMask
 from ..inference.sampling import log_probabilities
 from ..inference.tools import grammar_of_calls, split_calls
 from .bodies import ChatBody, CompletionBody
-from .errors import RequestError, refusal
+from .errors import RequestError, encode, refusal
 from .service import Service
 
 _SECONDS = 600.0  # for an answer, its time in the queue included
@@ -76,9 +76,8 @@ class ChatAnswer(_Asked):
             said, calls = split_calls(self.style, said, reason is not None)
         old_thought, old_said, old_calls = self._told
         self._told = thought, said, len(calls)
-        delta: Chunk = {"content": said[len(old_said) :]}
-        if len(self.ids) == len(steps):
-            delta["role"] = "assistant"
+        delta: Chunk = {"role": "assistant"} if len(self.ids) == len(steps) else {}
+        delta["content"] = said[len(old_said) :]
         if len(thought) > len(old_thought):
             delta["reasoning_content"] = thought[len(old_thought) :]
         if len(calls) > old_calls:
@@ -99,7 +98,7 @@ class ChatAnswer(_Asked):
     def choice(self, *steps: Step) -> Chunk:
         """Return what all steps say together, for a response that is not streamed."""
         whole = self.chunk(*steps)
-        message = {"refusal": None} | whole.pop("delta")
+        message = whole.pop("delta") | {"refusal": None}
         if "tool_calls" in message:
             message["content"] = message["content"] or None
             for call in message["tool_calls"]:
@@ -167,7 +166,8 @@ def chat_answers(service: Service, body: ChatBody) -> list[Answer]:
         raise RequestError(400, text, "messages", "unsupported")
     messages = [message.as_message() for message in body.messages]
     tools, callable_ones = body.functions()
-    service.check_length("".join(message.content for message in messages), "messages")
+    texts = [message.content for message in messages] + [encode(tool).decode() for tool in tools]
+    service.check_length("".join(texts), "messages")
     style, calls = chat.tools if callable_ones else None, None
     if style is not None:
         many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")

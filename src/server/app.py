@@ -64,11 +64,13 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
     try:
         service.check(request)
         answer = await endpoint(service, request)
+        is_made = isinstance(answer, Response)
+        response = answer if is_made else Response(encode(answer), media_type="application/json")
     except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
         param = _PARAMS.get(request.url.path, "prompt")
-        return refusal(error, service.log, param).response()
-    is_made = isinstance(answer, Response)
-    return answer if is_made else Response(encode(answer), media_type="application/json")
+        response = refusal(error, service.log, param).response()
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
 
 
 async def _generate(
@@ -188,8 +190,7 @@ async def _inside(service: Service, request: Request) -> Response:
 
 async def _chat_page(_service: Service, _request: Request) -> Response:
     """Return the page, whose headers allow its script and its style alone."""
-    nonce = secrets.token_urlsafe(16)
-    text = Path(__file__).with_name("chat.html").read_text("utf-8")
+    nonce, path = secrets.token_urlsafe(16), Path(__file__).with_name("chat.html")
     policy = (
         f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; default-src 'none'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -197,5 +198,5 @@ async def _chat_page(_service: Service, _request: Request) -> Response:
     )
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     headers["Content-Security-Policy"] = policy
-    page = re.sub("<(script|style)>", rf'<\1 nonce="{nonce}">', text)
+    page = re.sub("<(script|style)>", rf'<\1 nonce="{nonce}">', path.read_text("utf-8"))
     return Response(page, headers=headers, media_type="text/html")

@@ -224,8 +224,10 @@ def test_a_wrong_field_is_refused_by_its_name(server, fields, param):
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(server):
-    for text in ("one two " * 4000, "x" * 2_000_000):
-        status, answer = server.ask(CHAT, {"messages": [message(text)]})
+    function = {"name": "f", "parameters": {"type": "object", "description": "x" * 300_000}}
+    tool = {"type": "function", "function": function}
+    for text, tools in (("one two " * 4000, []), ("x" * 2_000_000, []), ("hi", [tool])):
+        status, answer = server.ask(CHAT, {"messages": [message(text)], "tools": tools})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
         assert "4096" in answer["error"]["message"]
     status, answer = server.ask(TEXT, {"prompt": [5] * 5000})

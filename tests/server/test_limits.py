@@ -98,6 +98,8 @@ def test_a_page_of_another_site_cannot_ask(server):
     response = server.raw(f"{asked}Connection: close\r\n\r\n".encode()).lower()
     assert response.startswith(b"http/1.1 405")
     assert b"access-control" not in response
+    asked = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert b"x-content-type-options: nosniff" in server.raw(asked.encode()).lower()
 
 
 def test_a_body_may_have_4_mib_and_no_more(server):
