@@ -395,3 +395,9 @@ def test_a_dear_draft_model_is_given_up_and_tried_again():
     guess_and_draw(drafter, is_right=False, times=60)
     assert drafter.best_count(7) == 0
     assert any(drafter.best_count(7) for _ in range(300))
+
+
+def test_a_draft_model_may_cost_more_than_a_look_up():
+    for costs, credit in ((PassCosts(), 0.1), (PassCosts(speculation_module.MODEL_STAKE), 0.5)):
+        costs.note_pass(0, 10.0)
+        assert costs.credit == pytest.approx(credit)
