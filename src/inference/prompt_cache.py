@@ -85,7 +85,10 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
 
 
 def _digest(layers: Iterable[memoryview]) -> bytes:
-    return hashlib.sha256(b"".join(layers)).digest()
+    digest = hashlib.sha256()
+    for layer in layers:
+        digest.update(layer)
+    return digest.digest()
 
 
 def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:

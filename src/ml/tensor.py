@@ -319,7 +319,11 @@ class Tensor(TensorBase):
 
     @property
     def T(self) -> "Tensor":  # noqa: N802 (the field's word)
-        """The matrix with its two dimensions swapped; a view. Raise ShapeError for another ndim."""
+        """The matrix with its two dimensions swapped; a view.
+
+        Raises:
+            ShapeError: Not two dimensions.
+        """
         if len(self._shape) != 2:
             raise ShapeError(f"[T] ndim must equal 2: {self.ndim} (shape {list(self._shape)})")
         return self.transpose(0, 1)

@@ -134,6 +134,10 @@ class ModelArgs:
         """Return G, the query heads that share one key/value head: H / K."""
         return self.n_heads // (self.n_kv_heads or 1)
 
+    def quantized(self) -> "ModelArgs":
+        """Return them for weights quantized on loading, with which all activations have one dtype."""
+        return replace(self, dtype=self.feed_forward_dtype or self.dtype, feed_forward_dtype=None)
+
     @property
     def sizes(self) -> dict[str, int]:
         """Return the sizes by the letters of the legend."""

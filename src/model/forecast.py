@@ -141,7 +141,7 @@ def forecast_memory(
     args = _estimated(files.args, nbytes)
     copied, copied_as = (nbytes if is_merged else 0), "weights to be merged"
     if quantize is not None:
-        args = replace(args, dtype=args.feed_forward_dtype or args.dtype)
+        args = args.quantized()
         copied = quantized_model_bytes(args, quantization_of(quantize))
         copied_as = f"weights in {quantize}"
         if is_merged:  # the embedding table and one matrix at a time are copied too

@@ -134,8 +134,7 @@ def load_model(
             checkpoint.tensors = own if dtype is not None else dict(own)
         if dtype is not None:
             check_not_quantized(files, checkpoint)
-            narrow = args.feed_forward_dtype or args.dtype  # of fast products with blocks
-            args = replace(args, dtype=narrow, feed_forward_dtype=None)
+            args = args.quantized()
             checkpoint.replace_tensors(dict(quantize_weights(checkpoint.tensors, dtype, progress)))
         tokenizer = find_tokenizer(files)
         if tokenizer is not None:
