@@ -135,7 +135,7 @@ class ModelArgs:
         return self.n_heads // (self.n_kv_heads or 1)
 
     def quantized(self) -> "ModelArgs":
-        """Return them for weights quantized on loading, with which all activations have one dtype."""
+        """Return them for weights quantized on loading: all activations have one dtype."""
         return replace(self, dtype=self.feed_forward_dtype or self.dtype, feed_forward_dtype=None)
 
     @property
