@@ -114,6 +114,20 @@ int isa_select(InstructionSet isa)
 InstructionSet isa_selected(void) { return atomic_load(&selected); }
 const KernelSet *kernel_set(void) { return atomic_load(&selected_set); }
 
+const KernelSet *kernel_set_of_many(void)
+{
+    const KernelSet *set = kernel_set();
+#ifdef LLAMA_BOLTS_EMULATE_BF16
+    return set == &kernel_set_avx512bf16 ? &kernel_set_avx512 : set;
+#elif defined(__x86_64__)
+    /* Emerald Rapids, and a Xeon with AMX: vdpbf16ps takes twice the time of the two multiply-adds
+     * that it stands for. */
+    if (set == &kernel_set_avx512bf16 && __builtin_cpu_is("intel"))
+        return &kernel_set_avx512;
+#endif
+    return set;
+}
+
 const char *compiler_version(void)
 {
 #if defined(LLAMA_BOLTS_EMULATE_BF16)

@@ -54,6 +54,7 @@ typedef struct KBlock {
     int tokens;          /* 1..PANEL_TOKENS */
     WeightSource source;
     int first, last; /* of the sum: begins at zero; ends in out */
+    int flushes;     /* subnormal numbers count as zeros, as vdpbf16ps has it */
 } KBlock;
 
 /* At most LANES groups along `in` of some rows of codes, and a panel of integers (integers.h). */
@@ -146,8 +147,10 @@ typedef struct KernelSet {
     void (*attention_finish)(void *out, const float *state, ptrdiff_t h, ElementType type);
 } KernelSet;
 
-/* The set in use (dispatch.c). */
+/* The set in use (dispatch.c); and the one that multiplies many tokens of bfloat16 in its place:
+ * with the same bits, as KBlock.flushes makes it treat subnormal numbers in the same way. */
 const KernelSet *kernel_set(void);
+const KernelSet *kernel_set_of_many(void);
 
 extern const KernelSet kernel_set_portable, kernel_set_avx2;
 extern const KernelSet kernel_set_avx512, kernel_set_avx512bf16;

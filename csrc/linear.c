@@ -71,6 +71,7 @@ typedef struct Pass {
     Scratch scratch;
     Form form;
     ElementType x_type, out_type;
+    int flushes; /* subnormal numbers, as the set in use does */
 } Pass;
 
 static void pack_panel(void *work, ptrdiff_t panel, int thread)
@@ -108,7 +109,8 @@ static void multiply_unit(const Pass *pass, const Unit *unit, int thread)
         .form = pass->form,
         .x_type = pass->x_type,
         .out_type = pass->out_type,
-        .bias_type = part->bias_type};
+        .bias_type = part->bias_type,
+        .flushes = pass->flushes};
     multiply(pass->set, &operands, &pass->scratch, thread);
 }
 
@@ -140,8 +142,8 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads)
 {
     Work work = {.parts = parts};
-    Pass pass = {.set = kernel_set(),
-                 .work = &work,
+    const KernelSet *const set = kernel_set(), *const of_many = kernel_set_of_many();
+    Pass pass = {.work = &work,
                  .in = in,
                  .scratch = cut_scratch(scratch, in, threads),
                  .x_type = x_type,
@@ -154,6 +156,8 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
         pass.tokens = min_size(even_part(T, pass.scratch.panel_tokens), T - pass.first);
         pass.form = product_form(pass.tokens, x_type, type, in);
+        pass.set = pass.form == FORM_BFLOAT16 && pass.tokens > PANEL_TOKENS ? of_many : set;
+        pass.flushes = pass.set != set;
         cut_groups(&work, pass.tokens, best_unit(pass.set, type, pass.form, pass.tokens, in));
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
             run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);

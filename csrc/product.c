@@ -141,7 +141,8 @@ static KBlock whole_k_block(const Operands *o, ptrdiff_t token, ptrdiff_t row, p
                     .prefetch_tokens = (int)min_size(PANEL_TOKENS, o->tokens - token),
                     .source = WEIGHTS_AS_STORED,
                     .first = 1,
-                    .last = 1};
+                    .last = 1,
+                    .flushes = o->flushes};
 }
 
 static void multiply_few(const KernelSet *set, const Operands *o, const PlainProduct *product,

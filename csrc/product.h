@@ -25,6 +25,7 @@ typedef struct Operands {
     ptrdiff_t in;
     Form form;
     ElementType x_type, out_type, bias_type;
+    int flushes; /* subnormal numbers, for KBlock */
 } Operands;
 
 /* How the scratch of an op is used; panels belong to the op, the rest to each thread. */

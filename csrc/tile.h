@@ -307,6 +307,9 @@ INLINE void tile(const Product p, const int source, const int rows, const int to
 {
     const ptrdiff_t steps = ceil_div(k->count * p.element_bytes, p.block_bytes) * p.phases;
     vec sums[TILE_ROWS * PANEL_TOKENS * VEC_PARTS]; /* [token][row][part] */
+#ifdef FLUSHES
+    const unsigned mode = k->flushes ? begin_flushing() : 0;
+#endif
     for (int part = 0; part < VEC_PARTS; part++) {
         /* Where accumulator (token, row) rests between two K blocks. */
         float *rest = k->lanes + row * PANEL_TOKENS * LANES + part * VEC_LANES;
@@ -335,6 +338,10 @@ INLINE void tile(const Product p, const int source, const int rows, const int to
         for (int i = 0; i < rows * tokens; i++)
             sums[i * VEC_PARTS + part] = acc[i];
     }
+#ifdef FLUSHES
+    if (k->flushes)
+        load_mode(mode);
+#endif
     if (k->last) {
 #pragma GCC unroll 6
         for (int t = 0; t < tokens; t++)

@@ -14,6 +14,17 @@ enum { VEC_LANES = 16, TILE_ROWS = 4, TILE_VECTORS = 4 };
 enum { PAIR_PHASES = 1 };
 #else
 enum { PAIR_PHASES = 2 };
+
+/* From here on subnormal numbers count as zeros (KBlock.flushes), until the mode that was before,
+ * which this returns, is loaded again. */
+#define FLUSHES
+INLINE void load_mode(unsigned mode) { __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory"); }
+INLINE unsigned begin_flushing(void)
+{
+    const unsigned mode = _mm_getcsr();
+    load_mode(mode | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+    return mode;
+}
 #endif
 
 typedef __m512 vec;

@@ -74,6 +74,15 @@ def test_linear_gives_the_same_bits_for_any_cut_of_rows(isa: str, types: Types) 
             assert bits(np.concatenate(single, axis=1)) == whole
 
 
+def test_subnormal_numbers_count_alike_in_one_row_and_among_many(isa: str) -> None:
+    for x_exponent, exponent in ((-64, -62), (-132, 20), (10, -135)):
+        x = np.ldexp(normal((50, 70), f32), x_exponent).astype(bf16)
+        weight = np.ldexp(normal((11, 70), f32, seed=1), exponent).astype(bf16)
+        whole = run_linear(x, weight, f32)
+        alone = np.concatenate([run_linear(x[i : i + 1], weight, f32) for i in range(50)])
+        assert bits(whole) == bits(alone)
+
+
 @products
 def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(isa: str, types: Types) -> None:
     x, weight = operands((8, 50, 5), *types[:2])
