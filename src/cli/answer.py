@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ..inference import Choice, GenerationStats, InferenceEngine, Message, SamplingArgs, Step
-from ..inference.sampling import log_probabilities
+from ..inference.answer_text import logprobs_of
 from ..tokenizer import Tokenizer
 from ..untrusted import escape_line, replace_surrogates
 from .arguments import FLAGS, THINK, Options
@@ -220,23 +220,9 @@ def answer_record(
         **{name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in numbers},
     }
     if logprobs is not None:
-        content = [_logprobs(tokenizer, choice, logprobs) for choice in answer.choices]
+        content = [logprobs_of(tokenizer, choice, logprobs) for choice in answer.choices]
         record["logprobs"] = {"content": content}
     return json.dumps(record)
-
-
-def _logprobs(tokenizer: Tokenizer, choice: Choice, count: int) -> dict[str, object]:
-    """Return the model's natural log-probabilities of a drawn token and of the most probable."""
-    told = {
-        token: {
-            "id": token,
-            "token": tokenizer.decode([token]),
-            "bytes": list(tokenizer.token_bytes(token)),
-            "logprob": chance,
-        }
-        for token, chance in log_probabilities(choice).items()
-    }
-    return {**told[choice.token_id], "top_logprobs": [*told.values()][:count]}
 
 
 def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..checkpoint import CheckpointError
 from ..model import Model, token_tensor
-from ..tokenizer import StreamDecoder
+from ..tokenizer import StreamDecoder, Tokenizer
 from ..trace import clock, is_on, mark
 from .errors import ContextFullError, NumericError, PromptError
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
@@ -146,6 +146,32 @@ class AnswerText:
         if self._decoder is None:
             return ""
         return self._stops.push(self._decoder.finish()) + self._stops.held
+
+
+def token_name(tokenizer: Tokenizer, token: int) -> str:
+    r"""Return a token as text; bytes that are no whole characters as `bytes:\xe2\x80`."""
+    data = tokenizer.token_bytes(token)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def logprobs_of(tokenizer: Tokenizer, choice: Choice, count: int | None) -> dict[str, Any]:
+    """Return what OpenAI's chat API says of a token, with its id, and of the most probable ones.
+
+    Natural log-probabilities by the model; -9999 for -inf, which JSON lacks.
+    """
+    told = {
+        candidate.token_id: {
+            "id": candidate.token_id,
+            "token": token_name(tokenizer, candidate.token_id),
+            "bytes": list(tokenizer.token_bytes(candidate.token_id)),
+            "logprob": max(candidate.log_probability, -9999.0),
+        }
+        for candidate in choice.candidates
+    }
+    return told[choice.token_id] | {"top_logprobs": [*told.values()][:count]}
 
 
 class TokenMask(Protocol):

@@ -447,8 +447,3 @@ def _place(weights: Weights, share: float) -> tuple[int, float]:
         return int(np.flatnonzero(weights)[-1]), 1.0
     before = float(cumulative[place - 1]) if place else 0.0
     return place, min((target - before) / float(weights[place]), 1.0)
-
-
-def log_probabilities(choice: Choice) -> dict[int, float]:
-    """Return those of the candidates by their ids; -9999 for -inf, as OpenAI has it in JSON."""
-    return {c.token_id: max(c.log_probability, -9999.0) for c in choice.candidates}

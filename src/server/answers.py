@@ -3,14 +3,13 @@
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from ..inference import Choice, GrammarError, Request, SamplingArgs, Step, ToolCall, split_thoughts
+from ..inference.answer_text import logprobs_of, token_name
 from ..inference.chat_encoding import encode_chat
 from ..inference.chat_formats import ToolStyle
 from ..inference.grammars import Grammar, GrammarMask
-from ..inference.sampling import log_probabilities
 from ..inference.tools import grammar_of_calls, split_calls
 from .bodies import ChatBody, CompletionBody
 from .errors import RequestError, encode, refusal
@@ -90,8 +89,12 @@ class ChatAnswer(_Asked):
             ]  # fmt: skip
         logprobs = None
         if self.alternatives is not None:
-            choices = [step.choice for step in steps if step.stop_reason != "eot"]
-            logprobs = {"content": [self._logprobs(one) for one in choices if one is not None]}
+            content = [
+                logprobs_of(self.service.tokenizer, step.choice, self.alternatives)
+                for step in steps
+                if step.stop_reason != "eot" and step.choice is not None
+            ]
+            logprobs = {"content": content}
         reason = "tool_calls" if calls and reason == "stop" else reason
         return {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
@@ -104,18 +107,6 @@ class ChatAnswer(_Asked):
             for call in message["tool_calls"]:
                 del call["index"]
         return {"message": message} | whole
-
-    def _logprobs(self, choice: Choice) -> Chunk:
-        """Return what `logprobs` say of a token and of some alternatives."""
-        told = {
-            token: {
-                "token": self.service.token_name(token),
-                "logprob": chance,
-                "bytes": list(self.service.tokenizer.token_bytes(token)),
-            }
-            for token, chance in log_probabilities(choice).items()
-        }
-        return told[choice.token_id] | {"top_logprobs": [*told.values()][: self.alternatives]}
 
 
 class TextAnswer(_Asked):
@@ -141,13 +132,14 @@ class TextAnswer(_Asked):
 
     def _logprobs(self, tokens: list[tuple[int, Choice | None]]) -> Chunk:
         """Return lists with an entry for each token; the first of a prompt was not chosen."""
+        tokenizer = self.service.tokenizer
         names = "tokens", "token_logprobs", "top_logprobs", "text_offset"
         told: dict[str, list[Any]] = {name: [] for name in names}
         for token, choice in tokens:
-            name, chances = self.service.token_name(token), choice and log_probabilities(choice)
-            near = islice(chances.items() if chances else (), self.alternatives)
-            top = {self.service.token_name(one): chance for one, chance in near}
-            entry = name, chances and chances[token], chances and top, self._offset
+            name = token_name(tokenizer, token)
+            one = choice and logprobs_of(tokenizer, choice, self.alternatives)
+            top = one and {each["token"]: each["logprob"] for each in one["top_logprobs"]}
+            entry = name, one and one["logprob"], top, self._offset
             for values, value in zip(told.values(), entry, strict=True):
                 values.append(value)
             # A begin of text need not be in the text.

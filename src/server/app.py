@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ..inference.answer_text import token_name
 from . import bodies
 from .answers import Answer, chat_answers, text_answers
 from .errors import RequestError, encode, refusal
@@ -156,7 +157,9 @@ async def _tokenize(service: Service, request: Request) -> Any:
     ids = await asyncio.to_thread(tokenizer.encode, body.content, bos=bos, eos=False)
     if not body.with_pieces:
         return {"tokens": ids}
-    return {"tokens": [{"id": token, "piece": service.token_name(token)} for token in ids]}
+    return {
+        "tokens": [{"id": token, "piece": token_name(service.tokenizer, token)} for token in ids]
+    }
 
 
 class _Detokenize(bodies.Body):

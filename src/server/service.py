@@ -111,14 +111,6 @@ class Service(Collector):
             self._grammars = self._grammars or Grammars(self.tokenizer, self.end_ids)
         return self._grammars.mask(grammar)
 
-    def token_name(self, token: int) -> str:
-        r"""Return a token as text; bytes that are no whole characters as `bytes:\xe2\x80`."""
-        data = self.tokenizer.token_bytes(token)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()  # of one length, so that comparing tells none
