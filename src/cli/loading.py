@@ -3,9 +3,10 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from ..inference import (
     GrammarError,
     InferenceEngine,
     Message,
-    TokenMask,
     encode_chat,
     end_ids,
     find_chat_format,
@@ -152,8 +152,12 @@ def open_session(options: Options, console: Console) -> Session:
     trace = TraceSwitch(options, console, engine, chat_format)
     if options.debug_log is not None or options.trace_json is not None:
         trace.turn_on()
-    ends = model.stop_ids | (end_ids(tokenizer, chat_format.name) if chat_format else frozenset())
-    new_mask = None if grammar is None else _mask_maker(grammar, tokenizer, ends)
+    new_mask = None
+    if grammar is not None:
+        from ..inference.grammars import Grammars
+
+        of_format = () if chat_format is None else end_ids(tokenizer, chat_format.name)
+        new_mask = partial(Grammars(tokenizer, model.stop_ids.union(of_format)).mask, grammar)
     return Session(options, engine, tokenizer, console, settings, trace, chat_format, new_mask)
 
 
@@ -170,22 +174,6 @@ def _read_grammar(options: Options) -> "Grammar | None":
         return Grammar("lark" if options.json_schema is None else "json_schema", text)
     except GrammarError as error:
         raise UsageError(f"{label_of(path)}: {error}") from None
-
-
-def _mask_maker(
-    grammar: "Grammar", tokenizer: Tokenizer, ends: frozenset[int]
-) -> Callable[[Sequence[int]], TokenMask]:
-    """Return what makes the mask of an answer, of which some tokens may have been drawn before."""
-    from ..inference.grammars import Grammars
-
-    grammars = Grammars(tokenizer, ends)
-
-    def new_mask(answer_ids: Sequence[int]) -> TokenMask:
-        mask = grammars.mask(grammar)
-        mask.accept_all(answer_ids)
-        return mask
-
-    return new_mask
 
 
 @contextmanager

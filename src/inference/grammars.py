@@ -79,12 +79,6 @@ class GrammarMask:
         with contextlib.suppress(OSError):
             self._stream.send_bytes(token_id.to_bytes(4, "little"))
 
-    def accept_all(self, ids: Sequence[int]) -> None:
-        """Take tokens that were drawn before; raise GrammarError for one that may not come."""
-        for token in ids:
-            self.allowed()
-            self.accept(token)
-
     def close(self) -> None:
         """End the process that follows this answer."""
         self._stream.close()
@@ -130,12 +124,19 @@ class Grammars:
             self.close()
             raise GrammarError(_INSTALL) from None
 
-    def mask(self, grammar: Grammar) -> GrammarMask:
-        """Compile a grammar for one answer; from any thread. Raise GrammarError as `_received`."""
+    def mask(self, grammar: Grammar, answer_ids: Sequence[int] = ()) -> GrammarMask:
+        """Compile a grammar for one answer, of which some tokens were drawn; from any thread.
+
+        Raise GrammarError as `_received`, also for a token that may not come.
+        """
         ours, theirs = Pipe()
         with theirs, self._lock:
             send_handle(self._control, theirs.fileno(), self._process.pid)
-        return GrammarMask(ours, grammar)
+        mask = GrammarMask(ours, grammar)
+        for token in answer_ids:
+            mask.allowed()
+            mask.accept(token)
+        return mask
 
     def close(self) -> None:
         """End the process; answers under way go on to their end."""

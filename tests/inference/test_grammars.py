@@ -97,8 +97,7 @@ def test_an_answer_goes_on_within_its_grammar(grammars, bundled):
     begun = bundled.tokenizer.encode('{"a', bos=False, eos=False)
     schema = {"type": "object", "properties": {"abc": {"enum": [1]}}, "required": ["abc"],
               "additionalProperties": False}  # fmt: skip
-    mask = grammars.mask(Grammar("json_schema", json.dumps(schema)))
-    mask.accept_all(begun)
+    mask = grammars.mask(Grammar("json_schema", json.dumps(schema)), begun)
     rest = drawn(mask, bundled, random.Random(1), 200)
     assert rest is not None
     assert json.loads('{"a' + rest) == {"abc": 1}
