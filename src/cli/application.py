@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -31,7 +32,7 @@ from ..untrusted import described, label_of, parse_strict_json
 from . import mpi_place, mpirun_is_at_terminal
 from .arguments import BUNDLED_CHAT_LENGTH, EXAMPLES, Options, example_lines
 from .console import Console, DifferenceError, OutputError, UsageError, refused
-from .loading import open_model, open_model_to_run, open_session, prompt_cached, save_model
+from .loading import open_session, prompt_cached
 from .session import Session
 
 # A million tokens of prose: more than a context holds, and not worth the time to count exactly.
@@ -52,6 +53,14 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (USAGE, (UsageError, InferenceError, SaveError, KernelSettingError)),
     (BAD_MODEL, (ml.LlamaBoltsError,)),
 )
+# What is done for a flag, by its module and its function.
+_ACTIONS = {
+    "info": ("reports", "report_info"), "explain": ("reports", "report_stage"),
+    "check_weights": ("reports", "check_weights"), "metadata": ("reports", "report_metadata"),
+    "verify": ("verify", "report_verify"), "bench": ("bench", "report_bench"),
+    "save_quantized": ("loading", "save_model"), "save_gguf": ("loading", "save_model"),
+    "serve": ("serve", "serve_model"),
+}  # fmt: skip
 
 
 def run(options: Options) -> int:
@@ -121,33 +130,12 @@ def told(error: Exception) -> tuple[int, str]:
 
 
 def _dispatch(options: Options, console: Console) -> None:
-    """Call what the command line names; a branch imports what the others do not need."""
-    if options.metadata or options.check_weights or options.info or options.explain is not None:
-        from . import reports
-
-        if options.info:
-            reports.report_info(console)
-        elif options.explain is not None:
-            reports.report_stage(console, options.explain)
-        elif options.check_weights:
-            reports.check_weights(options, console)
-        else:
-            reports.report_metadata(console, open_model(options, console))
-    elif options.verify:
-        from .verify import report_verify
-
-        report_verify(options, console)
-    elif options.save_quantized is not None or options.save_gguf is not None:
-        save_model(options, console)
-    elif options.bench:
-        from .bench import report_bench
-
-        report_bench(console, *open_model_to_run(options, console))
-    elif options.serve is not None:
-        from .serve import serve_model
-
-        serve_model(options, console)
-    elif options.jsonl is not None:
+    """Call what the command line names, in a module that is not imported for anything else."""
+    for flag, (module, function) in _ACTIONS.items():
+        if getattr(options, flag) not in (None, False):
+            getattr(import_module(f".{module}", __package__), function)(options, console)
+            return
+    if options.jsonl is not None:
         answer_file(options, console, options.jsonl)
     elif options.examples and not _input_is_terminal():
         for line in example_lines():

@@ -11,7 +11,9 @@ from ..checkpoint.names import is_harmless
 from ..inference import NumericError
 from ..ml import roofline
 from ..model import InferenceContext, Model, ModelArgs, kv_cache_bytes
+from .arguments import Options
 from .console import Console, UsageError
+from .loading import open_model_to_run
 from .reports import exact_bytes
 
 PROMPT_TOKENS = 128
@@ -29,11 +31,12 @@ def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]
     return title, _readable(speed), _readable(limit), f"{100 * speed / limit:.0f} %"
 
 
-def report_bench(console: Console, model: Model, positions: int) -> None:
+def report_bench(options: Options, console: Console) -> None:
     """Write the speed of a model, and the limits of the machine, measured in turn with it.
 
     A prompt is limited by multiply-adds, a token by reading the weights and its part of the cache.
     """
+    model, positions = open_model_to_run(options, console)
     if positions < 2:
         raise UsageError(f"--context-length: expected at least 2 for --bench, got {positions}")
     steps = min(STEPS, positions // 2)

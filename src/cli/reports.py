@@ -23,6 +23,7 @@ from ..trace.code import PACKAGE, find_page, section_of
 from ..trace.events import STAGES
 from .arguments import Options
 from .console import Console, UsageError
+from .loading import open_model
 
 _VALUES = ("name", "value")
 _TENSORS = ("name", "shape", "dtype", "bytes", "name in the file")
@@ -36,8 +37,9 @@ _ZIP = b"PK\x03\x04"
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 
 
-def report_metadata(console: Console, model: Model) -> None:
+def report_metadata(options: Options, console: Console) -> None:
     """Write hyperparameters, tensors, counts and bytes of a model; no weight is read."""
+    model = open_model(options, console)
     console.report_heading(str(model.source_directory))
     checkpoint, files = model.checkpoint, model.files
     names = checkpoint.names_in_files
@@ -139,7 +141,7 @@ def check_weights(options: Options, console: Console) -> None:
         checkpoint.close()
 
 
-def report_info(console: Console) -> None:
+def report_info(_options: Options, console: Console) -> None:
     """Write what this installation runs on to standard output; load no model."""
     free = available_memory()
     bits = [f"{name} {8 * x.block_bytes / x.block_size:g}" for name, x in QUANTIZATIONS.items()]
@@ -160,9 +162,10 @@ def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def report_stage(console: Console, number: int) -> None:
+def report_stage(options: Options, console: Console) -> None:
     """Write the section of a stage, and where its diagram and its code are."""
-    stage = STAGES[number]
+    assert options.explain is not None
+    stage = STAGES[options.explain]
     chapter, _, anchor = stage.chapter.partition("#")
     page, diagram = _installed(chapter), _installed(stage.diagram)
     section = section_of(page, stage.heading)
