@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from .. import __version__
 from ..untrusted import replace_surrogates
+from . import mpi_place
 from .flag_parser import (
     FlagFormatter,
     FlagParser,
@@ -39,7 +40,6 @@ CHAT_FORMAT_NAMES = (
 THINK = ("on", "off", "hide")
 # The keys of `QUANTIZATIONS`; a test compares them.
 QUANTIZATION_NAMES = ("nf4", "int8", "q8_0", "q4_0")
-GGUF_NAMES = QUANTIZATION_NAMES[2:]
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
 _REPORTS = (
@@ -51,6 +51,7 @@ _ACTIONS = (
     "--serve",
 )  # fmt: skip
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
+_OF_ONE_PROCESS = (*_REPORTS[1:], "--save-quantized", "--save-gguf", "--prompt-cache", *_TRACES)
 # Each flag needs one of those beside it.
 _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
@@ -367,11 +368,12 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         for flag, needed in _NEEDS.items()
         if flag in given and not given & {*needed}
     ]
-    kind = values["quantize"]
-    if "--save-quantized" in given and kind in GGUF_NAMES:
-        wrong.append(("--save-quantized", f"directories do not have {kind}, --save-gguf writes it"))
-    if "--save-gguf" in given and kind not in (None, *GGUF_NAMES):
-        wrong.append(("--save-gguf", f"GGUF files do not have {kind}, but q8_0 and q4_0"))
+    if mpi_place()[1] > 1:
+        wrong += [
+            (flag, "expected one process, got several (mpirun)")
+            for flag in _OF_ONE_PROCESS
+            if flag in given
+        ]
     if "--debug-log" in given and values["debug_log"] == values["trace_json"]:
         wrong.append(("--trace-json", "must be another file than --debug-log"))
     for flag, why in wrong:

@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint.model_directory import listing_of
 from ..checkpoint.names import is_matrix
 from ..inference import (
     FoundFormat,
@@ -34,7 +32,7 @@ from ..model import (
     read_model_files,
 )
 from ..model.loader import find_tokenizer
-from ..tokenizer import Tokenizer
+from ..tokenizer import Tokenizer, load_tokenizer
 from ..untrusted import label_of
 from .answer import Settings, on_signal
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
@@ -109,7 +107,7 @@ def save_model(options: Options, console: Console) -> None:
     target = options.save_gguf or options.save_quantized
     assert target is not None
     try:
-        with on_signal(signal.SIGTERM, _leave):
+        with on_signal(signal.SIGTERM, signal.default_int_handler):
             if options.save_gguf is not None:
                 from ..model.saving_gguf import save_gguf
 
@@ -125,12 +123,6 @@ def save_model(options: Options, console: Console) -> None:
         console.clear_progress()
     written = f"{readable_bytes(nbytes)} of weights written"
     console.note(f"{target}: {written}{f', {kind}' if kind else ''}")
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """End the process by SystemExit, with the exit code that shells report for a signal."""
-    signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(128 + number)
 
 
 def open_session(options: Options, console: Console) -> Session:
@@ -235,14 +227,10 @@ def chat_format_of(options: Options, model: Model) -> FoundFormat:
 
 
 def required_tokenizer(model: Model) -> Tokenizer:
-    """Return the tokenizer of a model; raise ModelError where it has none."""
+    """Return the tokenizer of a model; raise ModelError or TokenizerError where it has none."""
     if model.tokenizer is not None:
         return model.tokenizer
-    place, rule = model.source_directory, "the keys tokenizer.ggml.model and on, got none"
     if model.files.directory.layout != "GGUF":
-        rule = (
-            "tokenizer.model for Meta's layout (base64 ranks for Llama 3, SentencePiece for Llama "
-            "2) or tokenizer.json or tokenizer.model (SentencePiece) for Hugging Face's, got "
-            f"{listing_of(place)}"
-        )
-    raise ModelError(f"{label_of(place)}: tokenizer: expected {rule}")
+        return load_tokenizer(model.source_directory)  # which says what it expected and found
+    rule = "tokenizer: expected the keys tokenizer.ggml.model and on, got none"
+    raise ModelError(f"{label_of(model.source_directory)}: {rule}")

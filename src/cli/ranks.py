@@ -33,10 +33,6 @@ Told = Callable[[Exception], tuple[int, str]]
 
 _BEAT_SECONDS = 0.5
 _LOST_SECONDS = 5.0  # of silence, while this rank itself was running
-_OF_ONE_PROCESS = (
-    "metadata", "check_weights", "verify", "info", "bench", "explain", "save_quantized",
-    "save_gguf", "prompt_cache", "debug_log", "trace_json", "diagrams", "explore",
-)  # fmt: skip
 
 
 def run_rank(
@@ -47,10 +43,6 @@ def run_rank(
     if rank == 0 and "OMPI_COMM_WORLD_RANK" in os.environ:
         _pass_on_input()
     try:
-        for name in _OF_ONE_PROCESS:
-            if getattr(options, name) not in (None, False):
-                text = "expected one process, got several (mpirun)"
-                raise UsageError(f"--{name.replace('_', '-')}: {text}")
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:

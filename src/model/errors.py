@@ -29,4 +29,4 @@ class TokenIdError(ModelError):
 
 
 class SaveError(ModelError):
-    """A directory that cannot be written."""
+    """A model that cannot be written: to this place, or in this format."""

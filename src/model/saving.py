@@ -62,7 +62,7 @@ def save_quantized(
     """
     target, dtype = Path(directory), quantization_of(quantize)
     if dtype not in ml.BLOCK_DTYPES:
-        raise ModelError(f"[save] quantize must be nf4 or int8 in a directory: got {quantize}")
+        raise SaveError(f"[save] quantize must be nf4 or int8 in a directory: got {quantize}")
     check_new(target, "directory")
     with plain_model(path, rope_scaling_factor) as (files, checkpoint, args):
         tokenizer, origin = find_tokenizer(files), checkpoint.dtypes[EMBEDDINGS].name

@@ -19,7 +19,7 @@ from ..checkpoint.safetensors_writer import in_pairs
 from ..tokenizer import TokenizerNotFoundError
 from ..tokenizer.gguf_export import gguf_tokenizer_keys
 from .args import LinearRopeScaling, ModelArgs
-from .errors import ModelConfigError, mismatch
+from .errors import ModelConfigError, SaveError, mismatch
 from .files import CHAT_TEMPLATE_KEY, ModelFiles
 from .quantization import (
     QuantizationProgress,
@@ -119,7 +119,7 @@ def _kind(
     into = dtype_in_model(key, dtype)
     found = into or dtypes[key]  # only a quantized output is made of another weight
     if found not in TYPE_NUMBERS:
-        raise ModelConfigError(f"save: GGUF files do not have {found}, of tensor {key}")
+        raise SaveError(f"[save] GGUF files do not have {found}, of tensor {key}")
     if into is not None and shape[-1] % into.block_size:
         raise ModelConfigError(
             f"save: rows of {into} must be a multiple of {into.block_size} long: got {shape[-1]}"

@@ -108,8 +108,6 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
         (["-x"], "unrecognized arguments: -x ("),
         (["-p"], "expected one argument"),
         (["--json", "-p", "x", "--logprobs", "101"], "argument --logprobs: must be 0 to 100"),
-        (["--quantize", "q8_0", "--save-quantized", "x"], "do not have q8_0, --save-gguf writes"),
-        (["--quantize", "nf4", "--save-gguf", "x"], "GGUF files do not have nf4, but q8_0 and q4"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(capsys, arguments, reason):

@@ -19,6 +19,7 @@ from src.cli.loading import loading_line, open_model_to_run
 from src.explorer.texts import facts_of
 from src.inference import CHAT_FORMATS, InferenceEngine
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
+from src.main import INTERRUPTED
 from src.model import QUANTIZATIONS, forecast_memory, load_model
 from src.model.files import BUNDLED_MODEL
 from tests.cli.conftest import (
@@ -152,7 +153,7 @@ def test_sigterm_leaves_nothing_of_a_directory_that_was_not_finished(tmp_path):
         [unfinished] = tmp_path.iterdir()
         assert unfinished.name.startswith(".new.unfinished-")
         process.terminate()
-        assert process.wait(SECONDS) == 128 + signal.SIGTERM
+        assert process.wait(SECONDS) == INTERRUPTED
     assert list(tmp_path.iterdir()) == []
 
 
