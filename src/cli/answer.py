@@ -30,7 +30,6 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
 }
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")  # a fresh one, no limit, no text
 _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
-_COLUMNS = 80
 _DIGITS = 6  # of a time in seconds
 _SMALLEST = 0.0001
 
@@ -148,19 +147,14 @@ def stream_answer(
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:
-    """Return what an answer took, on one line; where it is long without the context or the seed."""
+    """Return what an answer took, on one line."""
     read = stats.prompt_tokens - stats.cached_tokens
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     context = f"{stats.prompt_tokens + stats.new_tokens}/{context_length}"
-    seed = f"seed {stats.seed}"
     prompt = f"{stats.prompt_tokens} prompt{cached}{_rate(read, stats.prefill_seconds)}"
     # The first new token comes from reading the prompt.
     new = f"{stats.new_tokens} new{_rate(stats.new_tokens - 1, stats.decode_seconds)}"
-    parts = [prompt, new, context, stop_reason, seed]
-    for part in (context, seed):
-        if len(", ".join(parts)) > _COLUMNS:
-            parts.remove(part)
-    return ", ".join(parts)
+    return f"{prompt}, {new}, {context}, {stop_reason}, seed {stats.seed}"
 
 
 def _rate(tokens: int, seconds: float) -> str:

@@ -138,8 +138,7 @@ def _dispatch(options: Options, console: Console) -> None:
     if options.jsonl is not None:
         answer_file(options, console, options.jsonl)
     elif options.examples and not _input_is_terminal():
-        for line in example_lines():
-            console.report_line(line)
+        console.report(*example_lines())
     else:
         if options.example is not None:
             options = dataclasses.replace(options, **vars(EXAMPLES[options.example - 1]))

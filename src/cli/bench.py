@@ -75,9 +75,9 @@ def report_bench(options: Options, console: Console) -> None:
         _row("one token after the other", decoding, read_limits),
     )
     console.report_heading(model.description)
-    console.report_line()
+    console.report("")
     console.report_table(_SPEEDS, speeds, "<>>>")
-    console.report_line()
+    console.report("")
     console.report_table(("", ""), facts)
 
 

@@ -128,20 +128,14 @@ def read_plain(console: Console) -> str | None:
     """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was typed."""
     text, prompt = "", PROMPT
 
-    def suspend(*_: object) -> None:  # SIGCONT may come to a thread that does not wait for a line
-        with on_signal(signal.SIGTSTP, signal.SIG_DFL):
-            signal.raise_signal(signal.SIGTSTP)
-        console.ask(prompt)  # the terminal has dropped the line so far
-
     try:
-        with on_signal(signal.SIGTSTP, suspend):
-            while not text or block_is_open(text):
-                console.ask(prompt)
-                line = sys.stdin.buffer.readline()
-                if not line.endswith(b"\n"):
-                    raise EOFError  # also after a part of a line: nobody said that it was finished
-                text += line.decode("utf-8", "replace").replace("\r\n", "\n")
-                prompt = CONTINUATION
+        while not text or block_is_open(text):
+            console.ask(prompt)
+            line = sys.stdin.buffer.readline()
+            if not line.endswith(b"\n"):
+                raise EOFError  # also after a part of a line: nobody said that it was finished
+            text += line.decode("utf-8", "replace").replace("\r\n", "\n")
+            prompt = CONTINUATION
     except KeyboardInterrupt:
         console.reply("")  # what was typed stands before it
         return "" if text else None

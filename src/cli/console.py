@@ -134,9 +134,9 @@ class Console:
             if not interrupted or self._output.takes_text_now():
                 self._output.write("\n")
 
-    def report_line(self, text: str = "") -> None:
-        """Write a line of a report to standard output."""
-        self._output.write(self._output.line(text))
+    def report(self, *lines: str) -> None:
+        """Write lines of a report to standard output."""
+        self._output.write("".join(map(self._output.line, lines)))
 
     def report_heading(self, text: str) -> None:
         """Write a heading of a report to standard output, bold where there is colour."""
@@ -147,17 +147,13 @@ class Console:
     ) -> None:
         """Write a table to standard output; `sides` has a letter for each column, as in `aligned`.
 
-        In a row that is wider than the window, what follows its first cell is on a line below.
+        Headings that are empty take no line.
         """
         cells = [headings, *([escape_line(cell) for cell in row] for row in rows)]
-        width, first = self._output.columns, max(len(row[0]) for row in cells)
-        shown = []
-        for row, line in zip(cells, aligned(cells, sides), strict=True):
-            is_wide = 0 < width < len(line)
-            parts = (row[0], _GAP + line[first + len(_GAP) :]) if is_wide else (line,)
-            style = _BOLD if row is headings else ""
-            shown += [self._output.line(part, style) for part in parts if any(row)]
-        self._output.write("".join(shown))
+        heading, *lines = aligned(cells, sides)
+        if any(headings):
+            self.report_heading(heading)
+        self.report(*lines)
 
     def report_markdown(self, text: str) -> None:
         """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
@@ -171,14 +167,10 @@ class Console:
             text = rendered.getvalue().rstrip()
         self._output.write(f"{text}\n")
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, also_when_quiet: bool = False) -> None:
         """Write a line to standard error, dimmed where there is colour; nothing when quiet."""
-        if not self.quiet:
-            self.aside(text)
-
-    def aside(self, text: str) -> None:
-        """Write a line to standard error, dimmed where there is colour, also when quiet."""
-        self._notes.write(self._notes.line(text, _DIM))
+        if also_when_quiet or not self.quiet:
+            self._notes.write(self._notes.line(text, _DIM))
 
     def detail(self, text: str) -> None:
         """Write a line to standard error when verbose."""

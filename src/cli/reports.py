@@ -60,7 +60,7 @@ def report_metadata(options: Options, console: Console) -> None:
         ("tensors", columns, [row[: len(columns)] for row in tensors]),
         ("sizes", _VALUES, _sizes(model)),
     ):
-        console.report_line()
+        console.report("")
         console.report_heading(title)
         console.report_table(headings, rows, "<<<><")
 
@@ -135,7 +135,7 @@ def check_weights(options: Options, console: Console) -> None:
                     f"got {unchecked} bytes without one (safetensors and GGUF files have none)"
                 )
             size = readable_bytes(file.size)
-            console.report_line(f"{file.label}: {size} agree with their CRC-32")
+            console.report(f"{file.label}: {size} agree with their CRC-32")
     finally:
         console.clear_progress()
         checkpoint.close()
@@ -172,10 +172,8 @@ def report_stage(options: Options, console: Console) -> None:
     if not section:
         raise UsageError(f"{page}: --explain: expected a heading {stage.heading!r}, got none")
     console.report_markdown(f"## {stage.heading}\n\n{section}")
-    console.report_line()
-    console.report_line(f"chapter: {page}#{anchor}")
-    console.report_line(f"diagram: {diagram}")
-    console.report_line(f"code:    {PACKAGE.parent / stage.code} {stage.function}")
+    code = f"code:    {PACKAGE.parent / stage.code} {stage.function}"
+    console.report("", f"chapter: {page}#{anchor}", f"diagram: {diagram}", code)
 
 
 def _installed(name: str) -> Path:

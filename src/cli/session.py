@@ -211,13 +211,14 @@ class Session:
             return
         if self._records:
             logprobs = self.options.logprobs
-            self.console.report_line(answer_record(self.engine, answer, logprobs, line))
+            self.console.report(answer_record(self.engine, answer, logprobs, line))
         if self.candidates and answer.choices:
             tables = (choice_table(self.tokenizer, choice) for choice in answer.choices)
             self.console.reply("\n\n".join(tables))
         if self.statistics:
             length = self.engine.sequence_length
-            self.console.aside(statistics_line(answer.stats, answer.stop_reason, length))
+            text = statistics_line(answer.stats, answer.stop_reason, length)
+            self.console.note(text, also_when_quiet=True)
 
     def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
         limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop

@@ -113,19 +113,18 @@ def report_verify(options: Options, console: Console) -> None:
         console.clear_progress()
     rows = [*_compare_ids(model, reply["ids"]), *_compare_stages(model, ours, logits, gain, theirs)]
     console.report_heading(model.description)
-    console.report_line(f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}")
-    console.report_line()
+    console.report(f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}", "")
     shown = rows if options.verbose else _one_for_all_layers(rows)
     console.report_table(_COLUMNS, [row.cells for row in shown], "<<>>>><")
-    console.report_line()
     failed = next((row for row in rows if not row.is_ok), None)
     found = "every stage is within its bound" if failed is None else failed.failure
     args, dtype = model.args, model.tensors["layers.0.attention.wq.weight"].dtype
-    console.report_line(
+    console.report(
+        "",
         f"verdict: {'ok' if failed is None else 'FAIL'}: {found} (llama-bolts {__version__}, "
         f"{ml.build_info()['isa']}; {reply['versions']}; {model.checkpoint.source_format}, "
         f"{dtype}, {args.n_layers} layers, D {args.dim}, {args.n_heads}/{args.n_kv_heads} heads; "
-        f"{len(ids)} tokens; both in float32)"
+        f"{len(ids)} tokens; both in float32)",
     )
     if failed is not None:
         raise DifferenceError(f"--verify: {found}")

@@ -187,7 +187,8 @@ def test_ctrl_z_suspends_and_the_chat_goes_on_afterwards(open_chat, alphabet_mod
     child.expect_exact("suspended")
     child.sendline("")
     child.expect_exact("@")  # fg says what goes on
-    child.shows()
+    if terminal != "dumb":  # which waits for the line
+        child.shows()
     answered(child)
     child.sendline("/exit")
     child.expect_exact("/exit")

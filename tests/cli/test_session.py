@@ -127,7 +127,7 @@ def test_a_completion_goes_on(alphabet_model, capsys):
 def test_an_interrupt_of_the_report_keeps_the_answer(session, monkeypatch):
     session.statistics = True
     with monkeypatch.context() as patch:
-        patch.setattr(Console, "aside", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr(Console, "note", lambda *_, **__: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             session.ask("one")
     assert session.turns == [Turn("one", ALPHABET)]
