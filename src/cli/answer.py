@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +10,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from ..inference import Choice, GenerationStats, InferenceEngine, Message, SamplingArgs, Step
-from ..inference.answer_text import logprobs_of
+from ..inference import Choice, GenerationStats, Message, SamplingArgs, Step
 from ..tokenizer import Tokenizer
-from ..untrusted import escape_line, replace_surrogates
+from ..untrusted import escape_line
 from .arguments import FLAGS, THINK, Options
 from .console import Console, UsageError, aligned
 from .flag_parser import OTHER_NAMES, checked
@@ -30,7 +28,6 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
 }
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")  # a fresh one, no limit, no text
 _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
-_DIGITS = 6  # of a time in seconds
 _SMALLEST = 0.0001
 
 
@@ -193,30 +190,6 @@ def _one_interrupt() -> AbstractContextManager[None]:
             signal.raise_signal(signal.SIGINT)
 
     return on_signal(signal.SIGINT, interrupt)
-
-
-def answer_record(
-    engine: InferenceEngine, answer: Answer, logprobs: int | None, line: int | None
-) -> str:
-    """Return an answer as JSON on one line in ASCII, with `logprobs` as OpenAI's chat API has."""
-    tokenizer = engine.model.tokenizer
-    assert answer.stats is not None
-    assert tokenizer is not None
-    numbers = dataclasses.asdict(answer.stats).items()
-    record = {
-        **({} if line is None else {"line": line}),
-        "model": replace_surrogates(str(engine.model.source_directory)),
-        "text": answer.parts[1],
-        **({"thoughts": answer.parts[0]} if answer.parts[0] else {}),
-        "token_ids": answer.ids,
-        "stop_reason": answer.stop_reason,
-        "context_length": engine.sequence_length,
-        **{name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in numbers},
-    }
-    if logprobs is not None:
-        content = [logprobs_of(tokenizer, choice, logprobs) for choice in answer.choices]
-        record["logprobs"] = {"content": content}
-    return json.dumps(record)
 
 
 def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:

@@ -102,14 +102,10 @@ def _set_threads(options: Options, console: Console) -> None:
     if options.threads is not None:
         ml.set_num_threads(options.threads)
     kernels = ml.build_info()
-    threads, threading = kernels["threads"], kernels["threading"]
-    if options.threads is not None and options.threads > threads:
-        none = threading == "serial"
-        reason = "built without threads" if none else "the system or the library gives no more"
-        console.warn(f"--threads {options.threads}: the kernels use {threads}: {reason}")
     console.detail(
         f"llama-bolts {__version__}, Python {platform.python_version()}; kernels for "
-        f"{kernels['isa']} by {kernels['compiler']}, {threading}, {threads} threads"
+        f"{kernels['isa']} by {kernels['compiler']}, {kernels['threading']}, "
+        f"{kernels['threads']} threads"
     )
 
 

@@ -357,24 +357,13 @@ def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str,
         for name, (names, *_) in FLAGS.items()
         if values[name] not in (None, ()) and values[name] is not False  # 0 is a value
     }
-    wrong = [
-        (flag, f"not allowed with {other}")
-        for flag, others in _NOT_WITH
-        for other in others
-        if {flag, other} <= given
-    ]
-    wrong += [
-        (flag, f"needs {' or '.join(needed)}")
-        for flag, needed in _NEEDS.items()
-        if flag in given and not given & {*needed}
-    ]
-    if mpi_place()[1] > 1:
-        wrong += [
-            (flag, "expected one process, got several (mpirun)")
-            for flag in _OF_ONE_PROCESS
-            if flag in given
-        ]
+    for flag, others in _NOT_WITH:
+        if flag in given and (beside := [other for other in others if other in given]):
+            parser.error(f"argument {flag}: not allowed with {beside[0]}")
+    for flag, needed in _NEEDS.items():
+        if flag in given and not given.intersection(needed):
+            parser.error(f"argument {flag}: needs {' or '.join(needed)}")
+    if mpi_place()[1] > 1 and (alone := given.intersection(_OF_ONE_PROCESS)):
+        parser.error(f"argument {min(alone)}: expected one process, got several (mpirun)")
     if "--debug-log" in given and values["debug_log"] == values["trace_json"]:
-        wrong.append(("--trace-json", "must be another file than --debug-log"))
-    for flag, why in wrong:
-        parser.error(f"argument {flag}: {why}")
+        parser.error("argument --trace-json: must be another file than --debug-log")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from .. import trace
-from ..inference import GenerationStats, Message
+from ..inference import Message
 from ..inference.speculation import common_length
 from ..memory import readable_bytes
 from ..tokenizer import StreamDecoder, Tokenizer
 from ..untrusted import escape_line
-from .answer import SETTINGS, Answer, canonical, counted, piece, token_table
+from .answer import INTERRUPTED, SETTINGS, Answer, canonical, counted, piece, token_table
 from .arguments import EXAMPLES, MOST_CANDIDATES, example_lines
 from .console import UsageError, aligned
 from .flag_parser import checked
@@ -25,6 +25,13 @@ _NOTHING_YET = "nothing was said yet"
 _ON_OFF = ("on", "off")
 # How other chats call them: ollama, llm.
 _OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
+_CAUSES = {  # of the end of an answer
+    "eot": "the model drew {drawn}, which ends an answer",
+    "max tokens": "{new} drawn, as many as max_tokens allows; /continue goes on",
+    "stop string": "the text came to {stops}, which ends an answer",
+    "context full": "prompt and answer filled all {positions} positions of the context",
+    INTERRUPTED: "Ctrl-C came after {new}; /continue goes on, /regen asks again",
+}
 _KEYS = (
     ("", ""),
     ('"""', "around a message of several lines; a paste needs none"),
@@ -236,31 +243,21 @@ def _why(session: Session, _argument: str) -> str:
         return "nothing was answered yet"
     if (stats := last.stats) is None:
         return "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
-    positions = session.engine.sequence_length
+    positions, newest = session.engine.sequence_length, last.ids[-1:]
     prompt, end = stats.prompt_tokens, stats.prompt_tokens + stats.new_tokens
+    cause = _CAUSES[last.stop_reason].format(
+        drawn="".join(f"{piece(session.tokenizer, one)} (token {one})" for one in newest),
+        new=counted(stats.new_tokens, "token"),
+        stops=" or ".join(map(repr, last.settings.stop)),
+        positions=positions,
+    )
     lines = [
-        f"{last.stop_reason}: {_cause(session.tokenizer, last, stats, positions)}",
+        f"{last.stop_reason}: {cause}",
         _cut(session.tokenizer, last),
         f"prompt: sent whole, {prompt} tokens, {stats.cached_tokens} of them from the cache",
         f"context: {end} of {positions} positions at the end of the answer",
     ]
     return "\n".join(lines)
-
-
-def _cause(tokenizer: Tokenizer, last: Answer, stats: GenerationStats, positions: int) -> str:
-    new = counted(stats.new_tokens, "token")
-    match last.stop_reason:
-        case "eot":
-            token = last.ids[-1]
-            return f"the model drew {piece(tokenizer, token)} (token {token}), which ends an answer"
-        case "max tokens":
-            return f"{new} drawn, as many as max_tokens allows; /continue goes on"
-        case "stop string":
-            stops = " or ".join(map(repr, last.settings.stop))
-            return f"the text came to {stops}, which ends an answer"
-        case "context full":
-            return f"prompt and answer filled all {positions} positions of the context"
-    return f"Ctrl-C came after {new}; /continue goes on, /regen asks again"
 
 
 def _cut(tokenizer: Tokenizer, last: Answer) -> str:

@@ -47,7 +47,7 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
         beside, prompt = None, options.explore_prompt
         if prompt is not None:
             asked = prompt if session.completion else session.messages([], prompt)
-            beside = prompt_of(other, asked, *_format_of(session, answer))
+            beside = prompt_of(other, asked, options.chat_format, answer.settings.think != "off")
         most = session.settings.max_tokens or len(answer.ids)
         runs.append(run_beside(other, runs[0], beside, most, _repeatable(answer), store))
     session.console.note(_save(runs, store, path))
@@ -60,7 +60,8 @@ def explore_last(session: Session, argument: str) -> None:
         raise UsageError("/explore: nothing was answered yet")
     _check_writable(path)
     model, sampling, store = session.engine.model, _repeatable(answer), Store()
-    ids, _ = prompt_of(model, answer.request, *_format_of(session, answer))
+    name, think = session.options.chat_format, answer.settings.think != "off"
+    ids, _ = prompt_of(model, answer.request, name, think)
     was_on = trace.is_on()
     trace.stop()
     try:
@@ -69,12 +70,6 @@ def explore_last(session: Session, argument: str) -> None:
         if was_on:
             session.trace.turn_on()
     session.console.reply(_save([run], store, path))
-
-
-def _format_of(session: Session, answer: Answer) -> tuple[str | None, bool]:
-    """Return the chat format of an answer, and whether it may have thoughts."""
-    name = None if session.completion else session.chat_format.name
-    return name, answer.settings.think != "off"
 
 
 def _repeatable(answer: Answer) -> SamplingArgs:

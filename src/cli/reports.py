@@ -144,22 +144,18 @@ def check_weights(options: Options, console: Console) -> None:
 def report_info(_options: Options, console: Console) -> None:
     """Write what this installation runs on to standard output; load no model."""
     free = available_memory()
+    info = ml.build_info()
+    info["available_isas"] = ", ".join(info["available_isas"])
     bits = [f"{name} {8 * x.block_bytes / x.block_size:g}" for name, x in QUANTIZATIONS.items()]
     rows = [
         ("llama-bolts", __version__),
         ("Python", f"{platform.python_version()} ({platform.platform()})"),
         *((name, metadata.version(name)) for name in _LIBRARIES),
-        *((name.replace("_", " "), _shown(value)) for name, value in ml.build_info().items()),
+        *((name.replace("_", " "), str(value)) for name, value in info.items()),
         ("quantized weights", f"{', '.join(bits)} bits"),
         ("free memory", "unknown" if free is None else readable_bytes(free)),
     ]
     console.report_table(("", ""), rows)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def report_stage(options: Options, console: Console) -> None:

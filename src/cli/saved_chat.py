@@ -15,7 +15,6 @@ from ..untrusted import (
     json_controls,
     label_of,
     parse_strict_json,
-    read_json_object,
     read_whole,
     replace_surrogates,
     some_of,
@@ -44,7 +43,7 @@ def save_chat(session: Session, argument: str) -> str:
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
     write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
-    return f"saved: {_answers(len(turns))} and the settings, in {label_of(path)}"
+    return f"saved: {counted(len(turns), 'answer')} and the settings, in {label_of(path)}"
 
 
 def load_chat(session: Session, argument: str) -> str:
@@ -52,16 +51,16 @@ def load_chat(session: Session, argument: str) -> str:
     path = named_path(argument)
     chat = read_chat(path)
     if chat.completion != session.completion:
-        kinds = ("a chat (without --completion)", "continued texts (--completion)")
-        expected, got = kinds[session.completion], kinds[chat.completion]
-        raise _wrong(path, f"saved chat: expected {expected}, got {got}")
+        expected, got = (described(each.completion) for each in (session, chat))
+        raise _wrong(path, f"saved chat: completion: expected {expected}, got {got}")
     try:
         session.restore(chat.system, chat.turns, chat.settings)
     except InferenceError as error:  # no room, or a system prompt where the format has none
         raise _wrong(path, f"saved chat: {error}") from None
     return (
-        f"loaded: {_answers(len(chat.turns))} and the settings, {len(session.history_ids())} of "
-        f"{session.engine.sequence_length} tokens; system prompt: {chat.system or 'none'}"
+        f"loaded: {counted(len(chat.turns), 'answer')} and the settings, "
+        f"{len(session.history_ids())} of {session.engine.sequence_length} tokens; "
+        f"system prompt: {chat.system or 'none'}"
     )
 
 
@@ -88,10 +87,6 @@ def _wrong(path: Path, text: str) -> UsageError:
     return UsageError(f"{label_of(path)}: {text}")
 
 
-def _answers(count: int) -> str:
-    return f"{counted(count, 'question')} with {'its answer' if count == 1 else 'their answers'}"
-
-
 @dataclass(frozen=True)
 class SavedChat:
     """What a file of a chat holds."""
@@ -108,8 +103,11 @@ def write_chat(path: Path, chat: SavedChat) -> None:
     content = chat_as_json(chat)
     if len(content) > LARGEST:  # long texts that were continued one after another
         raise _wrong(path, f"chat: expected at most {LARGEST} bytes, got {len(content)}")
-    if os.path.isfile(path) and os.path.getsize(path) and not _is_saved_chat(path):
-        raise _wrong(path, "expected a new file or a saved chat, got another file")
+    if os.path.isfile(path) and os.path.getsize(path):
+        try:
+            read_chat(path)
+        except UsageError:
+            raise _wrong(path, "expected a new file or a saved chat, got another file") from None
     write_whole(path, [content], UsageError)
 
 
@@ -135,13 +133,6 @@ def chat_as_json(chat: SavedChat) -> bytes:
     }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)
     return f"{json_controls(replace_surrogates(text))}\n".encode()
-
-
-def _is_saved_chat(path: Path) -> bool:
-    try:
-        return read_json_object(path, LARGEST, UsageError).get("format") == _FORMAT
-    except UsageError:
-        return False
 
 
 def _parse_chat(content: bytes) -> SavedChat:

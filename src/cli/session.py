@@ -1,12 +1,14 @@
 """A conversation: what was said, what is asked next, and what of it the model sees."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from ..inference import (
     CHAT_FORMATS,
     ContextFullError,
     FoundFormat,
+    GenerationStats,
     InferenceEngine,
     Message,
     Step,
@@ -14,13 +16,14 @@ from ..inference import (
     encode_chat,
     split_thoughts,
 )
+from ..inference.answer_text import logprobs_of
 from ..tokenizer import Tokenizer
 from ..trace import mark
+from ..untrusted import replace_surrogates
 from .answer import (
     INTERRUPTED,
     Answer,
     Settings,
-    answer_record,
     choice_table,
     statistics_line,
     stream_answer,
@@ -31,6 +34,7 @@ from .tracing import TraceSwitch
 
 # Why an answer stopped that can go on.
 RESUMABLE = (INTERRUPTED, "max tokens", "context full")
+_DIGITS = 6  # of a time in seconds
 
 
 @dataclass(frozen=True)
@@ -210,8 +214,7 @@ class Session:
         if answer.stats is None:  # nothing was run
             return
         if self._records:
-            logprobs = self.options.logprobs
-            self.console.report(answer_record(self.engine, answer, logprobs, line))
+            self.console.report(self._record(answer, answer.stats, line))
         if self.candidates and answer.choices:
             tables = (choice_table(self.tokenizer, choice) for choice in answer.choices)
             self.console.reply("\n\n".join(tables))
@@ -219,6 +222,24 @@ class Session:
             length = self.engine.sequence_length
             text = statistics_line(answer.stats, answer.stop_reason, length)
             self.console.note(text, also_when_quiet=True)
+
+    def _record(self, answer: Answer, stats: GenerationStats, line: int | None) -> str:
+        """Return an answer as JSON on one line in ASCII."""
+        numbers, most = asdict(stats).items(), self.options.logprobs
+        record = {
+            **({} if line is None else {"line": line}),
+            "model": replace_surrogates(str(self.engine.model.source_directory)),
+            "text": answer.parts[1],
+            **({"thoughts": answer.parts[0]} if answer.parts[0] else {}),
+            "token_ids": answer.ids,
+            "stop_reason": answer.stop_reason,
+            "context_length": self.engine.sequence_length,
+            **{name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in numbers},
+        }
+        if most is not None:
+            content = [logprobs_of(self.tokenizer, choice, most) for choice in answer.choices]
+            record["logprobs"] = {"content": content}
+        return json.dumps(record)
 
     def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
         limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop

@@ -67,7 +67,7 @@ def test_a_missing_tokenizer_is_a_bad_model(run, reciting):
     (directory / "tokenizer.model").unlink()
     code, line = refusal(run, "-m", directory)
     assert code == 3
-    for part in ("Meta's layout (base64", "tokenizer.json or", "Hugging Face's"):
+    for part in ("tokenizer.model for Meta's", "tokenizer.json or", "Hugging Face's"):
         assert part in line
     assert line.endswith("got 'consolidated.00.pth', 'params.json' (2 in all)")
 
@@ -83,17 +83,6 @@ def threads_as_before() -> Iterator[None]:
     before = ml.get_num_threads()
     yield
     ml.set_num_threads(before)
-
-
-def test_threads_that_a_serial_build_lacks_are_a_warning(run, alphabet_model, monkeypatch):
-    monkeypatch.setattr(kernels, "_most_threads", 1)
-    serial = ml.build_info() | {"threading": "serial"}
-    monkeypatch.setattr(ml, "build_info", lambda: serial | {"threads": ml.get_num_threads()})
-    done = run("-m", alphabet_model, "-p", "x", "-q", "-t", "2")
-    assert done.returncode == 0
-    assert done.stderr == b"warning: --threads 2: the kernels use 1: built without threads\n"
-    assert run("-m", alphabet_model, "-p", "x", "-q", "-t", "1").stderr == b""
-    assert ml.get_num_threads() == 1
 
 
 def test_verbose_tells_more_of_a_good_run(run, alphabet_model):

@@ -153,14 +153,14 @@ def test_a_saved_chat_goes_on_as_if_it_had_not_ended(random_model, tmp_path, cap
     session.system = "Be short."
     session.ask("one")
     session.ask("two")
-    told = f"saved: 2 questions with their answers and the settings, in {file}\n"
+    told = f"saved: 2 answers and the settings, in {file}\n"
     assert reply(capsys, session, f"/save {file}") == told
     saved = state(session)
     expected = session.ask("three").text
     for fresh in (session_of(random_model, "-c", "600"), session):
         fresh.ask("something else")
         text = reply(capsys, fresh, f"/load {file}")
-        assert text.startswith("loaded: 2 questions with their answers and the settings, ")
+        assert text.startswith("loaded: 2 answers and the settings, ")
         assert text.endswith(" of 600 tokens; system prompt: Be short.\n")
         assert (state(fresh), fresh.last) == (saved, None)
         assert fresh.ask("three").text == expected
@@ -171,15 +171,15 @@ def test_completions_and_an_empty_chat_are_saved_and_loaded(session, typed, tmp_
     session.completion = True
     session.ask("see y")
     typed(f"/save {tmp_path}/texts")
-    with pytest.raises(UsageError, match=r"expected continued texts .*, got a chat \(without"):
+    with pytest.raises(UsageError, match=r"completion: expected true, got false"):
         typed(f"/load {tmp_path}/chat")
     session.clear()
     typed(f"/load {tmp_path}/texts")
     assert session.turns == [Turn("see y", "z")]
     session.completion = False
-    with pytest.raises(UsageError, match=r"expected a chat .*, got continued texts \(--completion"):
+    with pytest.raises(UsageError, match=r"completion: expected false, got true"):
         typed(f"/load {tmp_path}/texts")
-    assert "loaded: 0 questions" in typed(f"/load {tmp_path}/chat")
+    assert "loaded: 0 answers" in typed(f"/load {tmp_path}/chat")
     assert session.turns == []
 
 
