@@ -152,7 +152,9 @@ def _answer_or_chat(options: Options, console: Console) -> None:
         if options.model is None and options.context_length is None:
             options = dataclasses.replace(options, context_length=BUNDLED_CHAT_LENGTH)
     session = open_session(options, console)
-    with prompt_cached(session.engine, options.prompt_cache), ExitStack() as views:
+    with ExitStack() as views:
+        if options.prompt_cache is not None:
+            views.enter_context(prompt_cached(session.engine, options.prompt_cache))
         if options.explore is not None:
             from .explore import explored
 
@@ -164,7 +166,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
         if prompt is None:
             from .chat import chat
 
-            chat(session, shows_examples=options.examples)
+            chat(session)
         elif not session.ask(prompt).is_complete:
             raise KeyboardInterrupt
 

@@ -48,7 +48,7 @@ _HINTS = {
 _NOT_BEGUN = "stopped before the answer began; /continue asks the question again"
 
 
-def chat(session: Session, *, shows_examples: bool) -> None:
+def chat(session: Session) -> None:
     """Answer messages until the user leaves or the input ends, after the examples if wanted.
 
     What is refused, fails or is wrong is one line, and the conversation goes on as it was, but not
@@ -59,7 +59,7 @@ def chat(session: Session, *, shows_examples: bool) -> None:
             session.console.note(line)
     what = "a text to continue" if session.completion else "a message"
     session.console.note(f"Type {what}; {_HOW_TO_LEAVE}.")
-    if shows_examples:
+    if session.options.examples:
         session.console.reply("\n".join(example_lines()))
         session.console.note("/examples N asks one of them")
     can_edit = session.console.can_edit_lines and sys.stdin.isatty()  # mpirun passes on lines

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from .. import trace
 from ..inference import Message
-from ..inference.speculation import common_length
 from ..memory import readable_bytes
-from ..tokenizer import StreamDecoder, Tokenizer
 from ..untrusted import escape_line
-from .answer import INTERRUPTED, SETTINGS, Answer, canonical, counted, piece, token_table
+from .answer import INTERRUPTED, SETTINGS, canonical, counted, piece, token_table
 from .arguments import EXAMPLES, MOST_CANDIDATES, example_lines
 from .console import UsageError, aligned
 from .flag_parser import checked
@@ -210,21 +208,14 @@ def _show_cache(session: Session) -> str:
     context, cached = session.engine.context, session.engine.cached_ids
     first, layers = context.caches[0], len(context.caches)
     position = context.nbytes // first.capacity
-    lines = [
-        f"positions: {len(cached)} of {context.sequence_length} hold keys and values",
+    return (
+        f"positions: {len(cached)} of {context.sequence_length} hold keys and values\n"
         f"layers: {layers}, each with keys and values of {first.heads} heads of {first.head_dim} "
-        f"numbers in {first.dtype}",
+        f"numbers in {first.dtype}\n"
         f"bytes: {readable_bytes(len(cached) * position)} in use of "
         f"{readable_bytes(context.nbytes)}; {position} a position, "
-        f"{counted(layers, 'layer')} * {position // layers}",
-    ]
-    if history := session.history_ids():
-        same = common_length(history, cached)
-        lines.append(
-            f"the conversation takes {len(history)} tokens, of which the first {same} need not be "
-            "run again"
-        )
-    return "\n".join(lines)
+        f"{counted(layers, 'layer')} * {position // layers}"
+    )
 
 
 _TOPICS: dict[str, Callable[[Session], str]] = {
@@ -237,7 +228,7 @@ _TOPICS: dict[str, Callable[[Session], str]] = {
 
 
 def _why(session: Session, _argument: str) -> str:
-    """Tell why the last answer stopped, what was cut of it, and how the context stands."""
+    """Tell why the last answer stopped, and how the context stands."""
     last = session.last
     if last is None:
         return "nothing was answered yet"
@@ -251,22 +242,11 @@ def _why(session: Session, _argument: str) -> str:
         stops=" or ".join(map(repr, last.settings.stop)),
         positions=positions,
     )
-    lines = [
-        f"{last.stop_reason}: {cause}",
-        _cut(session.tokenizer, last),
-        f"prompt: sent whole, {prompt} tokens, {stats.cached_tokens} of them from the cache",
-        f"context: {end} of {positions} positions at the end of the answer",
-    ]
-    return "\n".join(lines)
-
-
-def _cut(tokenizer: Tokenizer, last: Answer) -> str:
-    """Return what was drawn and is not in the text that was shown."""
-    drawn = last.ids[:-1] if last.stop_reason == "eot" else last.ids
-    decoder = StreamDecoder(tokenizer, first=not isinstance(last.request, str))
-    text = "".join(map(decoder.push, drawn)) + decoder.finish()
-    cut = text.removeprefix(last.text)
-    return f"cut: {cut!r}, drawn but not shown" if cut else "cut: nothing, all text is shown"
+    return (
+        f"{last.stop_reason}: {cause}\n"
+        f"prompt: sent whole, {prompt} tokens, {stats.cached_tokens} of them from the cache\n"
+        f"context: {end} of {positions} positions at the end of the answer"
+    )
 
 
 COMMANDS = {
@@ -286,7 +266,7 @@ COMMANDS = {
     "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
     "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
     "/explore": Command("[FILE]", "the last answer as a page (explore.html)", _explore, None),
-    "/why": Command("", "why the last answer stopped, and what was cut", _why),
+    "/why": Command("", "why the last answer stopped", _why),
     "/trace": Command("[on|off]", "write the shape of every tensor to a log", _trace, _ON_OFF),
     "/stats": Command("[on|off]", "a line of statistics after each answer", _stats, _ON_OFF),
 }

@@ -21,9 +21,8 @@ from ..explorer import (
 )
 from ..inference import SamplingArgs
 from ..memory import readable_bytes
-from ..model import Model
 from .answer import Answer
-from .arguments import DEFAULT_EXPLORER, QUANTIZATION_NAMES, Options
+from .arguments import DEFAULT_EXPLORER, Options
 from .console import UsageError, refused
 from .loading import open_beside
 from .session import Session
@@ -35,8 +34,9 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
     _check_writable(path)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)
-    model = session.engine.model
-    other = _other_model(session, options)
+    model, name = session.engine.model, options.explore_with
+    beside = session.console, model, session.engine.sequence_length
+    other = model if name is None else open_beside(options, *beside, name)
     collector = Collector(model, store)
     with session.trace.recorded(collector):
         yield
@@ -44,12 +44,12 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
     assert answer is not None
     runs = [collector.finish()]
     if has_two:
-        beside, prompt = None, options.explore_prompt
+        second, prompt = None, options.explore_prompt
         if prompt is not None:
             asked = prompt if session.completion else session.messages([], prompt)
-            beside = prompt_of(other, asked, options.chat_format, answer.settings.think != "off")
+            second = prompt_of(other, asked, options.chat_format, answer.settings.think != "off")
         most = session.settings.max_tokens or len(answer.ids)
-        runs.append(run_beside(other, runs[0], beside, most, _repeatable(answer), store))
+        runs.append(run_beside(other, runs[0], second, most, _repeatable(answer), store))
     session.console.note(_save(runs, store, path))
 
 
@@ -76,17 +76,6 @@ def _repeatable(answer: Answer) -> SamplingArgs:
     """Return the sampling of an answer with the seed that it used."""
     assert answer.stats is not None
     return replace(answer.settings.sampling, seed=answer.stats.seed)
-
-
-def _other_model(session: Session, options: Options) -> Model:
-    """Load what `--explore-with` names: a format for the same model, or another model."""
-    name = options.explore_with
-    if name is None:
-        return session.engine.model
-    beside = session.engine.model, session.engine.sequence_length
-    is_format = name in QUANTIZATION_NAMES
-    how = replace(options, quantize=name) if is_format else options
-    return open_beside(how, session.console, *beside, None if is_format else Path(name))
 
 
 def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:

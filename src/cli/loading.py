@@ -35,7 +35,7 @@ from ..model.loader import find_tokenizer
 from ..tokenizer import Tokenizer, load_tokenizer
 from ..untrusted import label_of
 from .answer import Settings, on_signal
-from .arguments import DEFAULT_CONTEXT_LENGTH, Options
+from .arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, Options
 from .console import Console, UsageError
 from .session import Session
 from .tracing import TraceSwitch
@@ -68,11 +68,13 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
 
 
 def open_beside(
-    options: Options, console: Console, model: Model, positions: int, path: Path | None = None
+    options: Options, console: Console, model: Model, positions: int, other: Path | str
 ) -> Model:
-    """Load the model of a path, or that of the command line, if it fits beside another's cache."""
-    if path is not None:
-        options = replace(options, model=path, quantize=None, rope_scaling_factor=None)
+    """Load the model of a path, or the same one in a format, if it fits beside a model's cache."""
+    if other in QUANTIZATION_NAMES:
+        options = replace(options, quantize=str(other))
+    else:
+        options = replace(options, model=Path(other), quantize=None, rope_scaling_factor=None)
     files, taken = read_model_files(options.model), kv_cache_bytes(model.args, positions)
     return _load(options, console, files, min(positions, files.args.max_context_length), taken)[0]
 
@@ -169,11 +171,8 @@ def _read_grammar(options: Options) -> "Grammar | None":
 
 
 @contextmanager
-def prompt_cached(engine: InferenceEngine, path: Path | None) -> Iterator[None]:
+def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
     """Let an engine begin with what a file holds, and write to it what is cached at the end."""
-    if path is None:
-        yield
-        return
     from ..inference import load_prompt_cache, save_prompt_cache
 
     if os.path.lexists(path):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 
 from ..inference import (
@@ -128,16 +129,13 @@ class Session:
 
     def restore(self, system: str | None, turns: Sequence[Turn], settings: Settings) -> None:
         """Take another conversation and its settings; after any exception nothing has changed."""
-        before = self.system, self.turns, self.settings
-        self.system, self.turns = system, list(turns)
-        self.settings = replace(settings, think=self.settings.think)
-        try:
-            if (tokens := len(self.history_ids())) >= self.engine.sequence_length:
-                raise ContextFullError(tokens, self.engine.sequence_length)
-        except BaseException:  # Ctrl-C as well
-            self.system, self.turns, self.settings = before
-            raise
-        self.unanswered, self.attached, self.last = None, "", None
+        other = copy(self)
+        other.clear()
+        other.system, other.turns, other.last = system, list(turns), None
+        other.settings = replace(settings, think=self.settings.think)
+        if (tokens := len(other.history_ids())) >= self.engine.sequence_length:
+            raise ContextFullError(tokens, self.engine.sequence_length)
+        vars(self).update(vars(other))
 
     def with_attached(self, question: str) -> str:
         """Return a question after the text that was attached to it, which is then used up."""

@@ -76,7 +76,7 @@ def tokenizer_file(directory: Path) -> Path:
     if _JSON_FILE in names and (hugging_face or not models):
         return directory / _JSON_FILE
     if not models:
-        rule = "tokenizer.model for Meta's layout, tokenizer.json or tokenizer.model for Hugging Face's"
+        rule = "tokenizer.model (Meta's layout), tokenizer.json or tokenizer.model (Hugging Face's)"
         got = some_of(names) if names else "nothing"
         raise TokenizerNotFoundError(*mismatch(directory, "tokenizer", rule, got).args)
     return models[0]

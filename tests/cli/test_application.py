@@ -67,7 +67,7 @@ def test_a_missing_tokenizer_is_a_bad_model(run, reciting):
     (directory / "tokenizer.model").unlink()
     code, line = refusal(run, "-m", directory)
     assert code == 3
-    for part in ("tokenizer.model for Meta's", "tokenizer.json or", "Hugging Face's"):
+    for part in ("tokenizer.model (Meta's layout)", "tokenizer.json or", "Hugging Face's"):
         assert part in line
     assert line.endswith("got 'consolidated.00.pth', 'params.json' (2 in all)")
 
