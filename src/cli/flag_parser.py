@@ -5,7 +5,6 @@ import contextlib
 import difflib
 import math
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
@@ -130,11 +129,10 @@ class _ForeignFlag(argparse.Action):
 
 
 class FlagFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows flags as `-p, --prompt TEXT`, on lines of 79 characters, or less in a small window."""
+    """Shows flags as `-p, --prompt TEXT`, on lines of 79 characters."""
 
     def __init__(self, prog: str) -> None:
-        columns = shutil.get_terminal_size().columns
-        super().__init__(prog, max_help_position=27, width=min(columns, 80) - 1)
+        super().__init__(prog, max_help_position=27, width=79)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:

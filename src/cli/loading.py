@@ -38,7 +38,6 @@ from .answer import Settings, on_signal
 from .arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, Options
 from .console import Console, UsageError
 from .session import Session
-from .tracing import TraceSwitch
 
 if TYPE_CHECKING:
     from ..inference.grammars import Grammar
@@ -143,16 +142,13 @@ def open_session(options: Options, console: Console) -> Session:
     chat_format = chat_format_of(options, model) if is_chat else None
     console.note(loading_line(engine))
     console.detail("; ".join(model_parts(engine, chat_format)))
-    trace = TraceSwitch(options, console, engine, chat_format)
-    if options.debug_log is not None or options.trace_json is not None:
-        trace.turn_on()
     new_mask = None
     if grammar is not None:
         from ..inference.grammars import Grammars
 
         of_format = () if chat_format is None else end_ids(tokenizer, chat_format.name)
         new_mask = partial(Grammars(tokenizer, model.stop_ids.union(of_format)).mask, grammar)
-    return Session(options, engine, tokenizer, console, settings, trace, chat_format, new_mask)
+    return Session(options, engine, tokenizer, console, settings, chat_format, new_mask)
 
 
 def _read_grammar(options: Options) -> "Grammar | None":

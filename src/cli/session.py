@@ -69,7 +69,6 @@ class Session:
     tokenizer: Tokenizer
     console: Console
     settings: Settings
-    trace: TraceSwitch
     found_format: FoundFormat | None  # None is the model's own
     # Returns a new mask for one answer, if answers follow a grammar.
     new_mask: Callable[[Sequence[int]], TokenMask] | None
@@ -84,6 +83,9 @@ class Session:
         self.unanswered: str | None = None  # the question that has no answer yet
         self.attached = ""  # text that goes before the next question
         self.last: Answer | None = None  # it may no longer be in the history
+        self.trace = TraceSwitch(self.options, self.console, self.engine, self.found_format)
+        if self.options.debug_log is not None or self.options.trace_json is not None:
+            self.trace.turn_on()
 
     def ask(self, question: str) -> Answer:
         """Answer a message or continue a text; after an InferenceError the history is as before."""

@@ -15,7 +15,16 @@ from src.inference import ContextFullError, NumericError, SamplingError
 from src.ml import ShapeError, kernels
 from src.ml.kernels import KernelSettingError
 from src.model import ModelConfigError, NotEnoughMemoryError
-from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, Outcome, Run, run_code, run_program
+from tests.cli.conftest import (
+    ALPHABET,
+    FORMAT_TOKENS,
+    Outcome,
+    Run,
+    reply,
+    run_code,
+    run_program,
+    session_of,
+)
 
 
 def slow(*values: object) -> list[Any]:
@@ -85,18 +94,25 @@ def threads_as_before() -> Iterator[None]:
     ml.set_num_threads(before)
 
 
-def test_verbose_tells_more_of_a_good_run(run, alphabet_model):
-    given = ("-m", alphabet_model, "-p", "x", "-c", "128", "--chat-format", "llama3")
-    done = run(*given, "--rope-scaling-factor", "8", "-v")
+@pytest.mark.parametrize(
+    ("flags", "by"), [((), "special tokens"), (("--chat-format", "llama3"), "--chat-format")]
+)
+def test_verbose_and_show_model_tell_all_that_was_found(run, alphabet_model, capsys, flags, by):
+    given = ("-c", "128", "--rope-scaling-factor", "8", *flags)
+    done = run("-m", alphabet_model, "-p", "x", *given, "-v")
     first, _loading, details, _statistics, last = done.stderr.decode().splitlines()
     info = ml.build_info()
     assert first.startswith(f"llama-bolts {__version__}, Python ")
     assert f"kernels for {info['isa']} by" in first
     assert f"{info['threading']}, {info['threads']} threads" in first
     assert details.startswith(f"{alphabet_model} (Meta")
-    for part in ("1.3 M parameters", "mapped", "factor 8 by override", "llama3 by --chat-format"):
+    shown = reply(capsys, session_of(alphabet_model, *given), "/show model").splitlines()
+    for part in (
+        str(alphabet_model), "1.3 M parameters", "mapped", "RoPE scaling factor 8 by override",
+        f"chat format llama3 by {by}", "KV cache 128.0 KiB for 128 tokens", " free",
+    ):  # fmt: skip
         assert part in details
-    assert re.search(r"KV cache .* for 128 tokens; .* free$", details)
+        assert sum(part in line for line in shown) == 1
     assert re.fullmatch(r"\d+\.\d\d s for the whole run", last)
 
 

@@ -46,14 +46,13 @@ def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run, one_round):
     assert table["reading the weights"][0].endswith("GB/s")
 
 
-def test_the_context_length_shortens_the_prompt(run, alphabet_model, one_round):
+def test_the_context_length_shortens_the_prompt_and_needs_room_for_two(
+    run, alphabet_model, one_round
+):
     for positions, prompt, steps in ((2, 1, 1), (3, 2, 1), (20, 12, 8), (2000, 128, 8)):
         table = cells(run("-m", alphabet_model, "--bench", "-c", str(positions)).stdout)
         assert table["prompt tokens"] == [str(prompt)]
         assert table["tokens one after the other"] == [str(steps)]
-
-
-def test_a_context_without_room_is_a_usage_error(run, alphabet_model):
     done = run("-m", alphabet_model, "--bench", "-c", "1")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--context-length: expected at least 2 for --bench, got 1" in done.stderr

@@ -170,13 +170,9 @@ def test_the_line_tells_the_time_left_and_is_taken_away(screen, monkeypatch):
     assert notes.new() == f"\rreading the prompt: 300 of 500 tokens, 6 s left{CLEAR}"
     show(500, 500)
     assert notes.new() == f"\r{CLEAR}"
-
-
-def test_a_prompt_that_is_read_at_once_needs_no_line(screen, monkeypatch):
-    notes, clock = screen("stderr"), Clock(monkeypatch)
     show = Console().timed_progress("reading the prompt", "tokens")
     show(0, 500)
-    clock.advance(0.1)
+    clock.advance(0.1)  # what is read at once needs no line
     show(100, 500)
     show(500, 500)
     assert notes.new() == ""

@@ -28,7 +28,8 @@ def answered(run: dict[str, Any]) -> str:
 
 def test_a_run_is_explored_beside_its_log_and_its_diagrams(run, alphabet_model, tmp_path):
     target, log = tmp_path / "page.html", tmp_path / "debug.log"
-    files = ("--explore", target, "--debug-log", log, "--diagrams", tmp_path / "d")
+    diagrams = tmp_path / "new" / "d"
+    files = ("--explore", target, "--debug-log", log, "--diagrams", diagrams)
     done = run("-m", alphabet_model, "-p", "x <y>", *files)
     assert (done.returncode, done.stdout) == (0, ANSWER)
     assert f"{target}: ".encode() in done.stderr
@@ -36,7 +37,10 @@ def test_a_run_is_explored_beside_its_log_and_its_diagrams(run, alphabet_model, 
     assert answered(found) == ALPHABET
     assert found["prompt"]["messages"][-1]["content"] == "x <y>"
     assert "20 sampling" in log.read_text("utf-8")
-    assert len(os.listdir(tmp_path / "d")) == 22
+    assert f"22 diagrams in {diagrams}\n".encode() in done.stderr
+    stages = (f"stage-{number:02}.svg" for number in range(1, 22))
+    assert sorted(os.listdir(diagrams)) == ["model.svg", *stages]
+    assert "x &lt;y&gt;" in (diagrams / "stage-01.svg").read_text(encoding="utf-8")
     assert not trace.is_on()
 
 
@@ -118,17 +122,6 @@ def test_an_answer_without_thoughts_is_run_again_without_any(session, typed, tmp
 
 
 # Diagrams.
-
-
-def test_the_diagrams_of_a_run_are_written_beside_its_answer(run, alphabet_model, tmp_path):
-    target = tmp_path / "new" / "diagrams"
-    done = run("-m", alphabet_model, "-p", "x <y>", "--diagrams", target)
-    assert (done.returncode, done.stdout) == (0, ANSWER)
-    assert f"22 diagrams in {target}\n".encode() in done.stderr
-    names = {path.name for path in target.iterdir()}
-    assert names == {"model.svg", *(f"stage-{number:02}.svg" for number in range(1, 22))}
-    assert "x &lt;y&gt;" in (target / "stage-01.svg").read_text(encoding="utf-8")
-    assert not trace.is_on()
 
 
 def test_a_full_disk_leaves_nothing_of_the_diagrams(run, alphabet_model, tmp_path, monkeypatch):

@@ -60,21 +60,6 @@ def test_the_loading_line_tells_name_size_format_memory_and_context(alphabet_mod
     assert loading_line(session.engine).startswith(f"{alphabet_model.name}: 1.2 B parameters, ")
 
 
-def test_verbose_and_show_model_tell_all_that_was_found(run, alphabet_model, capsys):
-    flags = ("-c", "64", "--rope-scaling-factor", "32")
-    _kernels, _model, told, _statistics, _seconds = (
-        run("-m", alphabet_model, *flags, "-p", "x", "-v").stderr.decode().splitlines()
-    )
-    shown = reply(capsys, session_of(alphabet_model, *flags), "/show model").splitlines()
-    for part in (
-        str(alphabet_model), "1.3 M parameters", "mapped", "KV cache 64.0 KiB", "free",
-        "chat format llama3 by special tokens",
-    ):  # fmt: skip
-        assert part in told
-        assert sum(part in line for line in shown) == 1
-    assert "RoPE scaling factor 32 by override" in shown
-
-
 def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(
     run, alphabet_model, monkeypatch
 ):

@@ -109,16 +109,14 @@ def test_a_closed_standard_input_is_an_empty_one(alphabet_model):
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
 
 
-def test_a_closed_standard_output_ends_quietly(alphabet_model):
-    closed = ["sh", "-c", '"$@" >&-', "sh"]
-    done = run_program("-m", alphabet_model, "-p", "x", "-q", prefix=closed)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_a_reader_that_stops_ends_the_answer_quietly(endless_model):
-    pipeline = ["bash", "-c", '"$@" | head -c 5; exit ${PIPESTATUS[0]}', "bash"]
-    done = run_program("-m", endless_model, "-p", "x", "-q", prefix=pipeline)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"abcde", b"")
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [('"$@" >&-', b""), ('"$@" | head -c 5; exit ${PIPESTATUS[0]}', b"abcde")],
+    ids=["closed", "a reader that stops"],
+)
+def test_standard_output_that_takes_no_more_ends_the_answer_quietly(endless_model, script, shown):
+    flags = ("-m", endless_model, "-p", "x", "-q", "-n", "1000")
+    assert run_program(*flags, prefix=["bash", "-c", script, "bash"]) == Outcome(0, shown, b"")
 
 
 def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_traceback(endless_model):
