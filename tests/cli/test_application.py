@@ -208,14 +208,10 @@ def test_below_a_limit_of_addresses_every_end_is_one_line_and_its_code(alphabet_
 
 
 @pytest.mark.parametrize("flags", [("-v",), *slow((), ("-q",))])
-def test_a_full_standard_error_does_not_cost_the_answer(alphabet_model, flags):
+def test_a_full_standard_error_does_not_cost_the_answer_as_standard_output_does(
+    alphabet_model, flags
+):
+    asked, said = ("-m", alphabet_model, "-p", "x"), b"error: standard output: No space left on "
     with open("/dev/full", "wb") as full:
-        done = run_program("-m", alphabet_model, "-p", "x", *flags, stderr=full)
-    assert done == ANSWERED
-
-
-def test_a_full_standard_output_is_one_line_and_a_fault(alphabet_model):
-    with open("/dev/full", "wb") as full:
-        done = run_program("-m", alphabet_model, "-p", "x", "-q", stdout=full)
-    assert done.returncode == 1
-    assert done.stderr == b"error: standard output: No space left on device\n"
+        assert run_program(*asked, *flags, stderr=full) == ANSWERED
+        assert run_program(*asked, "-q", stdout=full) == Outcome(1, b"", said + b"device\n")
