@@ -8,7 +8,7 @@ Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from .. import ml
@@ -22,7 +22,6 @@ from .zip_directory import Record, read_directory
 _ZIP = b"PK\x03\x04"
 _MOST_PICKLE_BYTES = 16 << 20
 _MOST_WORD_BYTES = 64
-_READ_BYTES = 16 << 20
 _VERSIONS = [str(number) for number in range(1, 11)]
 _WORD_RULES: Mapping[str, Rule] = {
     "version": (f"{_VERSIONS[0]}..{_VERSIONS[-1]}", lambda value: value in _VERSIONS),
@@ -87,38 +86,15 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
 
 
 def _content(file: MappedFile, record: Record, limit: int) -> bytes:
-    """Copy a small record after checking its size; check its CRC."""
+    """Copy a small record after checking its size; check its CRC-32, where it was computed."""
     if record.size > limit:
         file.refuse(f"record {shown(record.name)}", f"at most {limit} bytes", record.size)
     content = file.bytes_at(record.start, record.start + record.size)
-    _check_crc(file, record, zlib.crc32(content))
-    return content
-
-
-def _check_crc(file: MappedFile, record: Record, crc: int) -> None:
-    """Check the CRC-32 of a record unless it is 0, as PyTorch may be told to write it."""
-    if record.crc not in (crc, 0):
+    crc = zlib.crc32(content)
+    if record.crc not in (crc, 0):  # PyTorch may be told to write 0
         what, got = f"record {shown(record.name)}: CRC-32", f"{crc:08x} (damaged)"
         file.refuse(what, f"{record.crc:08x}", got)
-
-
-def check_crcs(file: MappedFile, progress: Callable[[int, int], None] | None = None) -> int:
-    """Compare all bytes of a `.pth` file with the CRC-32 of its records, which mapping does not.
-
-    Return how many bytes belong to records without one: 0, as PyTorch may be told to write.
-    """
-    unchecked = 0
-    for record in read_directory(file).values():
-        crc, stop = 0, record.start + record.size
-        for start in range(record.start, stop, _READ_BYTES):
-            if progress is not None:
-                progress(start, file.size)
-            crc = zlib.crc32(file.bytes_at(start, min(start + _READ_BYTES, stop)), crc)
-        _check_crc(file, record, crc)
-        unchecked += record.size if record.crc == 0 else 0
-    if progress is not None:
-        progress(file.size, file.size)
-    return unchecked
+    return content
 
 
 def _tensor(

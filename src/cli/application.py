@@ -56,10 +56,9 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
 # What is done for a flag, by its module and its function.
 _ACTIONS = {
     "info": ("reports", "report_info"), "explain": ("reports", "report_stage"),
-    "check_weights": ("reports", "check_weights"), "metadata": ("reports", "report_metadata"),
-    "verify": ("verify", "report_verify"), "bench": ("bench", "report_bench"),
+    "metadata": ("reports", "report_metadata"), "verify": ("verify", "report_verify"),
+    "bench": ("bench", "report_bench"), "serve": ("serve", "serve_model"),
     "save_quantized": ("loading", "save_model"), "save_gguf": ("loading", "save_model"),
-    "serve": ("serve", "serve_model"),
 }  # fmt: skip
 
 

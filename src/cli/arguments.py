@@ -42,9 +42,7 @@ THINK = ("on", "off", "hide")
 QUANTIZATION_NAMES = ("nf4", "int8", "q8_0", "q4_0")
 # How many `STAGES` there are; a test compares them.
 LAST_STAGE = 21
-_REPORTS = (
-    "--examples", "--metadata", "--check-weights", "--verify", "--info", "--bench", "--explain",
-)  # fmt: skip
+_REPORTS = ("--examples", "--metadata", "--verify", "--info", "--bench", "--explain")
 # The flags that each say what this run is to do: one of them.
 _ACTIONS = (
     "--prompt", "--file", "--jsonl", "-", "--example", *_REPORTS, "--save-quantized", "--save-gguf",
@@ -278,8 +276,6 @@ class Options:
 
     examples: Annotated[bool, _SWITCH, "predefined prompts; choose one in a terminal"]
     metadata: Annotated[bool, _SWITCH, "hyperparameters, tensors, counts and bytes"]
-    check_weights: Annotated[bool, _SWITCH,
-        "compare all weights with the checksums of their files (.pth)"]
     verify: Annotated[bool, _SWITCH, "compare each stage with transformers (oracle extra)"]
     info: Annotated[bool, _SWITCH, "versions, instruction set, threads, memory"]
     bench: Annotated[bool, _SWITCH, "tokens per second beside this machine's limits"]

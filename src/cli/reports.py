@@ -1,4 +1,4 @@
-"""Reports of the command line: `--metadata`, `--check-weights`, `--info` and `--explain`."""
+"""Reports of the command line: `--metadata`, `--info` and `--explain`."""
 
 import dataclasses
 import platform
@@ -7,7 +7,6 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import __version__, ml
-from ..checkpoint.torch_pth import check_crcs
 from ..memory import available_memory, readable_bytes
 from ..model import (
     QUANTIZATIONS,
@@ -16,8 +15,6 @@ from ..model import (
     RopeFactors,
     RopeScaling,
     kv_cache_bytes,
-    open_checkpoint,
-    read_model_files,
 )
 from ..trace.code import PACKAGE, find_page, section_of
 from ..trace.events import STAGES
@@ -33,7 +30,6 @@ _ROPE_SCALINGS = {
     RopeScaling: "llama3", LinearRopeScaling: "linear", RopeFactors: "rope_freqs.weight",
 }  # fmt: skip
 _LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # fields that are as in Llama, as text
-_ZIP = b"PK\x03\x04"
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 
 
@@ -118,27 +114,6 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
 def exact_bytes(count: int) -> str:
     """Return a number of bytes, and for people in units too."""
     return f"{count} ({readable_bytes(count)})" if count >= 1024 else str(count)
-
-
-def check_weights(options: Options, console: Console) -> None:
-    """Write a line for each file that agrees with its checksums; UsageError where it has none."""
-    checkpoint = open_checkpoint(read_model_files(options.model), one_by_one=True)
-    try:
-        for file in checkpoint.mapped:
-            unchecked = file.size
-            if file.buffer[: len(_ZIP)] == _ZIP:
-                progress = console.timed_progress("checking the weights", "bytes")
-                unchecked = check_crcs(file, progress)
-            if unchecked:
-                raise UsageError(
-                    f"{file.label}: --check-weights: expected a CRC-32 of every record, "
-                    f"got {unchecked} bytes without one (safetensors and GGUF files have none)"
-                )
-            size = readable_bytes(file.size)
-            console.report(f"{file.label}: {size} agree with their CRC-32")
-    finally:
-        console.clear_progress()
-        checkpoint.close()
 
 
 def report_info(_options: Options, console: Console) -> None:

@@ -1,15 +1,12 @@
-"""`--metadata`, `--check-weights`, `--info` and `--explain`."""
+"""`--metadata`, `--info` and `--explain`."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from src import __version__, ml
 from src.cli import reports
-from src.cli.console import Console
-from src.model.files import BUNDLED_MODEL
 from src.trace import code
 from src.trace.code import section_of
 from src.trace.events import STAGES
@@ -98,45 +95,6 @@ def test_a_gguf_file_is_reported_with_its_keys_and_long_arrays_cut(run, tmp_path
     assert used["rope_scaling"] == ["rope_freqs.weight"]
     wq = rows(done.stdout, "tensors")["layers.0.attention.wq.weight"]
     assert wq == ["[64, 64]", "bfloat16", "8192", "blk.0.attn_q.weight"]
-    done = run("-m", path, "--check-weights")
-    assert (done.returncode, b"safetensors and GGUF files have none" in done.stderr) == (2, True)
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> Path:
-    """The weights of a copy of the bundled model."""
-    return Path(shutil.copytree(BUNDLED_MODEL, tmp_path / "model")) / "consolidated.00.pth"
-
-
-def test_whole_weights_agree_with_their_checksums_and_progress_is_shown(run, weights, monkeypatch):
-    seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(Console, "timed_progress", lambda *_: lambda *done: seen.append(done))
-    done = run("-m", weights.parent, "--check-weights")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == f"{weights}: 6.2 MiB agree with their CRC-32\n"
-    assert seen == sorted(seen)
-    assert seen[-1] == (weights.stat().st_size,) * 2
-
-
-def test_a_flipped_bit_of_a_weight_loads_and_is_found(run, weights):
-    content = bytearray(weights.read_bytes())
-    content[len(content) // 2] ^= 1
-    weights.write_bytes(content)
-    assert run("-m", weights.parent, "--metadata").returncode == 0  # nothing looks at it
-    done = run("-m", weights.parent, "--check-weights")
-    assert (done.returncode, done.stdout) == (3, b"")
-    [line] = done.stderr.decode().splitlines()
-    assert line.startswith(f"error: {weights}: record ")
-    assert line.endswith("(damaged)")
-
-
-def test_safetensors_files_hold_no_checksums_which_is_said(run, tmp_path):
-    directory = write_tiny(tmp_path / "model", GROUPED, ml.bfloat16)
-    done = run("-m", directory, "--check-weights")
-    assert (done.returncode, done.stdout) == (2, b"")
-    size = (directory / "model.safetensors").stat().st_size
-    said = f"got {size} bytes without one (safetensors and GGUF files have none)"
-    assert said in done.stderr.decode()
 
 
 def test_info_names_versions_kernels_threads_and_memory(run):
