@@ -49,6 +49,7 @@ _ACTIONS = (
     "--serve",
 )  # fmt: skip
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
+# What several processes (mpirun) cannot do together.
 _OF_ONE_PROCESS = (*_REPORTS[1:], "--save-quantized", "--save-gguf", "--prompt-cache", *_TRACES)
 # Each flag needs one of those beside it.
 _NEEDS = {

@@ -127,7 +127,6 @@ def _take_turn(session: Session, typed: str | None) -> None:
 def read_plain(console: Console) -> str | None:
     """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was typed."""
     text, prompt = "", PROMPT
-
     try:
         while not text or block_is_open(text):
             console.ask(prompt)

@@ -23,7 +23,8 @@ _NOTHING_YET = "nothing was said yet"
 _ON_OFF = ("on", "off")
 # How other chats call them: ollama, llm.
 _OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
-_CAUSES = {  # of the end of an answer
+# Why an answer ended, in words.
+_CAUSES = {
     "eot": "the model drew {drawn}, which ends an answer",
     "max tokens": "{new} drawn, as many as max_tokens allows; /continue goes on",
     "stop string": "the text came to {stops}, which ends an answer",
