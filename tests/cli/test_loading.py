@@ -99,6 +99,10 @@ def test_a_model_is_saved_and_shown(run, tmp_path):
     assert again.returncode == 2
     assert again.stderr.count(b"\n") == 1
     assert load_model(tmp_path / "new").args.dim == load_model().args.dim
+    for kind, flag in (("q8_0", "--save-quantized"), ("nf4", "--save-gguf")):
+        done = run("--quantize", kind, flag, tmp_path / "other")
+        assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+        assert kind.encode() in done.stderr
 
 
 @pytest.mark.parametrize("quantize", [(), ("--quantize", "q4_0")], ids=["plain", "q4_0"])
