@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from ..trace.events import STAGES
+from .around import draw_loop, draw_sampling, draw_text_out, draw_tokenization, draw_tokens_tensor
 from .flow import draw_flow
 from .frame import Drawn, Sheet, draw_heading, finished
-from .loop import draw_loop, draw_sampling
 from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual
 from .run import Beside, Recorder, TracedRun
-from .tokens import draw_text_out, draw_tokenization, draw_tokens_tensor
 
 __all__ = ["Beside", "Recorder", "TracedRun", "draw_all"]
 

@@ -1,17 +1,15 @@
 """A stage of ops as a flow from top to bottom: a lane per tensor, ops between results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from ..trace.records import Event, TensorInfo
 from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, wrapped
-from .frame import LINE, Drawn, Sheet, draw_tensor, is_weight, note_on
+from .frame import LINE, Drawn, Sheet, draw_tensor, in_columns, is_weight, note_on
 from .pictures import HEIGHT, PICTURES, draw_product, is_product
 
-_GAP = 24.0  # between lanes
 _ARROW = 24.0  # between boxes
-_ALONE = 460.0  # width of a flow with one lane; its notes stand beside it
 
 
 @dataclass(eq=False)
@@ -19,31 +17,15 @@ class _Step:
     """An op with its result."""
 
     event: Event
-    sources: list["_Step"] = field(default_factory=list)  # whose results it reads, in order
-    inputs: list[TensorInfo] = field(default_factory=list)  # from outside of the stage
-    lane: int = 0  # the column that it is drawn in
-    row: int = 0
+    sources: list["_Step"]  # whose results it reads, in order
+    main: TensorInfo | None  # what flows in from outside of the stage, which is no weight
+    beside: list[TensorInfo]  # what else it reads from outside
+    lane: int  # the column that it is drawn in
+    row: int
 
     @property
     def result(self) -> TensorInfo:
         return self.event.outputs[0]
-
-    @property
-    def main_input(self) -> TensorInfo | None:
-        # What it reads from outside that is not a weight: what flows in.
-        if self.sources:
-            return None
-        return next((x for x in self.inputs if not is_weight(x)), None)
-
-    @property
-    def side_inputs(self) -> list[TensorInfo]:
-        return [x for x in self.inputs if x is not self.main_input]
-
-    @property
-    def arguments(self) -> list[str]:  # as a line, if there are any that are no tensors
-        details = self.event.details.items()
-        shown = [f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in details]
-        return [", ".join(shown)] if shown else []
 
 
 def steps_of(events: Sequence[Event]) -> list[_Step]:
@@ -53,23 +35,17 @@ def steps_of(events: Sequence[Event]) -> list[_Step]:
     """
     made: dict[tuple[str, tuple[int, ...]], _Step] = {}
     steps: list[_Step] = []
-    continued: set[_Step] = set()
-    lanes = 0
     for event in events:
-        step = _Step(event)
-        for x in event.inputs:
-            source = made.get((x.name, x.shape))
-            if source is None:
-                step.inputs.append(x)
-            elif source not in step.sources:
-                step.sources.append(source)
-        step.row = 1 + max((source.row for source in step.sources), default=-1)
-        first = step.sources[0] if step.sources else None
-        if first is not None and first not in continued:
-            continued.add(first)
-            step.lane = first.lane
+        found = [(x, made.get((x.name, x.shape))) for x in event.inputs]
+        sources = list(dict.fromkeys(source for _, source in found if source is not None))
+        outside = [x for x, source in found if source is None]
+        main = None if sources else next((x for x in outside if not is_weight(x)), None)
+        row = 1 + max((source.row for source in sources), default=-1)
+        if sources and all(step.sources[:1] != sources[:1] for step in steps):
+            lane = sources[0].lane
         else:
-            step.lane, lanes = lanes, lanes + 1
+            lane = 1 + max((step.lane for step in steps), default=-1)
+        step = _Step(event, sources, main, [x for x in outside if x is not main], lane, row)
         made[step.result.name, step.result.shape] = step
         steps.append(step)
     return steps
@@ -91,21 +67,15 @@ def draw_flow(sheet: Sheet, y: float) -> Drawn:
     return y + 10, _letters(steps), ""
 
 
-def _column(lanes: int, lane: int, y: float, span: int = 1, height: float = 0.0) -> Box:
-    """Return the place of a box in one of some lanes, or in some that stand together."""
-    width = _ALONE if lanes == 1 else (INNER - _GAP * (lanes - 1)) / lanes
-    return Box(MARGIN + lane * (width + _GAP), y, span * width + (span - 1) * _GAP, height)
-
-
 def _draw_inputs(sheet: Sheet, steps: list[_Step], lanes: int, y: float) -> float:
     """Draw what flows in at the top, one box for lanes that read the same; returns its end."""
-    firsts = {step.lane: step.main_input for step in reversed(steps) if step.row == 0}
+    firsts = {step.lane: step.main for step in reversed(steps) if step.row == 0}
     end = y
     for x, group in groupby(range(lanes), firsts.get):
         if x is not None:
             lane, *others = group
-            place = _column(lanes, lane, y, 1 + len(others))
-            end = draw_tensor(sheet, x, place, sheet.origin(x)).bottom
+            place = in_columns(lanes, (lane, 1 + len(others)), y)
+            end = draw_tensor(sheet, x, place, sheet.run.origin(x, sheet.number)).bottom
     return end
 
 
@@ -114,15 +84,15 @@ def _draw_row(
 ) -> float:
     """Draw the ops of a row, and below them their results; returns where they end."""
     height = max(
-        38 + LINE * len(step.arguments) + len(step.side_inputs) * (sheet.tensor_height + 8)
+        38 + LINE * bool(step.event.arguments) + len(step.beside) * (sheet.tensor_height + 8)
         for step in steps
     )
     end = y + _ARROW + height + _ARROW  # of the arrows below the ops
     for step in steps:
-        op = _column(lanes, step.lane, y + _ARROW, height=height)
+        op = in_columns(lanes, (step.lane, 1), y + _ARROW, height)
         middle = op.middle[0]
         above = [results[s].bottom for s in step.sources if s.lane == step.lane]
-        if above or step.main_input is not None:
+        if above or step.main is not None:
             sheet.arrow([(middle, above[0] if above else y), (middle, op.y)])
         _draw_op(sheet, step, op, has_notes=lanes == 1)
         for source in step.sources:
@@ -141,13 +111,14 @@ def _draw_op(sheet: Sheet, step: _Step, box: Box, *, has_notes: bool) -> None:
     sheet.rect(box, "op", radius=14)
     y = box.y + 24
     sheet.text((box.x + 14, y), step.event.op, bold=True)
-    for line in step.arguments:
+    if step.event.arguments:
         y += LINE
+        line = ", ".join(step.event.arguments)
         sheet.text((box.x + 14, y), line, size=SMALL, ink="soft", room=box.width - 28)
     y += 10
-    for x in step.side_inputs:
+    for x in step.beside:
         place = Box(box.x + 8, y, box.width - 16)
-        y = draw_tensor(sheet, x, place, sheet.origin(x)).bottom + 8
+        y = draw_tensor(sheet, x, place, sheet.run.origin(x, sheet.number)).bottom + 8
     if has_notes:
         left = box.right + 26
         lines = wrapped(note_on(sheet.number, step.event.op), WIDTH - MARGIN - left, BODY)
@@ -173,7 +144,7 @@ def _draw_notes_below(sheet: Sheet, steps: list[_Step], y: float) -> float:
 
 def _letters(steps: list[_Step]) -> str:
     """Return the letters of all tensors of a stage, in the order of the legend."""
-    tensors = [x for step in steps for x in (step.result, *step.inputs)]
+    tensors = [x for step in steps for x in (step.result, *step.event.inputs)]
     used = {letter for x in tensors for letter in "".join(x.letters)}
     if any(step.event.op == "repeat_heads" for step in steps):
         used.add("G")

@@ -16,10 +16,14 @@ _GLYPH = 42.0  # the side of the square with the sheets, in pixels
 _LARGEST_EXPONENT = 17  # 128256 is the largest size that occurs
 _SHEET_OFFSET = 4.0
 _MOST_SHEETS = 3
+_GAP = 24.0  # between columns
+_ALONE = 460.0  # width of the only column, which leaves room for notes beside it
 _UNBROKEN = "\0"  # a space at which a line is not broken
 
 Drawn = tuple[float, str, str]
 """Where a diagram ends, the letters in it, and a note on it."""
+Lane = tuple[int, int]
+"""The first of the columns of a page that a box stands in, and how many they are."""
 
 _LINEAR = "x times the transposed weight: a weight is stored [out, in]."
 _NOTES = {
@@ -60,10 +64,6 @@ class Sheet(Canvas):
         super().__init__()
         self.run, self.number = run, number
         self.tensor_height = 2 * _PADDING + LINE * (2 if run.beside is None else 3)
-
-    def origin(self, x: TensorInfo) -> str:
-        """Say which stage before this one made a tensor, if any."""
-        return self.run.origin(x, self.number)
 
 
 def draw_heading(sheet: Sheet) -> float:
@@ -122,6 +122,13 @@ def draw_link(sheet: Sheet, number: int, box: Box) -> Box:
         at = (box.right - 12, y)
         sheet.text(at, f"stages {HOLDS[number]}", size=SMALL, ink="soft", anchor="end", mono=False)
     return box
+
+
+def in_columns(columns: int, lane: Lane, y: float, height: float = 0.0) -> Box:
+    """Return the place of a box on a page that is divided into columns."""
+    width = _ALONE if columns == 1 else (INNER - _GAP * (columns - 1)) / columns
+    first, count = lane
+    return Box(MARGIN + first * (width + _GAP), y, count * width + (count - 1) * _GAP, height)
 
 
 def note_on(stage: int, op: str) -> str:

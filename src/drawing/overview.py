@@ -4,18 +4,15 @@ from collections.abc import Sequence
 
 from .canvas import INNER, LARGE, MARGIN, SMALL, WIDTH, Box
 from .flow import draw_flow
-from .frame import Drawn, Sheet, draw_link, draw_tensor, note_on, tensor_lines
+from .frame import Drawn, Lane, Sheet, draw_link, draw_tensor, in_columns, note_on, tensor_lines
 from .run import TracedRun
 
 _ARROW = 26.0
 _LINK = 40.0
-_GAP = 24.0
 _LEFT, _WIDE = 120.0, 420.0  # the column of stages in a block and in the model
 _MIDDLE = _LEFT + _WIDE / 2
 _LABEL_END = 800.0  # where what stands at the right of that column ends
 _COLUMNS = 3
-
-_Lane = tuple[int, int]  # the first column and how many
 
 
 def draw_block_stage(sheet: Sheet, y: float) -> Drawn:
@@ -38,8 +35,8 @@ def draw_attention_stage(sheet: Sheet, y: float) -> Drawn:
     """Draw stage 7: how stages 8 to 14 hand on queries, keys and values."""
     queries, keys, values, both, all_of_them = (0, 1), (1, 1), (2, 1), (0, 2), (0, 3)
     normed = sheet.run.first(8)[0].inputs[0]
-    y = draw_tensor(sheet, normed, _lane(all_of_them, y), "from 6").bottom
-    rows: tuple[tuple[int, _Lane, Sequence[tuple[_Lane, str]]], ...] = (
+    y = draw_tensor(sheet, normed, in_columns(_COLUMNS, all_of_them, y), "from 6").bottom
+    rows: tuple[tuple[int, Lane, Sequence[tuple[Lane, str]]], ...] = (
         (8, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
         (9, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
         (10, both, ()),
@@ -50,16 +47,16 @@ def draw_attention_stage(sheet: Sheet, y: float) -> Drawn:
     )
     begins = [y] * _COLUMNS  # where the arrow of a column begins: it may pass a stage by
     for number, (first, count), results in rows:
-        box = _lane((first, count), y + _ARROW, _LINK)
+        box = in_columns(_COLUMNS, (first, count), y + _ARROW, _LINK)
         columns = range(first, first + count)
         for column in columns:
-            middle = _lane((column, 1), 0).middle[0]
+            middle = in_columns(_COLUMNS, (column, 1), 0).middle[0]
             sheet.arrow([(middle, begins[column]), (middle, box.y)])
         draw_link(sheet, number, box)
         y = box.bottom
         made = {x.name: x for event in sheet.run.first(number) for x in event.outputs}
         for place, name in results:
-            out = _lane(place, y + _ARROW)
+            out = in_columns(_COLUMNS, place, y + _ARROW)
             sheet.arrow([(out.middle[0], box.bottom), (out.middle[0], out.y)])
             draw_tensor(sheet, made[name], out)
         if results:
@@ -159,13 +156,6 @@ def _made(run: TracedRun, number: int) -> list[str]:
     return tensor_lines(run, x)
 
 
-def _lane(lane: _Lane, y: float, height: float = 0.0) -> Box:
-    """Return the place of a box that stands in some of the columns."""
-    width = (INNER - _GAP * (_COLUMNS - 1)) / _COLUMNS
-    first, count = lane
-    return Box(MARGIN + first * (width + _GAP), y, count * width + (count - 1) * _GAP, height)
-
-
 def _layers(run: TracedRun) -> str:
     beside = "" if run.beside is None else f" ({run.beside.name}: {run.beside.sizes['L']})"
     return f"{run.sizes['L']}{beside}"
@@ -176,16 +166,16 @@ def draw_residual(sheet: Sheet, y: float) -> Drawn:
     *before, event = sheet.run.first(sheet.number)
     if before:  # Granite and OLMo 2 do more than add
         return draw_flow(sheet, y)
-    middle, half = WIDTH / 2, (INNER - _GAP) / 2
+    middle = WIDTH / 2
     plus = Box(middle - 20, y + sheet.tensor_height + 34, 40, 40)
     for place, (x, kind) in enumerate(zip(event.inputs, ("residual", "arrow"), strict=True)):
-        box = draw_tensor(sheet, x, Box(MARGIN + place * (half + _GAP), y, half), sheet.origin(x))
+        box = draw_tensor(sheet, x, in_columns(2, (place, 1), y), sheet.run.origin(x, sheet.number))
         edge = plus.right if place else plus.x
         turn = (box.middle[0], plus.middle[1])
         sheet.arrow([(box.middle[0], box.bottom), turn, (edge, plus.middle[1])], kind)
     sheet.rect(plus, "op", radius=20)
     sheet.text((middle, plus.middle[1] + 7), "+", size=LARGE + 4, anchor="middle", bold=True)
-    out = Box(middle - half / 2, plus.bottom + _ARROW, half)
+    out = Box(middle - box.width / 2, plus.bottom + _ARROW, box.width)
     sheet.arrow([(middle, plus.bottom), (middle, out.y)], "residual")
     out = draw_tensor(sheet, event.outputs[0], out)
     return out.bottom + 16, "TD", note_on(sheet.number, event.op)

@@ -51,7 +51,7 @@ class TraceLog:
             shown, full = layers or (range(1),), steps or (range(2),)
             self._views.append(_DebugLog(debug_log, stages, shown, full, on_failure))
         for view in self._views:
-            view.begin(sizes, run)
+            view.put(view.head(sizes, run))
         self._logger = structlog.wrap_logger(
             structlog.ReturnLogger(), self._views, structlog.BoundLogger
         )
@@ -98,25 +98,22 @@ class _View(ABC):
     def text(self, event: Event) -> str:
         """Return the text of an event, its last newline included; empty for none."""
 
-    def begin(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> None:
-        """Write the beginning of the file; raise OSError with its name where it takes none."""
+    def put(self, text: str) -> None:
+        """Write text; where the file takes none, close it and raise OSError with its name."""
+        assert self.file is not None
         try:
-            self._write(self.head(sizes, run))
+            self.file.write(text)
+            self.file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.close()) from None
-
-    def _write(self, text: str) -> None:
-        assert self.file is not None
-        self.file.write(text)
-        self.file.flush()
 
     def __call__(self, _logger: Any, _method: str, entry: structlog.typing.EventDict) -> Any:
         event: Event = entry["event"]
         if self.wants(event.stage, event.layer, event.step):
             try:
-                self._write(self.text(event))
+                self.put(self.text(event))
             except OSError as error:
-                self.on_failure(f"{self.close()}: the trace ends here: {error.strerror}")
+                self.on_failure(f"{error.filename}: the trace ends here: {error.strerror}")
         return entry
 
     def close(self) -> str:
@@ -258,9 +255,7 @@ def _op_lines(event: Event) -> list[str]:
         name = name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
     left = _result_line(event, name)
     dtypes = {x.dtype for x in event.outputs}
-    read = [_read_text(x, dtypes) for x in event.inputs]
-    details = event.details.items()
-    read += [f"{k} = {v:g}" if isinstance(v, float) else f"{k} = {v}" for k, v in details]
+    read = [_read_text(x, dtypes) for x in event.inputs] + event.arguments
     lines = [left]
     if read:
         right = f"<- {', '.join(read)}"

@@ -52,6 +52,12 @@ class Event:
     details: Details  # arguments that are no tensors, and what a stage without tensors has to say
     code: str  # the file and the line of the call
 
+    @property
+    def arguments(self) -> list[str]:
+        """The details as `name = value`."""
+        shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in self.details.items()}
+        return [f"{k} = {v}" for k, v in shown.items()]
+
 
 def json_value(value: Any) -> Any:
     """Return a value as JSON holds it: tuples as lists, records by field, what it lacks as text."""

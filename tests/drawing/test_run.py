@@ -1,7 +1,7 @@
 import dataclasses
 
+from src.drawing.around import draw_loop
 from src.drawing.frame import Sheet
-from src.drawing.loop import draw_loop
 from src.trace.records import Event
 from tests.drawing.runs import byte_run
 from tests.drawing.test_diagrams import bundled_run, texts
