@@ -2,8 +2,7 @@
 
 from .collect import Collector
 from .run import Page, explore, prompt_of, run_beside, run_traced
-from .store import DEFAULT_LIMIT, ExplorerError, Store
-from .write import save_html, write_html
+from .write import DEFAULT_LIMIT, ExplorerError, Store, save_html, write_html
 
 __all__ = [
     "DEFAULT_LIMIT",

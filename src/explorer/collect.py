@@ -17,8 +17,8 @@ from ..model import Model
 from ..model.rope import inverse_frequencies
 from ..trace.records import Event, Letters, TensorInfo
 from .lens import Floats, attribute, read_lens
-from .store import Store
 from .texts import facts_of, token_text
+from .write import Store
 
 # Passes whose ops are shown one by one: the prompt, and the first new token.
 _PASSES_WITH_OPS = 2

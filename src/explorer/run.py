@@ -9,9 +9,8 @@ from ..model import Model
 from ..trace.tracer import Tracer
 from ..untrusted import shown
 from .collect import Collector
-from .store import DEFAULT_LIMIT, ExplorerError, Store
 from .texts import token_text
-from .write import write_html
+from .write import DEFAULT_LIMIT, ExplorerError, Store, write_html
 
 
 class Page(str):
