@@ -159,6 +159,7 @@ OF_MODULES = {
     "inference/blocks": "inference/test_batch",
     "inference/grammar_server": "inference/test_grammars", "ml/checks": "ml/test_refusals",
     "model/files": "model/test_families", "trace/code": "trace/test_logger",
+    "trace/records": "trace/test_logger",
     "tokenizer/json_pipeline": "tokenizer/test_tokenizer_json",
 }  # fmt: skip
 

@@ -56,8 +56,6 @@ def test_sizes_come_from_the_parameters_and_what_they_leave_open_is_0() -> None:
     assert from_params().ffn_dim == 0
     assert from_params().group_size == 4
 
-
-def test_a_vocabulary_that_is_not_said_is_left_to_the_tensors() -> None:
     for vocabulary in (-1, None):
         args = from_params(vocab_size=vocabulary)
         assert args.vocab_size == 0
@@ -214,15 +212,10 @@ def test_activations_follow_the_weights() -> None:
     assert activation_dtype(dtypes(ml.bfloat16, norm=ml.float32)) is ml.bfloat16
     quantized = dtypes(ml.float16) | {"layers.0.attention.wq.weight": ml.nf4}
     assert activation_dtype(quantized) is ml.float32
-
-
-def test_matrices_of_16_and_32_bits_go_together() -> None:
     for one, other in itertools.permutations((ml.bfloat16, ml.float16, ml.float32), 2):
         assert activation_dtype(dtypes(one, output=other)) is ml.float32
         assert activation_dtype(dtypes(one, tok_embeddings=other)) is ml.float32
-
-
-def test_only_the_embeddings_may_be_bfloat16_beside_float8() -> None:
+    # Only the embeddings may be bfloat16 beside float8.
     mixed = dtypes(ml.float8_e4m3fn, tok_embeddings=ml.bfloat16)
     assert activation_dtype(mixed) is ml.bfloat16
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import pytest
 
 from src import ml
@@ -19,6 +20,7 @@ from src.model import (
 )
 from src.model.forecast import MemoryForecast
 from tests.model.hugging_face_tiny import write_tiny
+from tests.model.test_gguf import write as write_gguf
 from tests.model.tiny import GROUPED
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
@@ -37,18 +39,22 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_both_layouts_are_told_as_they_turn_out(meta: Path, tmp_path: Path) -> None:
+def test_each_layout_is_told_as_it_turns_out(meta: Path, tmp_path: Path) -> None:
     hugging_face = write_tiny(tmp_path / "model", GROUPED, ml.bfloat16, shards=2)
-    for directory in (meta, hugging_face):
-        forecast = forecast_memory(directory, 40, 4096)
-        model = load_model(directory)
-        assert replace(forecast.args, vocab_size=model.args.vocab_size) == model.args
+    gguf = write_gguf(tmp_path / "a.gguf", GROUPED, ml_dtypes.bfloat16)
+    for path in (meta, hugging_face, gguf):
+        forecast = forecast_memory(path, 40, 4096)
+        model = load_model(path)
+        known = {} if path == gguf else {"vocab_size": model.args.vocab_size}
+        assert replace(forecast.args, **known) == model.args
         assert forecast.positions == 40
         assert forecast.mapped == model.checkpoint.mapped_bytes
         assert forecast.copied == 0
         context, D, F = InferenceContext(model.args, 40), model.args.dim, model.args.ffn_dim
         scratch = 40 * 4 * (4 * D + 3 * F)
         assert forecast.needed == context.nbytes + context.frequencies.nbytes + scratch
+        with pytest.raises(NotEnoughMemoryError):
+            replace(forecast, free=10).check()
 
 
 def test_without_a_wish_the_context_is_that_of_the_model_up_to_a_limit(meta: Path) -> None:

@@ -17,7 +17,6 @@ from src.model import (
     Model,
     ModelConfigError,
     ModelError,
-    NotEnoughMemoryError,
     RopeFactors,
     forecast_memory,
     load_model,
@@ -292,17 +291,6 @@ def test_a_plain_gguf_file_can_be_quantized_in_memory(tmp_path: Path, dtype: ml.
     assert model.args.dtype is forecast_memory(path, None, 100, "int8").args.dtype
     assert model.transformer.layers[0].attention.wq.dtype is ml.int8_block
     assert any("quantized matrices: 15 int8_block" in note for note in model.notes)
-
-
-def test_memory_is_forecast_from_the_header(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.gguf", GROUPED, ml_dtypes.bfloat16)
-    forecast = forecast_memory(path, None, 100)
-    assert forecast.mapped == path.stat().st_size
-    assert forecast.copied == 0
-    assert forecast.args == load_model(path).args
-    assert forecast.positions == 100
-    with pytest.raises(NotEnoughMemoryError):
-        replace(forecast, free=10).check()
 
 
 # The tokenizer

@@ -1,5 +1,6 @@
 """Models in Hugging Face's layout: the same bits as in Meta's, and what the loader says of them."""
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.model.tiny import (
     TIED,
     Tiny,
     token_ids,
+    transformer,
     weights,
     write_byte_tokenizer,
     write_meta_directory,
@@ -27,21 +29,30 @@ from tests.model.tiny import (
 from tests.support.hugging_face_writer import write_hugging_face_directory
 from tests.support.safetensors_writer import write_safetensors
 
+SCALED = next(config for config in CONFIGS if config.scaling == 8)
+
 
 @pytest.mark.parametrize(
     ("config", "dtype"),
-    [*((config, ml.bfloat16) for config in CONFIGS), (GROUPED, ml.float16), (GROUPED, ml.float32)],
+    [
+        *((config, ml.bfloat16) for config in CONFIGS),
+        *itertools.product((GROUPED, SCALED, TIED), (ml.float16, ml.float32)),
+    ],
     ids=lambda value: value.name,
 )
-def test_both_layouts_give_the_same_bits(tmp_path: Path, config: Tiny, dtype: ml.DType) -> None:
+def test_both_layouts_give_the_bits_of_a_model_in_memory(
+    tmp_path: Path, config: Tiny, dtype: ml.DType
+) -> None:
     write_meta_directory(tmp_path / "meta", config, dtype)
-    meta = load_model(tmp_path / "meta", rope_scaling_factor=config.scaling or None)
+    other = config.scaling if config.scaling > 8 else None  # than the sizes say
+    meta = load_model(tmp_path / "meta", rope_scaling_factor=other)
     ours = load_model(write_tiny(tmp_path / "hf", config, dtype))
     assert (meta.args.rope_pairs, ours.args.rope_pairs) == ("interleaved", "halves")
     ids = token_ids(config, 40)
-    expected = run(meta.transformer, ids)
-    check_bits(run(ours.transformer, ids), expected)
-    check_bits(run(ours.transformer, ids, 7), expected)
+    expected = run(transformer(config, dtype), ids)
+    for model in (meta, ours):
+        for chunk in (0, 7):
+            check_bits(run(model.transformer, ids, chunk), expected)
 
 
 def misaligned(directory: Path) -> None:

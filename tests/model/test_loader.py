@@ -22,8 +22,6 @@ from tests.model.tiny import (
     BYTES_VOCAB,
     CONFIGS,
     GROUPED,
-    TIED,
-    Tiny,
     token_ids,
     transformer,
     weights,
@@ -31,22 +29,6 @@ from tests.model.tiny import (
     write_meta_directory,
 )
 from tests.support.pth_writer import split_tensor, write_pth
-
-SCALED = next(config for config in CONFIGS if config.scaling)
-
-
-@pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float16, ml.float32], ids=lambda d: d.name)
-@pytest.mark.parametrize("config", [GROUPED, SCALED, TIED], ids=lambda c: c.name)
-def test_a_loaded_model_is_as_one_in_memory(tmp_path: Path, config: Tiny, dtype: ml.DType) -> None:
-    model = load_model(write_meta_directory(tmp_path, config, dtype))
-    ids = token_ids(config, 30)
-    args = replace(model.args, max_context_length=4096)
-    model.transformer.args = args
-    built = run(transformer(config, dtype), ids)
-    if config.scaling:
-        assert args.rope_scaling is not None
-        assert args.rope_scaling.factor == 8.0
-    check_bits(run(model.transformer, ids), built)
 
 
 def test_a_model_knows_its_parts(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from src import ml
+from src.checkpoint.gguf_writer import GgufWriter
 from src.checkpoint.safetensors_writer import TensorWriter
 from src.model import Model, ModelError, load_model
 from src.model.errors import SaveError
 from src.model.quantization import QUANTIZATIONS
 from src.model.saving import save_quantized
+from src.model.saving_gguf import save_gguf
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_llama import check_bits, run
 from tests.model.tiny import GROUPED, Tiny, write_meta_directory
@@ -61,32 +65,42 @@ def test_the_files_of_the_tokenizer_come_along(tmp_path: Path) -> None:
     assert ids[0] == ids[1]
 
 
-def test_a_directory_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    with pytest.raises(SaveError, match="there: expected a new directory, got one that exists"):
-        save_quantized(None, tmp_path / "there", "nf4")
+both_kinds = pytest.mark.parametrize(
+    ("kind", "save", "writer"),
+    [
+        ("directory", lambda target: save_quantized(None, target, "nf4"), TensorWriter),
+        ("file", lambda target: save_gguf(None, target), GgufWriter),
+    ],
+    ids=["directory", "GGUF"],
+)
+
+
+@both_kinds
+def test_what_exists_is_left_as_it_is(tmp_path: Path, kind: str, save: Any, writer: type) -> None:
+    there = tmp_path / "there"
+    there.mkdir() if kind == "directory" else there.write_text("theirs")
+    with pytest.raises(SaveError, match=f"there: expected a new {kind}, got one that exists"):
+        save(there)
     with pytest.raises(SaveError, match="expected a parent directory, got none"):
-        save_quantized(None, tmp_path / "absent" / "new", "nf4")
+        save(tmp_path / "absent" / "new")
     assert os.listdir(tmp_path) == ["there"]
+    assert kind == "directory" or there.read_text() == "theirs"
 
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_nothing_is_left_of_a_directory_that_was_not_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
-) -> None:
-    written = 0
-
-    def write(self: TensorWriter, name: str, content: bytes) -> None:
-        nonlocal written
-        written += 1
-        if written == 9:
-            raise fault
-
-    monkeypatch.setattr(TensorWriter, "write", write)
-    kind = SaveError if isinstance(fault, OSError) else KeyboardInterrupt
-    with pytest.raises(kind):
-        save_quantized(None, tmp_path / "new", "nf4")
+@both_kinds
+def test_nothing_is_left_of_what_was_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, save: Any, writer: type,
+    fault: BaseException,
+) -> None:  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "write", Mock(side_effect=[None] * 8 + [fault]))
+        expected = SaveError if isinstance(fault, OSError) else KeyboardInterrupt
+        with pytest.raises(expected, match=r"cannot be written: No space left on device|^$"):
+            save(tmp_path / "new")
     assert os.listdir(tmp_path) == []
+    save(tmp_path / "new")
+    assert os.listdir(tmp_path) == ["new"]
 
 
 def test_a_directory_that_another_process_made_is_left_as_it_is(tmp_path: Path) -> None:

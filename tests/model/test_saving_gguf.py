@@ -1,6 +1,5 @@
 """A model written as a GGUF file: the same bits when it is loaded, and llama.cpp runs it."""
 
-import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from src.checkpoint.gguf import read_gguf
 from src.inference import encode_chat, find_chat_format
 from src.inference.chat_encoding import template_to_write
 from src.model import LlamaTransformer, ModelError, load_model
-from src.model.errors import SaveError
 from src.model.files import BUNDLED_MODEL, CHAT_TEMPLATE_KEY
 from src.model.loader import Model
 from src.model.saving_gguf import save_gguf
@@ -160,27 +158,3 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     write_hugging_face_directory(tmp_path / "float8", config, arrays)
     text = "GGUF files do not have float8_e4m3fn, of tensor layers.0.attention.wq.weight"
     assert text in refused(tmp_path, tmp_path / "float8")
-
-
-def test_nothing_that_is_there_is_overwritten_and_nothing_unfinished_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.gguf"
-    path.write_text("theirs")
-    with pytest.raises(SaveError, match=r"a.gguf: expected a new file, got one that exists"):
-        save_gguf(None, path)
-    assert path.read_text() == "theirs"
-    with pytest.raises(SaveError, match="expected a parent directory, got none"):
-        save_gguf(None, tmp_path / "absent" / "a.gguf")
-    path.unlink()
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("src.checkpoint.gguf_writer.GgufWriter.write", full)
-        with pytest.raises(SaveError, match="cannot be written: No space left on device"):
-            save_gguf(None, path)
-    assert os.listdir(tmp_path) == []
-    save_gguf(None, path)
-    assert os.listdir(tmp_path) == ["a.gguf"]

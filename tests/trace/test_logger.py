@@ -2,17 +2,18 @@ import ast
 import io
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from src import trace
+from src import ml, trace
 from src.inference import InferenceEngine, SamplingArgs
 from src.model import InferenceContext, Model
 from src.trace.events import STAGES
 from src.trace.logger import TraceLog, tensor_text
-from src.trace.records import TensorInfo
+from src.trace.records import Event, TensorInfo, json_value
 from tests.trace.recording import (
     DIFFERENT,
     different_transformer,
@@ -233,3 +234,30 @@ def test_a_file_that_takes_no_more_is_left_out_after_one_warning(other):
     for _ in range(2):
         log.close()
         assert not log.is_open
+
+
+def test_what_json_does_not_know_becomes_text():
+    value = {"a": (1, 2.5, None, True), "b": -math.inf, "c": math.nan, "d": ml.bfloat16, 3: "x"}
+    plain = json_value(value)
+    assert plain == {"a": [1, 2.5, None, True], "b": "-inf", "c": "nan", "d": "bfloat16", "3": "x"}
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert json_value(SamplingArgs(seed=1))["temperature"] == 0.6  # a dataclass: its fields
+
+
+def test_what_was_written_is_read_back_equal(tmp_path):
+    written = io.StringIO()
+    log = TraceLog(DIFFERENT.sizes, json_lines=written, run={"model": "random"})
+    events: list[Event] = []
+
+    def write(event: Event) -> None:
+        events.append(event)
+        log.write(event)
+
+    with recorded(DIFFERENT, write, statistics=True):
+        different_transformer().forward(InferenceContext(DIFFERENT, 64), list(range(22)))
+    path = tmp_path / "trace.jsonl"
+    path.write_text(written.getvalue(), "ascii")
+    head, found = read_trace(path)
+    assert len(found) > 80
+    assert found == events
+    assert head == {"sizes": DIFFERENT.sizes, "run": {"model": "random"}}

@@ -273,20 +273,16 @@ def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op
     assert calls == marks + questions
 
 
-def test_a_mark_outside_of_a_trace_and_an_op_outside_of_a_stage_make_no_event():
+def test_what_fits_no_step_has_no_letters_and_what_is_outside_of_a_stage_no_event():
     trace.mark(8)
     with recorded(DIFFERENT) as events:
         ml.zeros((2, 3), ml.float32).reshape(3, 2)
-    trace.mark(8, layer=3, position=1, T=2)
-    assert events == []
-
-
-def test_a_result_that_fits_no_step_keeps_its_name_and_shows_no_letters():
-    with recorded(DIFFERENT) as events:
+        assert events == []
         trace.mark(8, position=0, T=22)
         x = ml.zeros((2, 3), ml.float32).with_name("mine")
         assert ml.add(x, x).name == ""
         assert x.reshape(3, 2).name == "mine"
+    trace.mark(8, layer=3, position=1, T=2)
     assert [(e.op, e.outputs[0].name, e.outputs[0].letters) for e in events[1:]] == [
         ("zeros", "", ()), ("add", "", ()), ("reshape", "mine", ()),
     ]  # fmt: skip
