@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from src.trace.code import line_of
+from src.trace.code import symbols_of
 
 from .pages import Link, PageError, name_of, with_targets
 
@@ -45,7 +45,7 @@ def with_lines(page: Path, text: str) -> str:
 def line_in(file: Path, symbol: str) -> int | None:
     """Return the line where a Python or C file defines a symbol; None where it does not."""
     if file.suffix == ".py":
-        return line_of(file.resolve(), symbol)
+        return symbols_of(file.resolve()).get(symbol, (None, ""))[0]
     lines = [
         "" if line.lstrip().startswith(("//", "*", "/*")) else line
         for line in file.read_text(encoding="utf-8").split("\n")

@@ -15,7 +15,7 @@ from src.memory import readable_bytes
 from src.model import MemoryForecast, ModelArgs
 from src.model.args import EMBEDDINGS
 from src.model.quantization import OUTPUT, quantization_of, quantized_model_bytes
-from src.trace.code import source_of
+from src.trace.code import symbols_of
 from src.trace.events import STAGES, size_of
 from src.trace.logger import TraceLog
 from src.trace.records import Event, TensorInfo
@@ -44,7 +44,7 @@ def code(page: Path, argument: str) -> str:
     file = ROOT / name
     found = None
     if file.suffix == ".py":
-        found = source_of(file, symbol)
+        found = symbols_of(file).get(symbol)
     elif file.is_file() and (number := line_in(file, symbol)) is not None:
         lines = file.read_text(encoding="utf-8").split("\n")
         end = number if lines[number - 1].endswith("}") else lines.index("}", number) + 1

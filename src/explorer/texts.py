@@ -7,7 +7,7 @@ from .. import ml
 from ..ml import roofline
 from ..model import Model
 from ..tokenizer import Tokenizer
-from ..trace.code import PACKAGE, find_page, section_of, source_of
+from ..trace.code import PACKAGE, find_page, section_of, symbols_of
 from ..trace.events import HOLDS, STAGES
 
 _ROUNDS = 1_000_000  # of multiplying and adding, to measure how fast that is
@@ -35,7 +35,7 @@ def sources() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for stage in STAGES.values():
         name = stage.code.partition(":")[0]
-        source = source_of(PACKAGE.parent / name, stage.function)
+        source = symbols_of(PACKAGE.parent / name).get(stage.function)
         if source is not None:
             line, text = source
             found[f"{name} {stage.function}"] = {"file": name, "line": line, "text": text}

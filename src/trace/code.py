@@ -31,28 +31,21 @@ def shown_path(file: str) -> str:
     return path.name
 
 
-def line_of(file: Path, symbol: str) -> int | None:
-    """Return the line of a symbol, such as `Class.method`, `mark(13)` or `function: mark(13)`."""
-    return _places(file).get(symbol, (None, None))[0]
-
-
-def source_of(file: Path, symbol: str) -> tuple[int, str] | None:
-    """Return the first line of a symbol, as `line_of` knows it, and its text; None without one."""
-    if symbol not in _places(file):
-        return None
-    first, last = _places(file)[symbol]
-    return first, "\n".join(file.read_text(encoding="utf-8").split("\n")[first - 1 : last])
-
-
 @cache
-def _places(file: Path) -> dict[str, tuple[int, int]]:
-    """Return the first and the last line of each symbol of a file."""
+def symbols_of(file: Path) -> dict[str, tuple[int, str]]:
+    """Return the first line and the text of each symbol of a file, if it is there.
+
+    A symbol is such as `Class.method`, `mark(13)` or `function: mark(13)`.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except OSError:  # installed without its sources
         return {}
-    found = _symbols(ast.parse(text).body, "")
-    return {name: (node.lineno, node.end_lineno or node.lineno) for name, node in found}
+    found, lines = _symbols(ast.parse(text).body, ""), text.split("\n")
+    return {
+        name: (node.lineno, "\n".join(lines[node.lineno - 1 : node.end_lineno]))
+        for name, node in found
+    }
 
 
 def _symbols(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.stmt | ast.expr]]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .code import PACKAGE, line_of, shown_path
+from .code import PACKAGE, shown_path, symbols_of
 from .records import Letters
 
 # The pages of docs/, each with the number of its first stage.
@@ -57,9 +57,9 @@ class Stage:
     def code(self) -> str:
         """Where it runs: the file and the line, now, of its mark or else of its function."""
         file = PACKAGE / f"{self.module.replace('.', '/')}.py"
-        mark = f"{self.function}: mark({self.number})"
-        line = line_of(file, mark) or line_of(file, self.function)
-        return shown_path(str(file)) + ("" if line is None else f":{line}")
+        symbols, mark = symbols_of(file), f"{self.function}: mark({self.number})"
+        found = symbols.get(mark) or symbols.get(self.function)
+        return shown_path(str(file)) + (f":{found[0]}" if found else "")
 
 
 def _stages(registry: str) -> dict[int, Stage]:
