@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..trace.records import Event, TensorInfo
-from .canvas import INNER, LARGE, MARGIN, SMALL, Box, Point
+from .canvas import INNER, LARGE, MARGIN, SMALL, Box
 from .frame import Sheet, draw_note
 from .run import TracedRun
 
@@ -78,7 +78,7 @@ def is_product(event: Event) -> bool:
 
 
 def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
-    """Draw the three matrices of a product from a corner at the top left."""
+    """Draw the three matrices of a product from a corner at the top left, with their letters."""
     first, second = event.inputs[:2]
     right, kind = _sides(sheet.run, second), "sheet"
     if event.op != "matmul":  # the weight is stored [out, in]
@@ -86,23 +86,17 @@ def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
     result = _sides(sheet.run, event.outputs[0])
     matrices = (_sides(sheet.run, first), "sheet"), (right, kind), (result, "sheet")
     largest = max(size for sides, _ in matrices for _, size in sides)
-    for number, (sides, kind) in enumerate(matrices):
+    for number, (((rows, height), (columns, width)), kind) in enumerate(matrices):
         left = x + number * (_SLOT + _SIGN)
         if number:
             sign = (left - _SIGN / 2, y + HEIGHT / 2 + 14)
             sheet.text(sign, "×" if number == 1 else "=", size=LARGE, anchor="middle", mono=False)
-        _draw_matrix(sheet, sides, kind, (left, y), largest)
-
-
-def _draw_matrix(sheet: Sheet, sides: Sides, kind: str, at: Point, largest: int) -> None:
-    """Draw a matrix in a slot, with a letter at its left and at its top."""
-    (x, y), ((rows, height), (columns, width)) = at, sides
-    box_width, box_height = _length(width, largest), _length(height, largest)
-    middle = (x + _SLOT / 2 + 12, y + HEIGHT / 2 + 9)
-    box = Box(middle[0] - box_width / 2, middle[1] - box_height / 2, box_width, box_height)
-    sheet.rect(box, kind, radius=1.5)
-    sheet.text((middle[0], box.y - 6), columns, size=SMALL, anchor="middle")
-    sheet.text((box.x - 6, middle[1] + 4), rows, size=SMALL, anchor="end")
+        middle = (left + _SLOT / 2 + 12, y + HEIGHT / 2 + 9)
+        sides = _length(width, largest), _length(height, largest)
+        box = Box(middle[0] - sides[0] / 2, middle[1] - sides[1] / 2, *sides)
+        sheet.rect(box, kind, radius=1.5)
+        sheet.text((middle[0], box.y - 6), columns, size=SMALL, anchor="middle")
+        sheet.text((box.x - 6, middle[1] + 4), rows, size=SMALL, anchor="end")
 
 
 def _sides(run: TracedRun, x: TensorInfo) -> Sides:
