@@ -1,7 +1,7 @@
 """What the diagrams draw: the events of a traced run, and what they say about each stage."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,18 +14,15 @@ _EVERY_PASS = (3, 20, 21)
 _WITH_VALUES = (4, 13, 17)
 
 
+@dataclass
 class Recorder:
     """Keeps the events of a run that diagrams show, however long its answer is.
 
     These are those of the first layer in the first pass through the network, and of every pass the
     marks of the loop around it.
-
-    Attributes:
-        events: what was kept, in order.
     """
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+    events: list[Event] = field(default_factory=list)  # what was kept, in order
 
     def write(self, event: Event) -> None:
         """Take an event."""

@@ -35,8 +35,7 @@ def sources() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for stage in STAGES.values():
         name = stage.code.partition(":")[0]
-        source = symbols_of(PACKAGE.parent / name).get(stage.function)
-        if source is not None:
+        if source := symbols_of(PACKAGE.parent / name).get(stage.function):
             line, text = source
             found[f"{name} {stage.function}"] = {"file": name, "line": line, "text": text}
     return found

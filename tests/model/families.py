@@ -28,6 +28,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "olmo2": {"model_type": "olmo2"},
 }  # fmt: skip
+# Rows of whole blocks of each format.
+EVEN_SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6,
+}  # fmt: skip
 
 
 def config_of(family: str, **changes: object) -> dict[str, Any]:

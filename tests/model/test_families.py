@@ -11,9 +11,8 @@ from src import ml
 from src.checkpoint import CheckpointError
 from src.model import InferenceContext, ModelArgs, load_model
 from src.model.files import read_model_files
-from src.model.saving import save_quantized
 from tests.model.families import CONFIGS, config_of, write_family
-from tests.model.test_llama import DTYPES, check_bits, check_every_way, run
+from tests.model.test_llama import DTYPES, check_every_way, run
 from tests.model.tiny import uniform
 from tests.support.safetensors_writer import write_safetensors
 
@@ -67,20 +66,6 @@ def test_a_window_that_is_off_limits_nothing(tmp_path: Path) -> None:
     for family in ("qwen2", "qwen3", "smollm3"):
         args = args_of(tmp_path, family, **off)
         assert (args.max_context_length, args.sliding_window) == (4096, None)
-
-
-@EVERY_FAMILY
-@pytest.mark.parametrize("quantize", ["nf4", "int8"])
-def test_a_saved_model_is_the_one_that_was_quantized(
-    tmp_path: Path, family: str, quantize: str
-) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6}
-    plain = write_family(tmp_path / "plain", family, **sizes)
-    in_memory = run(load_model(plain, quantize=quantize).transformer, IDS)
-    save_quantized(plain, tmp_path / "saved", quantize)
-    saved = load_model(tmp_path / "saved")
-    check_bits(run(saved.transformer, IDS), in_memory)
-    assert saved.args.parts == load_model(plain).args.parts
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +19,8 @@ from src.model.errors import SaveError
 from src.model.quantization import QUANTIZATIONS
 from src.model.saving import save_quantized
 from src.model.saving_gguf import save_gguf
+from tests.model.families import CONFIGS as FAMILIES
+from tests.model.families import EVEN_SIZES, write_family
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_llama import check_bits, run
 from tests.model.tiny import GROUPED, Tiny, write_meta_directory
@@ -31,17 +35,25 @@ def check_same(made: Model, given: Model) -> None:
     check_bits(run(made.transformer, ids), run(given.transformer, ids))
 
 
+SOURCES: dict[str, Callable[[Path], Path]] = {
+    "Meta": lambda path: write_meta_directory(path, EVEN, ml.bfloat16),
+    "Meta, tied": lambda path: write_meta_directory(path, TIED, ml.bfloat16),
+    "Hugging Face": lambda path: write_tiny(path, EVEN, ml.bfloat16),
+    "Hugging Face, tied": lambda path: write_tiny(path, TIED, ml.bfloat16),
+    **{name: partial(write_family, family=name, **EVEN_SIZES) for name in FAMILIES},
+}
+
+
 @pytest.mark.parametrize("name", ["nf4", "int8"])
-@pytest.mark.parametrize("config", [EVEN, TIED], ids=["untied", "tied"])
-@pytest.mark.parametrize("layout", ["Meta", "Hugging Face"])
+@pytest.mark.parametrize("write", SOURCES.values(), ids=SOURCES)
 def test_what_was_saved_gives_the_bits_of_what_is_quantized_on_loading(
-    tmp_path: Path, name: str, config: Tiny, layout: str
+    tmp_path: Path, name: str, write: Callable[[Path], Path]
 ) -> None:
-    write = write_meta_directory if layout == "Meta" else write_tiny
-    source, target = write(tmp_path / "plain", config, ml.bfloat16), tmp_path / "saved"
+    source, target = write(tmp_path / "plain"), tmp_path / "saved"
     save_quantized(source, target, name)
     saved = load_model(target)
     check_same(saved, load_model(source, quantize=name))
+    assert saved.args.parts == load_model(source).args.parts
     assert saved.checkpoint.copied == ()
     assert {weight.dtype for weight in saved.tensors.values()} == {QUANTIZATIONS[name], ml.bfloat16}
 

@@ -16,7 +16,7 @@ from src.model import LlamaTransformer, ModelError, load_model
 from src.model.files import BUNDLED_MODEL, CHAT_TEMPLATE_KEY
 from src.model.loader import Model
 from src.model.saving_gguf import save_gguf
-from tests.model.families import CONFIGS, config_of, random_arrays, write_family
+from tests.model.families import CONFIGS, EVEN_SIZES, config_of, random_arrays, write_family
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_llama import check_bits, run
 from tests.model.tiny import GROUPED
@@ -24,7 +24,6 @@ from tests.support import llama_cpp
 from tests.support.hugging_face_writer import write_hugging_face_directory
 
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6}
 IDS = [5, 17, 99, 0, 130, 64, 64, 3, 77, 12]
 quantized = pytest.mark.parametrize("quantize", [None, "q8_0", "q4_0"])
 
@@ -42,7 +41,7 @@ def check_same(made: Model, given: Model, ids: list[int] = IDS) -> None:
 def test_a_written_family_gives_the_bits_of_its_directory(
     tmp_path: Path, family: str, dtype: ml.DType, quantize: str | None
 ) -> None:
-    source = write_family(tmp_path / "source", family, dtype, **SIZES)
+    source = write_family(tmp_path / "source", family, dtype, **EVEN_SIZES)
     nbytes = save_gguf(source, tmp_path / "a.gguf", quantize)
     made, given = load_model(tmp_path / "a.gguf"), load_model(source, quantize=quantize)
     check_same(made, given)
@@ -82,8 +81,8 @@ def test_a_written_family_gives_the_bits_of_its_directory(
 def test_a_written_llama_has_its_directorys_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = replace(GROUPED, ffn=96)
     if changes.get("attention_bias"):
-        source = write_family(tmp_path / "source", "qwen2", **SIZES | {"model_type": "llama"} | {
-            "use_sliding_window": None, "sliding_window": None} | changes)  # fmt: skip
+        llama = {"model_type": "llama", "use_sliding_window": None, "sliding_window": None}
+        source = write_family(tmp_path / "source", "qwen2", **EVEN_SIZES | llama | changes)
     else:
         source = write_tiny(tmp_path / "source", config, ml.bfloat16, **changes)
     save_gguf(source, tmp_path / "a.gguf", "q8_0")
