@@ -1,4 +1,5 @@
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -21,10 +22,13 @@ GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = [number * 5 for number in range(22)]
 
 
-def pass_events(**options: Any) -> list[Event]:
-    """Returns the events of a pass over the prompt."""
+def pass_events(more: Sequence[int] = (), length: int = 64, **options: Any) -> list[Event]:
+    """Returns the events of a pass over the prompt, or over more tokens after it."""
+    transformer, context = different_transformer(), InferenceContext(DIFFERENT, length)
+    if more:
+        transformer.forward(context, PROMPT)
     with recorded(DIFFERENT, **options) as events:
-        different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
+        transformer.forward(context, more or PROMPT, context.length)
     return events
 
 
@@ -93,10 +97,7 @@ def test_every_step_of_the_registry_is_taken_by_a_run_and_every_weight_has_lette
 
 
 def test_events_carry_layer_position_duration_and_arguments():
-    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
-    transformer.forward(context, PROMPT)
-    with recorded(DIFFERENT) as events:
-        transformer.forward(context, [1, 2, 3, 4], 22)
+    events = pass_events([1, 2, 3, 4])
     assert {e.position for e in events} == {22}
     assert {e.layer for e in events if e.stage in range(5, 19)} == {0, 1}
     assert {e.layer for e in events if e.stage not in range(5, 19)} == {None}
@@ -157,10 +158,7 @@ def test_a_tensor_keeps_its_id_until_it_is_made_anew(model):
 
 
 def test_a_cache_is_shown_as_its_buffer_with_the_slots_that_are_written():
-    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 50)
-    transformer.forward(context, PROMPT)
-    with recorded(DIFFERENT) as events:
-        transformer.forward(context, [1, 2], 22)
+    events = pass_events([1, 2], length=50)
     first, *others = (e for e in events if e.stage == 11 and e.layer == 0 and e.outputs)
     names = [x.name for e in (first, *others) for x in e.inputs]
     assert names == ["xk", "xv", "cache_k", "cache_v"]
