@@ -18,7 +18,7 @@ class _Step:
 
     event: Event
     sources: list["_Step"]  # whose results it reads, in order
-    main: TensorInfo | None  # what flows in from outside of the stage, which is no weight
+    main: TensorInfo | None  # what flows in from outside of the stage, not a weight
     beside: list[TensorInfo]  # what else it reads from outside
     lane: int  # the column that it is drawn in
     row: int

@@ -110,6 +110,9 @@ def test_nothing_is_left_of_what_was_not_finished(
         expected = SaveError if isinstance(fault, OSError) else KeyboardInterrupt
         with pytest.raises(expected, match=r"cannot be written: No space left on device|^$"):
             save(tmp_path / "new")
+        patched.setattr("shutil.disk_usage", lambda _: Mock(free=9))
+        with pytest.raises(SaveError, match=r"new: expected \d+ bytes of free disk, got 9"):
+            save(tmp_path / "new")
     assert os.listdir(tmp_path) == []
     save(tmp_path / "new")
     assert os.listdir(tmp_path) == ["new"]
