@@ -121,8 +121,7 @@ def _draw_bar(sheet: Sheet, event: Event, unit: float, y: float) -> Box:
         if box.width:
             sheet.rect(box, kind, radius=3)
         if box.width > text_width(said, SMALL, mono=False) + 8:
-            at = (box.middle[0], y + 28)
-            sheet.text(at, said, size=SMALL, anchor="middle", mono=False)
+            sheet.text((box.middle[0], y + 28), said, size=SMALL, anchor="middle", mono=False)
     return new
 
 
@@ -176,9 +175,8 @@ def _draw_setting(sheet: Sheet, value: str, said: str, y: float, *, is_on: bool)
     box = Box(MARGIN, y + 24, _FLOW, 56)
     sheet.arrow([(box.middle[0], y), (box.middle[0], box.y)])
     sheet.rect(box, "op" if is_on else "group", radius=14)
-    ink = "ink" if is_on else "soft"
-    shown = value if is_on else f"{value} (off)"
-    sheet.text((box.x + 14, box.y + 24), shown, ink=ink, bold=is_on)
+    value += "" if is_on else " (off)"
+    sheet.text((box.x + 14, box.y + 24), value, ink="ink" if is_on else "soft", bold=is_on)
     sheet.text((box.x + 14, box.y + 43), said, size=SMALL, ink="soft", mono=False)
     return box.bottom
 

@@ -145,10 +145,8 @@ def _repeat(sheet: Sheet, y: float) -> float:
     said = f"query head i reads key/value head i // {G}"
     sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
     shared = _draw_heads(sheet, K, 1.0, y + 24)
-    repeated = _draw_heads(sheet, H, 1.0, y + 98)
-    for head, box in enumerate(repeated):
-        source = shared[head // G]
-        sheet.arrow([(box.middle[0], source.bottom), (box.middle[0], box.y)])
+    for head, box in enumerate(_draw_heads(sheet, H, 1.0, y + 98)):
+        sheet.arrow([(box.middle[0], shared[head // G].bottom), (box.middle[0], box.y)])
     said = f"Above: the {K} heads of the cache. Below: what each of {H} query heads gets, a copy."
     return draw_note(sheet, said, y + 144)
 

@@ -189,8 +189,7 @@ class Collector:
         ])  # fmt: skip
 
     def _tensor(self, x: TensorInfo) -> int:
-        key = (x.name, x.shape, x.letters, x.dtype)
-        return self._tensors.setdefault(key, len(self._tensors))
+        return self._tensors.setdefault((x.name, x.shape, x.letters, x.dtype), len(self._tensors))
 
     def _look(self, event: Event, letters: Letters, values: Any, one: _Pass) -> None:
         """Take the numbers of attention, of the residual stream and of the logits."""
