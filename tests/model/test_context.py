@@ -80,7 +80,7 @@ def test_a_refusal_by_the_system_is_an_error_of_its_own(monkeypatch: pytest.Monk
         InferenceContext(ARGS, 16)
 
 
-def test_positions_may_be_written_over_but_not_leave_a_gap() -> None:
+def test_positions_may_be_written_over_but_leave_no_gap_and_end_with_the_context() -> None:
     context = InferenceContext(ARGS, 16)
     context.length = 10
     context.begin(10, 6)
@@ -92,10 +92,6 @@ def test_positions_may_be_written_over_but_not_leave_a_gap() -> None:
         with pytest.raises(PositionError, match=text):
             context.begin(start, 1)  # type: ignore[arg-type]
     assert context.length == 4
-
-
-def test_the_end_of_the_context_is_exact_and_clear_forgets_all_positions() -> None:
-    context = InferenceContext(ARGS, 16)
     context.begin(0, 16)
     with pytest.raises(PositionError, match="at most sequence_length: 0 \\+ 17 > 16"):
         context.begin(0, 17)

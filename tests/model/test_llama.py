@@ -136,18 +136,17 @@ def test_the_mask_knows_the_cached_columns() -> None:
     assert causal_mask(1, 7) is None
 
 
-@DTYPES
-def test_the_last_position_alone_has_the_bits_it_has_among_all(dtype: ml.DType) -> None:
-    model, ids = transformer(GROUPED, dtype), token_ids(GROUPED, 21)
-    last = model.forward(InferenceContext(model.args, 32), ids)
-    assert (last.shape, last.dtype) == ((1, GROUPED.vocab), ml.float32)
-    check_bits(last.numpy(), run(model, ids)[-1:])
-
-
 def check_every_way(model: LlamaTransformer, ids: list[int], on_all_sets: bool = True) -> None:
-    """Hold together the bits of all chunks, numbers of threads and, if asked, instruction sets."""
+    """Hold together the bits of all chunks, numbers of threads and, if asked, instruction sets.
+
+    And those in a longer context, and of the last position alone.
+    """
     ml.set_num_threads(1)
     one = run(model, ids)
+    check_bits(run(model, ids, length=1000), one)
+    last = model.forward(InferenceContext(model.args, len(ids)), ids)
+    assert (last.shape, last.dtype) == ((1, model.args.vocab_size), ml.float32)
+    check_bits(last.numpy(), one[-1:])
     for threads in (2, 3, 7):
         ml.set_num_threads(threads)
         for chunk in (0, 7, 64):
@@ -177,11 +176,6 @@ def test_a_reused_prefix_gives_the_same_bits(dtype: ml.DType) -> None:
     reused = model.forward(context, mixed[23:], start_pos=23, all_positions=True)
     check_bits(reused.numpy(), run(model, mixed)[23:])
     assert context.length == 50
-
-
-def test_a_longer_context_does_not_change_the_bits() -> None:
-    model, ids = transformer(GROUPED, ml.bfloat16), token_ids(GROUPED, 40)
-    check_bits(run(model, ids), run(model, ids, length=1000))
 
 
 def test_a_step_that_fails_leaves_only_the_positions_before_it() -> None:

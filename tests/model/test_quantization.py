@@ -20,8 +20,10 @@ from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_matrices_of_layers_and_the_output_are_quantized(name: str) -> None:
-    model = load_model(quantize=name)
+def test_matrices_of_layers_and_the_output_are_quantized_and_counted(name: str) -> None:
+    calls: list[tuple[int, int]] = []
+    model = load_model(quantize=name, progress=lambda *counted: calls.append(counted))
+    assert calls == [(done, 29) for done in range(30)]
     kinds = {key: weight.dtype for key, weight in model.tensors.items()}
     assert kinds["layers.0.attention.wq.weight"] is QUANTIZATIONS[name]
     assert kinds["output.weight"] is QUANTIZATIONS[name]
@@ -65,12 +67,6 @@ def test_a_tied_output_becomes_a_matrix_of_its_own(tmp_path: Path) -> None:
     assert model.tensors["output.weight"].dtype is ml.nf4
     assert model.parameter_count == plain.parameter_count
     assert "output tied to tok_embeddings, and a quantized copy" in model.description
-
-
-def test_progress_counts_every_matrix_to_the_last() -> None:
-    calls: list[tuple[int, int]] = []
-    load_model(quantize="nf4", progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(done, 29) for done in range(30)]
 
 
 def test_an_unknown_quantization_is_refused_by_name() -> None:
