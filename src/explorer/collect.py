@@ -301,7 +301,6 @@ class Collector:
             for name in ("parts", "heads"):
                 found[name] = self._store.add(found[name], "residual")
             one.record["attribution"] = None if found["parts"] is None else found
-        one.streams, one.added, one.heads = [], [], []
 
     def _kept_attention(self, weights: npt.NDArray[np.uint8], one: _Pass) -> Any:
         """Keep the attention [L, H, entries] of a pass, of half of the rows until it fits."""
