@@ -4,7 +4,6 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,7 +12,7 @@ from msgspec import Meta
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -21,7 +20,7 @@ from ..inference.answer_text import token_name
 from . import bodies
 from .answers import Answer, chat_answers, text_answers
 from .errors import RequestError, encode, refusal
-from .responses import EventStream, Run, until_gone
+from .responses import EventStream, Run
 from .service import Service
 
 # Bytes of a body, and seconds for it to come.
@@ -31,27 +30,30 @@ _MOST_DRAINED = 4 * _MOST_BODY
 # The field that most errors of the tokenizer and the engine are about, where it is not `prompt`.
 _PARAMS = {"/v1/chat/completions": "messages", "/detokenize": "tokens"}
 T = TypeVar("T")
-# Returns a response, or what it has as JSON.
-Endpoint = Callable[[Service, Request], Awaitable[Any]]
+# Takes a body, or the last part of the path; returns a response, or what it has as JSON.
+Endpoint = Callable[[Service, Any], Awaitable[Any]]
 
 
 def create_app(service: Service) -> Starlette:
     """Return the application of a service, for any ASGI server."""
+    endpoints: tuple[tuple[str, type | None, Endpoint], ...] = (
+        ("/v1/chat/completions", bodies.ChatBody, partial(_generate, chat_answers)),
+        ("/v1/completions", bodies.CompletionBody, partial(_generate, text_answers)),
+        ("/v1/models", None, _models),
+        ("/v1/models/{name:path}", None, _models),
+        ("/health", None, _health),
+        ("/metrics", None, _metrics),
+        ("/tokenize", _Tokenize, _tokenize),
+        ("/detokenize", _Detokenize, _detokenize),
+        ("/", None, _chat_page),
+        ("/explorer", _LookInside, _look_inside),
+        ("/explorer/{name}", None, _inside),
+    )
     routes = [
-        Route(path, partial(_answered, service, endpoint), methods=[method])
-        for path, method, endpoint in (
-            ("/v1/chat/completions", "POST", partial(_generate, bodies.ChatBody, chat_answers)),
-            ("/v1/completions", "POST", partial(_generate, bodies.CompletionBody, text_answers)),
-            ("/v1/models", "GET", _models),
-            ("/v1/models/{name:path}", "GET", _models),
-            ("/health", "GET", _health),
-            ("/metrics", "GET", _metrics),
-            ("/tokenize", "POST", _tokenize),
-            ("/detokenize", "POST", _detokenize),
-            ("/", "GET", _chat_page),
-            ("/explorer", "POST", _look_inside),
-            ("/explorer/{name}", "GET", _inside),
+        Route(
+            path, partial(_answered, service, kind, endpoint), methods=["POST" if kind else "GET"]
         )
+        for path, kind, endpoint in endpoints
     ]
 
     async def refuse(_request: Request, error: Exception) -> Response:
@@ -60,38 +62,51 @@ def create_app(service: Service) -> Starlette:
     return Starlette(routes=routes, exception_handlers={HTTPException: refuse})
 
 
-async def _answered(service: Service, endpoint: Endpoint, request: Request) -> Response:
-    """Return the response of an endpoint, after a look at the header; each error is one too."""
+async def _answered(
+    service: Service, kind: type | None, endpoint: Endpoint, request: Request
+) -> Response:
+    """Return the response of an endpoint, whose body is of a kind; each error is a response too."""
     try:
         service.check(request)
-        answer = await endpoint(service, request)
-        is_made = isinstance(answer, Response)
-        response = answer if is_made else Response(encode(answer), media_type="application/json")
+        asked = await _body(request, kind) if kind else request.path_params.get("name")
+        answer = await _until_gone(request, endpoint(service, asked))
     except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
         param = _PARAMS.get(request.url.path, "prompt")
-        response = refusal(error, service.log, param).response()
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
+        return refusal(error, service.log, param).response()
+    is_made = isinstance(answer, Response)
+    return answer if is_made else Response(encode(answer), media_type="application/json")
+
+
+async def _until_gone(request: Request, work: Awaitable[Any]) -> Any:
+    """Return the result of work; raise ClientDisconnect when the client goes away before it."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        raise ClientDisconnect
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(gone())
+            result = await work
+            watching.cancel()
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return result
 
 
 async def _generate(
-    kind: type[T],
-    made: Callable[[Service, T], Sequence[Answer]],
-    service: Service,
-    request: Request,
+    made: Callable[[Service, Any], Sequence[Answer]], service: Service, body: Any
 ) -> Any:
     """Run what a body asks for; return the answers, or their stream."""
-    body: Any = await _body(request, kind)
     service.check_model(body.model)
     answers = await asyncio.to_thread(made, service, body)  # encoding a long text takes a while
-    with ExitStack() as ends:
-        run = Run(service, answers, bool(body.stream), ends)
-        if not body.stream:
-            return await until_gone(request, run.whole())
-        options = body.stream_options
-        events = run.events(options is not None and bool(options.include_usage))
-        await until_gone(request, anext(events))
-        return EventStream(events, ends.pop_all())
+    run, options = Run(service, answers, bool(body.stream)), body.stream_options
+    if not body.stream:
+        return await run.whole()
+    events = run.events(options is not None and bool(options.include_usage))
+    await anext(events)
+    return EventStream(events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
 
 async def _body(request: Request, kind: type[T]) -> T:
@@ -121,7 +136,7 @@ async def _body(request: Request, kind: type[T]) -> T:
     return await asyncio.to_thread(bodies.parsed, bytes(content), kind)
 
 
-async def _models(service: Service, request: Request) -> Any:
+async def _models(service: Service, name: str | None) -> Any:
     """Tell of the model, alone or as a list."""
     model = {
         "id": service.name,
@@ -130,18 +145,16 @@ async def _models(service: Service, request: Request) -> Any:
         "owned_by": "llama-bolts",
         "context_length": service.engine.sequence_length,
     }
-    if "name" in request.path_params:
-        service.check_model(request.path_params["name"])
-        return model
-    return {"object": "list", "data": [model]}
+    service.check_model(name)
+    return {"object": "list", "data": [model]} if name is None else model
 
 
-async def _health(_service: Service, _request: Request) -> Any:
+async def _health(_service: Service, _: None) -> Any:
     return {"status": "ok"}
 
 
-async def _metrics(service: Service, _request: Request) -> Response:
-    return Response(generate_latest(service.metrics), media_type="text/plain; version=0.0.4")
+async def _metrics(service: Service, _: None) -> Response:
+    return Response(generate_latest(service), media_type="text/plain; version=0.0.4")
 
 
 class _Tokenize(bodies.Body):
@@ -150,9 +163,9 @@ class _Tokenize(bodies.Body):
     with_pieces: bool = False
 
 
-async def _tokenize(service: Service, request: Request) -> Any:
+async def _tokenize(service: Service, body: _Tokenize) -> Any:
     """Turn a text into token ids; none of it becomes a special one."""
-    body, tokenizer = await _body(request, _Tokenize), service.tokenizer
+    tokenizer = service.tokenizer
     bos = body.add_special and tokenizer.adds_bos
     ids = await asyncio.to_thread(tokenizer.encode, body.content, bos=bos, eos=False)
     if not body.with_pieces:
@@ -166,8 +179,7 @@ class _Detokenize(bodies.Body):
     tokens: Annotated[list[int], Meta(max_length=bodies.MOST_TOKENS)]
 
 
-async def _detokenize(service: Service, request: Request) -> Any:
-    body = await _body(request, _Detokenize)
+async def _detokenize(service: Service, body: _Detokenize) -> Any:
     return {"content": await asyncio.to_thread(service.tokenizer.decode, body.tokens)}
 
 
@@ -175,23 +187,21 @@ class _LookInside(bodies.Body):
     id: str
 
 
-async def _look_inside(service: Service, request: Request) -> Any:
+async def _look_inside(service: Service, body: _LookInside) -> Any:
     """Run an answer again with a trace; tell where its page is."""
-    body = await _body(request, _LookInside)
-    name = await until_gone(request, service.insides.look(body.id))
-    return {"path": f"explorer/{name}"}
+    return {"path": f"explorer/{await service.insides.look(body.id)}"}
 
 
-async def _inside(service: Service, request: Request) -> Response:
+async def _inside(service: Service, name: str) -> Response:
     """Show such a page, which has a separate policy."""
-    page = dict(service.insides.pages).get(request.path_params["name"])
+    page = dict(service.insides.pages).get(name)
     if page is None:
         raise RequestError(404, "there is no such page any more")
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     return Response(page, headers=headers, media_type="text/html")
 
 
-async def _chat_page(_service: Service, _request: Request) -> Response:
+async def _chat_page(_service: Service, _: None) -> Response:
     """Return the page, whose headers allow its script and its style alone."""
     nonce, path = secrets.token_urlsafe(16), Path(__file__).with_name("chat.html")
     policy = (

@@ -3,12 +3,11 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, aclosing
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,21 +20,17 @@ from .service import Service
 _WRITE_SECONDS = 30.0  # for a client to take some of a stream
 # What a client that does not read may be behind, in steps, of which one with candidates takes more.
 _MOST_BEHIND = 8192
-T = TypeVar("T")
 
 
 class Run:
-    """Several answers in the making, within the event loop; `ends` takes what ends their requests.
+    """Several answers in the making, within the event loop.
 
-    An error of `BatchEngine.submit` is raised here, one that ends an answer by `whole`, and by
+    Errors of `BatchEngine.submit`, and one that ends an answer, are raised by `whole`, and by
     `events` before the first one.
     """
 
-    def __init__(
-        self, service: Service, answers: Sequence[Answer], is_stream: bool, ends: ExitStack
-    ) -> None:
+    def __init__(self, service: Service, answers: Sequence[Answer], is_stream: bool) -> None:
         self._service, self._answers = service, answers
-        self._items: asyncio.Queue[tuple[int, Step | Exception]] = asyncio.Queue()
         begin, *kinds = answers[0].names
         self._head: Chunk = {
             "id": f"{begin}-{secrets.token_hex(12)}",
@@ -45,30 +40,33 @@ class Run:
             "system_fingerprint": f"llama-bolts-{__version__}",
             "seed": answers[0].sampling.seed,
         }
-        for mask in (one.mask for one in answers if one.mask is not None):
-            ends.callback(mask.close)
-        later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
-        for index, one in enumerate(answers):
-            one.submit(partial(later, self._put, index))
-            ends.callback(one.request.cancel)
 
-    def _put(self, index: int, item: Step | Exception) -> None:
-        if self._items.qsize() >= _MOST_BEHIND // (1 + self._answers[0].candidates):
-            for answer in self._answers:
-                answer.request.cancel()
-            item = RequestError(408, "the client reads too slowly", None, "too_slow")
-        self._items.put_nowait((index, item))
-
-    async def _steps(self) -> AsyncIterator[tuple[int, Step]]:
+    async def _steps(self) -> AsyncGenerator[tuple[int, Step], None]:
         """Yield all steps, each with the number of its answer; its token is in `ids` by then."""
-        first, left = self._answers[0], len(self._answers)
-        while left:
-            index, item = await self._items.get()
-            if isinstance(item, Exception):
-                raise item
-            self._answers[index].ids.append(item.token_id)
-            left -= item.stop_reason is not None
-            yield index, item
+        items = asyncio.Queue[tuple[int, Step | Exception]]()
+
+        def put(index: int, item: Step | Exception) -> None:
+            if items.qsize() >= _MOST_BEHIND // (1 + self._answers[index].candidates):
+                ends.close()
+                item = RequestError(408, "the client reads too slowly", None, "too_slow")
+            items.put_nowait((index, item))
+
+        later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
+        with ExitStack() as ends:
+            for mask in (one.mask for one in self._answers if one.mask is not None):
+                ends.callback(mask.close)
+            for index, one in enumerate(self._answers):
+                one.submit(partial(later, put, index))
+                ends.callback(one.request.cancel)
+            left = len(self._answers)
+            while left:
+                index, item = await items.get()
+                if isinstance(item, Exception):
+                    raise item
+                self._answers[index].ids.append(item.token_id)
+                left -= item.stop_reason is not None
+                yield index, item
+        first = self._answers[0]
         self._service.insides.remember(
             self._head["id"], first.prompt_ids, first.ids, first.sampling
         )
@@ -81,22 +79,23 @@ class Run:
         choices = [{"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)]
         return self._head | {"choices": choices, "usage": self._usage()}
 
-    async def events(self, includes_usage: bool) -> AsyncIterator[bytes]:
+    async def events(self, includes_usage: bool) -> AsyncGenerator[bytes, None]:
         """Yield an empty event when there is a step, then the events; an error is the last one."""
-        steps, usage = self._steps(), {"usage": None} if includes_usage else {}
-        found = await anext(steps, None)
-        yield b""
-        try:
-            while found is not None:
-                index, step = found
-                choice = {"index": index} | self._answers[index].chunk(step)
-                yield _event(self._head | {"choices": [choice]} | usage)
-                found = await anext(steps, None)
-            if includes_usage:
-                yield _event(self._head | {"choices": [], "usage": self._usage()})
-            yield b"data: [DONE]\n\n"
-        except Exception as error:  # noqa: BLE001 - no status can tell of it any more
-            yield _event(refusal(error, self._service.log).body)
+        usage = {"usage": None} if includes_usage else {}
+        async with aclosing(self._steps()) as steps:
+            found = await anext(steps, None)
+            yield b""
+            try:
+                while found is not None:
+                    index, step = found
+                    choice = {"index": index} | self._answers[index].chunk(step)
+                    yield _event(self._head | {"choices": [choice]} | usage)
+                    found = await anext(steps, None)
+                if includes_usage:
+                    yield _event(self._head | {"choices": [], "usage": self._usage()})
+                yield b"data: [DONE]\n\n"
+            except Exception as error:  # noqa: BLE001 - no status can tell of it any more
+                yield _event(refusal(error, self._service.log).body)
 
     def _usage(self) -> Chunk:
         """Return the counts of tokens; a prompt with several answers counts once."""
@@ -115,10 +114,8 @@ class Run:
 class EventStream(StreamingResponse):
     """A stream that ends when its client goes away, or takes nothing for too long."""
 
-    def __init__(self, events: AsyncIterator[bytes], ends: ExitStack) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(events, headers=headers, media_type="text/event-stream")
-        self._ends = ends
+    media_type = "text/event-stream"
+    body_iterator: AsyncGenerator[bytes, None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events, each within the time that a client may take."""
@@ -127,28 +124,9 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(_WRITE_SECONDS):
                 await send(message)
 
-        # After a TimeoutError, which may come as ClientDisconnect, the server closes the
-        # connection: the response is not complete.
-        with self._ends, suppress(TimeoutError, ClientDisconnect):
+        # After a TimeoutError the server closes the connection: the response is not complete.
+        async with aclosing(self.body_iterator):
             await super().__call__(scope, receive, timed)
-
-
-async def until_gone(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of work; raise ClientDisconnect when the client goes away before it."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        working.cancel()
-        watching.cancel()
 
 
 def _event(data: Any) -> bytes:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -61,8 +60,6 @@ class Service(Collector):
         self._grammars_lock = threading.Lock()
         ids = range(self.tokenizer.vocab_size)
         self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
-        self.metrics = CollectorRegistry()
-        self.metrics.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters of the engine as they are now, for Prometheus."""

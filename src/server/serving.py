@@ -4,9 +4,10 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from threading import Thread
+from types import FrameType
 
 import h11
 import uvicorn
@@ -23,6 +24,7 @@ _MOST_HEADER, _HEADER_SECONDS = 16 << 10, 10
 _KEEP_ALIVE_SECONDS = 75
 # For what runs when the server is to end, and then for the responses to reach their clients.
 _SHUTDOWN_SECONDS, _LAST_SECONDS = 10.0, 1
+_SILENT = logging.CRITICAL + 1
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -56,10 +58,11 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
     Returns:
         The number of the signal.
     """
-    for name in ("uvicorn.error", "uvicorn.access", "asyncio"):  # `service.log` says what is wrong
-        logging.getLogger(name).addHandler(logging.NullHandler())
-        logging.getLogger(name).propagate = False
-    server = _Server(service, ready)
+    logging.getLogger("asyncio").setLevel(_SILENT)  # `service.log` says what is wrong
+    server = _Server(service)
+    for number in (signal.SIGINT, signal.SIGTERM):  # for good: the end needs no more signals
+        signal.signal(number, server.handle_exit)
+    ready()
     try:
         server.run([listener])
     finally:
@@ -73,7 +76,7 @@ class _Server(uvicorn.Server):
 
     number: int | None = None
 
-    def __init__(self, service: Service, ready: Callable[[], object]) -> None:
+    def __init__(self, service: Service) -> None:
         config = uvicorn.Config(
             create_app(service),
             loop="asyncio",
@@ -81,43 +84,36 @@ class _Server(uvicorn.Server):
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level=_SILENT,
             access_log=False,
             server_header=False,
+            headers=[("X-Content-Type-Options", "nosniff")],
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_LAST_SECONDS,
             h11_max_incomplete_event_size=_MOST_HEADER,
         )
         super().__init__(config)
-        self._service, self._ready = service, ready
+        self._service = service
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Hear signals inside, in the event loop."""
-        loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
-        loop.set_default_executor(ThreadPoolExecutor(3, "request"))
-        for number in numbers:
-            loop.add_signal_handler(number, self._end, number)
-        self._ready()
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_IGN)  # the end is near, and needs no more signals
+    def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
+        """Begin to end with the first signal, and end at once with the second one."""
+        self.number, self._service.is_closing = self.number or sig, True
+        self.force_exit, self.should_exit = self.should_exit, True
 
-    def _end(self, number: int) -> None:
-        if self.number is not None:
-            self.should_exit = self.force_exit = True
-            return
-        self.number, self._service.is_closing = number, True
-        self._ending = asyncio.ensure_future(self._finish())
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3, "request"))
+        await super().startup(sockets)
 
-    async def _finish(self) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let what runs come to its end, and then close the connections."""
         # Not in the pool of the requests: those that wait there would put off the end.
-        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "end")
-        await loop.run_in_executor(thread, self._service.engine.close, _SHUTDOWN_SECONDS)
-        self.should_exit = True
+        closing = Thread(target=self._service.engine.close, args=(_SHUTDOWN_SECONDS,))
+        closing.start()
+        while closing.is_alive() and not self.force_exit:
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
 
 
 class _Protocol(H11Protocol):

@@ -213,11 +213,12 @@ def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet():
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         is_over = threading.Event()
         request = asyncio.ensure_future(asyncio.to_thread(is_over.wait, 10))
-        server = serving._Server(SimpleNamespace(engine=engine), lambda: None)
-        server._end(signal.SIGTERM)
-        await server._ending
+        server = serving._Server(SimpleNamespace(engine=engine))
+        server.handle_exit(signal.SIGTERM, None)
+        server.lifespan = SimpleNamespace(shutdown=lambda: asyncio.sleep(0))
+        server.servers = []
+        await server.shutdown()
         assert not request.done()
-        assert server.should_exit
         is_over.set()
         assert await request
 
