@@ -186,9 +186,9 @@ class BlockPool:
         At a damaged block it raises PromptCacheError; the blocks before it are kept.
         """
         tokens, made = 0, {-1: self.root}
-        for number, (parent, ids, layers) in enumerate(read_blocks(path, self.model)):
+        for number, (parent, ids, rows) in enumerate(read_blocks(path, self.model)):
             if parent in made and self._free:
-                write_rows(self.context.caches, self._free[-1] * SIZE, layers)
+                write_rows(self.context.caches, self._free[-1] * SIZE, rows)
                 block = made[number] = Block(self._free.pop(), made[parent], ids)
                 made[parent].children.append(block)
                 self._unused[block] = None

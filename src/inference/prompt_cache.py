@@ -2,14 +2,14 @@
 
 A file is a safetensors file. Its metadata says what must be equal for the same tokens to have the
 same bits: the version of the program, the instruction set, and what identifies the model. The
-blocks follow one another: `lengths` [blocks] counts their tokens, `ids` [positions] has these, and
-`parents` [blocks] the number of the block before each, -1 for none. `layers.N` [positions, 2, K, h]
-has the keys and values of a layer, and `sha256` [blocks, 32] a digest of those of a block.
+blocks follow one another: `blocks` [blocks, 2] has for each the number of the block before it, -1
+for none, and how many tokens it has; `ids` [positions] has these, `rows` [positions, L, 2, K, h]
+their keys and values, and `sha256` [blocks, 32] a digest of those of each block.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +29,8 @@ BLOCK = ml.BLOCK_POSITIONS
 _MOST_BLOCKS = 2048
 # The number of the block before it or -1, its tokens, and the position of the first in the caches.
 SavedBlock = tuple[int, Sequence[int], int]
-# The same two, and its keys and values in each layer [positions, 2, K, h].
-ReadBlock = tuple[int, list[int], list[ml.Tensor]]
+# The same two, and its keys and values [positions, L, 2, K, h].
+ReadBlock = tuple[int, list[int], ml.Tensor]
 Caches = Sequence[ml.KeyValueCache]
 
 
@@ -49,13 +49,14 @@ def identity(model: Model) -> dict[str, str]:
 
 
 def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
-    """Return the tensors of a file."""
-    args, numbers = model.args, {"parents": blocks, "lengths": blocks, "ids": positions}
-    rows = positions, 2, args.n_kv_heads, args.head_dim
+    """Return the tensors of a file, in the order of their bytes."""
+    args = model.args
+    sizes = positions, args.n_layers, 2, args.n_kv_heads, args.head_dim
     return [
-        *(NewTensor(name, "I32", (count,)) for name, count in numbers.items()),
+        NewTensor("blocks", "I32", (blocks, 2)),
+        NewTensor("ids", "I32", (positions,)),
+        NewTensor("rows", args.dtype.file_name, sizes),
         NewTensor("sha256", "U8", (blocks, 32)),
-        *(NewTensor(f"layers.{n}", args.dtype.file_name, rows) for n in range(args.n_layers)),
     ]
 
 
@@ -65,43 +66,29 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
     At most 2048 are written. A PromptCacheError leaves no file, or the one that was there.
     """
     blocks = blocks[:_MOST_BLOCKS]
+    numbers = [(parent, len(ids)) for parent, ids, _ in blocks]
     ids = [token for _, tokens, _ in blocks for token in tokens]
-    lengths = [len(tokens) for _, tokens, _ in blocks]
-    numbers = {"parents": [parent for parent, _, _ in blocks], "lengths": lengths, "ids": ids}
-    head, places = safetensors_head(_layout(model, len(blocks), len(ids)), identity(model))
+    head, _ = safetensors_head(_layout(model, len(blocks), len(ids)), identity(model))
 
     def parts() -> Iterator[bytes | memoryview]:
         yield head
-        for name in places:
-            if name in numbers:
-                yield np.array(numbers[name], np.int32).tobytes()
-            elif name == "sha256":
-                yield from (_digest(_rows(cache, block) for cache in caches) for block in blocks)
-            else:
-                cache = caches[int(name.removeprefix("layers."))]
-                yield from (_rows(cache, block) for block in blocks)
+        yield np.array(numbers, np.int32).tobytes()
+        yield np.array(ids, np.int32).tobytes()
+        digests = list[bytes]()
+        for _, tokens, first in blocks:
+            pairs = (ml.read_cache(cache, first, first + len(tokens)) for cache in caches)
+            rows = np.stack([x.bits() for pair in pairs for x in pair], 1).view(np.uint8).data
+            digests.append(hashlib.sha256(rows).digest())
+            yield rows
+        yield from digests
 
     write_whole(path, parts(), PromptCacheError)
 
 
-def _digest(layers: Iterable[memoryview]) -> bytes:
-    digest = hashlib.sha256()
-    for layer in layers:
-        digest.update(layer)
-    return digest.digest()
-
-
-def _rows(cache: ml.KeyValueCache, block: SavedBlock) -> memoryview:
-    """Return the keys and values of a block in a layer: the bytes of [positions, 2, K, h]."""
-    _, ids, first = block
-    pair = ml.read_cache(cache, first, first + len(ids))
-    return np.stack([x.bits() for x in pair], 1).view(np.uint8).ravel().data
-
-
-def write_rows(caches: Caches, first: int, layers: Sequence[ml.Tensor]) -> None:
+def write_rows(caches: Caches, first: int, rows: ml.Tensor) -> None:
     """Write the keys and values of a block into caches, from a position on."""
-    for cache, rows in zip(caches, layers, strict=True):
-        ml.write_cache(cache, first, rows[:, 0], rows[:, 1])
+    for layer, cache in enumerate(caches):
+        ml.write_cache(cache, first, rows[:, layer, 0], rows[:, layer, 1])
 
 
 def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
@@ -124,28 +111,27 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
         if (got := source.metadata.get(key, "")) != value:
             raise mismatch(label, key, value, shown(got))
     found = {n: (one.dtype, one.shape, one.is_misaligned) for n, one in entries.items()}
-    blocks, positions = (sum(found[n][1]) if n in found else 0 for n in ("lengths", "ids"))
+    blocks, positions = (sum(found[n][1][:1]) if n in found else 0 for n in ("blocks", "ids"))
     layout = _layout(model, min(blocks, _MOST_BLOCKS), positions)
     if found != {one.name: (one.dtype, one.shape, False) for one in layout}:
         rule = f"those of a prompt cache of at most {_MOST_BLOCKS} blocks"
         raise mismatch(label, "tensors", rule, some_of(found))
-    tensors = {name: entry.make() for name, entry in entries.items()}
-    parents, lengths, ids = (tensors[n].numpy().tolist() for n in ("parents", "lengths", "ids"))
-    stop = 0
-    for number, (parent, length) in enumerate(zip(parents, lengths, strict=True)):
+    numbers, all_ids, all_rows, digests = (entries[one.name].make() for one in layout)
+    stop, lengths = 0, numbers.numpy()[:, 1]
+    for number, (parent, length) in enumerate(numbers.numpy().tolist()):
         start, stop = stop, stop + length
-        name, tokens = f"{label}: blocks[{number}]", ids[start:stop]
+        name, ids = f"{label}: blocks[{number}]", all_ids.numpy()[start:stop].tolist()
         if parent != -1 and not (0 <= parent < number and lengths[parent] == BLOCK):
             raise mismatch(name, "parent", "-1 or a full block before it", parent)
-        if not 1 <= length <= BLOCK or len(tokens) != length:
+        if not 1 <= length <= BLOCK or len(ids) != length:
             raise mismatch(name, "length", f"1 to {BLOCK}, of {positions} in all", length)
-        if not 0 <= min(tokens) <= max(tokens) < V:
-            raise mismatch(name, "ids", f"0 to {V - 1}", f"{min(tokens)} to {max(tokens)}")
-        layers = [tensors[f"layers.{n}"][start:stop] for n in range(model.args.n_layers)]
+        if not 0 <= min(ids) <= max(ids) < V:
+            raise mismatch(name, "ids", f"0 to {V - 1}", f"{min(ids)} to {max(ids)}")
         source.file.check_unchanged()
-        if _digest(map(bytes_of, layers)) != tensors["sha256"].numpy()[number].tobytes():
+        rows = all_rows[start:stop]
+        if hashlib.sha256(bytes_of(rows)).digest() != digests.numpy()[number].tobytes():
             raise PromptCacheError(f"{name}: expected the data that was saved")
-        yield parent, tokens, layers
+        yield parent, ids, rows
 
 
 def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
@@ -176,9 +162,9 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
     """
     engine.reset()
     before, found = -1, list[int]()
-    for number, (parent, ids, layers) in enumerate(read_blocks(path, engine.model)):
+    for number, (parent, ids, rows) in enumerate(read_blocks(path, engine.model)):
         if parent == before and len(found) + len(ids) <= engine.sequence_length:
-            write_rows(engine.context.caches, len(found), layers)
+            write_rows(engine.context.caches, len(found), rows)
             found += ids
             before = number
     engine._cached.adopt(found)

@@ -1,7 +1,6 @@
 """Prompt caches on disk: the same bits in another process, and nothing from a file that lies."""
 
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -139,24 +138,22 @@ def rewrite(path: Path, content: bytes, change: Callable[[dict[str, Any]], objec
     write_safetensors(path, arrays, metadata)
 
 
-def put(name: str, index: int, value: int) -> Callable[[dict[str, Any]], object]:
+def put(name: str, index: Any, value: int) -> Callable[[dict[str, Any]], object]:
     return lambda arrays: arrays[name].__setitem__(index, value)
 
 
 def many_blocks(arrays: dict[str, Any]) -> None:
-    for name in ("parents", "lengths", "sha256"):
-        arrays[name].resize((9000, *arrays[name].shape[1:]), refcheck=False)
+    for name in ("blocks", "sha256"):
+        arrays[name].resize((9000, arrays[name].shape[1]), refcheck=False)
 
 
 def split_last(arrays: dict[str, Any]) -> None:
     """Make two of the last block, with digests that are right."""
-    lengths = [*arrays["lengths"][:-1], 50, arrays["lengths"][-1] - 50]
-    starts = np.cumsum([0, *lengths])
-    layers = [arrays[f"layers.{n}"] for n in range(4)]
-    data = [b"".join(x[a:b].tobytes() for x in layers) for a, b in itertools.pairwise(starts)]
-    digests = [list(hashlib.sha256(part).digest()) for part in data]
-    arrays["lengths"], arrays["sha256"] = np.int32(lengths), np.uint8(digests)
-    arrays["parents"] = np.arange(-1, len(lengths) - 1, dtype=np.int32)
+    lengths = [*arrays["blocks"][:-1, 1], 50, arrays["blocks"][-1, 1] - 50]
+    parts = np.split(arrays["rows"], np.cumsum(lengths)[:-1])
+    digests = [list(hashlib.sha256(part.tobytes()).digest()) for part in parts]
+    arrays["sha256"] = np.uint8(digests)
+    arrays["blocks"] = np.int32([*enumerate(lengths, -1)])
 
 
 def misaligned(content: bytes) -> bytes:
@@ -186,24 +183,24 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a tensor too many": (lambda a: a.update(more=np.zeros(1, np.uint8)), "tensors: expected"),
     "a tensor too few": (lambda a: a.pop("ids"), "tensors: expected"),
-    "a layer too short": (lambda a: a.update({"layers.0": a["layers.0"][1:]}), "tensors: expected"),
+    "rows too few": (lambda a: a.update(rows=a["rows"][1:]), "tensors: expected"),
     "many blocks": (many_blocks, "at most 2048 blocks"),
-    "a parent after it": (put("parents", 1, 1), r"\[1\]: parent"),
-    "a parent below -1": (put("parents", 0, -2), r"\[0\]: parent"),
+    "a parent after it": (put("blocks", (1, 0), 1), r"\[1\]: parent"),
+    "a parent below -1": (put("blocks", (0, 0), -2), r"\[0\]: parent"),
     "a parent that is not full": (
         split_last,
         r"\[3\]: parent: expected -1 or a full block before it, got 2",
     ),
-    "no tokens": (put("lengths", 2, 0), r"\[2\]: length"),
-    "a length below 0": (put("lengths", 2, -5), r"\[2\]: length"),
-    "too many tokens": (put("lengths", 2, 257), r"\[2\]: length"),
-    "fewer tokens": (put("lengths", 2, 5), r"\[2\]: expected the data"),
+    "no tokens": (put("blocks", (2, 1), 0), r"\[2\]: length"),
+    "a length below 0": (put("blocks", (2, 1), -5), r"\[2\]: length"),
+    "too many tokens": (put("blocks", (2, 1), 257), r"\[2\]: length"),
+    "fewer tokens": (put("blocks", (2, 1), 5), r"\[2\]: expected the data"),
     "a token beyond the vocabulary": (
         put("ids", -1, 10**9),
         r"\[2\]: ids: expected 0 to \d+, got \d+ to 1000000000",
     ),
     "a token below 0": (put("ids", 0, -1), r"\[0\]: ids: expected 0 to"),
-    "other data": (put("layers.3", -1, 7), r"\[2\]: expected the data"),
+    "other data": (put("rows", -1, 7), r"\[2\]: expected the data"),
     "another digest": (put("sha256", 0, 7), r"\[0\]: expected the data"),
 }
 
