@@ -7,7 +7,8 @@ they are; of the last one that agrees in part, the part is copied. A full block 
 no block is free, the one that was unused for the longest time goes, of those without any below.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -28,9 +29,8 @@ class Block:
     """A block of the cache."""
 
     place: int
-    parent: "Block | None"  # the block before it; None for the root
+    parent: "Block | None"  # the block before it
     ids: list[int] = field(default_factory=list)  # whose keys and values it holds, at most 256
-    children: "list[Block]" = field(default_factory=list)
     references: int = 0  # sequences that use it and have not ended
 
 
@@ -74,11 +74,12 @@ class BlockPool:
     def __init__(self, model: Model, sequence_length: int, blocks: int) -> None:
         self.model, self.blocks = model, blocks
         self.context = SharedContext(model.args, sequence_length, blocks)
-        self.root = Block(-1, None)  # it has no place
+        self.held = dict[Block, None]()  # the tree, each block after the one before it
         self._promised = 0
         self._free = list(range(blocks))[::-1]
-        # Blocks that only the tree holds, in the order in which their sequences ended.
-        self._unused: dict[Block, None] = {}
+        # Blocks that only the tree holds, in the order in which they were used last. A block was
+        # used with all that are before it, so that none is below the first one.
+        self._unused = dict[Block, None]()
 
     @property
     def cached(self) -> int:
@@ -88,14 +89,14 @@ class BlockPool:
     @property
     def used(self) -> int:
         """The blocks of sequences that have not ended."""
-        return self.blocks - len(self._free) - len(self._unused)
+        return len(self.held) - len(self._unused)
 
     def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
         """Begin a sequence with what is cached of it, but for its last token, if it may share that.
 
         It is promised blocks for all its positions. Return None while there are too few.
         """
-        shared, source, common = self._match(ids[:-1]) if share else ([], self.root, 0)
+        shared, source, common = self._match(ids[:-1]) if share else ([], None, 0)
         fresh = -(-positions // SIZE) - len(shared)
         revived = sum(not block.references for block in shared)
         if fresh + revived > self.blocks - self.used - self._promised:
@@ -106,7 +107,7 @@ class BlockPool:
             block.references += 1
             self._unused.pop(block, None)
         sequence.blocks, sequence.length = shared, SIZE * len(shared)
-        if common:
+        if common and source:
             if source in self._unused:  # used now, so it is the last to be removed
                 self._unused[source] = self._unused.pop(source)
             target = self._grow(sequence)
@@ -115,37 +116,31 @@ class BlockPool:
             sequence.confirm(*source.ids[:common])
         return sequence
 
-    def _match(self, ids: Sequence[int]) -> tuple[list[Block], Block, int]:
+    def _match(self, ids: Sequence[int]) -> tuple[list[Block], Block | None, int]:
         """Return the blocks that begin a text, then one of which some tokens go on with it."""
-        shared, block = list[Block](), self.root
+        below = defaultdict[Block | None, list[Block]](list)
+        for block in self.held:
+            below[block.parent].append(block)
+        shared, best = list[Block](), None
         while True:
             rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
-            lengths = ((common_length(child.ids, rest), child) for child in block.children)
-            common, block = max(lengths, key=itemgetter(0), default=(0, block))
-            if common < SIZE:
-                return shared, block, common
-            shared.append(block)
+            lengths = ((common_length(one.ids, rest), one) for one in below[best])
+            common, best = max(lengths, key=itemgetter(0), default=(0, None))
+            if best is None or common < SIZE:
+                return shared, best, common
+            shared.append(best)
 
     def _grow(self, sequence: PooledSequence) -> Block:
         """Give a sequence one of the blocks that it was promised."""
         if not self._free:
-            self._remove(next(block for block in self._unused if not block.children))
-        parent = sequence.blocks[-1] if sequence.blocks else self.root
-        block = Block(self._free.pop(), parent)
-        parent.children.append(block)
-        block.references = 1
+            self._remove(next(iter(self._unused)))
+        parent = sequence.blocks[-1] if sequence.blocks else None
+        block = Block(self._free.pop(), parent, references=1)
+        self.held[block] = None
         self._promised -= 1
         sequence.promised -= 1
         sequence.blocks.append(block)
         return block
-
-    def walk(self) -> Iterator[Block]:
-        """Yield all blocks of the tree, each after the one before it."""
-        left = [*self.root.children]
-        while left:
-            block = left.pop()
-            yield block
-            left += block.children
 
     def release(self, sequence: PooledSequence) -> None:
         """End a sequence; its blocks stay in the tree until they are needed."""
@@ -160,24 +155,21 @@ class BlockPool:
 
     def forget(self) -> None:
         """Forget all that no sequence uses."""
-        for block in [*self.walk()][::-1]:
-            if not block.references:
-                self._remove(block)
+        for block in [*self._unused]:
+            self._remove(block)
 
     def _remove(self, block: Block) -> None:
         """Take an unused block without any below out of the tree."""
-        assert block.parent is not None
-        block.parent.children.remove(block)
-        del self._unused[block]
+        del self.held[block], self._unused[block]
         self._free.append(block.place)
 
     def save(self, path: Path) -> None:
         """Write what the tree holds, or raise PromptCacheError."""
-        blocks, numbers = list[SavedBlock](), {self.root.place: -1}
-        for block in self.walk():
-            if block.ids and block.parent is not None and block.parent.place in numbers:
-                blocks.append((numbers[block.parent.place], block.ids, block.place * SIZE))
-                numbers[block.place] = len(blocks) - 1
+        blocks, numbers = list[SavedBlock](), dict[Block | None, int]({None: -1})
+        for block in self.held:
+            if block.ids and block.parent in numbers:
+                blocks.append((numbers[block.parent], block.ids, block.place * SIZE))
+                numbers[block] = len(blocks) - 1
         save_blocks(path, self.model, self.context.caches, blocks)
 
     def load(self, path: Path) -> int:
@@ -185,13 +177,13 @@ class BlockPool:
 
         At a damaged block it raises PromptCacheError; the blocks before it are kept.
         """
-        tokens, made = 0, {-1: self.root}
+        tokens, made = 0, dict[int, Block | None]({-1: None})
         for number, (parent, ids, rows) in enumerate(read_blocks(path, self.model)):
             if parent in made and self._free:
                 write_rows(self.context.caches, self._free[-1] * SIZE, rows)
                 block = made[number] = Block(self._free.pop(), made[parent], ids)
-                made[parent].children.append(block)
-                self._unused[block] = None
+                self.held[block] = None
+                self._unused = {block: None} | self._unused
                 tokens += len(ids)
         return tokens
 

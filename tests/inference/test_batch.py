@@ -77,7 +77,7 @@ def batch(model: Model, sequence_length: int = CONTEXT, **more: Any) -> Iterator
     with BatchEngine(model, sequence_length=sequence_length, **more) as engine:
         yield engine
     pool = engine._pool
-    blocks = list(pool.walk())
+    blocks = list(pool.held)
     assert pool.used == pool._promised == 0
     assert len(blocks) == pool.cached
     assert sorted([b.place for b in blocks] + pool._free) == list(range(pool.blocks))
