@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from msgspec import Meta
 from prometheus_client import generate_latest
@@ -29,6 +29,7 @@ _MOST_BODY, _BODY_SECONDS = 4 << 20, 30
 _MOST_DRAINED = 4 * _MOST_BODY
 # The field that most errors of the tokenizer and the engine are about, where it is not `prompt`.
 _PARAMS = {"/v1/chat/completions": "messages", "/detokenize": "tokens"}
+_PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 T = TypeVar("T")
 # Takes a body, or the last part of the path; returns a response, or what it has as JSON.
 Endpoint = Callable[[Service, Any], Awaitable[Any]]
@@ -69,30 +70,23 @@ async def _answered(
     try:
         service.check(request)
         asked = await _body(request, kind) if kind else request.path_params.get("name")
-        answer = await _until_gone(request, endpoint(service, asked))
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(_gone(request))
+            answer = await endpoint(service, asked)
+            watching.cancel()
     except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
+        one = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
         param = _PARAMS.get(request.url.path, "prompt")
-        return refusal(error, service.log, param).response()
+        return refusal(one, service.log, param).response()
     is_made = isinstance(answer, Response)
     return answer if is_made else Response(encode(answer), media_type="application/json")
 
 
-async def _until_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """Return the result of work; raise ClientDisconnect when the client goes away before it."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        raise ClientDisconnect
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(gone())
-            result = await work
-            watching.cancel()
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return result
+async def _gone(request: Request) -> NoReturn:
+    """Wait until the client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    raise ClientDisconnect
 
 
 async def _generate(
@@ -197,8 +191,7 @@ async def _inside(service: Service, name: str) -> Response:
     page = dict(service.insides.pages).get(name)
     if page is None:
         raise RequestError(404, "there is no such page any more")
-    headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-    return Response(page, headers=headers, media_type="text/html")
+    return Response(page, headers=_PRIVATE, media_type="text/html")
 
 
 async def _chat_page(_service: Service, _: None) -> Response:
@@ -209,7 +202,6 @@ async def _chat_page(_service: Service, _: None) -> Response:
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-    headers["Content-Security-Policy"] = policy
+    headers = _PRIVATE | {"Content-Security-Policy": policy}
     page = re.sub("<(script|style)>", rf'<\1 nonce="{nonce}">', path.read_text("utf-8"))
     return Response(page, headers=headers, media_type="text/html")
