@@ -244,11 +244,8 @@ class BatchEngine:
 
     def counters(self) -> Counters:
         """Return what the engine does and did."""
-        requests = [*self._requests]
-        running = sum(request._is_running for request in requests)
         return Counters(
-            running=running,
-            waiting=len(requests) - running,
+            waiting=len(self._requests) - self._counts["running"],
             blocks=self._pool.blocks,
             blocks_used=self._pool.used,
             blocks_cached=self._pool.cached,
@@ -299,7 +296,7 @@ class BatchEngine:
                 with self._changed:
                     self._changed.wait_for(lambda: self._requests or self._closes_at is not None)
                     ends = self._closes_at
-                if ends is not None and not (self.counters().running and time.monotonic() < ends):
+                if ends is not None and not (self._counts["running"] and time.monotonic() < ends):
                     break
                 with self._passing:
                     self._drop_ended()
@@ -335,7 +332,7 @@ class BatchEngine:
                 started = time.perf_counter()
                 rows = self._pool.run(parts)
         except Exception as error:  # noqa: BLE001 (it belongs to those who wait for the pass)
-            for request in self._requests[: self.counters().running + 1]:
+            for request in self._requests[: self._counts["running"] + 1]:
                 self._end(request, error)
             return
         seconds = time.perf_counter() - started
@@ -356,7 +353,7 @@ class BatchEngine:
     def _chosen_tokens(self) -> tuple[list[Request], list[Part]]:
         """Return the requests of the next pass, and their parts as `BlockPool.run` takes them."""
         requests, parts = list[Request](), list[Part]()
-        running = self._requests[: self.counters().running]
+        running = self._requests[: self._counts["running"]]
         reading = [request for request in running if not request._is_read]
         decoding = [request for request in running if request._is_read]
         left = self._limits[2]
@@ -385,7 +382,7 @@ class BatchEngine:
     def _admitted(self) -> Request | None:
         """Let the request begin that waits for the longest time, if there is a place for it."""
         with self._changed:
-            running = self.counters().running
+            running = self._counts["running"]
             if running == min(len(self._requests), self._limits[0]):
                 return None
             request = self._requests[running]
@@ -394,6 +391,7 @@ class BatchEngine:
             if sequence is None:
                 return None
             request._sequence, request._is_running = sequence, True
+            self._counts["running"] += 1
         answer.stats.cached_tokens = sequence.length
         self._counts["prompt_tokens"] += len(answer.ids)
         self._counts["cached_tokens"] += sequence.length
@@ -432,9 +430,10 @@ class BatchEngine:
             request.is_over = True
             how = "cancelled" if request._is_cancelled else "failed" if error else "finished"
             self._counts[how] += 1
-            self._requests.remove(request)
             if request._is_running:
+                self._counts["running"] -= 1
                 self._pool.release(request._sequence)
+            self._requests.remove(request)
         if error is not None and not request._is_cancelled:
             with suppress(Exception):  # whoever takes it may have gone
                 request._deliver(error)

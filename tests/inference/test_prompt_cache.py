@@ -1,18 +1,17 @@
 """Prompt caches on disk: the same bits in another process, and nothing from a file that lies."""
 
 import hashlib
-import json
 import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from src import ml
+from src.checkpoint.safetensors import SafetensorsFile
 from src.inference import (
     BatchEngine,
     InferenceEngine,
@@ -127,15 +126,11 @@ def test_the_identity_changes_with_the_files(bundled, tmp_path, monkeypatch):
 
 def rewrite(path: Path, content: bytes, change: Callable[[dict[str, Any]], object]) -> None:
     """Write a file with changed tensors; what it says of the sizes stays true."""
-    size = 8 + int.from_bytes(content[:8], "little")
-    header, arrays = json.loads(content[8:size]), dict[str, Any]()
-    metadata = header.pop("__metadata__")
-    for name, entry in header.items():
-        dtype = {"I32": np.int32, "U8": np.uint8, "BF16": ml_dtypes.bfloat16}[entry["dtype"]]
-        begin, end = (size + offset for offset in entry["data_offsets"])
-        arrays[name] = np.frombuffer(content[begin:end], dtype).reshape(entry["shape"]).copy()
+    path.write_bytes(content)
+    source = SafetensorsFile(path)
+    arrays = {name: entry.make().numpy().copy() for name, entry in source.entries.items()}
     change(arrays)
-    write_safetensors(path, arrays, metadata)
+    write_safetensors(path, arrays, source.metadata)
 
 
 def put(name: str, index: Any, value: int) -> Callable[[dict[str, Any]], object]:
