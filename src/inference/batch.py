@@ -247,8 +247,8 @@ class BatchEngine:
         return Counters(
             waiting=len(self._requests) - self._counts["running"],
             blocks=self._pool.blocks,
-            blocks_used=self._pool.used,
-            blocks_cached=self._pool.cached,
+            blocks_used=len(self._pool.held) - len(self._pool.unused),
+            blocks_cached=len(self._pool.unused),
             **self._counts,
         )
 

@@ -79,17 +79,7 @@ class BlockPool:
         self._free = list(range(blocks))[::-1]
         # Blocks that only the tree holds, in the order in which they were used last. A block was
         # used with all that are before it, so that none is below the first one.
-        self._unused = dict[Block, None]()
-
-    @property
-    def cached(self) -> int:
-        """The blocks that only the tree holds."""
-        return len(self._unused)
-
-    @property
-    def used(self) -> int:
-        """The blocks of sequences that have not ended."""
-        return len(self.held) - len(self._unused)
+        self.unused = dict[Block, None]()
 
     def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
         """Begin a sequence with what is cached of it, but for its last token, if it may share that.
@@ -99,17 +89,17 @@ class BlockPool:
         shared, source, common = self._match(ids[:-1]) if share else ([], None, 0)
         fresh = -(-positions // SIZE) - len(shared)
         revived = sum(not block.references for block in shared)
-        if fresh + revived > self.blocks - self.used - self._promised:
+        if fresh + revived > len(self._free) + len(self.unused) - self._promised:
             return None
         sequence = PooledSequence(self, fresh)
         self._promised += fresh
         for block in shared:
             block.references += 1
-            self._unused.pop(block, None)
+            self.unused.pop(block, None)
         sequence.blocks, sequence.length = shared, SIZE * len(shared)
         if common and source:
-            if source in self._unused:  # used now, so it is the last to be removed
-                self._unused[source] = self._unused.pop(source)
+            if source in self.unused:  # used now, so it is the last to be removed
+                self.unused[source] = self.unused.pop(source)
             target = self._grow(sequence)
             if target.place != source.place:
                 self.context.copy_block(source.place, target.place)
@@ -133,7 +123,7 @@ class BlockPool:
     def _grow(self, sequence: PooledSequence) -> Block:
         """Give a sequence one of the blocks that it was promised."""
         if not self._free:
-            self._remove(next(iter(self._unused)))
+            self._remove(next(iter(self.unused)))
         parent = sequence.blocks[-1] if sequence.blocks else None
         block = Block(self._free.pop(), parent, references=1)
         self.held[block] = None
@@ -148,19 +138,19 @@ class BlockPool:
         for block in reversed(sequence.blocks):
             block.references -= 1
             if not block.references:
-                self._unused[block] = None
+                self.unused[block] = None
                 if not block.ids:
                     self._remove(block)
         sequence.blocks, sequence.promised = [], 0
 
     def forget(self) -> None:
         """Forget all that no sequence uses."""
-        for block in [*self._unused]:
+        for block in [*self.unused]:
             self._remove(block)
 
     def _remove(self, block: Block) -> None:
         """Take an unused block without any below out of the tree."""
-        del self.held[block], self._unused[block]
+        del self.held[block], self.unused[block]
         self._free.append(block.place)
 
     def save(self, path: Path) -> None:
@@ -183,7 +173,7 @@ class BlockPool:
                 write_rows(self.context.caches, self._free[-1] * SIZE, rows)
                 block = made[number] = Block(self._free.pop(), made[parent], ids)
                 self.held[block] = None
-                self._unused = {block: None} | self._unused
+                self.unused = {block: None} | self.unused
                 tokens += len(ids)
         return tokens
 

@@ -77,11 +77,10 @@ def batch(model: Model, sequence_length: int = CONTEXT, **more: Any) -> Iterator
     with BatchEngine(model, sequence_length=sequence_length, **more) as engine:
         yield engine
     pool = engine._pool
-    blocks = list(pool.held)
-    assert pool.used == pool._promised == 0
-    assert len(blocks) == pool.cached
-    assert sorted([b.place for b in blocks] + pool._free) == list(range(pool.blocks))
-    assert all(block.references == 0 for block in blocks)
+    assert set(pool.held) == set(pool.unused)
+    assert engine.counters().blocks_used == pool._promised == 0
+    assert sorted([b.place for b in pool.held] + pool._free) == list(range(pool.blocks))
+    assert all(block.references == 0 for block in pool.held)
 
 
 class Slow(Endless):
