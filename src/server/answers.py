@@ -134,18 +134,16 @@ class TextAnswer(_Asked):
         """Return lists with an entry for each token; the first of a prompt was not chosen."""
         tokenizer = self.service.tokenizer
         names = "tokens", "token_logprobs", "top_logprobs", "text_offset"
-        told: dict[str, list[Any]] = {name: [] for name in names}
+        entries = list[tuple[Any, ...]]()
         for token, choice in tokens:
-            name = token_name(tokenizer, token)
-            one = choice and logprobs_of(tokenizer, choice, self.alternatives)
-            top = one and {each["token"]: each["logprob"] for each in one["top_logprobs"]}
-            entry = name, one and one["logprob"], top, self._offset
-            for values, value in zip(told.values(), entry, strict=True):
-                values.append(value)
+            name, chances = self.service.token_name(token), choice and log_probabilities(choice)
+            near = islice(chances.items() if chances else (), self.alternatives)
+            top = {self.service.token_name(one): chance for one, chance in near}
+            entries.append((name, chances and chances[token], chances and top, self._offset))
             # A begin of text need not be in the text.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
-        return told
+        return {name: [entry[at] for entry in entries] for at, name in enumerate(names)}
 
 
 Answer = ChatAnswer | TextAnswer

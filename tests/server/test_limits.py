@@ -56,19 +56,17 @@ def test_an_address_is_read_in_all_its_forms():
             parse_arguments(wrong)
 
 
-def test_an_address_that_is_not_local_needs_a_key():
-    pytest.importorskip("starlette", reason="the serve extra is not installed")
-    for address in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0"):
+def test_an_address_that_needs_a_key_or_is_in_use_is_one_line(server):
+    for address, code, said in (
+        *(
+            (each, 2, rb".*expected --api-key KEY.*")
+            for each in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0")
+        ),
+        (f"127.0.0.1:{server.port}", 3, rb"error: 127.0.0.1:\d+: expected a free address, got: .*"),
+    ):
         done = run_program("--serve", address)
-        assert (done.returncode, done.stdout) == (2, b"")
-        assert b"expected --api-key KEY" in done.stderr
-        assert done.stderr.count(b"\n") == 1
-
-
-def test_an_address_in_use_is_one_line(server):
-    done = run_program("--serve", f"127.0.0.1:{server.port}")
-    assert done.returncode == 3
-    assert re.fullmatch(rb"error: 127.0.0.1:\d+: expected a free address, got: .*\n", done.stderr)
+        assert (done.returncode, done.stdout) == (code, b"")
+        assert re.fullmatch(said + rb"\n", done.stderr)
 
 
 def test_a_key_is_asked_for_everywhere_but_health_and_the_page(tmp_path):
