@@ -24,6 +24,7 @@ _MOST_HEADER, _HEADER_SECONDS = 16 << 10, 10
 _KEEP_ALIVE_SECONDS = 75
 # For what runs when the server is to end, and then for the responses to reach their clients.
 _SHUTDOWN_SECONDS, _LAST_SECONDS = 10.0, 1
+_SIGNALS = signal.SIGINT, signal.SIGTERM
 _SILENT = logging.CRITICAL + 1
 
 
@@ -60,12 +61,14 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
     """
     logging.getLogger("asyncio").setLevel(_SILENT)  # `service.log` says what is wrong
     server = _Server(service)
-    for number in (signal.SIGINT, signal.SIGTERM):  # for good: the end needs no more signals
+    for number in _SIGNALS:
         signal.signal(number, server.handle_exit)
     ready()
     try:
         server.run([listener])
     finally:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # the end is near, and needs no more signals
         service.engine.close()
         service.close()
     return server.number
