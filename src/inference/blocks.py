@@ -34,18 +34,19 @@ class Block:
     references: int = 0  # sequences that use it and have not ended
 
 
+@dataclass(eq=False)
 class PooledSequence:
-    """A sequence whose blocks lie in a pool; `length` counts its tokens that are cached."""
+    """A sequence whose blocks lie in a pool."""
 
-    def __init__(self, pool: "BlockPool", promised: int) -> None:
-        self.blocks: list[Block] = []
-        self.length = 0
-        self._pool, self.promised = pool, promised
+    pool: "BlockPool"
+    most: int  # blocks that it may take
+    blocks: list[Block]
+    length: int  # its tokens that are cached
 
     def span(self, count: int) -> tuple[int, int, list[int]]:
         """Return where new tokens belong, as `ml.Spans` takes it; take blocks for them."""
         while len(self.blocks) * SIZE < self.length + count:
-            self._pool._grow(self)
+            self.pool._grow(self)
         return self.length, count, [block.place for block in self.blocks]
 
     def confirm(self, *ids: int) -> None:
@@ -56,7 +57,7 @@ class PooledSequence:
 
     def clear(self) -> None:
         """Forget what blocks of this sequence alone hold, and all that no sequence uses."""
-        self._pool.forget()
+        self.pool.forget()
         for block in self.blocks:
             if block.references == 1:
                 block.ids = []
@@ -75,7 +76,7 @@ class BlockPool:
         self.model, self.blocks = model, blocks
         self.context = SharedContext(model.args, sequence_length, blocks)
         self.held = dict[Block, None]()  # the tree, each block after the one before it
-        self._promised = 0
+        self.sequences: list[PooledSequence] = []  # that have not ended
         self._free = list(range(blocks))[::-1]
         # Blocks that only the tree holds, in the order in which they were used last. A block was
         # used with all that are before it, so that none is below the first one.
@@ -87,16 +88,15 @@ class BlockPool:
         It is promised blocks for all its positions. Return None while there are too few.
         """
         shared, source, common = self._match(ids[:-1]) if share else ([], None, 0)
-        fresh = -(-positions // SIZE) - len(shared)
+        sequence = PooledSequence(self, -(-positions // SIZE), shared, SIZE * len(shared))
+        promised = sum(one.most - len(one.blocks) for one in [*self.sequences, sequence])
         revived = sum(not block.references for block in shared)
-        if fresh + revived > len(self._free) + len(self.unused) - self._promised:
+        if promised + revived > len(self._free) + len(self.unused):
             return None
-        sequence = PooledSequence(self, fresh)
-        self._promised += fresh
+        self.sequences.append(sequence)
         for block in shared:
             block.references += 1
             self.unused.pop(block, None)
-        sequence.blocks, sequence.length = shared, SIZE * len(shared)
         if common and source:
             if source in self.unused:  # used now, so it is the last to be removed
                 self.unused[source] = self.unused.pop(source)
@@ -127,21 +127,19 @@ class BlockPool:
         parent = sequence.blocks[-1] if sequence.blocks else None
         block = Block(self._free.pop(), parent, references=1)
         self.held[block] = None
-        self._promised -= 1
-        sequence.promised -= 1
         sequence.blocks.append(block)
         return block
 
     def release(self, sequence: PooledSequence) -> None:
         """End a sequence; its blocks stay in the tree until they are needed."""
-        self._promised -= sequence.promised
+        self.sequences.remove(sequence)
         for block in reversed(sequence.blocks):
             block.references -= 1
             if not block.references:
                 self.unused[block] = None
                 if not block.ids:
                     self._remove(block)
-        sequence.blocks, sequence.promised = [], 0
+        sequence.blocks = []
 
     def forget(self) -> None:
         """Forget all that no sequence uses."""

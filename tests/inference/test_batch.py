@@ -78,7 +78,7 @@ def batch(model: Model, sequence_length: int = CONTEXT, **more: Any) -> Iterator
         yield engine
     pool = engine._pool
     assert set(pool.held) == set(pool.unused)
-    assert engine.counters().blocks_used == pool._promised == 0
+    assert engine.counters().blocks_used == len(pool.sequences) == 0
     assert sorted([b.place for b in pool.held] + pool._free) == list(range(pool.blocks))
     assert all(block.references == 0 for block in pool.held)
 
