@@ -1,11 +1,13 @@
-"""Programs that people use with such a server: the `openai` package, `llm`, `lm-eval`."""
+"""Programs that people use with such a server: the `openai` package and `lm-eval`.
+
+`test_examples.py` has curl, and `llm`.
+"""
 
 import asyncio
 import json
 import os
 import shutil
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -118,22 +120,6 @@ def test_the_openai_package_calls_functions(client):
         assert is_call or isinstance(choice.message.content, str)
         assert is_call or tool_choice != "required" or choice.finish_reason == "length"
         assert not is_call or tool_choice != "none"
-
-
-def test_llm_with_extra_openai_models(server, expected, tmp_path):
-    pytest.importorskip("llm", reason="the clients extra is not installed")
-    (tmp_path / "extra-openai-models.yaml").write_text(
-        f"- model_id: bolts\n  model_name: bundled\n  api_base: {server.url}/v1\n"
-    )
-    for flags in ([], ["--no-stream"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "llm", "-m", "bolts", *flags, "-o", "temperature", "0",
-             QUESTION],
-            env=os.environ | {"LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"},
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == expected.strip()
 
 
 @pytest.mark.slow

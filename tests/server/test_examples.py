@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,11 @@ EXAMPLES = [
     for block, shown in pairwise(blocks(PAGE.read_text("utf-8")))
     if block.language in ("sh", "py") and shown.language == "text"
 ]
+UNSTREAMED = [
+    (replace(block, text=f"{block.text.rstrip()} --no-stream"), shown)
+    for block, shown in EXAMPLES
+    if block.text.startswith("llm ")
+]
 
 
 def test_there_are_examples_of_each_client():
@@ -27,7 +33,7 @@ def test_there_are_examples_of_each_client():
         assert any(name in block.text for block, _ in EXAMPLES)
 
 
-@pytest.mark.parametrize(("block", "shown"), EXAMPLES, ids=lambda b: f"line {b.line}")
+@pytest.mark.parametrize(("block", "shown"), EXAMPLES + UNSTREAMED, ids=lambda b: f"line {b.line}")
 def test_an_example_prints_what_is_shown(server, tmp_path, block, shown):
     text = block.text.replace("http://127.0.0.1:8080", server.url)
     if block.language == "py":
