@@ -133,6 +133,10 @@ Part = str | Special | Edge
 # the functions that it may ask for.
 Builder = Callable[..., list[Part]]
 
+# Forms of a message; see `_turn`.
+_LLAMA3 = "{<|start_header_id|>}ROLE{<|end_header_id|>}\n\nTEXT{<|eot_id|>}"
+_CHATML = "{<|im_start|>}ROLE\nTEXT{<|im_end|>}\n"
+
 
 @dataclass(frozen=True)
 class ToolStyle:
@@ -147,11 +151,11 @@ class ToolStyle:
         """Return what is between a mark and the object."""
         return "\n" if self.begin else ""
 
-    def written(self, call: ToolCall) -> str:
-        """Return a call as an answer has it."""
-        arguments = json_text(call.values())
-        whole = f'{{"name": "{call.name}", "{self.key}": {arguments}}}'
-        return f"{self.begin}{self.gap}{whole}{self.gap}{self.end}"
+    def written(self, call: ToolCall) -> list[Part]:
+        """Return a call as an answer has it; the marks are tokens of some vocabularies."""
+        whole = f'{{"name": "{call.name}", "{self.key}": {json_text(call.values())}}}'
+        begin, end = (Special(mark, required=False) for mark in (self.begin, self.end))
+        return [begin, f"\n{whole}\n", end] if self.begin else [whole]
 
 
 def json_text(value: object, indent: int | None = None) -> str:
@@ -167,7 +171,6 @@ class ChatFormat:
         name: What `--chat-format` calls it.
         models: Whose format it is.
         build: Returns the parts of a conversation of at least one message.
-        end_names: Special tokens that end an answer, beside those that the tokenizer knows.
         opens_thought: Whether an answer that is opened begins inside of a thought.
         no_thought: What an answer begins with to leave thoughts out: nothing where the models have
             none. None where they cannot be left out.
@@ -178,11 +181,44 @@ class ChatFormat:
     name: str
     models: str
     build: Builder
-    end_names: tuple[str, ...]
     opens_thought: bool = False
     no_thought: str | None = ""
     build_thoughtless: Builder | None = None
     tools: ToolStyle | None = None
+
+    @property
+    def end_names(self) -> list[str]:
+        """Return the special token after an answer; none where each tokenizer names it itself."""
+        parts = self.build([Message("user", ""), Message("assistant", "")], False)
+        last = [part for part in parts if not isinstance(part, str)][-1]
+        return [last.name] if isinstance(last, Special) else []
+
+
+def _parts(form: str) -> list[Part]:
+    """Cut a form at its special tokens: `{bos}`, `{eos}`, `{name}`; `{name?}` may be text."""
+    parts: list[Part] = []
+    for number, piece in enumerate(re.split(r"\{(bos|eos|[<[].+?)\}", form)):
+        name = piece.removesuffix("?")
+        special = {"bos": Edge.BEGIN, "eos": Edge.END}.get(name) or Special(name, name == piece)
+        parts.append(special if number % 2 else piece)
+    return parts
+
+
+def _turn(form: str, role: str, *content: Part) -> list[Part]:
+    """Write a message: in its form, ROLE and TEXT are in the places of role and content."""
+    before, _, after = form.replace("ROLE", role).partition("TEXT")
+    return [*_parts(before), *content, *_parts(after)]
+
+
+def _opening(form: str) -> list[Part]:
+    """Return what comes before the content of an answer."""
+    return _parts(form.replace("ROLE", "assistant").partition("TEXT")[0])
+
+
+def _split_system(messages: Messages) -> tuple[str | None, Messages]:
+    """Return the system message that a conversation begins with, if any, and the rest."""
+    has_one = messages[0].role == "system"
+    return (messages[0].content, messages[1:]) if has_one else (None, messages)
 
 
 def _llama3(messages: Messages, open_answer: bool, tools: Sequence[Tool] = ()) -> list[Part]:
@@ -193,76 +229,63 @@ def _llama3(messages: Messages, open_answer: bool, tools: Sequence[Tool] = ()) -
     """
     parts: list[Part] = [Edge.BEGIN]
     if tools:
-        system, (question, *messages) = _split_system(messages, "")
-        written = "".join(f"{json_text(tool, 4)}\n\n" for tool in tools)
-        parts += _llama3_turn("system", _LLAMA3_ENVIRONMENT + (system or "").strip())
-        parts += _llama3_turn("user", _LLAMA3_TOOLS + written + question.content.strip())
+        system, messages = _split_system(messages)
+        if not messages:
+            raise ChatFormatError("[chat] the format llama3 has tools in a question: got none")
+        question, *messages = messages
+        described = "".join(f"{json_text(tool, 4)}\n\n" for tool in tools)
+        parts += _turn(_LLAMA3, "system", _LLAMA3_ENVIRONMENT + (system or "").strip())
+        parts += _turn(_LLAMA3, "user", _LLAMA3_TOOLS + described + question.content.strip())
     for message in messages:
-        if message.tool_calls:
-            if len(message.tool_calls) > 1:
-                raise ChatFormatError("[chat] the format llama3 has one call in a message: got "
-                                      f"{len(message.tool_calls)}")  # fmt: skip
-            parts += _llama3_turn("assistant", _LLAMA3_CALLS.written(message.tool_calls[0]))
+        if (count := len(message.tool_calls)) > 1:
+            raise ChatFormatError(
+                f"[chat] the format llama3 has one call in a message: got {count}"
+            )
+        if count:
+            parts += _turn(_LLAMA3, "assistant", *_LLAMA3_CALLS.written(message.tool_calls[0]))
         elif message.role == "tool":
-            parts += _llama3_turn("ipython", json_text(message.content))
+            parts += _turn(_LLAMA3, "ipython", json_text(message.content))
         else:
-            parts += _llama3_turn(message.role, message.content.strip())
-    return parts + (_llama3_turn("assistant", None) if open_answer else [])
-
-
-def _llama3_turn(role: str, content: str | None) -> list[Part]:
-    start, end = Special("<|start_header_id|>"), Special("<|end_header_id|>")
-    header: list[Part] = [start, role, end, "\n\n"]
-    return header if content is None else [*header, content, Special("<|eot_id|>")]
+            parts += _turn(_LLAMA3, message.role, message.content.strip())
+    return parts + (_opening(_LLAMA3) if open_answer else [])
 
 
 def _chatml(
     messages: Messages,
     open_answer: bool,
     tools: Sequence[Tool] = (),
-    begin: tuple[Part, ...] = (),
-    default_system: str | None = None,
+    form: str = _CHATML,
+    begin: str = "",
+    default_system: str = "",
 ) -> list[Part]:
-    """Build ChatML: each message between two special tokens, its role in the first line.
+    """Build ChatML, or a format in which all messages have another form.
 
-    Tools are part of the system message, for which there may be a default; `begin` comes first.
+    Tools are part of the system message. For that there may be a default, in which `%d` and the
+    like are the date of the day; `begin` comes first.
     """
-    start, end, parts = Special("<|im_start|>"), Special("<|im_end|>"), list(begin)
-    system, messages = _split_system(messages, default_system)
+    if default_system and messages[0].role != "system":
+        default = datetime.date.today().strftime(default_system)
+        messages = [Message("system", default), *messages]
+    turns: list[tuple[str, list[Part]]] = []
     if tools:
-        written = "".join(f"\n{json_text(tool)}" for tool in tools)
-        before, after = map(_marked, _CHATML_TOOLS)
+        system, messages = _split_system(messages)
         told = "" if system is None else f"{system}\n\n"
-        parts += (start, "system\n", told, *before, written, *after, end, "\n")
-    elif system is not None:
-        parts += (start, f"system\n{system}", end, "\n")
+        described = "".join(f"\n{json_text(tool)}" for tool in tools)
+        turns.append(("system", [told, *_turn(_CHATML_TOOLS, "", described)]))
     for number, message in enumerate(messages):
         if message.role != "tool":
-            parts += (start, f"{message.role}\n{message.content}")
+            content: list[Part] = [message.content]
             for at, call in enumerate(message.tool_calls):
-                parts += ("\n" if at or message.content else "", *_marked(_CALLS.written(call)))
-        elif number and messages[number - 1].role == "tool":  # one turn has all results
-            parts = [*parts[:-2], "\n", *_tool_result(message)]
+                content += ("\n" if at or message.content else "", *_CALLS.written(call))
+            turns.append((message.role, content))
+            continue
+        result = _turn("{<tool_response>?}\nTEXT\n{</tool_response>?}", "", message.content)
+        if number and messages[number - 1].role == "tool":  # one turn has all results
+            turns[-1][1].extend(("\n", *result))
         else:
-            parts += (start, "user\n", *_tool_result(message))
-        parts += (end, "\n")
-    return parts + ([start, "assistant\n"] if open_answer else [])
-
-
-def _tool_result(message: Message) -> list[Part]:
-    return [*_marked("<tool_response>\n"), message.content, *_marked("\n</tool_response>")]
-
-
-def _marked(text: str) -> list[Part]:
-    """Cut a text that the format writes at marks which are tokens of some vocabularies."""
-    cut = re.split("(</?tool_(?:call|response)>)", text)
-    return [Special(part, required=False) if n % 2 else part for n, part in enumerate(cut)]
-
-
-def _split_system(messages: Messages, default: str | None = None) -> tuple[str | None, Messages]:
-    """Return the system message that a conversation begins with, or a default, and the rest."""
-    has_own = messages[0].role == "system"
-    return (messages[0].content, messages[1:]) if has_own else (default, messages)
+            turns.append(("user", result))
+    parts = [part for role, content in turns for part in _turn(form, role, *content)]
+    return [*_parts(begin), *parts, *(_opening(form) if open_answer else ())]
 
 
 def _qwen3(messages: Messages, open_answer: bool, tools: Sequence[Tool] = ()) -> list[Part]:
@@ -288,36 +311,23 @@ def _smollm3(messages: Messages, open_answer: bool, thinks: bool = True) -> list
 
     Later ones are left out. If none says it, `thinks` tells whether answers begin with thoughts.
     """
-    given = messages[0].content if messages[0].role == "system" else ""
+    given = _split_system(messages)[0] or ""
     thinks = "/no_think" not in given and (thinks or "/think" in given)
     custom = given.replace("/no_think", "").replace("/think", "").rstrip()
-    start, end = Special("<|im_start|>"), Special("<|im_end|>")
-    parts: list[Part] = [start]
     if "/system_override" in given:
-        parts += (f"system\n{custom.replace('/system_override', '').rstrip()}", end, "\n")
+        parts = _turn(_CHATML, "system", custom.replace("/system_override", "").rstrip())
     else:  # only a list of tools, which is never there, would end this message
         mode, own = ("/think", _SMOLLM3_THOUGHTS) if thinks else ("/no_think", "")
         today = f"{datetime.date.today():%d %B %Y}"
-        parts += [_SMOLLM3_SYSTEM.format(today, mode, custom or f"{_SMOLLM2_SYSTEM}.{own}")]
-    answer = "assistant\n" if thinks else "assistant\n<think>\n\n</think>\n"
+        header = _SMOLLM3_SYSTEM.format(today, mode, custom or f"{_SMOLLM2_SYSTEM}.{own}")
+        parts = [Special("<|im_start|>"), header]
+    thought = "" if thinks else "<think>\n\n</think>\n"
     for message in messages:
         if message.role == "user":
-            parts += (start, f"user\n{message.content}", end, "\n")
+            parts += _turn(_CHATML, "user", message.content)
         elif message.role == "assistant":
-            parts += (start, answer + message.content.lstrip("\n"), end, "\n")
-    return parts + ([start, answer] if open_answer else [])
-
-
-def _granite(messages: Messages, open_answer: bool, is_dated: bool = False) -> list[Part]:
-    """Build Granite's format; a default system message has the date of the day in it."""
-    if is_dated and messages[0].role != "system":
-        default = f"{datetime.date.today():{_GRANITE_SYSTEM}}"
-        messages = [Message("system", default), *messages]
-    start, end = Special("<|start_of_role|>"), Special("<|end_of_role|>")
-    parts: list[Part] = []
-    for message in messages:
-        parts += (start, message.role, end, message.content, Special("<|end_of_text|>"), "\n")
-    return parts + ([start, "assistant", end] if open_answer else [])
+            parts += _turn(_CHATML, "assistant", thought + message.content.lstrip("\n"))
+    return parts + ([*_opening(_CHATML), thought] if open_answer else [])
 
 
 def _olmo2(messages: Messages, open_answer: bool) -> list[Part]:
@@ -330,80 +340,37 @@ def _olmo2(messages: Messages, open_answer: bool) -> list[Part]:
     return parts + (["<|assistant|>\n"] if open_answer else [])
 
 
-def _zephyr(messages: Messages, open_answer: bool) -> list[Part]:
-    """Build Zephyr's format; without a begin of text, as its published template."""
-    parts: list[Part] = []
-    for message in messages:
-        role = Special(f"<|{message.role}|>", required=False)
-        parts += (role, f"\n{message.content}", Edge.END, "\n")
-    return parts + ([Special("<|assistant|>", required=False), "\n"] if open_answer else [])
-
-
-def _deepseek_r1(messages: Messages, open_answer: bool, opening: Sequence[Part] = ()) -> list[Part]:
+def _deepseek_r1(messages: Messages, open_answer: bool, opening: str = "") -> list[Part]:
     """Build R1-Distill's format: earlier answers lose their reasoning; `opening` begins one."""
-    user, assistant = Special("<｜User｜>"), Special("<｜Assistant｜>")
     system = [message.content for message in messages if message.role == "system"]
     parts: list[Part] = [Edge.BEGIN, *system[-1:]]
     for message in messages:
         if message.role == "user":
-            parts += (user, message.content)
+            parts += _turn("{<｜User｜>}TEXT", "", message.content)
         elif message.role == "assistant":
             answer = message.content.split("</think>")[-1]
-            parts += (assistant, answer, Special("<｜end▁of▁sentence｜>"))
-    return parts + ([assistant, *opening] if open_answer else [])
+            parts += _turn("{<｜Assistant｜>}TEXT{<｜end▁of▁sentence｜>}", "", answer)
+    return parts + (_parts("{<｜Assistant｜>}" + opening) if open_answer else [])
 
 
-def _llama2(messages: Messages, _open_answer: bool) -> list[Part]:
-    """Build Llama 2's format: each exchange has its own begin and end of text.
-
-    Source: meta-llama/llama, llama/generation.py, `chat_completion`.
-    """
-    opening, closing = Special("[INST]", required=False), Special("[/INST]", required=False)
-    system, turns = _alternating(messages)
-    parts: list[Part] = []
-    for message in turns:
-        if message.role == "assistant":
-            parts += (f" {message.content.strip()} ", Edge.END)
-            continue
-        content = message.content
-        if message is turns[0] and system is not None:
-            content = f"<<SYS>>\n{system}\n<</SYS>>\n\n{content}"
-        parts += (Edge.BEGIN, opening, f" {content.strip()} ", closing)
-    return parts
-
-
-def _mistral(
+def _exchanges(
     messages: Messages,
     _open_answer: bool,
-    before: str = "",  # text before `[INST]`
-    answer: str = "",  # text before an answer
-    after: str = "",  # text after the end of an answer
-    is_v3: bool = False,
+    question: str = "{[INST]?} TEXT {[/INST]?}",
+    answer: str = "TEXT{eos}",
+    begin: str = "{bos}",
+    frame: str = "{}\n\n{}",
+    place: int = 0,
+    stripped: tuple[str, ...] = (),
 ) -> list[Part]:
-    """Build one of Mistral's formats: they differ in spaces and in the place of the system message.
+    """Build a format of questions and answers, each in its form; `begin` comes first.
 
-    The system message goes into the first question. In version 3 it goes into the last message if
-    that is a question, and is left out otherwise; there answers are stripped, and `[INST]` and
-    `[/INST]` have to be special tokens.
+    The system message goes into a question: `frame` takes both, and `place` is that of the question
+    among the turns. Where an answer is there, it is left out. Contents of the roles in `stripped`
+    lose white space at both ends.
     """
-    opening, closing = Special("[INST]", is_v3), Special("[/INST]", is_v3)
-    system, turns = _alternating(messages)
-    place = len(turns) - 1 if is_v3 else 0
-    parts: list[Part] = [Edge.BEGIN]
-    for index, message in enumerate(turns):
-        content = message.content
-        if message.role == "assistant":
-            parts += (f"{answer}{content.strip() if is_v3 else content}", Edge.END, after)
-            continue
-        if index == place and system is not None:
-            content = f"{system}\n\n{content}"
-        parts += (before, opening, f" {content}{'' if is_v3 else ' '}", closing)
-    return parts
-
-
-def _alternating(messages: Messages) -> tuple[str | None, Messages]:
-    """Split a conversation into its system message and the turns after it: user, assistant, ..."""
     system, turns = _split_system(messages)
+    parts = _parts(begin)
     for index, message in enumerate(turns):
         number, expected = len(messages) - len(turns) + index + 1, ("user", "assistant")[index % 2]
         if message.role != expected:
@@ -411,7 +378,11 @@ def _alternating(messages: Messages) -> tuple[str | None, Messages]:
                 "[chat] after an optional system message, roles must alternate from user on: "
                 f"message {number} is of {message.role}, expected {expected}"
             )
-    return system, turns
+        content, form = message.content, (question, answer)[index % 2]
+        if system is not None and message.role == "user" and index == place % len(turns):
+            content = frame.format(system, content)
+        parts += _turn(form, "", content.strip() if message.role in stripped else content)
+    return parts
 
 
 _SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -452,47 +423,50 @@ _LLAMA3_CALLS = ToolStyle("parameters")
 _CALLS = ToolStyle("arguments", "<tool_call>", "</tool_call>")
 _CHATML_TOOLS = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>",
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>TEXT"
     "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
-    'within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, '
-    '"arguments": <args-json-object>}\n</tool_call>',
+    'within {<tool_call>?}{</tool_call>?} XML tags:\n{<tool_call>?}\n{"name": <function-name>, '
+    '"arguments": <args-json-object>}\n{</tool_call>?}'
 )
 _QWEN2_5_SYSTEM = f"You are Qwen, created by Alibaba Cloud. {_QWEN2_SYSTEM}"
 _QWEN2_5 = partial(_chatml, default_system=_QWEN2_5_SYSTEM)
 _QWEN3_NO_THOUGHT = "<think>\n\n</think>\n\n"
 _SMOLLM3_BRIEF = partial(_smollm3, thinks=False)
-_R1 = partial(_deepseek_r1, opening=(Special("<think>", required=False), "\n"))
-_MISTRAL_V1 = partial(_mistral, before=" ", answer=" ")
-_MISTRAL_V3 = partial(_mistral, answer=" ", is_v3=True)
-_MISTRAL_2023 = partial(_mistral, after=" ")
-_EOS, _IM_END, _R1_END = ("</s>",), ("<|im_end|>",), ("<｜end▁of▁sentence｜>",)
-_GRANITE_END = ("<|end_of_text|>",)
-_LLAMA3_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
+_GRANITE = partial(_chatml, form="{<|start_of_role|>}ROLE{<|end_of_role|>}TEXT{<|end_of_text|>}\n")
+_GRANITE_DATED = partial(_GRANITE, default_system=_GRANITE_SYSTEM)
+_ZEPHYR = partial(_chatml, form="{<|ROLE|>?}\nTEXT{eos}\n")
+_R1 = partial(_deepseek_r1, opening="{<think>?}\n")
+_LLAMA2 = partial(
+    _exchanges, question="{bos}{[INST]?} TEXT {[/INST]?}", answer=" TEXT {eos}", begin="",
+    frame="<<SYS>>\n{}\n<</SYS>>\n\n{}", stripped=("user", "assistant"),
+)  # fmt: skip
+_MISTRAL = partial(_exchanges, answer=" TEXT{eos}")
+_MISTRAL_V1 = partial(_MISTRAL, question=" {[INST]?} TEXT {[/INST]?}")
+_MISTRAL_V3 = partial(
+    _MISTRAL, question="{[INST]} TEXT{[/INST]}", place=-1, stripped=("assistant",)
+)
+_MISTRAL_2023 = partial(_exchanges, answer="TEXT{eos} ")
 
 _ROWS = (
-    ChatFormat("llama3", "Llama 3, 3.1, 3.2, 3.3", _llama3, _LLAMA3_ENDS, tools=_LLAMA3_CALLS),
-    ChatFormat("llama2", "Llama 2 Chat, Code Llama Instruct", _llama2, _EOS),
-    ChatFormat("chatml", "SmolLM", _chatml, _IM_END),
-    ChatFormat("chatml-bos", "Hermes 3", partial(_chatml, begin=(Edge.BEGIN,)), _IM_END),
-    ChatFormat("smollm2", "SmolLM2", partial(_chatml, default_system=_SMOLLM2_SYSTEM), _IM_END),
-    ChatFormat("qwen2", "Qwen2", partial(_chatml, default_system=_QWEN2_SYSTEM), _IM_END),
-    ChatFormat("qwen2.5", "Qwen2.5", _QWEN2_5, _IM_END, tools=_CALLS),
-    ChatFormat("qwen3", "Qwen3", _qwen3, _IM_END, no_thought=_QWEN3_NO_THOUGHT, tools=_CALLS),
-    ChatFormat("smollm3", "SmolLM3", _smollm3, _IM_END, build_thoughtless=_SMOLLM3_BRIEF),
-    ChatFormat("granite", "Granite 3.1, 3.2, 3.3", partial(_granite, is_dated=True), _GRANITE_END),
-    ChatFormat("granite-3.0", "Granite 3.0", _granite, _GRANITE_END),
-    ChatFormat("olmo2", "OLMo 2 Instruct", _olmo2, ("<|endoftext|>",)),
-    ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _zephyr, _EOS),
-    ChatFormat("mistral-v1", "Mistral 7B Instruct v0.1, v0.2", _MISTRAL_V1, _EOS),
-    ChatFormat("mistral-v3", "Mistral 7B Instruct v0.3", _MISTRAL_V3, _EOS),
-    ChatFormat(
-        "mistral-v0.1-2023", "Mistral 7B Instruct v0.1, first template", _MISTRAL_2023, _EOS
-    ),
-    ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _mistral, _EOS),
-    ChatFormat("deepseek-r1", "R1-Distill", _R1, _R1_END, opens_thought=True, no_thought=None),
-    ChatFormat(
-        "deepseek-r1-2025-01", "R1-Distill, first template", _deepseek_r1, _R1_END, no_thought=None
-    ),
+    ChatFormat("llama3", "Llama 3, 3.1, 3.2, 3.3", _llama3, tools=_LLAMA3_CALLS),
+    ChatFormat("llama2", "Llama 2 Chat, Code Llama Instruct", _LLAMA2),
+    ChatFormat("chatml", "SmolLM", _chatml),
+    ChatFormat("chatml-bos", "Hermes 3", partial(_chatml, begin="{bos}")),
+    ChatFormat("smollm2", "SmolLM2", partial(_chatml, default_system=_SMOLLM2_SYSTEM)),
+    ChatFormat("qwen2", "Qwen2", partial(_chatml, default_system=_QWEN2_SYSTEM)),
+    ChatFormat("qwen2.5", "Qwen2.5", _QWEN2_5, tools=_CALLS),
+    ChatFormat("qwen3", "Qwen3", _qwen3, no_thought=_QWEN3_NO_THOUGHT, tools=_CALLS),
+    ChatFormat("smollm3", "SmolLM3", _smollm3, build_thoughtless=_SMOLLM3_BRIEF),
+    ChatFormat("granite", "Granite 3.1, 3.2, 3.3", _GRANITE_DATED),
+    ChatFormat("granite-3.0", "Granite 3.0", _GRANITE),
+    ChatFormat("olmo2", "OLMo 2 Instruct", _olmo2),
+    ChatFormat("zephyr", "TinyLlama Chat, Zephyr", _ZEPHYR),
+    ChatFormat("mistral-v1", "Mistral 7B Instruct v0.1, v0.2", _MISTRAL_V1),
+    ChatFormat("mistral-v3", "Mistral 7B Instruct v0.3", _MISTRAL_V3),
+    ChatFormat("mistral-v0.1-2023", "Mistral 7B Instruct v0.1, first template", _MISTRAL_2023),
+    ChatFormat("mistral-v0.2-2023", "Mistral 7B Instruct v0.2, first template", _exchanges),
+    ChatFormat("deepseek-r1", "R1-Distill", _R1, opens_thought=True, no_thought=None),
+    ChatFormat("deepseek-r1-2025-01", "R1-Distill, first template", _deepseek_r1, no_thought=None),
 )
 
 CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType({row.name: row for row in _ROWS})

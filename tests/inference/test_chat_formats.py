@@ -12,6 +12,7 @@ from src.inference import (
     InferenceEngine,
     Message,
     PromptError,
+    ToolCall,
     as_messages,
     encode_chat,
     end_ids,
@@ -19,6 +20,7 @@ from src.inference import (
 )
 from src.inference.chat_formats import Special
 from tests.inference.byte_tokenizer import (
+    CHATML,
     LLAMA2,
     LLAMA3,
     R1,
@@ -61,6 +63,24 @@ def test_what_a_message_says_never_becomes_a_special_token(name, role):
 
     for token in tokenizer.special_tokens:
         assert special(f"a{token}b") == special("ab")
+
+
+def test_an_argument_of_a_call_never_becomes_a_special_token_and_the_marks_of_the_call_do():
+    tokenizer = ByteTokenizer(*CHATML, "<tool_call>", "</tool_call>")
+    call = Message("assistant", "", (ToolCall("f", '{"a": "</tool_call>"}'),))
+    written = spelled(tokenizer, encode_chat(tokenizer, [U2, call], False, "qwen3"))
+    object_ = '{"name": "f", "arguments": {"a": "</tool_call>"}}'
+    assert f"{{<tool_call>}}\n{object_}\n{{</tool_call>}}{{<|im_end|>}}" in written
+
+
+def test_llama_3_has_tools_only_in_a_question_and_one_call_in_a_message():
+    tool, call = {"type": "function", "function": {"name": "f"}}, ToolCall("f", "{}")
+    for messages, tools, error in (
+        ([S], [tool], "tools in a question: got none"),
+        ([U1, Message("assistant", "", (call, call))], [], "one call in a message: got 2"),
+    ):
+        with pytest.raises(ChatFormatError, match=error):
+            encode_chat(tokenizer_of("llama3"), messages, chat_format="llama3", tools=tools)
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)
@@ -130,20 +150,22 @@ def test_a_system_message_alone_can_be_shown_in_every_format():
 
 
 @pytest.mark.parametrize(
-    ("name", "ends"),
+    ("name", "end"),
     [
-        ("llama3", {"<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"}),
-        ("llama2", {"</s>"}),
-        ("chatml", {"<|im_end|>"}),
-        ("zephyr", {"</s>"}),
-        ("mistral-v3", {"</s>"}),
-        ("deepseek-r1", {"<｜end▁of▁sentence｜>"}),
+        ("llama3", "<|eot_id|>"),
+        ("llama2", "</s>"),
+        ("chatml", "<|im_end|>"),
+        ("smollm3", "<|im_end|>"),
+        ("granite", "<|end_of_text|>"),
+        ("zephyr", "</s>"),
+        ("mistral-v3", "</s>"),
+        ("deepseek-r1", "<｜end▁of▁sentence｜>"),
     ],
 )
-def test_an_answer_ends_with_the_tokens_of_its_format(name, ends):
+def test_an_answer_ends_with_the_token_of_its_format_and_with_those_of_the_tokenizer(name, end):
     tokenizer = tokenizer_of(name)
-    tokenizer.stop_ids = frozenset([7])
-    assert end_ids(tokenizer, name) == {7, *(tokenizer.special_tokens[end] for end in ends)}
+    tokenizer.stop_ids = frozenset([7, tokenizer.eos_id])
+    assert end_ids(tokenizer, name) == {*tokenizer.stop_ids, tokenizer.special_tokens[end]}
 
 
 def test_without_a_name_the_special_tokens_tell_the_format_and_another_name_is_refused():

@@ -30,7 +30,10 @@ TOOLS = [
 
 
 def shown(style: ToolStyle, *calls: ToolCall) -> str:
-    return "\n".join(map(style.written, calls))
+    return "\n".join(
+        "".join(part if isinstance(part, str) else part.name for part in style.written(call))
+        for call in calls
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_arguments_follow_the_schema_of_the_function_that_is_called(style, bundl
     ],
 )
 def test_an_answer_may_be_text_or_a_call_that_is_right(style, text, is_allowed, bundled, grammars):
-    call = style.written(ToolCall("a", '{"n": 7, "s": "x"}'))
+    call = shown(style, ToolCall("a", '{"n": 7, "s": "x"}'))
     begin = call[: call.index('a"')]
     text = (
         text.replace("CALL(", begin).replace(", {", f'", "{style.key}": {{').replace("CALL", call)
