@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,19 +28,17 @@ Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.floating[Any]]
 
 # Choosing among very many weights without sorting all of them: a vocabulary has up to some hundred
-# thousand tokens, of which usually a few hundred matter. They are first divided into groups or
-# counted into bins, which shows where about the limit is, and only what is near it is sorted.
-# Weights are floats from 0 to 1; they need not add up to 1, and their sums are float64.
-# More weights than this are counted into bins before a part of them is sorted.
+# thousand tokens, of which usually a few hundred matter. Weights are floats from 0 to 1; they need
+# not add up to 1, and their sums are float64.
+# More weights than this are not all sorted if the largest of them suffice, 1 of _NEAR, and they are
+# added up in rows.
 MANY = 4096
+_NEAR = 50
 # The kth largest is searched for among the maxima of k times this many groups.
 _GROUPS_PER_RANK = 8
 _LEAST_GROUP = 4
-_BIN_BITS = 12
 # If at most 1 of _FEW stays, indices are shorter than an array with zeros for the others.
 _FEW = 4
-# Weights that are counted at a time: the intermediate results stay in the cache.
-_PART = 16384
 # Weights of one partial sum in `draw`, which fixes the order of its summation.
 _ROW = 256
 
@@ -387,62 +385,37 @@ def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None
 def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
     """Find the fewest weights [n], the largest first, that add up to at least top_p of the whole.
 
-    Return the smallest of them, and how many of its size are among them. Where n is above 4096,
-    weights are float32.
+    Return the smallest of them, and how many of its size are among them.
     """
-    if weights.size <= MANY:
-        return _crossing(weights, 0.0, top_p * float(weights.sum(dtype=np.float64)))
-    # The bits of floats that are not negative, read as integers, have the order of the floats; so
-    # their upper ones are the number of a bin.
-    bits = weights.view(np.int32)
-    lowest = int(bits.min())
-    span = int(bits.max()) - lowest
-    shift = max(span.bit_length() - _BIN_BITS, 0)
-    sums = np.zeros((span >> shift) + 1)
-    for start in range(0, bits.size, _PART):
-        bins = (bits[start : start + _PART] - np.int32(lowest)) >> np.int32(shift)
-        sums += np.bincount(bins, weights[start : start + _PART], sums.size)
-    sums = sums[::-1]  # the largest weights first
-    cumulative = np.cumsum(sums)
-    target = top_p * float(cumulative[-1])
-    reached = int(np.searchsorted(cumulative, target))
-    before = float(cumulative[reached] - sums[reached])
-    first = lowest + ((sums.size - 1 - reached) << shift)
-    return _crossing(weights[(bits >= first) & (bits < first + (1 << shift))], before, target)
+    if weights.size > MANY:  # a few of them usually add up to that
+        largest = weights[at_least_kth_largest(weights, weights.size // _NEAR)]
+        part = float(largest.sum(dtype=np.float64) / weights.sum(dtype=np.float64))
+        if part >= top_p:
+            weights, top_p = largest, top_p / part
+    descending = np.sort(weights)[::-1]
+    place = draw(descending, top_p, "left")
+    smallest = float(descending[place])
+    return smallest, place + 1 - int(np.count_nonzero(weights > smallest))
 
 
-def _crossing(weights: Weights, before: float, target: float) -> tuple[float, int]:
-    """Find where a sum, to which weights are added, the largest first, reaches a target.
-
-    Return the weight that reaches it, and how many of its size it takes. If rounding leaves the
-    whole sum just below the target, it takes all.
-    """
-    ascending = np.sort(weights)
-    cumulative = before + np.cumsum(ascending[::-1], dtype=np.float64)
-    reached = min(int(np.searchsorted(cumulative, target)), weights.size - 1)
-    smallest = ascending[weights.size - 1 - reached]
-    larger = weights.size - int(np.searchsorted(ascending, smallest, side="right"))
-    return float(smallest), reached - larger + 1
-
-
-def draw(weights: Weights, share: float) -> int:
+def draw(weights: Weights, share: float, side: Literal["left", "right"] = "right") -> int:
     """Draw an index with the probability that its weight has in the sum of all, which is above 0.
 
     The share is a random number from [0, 1). Many weights are added up in rows of 256, and then the
-    sums of the rows.
+    sums of the rows. A sum that equals the share falls on the weight to its left or right.
     """
     if weights.size <= MANY:
-        return _place(weights, share)[0]
+        return _place(weights, share, side)[0]
     starts = np.arange(0, weights.size, _ROW)
-    row, share = _place(np.add.reduceat(weights, starts, dtype=np.float64), share)
-    return row * _ROW + _place(weights[row * _ROW : (row + 1) * _ROW], share)[0]
+    row, share = _place(np.add.reduceat(weights, starts, dtype=np.float64), share, side)
+    return row * _ROW + _place(weights[row * _ROW : (row + 1) * _ROW], share, side)[0]
 
 
-def _place(weights: Weights, share: float) -> tuple[int, float]:
+def _place(weights: Weights, share: float, side: Literal["left", "right"]) -> tuple[int, float]:
     """Return where the cumulative sum reaches a share of the total, and that within its weight."""
     cumulative = np.cumsum(weights, dtype=np.float64)
     target = share * float(cumulative[-1])
-    place = int(np.searchsorted(cumulative, target, side="right"))
+    place = int(np.searchsorted(cumulative, target, side))
     if place == weights.size:  # rounded up to the whole
         return int(np.flatnonzero(weights)[-1]), 1.0
     before = float(cumulative[place - 1]) if place else 0.0
