@@ -24,6 +24,7 @@ TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 _QUESTION, _ANSWER = "'[INST] '+message['content']+", "message['content']+eos_token"
 _USER, _R1_USER = "'<|user|>\n'+message['content']+", "'<｜User｜>'+"
 _CHATML = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'"
+_GRANITE = "'<|start_of_role|>{}<|end_of_role|>'+message['content']+'<|end_of_text|>\n'"
 
 # A format and texts that its template contains, as `_uniform` writes it, or with a `!` does not
 # contain; in order.
@@ -45,14 +46,7 @@ _TEMPLATE_RULES: tuple[tuple[str, ...], ...] = (
         "'\n\n' -}}\n {{- '<|im_end|>\n' -}}\n {%- endif",  # within the part about tools
     ),
     ("granite", "<|start_of_role|>assistant", "\nToday's Date: '+strftime_now('%B %d, %Y')"),
-    (
-        "granite-3.0",
-        *(
-            f"'<|start_of_role|>{role}<|end_of_role|>'+message['content']+'<|end_of_text|>\n'"
-            for role in ("system", "user", "assistant")
-        ),
-        "!Today's Date",
-    ),
+    ("granite-3.0", *map(_GRANITE.format, ("system", "user", "assistant")), "!Today's Date"),
     ("chatml-bos", _CHATML, "bos_token", "!<|im_start|>system"),
     ("chatml", _CHATML, "!<|im_start|>system"),
     ("olmo2", "bos_token", f"{_USER}'\n'", "eos_token+'\n'", "not loop.last"),
@@ -74,12 +68,7 @@ _LLAMA_3_TEMPLATE = (
 )
 
 # In this order: the vocabulary of R1-Distill-Llama holds the tokens of Llama 3 too.
-_TOKEN_RULES = (
-    ("deepseek-r1", "<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"),
-    ("llama3", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-    ("chatml", "<|im_start|>", "<|im_end|>"),
-    ("mistral-v3", "[INST]", "[/INST]"),
-)
+_KNOWN_BY_TOKENS = ("deepseek-r1", "llama3", "chatml", "mistral-v3")
 
 
 @dataclass(frozen=True)
@@ -143,7 +132,8 @@ def format_of_template(template: str) -> str | None:
 
 def format_of_tokens(tokenizer: Tokenizer) -> str | None:
     """Return the name of the format that the tokenizer's special tokens belong to, or None."""
-    for name, *needed in _TOKEN_RULES:
+    for name in _KNOWN_BY_TOKENS:
+        needed = [part.name for part in CHAT_FORMATS[name].specials if isinstance(part, Special)]
         if all(token_id(tokenizer, token) is not None for token in needed):
             return name
     return None
@@ -240,9 +230,9 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[i
     Raises:
         ChatFormatError: The format is not known.
     """
-    names = _format(tokenizer, chat_format).end_names
-    found = (token_id(tokenizer, name) for name in names)
-    return tokenizer.stop_ids | {token for token in found if token is not None}
+    last = _format(tokenizer, chat_format).specials[-1]
+    end = token_id(tokenizer, last.name) if isinstance(last, Special) else None
+    return tokenizer.stop_ids if end is None else tokenizer.stop_ids | {end}
 
 
 def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:

@@ -146,11 +146,6 @@ class ToolStyle:
     begin: str = ""  # the mark before a call; without marks a call is a whole answer
     end: str = ""  # the mark after it
 
-    @property
-    def gap(self) -> str:
-        """Return what is between a mark and the object."""
-        return "\n" if self.begin else ""
-
     def written(self, call: ToolCall) -> list[Part]:
         """Return a call as an answer has it; the marks are tokens of some vocabularies."""
         whole = f'{{"name": "{call.name}", "{self.key}": {json_text(call.values())}}}'
@@ -187,11 +182,10 @@ class ChatFormat:
     tools: ToolStyle | None = None
 
     @property
-    def end_names(self) -> list[str]:
-        """Return the special token after an answer; none where each tokenizer names it itself."""
+    def specials(self) -> list[Special | Edge]:
+        """Return the special tokens of a question and its answer, which ends with the last one."""
         parts = self.build([Message("user", ""), Message("assistant", "")], False)
-        last = [part for part in parts if not isinstance(part, str)][-1]
-        return [last.name] if isinstance(last, Special) else []
+        return [part for part in parts if not isinstance(part, str)]
 
 
 def _parts(form: str) -> list[Part]:

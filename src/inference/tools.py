@@ -47,7 +47,8 @@ def grammar_of_calls(style: ToolStyle, tools: Sequence[Tool], is_required: bool,
                  r"TEXT: /(.|\n)*/"]  # fmt: skip
     else:
         lines = ["start: TEXT | call", r"TEXT: /([^{](.|\n)*)?/"]
-    start, end = f'{style.gap}{{"name": "', f"}}{style.gap}{style.end}"
+    gap = "\n" if style.begin else ""
+    start, end = f'{gap}{{"name": "', f"}}{gap}{style.end}"
     names = " | ".join(f"f{number}" for number in range(len(tools)))
     lines.append(f"call: {json_text(start)} ({names}) {json_text(end)}")
     for number, tool in enumerate(tools):
