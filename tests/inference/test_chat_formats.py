@@ -11,7 +11,6 @@ from src.inference import (
     ChatFormatError,
     InferenceEngine,
     Message,
-    PromptError,
     ToolCall,
     as_messages,
     encode_chat,
@@ -222,12 +221,6 @@ def test_what_is_no_conversation_is_refused_with_what_to_pass(model, given, erro
     assert "\n" not in str(caught.value)
     with pytest.raises(ChatFormatError):
         as_messages(given)
-
-
-@pytest.mark.parametrize("given", ["hi", b"hi", ""])
-def test_a_text_in_the_place_of_token_ids_is_refused_with_what_to_pass(model, given):
-    with pytest.raises(PromptError, match=r"prompt_ids must be token ids, such as .*encode\(text"):
-        InferenceEngine(model, 64).generate(given)
 
 
 @pytest.mark.parametrize(

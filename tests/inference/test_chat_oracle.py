@@ -85,13 +85,31 @@ def written(name: str, messages: list[Message], opened: bool, **more: Any) -> st
     return spelled(tokenizer, ids, brackets=False)
 
 
+def thinking_conversations() -> Iterator[list[Message]]:
+    """Yields conversations with thoughts, and with words that turn them on and off."""
+    thought = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
+    user = Message("user", "Hi")
+    for rest in ([user, thought, user], [user, thought], [thought, user], [user, thought, thought]):
+        yield rest
+        for text in (
+            "/no_think",
+            "A /think ",
+            "/system_override B",
+            "/think/no_think\n/system_override",
+        ):
+            yield [Message("system", text), *rest]
+
+
 @pytest.mark.parametrize("name", CHAT_FORMATS)
 @pytest.mark.parametrize("opened", [True, False])
 def test_a_prompt_says_what_the_published_template_says(name, opened):
-    for messages in conversations():
-        if supported(name, messages):
-            expected = rendered(PUBLISHED[name], messages, *TOKENS[name][:2], opened)
-            assert written(name, messages, opened) == expected
+    may_think = name in ("qwen3", "smollm3")
+    for messages in [*conversations(), *(thinking_conversations() if may_think else ())]:
+        for think in (True, False) if may_think else (True,):
+            if supported(name, messages):
+                given = PUBLISHED[name], messages, *TOKENS[name][:2], opened
+                expected = rendered(*given, enable_thinking=think)
+                assert written(name, messages, opened, think=think) == expected
 
 
 def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format():
@@ -100,21 +118,6 @@ def test_the_dates_of_llama_3_1_are_a_system_message_of_metas_format():
             dated = Message("system", LLAMA3_1_DATES + messages[0].content.strip())
             expected = rendered(LLAMA3_1, messages, *TOKENS["llama3"][:2], True)
             assert written("llama3", [dated, *messages[1:]], True) == expected
-
-
-@pytest.mark.parametrize("name", ["qwen3", "smollm3"])
-@pytest.mark.parametrize("opened", [True, False])
-def test_without_thoughts_a_prompt_is_that_of_the_template(name, opened):
-    thought = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
-    user = Message("user", "Hi")
-    thinking = [[user, thought, user], [user, thought], [thought, user], [user, thought, thought]]
-    switches = ("/no_think", "A /think ", "/system_override B", "/think/no_think\n/system_override")
-    switched = [[Message("system", text), *rest] for text in switches for rest in thinking]
-    for messages in [*conversations(), *thinking, *switched]:
-        for think in (True, False):
-            given = PUBLISHED[name], messages, *TOKENS[name][:2], opened
-            expected = rendered(*given, enable_thinking=think)
-            assert written(name, messages, opened, think=think) == expected
 
 
 TOOLS = [

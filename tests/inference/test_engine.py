@@ -113,54 +113,50 @@ def test_it_stops_after_the_most_tokens_asked_for_unless_the_last_one_is_an_end(
     assert list(engine.generate([*b"123"], 3))[-1].stop_reason == "eot"
 
 
-def test_it_stops_exactly_at_the_end_of_the_context(scripted):
+def test_it_stops_exactly_at_the_end_of_the_context_that_a_prompt_may_fill_but_for_one(scripted):
     engine = scripted.engine(8, b"abcdef", 5)
     steps = list(engine.generate([*b"12345"]))
     assert (texts(steps), steps[-1].stop_reason) == ([*"abc"], "context full")
     assert engine.context.length == 7  # the last token fills the context and is not run
     assert list(engine.generate([*b"12345"], 3))[-1].stop_reason == "max tokens"
-
-
-def test_a_prompt_may_fill_the_context_but_for_one_position(scripted):
     (step,) = scripted.engine(8, b"ab", 7).generate([*b"1234567"])
     assert (step.text, step.stop_reason) == ("a", "context full")
 
 
-@pytest.mark.parametrize("count", [8, 9, 80])
-def test_a_prompt_without_room_is_refused_with_both_numbers_and_changes_nothing(scripted, count):
-    engine = scripted.engine(8, b"ab", 3)
-    before = "".join(texts(engine.generate([*b"123"], 2)))
-    cached = engine.cached_ids
-    with pytest.raises(ContextFullError, match=f"{count} tokens >= 8 positions"):
-        engine.generate([1] * count)
-    assert engine.cached_ids == cached
-    assert "".join(texts(engine.generate([*b"123"], 2))) == before
-
-
-@pytest.mark.parametrize("bad", [[-1], [512], [1, 2, 513], [2**40], [-(2**31)]])
-def test_an_unknown_id_is_refused_before_the_first_step(model, bad):
+@pytest.mark.parametrize(
+    ("prompt", "more", "kind", "error"),
+    [
+        *(([1] * n, {}, ContextFullError, f"{n} tokens >= 32 positions") for n in (32, 33, 320)),
+        *(
+            ([*prompt, bad], {}, TokenIdError, "tokens")
+            for prompt, bad in (([], -1), ([], 512), ([1, 2], 513), ([], 2**40), ([], -(2**31)))
+        ),
+        ([], {}, PromptError, "at least one token: got none"),
+        *(
+            (text, {}, PromptError, r"prompt_ids must be token ids, such as .*encode\(text")
+            for text in ("hi", b"hi", "")
+        ),
+        *(
+            ([1], {"max_new_tokens": bad}, PromptError, "tokens must be a whole number >= 1")
+            for bad in (0, -1, 1.5, True, "5")
+        ),
+        *(
+            ([1], {"candidates": bad}, PromptError, "candidates must be a whole number >= 0")
+            for bad in (-1, True, 1.0)
+        ),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_has_no_answer_is_refused_at_once_and_changes_nothing(
+    model, prompt, more, kind, error
+):
     engine = InferenceEngine(model, 32)
     first = answer(engine, [1, 2, 3])
     cached = engine.cached_ids
-    with pytest.raises(TokenIdError):
-        engine.generate(bad)
+    with pytest.raises(kind, match=error):
+        engine.generate(prompt, **more)
     assert engine.cached_ids == cached
     assert answer(engine, [1, 2, 3]) == first
-
-
-def test_an_empty_prompt_is_refused(model):
-    with pytest.raises(PromptError, match="at least one token: got none"):
-        InferenceEngine(model, 32).generate([])
-
-
-@pytest.mark.parametrize(
-    ("name", "least", "bad"),
-    [("max_new_tokens", 1, (0, -1, 1.5, True, "5")), ("candidates", 0, (-1, True, 1.0))],
-)
-def test_a_senseless_number_is_refused(model, name, least, bad):
-    for value in bad:
-        with pytest.raises(PromptError, match=f"{name} must be a whole number >= {least}"):
-            InferenceEngine(model, 32).generate([1], **{name: value})
 
 
 @pytest.mark.parametrize("length", [0, -5, 10**9])

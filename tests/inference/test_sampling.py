@@ -130,34 +130,35 @@ def test_top_p_keeps_the_fewest_that_reach_it_and_min_p_the_probable(
     assert set(kept(log(*probabilities), **changes)) == tokens
 
 
-def test_frequency_and_presence_penalties_count_the_tokens_of_the_answer_alone():
+@pytest.mark.parametrize(
+    ("penalties", "expected"),
+    [
+        ({}, [1.0, -4.0, 1.0, -2.0, 0.0]),
+        # Divided or multiplied once, then less 0.25 for each time and -0.5 for any.
+        ({"frequency_penalty": 0.25, "presence_penalty": -0.5}, [1.25, -4.0, 1.0, -2.0, 0.0]),
+    ],
+)
+def test_the_repetition_penalty_knows_the_prompt_and_others_count_the_answer(penalties, expected):
     logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
-    drawer = sampler(frequency_penalty=0.25, presence_penalty=-0.5, repeat_penalty=2.0)
-    drawer.observe([0, 3, 3])
+    drawer = sampler(repeat_penalty=2.0, **penalties)
+    drawer.observe([0, 3, 3, 4])
     for token in (1, 0, 1):
         drawer.observe([token], is_drawn=True)
     found = distribution(drawer, logits)
-    # Divided or multiplied once, then less 0.25 for each time and -0.5 for any.
-    expected = softmax([1.0 - 0.25 + 0.5, -4.0 - 0.5 + 0.5, 1.0, -2.0, 0.0])
-    np.testing.assert_allclose([found[i] for i in range(5)], expected, 1e-6)
-    drawer = sampler(temperature=0.0, presence_penalty=0.5)  # before the argmax
-    drawer.observe([0])
-    assert drawer.sample(np.array([1.0, 0.75], np.float32), 0) == 0
-    drawer.observe([0], is_drawn=True)
-    assert drawer.sample(np.array([1.0, 0.75], np.float32), 0) == 1
-
-
-def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits():
-    logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
-    drawer = sampler(repeat_penalty=2.0)
-    drawer.observe([0, 1, 4, 1, 1])
-    found, expected = distribution(drawer, logits), softmax([1.0, -4.0, 1.0, -1.0, 0.0])
-    np.testing.assert_allclose([found[i] for i in range(5)], expected, 1e-9)
+    np.testing.assert_allclose([found[i] for i in range(5)], softmax(expected), 1e-9)
     assert logits.tolist() == [2.0, -2.0, 1.0, -1.0, 0.0]
-    drawer = sampler(temperature=0.0, repeat_penalty=1.5)  # before the argmax
-    assert drawer.sample(log(0.6, 0.5, 0.1), 0) == 0
-    drawer.observe([0])
-    assert drawer.sample(np.array([2.0, 1.5, 0.0], np.float32), 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("penalty", "is_drawn"), [({"repeat_penalty": 1.5}, False), ({"presence_penalty": 0.5}, True)]
+)
+def test_penalties_apply_before_the_largest_logit_is_taken(penalty, is_drawn):
+    drawer = sampler(temperature=0.0, **penalty)
+    logits = np.array([1.0, 0.75], np.float32)
+    drawer.observe([0] if is_drawn else [])
+    assert drawer.sample(logits, 0) == 0
+    drawer.observe([0], is_drawn=is_drawn)
+    assert drawer.sample(logits, 1) == 1
 
 
 def test_a_penalty_never_makes_a_logit_infinite_or_a_banned_token_possible():
