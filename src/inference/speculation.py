@@ -226,11 +226,6 @@ class PassCosts:
         estimated = 1.0 + (rows - 1) * self._row_seconds / self._plain_seconds
         return self._ratios.get(rows, estimated) + guessing
 
-    @property
-    def allows_drafts(self) -> bool:
-        """Return whether there is anything on the account."""
-        return self.credit > 0.0
-
     def fade(self) -> None:
         """Fade the measurements that forbid drafts."""
         self._row_seconds *= 1.0 - _FADING
@@ -304,7 +299,7 @@ class Drafter:
         """
         self._expected, self._rows = [], []
         self._costs = costs or self._costs
-        if not self._costs.allows_drafts:
+        if self._costs.credit <= 0.0:
             return []
         started, guesser, count = clock(), self._guesser, 0
         if (match := guesser.match()) is not None:

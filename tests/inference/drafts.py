@@ -7,7 +7,8 @@ from src.inference.speculation import Drafter, PassCosts
 
 def draft_always(patch: pytest.MonkeyPatch) -> None:
     """Draft as many tokens as allowed, whether it pays or not."""
-    patch.setattr(PassCosts, "allows_drafts", True)
+    credit = property(lambda _costs: 1.0, lambda _costs, _value: None)
+    patch.setattr(PassCosts, "credit", credit, raising=False)
     patch.setattr(Drafter, "best_count", lambda self, most, _others: most)
 
 

@@ -254,7 +254,7 @@ def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost
         wanted = drafter._expected[0] if drafter._expected else 1
         if drafter.observe(wanted if luck.random() < right else 3 - wanted) is not None:
             continue
-        seconds += own * costs.allows_drafts
+        seconds += own * (costs.credit > 0.0)
         count = len(drafter.draft(7))
         drafter.note_rows(np.zeros((1 + count, 2), np.float32))
         costs.note_pass(count, 1.0 + row * count)

@@ -30,10 +30,8 @@ TOOLS = [
 
 
 def shown(style: ToolStyle, *calls: ToolCall) -> str:
-    return "\n".join(
-        "".join(part if isinstance(part, str) else part.name for part in style.written(call))
-        for call in calls
-    )
+    written = ([getattr(part, "name", part) for part in style.written(call)] for call in calls)
+    return "\n".join(map("".join, written))
 
 
 @pytest.mark.parametrize(
