@@ -45,47 +45,65 @@ _NESTED_BLOCK = _NESTED_CODES = 256
 NF4_LEVELS = 16
 INT8_GROUP = ml.int8_block.block_size
 
-# Codes of bitsandbytes are multiplied in the dtype of the activations here, whatever dtype the file
-# names for that, and thresholds belong to 8 bits.
-_NF4_RULES: Mapping[str, Rule] = {
-    "quant_method": one_of("bitsandbytes"),
-    **dict.fromkeys(("load_in_8bit", "_load_in_8bit"), one_of(False)),
-    **dict.fromkeys(("load_in_4bit", "_load_in_4bit"), one_of(True)),
-    "bnb_4bit_quant_type": one_of("nf4"),
-    "bnb_4bit_use_double_quant": one_of(False, True),
-    "bnb_4bit_compute_dtype": one_of("float32", "bfloat16", "float16"),
-    "bnb_4bit_quant_storage": one_of("uint8", "int8", "bfloat16", "float16", "float32", "float64"),
+NF4_CONFIG: dict[str, object] = {
+    "quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False,
+    "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": False,
+    "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8",
+    "llm_int8_skip_modules": [],
+}  # fmt: skip
+"""What transformers needs to read NF4 weights, all of them, with bitsandbytes."""
+
+_WEIGHTS = {
+    "num_bits": 8, "type": "int", "symmetric": True, "strategy": "group", "group_size": INT8_GROUP,
+    "dynamic": False,
+}  # fmt: skip
+_GROUP = {
+    "targets": ["Linear"], "weights": _WEIGHTS,
+    "input_activations": None, "output_activations": None, "format": "int-quantized",
+}  # fmt: skip
+INT8_CONFIG: dict[str, object] = {
+    "quant_method": "compressed-tensors", "format": "int-quantized",
+    "quantization_status": "compressed", "config_groups": {"group_0": _GROUP}, "ignore": [],
+}  # fmt: skip
+"""What compressed-tensors needs to read int8 codes in groups of 32."""
+
+
+def _as_in(config: Mapping[str, object], **others: Rule) -> Mapping[str, Rule]:
+    """Accept the values that are written, except where another rule is given."""
+    return {key: one_of(value) for key, value in config.items()} | others
+
+
+_NF4_RULES = _as_in(
+    NF4_CONFIG,
+    _load_in_8bit=one_of(False),
+    _load_in_4bit=one_of(True),
+    bnb_4bit_use_double_quant=one_of(False, True),
+    # Codes are multiplied in the dtype of the activations here, whatever dtype the file names for
+    # that, and thresholds belong to 8 bits.
+    bnb_4bit_compute_dtype=one_of("float32", "bfloat16", "float16"),
+    bnb_4bit_quant_storage=one_of("uint8", "int8", "bfloat16", "float16", "float32", "float64"),
     **dict.fromkeys(("llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight"), ANY),
     **dict.fromkeys(("llm_int8_skip_modules", "llm_int8_threshold"), ANY),
-}
-_INT8_RULES: Mapping[str, Rule] = {
-    "quant_method": one_of("bitsandbytes", "compressed-tensors"),
-    "format": one_of("int-quantized"),
-    "quantization_status": one_of("compressed"),
+)
+_INT8_RULES = _as_in(
+    INT8_CONFIG,
+    quant_method=one_of("bitsandbytes", "compressed-tensors"),
     **dict.fromkeys(("kv_cache_scheme", "sparsity_config", "transform_config"), one_of({})),
     **dict.fromkeys(("global_compression_ratio", "version", "ignore"), ANY),
-    "config_groups": (
+    config_groups=(
         "an object with one group, an object",
         lambda value: isinstance(value, dict) and [*map(type, value.values())] == [dict],
     ),
-}
-_GROUP_RULES: Mapping[str, Rule] = {
-    "targets": ("['Linear']", lambda value: value == ["Linear"]),
-    "weights": OBJECT,
-    **dict.fromkeys(("input_activations", "output_activations"), one_of()),
-    "format": one_of("int-quantized"),
-}
-_WEIGHTS_RULES: Mapping[str, Rule] = {
-    "num_bits": one_of(8),
-    "type": one_of("int"),
-    "symmetric": one_of(True),
-    "strategy": one_of("group"),
-    "group_size": one_of(INT8_GROUP),
-    "dynamic": one_of(False),
-    "actorder": one_of(False),
-    "block_structure": one_of(),
+)
+_GROUP_RULES = _as_in(
+    _GROUP, targets=("['Linear']", lambda value: value == ["Linear"]), weights=OBJECT
+)
+_WEIGHTS_RULES = _as_in(
+    _WEIGHTS,
+    actorder=one_of(False),
+    block_structure=one_of(),
     **dict.fromkeys(("observer", "observer_kwargs", "scale_dtype", "zp_dtype"), ANY),
-}
+)
 
 
 def _is_shape(value: object) -> bool:

@@ -94,39 +94,6 @@ def safetensors_head(
 # The tensors of a weight
 
 
-def nf4_config() -> dict[str, object]:
-    """Write what transformers needs to read NF4 weights, all of them, with bitsandbytes."""
-    return {
-        "quant_method": "bitsandbytes",
-        "load_in_4bit": True,
-        "load_in_8bit": False,
-        "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": False,
-        "bnb_4bit_compute_dtype": "bfloat16",
-        "bnb_4bit_quant_storage": "uint8",
-        "llm_int8_skip_modules": [],
-    }
-
-
-def int8_config() -> dict[str, object]:
-    """Write what compressed-tensors needs to read int8 codes in groups of 32."""
-    weights = {
-        "num_bits": 8, "type": "int", "symmetric": True, "strategy": "group",
-        "group_size": INT8_GROUP, "dynamic": False,
-    }  # fmt: skip
-    group = {
-        "targets": ["Linear"], "weights": weights,
-        "input_activations": None, "output_activations": None, "format": "int-quantized",
-    }  # fmt: skip
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "int-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
-        "ignore": [],
-    }
-
-
 def new_tensors(
     name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
 ) -> list[NewTensor]:

@@ -15,13 +15,12 @@ from tempfile import TemporaryDirectory
 from .. import ml
 from ..checkpoint import Checkpoint
 from ..checkpoint.names import rows_of
+from ..checkpoint.packed_weights import INT8_CONFIG, NF4_CONFIG
 from ..checkpoint.safetensors_writer import (
     NewTensor,
     TensorWriter,
     in_halves,
-    int8_config,
     new_tensors,
-    nf4_config,
     part_contents,
     safetensors_head,
 )
@@ -173,7 +172,7 @@ def _adapt(config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType) -> 
             case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if "factor" in part:
                 config[key] = part | {"factor": scaling.factor}  # perhaps overridden
     config["tie_word_embeddings"] = False  # the output has its own codes
-    config["quantization_config"] = nf4_config() if dtype is ml.nf4 else int8_config()
+    config["quantization_config"] = NF4_CONFIG if dtype is ml.nf4 else INT8_CONFIG
 
 
 def hugging_face_config(

@@ -13,9 +13,8 @@ import pytest
 
 from src import ml
 from src.checkpoint import CheckpointError
-from src.checkpoint.packed_weights import take_packed
+from src.checkpoint.packed_weights import INT8_CONFIG, NF4_CONFIG, take_packed
 from src.checkpoint.safetensors import SafetensorsFile
-from src.checkpoint.safetensors_writer import int8_config, nf4_config
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face
 from tests.support.pth_writer import whole
@@ -78,9 +77,9 @@ def quantized(kind: str, config: dict[str, Any] = SMALL) -> Arrays:
 
 def config_for(kind: str, **changes: object) -> dict[str, Any]:
     if kind == "int8":
-        return SMALL | {"quantization_config": int8_config() | {"ignore": ["lm_head"]} | changes}
+        return SMALL | {"quantization_config": INT8_CONFIG | {"ignore": ["lm_head"]} | changes}
     double = {"bnb_4bit_use_double_quant": kind == "nf4 double"}
-    config = nf4_config() | double | {"llm_int8_skip_modules": ["lm_head"]}
+    config = NF4_CONFIG | double | {"llm_int8_skip_modules": ["lm_head"]}
     return SMALL | {"quantization_config": config | changes}
 
 
@@ -256,18 +255,18 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
     "a text": ("nf4", "an object"),
     "8 bits of bitsandbytes": (
         {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False,
-         "bnb_4bit_quant_type": "nf4"}, "load_in_8bit: expected false, got true"),
-    "fp4": (nf4_config() | {"bnb_4bit_quant_type": "fp4"}, "expected 'nf4', got 'fp4'"),
-    "an unknown key": (nf4_config() | {"new_key": 1}, "only known ones.*new_key"),
-    "another format": (int8_config() | {"format": "pack-quantized"}, "got 'pack-quantized'"),
+         "bnb_4bit_quant_type": "nf4"}, "load_in_4bit: expected true, got false"),
+    "fp4": (NF4_CONFIG | {"bnb_4bit_quant_type": "fp4"}, "expected 'nf4', got 'fp4'"),
+    "an unknown key": (NF4_CONFIG | {"new_key": 1}, "only known ones.*new_key"),
+    "another format": (INT8_CONFIG | {"format": "pack-quantized"}, "got 'pack-quantized'"),
     "a key is missing": ({"quant_method": "bitsandbytes", "load_in_4bit": True},
         "without 'bnb_4bit_quant_type'"),
-    "a group of no keys": (int8_config() | {"config_groups": {"a": 1}}, "object with one group"),
+    "a group of no keys": (INT8_CONFIG | {"config_groups": {"a": 1}}, "object with one group"),
     "weights of no keys": (
-        int8_config() | {"config_groups": {"a": {"targets": ["Linear"], "weights": "all"}}},
+        INT8_CONFIG | {"config_groups": {"a": {"targets": ["Linear"], "weights": "all"}}},
         "weights: expected an object, got 'all'"),
-    "two groups": (int8_config() | {"config_groups": {"a": {}, "b": {}}}, "object with one group"),
-    "no group": (int8_config() | {"config_groups": None}, "without 'config_groups'"),
+    "two groups": (INT8_CONFIG | {"config_groups": {"a": {}, "b": {}}}, "object with one group"),
+    "no group": (INT8_CONFIG | {"config_groups": None}, "without 'config_groups'"),
 }  # fmt: skip
 
 

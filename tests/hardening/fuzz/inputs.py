@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from src.checkpoint.safetensors_writer import int8_config, nf4_config
+from src.checkpoint.packed_weights import INT8_CONFIG, NF4_CONFIG
 from src.cli.answer import Settings
 from src.cli.saved_chat import SavedChat, chat_as_json
 from src.cli.session import Turn
@@ -159,8 +159,8 @@ MISTRAL |= {"architectures": ["MistralForCausalLM"]}
 for key in ("attention_bias", "mlp_bias", "pretraining_tp"):
     MISTRAL.pop(key)
 GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6, "top_p": 0.9}
-DOUBLE = nf4_config() | {"bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": ["lm_head"]}
-QUANTIZATION: list[Json] = [DOUBLE, int8_config()]
+DOUBLE = NF4_CONFIG | {"bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": ["lm_head"]}
+QUANTIZATION: list[Json] = [DOUBLE, INT8_CONFIG]
 TOKENIZER_CONFIG: Json = {
     "add_bos_token": True,
     "bos_token": "<s>",
