@@ -8,21 +8,20 @@ Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import mismatch
 from .gguf import GgufFile, GgufValue
 from .params import (
     ANY,
-    DEFAULT_ROPE_THETA,
-    MOST_LAYERS,
     SIZE,
     Rule,
     check_divides,
     check_object,
-    integer_in,
     number_in,
     one_of,
+    rules_of,
+    sizes_of,
     value_of,
 )
 
@@ -34,18 +33,23 @@ ARCHITECTURES: Mapping[str, RopePairs] = {
 }
 """The architectures that are loaded, and which rows of q and k are rotated together."""
 
-GRANITE_SCALES = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
-"""The factors that only Granite has; 0 is none."""
+GRANITE_SCALES = {
+    "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale",
+}  # fmt: skip
+"""The factors that only Granite has, by their names in `ModelArgs`; 0 is none."""
+
+GGUF_KEYS = {
+    "vocab_size": "vocab_size", "max_context_length": "context_length", "dim": "embedding_length",
+    "n_layers": "block_count", "ffn_dim": "feed_forward_length", "n_heads": "attention.head_count",
+    "n_kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+    "norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base",
+}  # fmt: skip
+"""The keys of sizes and constants, by their names in `ModelArgs`."""
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("context_length", "embedding_length"), SIZE),
-    "block_count": integer_in(1, MOST_LAYERS),
-    **dict.fromkeys(("feed_forward_length", "vocab_size"), SIZE),
-    **dict.fromkeys(("attention.head_count", "attention.head_count_kv"), SIZE),
-    **dict.fromkeys(("attention.key_length", "attention.value_length"), SIZE),
-    "attention.layer_norm_rms_epsilon": number_in(0, 1),
-    "rope.dimension_count": SIZE,
-    "rope.freq_base": number_in(1, 1e12),
+    **rules_of(GGUF_KEYS),
+    **dict.fromkeys(("attention.value_length", "rope.dimension_count"), SIZE),
     "rope.scaling.type": one_of("none", "linear"),
     "rope.scaling.factor": number_in(1, 1e6),
     # Other values of these change the result in ways that are not supported.
@@ -55,7 +59,7 @@ RULES: dict[str, Rule] = {
     # These change nothing here.
     **dict.fromkeys(("rope.scaling.original_context_length", "rope.scaling.finetuned"), ANY),
     "tensor_data_layout": ANY,
-    **dict.fromkeys(GRANITE_SCALES, one_of(0)),
+    **dict.fromkeys(GRANITE_SCALES.values(), one_of(0)),
 }
 """The keys of an architecture, without its name before them."""
 
@@ -78,8 +82,7 @@ class GgufConfig:
 
     architecture: str  # a key of `ARCHITECTURES`
     given: Mapping[str, GgufValue]  # by key, without the name of the architecture before it
-    head_dim: int  # h
-    rope_theta: float  # the base of the rotary frequencies
+    sizes: Mapping[str, Any]  # by the names of `ModelArgs`
     rope_factor: float  # what divides all rotary frequencies; 1 for nothing
 
 
@@ -91,20 +94,20 @@ def read_gguf_config(file: GgufFile) -> GgufConfig:
     name = str(keys["general.architecture"])
     prefix = f"{name}."
     values = {key: value for key, value in keys.items() if key.startswith(prefix)}
-    rules = RULES | dict.fromkeys(GRANITE_SCALES if name == "granite" else (), number_in(0, 1e6))
+    scales = GRANITE_SCALES.values() if name == "granite" else ()
+    rules = RULES | dict.fromkeys(scales, number_in(0, 1e6))
     needed = [prefix + key for key in _NEEDED_KEYS]
     check_object(label, values, {prefix + key: rule for key, rule in rules.items()}, needed)
     given = {key.removeprefix(prefix): value for key, value in values.items()}
-    theta = float(value_of(given, "rope.freq_base", DEFAULT_ROPE_THETA))
     if "attention.key_length" not in given:
         check_divides(label, values, f"{prefix}embedding_length", f"{prefix}attention.head_count")
-    quotient = value_of(given, "embedding_length", 0) // value_of(given, "attention.head_count", 1)
-    head_dim = value_of(given, "attention.key_length", quotient)
+    sizes = sizes_of(GGUF_KEYS, given)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if given.get(key, head_dim) != head_dim:
-            raise mismatch(label, prefix + key, f"{head_dim}, the size of a head", given[key])
+        if given.get(key, sizes["head_dim"]) != sizes["head_dim"]:
+            rule = f"{sizes['head_dim']}, the size of a head"
+            raise mismatch(label, prefix + key, rule, given[key])
     kind, factor = given.get("rope.scaling.type"), given.get("rope.scaling.factor")
     if kind == "linear" and factor is None:
         raise mismatch(label, f"key '{prefix}rope.scaling.factor'", "a number", "none")
     factor = 1.0 if kind == "none" else float(value_of(given, "rope.scaling.factor", 1.0))
-    return GgufConfig(name, given, head_dim, theta, factor)
+    return GgufConfig(name, given, sizes, factor)

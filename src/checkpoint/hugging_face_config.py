@@ -32,6 +32,7 @@ from .params import (
     integer_in,
     number_in,
     one_of,
+    rules_of,
     value_of,
 )
 
@@ -67,6 +68,11 @@ class Family:
     rules: Mapping[str, Rule] = field(default_factory=dict)
 
 
+MULTIPLIERS = (
+    "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
+)  # fmt: skip
+"""The factors that only Granite has, which `ModelArgs` calls the same."""
+
 _QWEN = {"num_key_value_heads": 32, "max_position_embeddings": 32768}
 _WINDOW_RULES = {"sliding_window": SIZE}
 # Only `use_sliding_window`, which is not supported, makes the window count.
@@ -89,9 +95,7 @@ FAMILIES: Mapping[str, Family] = {
     "granite": Family(
         "GraniteForCausalLM",
         {"attention_multiplier": 1.0},
-        dict.fromkeys((
-            "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
-        ), number_in(1e-6, 1e6)),
+        dict.fromkeys(MULTIPLIERS, number_in(1e-6, 1e6)),
     ),
     "olmo2": Family("Olmo2ForCausalLM", {"rms_norm_eps": 1e-5}),
 }  # fmt: skip
@@ -106,17 +110,20 @@ _OTHER_FAMILIES = {
     **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"),
 }
 
+CONFIG_KEYS = {
+    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "ffn_dim": "intermediate_size",
+    "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta",
+    "max_context_length": "max_position_embeddings",
+}  # fmt: skip
+"""The keys of sizes and constants, by their names in `ModelArgs`."""
+
 RULES: dict[str, Rule] = {
     "model_type": one_of(*FAMILIES),
     "architectures": _list_of(*(family.architecture for family in FAMILIES.values())),
-    **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim", "vocab_size"), SIZE),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), SIZE),
-    "num_hidden_layers": integer_in(1, MOST_LAYERS),
-    "rms_norm_eps": number_in(0, 1),
+    **rules_of(CONFIG_KEYS),
     "hidden_act": one_of("silu", "swish"),  # two names of one function
-    "max_position_embeddings": SIZE,
     "layer_types": _list_of("full_attention"),
-    "rope_theta": number_in(1, 1e12),
     **dict.fromkeys(("rope_scaling", "rope_parameters", "quantization_config"), OBJECT),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias"), BOOLEAN),
     "bos_token_id": _TOKEN,
@@ -168,8 +175,7 @@ REFUSED_KEYS = {
     "num_nextn_predict_layers": "layers that predict several tokens",
     **dict.fromkeys(("vision_config", "text_config", "audio_config"), "a model of several parts"),
     **dict.fromkeys((
-        "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
-        "logit_scale", "query_pre_attn_scalar",
+        *MULTIPLIERS, "logit_scale", "query_pre_attn_scalar",
     ), "scaled embeddings, residuals, scores or logits"),
     **dict.fromkeys(("final_logit_softcapping", "attn_logit_softcapping"), "capped scores"),
     **dict.fromkeys(("use_qk_norm", "qk_norm", "clip_qkv"), "normalized or clipped queries, keys"),
@@ -232,7 +238,7 @@ class HuggingFaceConfig:
     """The configuration files of one model, their keys and values checked."""
 
     given: dict[str, object]  # `config.json` as it is in the file
-    values: dict[str, object]  # the same, with the family's defaults where a key is missing
+    values: dict[str, object]  # what counts of it, with the family's defaults for missing keys
     generation: dict[str, object]  # `generation_config.json`; empty where there is none
     rope_type: RopeType
     rope: dict[str, float]  # `rope_theta`, and the numbers that belong to the type, by their keys
@@ -244,7 +250,9 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
     path = directory / CONFIG_FILE
     label, given = label_of(path), _read(path, RULES, _NEEDED_KEYS)
     family = FAMILIES[str(given["model_type"])]
-    config = {**family.defaults, **given}
+    # A key of another family, which is off, means nothing.
+    counting = {k: v for k, v in given.items() if k in family.rules or k not in REFUSED_KEYS}
+    config = {**family.defaults, **counting}
     if config.get("head_dim") is None:
         check_divides(label, config, "hidden_size", "num_attention_heads")
     for key in ("layer_types", "no_rope_layers"):

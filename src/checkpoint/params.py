@@ -1,4 +1,4 @@
-"""Rules for the values of JSON files of hyperparameters, and Meta's `params.json` read by them.
+"""Rules for the values of files of hyperparameters, and Meta's `params.json` read by them.
 
 A key that is skipped silently is a model that runs and talks nonsense. So each key is known to be
 used, known not to matter, or refused by name; keys that nobody knows are refused too.
@@ -8,7 +8,7 @@ Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..untrusted import described, is_integer, label_of, read_json_object, some_of
 from .errors import CheckpointError, mismatch
@@ -50,19 +50,43 @@ OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
 BOOLEAN = one_of(True, False)
 SIZE = integer_in(1, LARGEST_SIZE)
 
-USED_KEYS: Mapping[str, Rule] = {
-    "dim": SIZE,
+# Of the sizes and constants that every source has, by their names in `ModelArgs`; SIZE for others.
+_RULES: Mapping[str, Rule] = {
     "n_layers": integer_in(1, MOST_LAYERS),
-    "n_heads": SIZE,
-    "n_kv_heads": SIZE,
+    "norm_eps": number_in(0, 1),
+    "rope_theta": number_in(1, 1e12),
+}
+
+
+def rules_of(keys: Mapping[str, str]) -> dict[str, Rule]:
+    """Return the rules of a source's `keys`, which stand for these names in `ModelArgs`."""
+    return {key: _RULES.get(name, SIZE) for name, key in keys.items()}
+
+
+def sizes_of(
+    keys: Mapping[str, str], values: Mapping[str, object], **defaults: object
+) -> dict[str, Any]:
+    """Return what checked values say by the names of `ModelArgs`; 0 where only tensors do."""
+    found: dict[str, Any] = {"ffn_dim": 0, "vocab_size": 0, "rope_theta": DEFAULT_ROPE_THETA}
+    found |= defaults
+    found |= {name: values[key] for name, key in keys.items() if values.get(key) is not None}
+    found = {"n_kv_heads": found["n_heads"], "head_dim": found["dim"] // found["n_heads"]} | found
+    return found | {name: float(found[name]) for name in ("norm_eps", "rope_theta")}
+
+
+PARAMS_KEYS = {"max_context_length": "max_seq_len"} | {
+    name: name
+    for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")
+}
+"""Keys that every source has in some way, by their names in `ModelArgs`."""
+
+USED_KEYS: Mapping[str, Rule] = {
+    **rules_of(PARAMS_KEYS),
     # Llama 2 writes -1 for "as many as the tokenizer has".
     "vocab_size": (f"-1 or {SIZE[0]}", lambda value: is_integer(value, -1, -1) or SIZE[1](value)),
     "multiple_of": SIZE,
     "ffn_dim_multiplier": number_in(1e-3, 1e3),
-    "norm_eps": number_in(0, 1),
-    "rope_theta": number_in(1, 1e12),
     "use_scaled_rope": BOOLEAN,
-    "max_seq_len": SIZE,
 }
 """The keys that say what is computed."""
 

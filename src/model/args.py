@@ -6,12 +6,12 @@ What only the weights show is completed once their files are open.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import ml
-from ..checkpoint.hugging_face_config import HuggingFaceConfig
+from ..checkpoint.hugging_face_config import CONFIG_KEYS, MULTIPLIERS, HuggingFaceConfig
 from ..checkpoint.names import LLAMA_PARTS, LayerParts, is_harmless, is_matrix, rows_of
-from ..checkpoint.params import DEFAULT_ROPE_THETA, value_of
+from ..checkpoint.params import PARAMS_KEYS, sizes_of, value_of
 from .errors import mismatch
 
 if TYPE_CHECKING:
@@ -161,26 +161,16 @@ class ModelArgs:
 
 def args_from_params(params: Mapping[str, object]) -> ModelArgs:
     """Read a `params.json` of checked keys; raise ModelConfigError where its parts contradict."""
-    dim, n_layers, n_heads = (value_of(params, key, 0) for key in ("dim", "n_layers", "n_heads"))
-    theta = float(value_of(params, "rope_theta", DEFAULT_ROPE_THETA))
+    sizes = sizes_of(PARAMS_KEYS, params)
     scaled = value_of(params, "use_scaled_rope", False)
-    factor = _KNOWN_SCALED_ROPE_FACTORS.get((dim, n_layers), _SCALED_ROPE_FACTOR)
+    factor = _KNOWN_SCALED_ROPE_FACTORS.get((sizes["dim"], sizes["n_layers"]), _SCALED_ROPE_FACTOR)
     # What the families were trained for: Llama 3.1 and 3.2; Llama 3, with its theta; Llama 2.
-    longest = 131072 if scaled else 8192 if theta >= 500000.0 else 4096
-    return ModelArgs(
-        dim=dim,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        n_kv_heads=value_of(params, "n_kv_heads", n_heads),
-        head_dim=dim // n_heads,
-        ffn_dim=feed_forward_dim(params) or 0,
-        vocab_size=max(value_of(params, "vocab_size", 0), 0),  # Llama 2 says -1
-        norm_eps=float(value_of(params, "norm_eps", 0.0)),
-        rope_theta=theta,
-        rope_scaling=RopeScaling(factor) if scaled else None,
-        max_context_length=value_of(params, "max_seq_len", longest),
-        dtype=ml.bfloat16,
-    )
+    longest = 131072 if scaled else 8192 if sizes["rope_theta"] >= 500000.0 else 4096
+    sizes = {"max_context_length": longest} | sizes
+    sizes["ffn_dim"] = feed_forward_dim(params) or 0
+    sizes["vocab_size"] = max(sizes["vocab_size"], 0)  # Llama 2 says -1
+    scaling = RopeScaling(factor) if scaled else None
+    return ModelArgs(**sizes, rope_scaling=scaling, dtype=ml.bfloat16)
 
 
 def feed_forward_dim(params: Mapping[str, object]) -> int | None:
@@ -202,10 +192,10 @@ def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
     Where a key is absent, the default is that of the family in transformers, or here that of its
     `LlamaConfig`; the sizes have none, because a guessed size helps nobody.
     """
-    given, kind = config.values, str(config.values["model_type"])
-    dim, n_heads = value_of(given, "hidden_size", 0), value_of(given, "num_attention_heads", 0)
-    n_layers = value_of(given, "num_hidden_layers", 0)
-    positions = value_of(given, "max_position_embeddings", 2048)
+    given: Mapping[str, Any] = config.values
+    kind = given["model_type"]
+    sizes = sizes_of(CONFIG_KEYS, given, norm_eps=1e-6, max_context_length=2048)
+    n_layers, positions = sizes["n_layers"], sizes["max_context_length"]
     window: int | None = value_of(given, "sliding_window", None) if kind == "mistral" else None
     every = value_of(given, "no_rope_layer_interval", n_layers + 1)
     parts = FAMILY_PARTS.get(kind, LLAMA_PARTS)
@@ -216,26 +206,16 @@ def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
         biases += ("w1", "w2", "w3")
     rotated = value_of(given, "no_rope_layers", [n % every for n in range(1, n_layers + 1)])
     named_dtype = value_of(given, "dtype", given.get("torch_dtype"))
+    sizes["max_context_length"] = min(positions, window or positions)
+    sizes["rope_theta"] = config.rope["rope_theta"]
+    sizes |= {name: float(given[name]) for name in MULTIPLIERS if given.get(name)}
     return ModelArgs(
-        dim=dim,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        n_kv_heads=value_of(given, "num_key_value_heads", n_heads),
-        head_dim=value_of(given, "head_dim", dim // n_heads),
-        ffn_dim=value_of(given, "intermediate_size", 0),
-        vocab_size=value_of(given, "vocab_size", 0),
-        norm_eps=float(value_of(given, "rms_norm_eps", 1e-6)),
-        rope_theta=config.rope["rope_theta"],
+        **sizes,
         rope_scaling=_rope_scaling(config),
-        max_context_length=min(positions, window or positions),
         dtype=ml.float32 if named_dtype in ("float32", "float16") else ml.bfloat16,
         rope_pairs="halves",
         parts=replace(parts, biases=tuple(biases)),
         layers_without_rope=tuple(n for n, is_rotated in enumerate(rotated) if not is_rotated),
-        embedding_multiplier=float(value_of(given, "embedding_multiplier", 1.0)),
-        attention_multiplier=value_of(given, "attention_multiplier", None),
-        residual_multiplier=float(value_of(given, "residual_multiplier", 1.0)),
-        logits_scaling=float(value_of(given, "logits_scaling", 1.0)),
         sliding_window=window if window is not None and window < positions else None,
     )
 
@@ -258,43 +238,31 @@ def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") ->
     """
     from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
 
-    given = config.given
-    n_layers, n_heads = (value_of(given, k, 0) for k in ("block_count", "attention.head_count"))
+    given: Mapping[str, Any] = config.given
+    n_layers = config.sizes["n_layers"]
     parts = FAMILY_PARTS.get(config.architecture, LLAMA_PARTS)
     rows = rows_of(n_layers, replace(parts, biases=_MATRICES))
     known = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
     biases = tuple(m for m in _MATRICES if any(key.endswith(f".{m}.bias") for key in known))
     every = 4 if config.architecture == "smollm3" else n_layers + 1  # no key of the file says it
-    scales = {key: float(value_of(given, key, 0.0)) for key in GRANITE_SCALES}
     dtypes = {key: tensor.dtype for key, tensor in known.items()}
     dtype, of_feed_forward = activation_dtype(dtypes), None
     if dtype is ml.bfloat16 and all(isinstance(each, ml.DType) for each in dtypes.values()):
         # llama.cpp keeps activations in float32 and rounds the inputs of all matrices to bfloat16.
         # To do so for the largest products alone keeps logits at least as close to float32.
         dtype, of_feed_forward = ml.float32, ml.bfloat16
+    scales = {name: float(given[key]) for name, key in GRANITE_SCALES.items() if given.get(key)}
+    sizes = {**config.sizes, **scales}
+    if not sizes["vocab_size"] and EMBEDDINGS in known:
+        sizes["vocab_size"] = known[EMBEDDINGS].shape[0]
     return ModelArgs(
-        dim=value_of(given, "embedding_length", 0),
-        n_layers=n_layers,
-        n_heads=n_heads,
-        n_kv_heads=value_of(given, "attention.head_count_kv", n_heads),
-        head_dim=config.head_dim,
-        ffn_dim=value_of(given, "feed_forward_length", 0),
-        vocab_size=value_of(
-            given, "vocab_size", known[EMBEDDINGS].shape[0] if EMBEDDINGS in known else 0
-        ),
-        norm_eps=float(value_of(given, "attention.layer_norm_rms_epsilon", 0.0)),
-        rope_theta=config.rope_theta,
+        **sizes,
         rope_scaling=LinearRopeScaling(config.rope_factor) if config.rope_factor != 1.0 else None,
-        max_context_length=value_of(given, "context_length", 0),
         dtype=dtype,
         feed_forward_dtype=of_feed_forward,
         rope_pairs=ARCHITECTURES[config.architecture],
         parts=replace(parts, biases=biases),
         layers_without_rope=tuple(range(every - 1, n_layers, every)),
-        embedding_multiplier=scales["embedding_scale"] or 1.0,
-        attention_multiplier=scales["attention.scale"] or None,  # 0 stands for none
-        residual_multiplier=scales["residual_scale"] or 1.0,
-        logits_scaling=scales["logit_scale"] or 1.0,
     )
 
 

@@ -8,11 +8,12 @@ appears whole or not at all.
 import contextlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from .. import ml
 from ..checkpoint.gguf import nbytes_of
-from ..checkpoint.gguf_config import ARCHITECTURES, GRANITE_SCALES
+from ..checkpoint.gguf_config import ARCHITECTURES, GGUF_KEYS, GRANITE_SCALES
 from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
 from ..checkpoint.names import rows_of
 from ..checkpoint.safetensors_writer import in_pairs
@@ -130,25 +131,15 @@ def _kind(
 def _keys(name: str, args: ModelArgs, dtype: ml.BlockDType | None) -> dict[str, NewValue]:
     """Return the keys that say what is computed."""
     values: dict[str, NewValue] = {
-        "vocab_size": args.vocab_size,
-        "context_length": args.max_context_length,
-        "embedding_length": args.dim,
-        "block_count": args.n_layers,
-        "feed_forward_length": args.ffn_dim,
-        "attention.head_count": args.n_heads,
-        "attention.head_count_kv": args.n_kv_heads,
-        "attention.key_length": args.head_dim,
-        "attention.value_length": args.head_dim,
-        "attention.layer_norm_rms_epsilon": args.norm_eps,
-        "rope.dimension_count": args.head_dim,
-        "rope.freq_base": args.rope_theta,
+        **{key: getattr(args, name) for name, key in GGUF_KEYS.items()},
+        **dict.fromkeys(("attention.value_length", "rope.dimension_count"), args.head_dim),
     }
     if isinstance(args.rope_scaling, LinearRopeScaling):
         values |= {"rope.scaling.type": "linear", "rope.scaling.factor": args.rope_scaling.factor}
     if name == "granite":
         of_attention = args.attention_multiplier or 1 / math.sqrt(args.head_dim)
-        others = args.embedding_multiplier, args.residual_multiplier, args.logits_scaling
-        values |= zip(GRANITE_SCALES, map(float, (of_attention, *others)), strict=True)
+        args = replace(args, attention_multiplier=of_attention)
+        values |= {key: float(getattr(args, name)) for name, key in GRANITE_SCALES.items()}
     return {
         "general.architecture": name,
         "general.type": "model",

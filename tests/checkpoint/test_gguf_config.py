@@ -36,8 +36,8 @@ def read(folder: Path, changes: dict[str, Any]) -> GgufConfig:
 def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
     config = read(tmp_path, {})
     assert config.architecture == "llama"
-    assert config.head_dim == 4
-    assert (config.rope_theta, config.rope_factor) == (10000.0, 1.0)
+    assert config.sizes["head_dim"] == 4
+    assert (config.sizes["rope_theta"], config.rope_factor) == (10000.0, 1.0)
     assert config.given["block_count"] == 2
     assert "architecture" not in config.given
 
@@ -59,7 +59,7 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
     tmp_path: Path, changes: dict[str, Any], head_dim: int, factor: float
 ) -> None:
     config = read(tmp_path, changes)
-    assert (config.head_dim, config.rope_factor) == (head_dim, factor)
+    assert (config.sizes["head_dim"], config.rope_factor) == (head_dim, factor)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from src.cli.console import UsageError
 from src.cli.saved_chat import read_chat
 from src.inference.chat_encoding import format_of_template, read_template
 from src.ml.errors import LlamaBoltsError
-from src.model.args import args_from_gguf
+from src.model.args import args_from_config, args_from_gguf
 from src.tokenizer import TokenizerError
 from src.tokenizer.config_files import (
     is_sentencepiece_file,
@@ -147,14 +147,18 @@ def read_files_of_index(data: bytes, path: Path) -> None:
         assert file.parent.samefile(path.parent)
 
 
-@target("config.json", as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL))
+@target(
+    "config.json",
+    as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL),
+    refusals=LlamaBoltsError,
+)
 @target(
     "generation_config.json",
     as_json(inputs.GENERATION),
     beside={"config.json": json.dumps(inputs.CONFIG).encode()},
 )
 def read_config(data: bytes, path: Path) -> None:
-    read_hugging_face_config(path.parent)
+    args_from_config(read_hugging_face_config(path.parent))
 
 
 @target("quantization_config.json", as_json(*inputs.QUANTIZATION))
