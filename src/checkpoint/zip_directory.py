@@ -17,8 +17,8 @@ from ..untrusted import shown
 from .mapped_file import MappedFile
 
 _MOST_RECORDS = 1 << 16
-_UINT16_MAX = 0xFFFF
 _UINT32_MAX = 0xFFFFFFFF
+_LIMITS = (0xFFFF, _UINT32_MAX, _UINT32_MAX)  # which stand for a larger number in zip64
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -78,38 +78,27 @@ def _end_records(file: MappedFile) -> tuple[int, int, int]:
     if end_at < 0 or file.buffer[end_at : end_at + 4] != b"PK\x05\x06":
         rule = f"in the last {_END.size} bytes of the file"
         file.refuse("end record", rule, "something else (a truncated file, or bytes after it)")
-    _, disk, start_disk, here, count, size, start, comment = _END.unpack_from(file.buffer, end_at)
-    if disk or start_disk or here != count or comment:
-        file.refuse("end record", "one disk, one count and no comment", "other values")
-    stop = end_at
-    locator_at = end_at - _LOCATOR.size
-    if locator_at >= 0 and file.buffer[locator_at : locator_at + 4] == b"PK\x06\x07":
-        stop, wide = _zip64_end(file, locator_at)
-        limits = (_UINT16_MAX, _UINT32_MAX, _UINT32_MAX)
-        for small, large, limit in zip((count, size, start), wide, limits, strict=True):
-            if small not in (large, limit):
-                file.refuse("zip64 end record", f"{small} as in the end record", large)
-        count, size, start = wide
+    *_, count, size, start, _ = _END.unpack_from(file.buffer, end_at)
+    small, wide, stop = (count, size, start), b"", end_at - _LOCATOR.size - _END64.size
+    if stop >= 0 and file.buffer[end_at - _LOCATOR.size :][:4] == b"PK\x06\x07":
+        _, _, made, version, _, _, _, count, size, start = _END64.unpack_from(file.buffer, stop)
+        fields = (44, made, version, 0, 0, count, count, size, start)
+        wide = _END64.pack(b"PK\x06\x06", *fields) + _LOCATOR.pack(b"PK\x06\x07", 0, stop, 1)
+    else:
+        stop = end_at
+    for value, large, limit in zip(small, (count, size, start), _LIMITS, strict=True):
+        if value not in (large, limit):
+            file.refuse("zip64 end record", f"{value} as in the end record", large)
+    end = _END.pack(b"PK\x05\x06", 0, 0, small[0], *small, 0)
+    if file.buffer[stop:] != wide + end:
+        rule = f"one disk, one count, no comment, and {count} records in {size} bytes at {start}"
+        file.refuse("end records", rule, "other values")
     if start + size != stop:
         file.refuse("central directory", f"start + size = {stop}", f"{start} + {size}")
     if count > _MOST_RECORDS or count * _CENTRAL.size > size:
         rule = f"at most {_MOST_RECORDS} records in {size} bytes"
         file.refuse("central directory", rule, f"{count} records")
     return count, start, stop
-
-
-def _zip64_end(file: MappedFile, locator_at: int) -> tuple[int, tuple[int, int, int]]:
-    """Return the zip64 end record's position and its (count, size, start)."""
-    _, disk, record_at, disks = _LOCATOR.unpack_from(file.buffer, locator_at)
-    if disk or disks > 1 or record_at != locator_at - _END64.size:
-        rule = f"disk 0 and byte {locator_at - _END64.size}"
-        file.refuse("zip64 locator", rule, f"disk {disk} and byte {record_at}")
-    fields = _END64.unpack_from(file.buffer, record_at)
-    signature, length, _, _, disk, start_disk, here, count, size, start = fields
-    is_one = not disk and not start_disk and here == count
-    if signature != b"PK\x06\x06" or length != _END64.size - 12 or not is_one:
-        file.refuse("zip64 end record", "length 44, one disk and one count", "something else")
-    return record_at, (count, size, start)
 
 
 # The central directory
