@@ -7,11 +7,9 @@ special is, for example, `<think>`.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import regex
 
-from .encoders import PieceEncoder
 from .errors import TokenizerError
 
 _SPACES_BEFORE, _SPACES_AFTER = regex.compile(r"(?r)\s*"), regex.compile(r"\s*")
@@ -96,37 +94,3 @@ class AddedTokenFinder:
             done = end
         if done < len(text):
             yield text[done:], done, None
-
-
-class AddedTokensEncoder:
-    """Encode text around the added tokens in it.
-
-    Those of `raw` are found in the text as it is, and what is between them is normalized part by
-    part; those of `normalized`, whose texts are so already, are found in these parts.
-
-    Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
-    """
-
-    def __init__(
-        self,
-        encoder: PieceEncoder[Any],
-        raw: Iterable[AddedToken],
-        normalized: Iterable[AddedToken],
-    ) -> None:
-        self._encoder, self._raw = encoder, AddedTokenFinder(raw)
-        self._normalized = AddedTokenFinder(normalized)
-
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text; `first` applies to the part that starts where the text does."""
-        ids: list[int] = []
-        for outer, outer_start, token_id in self._raw.split(text):
-            if token_id is not None:
-                ids.append(token_id)
-                continue
-            for inner, start, token_id in self._normalized.split(self._encoder.normalize(outer)):
-                if token_id is not None:
-                    ids.append(token_id)
-                    continue
-                at_start = first and outer_start == start == 0
-                ids += self._encoder.encode_normalized(inner, first=at_start)
-        return ids

@@ -1,4 +1,4 @@
-"""Encode text without special or added tokens: split it into pieces and merge each of them.
+"""Encode text around the added tokens in it: split it into pieces and merge each of them.
 
 A piece is what a pre-tokenizer yields; no merge crosses from one to the next. Byte-level BPE begins
 with the bytes of a piece. SentencePiece-style BPE begins with its characters, after spaces became
@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import regex
 
+from .added_tokens import AddedToken, AddedTokenFinder
 from .bpe import Merges, merge
 from .pre_tokenizers import METASPACE, METASPACE_WORDS, PreTokenizer
 
@@ -35,17 +36,36 @@ _Symbols = TypeVar("_Symbols", bytes, str)
 
 
 class PieceEncoder(ABC, Generic[_Symbols]):
-    """What both encoders share: their caches, and how they cut pieces into parts."""
+    """What both encoders share: added tokens, caches, and how they cut pieces into parts."""
 
     def __init__(self, adjacent: Container[tuple[object, object]]) -> None:
         """Set up for tokens in which no symbols are neighbours but those of these pairs."""
         self._adjacent = adjacent
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
         self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
+        self.find((), ())
+
+    def find(self, raw: Iterable[AddedToken], normalized: Iterable[AddedToken]) -> None:
+        """Find added tokens: those of `raw` in a text as it is, the others in what is between them.
+
+        These parts are normalized one by one, and so are the texts of `normalized` already.
+        Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
+        """
+        self._raw, self._normalized = AddedTokenFinder(raw), AddedTokenFinder(normalized)
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text in which no added tokens are looked for."""
-        return self.encode_normalized(self.normalize(text), first=first)
+        """Encode text without surrogates; `first` applies to the part that starts where it does."""
+        ids: list[int] = []
+        for outer, outer_start, token_id in self._raw.split(text):
+            if token_id is not None:
+                ids.append(token_id)
+                continue
+            for inner, start, token_id in self._normalized.split(self.normalize(outer)):
+                if token_id is not None:
+                    ids.append(token_id)
+                    continue
+                ids += self.encode_normalized(inner, first=first and outer_start == start == 0)
+        return ids
 
     @abstractmethod
     def normalize(self, text: str) -> str:

@@ -27,7 +27,7 @@ from .sentencepiece_model import (
     sentencepiece_tokenizer,
 )
 from .tokenizer import Decoding, Tokenizer
-from .tokenizer_json import Vocabulary, byte_level, collector_paused, with_added_tokens
+from .tokenizer_json import Vocabulary, byte_level, collector_paused
 
 _T = TypeVar("_T")
 
@@ -185,7 +185,7 @@ def _byte_level(
     return Tokenizer(
         token_bytes,
         special,
-        with_added_tokens(encoder, vocabulary),
+        encoder,
         _settings(file, roles, known.adds_bos).roles(special, len(names), (begin, end)),
         Decoding(),
     )

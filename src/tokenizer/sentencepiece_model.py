@@ -16,7 +16,7 @@ from struct import unpack
 from typing import Any
 
 from ..untrusted import described, read_whole, shown
-from .added_tokens import AddedToken, AddedTokensEncoder
+from .added_tokens import AddedToken
 from .bpe import spelled_merges
 from .config_files import MAX_FILE_BYTES, MAX_TOKEN_LENGTH, MAX_TOKENS, TokenSettings
 from .encoders import (
@@ -287,10 +287,12 @@ def sentencepiece_tokenizer(
         for number, p in enumerate(pieces)
         if p.kind == Kind.USER_DEFINED
     ]
+    encoder = _encoder(model, ids, byte_ids)
+    encoder.find(added, user_defined)
     return Tokenizer(
         token_bytes,
         special,
-        AddedTokensEncoder(_encoder(model, ids, byte_ids), added, user_defined),
+        encoder,
         settings.roles(special, len(token_bytes), (begin, end)),
         Decoding(
             drops_first_space=model.add_dummy_prefix,

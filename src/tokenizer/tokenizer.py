@@ -7,19 +7,13 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any
 
 from ..ml.errors import declared_lack_of_memory
+from .encoders import PieceEncoder
 from .errors import TokenizerError, TokenizerMemoryError
 
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
-
-
-class TextEncoder(Protocol):
-    """The part in which kinds of tokenizers differ."""
-
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text without surrogates, none of it as a special token."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class Tokenizer:
     Args:
         token_bytes: The bytes of every id 0, 1, 2...; those of special ids are their names.
         special_tokens: The id of each special name.
-        encoder: Turns text into ids.
+        encoder: Turns text into ids; the part in which kinds of tokenizers differ.
         roles: What special ids are for.
         decoding: How ids become text again.
 
@@ -70,7 +64,7 @@ class Tokenizer:
         self,
         token_bytes: Sequence[bytes],
         special_tokens: Mapping[str, int],
-        encoder: TextEncoder,
+        encoder: PieceEncoder[Any],
         roles: Roles,
         decoding: Decoding,
     ) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..untrusted import described, shown
-from .added_tokens import AddedToken, AddedTokensEncoder
+from .added_tokens import AddedToken
 from .bpe import PAIR_SHIFT, Merges, listed_merges
 from .config_files import (
     MAX_TOKENS,
@@ -47,7 +47,7 @@ from .encoders import (
 from .errors import mismatch
 from .json_pipeline import read_pipeline, read_template
 from .pre_tokenizers import METASPACE
-from .tokenizer import Decoding, TextEncoder, Tokenizer
+from .tokenizer import Decoding, Tokenizer
 
 _FILE_KEYS = {
     *("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer"),
@@ -84,7 +84,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
             rule = "a token of the vocabulary"
             raise mismatch(path, "model: unk_token", rule, described(unknown))
         pipeline = read_pipeline(path, file)
-        encoder: PieceEncoder[bytes] | PieceEncoder[str]
+        encoder: PieceEncoder[Any]
         if isinstance(pipeline, ByteLevelPipeline):
             encoder, token_bytes = byte_level(path, model, vocabulary, pipeline)
             decoding = Decoding()
@@ -97,7 +97,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
     return Tokenizer(
         token_bytes,
         vocabulary.special,
-        with_added_tokens(encoder, vocabulary),
+        encoder,
         settings.roles(vocabulary.special, len(vocabulary.names), template),
         decoding,
     )
@@ -277,8 +277,9 @@ def byte_level(
     if missing and (model.get("unk_token") or model.get("byte_fallback")):
         got = f"none for byte 0x{missing[0]:02x}"
         raise mismatch(path, "vocab", "a token for every single byte", got)
-    whole = bool(model["ignore_merges"])
-    return ByteLevelEncoder(tokens, merges, pipeline, whole=whole), token_bytes
+    encoder = ByteLevelEncoder(tokens, merges, pipeline, whole=bool(model["ignore_merges"]))
+    _find_added_tokens(encoder, vocabulary)
+    return encoder, token_bytes
 
 
 def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
@@ -342,6 +343,7 @@ def _metaspace(
             token_bytes[token.token_id] = _metaspace_bytes(encoder.normalize(token.text))
     for name, number in vocabulary.special.items():
         token_bytes[number] = name.encode()
+    _find_added_tokens(encoder, vocabulary)
     return encoder, token_bytes
 
 
@@ -353,14 +355,9 @@ def _metaspace_bytes(name: str) -> bytes:
 # Added tokens
 
 
-def with_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> TextEncoder:
+def _find_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> None:
     """Let the added tokens that are not special be found in a text before it is encoded."""
-    if all(token.special for token in vocabulary.added):
-        return encoder
-    raw = [token for token in vocabulary.added if not token.normalized]
-    normalized = [
-        replace(token, text=encoder.normalize(token.text))
-        for token in vocabulary.added
-        if token.normalized
-    ]
-    return AddedTokensEncoder(encoder, raw, normalized)
+    if not all(token.special for token in vocabulary.added):
+        raw = (token for token in vocabulary.added if not token.normalized)
+        others = (token for token in vocabulary.added if token.normalized)
+        encoder.find(raw, (replace(token, text=encoder.normalize(token.text)) for token in others))

@@ -76,7 +76,6 @@ def check_time(tokenizer: Tokenizer, text: str) -> None:
 def steps_to_encode(tokenizer: Tokenizer, text: str) -> int:
     """Count for one text, with empty caches."""
     encoder: Any = tokenizer._encoder
-    encoder = getattr(encoder, "_encoder", encoder)
     for pairs in (encoder._merges.ranks, encoder._merges.joined):
         if type(pairs).__name__ == "_Spelled":
             pairs.clear()
