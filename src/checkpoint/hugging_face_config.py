@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from ..untrusted import label_of, read_json_object
 from .errors import CheckpointError, mismatch
@@ -216,9 +215,8 @@ HARMLESS_KEYS = frozenset({
 })  # fmt: skip
 """Keys of either file that change nothing here."""
 
-RopeType = Literal["default", "linear", "llama3"]
 _FACTOR = {"factor": number_in(1, 1e6)}
-_SCALINGS: Mapping[RopeType, Mapping[str, Rule]] = {
+_SCALINGS: Mapping[str, Mapping[str, Rule]] = {
     "default": {},
     "linear": _FACTOR,
     "llama3": _FACTOR | {
@@ -240,8 +238,7 @@ class HuggingFaceConfig:
     given: dict[str, object]  # `config.json` as it is in the file
     values: dict[str, object]  # what counts of it, with the family's defaults for missing keys
     generation: dict[str, object]  # `generation_config.json`; empty where there is none
-    rope_type: RopeType
-    rope: dict[str, float]  # `rope_theta`, and the numbers that belong to the type, by their keys
+    rope: dict[str, float]  # `rope_theta`, and the numbers that belong to a scaling, by their keys
     quantization: QuantizationConfig | None  # how quantized weights are stored
 
 
@@ -265,10 +262,8 @@ def read_hugging_face_config(directory: Path) -> HuggingFaceConfig:
     if os.path.exists(path):
         generation = _read(path, _GENERATION_RULES)
         _check_tokens(label_of(path), generation, vocab_size)
-    base = value_of(family.defaults, "rope_theta", DEFAULT_ROPE_THETA)
-    rope_type, rope = _rope(label, given, base)
-    quantization = read_quantization(label, config)
-    return HuggingFaceConfig(given, config, generation, rope_type, rope, quantization)
+    rope = _rope(label, given, value_of(family.defaults, "rope_theta", DEFAULT_ROPE_THETA))
+    return HuggingFaceConfig(given, config, generation, rope, read_quantization(label, config))
 
 
 def _read(path: Path, rules: Mapping[str, Rule], needed: tuple[str, ...] = ()) -> dict[str, object]:
@@ -299,36 +294,33 @@ def _check_tokens(label: str, values: Mapping[str, object], vocab_size: int) -> 
                 raise mismatch(label, key, f"0 <= id < {vocab_size}", number)
 
 
-def _rope(
-    label: str, config: Mapping[str, object], default_base: float
-) -> tuple[RopeType, dict[str, float]]:
+def _rope(label: str, config: Mapping[str, object], default_base: float) -> dict[str, float]:
     """Read the rotary embedding, which both spellings may say, and the base beside them."""
-    outer = config.get("rope_theta")
-    base = value_of(config, "rope_theta", default_base)
+    outer: float | None = value_of(config, "rope_theta", None)
+    spellings = [key for key in ("rope_scaling", "rope_parameters") if config.get(key)]
     found = [
-        _rope_of(f"{label}: {key}", values, outer, base)
-        for key in ("rope_scaling", "rope_parameters")
-        if (values := value_of(config, key, dict[str, object]()))
-    ] or [("default", {"rope_theta": float(base)})]
+        _rope_of(f"{label}: {key}", value_of(config, key, {}), outer, default_base)
+        for key in spellings or ("rope_parameters",)
+    ]
     if found[0] != found[-1]:
         raise mismatch(label, "rope_parameters", "the same as rope_scaling", "others")
     return found[0]
 
 
 def _rope_of(
-    label: str, values: Mapping[str, object], outer: object, base: float
-) -> tuple[RopeType, dict[str, float]]:
+    label: str, values: Mapping[str, object], outer: float | None, default_base: float
+) -> dict[str, float]:
     """Read one spelling, with `type` instead of `rope_type` in older files."""
-    kind: RopeType = value_of(values, "rope_type", value_of(values, "type", "default"))
+    kind = value_of(values, "rope_type", value_of(values, "type", "default"))
     scaling = next((rules for known, rules in _SCALINGS.items() if known == kind), {})
     check_object(label, values, {**_ROPE_RULES, **scaling}, scaling)
     if value_of(values, "type", kind) != kind:
         raise mismatch(label, "type", f"rope_type '{kind}'", "another")
-    theta = value_of(values, "rope_theta", base)
-    if outer is not None and theta != outer:
+    theta = value_of(values, "rope_theta", default_base if outer is None else outer)
+    if outer not in (None, theta):
         raise mismatch(label, "rope_theta", "one value", f"{theta}, and {outer} beside it")
     numbers = {key: float(value_of(values, key, 0.0)) for key in scaling}
     if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
         raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)
-    return kind, numbers | {"rope_theta": float(theta)}
+    return numbers | {"rope_theta": float(theta)}

@@ -211,7 +211,7 @@ def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
     sizes |= {name: float(given[name]) for name in MULTIPLIERS if given.get(name)}
     return ModelArgs(
         **sizes,
-        rope_scaling=_rope_scaling(config),
+        rope_scaling=_rope_scaling(config.rope),
         dtype=ml.float32 if named_dtype in ("float32", "float16") else ml.bfloat16,
         rope_pairs="halves",
         parts=replace(parts, biases=tuple(biases)),
@@ -220,15 +220,12 @@ def args_from_config(config: HuggingFaceConfig) -> ModelArgs:
     )
 
 
-def _rope_scaling(config: HuggingFaceConfig) -> RopeScaling | LinearRopeScaling | None:
-    rope = config.rope
-    if config.rope_type == "linear":
-        return LinearRopeScaling(rope["factor"])
-    if config.rope_type == "llama3":
+def _rope_scaling(rope: Mapping[str, float]) -> RopeScaling | LinearRopeScaling | None:
+    if "low_freq_factor" in rope:
         original = int(rope["original_max_position_embeddings"])
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         return RopeScaling(rope["factor"], low, high, original)
-    return None
+    return LinearRopeScaling(rope["factor"]) if "factor" in rope else None
 
 
 def args_from_gguf(config: "GgufConfig", tensors: "Mapping[str, GgufTensor]") -> ModelArgs:

@@ -204,15 +204,12 @@ def without_rope(**changes: object) -> dict[str, object]:
     return {k: v for k, v in CONFIG.items() if k != "rope_parameters"} | changes
 
 
-Rope = tuple[str, dict[str, float]]
+def default(theta: float) -> dict[str, float]:
+    return {"rope_theta": theta}
 
 
-def default(theta: float) -> Rope:
-    return "default", {"rope_theta": theta}
-
-
-LINEAR: Rope = ("linear", {"rope_theta": 10000.0, "factor": 2.0})
-SCALED: Rope = ("llama3", {"rope_theta": 500000.0} | LLAMA3_VALUES)
+LINEAR = {"rope_theta": 10000.0, "factor": 2.0}
+SCALED = {"rope_theta": 500000.0} | LLAMA3_VALUES
 BOTH_WORDS = {"type": "linear", "rope_type": "linear", "factor": 2}
 WHOLE_HEAD = {"rope_type": "default", "partial_rotary_factor": 1.0}
 SPELLINGS = {
@@ -236,10 +233,9 @@ SPELLINGS = {
 
 @pytest.mark.parametrize(("changes", "rope"), SPELLINGS.values(), ids=SPELLINGS)
 def test_both_spellings_of_rope_are_read(
-    tmp_path: Path, changes: dict[str, object], rope: Rope
+    tmp_path: Path, changes: dict[str, object], rope: dict[str, float]
 ) -> None:
-    found = read(tmp_path, without_rope(**changes))
-    assert (found.rope_type, found.rope) == rope
+    assert read(tmp_path, without_rope(**changes)).rope == rope
 
 
 BAD_ROPES = {
