@@ -96,7 +96,9 @@ def read_gguf_config(file: GgufFile) -> GgufConfig:
     values = {key: value for key, value in keys.items() if key.startswith(prefix)}
     scales = GRANITE_SCALES.values() if name == "granite" else ()
     rules = RULES | dict.fromkeys(scales, number_in(0, 1e6))
+    kind = values.get(f"{prefix}rope.scaling.type")
     needed = [prefix + key for key in _NEEDED_KEYS]
+    needed += [f"{prefix}rope.scaling.factor"] * (kind == "linear")
     check_object(label, values, {prefix + key: rule for key, rule in rules.items()}, needed)
     given = {key.removeprefix(prefix): value for key, value in values.items()}
     if "attention.key_length" not in given:
@@ -106,8 +108,5 @@ def read_gguf_config(file: GgufFile) -> GgufConfig:
         if given.get(key, sizes["head_dim"]) != sizes["head_dim"]:
             rule = f"{sizes['head_dim']}, the size of a head"
             raise mismatch(label, prefix + key, rule, given[key])
-    kind, factor = given.get("rope.scaling.type"), given.get("rope.scaling.factor")
-    if kind == "linear" and factor is None:
-        raise mismatch(label, f"key '{prefix}rope.scaling.factor'", "a number", "none")
     factor = 1.0 if kind == "none" else float(value_of(given, "rope.scaling.factor", 1.0))
     return GgufConfig(name, given, sizes, factor)

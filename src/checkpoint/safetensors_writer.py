@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -126,19 +126,13 @@ def part_contents(
     return zip(names, contents, strict=True)
 
 
-def in_halves(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
-    """Put the even rows of each head before the odd ones: from Meta's pairs to halves."""
-    return _transposed(weight, head_dim // 2, 2)
-
-
-def in_pairs(weight: ml.Tensor, head_dim: int) -> ml.Tensor:
-    """Undo `in_halves`; of a matrix, or of a bias."""
-    return _transposed(weight, 2, head_dim // 2)
-
-
-def _transposed(weight: ml.Tensor, rows: int, columns: int) -> ml.Tensor:
+def reordered(
+    weight: ml.Tensor, head_dim: int, into: Literal["halves", "interleaved"]
+) -> ml.Tensor:
+    """Put the even rows of each head before the odd ones, as in `halves`, or undo that."""
     values = weight.numpy()
-    heads = values.reshape(-1, rows, columns, *values.shape[1:]).swapaxes(1, 2)
+    parts = (head_dim // 2, 2) if into == "halves" else (2, head_dim // 2)
+    heads = values.reshape(-1, *parts, *values.shape[1:]).swapaxes(1, 2)
     return ml.Tensor.from_numpy(heads.reshape(values.shape), name=weight.name)
 
 

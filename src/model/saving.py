@@ -19,9 +19,9 @@ from ..checkpoint.packed_weights import INT8_CONFIG, NF4_CONFIG
 from ..checkpoint.safetensors_writer import (
     NewTensor,
     TensorWriter,
-    in_halves,
     new_tensors,
     part_contents,
+    reordered,
     safetensors_head,
 )
 from ..tokenizer import MAX_FILE_BYTES, Tokenizer
@@ -151,11 +151,11 @@ def _write_weights(
         new += new_tensors(names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]])
     check_room(target, nbytes := sum(tensor.nbytes for tensor in new))
 
-    def reordered(key: str, weight: ml.Tensor) -> ml.Tensor:
+    def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
         is_meta = args.rope_pairs == "interleaved" and key.endswith(_ROTATED)
-        return in_halves(weight, args.head_dim) if is_meta else weight
+        return reordered(weight, args.head_dim, "halves") if is_meta else weight
 
-    weights = quantize_weights(checkpoint.tensors, dtype, progress, reordered)
+    weights = quantize_weights(checkpoint.tensors, dtype, progress, prepared)
     head, places = safetensors_head(new, {"format": "pt"})
     with TensorWriter(directory / "model.safetensors", head, places) as writer:
         for key, weight in weights:

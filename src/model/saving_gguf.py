@@ -16,7 +16,7 @@ from ..checkpoint.gguf import nbytes_of
 from ..checkpoint.gguf_config import ARCHITECTURES, GGUF_KEYS, GRANITE_SCALES
 from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
 from ..checkpoint.names import rows_of
-from ..checkpoint.safetensors_writer import in_pairs
+from ..checkpoint.safetensors_writer import reordered
 from ..tokenizer import TokenizerNotFoundError
 from ..tokenizer.gguf_export import gguf_tokenizer_keys
 from .args import LinearRopeScaling, ModelArgs
@@ -83,8 +83,9 @@ def save_gguf(
         }
 
         def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
-            moved = in_pairs(weight, args.head_dim) if key.rpartition(".")[0] in rotated else weight
-            return moved.to(ml.float32) if len(weight.shape) == 1 else moved
+            if key.rpartition(".")[0] in rotated:
+                weight = reordered(weight, args.head_dim, "interleaved")
+            return weight.to(ml.float32) if len(weight.shape) == 1 else weight
 
         with new_path(target, "file") as unfinished, GgufWriter(unfinished, keys, shapes) as writer:
             for key, weight in quantize_weights(checkpoint.tensors, dtype, progress, prepared):

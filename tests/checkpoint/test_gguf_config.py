@@ -78,7 +78,7 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
         ({"llama.rope.dimension_count": 2}, "llama.rope.dimension_count: expected 4, the size of "),
         ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base: expected a number in 1..1e+12, got"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type: expected 'none' or 'linea"),
-        ({"llama.rope.scaling.type": "linear"}, "key 'llama.rope.scaling.factor': expected a numb"),
+        ({"llama.rope.scaling.type": "linear"}, "without 'llama.rope.scaling.factor' (1 in all)"),
         ({"llama.rope.scale_linear": 2.0}, "only known ones, got 'llama.rope.scale_linear' (1 in "),
         ({"llama.rope.scaling.factor": 0.5}, "llama.rope.scaling.factor: expected a number in 1.."),
         ({"llama.expert_count": 8}, "llama.expert_count: expected 0, got 8"),

@@ -12,9 +12,9 @@ from src.checkpoint.safetensors import SafetensorsFile
 from src.checkpoint.safetensors_writer import (
     NewTensor,
     TensorWriter,
-    in_halves,
     new_tensors,
     part_contents,
+    reordered,
     safetensors_head,
 )
 
@@ -74,6 +74,7 @@ def test_parts_of_a_weight_are_read_back_as_it(tmp_path: Path, dtype: ml.BlockDT
 
 def test_pairs_become_halves_in_each_head() -> None:
     rows = ml.Tensor.from_numpy(np.arange(8, dtype=np.float32).reshape(8, 1), "wq")
-    halves = in_halves(rows, 4)
+    halves = reordered(rows, 4, "halves")
     assert halves.numpy().ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
     assert halves.name == "wq"
+    assert reordered(halves, 4, "interleaved").numpy().ravel().tolist() == [*range(8)]
