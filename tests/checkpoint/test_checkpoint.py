@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from src.checkpoint.checkpoint import open_gguf_checkpoint
 from src.checkpoint.model_directory import ModelDirectory
 from src.checkpoint.names import rows_of
 from src.model.args import args_from_params
+from tests.checkpoint.refusals import refusal_of
 from tests.support.gguf_writer import gguf_bytes
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face, open_meta
@@ -53,13 +55,7 @@ def rewrite_index(directory: Path, **changes: object) -> None:
 
 
 def refusal(directory: Path, words: str = "") -> str:
-    with pytest.raises(CheckpointError) as caught:
-        open_hugging_face(directory)
-    text = str(caught.value)
-    assert text.startswith(str(directory))
-    assert text.isprintable()
-    assert words in text
-    return text
+    return refusal_of(open_hugging_face, directory, begin=directory, match=re.escape(words))
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])

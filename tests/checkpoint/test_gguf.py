@@ -15,6 +15,7 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError
 from src.checkpoint.gguf import DTYPES, GgufArray, read_gguf, read_gguf_parts
+from tests.checkpoint.refusals import refusal_of
 from tests.support import gguf_writer as g
 from tests.support.bounds import check_bounds
 from tests.support.gguf_writer import Typed, array, entry, gguf_bytes, header, key, text
@@ -42,12 +43,7 @@ def read(path: Path, content: bytes) -> Any:
 
 def refusal(path: Path, content: bytes, words: str = "") -> None:
     """Read a bad file; the text after its name begins with these words."""
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError) as caught:
-        read_gguf(path)
-    text = str(caught.value)
-    assert text.startswith(f"{path}: {words}")
-    assert text.isprintable()
+    refusal_of(read, path, content, begin=f"{path}: {words}")
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -331,8 +327,7 @@ def test_a_file_of_one_part_is_a_whole_file_of_any_name(path: Path, count: int |
 
 
 def parts_refused(path: Path, reason: str) -> None:
-    with pytest.raises(CheckpointError, match=re.escape(reason)):
-        read_gguf_parts(path)
+    refusal_of(read_gguf_parts, path, match=re.escape(reason))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from src.checkpoint import CheckpointError
 from src.checkpoint.gguf import read_gguf
 from src.checkpoint.gguf_config import GgufConfig, read_gguf_config
+from tests.checkpoint.refusals import refusal_of
 from tests.support import gguf_writer as g
 from tests.support.gguf_writer import Typed, gguf_bytes
 
@@ -91,11 +91,7 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
 def test_what_is_not_supported_is_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        read(tmp_path, changes)
-    assert str(caught.value).startswith(f"{tmp_path / 'a.gguf'}: ")
-    assert reason in str(caught.value)
-    assert str(caught.value).isprintable()
+    assert reason in refusal_of(read, tmp_path, changes, begin=f"{tmp_path / 'a.gguf'}: ")
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 12, 1e6, -0.5, 1.1e6])
@@ -105,5 +101,4 @@ def test_the_scales_of_granite_are_numbers_up_to_a_million(tmp_path: Path, value
     if 0 <= value <= 1e6:
         assert read(tmp_path, keys).given["embedding_scale"] == value
         return
-    with pytest.raises(CheckpointError, match=r"granite.embedding_scale: expected a number in 0.."):
-        read(tmp_path, keys)
+    assert "granite.embedding_scale: expected a number in 0.." in refusal_of(read, tmp_path, keys)

@@ -1,12 +1,12 @@
 """`config.json` and `generation_config.json`: every key is used, harmless or refused (C1)."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from src.checkpoint import CheckpointError
 from src.checkpoint.hugging_face_config import (
     HARMLESS_KEYS,
     NEUTRAL_VALUES,
@@ -16,6 +16,7 @@ from src.checkpoint.hugging_face_config import (
     read_hugging_face_config,
 )
 from src.checkpoint.params import BOOLEAN, OBJECT, SIZE
+from tests.checkpoint.refusals import refusal_of
 from tests.support.hugging_face_writer import CONFIG
 
 LLAMA3_VALUES = {
@@ -72,14 +73,8 @@ def read(directory: Path, config: object, generation: object | None = None) -> H
 
 def refusal(directory: Path, words: str, config: object, generation: object | None = None) -> str:
     """Read files that are refused, and return the text of it, which has these words."""
-    with pytest.raises(CheckpointError) as caught:
-        read(directory, config, generation)
-    text = str(caught.value)
-    assert text.startswith(str(directory))
-    assert text.isprintable()
-    assert len(text) < len(str(directory)) + 700
-    assert words in text
-    return text
+    given = (directory, config, generation)
+    return refusal_of(read, *given, begin=directory, match=re.escape(words), most=700)
 
 
 @pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)

@@ -11,6 +11,7 @@ import pytest
 from src import ml
 from src.checkpoint import CheckpointError, FileMemoryError
 from src.checkpoint.mapped_file import MappedFile
+from tests.checkpoint.refusals import refusal_of
 
 
 @pytest.fixture
@@ -62,8 +63,7 @@ def test_bytes_outside_are_refused_and_never_clamped(path: Path, start: int, sto
 
 
 def refused(path: Path, words: str) -> None:
-    with pytest.raises(CheckpointError, match=words):
-        MappedFile(path)
+    refusal_of(MappedFile, path, match=words)
 
 
 def test_what_is_no_regular_file_is_refused_by_its_kind_without_blocking(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from src.checkpoint import CheckpointError
 from src.checkpoint.model_directory import ModelDirectory, find_model_directory
 from src.untrusted import some_of
+from tests.checkpoint.refusals import refusal_of
 from tests.support.gguf_writer import gguf_bytes
 
 META = ("params.json", "consolidated.00.pth")
@@ -26,9 +27,7 @@ def touch(directory: Path, *names: str) -> Path:
 
 
 def refused(directory: Path, words: str) -> str:
-    with pytest.raises(CheckpointError, match=words) as caught:
-        find_model_directory(directory)
-    return str(caught.value)
+    return refusal_of(find_model_directory, directory, match=words)
 
 
 @pytest.mark.parametrize(

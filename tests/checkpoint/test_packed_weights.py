@@ -15,6 +15,7 @@ from src import ml
 from src.checkpoint import CheckpointError
 from src.checkpoint.packed_weights import INT8_CONFIG, NF4_CONFIG, take_packed
 from src.checkpoint.safetensors import SafetensorsFile
+from tests.checkpoint.refusals import refusal_of
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face
 from tests.support.pth_writer import whole
@@ -94,9 +95,7 @@ def opened(
 
 
 def refused(directory: Path, config: dict[str, Any], arrays: Arrays, words: str) -> str:
-    with pytest.raises(CheckpointError, match=words) as caught:
-        opened(directory, config, arrays)
-    return str(caught.value)
+    return refusal_of(opened, directory, config, arrays, match=words)
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoint import CheckpointError
 from src.checkpoint.params import HARMLESS_KEYS, USED_KEYS, read_params
+from tests.checkpoint.refusals import refusal_of
 
 # As in Meta's files of these models.
 LLAMA_3_1_8B = {
@@ -27,9 +27,7 @@ def params_of(tmp_path: Path, params: object) -> dict[str, object]:
 
 
 def refused(tmp_path: Path, params: object, words: str) -> str:
-    with pytest.raises(CheckpointError, match=words) as caught:
-        params_of(tmp_path, params)
-    return str(caught.value)
+    return refusal_of(params_of, tmp_path, params, match=words)
 
 
 @pytest.mark.parametrize("params", [LLAMA_3_1_8B, LLAMA_2_7B])

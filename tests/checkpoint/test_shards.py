@@ -11,6 +11,7 @@ from src import ml
 from src.checkpoint import CheckpointError, FileMemoryError
 from src.checkpoint.shards import MergedShards, check_shards, merge_shards
 from src.memory import readable_bytes
+from tests.checkpoint.refusals import refusal_of
 from tests.support.pth_writer import random_tensor, split_tensor, tensor_shapes, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
@@ -57,9 +58,7 @@ def check(shards: list[Arrays], layers: int = 2, **changes: int | None) -> None:
 
 def refused(shards: list[Arrays], words: str, layers: int = 2, **changes: int | None) -> str:
     """Check shards that are refused, and return the text of it, which matches `words`."""
-    with pytest.raises(CheckpointError, match=words) as caught:
-        check(shards, layers, **changes)
-    return str(caught.value)
+    return refusal_of(lambda: check(shards, layers, **changes), match=words)
 
 
 def merged(shards: list[Arrays]) -> dict[str, ml.Tensor]:

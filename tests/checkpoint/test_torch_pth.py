@@ -15,6 +15,7 @@ import pytest
 from src.checkpoint import CheckpointError, read_pth
 from src.checkpoint.torch_pth import map_pth
 from tests.checkpoint import hostile_pickles as hostile
+from tests.checkpoint.refusals import refusal_of
 from tests.checkpoint.zip_parts import Part, build
 from tests.support.pth_writer import (
     dict_program,
@@ -58,10 +59,8 @@ def raw_tensor(offset: bytes, shape: bytes, strides: bytes) -> bytes:
     return plain.replace(arguments, offset + shape + strides)
 
 
-def refused(path: Path, words: str | None = None) -> str:
-    with pytest.raises(CheckpointError, match=words) as caught:
-        read_pth(path)
-    return str(caught.value)
+def refused(path: Path, words: str = "") -> str:
+    return refusal_of(read_pth, path, match=words)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from src.checkpoint import CheckpointError
 from src.checkpoint.mapped_file import MappedFile
 from src.checkpoint.zip_directory import Record, read_directory
+from tests.checkpoint.refusals import refusal_of
 from tests.checkpoint.zip_parts import Part, build
 from tests.support.pth_writer import StoredZipWriter
 
@@ -28,10 +28,8 @@ def directory_of(tmp_path: Path, content: bytes) -> dict[str, Record]:
         file.close()
 
 
-def refused(tmp_path: Path, content: bytes, words: str | None = None) -> str:
-    with pytest.raises(CheckpointError, match=words) as caught:
-        directory_of(tmp_path, content)
-    return str(caught.value)
+def refused(tmp_path: Path, content: bytes, words: str = "") -> str:
+    return refusal_of(directory_of, tmp_path, content, match=words)
 
 
 def parts(**lies: object) -> list[Part]:
