@@ -30,19 +30,16 @@ def refused(tmp_path: Path, params: object, words: str) -> str:
     return refusal_of(params_of, tmp_path, params, match=words)
 
 
-@pytest.mark.parametrize("params", [LLAMA_3_1_8B, LLAMA_2_7B])
-def test_published_files_are_read_as_they_are(tmp_path: Path, params: dict[str, object]) -> None:
-    assert params_of(tmp_path, params) == params
+NULLS = {"n_kv_heads": None, "ffn_dim_multiplier": None}
+BUFFERS = sorted(HARMLESS_KEYS | {"max_seq_len"})
 
 
-@pytest.mark.parametrize("key", sorted(HARMLESS_KEYS | {"max_seq_len"}))
-def test_keys_that_size_buffers_are_accepted(tmp_path: Path, key: str) -> None:
-    assert params_of(tmp_path, LLAMA_2_7B | {key: 512})[key] == 512
-
-
-def test_a_key_that_may_be_absent_may_be_null(tmp_path: Path) -> None:
-    params_of(tmp_path, LLAMA_2_7B | {"n_kv_heads": None, "ffn_dim_multiplier": None})
-    refused(tmp_path, LLAMA_2_7B | {"dim": None}, "'dim'")
+@pytest.mark.parametrize("more", [{}, *({key: size} for key in BUFFERS for size in (None, 512))])
+@pytest.mark.parametrize("params", [LLAMA_3_1_8B, LLAMA_2_7B | NULLS])
+def test_published_files_are_read_as_they_are_also_with_sizes_of_buffers(
+    tmp_path: Path, params: dict[str, object], more: dict[str, object]
+) -> None:
+    assert params_of(tmp_path, params | more) == params | more
 
 
 def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path: Path) -> None:
@@ -53,9 +50,10 @@ def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path:
 
 
 @pytest.mark.parametrize("key", ["dim", "n_layers", "n_heads", "norm_eps"])
-def test_a_missing_key_is_refused_by_name(tmp_path: Path, key: str) -> None:
+def test_a_missing_or_null_key_is_refused_by_name(tmp_path: Path, key: str) -> None:
     rest = {name: LLAMA_2_7B[name] for name in LLAMA_2_7B if name != key}
-    refused(tmp_path, rest, f"without '{key}'")
+    for params in (rest, rest | {key: None}):
+        refused(tmp_path, params, f"without '{key}'")
 
 
 INTEGERS = ("dim", "n_layers", "n_heads", "n_kv_heads", "multiple_of", "max_seq_len")
