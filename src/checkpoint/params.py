@@ -67,8 +67,7 @@ def sizes_of(
     keys: Mapping[str, str], values: Mapping[str, object], **defaults: object
 ) -> dict[str, Any]:
     """Return what checked values say by the names of `ModelArgs`; 0 where only tensors do."""
-    found: dict[str, Any] = {"ffn_dim": 0, "vocab_size": 0, "rope_theta": DEFAULT_ROPE_THETA}
-    found |= defaults
+    found: dict[str, Any] = {"vocab_size": 0, "rope_theta": DEFAULT_ROPE_THETA, **defaults}
     found |= {name: values[key] for name, key in keys.items() if values.get(key) is not None}
     found = {"n_kv_heads": found["n_heads"], "head_dim": found["dim"] // found["n_heads"]} | found
     return found | {name: float(found[name]) for name in ("norm_eps", "rope_theta")}

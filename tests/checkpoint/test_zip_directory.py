@@ -189,6 +189,7 @@ BAD: dict[str, dict[str, bytes | list[Part]]] = {
         "zip64 record of another length": archive({"length": 1 << 60}),
         "zip64 signature": archive({"signature": b"PK\x06\x05"}),
         "zip64 on another disk": archive({"disk": 1}),
+        "zip64 record without its first byte": archive({})[-97:],
         "locator elsewhere": located(record_at=0),
         "locator on another disk": located(disk=7),
         "locator of several disks": located(disks=2),
