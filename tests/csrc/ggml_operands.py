@@ -67,26 +67,6 @@ def _six_bits(bytes_: Array) -> tuple[Array, Array]:
     return scales, np.concatenate([n & 63, rest >> 4 | n >> 6 << 4], axis=1)
 
 
-def _q4_0(b: Array) -> Read:
-    return _nibbles(b[:, 2:]).astype(np.int64) - 8, _half(b, 0), None
-
-
-def _q4_1(b: Array) -> Read:
-    return _nibbles(b[:, 4:]), _half(b, 0), _half(b, 2)
-
-
-def _q5_0(b: Array) -> Read:
-    return _fifth(b, 2) - 16, _half(b, 0), None
-
-
-def _q5_1(b: Array) -> Read:
-    return _fifth(b, 4), _half(b, 0), _half(b, 2)
-
-
-def _q8_0(b: Array) -> Read:
-    return b[:, 2:].view(np.int8), _half(b, 0), None
-
-
 def _q2_k(b: Array) -> Read:
     scales, mins = (b[:, :16] & 15).astype(f32), (b[:, :16] >> 4).astype(f32)
     return _fields(b[:, 16:80], 2), _half(b, 80) * scales, -_half(b, 82) * mins
@@ -115,10 +95,6 @@ def _q6_k(b: Array) -> Read:
     return codes, _half(b, 208) * b[:, 192:208].view(np.int8).astype(f32), None
 
 
-def _iq4_nl(b: Array) -> Read:
-    return IQ4[_nibbles(b[:, 2:])], _half(b, 0), None
-
-
 def _iq4_xs(b: Array) -> Read:
     upper = np.ascontiguousarray(b[:, 2:4]).view(np.uint16).astype(np.int64)
     steps = (np.repeat(b[:, 4:8], 2, 1) >> 4 * (_EIGHT % 2) & 15) | (upper >> 2 * _EIGHT & 3) << 4
@@ -132,7 +108,12 @@ def _mxfp4(b: Array) -> Read:
 
 
 READERS: dict[str, Callable[[Array], Read]] = {
-    "q4_0": _q4_0, "q4_1": _q4_1, "q5_0": _q5_0, "q5_1": _q5_1, "q8_0": _q8_0, "q2_k": _q2_k,
-    "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k, "iq4_nl": _iq4_nl,
-    "iq4_xs": _iq4_xs, "mxfp4": _mxfp4,
+    "q4_0": lambda b: (_nibbles(b[:, 2:]).astype(np.int64) - 8, _half(b, 0), None),
+    "q4_1": lambda b: (_nibbles(b[:, 4:]), _half(b, 0), _half(b, 2)),
+    "q5_0": lambda b: (_fifth(b, 2) - 16, _half(b, 0), None),
+    "q5_1": lambda b: (_fifth(b, 4), _half(b, 0), _half(b, 2)),
+    "q8_0": lambda b: (b[:, 2:].view(np.int8), _half(b, 0), None),
+    "iq4_nl": lambda b: (IQ4[_nibbles(b[:, 2:])], _half(b, 0), None),
+    "q2_k": _q2_k, "q3_k": _q3_k, "q4_k": _q4_k, "q5_k": _q5_k, "q6_k": _q6_k, "iq4_xs": _iq4_xs,
+    "mxfp4": _mxfp4,
 }  # fmt: skip

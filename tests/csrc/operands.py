@@ -24,10 +24,7 @@ PRODUCTS = [
     (bf16, f8e4, bf16), (bf16, f8e5, f32), (f32, f8e4, f32), (f32, f8e5, f32),
 ]  # fmt: skip
 UNIT_ROUNDOFF = {bf16: 2.0**-8, f32: 2.0**-24}
-
-
-def tensor(array: Array) -> Tensor:
-    return Tensor.from_numpy(array)
+tensor = Tensor.from_numpy
 
 
 def normal(shape: tuple[int, ...], dtype: "np.dtype[Any]", seed: int = 0) -> Array:

@@ -9,7 +9,6 @@ import pytest
 from src import ml
 from src.ml import QuantizedTensor
 
-from .ggml_operands import blocks_of
 from .operands import bf16, bits, f32, normal, run_linear, tensor
 from .quantized_operands import (
     BLOCK,
@@ -23,6 +22,8 @@ from .quantized_operands import (
     parts_of,
     quantized,
     scales_of,
+    whole_blocks,
+    with_scales,
 )
 
 tokens_of_a_product = pytest.mark.parametrize("tokens", [1, 7])
@@ -55,39 +56,33 @@ def test_products_are_near_those_of_the_elements(isa: str, kind: Format, tokens:
     assert (error > bound / 10_000).any()
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@tokens_of_a_product
-def test_the_largest_sum_of_32_products_fits_into_32_bits(isa: str, tokens: int, sign: int) -> None:
-    """255 * 2^7 steps of x times 2^11 of a level, 32 times, are 255 * 2^23."""
-    x, weight = np.full((tokens, 1024), 1.9921875, bf16), np.full((19, 1024), sign, np.float32)
-    out = run_linear(x, ml.quantize(tensor(weight), ml.nf4))
-    np.testing.assert_array_equal(out, np.full((tokens, 19), 1024 * 1.9921875 * sign))
+def of_one_byte(kind: Format, byte: int) -> QuantizedTensor:
+    """Make a weight whose codes are the same byte, with scales that are all equal."""
+    weight = with_scales(quantized((17, whole_blocks(kind[0], 1088)), *kind), np.ones(1))
+    codes = weight.codes.numpy()
+    if kind not in GGML_FORMATS:
+        codes = np.full_like(codes, np.uint8(byte).view(codes.dtype))
+        parts = weight.scales, weight.nested
+        return QuantizedTensor(weight.dtype, weight.shape, tensor(codes), *parts)
+    blocks = codes.reshape(-1, weight.dtype.block_bytes)
+    blocks = np.where((blocks == blocks[0]).all(axis=0), blocks, np.uint8(byte))
+    return QuantizedTensor(weight.dtype, weight.shape, tensor(blocks))
 
 
-@pytest.mark.parametrize("kind", GGML_FORMATS, ids=lambda kind: str(kind[0]))
+@every_format
 def test_the_largest_codes_times_numbers_do_not_overflow(isa: str, kind: Format) -> None:
-    dtype, _ = kind
-    fixed = blocks_of(dtype, 17 * 512, np.ones(1))
-    x = np.full((7, 512), 255 * 2.0**20, bf16)
-    for byte, tokens in product((0x00, 0x7F, 0x80, 0xFF), (1, 7)):
-        data = np.where((fixed == fixed[0]).all(axis=0), fixed, np.uint8(byte))
-        weight = QuantizedTensor(dtype, (17, 512), tensor(data))
-        out = run_linear(x[:tokens], weight)
-        assert bits(out) == bits(integer_products(x[:tokens], weight))
-        exact = x[:tokens].astype(np.float64) @ elements(weight).astype(np.float64).T
+    """255 * 2^7 steps of x times 2^11 of a level of nf4, 32 times, are 255 * 2^23."""
+    for byte, tokens, sign in product((0x00, 0x7F, 0x80, 0x81, 0xFF), (1, 7), (1, -1)):
+        weight = of_one_byte(kind, byte)
+        x = np.full((tokens, weight.shape[1]), sign * 255 * 2.0**20, bf16)
+        out = run_linear(x, weight)
+        assert bits(out) == bits(integer_products(x, weight))
+        codes, scales, mins = parts_of(weight)
+        with np.errstate(over="ignore", invalid="ignore"):  # of scales that are a byte of mxfp4
+            wide = codes.reshape(len(scales), -1).astype(f32) * scales[:, None]
+            wide = wide if mins is None else wide + mins[:, None]
+            exact = x.astype(np.float64) @ wide.reshape(weight.shape).astype(np.float64).T
         np.testing.assert_allclose(out, exact, rtol=1e-5, atol=np.abs(exact).max() * 1e-5)
-
-
-@pytest.mark.parametrize("code", [127, -127, -128])
-def test_the_largest_codes_of_int8_do_not_overflow(isa: str, code: int) -> None:
-    codes = np.full((17, 1056), code, np.int8)
-    scales = np.full(17 * 33, 0.5, bf16)
-    weight = QuantizedTensor(ml.int8_block, codes.shape, tensor(codes), tensor(scales))
-    x = np.full((7, 1056), 255 * 2.0**20, bf16)
-    for sign in (1, -1):
-        for tokens in (1, 7):
-            out = run_linear((sign * x[:tokens]).astype(bf16), weight)
-            assert (out == sign * code * 255 * 2.0**19 * 1056).all()
 
 
 @every_format

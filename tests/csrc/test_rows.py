@@ -143,27 +143,22 @@ def sigmoid_product(x: Array, y: Array) -> Array:
 
 
 ELEMENTWISE: list[tuple[str, Callable[..., Array], float]] = [
-    ("add", np.add, 0), ("multiply", np.multiply, 0), ("swiglu", sigmoid_product, 2.0**-21),
+    ("add", np.add, 2.0**-24), ("multiply", np.multiply, 2.0**-24),
+    ("swiglu", sigmoid_product, 2.0**-21 + 2.0**-24),
+    ("silu", lambda x, _: sigmoid_product(x, np.float64(1)), 2.0**-21),
 ]  # fmt: skip
 
 
 @activations
 @pytest.mark.parametrize(("name", "formula", "error"), ELEMENTWISE, ids=lambda v: str(v)[:8])
-def test_two_operands_are_combined_in_float32_and_rounded_once(
+def test_operands_are_combined_in_float32_and_rounded_once(
     isa: str, dtype: Any, name: str, formula: Callable[..., Array], error: float
 ) -> None:
     for n in SIZES:
-        a, b, out = normal((n,), dtype), normal((n,), dtype, seed=1), empty((n,), dtype)
-        calls.elementwise(name, a, b, out)
-        close(out, formula(a.astype(np.float64), b.astype(np.float64)), error + 2.0**-24)
-
-
-@activations
-def test_silu_is_right(isa: str, dtype: Any) -> None:
-    for n in SIZES:
-        x, out = (6 * normal((n,), f32)).astype(dtype), empty((n,), dtype)
-        calls.elementwise("silu", x, None, out)
-        close(out, sigmoid_product(x.astype(np.float64), np.float64(1)), 2.0**-21)
+        a, b = (6 * normal((n,), f32)).astype(dtype), normal((n,), dtype, seed=1)
+        out = empty((n,), dtype)
+        calls.elementwise(name, a, None if name == "silu" else b, out)
+        close(out, formula(a.astype(np.float64), b.astype(np.float64)), error)
 
 
 def test_silu_does_not_overflow_and_passes_nan_on(isa: str) -> None:

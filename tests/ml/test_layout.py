@@ -29,13 +29,15 @@ def views(draw):
 @settings(max_examples=300)
 @given(views())
 def test_from_numpy_takes_any_strides(array):
-    x = ml.Tensor.from_numpy(array)
+    x = ml.Tensor.from_numpy(array, "name")
+    assert (x.name, x.shape, x.ndim) == ("name", array.shape, array.ndim)
+    assert (x.size, x.nbytes) == (array.size, array.nbytes)
     assert x.is_contiguous == array.flags.c_contiguous
-    check_same(x, array)
+    check_same(x, array)  # also the dtype
     check_same(x.contiguous(), array)
     assert x.contiguous().is_contiguous
     if array.size:
-        assert x.strides == array.strides
+        assert x.strides == x.numpy().strides == array.strides
         assert x.data_pointer == array.__array_interface__["data"][0]
         assert np.shares_memory(x.numpy(), array)
 

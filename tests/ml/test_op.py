@@ -64,15 +64,17 @@ def test_an_op_inside_an_op_and_a_conversion_to_itself_are_not_reported(listener
 
 
 def test_an_op_with_several_results_reports_each_and_returns_them_named(listener: Listener) -> None:
-    cache = ml.KeyValueCache(8, 2, 4, ml.float32)
+    cache = ml.KeyValueCache(256, 2, 4, ml.float32)
     xk, xv = tensor(3, 2, 4).with_name("xk"), tensor(3, 2, 4).with_name("xv")
     assert ml.write_cache(cache, 2, xk, xv) is None
     keys, values = ml.read_cache(cache, 2, 5)
     assert (keys.name, values.name) == ("seen", "seen")
     np.testing.assert_array_equal(keys.numpy(), xk.numpy())
-    written = ("write_cache", ["xk", "xv"], (3, 2, 4), {"start_pos": 2, "C": 16})
-    read = ("read_cache", [], (3, 2, 4), {"start": 2, "stop": 5, "C": 16})
+    written = ("write_cache", ["xk", "xv"], (3, 2, 4), {"start_pos": 2, "C": 256})
+    read = ("read_cache", [], (3, 2, 4), {"start": 2, "stop": 5, "C": 256})
     assert listener.reports == [written, written, read, read]
+    ml.write_cache(cache, ml.Spans([(2, 3, [0])]), xk, xv)
+    assert listener.reports[4:] == [(*written[:3], {"C": 256})] * 2
 
 
 def test_sequences_are_inputs_and_a_result_shows_its_own_where_each_has_one(

@@ -12,6 +12,7 @@ from src import ml
 from src.ml import kernels
 from src.ml.ops import linear
 from tests.csrc.operands import run_linear
+from tests.csrc.quantized_operands import FORMATS
 from tests.ml.op_checks import EVERY_FLOAT, FLOAT_DTYPES, check_op, check_same, sample, strided
 
 TARGETS = (None, *FLOAT_DTYPES)
@@ -73,15 +74,19 @@ def test_linear_of_views_and_of_read_only_weights(dtype):
 
 
 @EVERY_FLOAT
-def test_several_weights_give_what_each_gives_alone(dtype):
-    weights = [sample((n, 33), dtype, seed=n) for n in (5, 1, 9)]
-    biases = [None, sample((1,), dtype, seed=4), None]
-    for shape, target in product(((1, 33), (3, 33), (2, 7, 33), (0, 33)), TARGETS):
-        x = sample(shape, dtype)
+@pytest.mark.parametrize("columns", [33, 64])
+def test_several_weights_of_any_dtypes_give_what_each_gives_alone(dtype, columns):
+    other = ml.bfloat16 if dtype is ml.bfloat16 else ml.float16
+    plain, blocks = ((5, dtype), (1, dtype), (9, other)), ((2, ml.nf4), (7, ml.int8_block))
+    weights = [sample((n, columns), kind, seed=n) for n, kind in plain]
+    weights += [ml.quantize(sample((n, columns)), kind) for n, kind in blocks]
+    biases = [None, sample((1,), dtype, seed=4), None, sample((2,), seed=5), None]
+    for shape, target in product(((1,), (3,), (2, 7), (0,)), TARGETS):
+        x = sample((*shape, columns), dtype)
         for added in (None, biases):
             results = ml.linear_transformations(x, weights, target, biases=added)
             assert isinstance(results, tuple)
-            for result, weight, bias in zip(results, weights, added or (None,) * 3, strict=True):
+            for result, weight, bias in zip(results, weights, added or (None,) * 5, strict=True):
                 alone = ml.linear_transformation(x, weight, target, bias=bias)
                 check_same(result, alone.numpy())
 
@@ -102,21 +107,7 @@ def test_several_weights_are_one_call_of_the_kernel(monkeypatch):
 # ---- block-quantized weights --------------------------------------------------------------------
 
 
-def test_weights_of_several_dtypes_give_the_bits_of_single_calls() -> None:
-    x = sample((3, 64))
-    weights = (
-        sample((4, 64)), ml.quantize(sample((5, 64)), ml.int8_block),
-        ml.quantize(sample((2, 64)), ml.nf4), sample((3, 64)).to(ml.float16),
-    )  # fmt: skip
-    biases = (None, sample((5,)), None, None)
-    results = ml.linear_transformations(x, weights, biases=biases)
-    for result, weight, added in zip(results, weights, biases, strict=True):
-        check_same(result, ml.linear_transformation(x, weight, bias=added).numpy())
-
-
-@pytest.mark.parametrize(
-    ("block_dtype", "double"), [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)]
-)
+@pytest.mark.parametrize(("block_dtype", "double"), FORMATS)
 @EVERY_FLOAT
 def test_linear_with_a_quantized_weight_is_the_product_of_the_kernel(block_dtype, double, dtype):
     weight, bias = ml.quantize(sample((9, 64), seed=1), block_dtype, double), sample((9,), seed=2)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from src import ml
+from tests.csrc.quantized_operands import FORMATS
 from tests.ml.op_checks import (
     EVERY_DTYPE,
     FLOAT_DTYPES,
@@ -20,9 +21,6 @@ from tests.ml.op_checks import (
 )
 
 ORDERED = [row for row in ml.DTYPES if row.kind != "complex"]
-FORMATS = pytest.mark.parametrize(
-    ("block_dtype", "double"), [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)]
-)
 IDS = [[0], [4, 0, 4, 2], [], [[1, 2], [3, 4]], 3]
 
 
@@ -54,7 +52,7 @@ def test_the_rows_are_copies_and_rounded_to_the_dtype_asked_for():
     assert ml.get_rows(sample((0, 3)), ids_of([])).shape == (0, 3)
 
 
-@FORMATS
+@pytest.mark.parametrize(("block_dtype", "double"), FORMATS)
 @pytest.mark.parametrize("columns", [64, 33])
 def test_get_rows_dequantizes_the_rows(block_dtype, double, columns):
     table = ml.quantize(sample((5, columns)), block_dtype, double)

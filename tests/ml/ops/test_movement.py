@@ -1,5 +1,7 @@
 """Ops that move elements, or look at them in another shape, cut tensors or join them."""
 
+from itertools import product
+
 import numpy as np
 
 from src import ml
@@ -25,7 +27,7 @@ def test_squeeze_and_unsqueeze_are_numpys(dtype):
     assert ml.squeeze(ml.zeros(2, 1, 1), (0, 1)).shape == (2, 1)
 
 
-def test_permute_is_numpys():
+def test_permute_and_transpose_are_numpys():
     for x in (x for shape in SHAPES for x in samples(shape)):
         all_dims = range(x.ndim)
         for dims in (all_dims, range(-1, -x.ndim - 1, -1), (*all_dims[1:], *all_dims[:1])):
@@ -34,6 +36,11 @@ def test_permute_is_numpys():
             check_same(view, x.numpy().transpose(tuple(dims)))
             if x.ndim:
                 check_same(x.permute(*dims), view.numpy())
+        for a, b in product(range(-x.ndim, x.ndim), repeat=2):
+            view, expected = x.transpose(a, b), x.numpy().swapaxes(a, b)
+            assert shares_memory(view, x)
+            assert x.size == 0 or view.strides == expected.strides
+            check_same(view, expected)
 
 
 def test_flatten_is_reshape():
