@@ -7,6 +7,7 @@ import pytest
 from src.nano.corpus import WHOLE_FACT_FAMILIES, load_split
 from src.nano.documents import Document, DocumentStream
 from src.nano.mixtures import EVEN, MIXTURES, Mixture
+from src.nano.questions import newcomer_questions
 
 SPLIT = load_split()
 
@@ -31,7 +32,9 @@ def test_the_same_seed_gives_the_same_documents() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MIXTURES))
-def test_no_document_tells_a_held_out_pair(name: str) -> None:
+def test_no_document_tells_a_held_out_pair_or_asks_a_hand_written_question(name: str) -> None:
+    asked = {one.question for one in newcomer_questions()}
+    sums = {pair.fact for family in sorted(WHOLE_FACT_FAMILIES) for pair in SPLIT.held_out[family]}
     plain: set[tuple[str, str]] = set()
     after_setup: set[tuple[object, str]] = set()
     raw: set[str] = set()
@@ -45,20 +48,16 @@ def test_no_document_tells_a_held_out_pair(name: str) -> None:
         else:
             plain.add((pair.system, pair.question))
     for document in documents(5, 3000, MIXTURES[name]):
-        assert not document.raw or "".join(text for _, text in document.messages) not in raw
+        if document.raw:
+            assert "".join(text for _, text in document.messages) not in raw
+            texts = [content for role, content in document.messages if role == "text"]
+            assert sums.isdisjoint(text.removesuffix(" =") for text in texts)
         system, talk = turns(document)
+        assert system or asked.isdisjoint(user for user, _ in talk)
         for index, (user, _) in enumerate(talk):
             assert (system, user) not in plain
             assert (("first", talk[0]), user) not in after_setup
             assert not any((setup, user) in after_setup for setup in talk[:index])
-
-
-def test_held_out_sums_are_in_no_list_of_equations() -> None:
-    terms = {pair.fact for family in sorted(WHOLE_FACT_FAMILIES) for pair in SPLIT.held_out[family]}
-    for document in documents(6, 3000):
-        if document.raw:
-            for role, content in document.messages:
-                assert role != "text" or content.removesuffix(" =") not in terms
 
 
 def test_the_late_mixture_asks_again_for_what_was_said() -> None:
@@ -90,20 +89,15 @@ def test_every_family_is_in_the_mixture(name: str) -> None:
     assert drawn == set(SPLIT.train) - {"raw-capital"} | {"nonsense"}
 
 
-def test_questions_are_varied_and_answers_are_not() -> None:
+def test_questions_are_varied_answers_are_not_and_what_is_told_is_copied_as_typed() -> None:
     answers = {pair.answer for pair in SPLIT.train["capital-forms"]}
     asked: dict[str, set[str]] = {}
     for document in documents(12, 4000):
         for question, answer in turns(document)[1]:
             if answer in answers:
                 asked.setdefault(answer, set()).add(question)
+            copied = re.match(r"(?:Nice to meet you, |I will remember )(\w+)[!.]", answer)
+            assert copied is None or copied[1] in question
     forms = asked["The capital of France is Paris."]
     assert any(form.islower() for form in forms)
     assert any(not form.endswith("?") for form in forms)
-
-
-def test_what_is_told_is_copied_as_it_was_typed() -> None:
-    for document in documents(13, 2000):
-        for question, answer in turns(document)[1]:
-            copied = re.match(r"(?:Nice to meet you, |I will remember )(\w+)[!.]", answer)
-            assert copied is None or copied[1] in question

@@ -3,9 +3,7 @@
 import pytest
 
 from src.nano.corpus import load_split
-from src.nano.documents import DocumentStream
 from src.nano.facts_unknown import UNKNOWN_ANSWER
-from src.nano.mixtures import MIXTURES
 from src.nano.questions import Question, newcomer_questions
 
 
@@ -26,16 +24,6 @@ def test_a_rule_tells_right_from_wrong(rule: str, right: str, wrong: str) -> Non
     question = Question("group", "Question?", rule)
     assert question.is_right(right)
     assert not question.is_right(wrong)
-
-
-@pytest.mark.parametrize("name", sorted(MIXTURES))
-def test_no_document_asks_a_hand_written_question(name: str) -> None:
-    asked = {one.question for one in newcomer_questions()}
-    stream = DocumentStream(11, MIXTURES[name])
-    for _ in range(3000):
-        messages = stream.document().messages
-        if messages[0][0] != "system":
-            assert asked.isdisjoint(content for role, content in messages if role == "user")
 
 
 def test_a_hand_written_question_occurs_once_and_is_no_pair() -> None:
