@@ -76,17 +76,12 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def prose(text: str) -> list[str]:
-    """Return the lines of a page, those of fenced blocks empty, so that line numbers stay."""
+def links(text: str) -> Iterator[Link]:
+    """Yield the links of a page, images among them, outside of blocks and code spans."""
     lines = text.split("\n")
     for block in blocks(text):
         lines[block.line - 2 : block.end] = [""] * (block.end - block.line + 2)
-    return lines
-
-
-def links(text: str) -> Iterator[Link]:
-    """Yield the links of a page, images among them, outside of blocks and code spans."""
-    for number, line in enumerate(prose(text), 1):
+    for number, line in enumerate(lines, 1):
         spans = [span.span() for span in _CODE_SPAN.finditer(line)]
         for found in _LINK.finditer(line):
             if not any(start < found.start() < end for start, end in spans):

@@ -5,10 +5,15 @@ import io
 import math
 import os
 import re
+import shlex
+import sys
+import tempfile
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pexpect
 
 from src.cli.flag_parser import ranges
 from src.memory import readable_bytes
@@ -20,7 +25,6 @@ from src.trace.events import STAGES, size_of
 from src.trace.logger import TraceLog
 from src.trace.records import Event, TensorInfo
 
-from .chat import chat
 from .generated import Producer, line_in, with_blocks, with_lines
 from .pages import ROOT, PageError, table
 from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model, events_8b
@@ -35,6 +39,17 @@ _ROWS = (
     ("Llama 3.1 8B", LLAMAS["8B"], False, "int8"),
     ("Llama 3.1 8B", LLAMAS["8B"], False, "nf4"),
     ("Llama 3.3 70B", LLAMAS["70B"], False, "nf4"),
+)
+# Of a chat that is typed into a terminal.
+_COMMAND = "python -m src.main --temperature 0 --seed 1 --context-length 512"
+_KEYS = {"Ctrl-C": "\x03", "Ctrl-D": "\x04"}
+_PROMPTS = [r"\r\n>>> ", r"\r\n\.\.\. ", pexpect.EOF]  # what the chat shows when it waits
+_REPEATED = re.compile(r"(\d+)\*(.+)")
+# What differs from run to run, and what is too long to show.
+_VARIES = (
+    (re.compile(r"\b[\d.]+/s\b"), "N/s"),
+    (re.compile(re.escape(f"{ROOT}{os.sep}")), ""),
+    (re.compile(r"(?:la ){20,}"), "la la la [600 times] "),
 )
 
 
@@ -221,6 +236,51 @@ def memory(_page: Path, _argument: str) -> str:
         rows.append([name, quantize or "bfloat16", *sizes])
     together = f"allocated for {_POSITIONS} positions | together"
     return table(f"| model | weights | weight files | {together} |\n|---|---|---|---|---|", rows)
+
+
+def chat(page: Path, argument: str) -> str:
+    """Return a part of a page's chat: `chat "Hello!" /help Ctrl-C "600*la "`.
+
+    All blocks of a page are one chat; no two have the same lines. `600*la ` repeats a text.
+    """
+    text = page.read_text(encoding="utf-8")
+    parts = re.findall(r"^<!-- generated: chat (.*) -->$", text, flags=re.MULTILINE)
+    return f"```text\n{_transcript(tuple(parts))[parts.index(argument)]}\n```"
+
+
+@cache
+def _transcript(parts: tuple[str, ...]) -> list[str]:
+    """Have one chat in a directory with a file `maria.txt`; return what each part of it shows."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    transcript = []
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "maria.txt").write_text("My name is Maria.\n", encoding="utf-8")
+        child = pexpect.spawn(
+            sys.executable,
+            _COMMAND.split()[1:],
+            cwd=directory,
+            env=environment | {"TERM": "dumb", "PYTHONPATH": str(ROOT)},
+            timeout=60,
+            encoding="utf-8",
+        )
+        try:
+            child.expect(_PROMPTS)
+            shown = f"$ {_COMMAND}\n{child.before}\n"
+            for part in parts:
+                for line in shlex.split(part):
+                    repeated = _REPEATED.fullmatch(line)
+                    typed = int(repeated[1]) * repeated[2] if repeated else line
+                    child.send(_KEYS.get(line, f"{typed}\n"))
+                    shown += child.after.lstrip("\r\n")
+                    child.expect(_PROMPTS)
+                    shown += f"{child.before}\n"
+                for pattern, replacement in _VARIES:
+                    shown = pattern.sub(replacement, shown)
+                transcript.append("\n".join(map(str.rstrip, shown.splitlines())).strip("\n"))
+                shown = ""
+        finally:
+            child.close(force=True)
+    return transcript
 
 
 PRODUCERS: dict[str, Producer] = {

@@ -1,8 +1,12 @@
-"""The two traced runs that pages and diagrams show: the bundled model, and the 8B shape."""
+"""The traced runs that pages and diagrams show, and the committed page of the explorer."""
 
+import base64
 import contextlib
 import dataclasses
 import functools
+import json
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -12,10 +16,13 @@ import numpy as np
 from src import ml, trace
 from src.cli.answer import piece
 from src.drawing import Beside, Recorder, TracedRun, draw_all
+from src.explorer import explore
 from src.inference import InferenceEngine, Message, SamplingArgs
 from src.model import InferenceContext, LlamaTransformer, Model, ModelArgs, load_model
 from src.trace.records import Event
 from src.trace.tracer import Tracer
+
+from .pages import ROOT
 
 PROMPT = "What is the capital of Massachusetts? Answer in one word."
 # The same prompt, as Llama 3's tokenizer and chat format write it; a test compares.
@@ -39,6 +46,8 @@ LLAMAS = {
 }  # fmt: skip
 LLAMA_3_1_8B = LLAMAS["8B"]
 SIZES_8B = LLAMA_3_1_8B.sizes | {"T": len(LLAMA_3_IDS), "S": len(LLAMA_3_IDS), "C": 4096}
+PAGE = ROOT / "docs" / "explorer" / "example.html"
+_ELEMENT = re.compile(r'<script type="text/plain" id="([\w-]+)">([^<]*)</script>')
 
 
 @cache
@@ -101,3 +110,56 @@ def current_diagrams() -> dict[str, str]:
     sizes = model.args.sizes | {"C": SIZES_8B["C"]}
     beside = Beside("8B", f"Llama 3.1 8B, where this prompt is {SIZES_8B['T']} tokens", SIZES_8B)
     return draw_all(TracedRun("the bundled model", sizes, events, beside))
+
+
+# ---- the page of the explorer --------------------------------------------------------------------
+
+
+@cache
+def current_page() -> str:
+    """Return the page as it should be: the committed one, if it says the same but for times."""
+    made = explore(bundled_model(), [Message("user", PROMPT)], 8, SamplingArgs(seed=1))
+    committed = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    return committed if is_same(committed, made) else str(made)
+
+
+def is_same(first: str, second: str) -> bool:
+    """Return whether two pages have the same sources and say the same of a run, but for times.
+
+    Numbers that NumPy computed may differ in their last digits from machine to machine.
+    """
+    return _ELEMENT.sub("", first) == _ELEMENT.sub("", second) and _read(first) == _read(second)
+
+
+class _Numbers:
+    """A float, or an array, which equals another whose last digits differ."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.asarray(values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Numbers):
+            return False
+        a, b = self._values, other._values
+        rtol, atol = (1e-4, 1e-4 if a.ndim else 1e-6) if a.dtype.kind == "f" else (0, 0)
+        is_alike = (a.dtype, a.shape) == (b.dtype, b.shape)
+        return is_alike and np.allclose(a, b, rtol, atol, equal_nan=True)
+
+
+def _read(page: str) -> Any:
+    """Return the document of a page, with its arrays in their places and without times."""
+    data = {name: zlib.decompress(base64.b64decode(x)) for name, x in _ELEMENT.findall(page)}
+
+    def known(x: dict[str, Any]) -> Any:
+        if "block" in x:
+            kind = "uint16" if x["dtype"] == "bfloat16" else x["dtype"]
+            return _Numbers(np.frombuffer(data[f"block-{x['block']}"], kind).reshape(x["shape"]))
+        return {key: value for key, value in x.items() if key not in ("seconds", "machine")}
+
+    document = json.loads(
+        data["document"], object_hook=known, parse_float=lambda text: _Numbers(float(text))
+    )
+    for run in document["runs"]:
+        for event in run["events"]:
+            event[6] = None  # its seconds
+    return document

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .examples import KINDS, run_examples
-from .explorer_page import PAGE, current_page
 from .pages import ROOT, PageError, documents, name_of
 from .plots import current_plots
 from .producers import current_text
-from .runs import current_diagrams
+from .runs import PAGE, current_diagrams, current_page
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.explorer.test_page import opened
 from tests.support.browser import chromium
-from tools.explorer_page import PAGE
+from tools.runs import PAGE
 
 # View, scheme, what is clicked first, and the height: the width is 1280.
 PICTURES = (

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from tests.explorer.test_page import browser, opened, page  # noqa: F401
-from tools.explorer_page import PAGE
 from tools.pages import ROOT
+from tools.runs import PAGE
 
 pytestmark = pytest.mark.slow
 SECTION = (ROOT / "docs" / "EXPLORER.md").read_text("utf-8").partition("## Exercises")[2]

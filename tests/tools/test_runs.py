@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("matplotlib", reason="the docs extra is not installed")
-from tools.explorer_page import PAGE, current_page, is_same
+from tools.runs import PAGE, current_page, is_same
 
 DOCUMENT = re.compile(r'(id="document">)([^<]*)<')
 
