@@ -11,8 +11,8 @@ from src import ml
 from src.checkpoint import CheckpointError, FileMemoryError
 from src.checkpoint.shards import MergedShards, check_shards, merge_shards
 from src.memory import readable_bytes
-from tests.checkpoint.refusals import refusal_of
-from tests.support.pth_writer import random_tensor, split_tensor, tensor_shapes, whole
+from src.model.args import args_from_params
+from tests.support.pth_writer import random_tensor, split_tensor, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
 PARAMS = {
@@ -28,7 +28,7 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 
 def model(dtype: Any = ml_dtypes.bfloat16) -> Arrays:
-    shapes = tensor_shapes(PARAMS)
+    shapes = args_from_params(PARAMS).tensor_shapes
     return {
         name: whole(random_tensor(name, shape, np.dtype(dtype), 1))
         for name, shape in shapes.items()

@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
+from src.model.args import args_from_params
+
 ALIGNMENT = 64
 UINT32_MAX = 0xFFFFFFFF
 _ITEMS_PER_BATCH = 1000
@@ -230,25 +232,6 @@ def _bytes_of(array: "np.ndarray[Any, Any] | LazyArray") -> Iterator[bytes]:
 # Random models
 
 
-def tensor_shapes(params: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Give the shape of each tensor of a Llama of these parameters, in Meta's order."""
-    D, V, H = params["dim"], params["vocab_size"], params["n_heads"]
-    Kh = params.get("n_kv_heads", H) * (D // H)
-    hidden = int(2 * 4 * D / 3)
-    hidden = int(params.get("ffn_dim_multiplier", 1) * hidden)
-    multiple = params["multiple_of"]
-    F = -(-hidden // multiple) * multiple
-    shapes: dict[str, tuple[int, ...]] = {"tok_embeddings.weight": (V, D)}
-    layer = {
-        "attention.wq": (D, D), "attention.wk": (Kh, D), "attention.wv": (Kh, D),
-        "attention.wo": (D, D), "feed_forward.w1": (F, D), "feed_forward.w3": (F, D),
-        "feed_forward.w2": (D, F), "attention_norm": (D,), "ffn_norm": (D,),
-    }  # fmt: skip
-    for number in range(params["n_layers"]):
-        shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in layer.items()}
-    return shapes | {"norm.weight": (D,), "output.weight": (V, D)}
-
-
 def random_tensor(
     name: str, shape: tuple[int, ...], dtype: "np.dtype[Any]", seed: int
 ) -> LazyArray:
@@ -289,15 +272,16 @@ def write_random_meta_directory(
     """Write a model directory in Meta's layout with random weights; return these, lazily.
 
     One file is streamed; several are made in memory and split, the embeddings along dimension 0 as
-    Llama 3 or 1 as Llama 2. A tied model has no `output.weight`.
+    Llama 3 or 1 as Llama 2. A tied model has no `output.weight`. Matrices come first.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "params.json").write_text(json.dumps(dict(params)))
     if tokenizer_model is not None:
         shutil.copyfile(tokenizer_model, directory / "tokenizer.model")
+    shapes = args_from_params(params).tensor_shapes
     tensors = {
         name: random_tensor(name, shape, np.dtype(dtype), seed)
-        for name, shape in tensor_shapes(params).items()
+        for name, shape in sorted(shapes.items(), key=lambda item: len(item[1]) == 1)
         if not (tied and name == "output.weight")
     }
     if shards == 1:
