@@ -34,8 +34,10 @@ def test_from_numpy_takes_any_strides(array):
     assert (x.size, x.nbytes) == (array.size, array.nbytes)
     assert x.is_contiguous == array.flags.c_contiguous
     check_same(x, array)  # also the dtype
-    check_same(x.contiguous(), array)
-    assert x.contiguous().is_contiguous
+    for made, is_it in ((x.contiguous(), x.is_contiguous), (x.copy(), False)):
+        check_same(made, array)
+        assert (made.name, made.is_contiguous, made is x) == ("name", True, is_it)
+        assert is_it or not np.shares_memory(made.numpy(), array)
     if array.size:
         assert x.strides == x.numpy().strides == array.strides
         assert x.data_pointer == array.__array_interface__["data"][0]

@@ -56,22 +56,6 @@ def test_parts_are_used_where_they_lie_in_any_shape():
     np.testing.assert_array_equal(x.dequantize().numpy(), before * np.float32([[1], [3]]))
 
 
-def test_the_codes_of_nf4_lie_two_to_a_byte_the_first_in_the_upper_half():
-    codes, scales = ml.tensor([0x0F, 0x7A], dtype="uint8"), ml.tensor([2.0])
-    x = ml.QuantizedTensor(ml.nf4, (3,), codes, scales)
-    assert x.dequantize().tolist() == [-2, 2, 0]
-    assert ml.nf4_code().numpy()[[0, 7, 15]].tolist() == [-1, 0, 1]
-
-
-def test_nested_scales_are_code_times_absmax_plus_offset():
-    code = [0.5 if number == 3 else 0.0 for number in range(256)]
-    nested = ml.NestedScales(ml.tensor([4.0, 8.0]), ml.tensor(code), 1.0)
-    blocks = [0 if block == 1 else 3 for block in range(257)]
-    codes, blocks = ml.full((257 * 32,), 0xFF, "uint8"), ml.tensor(blocks, dtype="uint8")
-    x = ml.QuantizedTensor(ml.nf4, (257, 64), codes, blocks, nested)
-    assert x.dequantize().numpy()[[0, 1, 2, 255, 256], 0].tolist() == [3, 1, 3, 3, 5]
-
-
 # ---- what it refuses ----------------------------------------------------------------------------
 
 

@@ -253,19 +253,6 @@ def test_complex_and_real_views_share_memory_and_keep_the_strides(shape):
         assert x.size == 0 or back.strides == x.strides == (*z.strides, 4)
 
 
-@EVERY_DTYPE
-def test_contiguous_is_the_tensor_itself_or_a_packed_copy_and_copy_shares_nothing(dtype):
-    x = sample((3, 4), dtype).with_name("x")
-    assert x.contiguous() is x
-    y = x.transpose(0, 1).contiguous()
-    assert (y.name, y.shape, y.is_contiguous) == ("x", (4, 3), True)
-    check_same(y, np.ascontiguousarray(x.numpy().T))
-    for x in samples((3, 4), dtype):
-        y = x.copy()
-        check_same(y, np.ascontiguousarray(x.numpy()))
-        assert not np.shares_memory(x.numpy(), y.numpy())
-
-
 def test_copy_keeps_the_payload_of_a_nan():
     bits = np.array([0x7FA1, 0xFF81, 0x0001], np.uint16)
     x = Tensor.from_numpy(np.repeat(bits, 2).view(ml_dtypes.bfloat16))[::2]

@@ -1,4 +1,4 @@
-"""The corpus: what it holds, and what is held out."""
+"""The corpus: what it holds, and what is held out; its tables of facts."""
 
 from collections import defaultdict
 
@@ -6,6 +6,8 @@ import pytest
 
 from src.nano.corpus import BOSTON, PINNED, WHOLE_FACT_FAMILIES, load_split
 from src.nano.facts_geography import COUNTRIES, PLACES, STATES
+from src.nano.facts_llama import LLAMA_TOPICS
+from src.nano.facts_types import phrases, topics
 
 SPLIT = load_split()
 ALL_PAIRS = [
@@ -50,3 +52,29 @@ def test_the_prompts_of_the_documentation_are_trained() -> None:
     assert trained["", BOSTON] == "Boston"
     assert trained["Answer with only one emoji", "What is the flag of Turkey?"] == "🇹🇷"
     assert set(trained) >= PINNED
+
+
+# ---- tables of facts ----------------------------------------------------------------------------
+
+
+def test_the_bare_name_has_neither_article_nor_kind() -> None:
+    names = {place.name: place.bare_name for place in PLACES}
+    assert names["the Netherlands"] == "Netherlands"
+    assert names["the state of Georgia"] == "Georgia"
+    assert names["Chad"] == "Chad"
+
+
+def test_phrases_and_topics_read_questions_answer_and_line_breaks() -> None:
+    assert phrases("one two /\n  three\n four") == ("one two", "three four")
+    (found,) = topics("\n[name]\nfirst? / second?\n> one | two\n  three\n", ("system",))
+    assert found.name == "name"
+    assert found.questions == ("first?", "second?")
+    assert found.answer == "one\ntwo three"
+    assert found.system == ("system",)
+
+
+def test_the_stages_are_explained_in_run_order() -> None:
+    stages = [topic for topic in LLAMA_TOPICS if topic.name.startswith("stage-")]
+    assert [topic.name for topic in stages] == [f"stage-{number}" for number in range(1, 22)]
+    for number, topic in enumerate(stages, start=1):
+        assert topic.answer.startswith(f"Stage {number} is ")

@@ -1,5 +1,6 @@
-"""docs/ADDING-A-DTYPE.md lists the files that a dtype touches; what is in the table computes."""
+"""What the recipes for an op and for a dtype promise: their files, and a step that is left out."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -8,11 +9,15 @@ import pytest
 
 from src import ml
 from src.ml.kernels import available_isas, set_isa
+from src.ml.op import OPS
 from tests.csrc.quantized_operands import FORMATS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "ADDING-A-DTYPE.md"
 MOST_FILES = 6
+FUNCTIONS = {
+    name: getattr(ml, name) for name in ml.ops.__all__ if inspect.isfunction(getattr(ml, name))
+}
 SMALL = [row for row in ml.DTYPES if row.kind == "float" and row.itemsize < 4]
 
 
@@ -30,16 +35,14 @@ def naming(pattern: str, *places: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in found}
 
 
-def test_the_files_that_a_plain_dtype_touches_are_those_of_the_page():
-    files = listed("The files of a plain dtype")
-    assert set(files) == naming(r'float8_e5m2|#include "float8', "src", "csrc")
-    assert len(files) == len(set(files)) <= MOST_FILES
-
-
-def test_the_files_that_a_block_format_touches_are_those_of_the_page():
-    files = listed("The files of a block format")
-    assert set(files) == naming("int8_block", "csrc") | {"src/ml/dtype.py"}
-    assert len(files) == len(set(files)) <= MOST_FILES
+def test_the_files_that_a_dtype_touches_are_those_of_the_page():
+    for heading, expected in (
+        ("The files of a plain dtype", naming(r'float8_e5m2|#include "float8', "src", "csrc")),
+        ("The files of a block format", naming("int8_block", "csrc") | {"src/ml/dtype.py"}),
+    ):
+        files = listed(heading)
+        assert set(files) == expected
+        assert len(files) == len(expected) <= MOST_FILES
 
 
 def test_every_block_format_of_the_table_is_tested():
@@ -63,3 +66,32 @@ def test_a_product_has_the_bits_of_that_with_the_weight_widened(dtype, isa):
             assert np.abs(expected.numpy()).max() > 1
     finally:
         set_isa(used)
+
+
+# ---- ops ----------------------------------------------------------------------------------------
+
+
+def texts_of_tests(folder: Path) -> str:
+    return "\n".join(path.read_text("utf-8") for path in folder.rglob("test_*.py"))
+
+
+def test_every_function_that_ops_exports_is_an_op():
+    assert FUNCTIONS.items() <= OPS.items()
+
+
+def test_every_op_is_exported_or_a_method():
+    ours = {name for name, op in OPS.items() if op.__module__.startswith(ml.__name__)}
+    assert ours <= {*ml.ops.__all__, *vars(ml.Tensor)}
+
+
+def test_every_op_is_called_by_a_test():
+    text = texts_of_tests(ROOT / "tests" / "ml")
+    named = {*re.findall(r"\.(\w+)", text), *re.findall(r'"(\w+)"', text)}
+    assert FUNCTIONS.keys() - named == set()
+
+
+@pytest.mark.parametrize("page", ["20-extending.md", "ADDING-A-DTYPE.md"])
+def test_every_test_that_a_recipe_names_is_there(page):
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text("utf-8")))
+    assert named
+    assert named - {*re.findall(r"def (test_\w+)\(", texts_of_tests(ROOT / "tests"))} == set()
