@@ -105,35 +105,3 @@ def test_double_quantizing_gives_all_their_bits_where_the_mean_is_exact() -> Non
     assert mine.nested is not None
     assert mine.nested.offset == state.offset.item()
     check_elements(mine, packed, state)
-
-
-def test_a_product_is_near_that_of_their_float32_weight() -> None:
-    """Hold products against theirs in float64, within what integers cost.
-
-    A level becomes a whole number of steps of 2^-11 of the scale: w' is off by at most half a step,
-    2^-12 scale. An x becomes a whole number of steps xs. The largest of 32 is m * 2^e with m < 2,
-    and m * 2^14 steps: a step is 2^(e - 14), and x' is off by at most 2^(e - 15) <= 2^-15 largest.
-
-        |w' x' - w x| <= |w' - w| |x'| + |w| |x' - x|
-                      <= 2^-12 scale (|x| + 2^-15 largest) + |w| 2^-15 largest
-
-    The sum of 32 products is exact. It is rounded to float32 and added to a lane, once for a row of
-    512, and then the 16 lanes are added in 4 steps: 6 roundings of at most 2^-24 of all magnitudes.
-    """
-    x, weight = weights((5, 512), torch.bfloat16), weights((64, 512), torch.bfloat16)
-    packed, state = functional.quantize_4bit(weight, quant_type="nf4")
-    wide_x, wide = x.double(), dequantized(packed, state, torch.float32).double()
-    largest = wide_x.abs().reshape(5, -1, 32).amax(-1).repeat_interleave(32, -1) * 2.0**-15
-    scales = state.absmax.double().reshape(64, -1).repeat_interleave(64, -1) * 2.0**-12
-    bound = (wide_x.abs() + largest) @ scales.T + largest @ wide.abs().T
-    bound = (bound + 6 * 2.0**-24 * (wide_x.abs() @ wide.abs().T)).numpy()
-
-    operands = tensor(x), ml.quantize(tensor(weight), ml.nf4)
-    mine = ml.linear_transformation(*operands, ml.float32)
-    error = np.abs(mine.numpy() - (wide_x @ wide.T).numpy())
-    assert (error <= bound).all()
-    assert (error > bound / 100).any()
-    check_equal(mine.to(ml.bfloat16), torch.from_numpy(mine.numpy()).bfloat16())
-    np.testing.assert_array_equal(
-        ml.linear_transformation(*operands).bits(), mine.to(ml.bfloat16).bits()
-    )

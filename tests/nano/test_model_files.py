@@ -10,7 +10,6 @@ from src.nano import MODEL_DIRECTORY
 from src.nano.evaluate import Examiner, pinned_pairs
 from src.nano.pairs import Pair
 from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES
-from tests.support.open_directory import open_meta
 
 META_KEYS = {
     "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier",
@@ -41,22 +40,14 @@ def test_params_have_exactly_the_keys_of_meta() -> None:
     assert params["use_scaled_rope"] is True
 
 
-def test_the_weights_are_bfloat16_under_the_names_of_meta() -> None:
-    checkpoint = open_meta(MODEL_DIRECTORY)
-    assert {
-        "tok_embeddings.weight", "norm.weight", "output.weight", "layers.0.attention.wq.weight",
-    } <= set(checkpoint.tensors)  # fmt: skip
-    assert {tensor.dtype.name for tensor in checkpoint.tensors.values()} == {"bfloat16"}
-    checkpoint.close()
-
-
-def test_the_sizes_tell_the_letters_apart_and_the_context_is_at_least_1024(model: Model) -> None:
+def test_the_sizes_differ_weights_are_bfloat16_and_the_context_is_at_least_1024(model: Model):
     args = model.args
     sizes = [
         args.dim, args.n_layers, args.n_heads, args.n_kv_heads, args.head_dim, args.ffn_dim,
         args.vocab_size, args.n_heads // args.n_kv_heads,
     ]  # fmt: skip
     assert len(set(sizes)) == len(sizes)
+    assert {tensor.dtype.name for tensor in model.tensors.values()} == {"bfloat16"}
     assert InferenceEngine(model, sequence_length=1024).sequence_length == 1024
 
 

@@ -9,6 +9,7 @@ needs them, and zip64 end records always.
 import json
 import math
 import os
+import pickle
 import shutil
 import struct
 import zlib
@@ -56,19 +57,11 @@ class LazyArray:
 
 
 def text(value: str) -> bytes:
-    encoded = value.encode("utf-8", "surrogatepass")
-    return b"X" + struct.pack("<I", len(encoded)) + encoded
+    return pickle.dumps(value, 2)[2:-3]  # without a protocol, a place in the memo and an end
 
 
 def integer(value: int) -> bytes:
-    if 0 <= value < 1 << 8:
-        return b"K" + bytes([value])
-    if 0 <= value < 1 << 16:
-        return b"M" + struct.pack("<H", value)
-    if -(1 << 31) <= value < 1 << 31:
-        return b"J" + struct.pack("<i", value)
-    encoded = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8a" + bytes([len(encoded)]) + encoded
+    return pickle.dumps(value, 2)[2:-1]
 
 
 def global_name(module: str, name: str) -> bytes:
