@@ -21,6 +21,7 @@ from .operands import (
     run_linear,
 )
 from .quantized_operands import EVERY_FORMAT, operands
+from .quantized_operands import fused_multiply_add as fma
 
 # T, in, out: sizes of zero; every tail of the columns; one token, each panel width, few tokens and
 # one more, more than a group; row tails of the tile; more columns than one K block holds
@@ -94,19 +95,13 @@ def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(isa: str, ty
         assert np.isfinite(np.delete(out, 3, axis=0)).all()
 
 
-def fused(a: Any, b: Any, c: Any) -> Any:
-    """Compute a * b + c, rounded once: exact in extended precision for operands of 8 bits."""
-    product = a.astype(np.longdouble) * b.astype(np.longdouble)
-    return (product + c.astype(np.longdouble)).astype(np.float32)
-
-
 def test_bfloat16_products_are_summed_in_the_order_that_is_documented(isa: str) -> None:
     x, w = normal((1, 70), bf16), normal((1, 70), bf16, seed=1)
     padded = np.zeros((2, 96), np.float32)
     padded[0, :70], padded[1, :70] = x[0], w[0]
     lanes = np.zeros(16, np.float32)
     for a, b in zip(padded[0].reshape(-1, 16, 2), padded[1].reshape(-1, 16, 2), strict=True):
-        lanes = fused(a[:, 0], b[:, 0], fused(a[:, 1], b[:, 1], lanes))
+        lanes = fma(a[:, 0], b[:, 0], fma(a[:, 1], b[:, 1], lanes))
     for width in (8, 4, 2, 1):
         lanes = lanes[:width] + lanes[width:]
     assert run_linear(x, w, f32)[0, 0] == lanes[0]

@@ -309,8 +309,6 @@ ml.concatenate([f(2), of("bfloat16", 2)]) ->
 ml.get_rows(f(0, 3), ids(0)) ->
     IndexOutOfRangeError: ids must be in [0, 0): 0 (table [0, 3], ids [1])
 ml.get_rows(f(5, 3), of("uint16", 2)) -> DTypeError: ids.dtype must equal int32: uint16 (ids [2])
-ml.get_rows(nf4(5, 64), ids(5)) ->
-    IndexOutOfRangeError: ids must be in [0, 5): 5 (table [5, 64], ids [1])
 ml.get_rows(nf4(5), ids(4)) ->
     ShapeError: ndim of a block-quantized table must equal 2: 1 (shape [5])
 ml.topk(ml.ones(2, 3), 4) -> ShapeError: 0 <= k <= shape[1] must hold: 4 (shape [2, 3])
@@ -387,7 +385,6 @@ f(2).view_as_real() -> DTypeError: dtype must equal complex64: float32
 f(3, 2).item() -> ShapeError: number of elements must equal 1: 6 (shape [3, 2])
 bool(ml.zeros(0)) -> TensorTypeError: [bool] number of elements must equal 1: 0 (shape [0])
 len(f()) -> ShapeError: [len] ndim must be >= 1: 0 (shape [])
-ml.full((1,), 256.0).to("uint8") -> TensorError: values must be in [0, 255] for uint8: 256.0
 ml.full((1,), 2.0**63).to("int64") ->
     TensorError: values must be in [-9223372036854775808, 9223372036854775807] for int64:
     9.223372036854776e+18

@@ -189,15 +189,6 @@ def test_reshape_of_a_contiguous_tensor_is_a_view(dtype):
             check_same(y, x.numpy().reshape(wanted))
 
 
-def test_slice_takes_rows_as_a_view():
-    x = sample((5, 3))
-    for start, stop in ((0, 0), (0, 5), (1, 4), (5, 5)):
-        y = x.slice(start, stop)
-        assert np.array_equal(y.numpy(), x.numpy()[start:stop])
-        assert start == stop or np.shares_memory(y.numpy(), x.numpy())
-    assert ml.zeros((5, 0, 3)).slice(1, 5).numpy().shape == (4, 0, 3)
-
-
 # ---- set_slice ----------------------------------------------------------------------------------
 
 
