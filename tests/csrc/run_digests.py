@@ -28,19 +28,14 @@ from .operands import Array, bits
 THREADS = 3
 
 
-class Kept:
+class Kept(list[Array]):
     """Arrays of zeros, kept until they are taken back."""
 
-    def __init__(self) -> None:
-        self.arrays: list[Array] = []
-        self.lengths: dict[int, int] = {}
+    release = list.clear
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        self.arrays.append(np.zeros(shape, dtype))
-        return self.arrays[-1]
-
-    def release(self) -> None:
-        self.arrays.clear()
+        self.append(np.zeros(shape, dtype))
+        return self[-1]
 
 
 def kernel_digest(case: Case, variant: tuple[Any, ...]) -> str:
@@ -48,7 +43,7 @@ def kernel_digest(case: Case, variant: tuple[Any, ...]) -> str:
     memory, found = Kept(), hashlib.sha256()
     for sizes in [*sizes_of(case, "one"), *case.long]:
         case.run(memory, *variant, *sizes)
-        for array in memory.arrays:
+        for array in memory:
             found.update(array.tobytes() if array.dtype.kind in "iuc" else bits(array))
         memory.release()
     return found.hexdigest()

@@ -75,6 +75,7 @@ def test_split_and_concatenate_are_inverse(dtype):
                 parts = ml.split(x, size, dim)
                 assert all(shares_memory(part, x) for part in parts)
                 check_same(ml.concatenate(parts, dim), x.numpy())
+    assert all(shares_memory(x.slice(0, n), x) for x in samples((3, 4), dtype) for n in (2, 3))
     assert [part.shape for part in ml.zeros(5, 2).split(2)] == [(2, 2), (2, 2), (1, 2)]
     assert [part.shape for part in ml.zeros(0).split(2)] == [(0,)]
 
