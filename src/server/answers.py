@@ -136,10 +136,10 @@ class TextAnswer(_Asked):
         names = "tokens", "token_logprobs", "top_logprobs", "text_offset"
         entries = list[tuple[Any, ...]]()
         for token, choice in tokens:
-            name, chances = self.service.token_name(token), choice and log_probabilities(choice)
-            near = islice(chances.items() if chances else (), self.alternatives)
-            top = {self.service.token_name(one): chance for one, chance in near}
-            entries.append((name, chances and chances[token], chances and top, self._offset))
+            name = token_name(tokenizer, token)
+            one = choice and logprobs_of(tokenizer, choice, self.alternatives)
+            top = one and {each["token"]: each["logprob"] for each in one["top_logprobs"]}
+            entries.append((name, one and one["logprob"], top, self._offset))
             # A begin of text need not be in the text.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)

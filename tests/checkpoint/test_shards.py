@@ -12,6 +12,7 @@ from src.checkpoint import CheckpointError, FileMemoryError
 from src.checkpoint.shards import MergedShards, check_shards, merge_shards
 from src.memory import readable_bytes
 from src.model.args import args_from_params
+from tests.checkpoint.refusals import refusal_of
 from tests.support.pth_writer import random_tensor, split_tensor, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from src.checkpoint import CheckpointError, read_pth
+from src.checkpoint import read_pth
 from src.checkpoint.torch_pth import map_pth
 from tests.checkpoint import hostile_pickles as hostile
 from tests.checkpoint.refusals import refusal_of
