@@ -133,6 +133,6 @@ _BOUNDS_IN_16, _BOUNDS_AFTER_16 = _bounds(_NEW_IN_16), _bounds(_NEW_AFTER_16)
 def is_unassigned(character: str) -> bool:
     """Tell whether Unicode 16.0 leaves a character unassigned, whichever version Python knows."""
     code = ord(character)
-    if bisect_right(_BOUNDS_IN_16, code) % 2:
+    if character.isascii() or bisect_right(_BOUNDS_IN_16, code) % 2:
         return False
     return unicodedata.category(character) == "Cn" or bisect_right(_BOUNDS_AFTER_16, code) % 2 == 1
