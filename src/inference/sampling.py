@@ -388,7 +388,9 @@ def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
     Return the smallest of them, and how many of its size are among them.
     """
     if weights.size > MANY:  # a few of them usually add up to that
-        largest = weights[at_least_kth_largest(weights, weights.size // _NEAR)]
+        near, above = weights.size // _NEAR, weights > 0.0
+        few = np.count_nonzero(above) < near  # behind a mask: many equal 0s, a slow search
+        largest = weights[above if few else at_least_kth_largest(weights, near)]
         part = float(largest.sum(dtype=np.float64) / weights.sum(dtype=np.float64))
         if part >= top_p:
             weights, top_p = largest, top_p / part
