@@ -125,7 +125,7 @@ def stream_answer(
     steps: list[Step] = []
     reason: str | None = None
     text, shown = "", split(already, False)
-    with _one_interrupt():
+    with one_interrupt(signal.SIGINT):
         try:
             for step in start():
                 steps.append(step)
@@ -174,8 +174,8 @@ def on_signal(
         signal.signal(number, before)
 
 
-def _one_interrupt() -> AbstractContextManager[None]:
-    """Let the first Ctrl-C raise KeyboardInterrupt, and one a second later end the process."""
+def one_interrupt(number: int) -> AbstractContextManager[None]:
+    """Let the first such signal raise KeyboardInterrupt, and one a second later end the process."""
     first: float | None = None
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -186,10 +186,10 @@ def _one_interrupt() -> AbstractContextManager[None]:
             raise KeyboardInterrupt
         # An earlier one would interrupt the clearing up, which hangs now, or the first was lost.
         if now - first >= _SECONDS_TO_CLEAR_UP:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGINT)
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
-    return on_signal(signal.SIGINT, interrupt)
+    return on_signal(number, interrupt)
 
 
 def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:

@@ -34,7 +34,7 @@ from ..model import (
 from ..model.loader import find_tokenizer
 from ..tokenizer import Tokenizer, load_tokenizer
 from ..untrusted import label_of
-from .answer import Settings, on_signal
+from .answer import Settings, one_interrupt
 from .arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, Options
 from .console import Console, UsageError
 from .session import Session
@@ -108,7 +108,7 @@ def save_model(options: Options, console: Console) -> None:
     target = options.save_gguf or options.save_quantized
     assert target is not None
     try:
-        with on_signal(signal.SIGTERM, signal.default_int_handler):
+        with one_interrupt(signal.SIGTERM):
             if options.save_gguf is not None:
                 from ..model.saving_gguf import save_gguf
 

@@ -121,7 +121,7 @@ def test_a_model_is_saved_as_a_gguf_file_that_answers_alike(run, tmp_path, quant
 
 # Writes one weight after the other until it is ended.
 SLOW = """
-import sys, time
+import shutil, signal, sys, time
 from src.checkpoint.safetensors_writer import TensorWriter
 from src.main import main
 
@@ -129,7 +129,11 @@ def write(self, name, content):
     print("writing", flush=True)
     time.sleep(60)
 
-TensorWriter.write = write
+def rmtree(*args, remove=shutil.rmtree, **kwargs):
+    signal.raise_signal(signal.SIGTERM)  # GNU's timeout sends two, one soon after the other
+    remove(*args, **kwargs)
+
+TensorWriter.write, shutil.rmtree = write, rmtree
 sys.exit(main(sys.argv[1:]))
 """
 
