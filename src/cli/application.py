@@ -101,6 +101,8 @@ def _set_threads(options: Options, console: Console) -> None:
     if options.threads is not None:
         ml.set_num_threads(options.threads)
     kernels = ml.build_info()
+    if (options.threads or 0) > kernels["threads"]:
+        console.warn(f"--threads {options.threads}: the kernels use {kernels['threads']}")
     console.detail(
         f"llama-bolts {__version__}, Python {platform.python_version()}; kernels for "
         f"{kernels['isa']} by {kernels['compiler']}, {kernels['threading']}, "

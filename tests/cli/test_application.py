@@ -126,6 +126,12 @@ def test_a_prompt_that_does_not_fit_is_said_in_words_of_flags(run, alphabet_mode
     )
 
 
+def test_more_threads_than_there_can_be_are_a_warning(run):
+    done = run("--explain", "1", "-q", "-t", "1000")
+    used = ml.get_num_threads()
+    assert done.stderr.decode() == f"warning: --threads 1000: the kernels use {used}\n"
+
+
 @pytest.mark.parametrize("value", ["text", "1000000", *slow("0", "-3")])
 def test_any_omp_num_threads_is_clamped_and_the_answer_is_whole(alphabet_model, value):
     done = run_program("-q", "-m", alphabet_model, "-p", "x", OMP_NUM_THREADS=value)
