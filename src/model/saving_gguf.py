@@ -121,7 +121,7 @@ def _kind(
     into = dtype_in_model(key, dtype)
     found = into or dtypes[key]  # only a quantized output is made of another weight
     if found not in TYPE_NUMBERS:
-        raise SaveError(f"[save] GGUF files do not have {found}, of tensor {key}")
+        raise SaveError(f"[save] GGUF files do not have {found}, of tensor {key}, but q8_0, q4_0")
     if into is not None and shape[-1] % into.block_size:
         raise ModelConfigError(
             f"save: rows of {into} must be a multiple of {into.block_size} long: got {shape[-1]}"

@@ -139,7 +139,7 @@ def refused(tmp_path: Path, source: Path | None, quantize: str | None = None) ->
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for quantize, name in (("nf4", "nf4"), ("int8", "int8_block")):
-        text = f"GGUF files do not have {name}, of tensor output.weight"
+        text = f"GGUF files do not have {name}, of tensor output.weight, but q8_0, q4_0"
         assert text in refused(tmp_path, None, quantize)
     odd = write_family(tmp_path / "odd", "qwen3")
     assert "rows of q4_0 must be a multiple of 32 long: got 20" in refused(tmp_path, odd, "q4_0")
