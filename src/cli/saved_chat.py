@@ -51,8 +51,9 @@ def load_chat(session: Session, argument: str) -> str:
     path = named_path(argument)
     chat = read_chat(path)
     if chat.completion != session.completion:
-        expected, got = (described(each.completion) for each in (session, chat))
-        raise _wrong(path, f"saved chat: completion: expected {expected}, got {got}")
+        kinds = ("a chat (without --completion)", "continued texts (--completion)")
+        expected, got = kinds[session.completion], kinds[chat.completion]
+        raise _wrong(path, f"saved chat: expected {expected}, got {got}")
     try:
         session.restore(chat.system, chat.turns, chat.settings)
     except InferenceError as error:  # no room, or a system prompt where the format has none
