@@ -76,6 +76,8 @@ async def _answered(
             watching.cancel()
     except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
         one = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+        # Until it is collected, a traceback keeps the body, and the requests of a stream not sent.
+        one.__traceback__ = error.__traceback__ = None
         param = _PARAMS.get(request.url.path, "prompt")
         return refusal(one, service.log, param).response()
     is_made = isinstance(answer, Response)

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import SimpleNamespace
@@ -135,6 +136,50 @@ def test_a_connection_that_ends_within_a_header_is_forgotten_at_once():
         return kept() is None
 
     assert asyncio.run(is_forgotten())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_answer_that_is_not_sent_is_given_up_at_once(fails):
+    app = pytest.importorskip("src.server.app", reason="the serve extra is not installed")
+    service, ended = SimpleNamespace(check=lambda _: None, log=print), list[bool]()
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            yield b""
+            yield b""
+        finally:
+            ended.append(True)
+
+    async def status() -> tuple[int, list[bool]]:
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def endpoint(_service: object, _body: object) -> object:
+            stream = events()
+            await anext(stream)
+            if fails:
+                raise app.RequestError(404, "none")
+            gone.set()
+            await asyncio.sleep(
+                0
+            )  # the client is known to be gone in the step after which this ends
+            return app.EventStream(stream)
+
+        request = app.Request(
+            {"type": "http", "path": "/", "path_params": {}, "headers": []}, receive
+        )
+        response = await app._answered(service, None, endpoint, request)
+        await asyncio.sleep(0.01)
+        return response.status_code, [*ended]  # before the loop ends what is left
+
+    gc.disable()
+    try:
+        assert asyncio.run(status()) == (404 if fails else 499, [True])
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow
