@@ -166,9 +166,7 @@ async def _tokenize(service: Service, body: _Tokenize) -> Any:
     ids = await asyncio.to_thread(tokenizer.encode, body.content, bos=bos, eos=False)
     if not body.with_pieces:
         return {"tokens": ids}
-    return {
-        "tokens": [{"id": token, "piece": token_name(service.tokenizer, token)} for token in ids]
-    }
+    return {"tokens": [{"id": token, "piece": token_name(tokenizer, token)} for token in ids]}
 
 
 class _Detokenize(bodies.Body):
