@@ -39,7 +39,10 @@ def listen(host: str, port: int) -> socket.socket:
         family, *_, address = found[0]
         # Addresses of version 4 reach `::` too, where the system can do that.
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        made = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        # Of what such a socket accepts asyncio does not know that it is TCP, and leaves out this.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
     except OSError as error:
         reason = error.strerror or error
         raise ServerError(f"{host}:{port}: expected a free address, got: {reason}") from None

@@ -275,6 +275,14 @@ def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versi
         assert listener.getsockname()[0] == "::1"
 
 
+def test_a_response_is_sent_at_once_and_not_held_back_for_an_acknowledgement():
+    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+    with serving.listen("127.0.0.1", 0) as listener, ExitStack() as clients:
+        clients.enter_context(socket.create_connection(listener.getsockname()))
+        accepted = clients.enter_context(listener.accept()[0])
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.slow
 def test_signals_and_killed_clients_at_random_times(tmp_path):
     chance = random.Random(1)
