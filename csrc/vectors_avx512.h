@@ -22,7 +22,7 @@ INLINE void load_mode(unsigned mode) { __asm__ volatile("ldmxcsr %0" : : "m"(mod
 INLINE unsigned begin_flushing(void)
 {
     const unsigned mode = _mm_getcsr();
-    load_mode(_MM_MASK_MASK | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON); /* to nearest even */
+    load_mode((mode & ~(unsigned)_MM_ROUND_MASK) | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
     return mode;
 }
 #endif
