@@ -15,8 +15,8 @@ enum { PAIR_PHASES = 1 };
 #else
 enum { PAIR_PHASES = 2 };
 
-/* From here on subnormal numbers count as zeros (KBlock.flushes), until the mode that was before,
- * which this returns, is loaded again. */
+/* From here on subnormal numbers count as zeros, and results are rounded to nearest even, as in
+ * vdpbf16ps (KBlock.flushes). Returns the mode before, which is to be loaded again. */
 #define FLUSHES
 INLINE void load_mode(unsigned mode) { __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory"); }
 INLINE unsigned begin_flushing(void)

@@ -23,7 +23,7 @@ _UNBROKEN = "\0"  # a space at which a line is not broken
 Drawn = tuple[float, str, str]
 """Where a diagram ends, the letters in it, and a note on it."""
 Lane = tuple[int, int]
-"""The first of the columns of a page that a box stands in, and how many they are."""
+"""Of the columns of a page that a box takes: the number of the first, and how many."""
 
 _LINEAR = "x times the transposed weight: a weight is stored [out, in]."
 _NOTES = {
