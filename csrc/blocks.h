@@ -28,7 +28,7 @@ INLINE void dequantize_block(float *out, const uint8_t *codes, const Weight *wei
     block_factors(&factors, 0, codes, scales, f);
     for (int g = 0; g < f.elements / GROUP; g++, out += GROUP) {
         int8_t numbers[GROUP];
-        const group expanded = f.expand(codes, g);
+        const group expanded = expand_group(codes, g, f);
         memcpy(numbers, &expanded, sizeof numbers);
         for (int part = 0; part < f.parts; part++) {
             const float scale = scale_of(&factors, g, part, f);

@@ -33,7 +33,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 typedef __m256i ivec;
 enum { VECTOR_GROUPS = 1 };
 #define BYTE_LANES 2
-#define ADJACENT_LANES 0
+#define BYTE_BITS 4
 
 INLINE ivec join_groups(const group *groups) { return groups[0]; }
 
@@ -76,18 +76,21 @@ INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
     return first[index];
 }
 
-/* A vector of 16 bytes from each of BYTE_LANES places. */
-INLINE ivec join_lanes(const uint8_t *const *bytes)
+/* 16 bytes of each of BYTE_LANES neighbouring blocks, from byte `skip` on. */
+INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int skip)
 {
     return _mm256_inserti128_si256(
-        _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)bytes[0])),
-        _mm_loadu_si128((const __m128i *)bytes[1]), 1);
+        _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(blocks + skip))),
+        _mm_loadu_si128((const __m128i *)(blocks + bytes + skip)), 1);
 }
 
-/* Word i of lane l is the sum of group 4 * l + i: in order already. */
-INLINE ivec order_groups(ivec words) { return words; }
+/* The words at some places. */
+INLINE ivec order_words(ivec words, const int places[VEC_LANES])
+{
+    return _mm256_permutevar8x32_epi32(words, _mm256_loadu_si256((const __m256i *)places));
+}
 
-/* Sums of pairs of products of bytes, as 16 bits: codes of 4 bits by signed or unsigned numbers. */
+/* Sums of pairs of products of bytes, as 16 bits. */
 INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
 {
     return _mm256_maddubs_epi16(is_unsigned, is_signed);
@@ -132,6 +135,8 @@ INLINE ivec lower_pairs(ivec a, ivec b) { return _mm256_unpacklo_epi64(a, b); }
 INLINE ivec upper_pairs(ivec a, ivec b) { return _mm256_unpackhi_epi64(a, b); }
 
 /* The lower 16 bytes of each of a and b, and the upper ones. */
+#define lower_halves lower_quarters
+#define upper_halves upper_quarters
 INLINE ivec lower_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x20); }
 INLINE ivec upper_quarters(ivec a, ivec b) { return _mm256_permute2x128_si256(a, b, 0x31); }
 

@@ -32,7 +32,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
 typedef __m512i ivec;
 enum { VECTOR_GROUPS = 2 };
 #define BYTE_LANES 4
-#define ADJACENT_LANES 1
+#define BYTE_BITS 6
 
 INLINE ivec join_groups(const group *groups)
 {
@@ -59,18 +59,7 @@ INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
                  : _mm512_shuffle_i64x2(*first, *second, 0x44);
 }
 
-/* A vector of 16 bytes from each of BYTE_LANES places. */
-INLINE ivec join_lanes(const uint8_t *const *bytes)
-{
-    ivec v = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes[0]));
-#pragma GCC unroll 3
-    for (int i = 1; i < BYTE_LANES; i++)
-        v = _mm512_mask_broadcast_i32x4(v, (__mmask16)(15u << 4 * i),
-                                        _mm_loadu_si128((const __m128i *)bytes[i]));
-    return v;
-}
-
-/* The same of BYTE_LANES neighbouring blocks of 18 or 20 bytes, from byte `skip` of each on, by two
+/* 16 bytes of each of BYTE_LANES neighbouring blocks of 18 or 20 bytes, from byte `skip` on, by two
  * loads: 64 bytes from the first block on, and the 64 up to the end of the last one. */
 INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int skip)
 {
@@ -85,14 +74,30 @@ INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int sk
                                      _mm512_loadu_si512(blocks + second));
 }
 
-/* Word i of lane l, the sum of group 4 * i + l, becomes word l of lane i: words are in order. */
-INLINE ivec order_groups(ivec words)
+/* The words at some places. */
+INLINE ivec order_words(ivec words, const int places[VEC_LANES])
 {
-    const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    return _mm512_permutexvar_epi32(places, words);
+    return _mm512_permutexvar_epi32(_mm512_loadu_si512(places), words);
 }
 
-/* Sums of pairs of products of bytes, as 16 bits: codes of 4 bits by signed or unsigned numbers. */
+/* 32 bytes, for all groups of a vector. */
+INLINE ivec load_for_all(const uint8_t *bytes)
+{
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)bytes));
+}
+
+/* Of each 32 bytes of a and b in turn, the lower or upper 16. */
+INLINE ivec lower_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0x88); }
+INLINE ivec upper_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0xDD); }
+
+/* a | (rotated & mask), where each word of b is rotated to the left by so many bits. */
+INLINE ivec or_rotated(ivec a, ivec b, const int left[VEC_LANES], int mask)
+{
+    const __m512i rotated = _mm512_rolv_epi32(b, _mm512_loadu_si512(left));
+    return _mm512_ternarylogic_epi32(a, rotated, _mm512_set1_epi8((char)mask), 0xF8);
+}
+
+/* Sums of pairs of products of bytes, as 16 bits. */
 INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
 {
     return _mm512_maddubs_epi16(is_unsigned, is_signed);
@@ -163,13 +168,12 @@ INLINE ivec order_blocks(ivec sums)
  * of one half of each. */
 INLINE ivec join_blocks(ivec a, ivec b)
 {
-    return order_blocks(
-        _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD)));
+    return order_blocks(_mm512_add_epi32(lower_halves(a, b), upper_halves(a, b)));
 }
 
 INLINE ivec join_halves(ivec a, ivec b, int half)
 {
-    return order_blocks(half ? _mm512_shuffle_i32x4(a, b, 0xDD) : _mm512_shuffle_i32x4(a, b, 0x88));
+    return order_blocks(half ? upper_halves(a, b) : lower_halves(a, b));
 }
 
 /* Numbers of 16 bits for VEC_LANES groups. */

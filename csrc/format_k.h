@@ -25,22 +25,8 @@ INLINE void share_factors(Factors *factors, int at, uint16_t scale, uint16_t les
     put_half(factors->mins, at / STEPS_OF_SCALE, less ^ 0x8000u);
 }
 
-/* Bits of four groups in 32 bytes, and four in the next; two bits of each code. */
-INLINE group two_bits(const uint8_t *bytes, int index, int to)
-{
-    return bit_field(group_load(bytes + index / 4 * 32), index % 4 * 2, 2, to);
-}
-
-/* Four bits of each code: two groups in 32 bytes. */
-INLINE group four_bits(const uint8_t *bytes, int index)
-{
-    return bit_field(group_load(bytes + index / 2 * 32), index % 2 * 4, 4, 0);
-}
-
-enum { Q2_D = 80, Q3_CODES = 32, Q3_STEPS = 96, Q3_D = 108, Q5_CODES = 48, Q6_UPPER = 128 };
-enum { Q6_STEPS = 192, Q6_D = 208, K_STEPS = 4, K_CODES = 16 };
-
-INLINE group q2_k_expand(const uint8_t *block, int index) { return two_bits(block + 16, index, 0); }
+enum { Q2_CODES = 16, Q2_D = 80, Q3_CODES = 32, Q3_STEPS = 96, Q3_D = 108, Q5_CODES = 48 };
+enum { Q6_UPPER = 128, Q6_STEPS = 192, Q6_D = 208, K_STEPS = 4, K_CODES = 16 };
 
 INLINE void q2_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
@@ -53,12 +39,6 @@ INLINE void q2_k_factors(Factors *factors, int at, const uint8_t *block, const v
         factors->scale_steps[at / 4 + i] = both & 0x0F0F0F0F0F0F0F0Fu;
         factors->min_steps[at / 4 + i] = both >> 4 & 0x0F0F0F0F0F0F0F0Fu;
     }
-}
-
-INLINE group q3_k_expand(const uint8_t *block, int index)
-{
-    return merge_codes(two_bits(block + Q3_CODES, index, 0),
-                       bit_field(group_load(block), index, 1, 2), 4);
 }
 
 /* Lower bits of 8 steps in the halves of 8 bytes, upper ones of 4 in each two bits of 4 bytes. */
@@ -81,11 +61,6 @@ INLINE void q3_k_factors(Factors *factors, int at, const uint8_t *block, const v
     }
 }
 
-INLINE group q4_k_expand(const uint8_t *block, int index)
-{
-    return four_bits(block + K_CODES, index);
-}
-
 /* Four s, four n, and the lower bits of further four of both, whose upper ones are above those. */
 INLINE void q4_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
@@ -102,19 +77,6 @@ INLINE void q4_k_factors(Factors *factors, int at, const uint8_t *block, const v
     factors->min_steps[at / 8] = first >> 32 | (next & 0xFFFFFFFF00000000u);
 }
 
-INLINE group q5_k_expand(const uint8_t *block, int index)
-{
-    return merge_codes(four_bits(block + Q5_CODES, index),
-                       bit_field(group_load(block + K_CODES), index, 1, 4), 0);
-}
-
-INLINE group q6_k_expand(const uint8_t *block, int index)
-{
-    const group bytes = group_load(block + index / 4 * 64 + index % 2 * 32);
-    return merge_codes(bit_field(bytes, index % 4 / 2 * 4, 4, 0),
-                       two_bits(block + Q6_UPPER, index, 4), 32);
-}
-
 INLINE void q6_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
     (void)scale;
@@ -122,21 +84,36 @@ INLINE void q6_k_factors(Factors *factors, int at, const uint8_t *block, const v
     memcpy(factors->scale_steps + at / 4, block + Q6_STEPS, 16);
 }
 
+/* A row of sizes, with fields in the place of expand. */
+#define K_QUANT(name, factors) BLOCK_SIZES(name), NULL, factors, TYPE_FLOAT16, .has_steps = 1
+
 static const ExpandedFormat q2_k_format = {
-    BLOCK_SIZES(q2_k), q2_k_expand,    q2_k_factors,  TYPE_FLOAT16,
-    .parts = 2,        .has_steps = 1, .has_mins = 2,
+    K_QUANT(q2_k, q2_k_factors),
+    .parts = 2,
+    .has_mins = 2,
+    .fields = {{Q2_CODES, .bits = 2, .apart = 1}},
 };
 static const ExpandedFormat q3_k_format = {
-    BLOCK_SIZES(q3_k), q3_k_expand, q3_k_factors, TYPE_FLOAT16, .parts = 2, .has_steps = 1,
+    K_QUANT(q3_k, q3_k_factors),
+    .parts = 2,
+    .fields = {{Q3_CODES, .bits = 2, .apart = 1}, {0, .bits = 1, .apart = 1, .to = 2}},
+    .less = 4,
 };
 static const ExpandedFormat q4_k_format = {
-    BLOCK_SIZES(q4_k), q4_k_expand,    q4_k_factors,  TYPE_FLOAT16,
-    .parts = 1,        .has_steps = 1, .has_mins = 2, .nibbles = K_CODES,
+    K_QUANT(q4_k, q4_k_factors),
+    .parts = 1,
+    .has_mins = 2,
+    .fields = {{K_CODES, .bits = 4, .apart = 1}},
 };
 static const ExpandedFormat q5_k_format = {
-    BLOCK_SIZES(q5_k), q5_k_expand,    q4_k_factors,  TYPE_FLOAT16,
-    .parts = 1,        .has_steps = 1, .has_mins = 2,
+    K_QUANT(q5_k, q4_k_factors),
+    .parts = 1,
+    .has_mins = 2,
+    .fields = {{Q5_CODES, .bits = 4, .apart = 1}, {K_CODES, .bits = 1, .apart = 1, .to = 4}},
 };
 static const ExpandedFormat q6_k_format = {
-    BLOCK_SIZES(q6_k), q6_k_expand, q6_k_factors, TYPE_FLOAT16, .parts = 2, .has_steps = 1,
+    K_QUANT(q6_k, q6_k_factors),
+    .parts = 2,
+    .fields = {{0, .bits = 4, .apart = 2}, {Q6_UPPER, .bits = 2, .apart = 1, .to = 4}},
+    .less = 32,
 };

@@ -67,11 +67,12 @@ INLINE group q5_1_expand(const uint8_t *block, int index)
 }
 
 static const ExpandedFormat q4_0_format = {
-    BLOCK_SIZES(q4_0),         q4_0_expand,  NULL,      TYPE_FLOAT16, .parts = 1,
-    .quantize = q4_0_quantize, .nibbles = 2, .less = 8,
+    BLOCK_SIZES(q4_0),         q4_0_expand,        NULL,      TYPE_FLOAT16, .parts = 1,
+    .quantize = q4_0_quantize, .fields = {{2, 4}}, .less = 8,
 };
 static const ExpandedFormat q4_1_format = {
-    BLOCK_SIZES(q4_1), q4_1_expand, NULL, TYPE_FLOAT16, .parts = 1, .has_mins = 1, .nibbles = 4,
+    BLOCK_SIZES(q4_1), q4_1_expand,        NULL, TYPE_FLOAT16, .parts = 1,
+    .has_mins = 1,     .fields = {{4, 4}},
 };
 static const ExpandedFormat q5_0_format = {
     BLOCK_SIZES(q5_0), q5_0_expand, NULL, TYPE_FLOAT16, .parts = 1,

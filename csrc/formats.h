@@ -51,9 +51,19 @@ typedef struct Levels {
 } Levels;
 #define LEVEL_STEP (1.0f / 2048)
 
+/*
+ * Where some bits of each code of a block of 8 groups are: 32 bytes hold those of 8 / bits groups,
+ * which are `apart` groups from one another, from the lowest bit on. In a block of one group 16
+ * bytes hold 4 bits of both halves of it; apart is 0.
+ */
+typedef struct Field {
+    int offset, bits; /* the first of those bytes; 0 bits: there is no such field */
+    int apart, to;    /* to: the place of the lowest of these bits in a code */
+} Field;
+
 typedef struct ExpandedFormat {
     ptrdiff_t elements, code_bytes, scale_bytes; /* of a block; scale_bytes 0: among its codes */
-    /* The codes of a block's group; not used where there are levels. */
+    /* The codes of a block's group; NULL where they are made of the fields, or there are levels. */
     group (*expand)(const uint8_t *codes, int index);
     /* Puts a block's factors in their places, from group `at` on. NULL where a block of one group
      * begins with its scale, and its minimum if it has one. */
@@ -65,10 +75,9 @@ typedef struct ExpandedFormat {
     /* What the codes of blocks of two groups stand for, whose scale is float32; else NULL. */
     const Levels *levels;
     quantize_function quantize; /* NULL where nothing is quantized to the format */
-    /* Where codes are numbers of 4 bits, and parts are 1: the byte of a block at which they begin,
-     * else 0. A block of one group has its halves in the lower and upper halves of 16 bytes, a
-     * larger one groups 2i and 2i + 1 in those of 32 bytes. And what is taken off each code. */
-    int nibbles, less;
+    /* Of codes of at most 6 bits, which lack none of their bits then; or none. */
+    Field fields[2];
+    int less; /* taken off each code that has fields */
 } ExpandedFormat;
 
 INLINE uint16_t half_at(const uint8_t *bytes)
@@ -124,11 +133,39 @@ INLINE float minimum_of(const Factors *factors, int g, int part, const ExpandedF
     return f.has_mins == 2 ? minimum * step_at(factors->min_steps, g * f.parts + part) : minimum;
 }
 
-/* Codes of the group `index` of some blocks. */
+/* The bytes that hold a field of group g of a block, and the lowest bit of that group's there. */
+INLINE const uint8_t *field_bytes(const uint8_t *block, int g, const Field field)
+{
+    const int shared = 8 / field.bits * field.apart;
+    return block + field.offset + (g / shared * field.apart + g % field.apart) * GROUP;
+}
+
+INLINE int field_from(int g, const Field field)
+{
+    return g / field.apart % (8 / field.bits) * field.bits;
+}
+
+INLINE group field_of_group(const uint8_t *block, int g, const Field field)
+{
+    return bit_field(group_load(field_bytes(block, g, field)), field_from(g, field), field.bits,
+                     field.to);
+}
+
+/* Codes of group g of a block. */
+INLINE group expand_group(const uint8_t *block, int g, const ExpandedFormat f)
+{
+    if (f.expand)
+        return f.expand(block, g);
+    const group first = field_of_group(block, g, f.fields[0]);
+    return merge_codes(first, f.fields[1].bits ? field_of_group(block, g, f.fields[1]) : first,
+                       f.less);
+}
+
+/* The same of the group `index` of some blocks. */
 INLINE group expand_at(const uint8_t *codes, ptrdiff_t index, const ExpandedFormat f)
 {
     const ptrdiff_t groups = f.elements / GROUP;
-    return f.expand(codes + index / groups * f.code_bytes, (int)(index % groups));
+    return expand_group(codes + index / groups * f.code_bytes, (int)(index % groups), f);
 }
 
 /* A scale that is a code of 8 bits: what that means. */

@@ -4,13 +4,13 @@
 #include "integer_rows.h"
 
 /* The codes of a block's group. */
-INLINE void expand_group(int16_t *codes, const uint8_t *block, int g, const ExpandedFormat f)
+INLINE void widen_codes(int16_t *codes, const uint8_t *block, int g, const ExpandedFormat f)
 {
     if (f.levels) {
         look_up_wide(codes, block + g * GROUP / 2, f.levels->steps);
         return;
     }
-    const group expanded = f.expand(block, g);
+    const group expanded = expand_group(block, g, f);
     for (int i = 0; i < GROUP; i++)
         codes[i] = expanded.code[i];
 }
@@ -59,7 +59,7 @@ INLINE void multiply_expanded_k_block(const IntegerKBlock *k, const ExpandedForm
                           scales_at(&room, k->weight, block + b, 1, f), f);
             for (int g = 0; g < f.elements / GROUP; g++) {
                 int16_t expanded[GROUP];
-                expand_group(expanded, codes + b * f.code_bytes, g, f);
+                widen_codes(expanded, codes + b * f.code_bytes, g, f);
                 for (int t = 0; t < k->tokens; t++)
                     add_group(lanes + t * LANES, expanded, &factors, g, k, t,
                               b * f.elements / GROUP + g, f);

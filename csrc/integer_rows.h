@@ -16,8 +16,8 @@
  * rounds. Where x is not finite xs is a NaN, and so are results.
  */
 #pragma once
+#include "formats.h"
 #include "integers.h"
-#include "row_kernels.h"
 
 INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale, float *sums,
                            ptrdiff_t sums_apart, const char *x)
@@ -50,35 +50,64 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
 }
 
 /*
- * Lanes of 16 bytes in a vector, where codes of 4 bits are multiplied as bytes; else 0. A set with
- * integer_tile.h defines it, join_lanes and multiply_bytes; and ADDS_BYTES and add_bytes where one
- * instruction multiplies bytes and adds them to 32 bits. With ADJACENT_LANES a set loads blocks of
- * one group by join_neighbours, one block for each lane (integers.h).
+ * Lanes of 16 bytes in a vector, where codes of 4 to BYTE_BITS bits are multiplied as bytes; else
+ * 0. A set with integer_tile.h defines both; and ADDS_BYTES and add_bytes where one instruction
+ * multiplies bytes and adds them to 32 bits.
  */
 #ifndef BYTE_LANES
 #define BYTE_LANES 0
-#define ADJACENT_LANES 0
+#define BYTE_BITS 0
 #endif
 
-/* Where the two bytes of the numbers of a group go, in lanes of 16 bytes (integers.h). */
-INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
-                      const int lanes, const int adjacent, int tokens, int token)
+/* Whether a panel of few tokens has bytes for a format. */
+INLINE int takes_bytes(const ExpandedFormat f)
 {
-    const ptrdiff_t unit = index / (4 * lanes) * tokens + token;
-    const ptrdiff_t vector = adjacent ? index / lanes % 4 : index % 4;
-    const ptrdiff_t lane = adjacent ? index % lanes : index / 4 % lanes;
-    char *out = (char *)panel + ((unit * 16 + vector * 4) * lanes + lane) * 16;
-    for (int half = 0; half < 2; half++, out += lanes * 16)
-        for (int i = 0; i < 16; i++) {
-            const int number = (i % 2 ? odd : even)[half * 8 + i / 2];
-            out[i] = (char)(number >> 8);
-            out[2 * lanes * 16 + i] = (char)number;
-        }
+    return f.fields[0].bits == 4 && 4 + f.fields[1].bits <= BYTE_BITS;
 }
 
-/* Lays one panel out (integers.h); x is bfloat16. With lanes, numbers are cut into bytes. */
+#if BYTE_LANES
+/* Which of the vectors of bytes for a unit (integers.h), and which of its words. */
+typedef struct BytePlace {
+    int vector, word;
+} BytePlace;
+
+/* Where the bytes for four codes are, words 0 to 7 of the unit's group g: at a code's place among
+ * the transposed vectors of codes (load_nibbles). */
+INLINE BytePlace byte_place(int g, int word, const ExpandedFormat f)
+{
+    const int apart = f.fields[0].apart, half = word / 4;
+    if (apart == 0) /* a vector is BYTE_LANES neighbouring blocks */
+        return (BytePlace){word, g % BYTE_LANES * 4 + g / BYTE_LANES};
+    /* A vector is runs of 32 bytes, each of which two groups share. */
+    const int run = g / (2 * apart) * apart + g % apart, runs = BYTE_LANES / 2;
+    return (BytePlace){g / apart % 2 * 4 + word % 4, (run % runs * 2 + half) * 4 + run / runs};
+}
+
+/* Cuts the numbers of group `index` into bytes. */
+INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
+                      int tokens, int token, const ExpandedFormat f)
+{
+    const int lanes = 4 * BYTE_LANES; /* words of a vector, and groups of a unit */
+    char *unit = (char *)panel + (index / lanes * tokens + token) * 16 * lanes * 4;
+    uint16_t upper[X_GROUP / 2], lower[X_GROUP / 2]; /* of an even and an odd number */
+    for (int i = 0; i < X_GROUP / 2; i++) {
+        upper[i] = (uint16_t)((uint16_t)even[i] >> 8 | ((uint16_t)odd[i] & 0xFF00));
+        lower[i] = (uint16_t)((even[i] & 0xFF) | (uint16_t)odd[i] << 8);
+    }
+    for (int half = 0; half < 2; half++) {
+        const BytePlace place = byte_place((int)(index % lanes), half * 4, f);
+        char *out = unit + (place.vector * lanes + place.word) * 4;
+        for (int i = half * 8; i < half * 8 + 8; i += 2, out += lanes * 4) {
+            memcpy(out, upper + i, 4);
+            memcpy(out + 8 * lanes * 4, lower + i, 4);
+        }
+    }
+}
+#endif
+
+/* Lays one panel out (integers.h), of few tokens for a format; x is bfloat16. */
 INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                         const int lanes, const int adjacent)
+                         const ExpandedFormat *few)
 {
     const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
     int16_t *rest = integer_numbers(panel, tokens, groups / LANES * LANES);
@@ -90,14 +119,16 @@ INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int to
             scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
             int16_t numbers[48], *even = integer_numbers(panel, tokens, g) + t * 64;
-            even = lanes ? numbers : even; /* odd ones 32 places behind them */
+            const int as_bytes = few && takes_bytes(*few);
+            even = as_bytes ? numbers : even; /* odd ones 32 places behind them */
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
-            if (lanes) {
-                put_bytes(panel, even, even + 32, g, lanes, adjacent, tokens, t);
+#if BYTE_LANES
+            if (as_bytes) {
+                put_bytes(panel, even, even + 32, g, tokens, t, *few);
                 continue;
             }
-#ifdef ARRANGE_NUMBERS
+#elif defined(ARRANGE_NUMBERS)
             ARRANGE_NUMBERS(even);
 #endif
         }
@@ -108,5 +139,5 @@ static void pack_integers(float *panel, const char *x, ptrdiff_t x_stride, int t
                           ElementType x_type)
 {
     (void)x_type;
-    pack_numbers(panel, x, x_stride, tokens, in, 0, 0);
+    pack_numbers(panel, x, x_stride, tokens, in, NULL);
 }

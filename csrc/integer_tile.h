@@ -56,6 +56,13 @@ INLINE vec ivec_to_float(ivec v) { return __builtin_convertvector((int_lanes)v, 
 INLINE ivec upper_codes(ivec codes) { return (ivec)((short_lanes)codes >> 8); }
 INLINE ivec lower_codes_times_256(ivec codes) { return (ivec)((short_lanes)codes << 8); }
 
+/* Keeps the compiler from adding several steps to one another first: it would spill them. */
+#ifdef __APPLE__ /* whose clang takes no vectors of AVX-512 here */
+#define forget_vector(v) ((void)0)
+#else
+#define forget_vector(v) __asm__("" : "+v"(v))
+#endif
+
 /* a's words 0 + 2 and 1 + 3 in each 16 bytes, with those of b between them; the same of pairs. */
 INLINE ivec add_words(ivec a, ivec b) { return ivec_add(lower_words(a, b), upper_words(a, b)); }
 INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper_pairs(a, b)); }
@@ -88,61 +95,77 @@ INLINE ivec code_products(const Unit *u, int i, const int16_t *x, const Expanded
                     multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
 }
 
-/*
- * One vector of sums: codes of the two halves of a group for each lane, by the upper and lower
- * bytes of x. Without add_bytes, sums of four products have to fit into 16 bits: codes
- * may be 32 at most, for 4 * 32 * 255.
- */
-INLINE ivec byte_products(const ivec codes[2], const ivec upper[2], const ivec lower[2])
+/* Four vectors, of which word i of all becomes the i-th, in each 16 bytes. */
+INLINE void transpose_in_lanes(ivec v[4])
 {
-#ifdef ADDS_BYTES
-    const ivec sum = add_bytes(add_bytes((ivec){0}, codes[0], upper[0]), codes[1], upper[1]);
-    return add_bytes(add_bytes((ivec)((int_lanes)sum << 8), lower[0], codes[0]), lower[1],
-                     codes[1]);
-#else
-    const short_lanes above = (short_lanes)multiply_bytes(codes[0], upper[0])
-                              + (short_lanes)multiply_bytes(codes[1], upper[1]);
-    const short_lanes below = (short_lanes)multiply_bytes(lower[0], codes[0])
-                              + (short_lanes)multiply_bytes(lower[1], codes[1]);
-    return ivec_add(multiply_pairs((ivec)above, (ivec)((short_lanes){0} + 256)),
-                    multiply_pairs((ivec)below, (ivec)((short_lanes){0} + 1)));
-#endif
+    const ivec a = lower_words(v[0], v[1]), b = upper_words(v[0], v[1]);
+    const ivec c = lower_words(v[2], v[3]), d = upper_words(v[2], v[3]);
+    v[0] = lower_pairs(a, c), v[1] = upper_pairs(a, c);
+    v[2] = lower_pairs(b, d), v[3] = upper_pairs(b, d);
 }
 
+#if BYTE_BITS > 4
 /*
- * Splits bytes into codes[2 * i + half] of the groups whose x is in the i-th of 4 (integers.h). The
- * two codes of a byte belong to the halves of a group where blocks have one group, else to two
- * neighbouring groups.
+ * Adds bits of codes that 32 bytes hold for all groups of a block, or for four of them. Their words
+ * are put where those of the codes are, and rotated there, each by what its group asks for.
+ */
+INLINE void add_upper_bits(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
+{
+    const Field above = f.fields[1];
+    int left[2][VEC_LANES];
+    ivec bits[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) {
+        const int g = v * VEC_LANES / 4;
+        bits[v] = load_for_all(field_bytes(first + g / 8 * f.code_bytes, g % 8, above));
+    }
+    transpose_in_lanes(bits);
+#pragma GCC unroll 16
+    for (int g = 0; g < VEC_LANES; g++)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            const BytePlace place = byte_place(g, half * 4, f);
+            left[place.vector / 4][place.word] = (above.to - field_from(g % 8, above)) & 31;
+        }
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; k++)
+        codes[k] =
+            or_rotated(codes[k], bits[k % 4], left[k / 4], ((1 << above.bits) - 1) << above.to);
+}
+#endif
+
+/*
+ * Codes that have nibbles, as bytes: transposed, so that the words at one place in all vectors, or
+ * in four of them, are those of one group, or of a half of it (byte_place). The first four vectors
+ * are the lower halves of bytes.
  */
 INLINE void load_nibbles(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
 {
-    const ptrdiff_t groups = f.elements / GROUP;
+    const Field nibbles = f.fields[0];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        const uint8_t *bytes[BYTE_LANES];
-#pragma GCC unroll 4
-        for (int l = 0; l < BYTE_LANES; l++) {
-            const ptrdiff_t index = 4 * l + (groups == 1 ? i : i / 2 * 2);
-            bytes[l] = first + f.nibbles + index / groups * f.code_bytes
-                       + (groups == 1 ? 0 : index % groups / 2 * 32 + i % 2 * 16);
-        }
-#if ADJACENT_LANES
-        const ivec both = groups == 1 ? join_neighbours(first + i * BYTE_LANES * f.code_bytes,
-                                                        f.code_bytes, f.nibbles)
-                                      : join_lanes(bytes);
-#else
-        const ivec both = join_lanes(bytes);
-#endif
-        const ivec lower = (ivec)((byte_lanes)both & 15), upper = (ivec)((short_lanes)both >> 4);
-        const int at = groups == 1 ? 2 * i : i / 2 * 4 + i % 2;
-        codes[at] = lower;
-        codes[at + (groups == 1 ? 1 : 2)] = (ivec)((byte_lanes)upper & 15);
+    for (int v = 0; v < 4; v++) {
+        const ptrdiff_t at = v * (ptrdiff_t)sizeof(ivec), in_block = f.elements / 2;
+        codes[v] =
+            nibbles.apart
+                ? ivec_load(first + at / in_block * f.code_bytes + nibbles.offset + at % in_block)
+                : join_neighbours(first + v * BYTE_LANES * f.code_bytes, f.code_bytes,
+                                  nibbles.offset);
     }
+    transpose_in_lanes(codes);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        codes[4 + k] = (ivec)((byte_lanes)((short_lanes)codes[k] >> 4) & 15);
+        codes[k] = (ivec)((byte_lanes)codes[k] & 15);
+    }
+#if BYTE_BITS > 4
+    if (f.fields[1].bits)
+        add_upper_bits(codes, first, f);
+#endif
 }
 
 INLINE void load_codes(Unit *u, const uint8_t *codes, const ExpandedFormat f)
 {
-    if (f.nibbles) {
+    if (takes_bytes(f)) {
         load_nibbles(u->codes, codes, f);
         return;
     }
@@ -204,7 +227,7 @@ typedef struct UnitOfX {
 INLINE UnitOfX unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, ptrdiff_t index,
                          const ExpandedFormat f)
 {
-    const int apart = f.nibbles ? UNIT_CODES : 64; /* from token to token */
+    const int apart = takes_bytes(f) ? UNIT_CODES : 64; /* from token to token */
     return (UnitOfX){.numbers = integer_numbers(panel, tokens, index) + token * apart,
                      .numbers_apart = tokens * 64,
                      .sums_apart = integer_padded(in) / GROUP,
@@ -213,16 +236,19 @@ INLINE UnitOfX unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token
 }
 
 /* Adds exact sums of a unit's groups, one for each lane, by their scales and minima. */
-INLINE vec add_scaled(vec lanes, const Unit *u, const vec *sums, UnitOfX x, const ExpandedFormat f)
+INLINE vec add_scaled(vec lanes, const Unit *u, const ivec *sums, UnitOfX x, const ExpandedFormat f)
 {
     const vec x_scales = vec_load(x.scales);
     const vec x_sums = vec_add(vec_load(x.sums), vec_load(x.sums + x.sums_apart));
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++) {
-        vec of_part = sums[part];
-        if (f.nibbles && f.less) /* exact */
-            of_part = of_part - (float)f.less * x_sums;
-        lanes = mac_float32(lanes, of_part, vec_multiply(u->scales[part], x_scales));
+        int_lanes of_part = (int_lanes)sums[part];
+        if (takes_bytes(f) && f.less) {
+            const vec of_x = f.parts == 1 ? x_sums : vec_load(x.sums + part * x.sums_apart);
+            of_part -= __builtin_convertvector((float)f.less * of_x, int_lanes);
+        }
+        lanes = mac_float32(lanes, ivec_to_float((ivec)of_part),
+                            vec_multiply(u->scales[part], x_scales));
     }
     if (!f.has_mins)
         return lanes;
@@ -236,7 +262,7 @@ INLINE vec add_scaled(vec lanes, const Unit *u, const vec *sums, UnitOfX x, cons
 }
 
 /* The exact sums of a unit's groups: a vector of the first parts of groups, one of the others. */
-INLINE void sum_groups(vec sums[2], const Unit *u, UnitOfX x, const ExpandedFormat f)
+INLINE void sum_groups(ivec sums[2], const Unit *u, UnitOfX x, const ExpandedFormat f)
 {
     ivec p[8];
 #pragma GCC unroll 8
@@ -246,29 +272,76 @@ INLINE void sum_groups(vec sums[2], const Unit *u, UnitOfX x, const ExpandedForm
     }
     const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
     const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
-    sums[0] = ivec_to_float(f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, 0));
-    sums[1] = ivec_to_float(join_halves(a, b, 1));
+    sums[0] = f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, 0);
+    sums[1] = join_halves(a, b, 1);
 }
 
-/* The same of codes of 4 bits, for units of several rows, which read x once. */
-INLINE void sum_nibbles(vec *sums, const Unit *units, const ptrdiff_t rows, UnitOfX x,
+#ifdef ADDS_BYTES
+#define BYTES_IN_16_BITS 0
+#else
+#define BYTES_IN_16_BITS 1
+INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
+{
+    return (ivec)((short_lanes)sum + (short_lanes)multiply_bytes(is_unsigned, is_signed));
+}
+#endif
+
+/* Sums of products by the upper bytes of x, times 2^8, and by the lower ones. */
+INLINE ivec join_byte_sums(ivec upper, ivec lower)
+{
+    if (!BYTES_IN_16_BITS)
+        return ivec_add((ivec)((int_lanes)upper << 8), lower);
+    return ivec_add(multiply_pairs(upper, (ivec)((short_lanes){0} + 256)),
+                    multiply_pairs(lower, (ivec)((short_lanes){0} + 1)));
+}
+
+/* Sums that are at the places of words of codes, in the order of the groups. Where two groups share
+ * bytes, those of each have come to a half of the vector. */
+INLINE ivec order_sums(ivec sums, const ExpandedFormat f)
+{
+    int places[VEC_LANES];
+#pragma GCC unroll 16
+    for (int g = 0; g < VEC_LANES; g++) {
+        const BytePlace place = byte_place(g, 0, f);
+        const int half = place.vector / 4 * (VEC_LANES / 2);
+        places[g] = f.fields[0].apart ? half + place.word / 8 * 4 + place.word % 4 : place.word;
+    }
+    return order_words(sums, places);
+}
+
+/* The same as sum_groups of codes that have nibbles, for units of several rows, which read x once.
+ * Sums of 16 bits hold four products of two codes of 4 bits by 255, or fewer of longer codes. */
+INLINE void sum_nibbles(ivec (*sums)[2], const Unit *units, const ptrdiff_t rows, UnitOfX x,
                         const ExpandedFormat f)
 {
-    ivec p[STREAMS][4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        ivec bytes[4];
-#pragma GCC unroll 4
-        for (int k = 0; k < 4; k++)
-            bytes[k] = ivec_load(x.numbers + (4 * i + k) * 2 * VEC_LANES);
+    const int most = BYTES_IN_16_BITS ? 4 >> f.fields[1].bits : 4;
+    ivec all[STREAMS][2] = {{{0}}}, by_upper[STREAMS], by_lower[STREAMS];
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; k++) {
+        ivec upper = ivec_load(x.numbers + k * 2 * VEC_LANES);
+        ivec lower = ivec_load(x.numbers + (8 + k) * 2 * VEC_LANES);
+        if (VEC_PARTS == 1) { /* there are registers for it: else they are loaded for each row */
+            forget_vector(upper);
+            forget_vector(lower);
+        }
 #pragma GCC unroll 2
-        for (ptrdiff_t r = 0; r < rows; r++)
-            p[r][i] = byte_products(units[r].codes + 2 * i, bytes, bytes + 2);
+        for (ptrdiff_t r = 0; r < rows; r++) {
+            const ivec codes = units[r].codes[k];
+            if (k % most == 0)
+                by_upper[r] = by_lower[r] = (ivec){0};
+            by_upper[r] = add_bytes(by_upper[r], codes, upper);
+            by_lower[r] = add_bytes(by_lower[r], lower, codes);
+            if (k % most == most - 1)
+                all[r][k / 4] = ivec_add(all[r][k / 4], join_byte_sums(by_upper[r], by_lower[r]));
+        }
     }
 #pragma GCC unroll 2
     for (ptrdiff_t r = 0; r < rows; r++) {
-        const ivec all = add_pairs(add_words(p[r][0], p[r][1]), add_words(p[r][2], p[r][3]));
-        sums[r] = ivec_to_float(f.elements == GROUP ? order_groups(all) : all);
+        const int shared = f.fields[0].apart != 0;
+        const ivec first = shared ? lower_halves(all[r][0], all[r][1]) : all[r][0];
+        const ivec second = shared ? upper_halves(all[r][0], all[r][1]) : all[r][1];
+        sums[r][0] = order_sums(f.parts == 1 ? ivec_add(first, second) : first, f);
+        sums[r][1] = order_sums(second, f);
     }
 }
 
@@ -281,49 +354,58 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
 #pragma GCC unroll 32
     for (int i = 0; i < STREAMS * INTEGER_FEW * VEC_PARTS; i++)
         (&sums[0][0][0])[i] = vec_zero();
-    const ptrdiff_t row_blocks = in / f.elements;
     const ptrdiff_t unit_blocks = UNIT_CODES / f.elements;
+    const ptrdiff_t code_bytes = unit_blocks * f.code_bytes,
+                    scale_bytes = unit_blocks * f.scale_bytes;
     const PrefetchInto into = prefetch_into();
-    /* Measured on Zen 4: twice as far is 1.03 to 1.07 times as fast, four times is not. */
-    const ptrdiff_t distance = into == INTO_L2 ? 2 * PREFETCH_STREAM : PREFETCH_STREAM;
+    const ptrdiff_t distance = apart == 1 ? 4 * PREFETCH_STREAM : PREFETCH_STREAM;
+    const uint8_t *codes_of[STREAMS];
+    const char *scales_of[STREAMS];
+#pragma GCC unroll 2
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const ptrdiff_t block = (row + r * apart) * (in / f.elements);
+        codes_of[r] = (const uint8_t *)weight->data + block * f.code_bytes;
+        scales_of[r] = (const char *)weight->scales + block * f.scale_bytes;
+    }
     uint8_t padded[2 * UNIT_CODES];
     char padded_scales[VEC_LANES * sizeof(float)];
     float room[VEC_LANES];
     for (ptrdiff_t at = 0; at < in; at += UNIT_CODES) {
-        const ptrdiff_t index = at / GROUP, count = min_size(UNIT_CODES, in - at);
-        const ptrdiff_t block = row * row_blocks + at / f.elements;
+        const ptrdiff_t index = at / GROUP, blocks = min_size(UNIT_CODES, in - at) / f.elements;
         const int part = (int)(at / UNIT_CODES % VEC_PARTS);
         Unit units[STREAMS];
 #pragma GCC unroll 2
         for (ptrdiff_t r = 0; r < rows; r++) {
-            const ptrdiff_t first = block + r * apart * row_blocks;
-            const uint8_t *codes = (const uint8_t *)weight->data + first * f.code_bytes;
-            const char *scales = scales_at(room, weight, first, count / f.elements, f);
-            prefetch_span(codes + distance, unit_blocks * f.code_bytes, into);
-            prefetch_span((const char *)weight->scales + first * f.scale_bytes
-                              + distance * f.scale_bytes / f.code_bytes,
-                          unit_blocks * f.scale_bytes, into);
-            if (count < UNIT_CODES) { /* zeros stand for the blocks that lack */
+            const uint8_t *codes = codes_of[r];
+            const char *scales = scales_of[r];
+            if (f.scale_bytes == 1)
+                scales = scales_at(room, weight, scales - (const char *)weight->scales, blocks, f);
+            prefetch_span(codes + distance, code_bytes, into);
+            prefetch_span(scales_of[r] + distance * f.scale_bytes / f.code_bytes, scale_bytes,
+                          into);
+            codes_of[r] += code_bytes, scales_of[r] += scale_bytes;
+            if (blocks < unit_blocks) { /* zeros stand for the blocks that lack */
                 codes = memcpy(memset(padded, 0, sizeof padded), codes,
-                               (size_t)(count / f.elements * f.code_bytes));
+                               (size_t)(blocks * f.code_bytes));
                 scales = memcpy(memset(padded_scales, 0, sizeof padded_scales), scales,
-                                (size_t)(count / f.elements * scales_apart(f)));
+                                (size_t)(blocks * scales_apart(f)));
             }
             units[r] = load_unit(codes, scales, f);
-            for (int t = 0; !f.nibbles && t < tokens; t++) {
+            for (int t = 0; !takes_bytes(f) && t < tokens; t++) {
                 const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
-                vec exact[2], *const lanes = &sums[r][t][part];
+                ivec exact[2];
+                vec *const lanes = &sums[r][t][part];
                 sum_groups(exact, units + r, x, f);
                 *lanes = add_scaled(*lanes, units + r, exact, x, f);
             }
         }
-        for (int t = 0; f.nibbles && t < tokens; t++) {
+        for (int t = 0; takes_bytes(f) && t < tokens; t++) {
             const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
-            vec exact[STREAMS];
+            ivec exact[STREAMS][2];
             sum_nibbles(exact, units, rows, x, f);
 #pragma GCC unroll 2
             for (ptrdiff_t r = 0; r < rows; r++)
-                sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact + r, x, f);
+                sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact[r], x, f);
         }
     }
     for (ptrdiff_t r = 0; r < rows; r++)
@@ -336,8 +418,9 @@ INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight 
                                    ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens,
                                    const ExpandedFormat f)
 {
-    const ptrdiff_t apart = ceil_div(rows, STREAMS);
-    for (ptrdiff_t r = 0; r < apart; r++) {
+    /* On Zen 4 rows side by side, fetched far ahead, are 1.05 times as fast as distant ones. */
+    const ptrdiff_t apart = prefetch_into() == INTO_L2 ? 1 : ceil_div(rows, STREAMS);
+    for (ptrdiff_t r = 0; r < rows; r += (r + 1) % apart ? 1 : apart + 1) {
         if (r + apart >= rows)
             multiply_code_streams(out + r, panel, weight, row + r, 1, apart, in, tokens, f);
         else if (tokens == 1)
@@ -348,13 +431,6 @@ INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight 
 }
 
 /* ---- many tokens ---- */
-
-/* Keeps the compiler from adding several steps to one another first: it would spill them. */
-#ifdef __APPLE__ /* whose clang takes no vectors of AVX-512 here */
-#define forget_vector(v) ((void)0)
-#else
-#define forget_vector(v) __asm__("" : "+v"(v))
-#endif
 
 /* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
 INLINE void transpose_words(ivec v[8])

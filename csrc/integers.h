@@ -18,11 +18,10 @@ enum {
  *   scales   [tokens][groups]
  *   sums     [tokens][2][groups] of the numbers of the two halves of a group, as float32
  *
- * For formats with `nibbles`, a panel of few tokens has bytes in the place of numbers, where
- * vectors of the set have lanes of 16 bytes (BYTE_LANES). A unit is 4 * lanes groups:
- *   bytes    [units][tokens][4][upper, lower][halves][lanes][16], where lane l of the i-th of 4
- *            has the bytes, in order, of a half of the unit's group 4 * l + i; or of its group
- *            lanes * i + l, where a block is one group and the set has ADJACENT_LANES
+ * A panel of few tokens has bytes in the place of numbers for a format whose codes are multiplied
+ * as bytes (takes_bytes). A unit is as many groups as there are words of 32 bits in a vector, or
+ * lanes: bytes    [units][tokens][upper, lower][8][lanes][4], where the words at one place of 8 or
+ * of 4 vectors are those of one group, or of a half of it (byte_place)
  */
 static inline ptrdiff_t integer_padded(ptrdiff_t in)
 {

@@ -2,15 +2,21 @@
 
 #include "product.h"
 
-/* The work of one op: for each group of tokens, the rows of all weights one after the other. */
+enum { MOST_SPANS = 64 };
+
+/*
+ * The work of one op: for each group of tokens, the rows of all weights one after the other. Those
+ * of one group are cut into spans: a thread takes rows from one of them, so that it reads on where
+ * it has prefetched, and then from the others.
+ */
 typedef struct Work {
     const LinearPart *parts;
     ptrdiff_t rows;   /* of all weights */
     ptrdiff_t groups; /* of tokens */
     ptrdiff_t tokens; /* in a group */
     ptrdiff_t most;   /* rows that a thread takes at a time */
-    int workers;
-    _Atomic ptrdiff_t next; /* the first row, of all groups, that nobody has taken */
+    int workers, spans;
+    _Atomic ptrdiff_t next[MOST_SPANS]; /* the first row of a span that nobody has taken */
 } Work;
 
 /* What one thread takes at a time: some rows of one weight for one group. */
@@ -20,10 +26,9 @@ typedef struct Unit {
 } Unit;
 
 /* As many rows as are best, but fewer near the end, so that all threads end together. */
-static ptrdiff_t fair_share(const Work *work, ptrdiff_t at)
+static ptrdiff_t fair_share(const Work *work, ptrdiff_t left)
 {
-    const ptrdiff_t left = work->rows * work->groups - at;
-    const ptrdiff_t share = ceil_div(left, 4 * (ptrdiff_t)work->workers);
+    const ptrdiff_t share = ceil_div(left * work->spans, 4 * (ptrdiff_t)work->workers);
     return min_size(share < 8 ? 8 : ceil_div(share, 4) * 4, work->most);
 }
 
@@ -33,33 +38,46 @@ static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
     return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), PANEL_TOKENS) * PANEL_TOKENS;
 }
 
+/* The first row of a span, of all groups. */
+static ptrdiff_t span_start(const Work *work, int span)
+{
+    return work->rows * work->groups * span / work->spans;
+}
+
 static void cut_groups(Work *work, ptrdiff_t tokens, UnitSize best)
 {
     work->most = best.rows;
     work->tokens = even_part(tokens, best.tokens);
     work->groups = ceil_div(tokens, work->tokens);
-    atomic_store(&work->next, 0);
+    work->spans = work->groups == 1 ? (int)min_size(work->workers, MOST_SPANS) : 1;
+    for (int span = 0; span < work->spans; span++)
+        atomic_store(&work->next[span], span_start(work, span));
 }
 
-static Unit unit_at(const Work *work, ptrdiff_t at)
+static Unit unit_at(const Work *work, ptrdiff_t at, ptrdiff_t end)
 {
     Unit unit = {.group = at / work->rows, .row = at % work->rows, .part = work->parts};
     for (; unit.row >= unit.part->rows; unit.part++)
         unit.row -= unit.part->rows;
-    unit.rows = min_size(fair_share(work, at), unit.part->rows - unit.row);
+    unit.rows =
+        min_size(min_size(fair_share(work, end - at), end - at), unit.part->rows - unit.row);
     return unit;
 }
 
-/* Takes a unit; 0 when none is left. */
-static int take(Work *work, Unit *unit)
+/* Takes a unit of a thread's own span, or of another one; 0 when none is left. */
+static int take(Work *work, int thread, Unit *unit)
 {
-    ptrdiff_t at = atomic_load(&work->next);
-    do {
-        if (at == work->rows * work->groups)
-            return 0;
-        *unit = unit_at(work, at);
-    } while (!atomic_compare_exchange_weak(&work->next, &at, at + unit->rows));
-    return 1;
+    for (int i = 0; i < work->spans; i++) {
+        const int span = (thread + i) % work->spans;
+        const ptrdiff_t end = span_start(work, span + 1);
+        ptrdiff_t at = atomic_load(&work->next[span]);
+        while (at < end) {
+            *unit = unit_at(work, at, end);
+            if (atomic_compare_exchange_weak(&work->next[span], &at, at + unit->rows))
+                return 1;
+        }
+    }
+    return 0;
 }
 
 /* One pass: packs as many tokens as the scratch has room for, and multiplies them. */
@@ -118,7 +136,7 @@ static void multiply_unit(const Pass *pass, const Unit *unit, int thread)
 static void multiply_units(void *pass, ptrdiff_t number, int thread)
 {
     (void)number;
-    for (Unit unit; take(((const Pass *)pass)->work, &unit);)
+    for (Unit unit; take(((const Pass *)pass)->work, thread, &unit);)
         multiply_unit(pass, &unit, thread);
 }
 
