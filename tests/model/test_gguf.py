@@ -258,6 +258,9 @@ def test_one_file_may_mix_bfloat16_and_float16(tmp_path: Path) -> None:
     check_bits(found, expected)
 
 
+FINER = (".wv.weight", ".w2.weight", "output.weight")  # the matrices that are Q6_K, not Q4_K
+
+
 def k_quant(number: int, shape: tuple[int, int], seed: int) -> Stored:
     """Make random blocks of Q4_K (12) or Q6_K (14): codes and scales of all values."""
     size, places = {12: (144, {0: 2e-3, 2: 1e-2}), 14: (210, {208: 2e-5})}[number]
@@ -270,9 +273,8 @@ def k_quant(number: int, shape: tuple[int, int], seed: int) -> Stored:
 
 def test_a_mix_of_k_quants_as_q4_k_m_has_it_runs_on_its_blocks(tmp_path: Path) -> None:
     config = replace(GROUPED, dim=256, ffn=512)
-    finer = (".wv.weight", ".w2.weight", "output.weight")
     blocks = {
-        gguf_name(name): k_quant(14 if name.endswith(finer) else 12, weight.shape, number)
+        gguf_name(name): k_quant(14 if name.endswith(FINER) else 12, weight.shape, number)
         for number, (name, weight) in enumerate(weights(config).items())
         if weight.ndim == 2
     }

@@ -3,7 +3,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from src import ml
+from src.checkpoint.gguf import DTYPES, nbytes_of
 from src.ml.errors import LlamaBoltsError
 from src.model import (
     InferenceContext,
@@ -23,19 +26,32 @@ from src.model import (
     loader,
 )
 from tests.checkpoint.test_hugging_face_config import LLAMA_2_7B, LLAMA_3_2_1B
+from tests.model.test_gguf import FINER
 from tests.model.test_llama import check_bits, run
 from tests.model.tiny import (
     BYTES_VOCAB,
     CONFIGS,
     GROUPED,
+    Tiny,
+    shapes,
     token_ids,
     transformer,
     weights,
     write_byte_tokenizer,
     write_meta_directory,
 )
+from tests.support.gguf_writer import (
+    F32,
+    byte_level_keys,
+    entry,
+    gguf_name,
+    header,
+    key,
+    llama_keys,
+)
 from tests.support.hugging_face_writer import write_hugging_face_directory, zero_arrays
 from tests.support.pth_writer import split_tensor, write_pth
+from tests.tokenizer.json_files import byte_letters, byte_level_file
 
 
 def test_a_model_knows_its_parts(tmp_path: Path) -> None:
@@ -164,26 +180,52 @@ print(json.dumps([loaded - before, anonymous() - loaded - context.nbytes, mapped
 """
 
 
+def write_large_directory(directory: Path, config: dict[str, Any], dtype: Any) -> Path:
+    arrays = zero_arrays(config, dtype)
+    return write_hugging_face_directory(directory, config, arrays, shards=2)
+
+
+def write_large_gguf(directory: Path, config: Tiny) -> Path:
+    """Write zeros in Q4_K and Q6_K that cost no disk, and as many tokens as there are rows."""
+    pairs = list(product(byte_letters(), repeat=2))
+    merges = [*pairs, *((first + second, "e") for first, second in pairs)]
+    keys = llama_keys(config) | byte_level_keys(byte_level_file(merges[: config.vocab - 259]))
+    entries, size = [], 0
+    for name, shape in shapes(config):
+        number = F32 if len(shape) == 1 else 14 if name.endswith(FINER) else 12
+        entries.append(entry(gguf_name(name), shape[::-1], number, size))
+        size += nbytes_of(DTYPES[number], shape)
+    head = header(len(entries), len(keys)) + b"".join([*starmap(key, keys.items()), *entries])
+    (path := directory / "model.gguf").write_bytes(head + bytes(-len(head) % 32))
+    os.truncate(path, path.stat().st_size + size)
+    return path
+
+
+SIX_LAYERS = {"num_hidden_layers": 6}
+LLAMA_3_8B = Tiny("8b", 4096, 32, 32, 8, 14336, 128256, theta=500000.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("config", "dtype", "layers"),
-    [(LLAMA_3_2_1B, "bfloat16", 16), (LLAMA_2_7B, "float16", 6)],
-    ids=["Llama 3.2 1B", "Llama 2 7B, six layers of it"],
+    ("write", "most"),
+    [
+        (lambda where: write_large_directory(where, LLAMA_3_2_1B, ml_dtypes.bfloat16), 32 << 20),
+        (lambda where: write_large_directory(where, LLAMA_2_7B | SIX_LAYERS, np.float16), 32 << 20),
+        (lambda where: write_large_gguf(where, LLAMA_3_8B), 96 << 20),
+    ],
+    ids=["Llama 3.2 1B", "Llama 2 7B, six layers of it", "Llama 3 8B, GGUF with its tokenizer"],
 )
 def test_loading_and_running_a_large_model_copies_no_weight(
-    tmp_path: Path, config: dict[str, Any], dtype: str, layers: int
+    tmp_path: Path, write: Callable[[Path], Path], most: int
 ) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("the system does not tell the anonymous memory of a process")
-    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
-    config = config | {"num_hidden_layers": layers}
-    write_hugging_face_directory(tmp_path, config, zero_arrays(config, kind), shards=2)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        [sys.executable, "-c", PROGRAM, str(write(tmp_path))],
         cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     loading, running, mapped = json.loads(done.stdout)
     assert mapped > 2 << 30
-    assert loading < 32 << 20
+    assert loading < most
     assert running < 118 << 20
