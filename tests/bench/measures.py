@@ -102,14 +102,20 @@ def sampling(bench: "Bench") -> Results:
 
 
 def ready(bench: "Bench") -> Results:
-    """From the start of the command line's process to the line that says what is loaded."""
-    seconds = [seconds_to_ready(bench.directory) for _ in range(1 + bench.options.pairs)]
-    return {"start to ready": values(seconds[1:], "s")}  # whatever was cold got warm before
+    """From the start of the command line's process to the line that says what is loaded.
+
+    With `--beside`, the model's directory and another file of the model are timed in turn.
+    """
+    places = filter(None, (bench.directory, bench.options.beside))
+    timers = {place.name: functools.partial(seconds_to_ready, place) for place in places}
+    found = interleave(timers, 1 + bench.options.pairs)
+    warm = {name: seconds[1:] for name, seconds in found.rates.items()}  # what was cold is now warm
+    return {"start to ready": Rounds(warm, unit="s")}
 
 
-def seconds_to_ready(directory: Path) -> float:
+def seconds_to_ready(path: Path) -> float:
     """Time the command line from the start of its process to the line that says what is loaded."""
-    command = [sys.executable, "-m", "src.main", "-m", str(directory), "--completion"]
+    command = [sys.executable, "-m", "src.main", "-m", str(path), "--completion"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     start = time.perf_counter()
     with subprocess.Popen(command, **pipes) as process:

@@ -41,6 +41,7 @@ HELP = {
     "isa": "instruction set of llama-bolts, instead of the fastest",
     "isas": "default: all that have vectors", "theirs": "llama.cpp's",
     "pytorch": "time PyTorch's linear too", "alone": "without llama.cpp",
+    "beside": "another file of the model, whose start to ready is timed too",
     "shares": "write what the plot of the page shows",
 }  # fmt: skip
 # Of a checkpoint, for `read_options`.

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from src.model.saving_gguf import save_gguf
 from tests.bench.bench_kernels import share_rows
 from tests.bench.bench_rank_times import speed_table
 from tests.bench.engines import OURS
+from tests.bench.shapes import find_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,10 +51,14 @@ def record_of(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_measure_of_ours_runs_on_a_tiny_model(tmp_path: Path) -> None:
+    directory, gguf = find_checkpoint("tiny", None, tmp_path), tmp_path / "tiny.gguf"
+    save_gguf(directory, gguf)
     results = record_of(
         "tests.bench.bench_model", "--shape", "tiny", "--engines", OURS, "--repeats", "0",
         "--prompts", "22", "--positions", "600", "--directory", str(tmp_path),
+        "--beside", str(gguf),
     )["results"]  # fmt: skip
+    assert set(results["start to ready"]["rates"]) == {directory.name, gguf.name}
     assert set(results["decode"]["rates"]) == {OURS, "roofline"}
     expected = {"decode", "prefill 22", "steps of rows", "attention at 600", "tiny model"}
     assert expected < set(results)
