@@ -137,6 +137,8 @@ BAD: list[tuple[str, bytes, bytes]] = [
      header(0, 0)),
     ("number of tensors: expected at most 0, which the file has room for, got 3", header(3, 0),
      header(0, 0)),
+    ("number of tensors: expected at most 0, which the file has room for, got 9223372036854775808",
+     header(BIG, 0), header(0, 0)),
     ("number of keys: expected at most 16384, got 16385", header(0, 16385) + bytes(1 << 20),
      header(0, 0)),
     ("number of keys: expected at most 0, which the file has room for, got 9223372036854775808",

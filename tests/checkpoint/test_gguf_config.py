@@ -53,6 +53,7 @@ def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 4, 1.0),
         (NEUTRAL, 4, 1.0),
         ({"llama.block_count": Typed(g.UINT64, 2)}, 4, 1.0),
+        ({"llama.block_count": 1024}, 4, 1.0),
     ],
 )
 def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_else(
@@ -73,6 +74,7 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
         ({"general.quantization_version": 1}, "general.quantization_version: expected 2, go"),
         ({"llama.block_count": None}, "got without 'llama.block_count' (1 in all)"),
         ({"llama.block_count": 0}, "llama.block_count: expected an integer in 1..1024, got 0"),
+        ({"llama.block_count": 10**9}, "expected an integer in 1..1024, got 1000000000"),
         ({"llama.attention.head_count": 5}, "llama.embedding_length % llama.attention.head_count:"),
         ({"llama.attention.value_length": 6}, "llama.attention.value_length: expected 4, the size"),
         ({"llama.rope.dimension_count": 2}, "llama.rope.dimension_count: expected 4, the size of "),
