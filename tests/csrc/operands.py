@@ -21,7 +21,7 @@ f8e5 = np.dtype(ml_dtypes.float8_e5m2)
 # x, weight and result of every product
 PRODUCTS = [
     (bf16, bf16, bf16), (bf16, bf16, f32), (f32, f32, f32), (f32, f16, f32),
-    (bf16, f8e4, bf16), (bf16, f8e5, f32), (f32, f8e4, f32), (f32, f8e5, f32),
+    (bf16, f8e4, bf16), (bf16, f8e5, f32), (f32, f8e4, f32), (f32, f8e5, f32), (f32, bf16, f32),
 ]  # fmt: skip
 UNIT_ROUNDOFF = {bf16: 2.0**-8, f32: 2.0**-24}
 tensor = Tensor.from_numpy
