@@ -138,15 +138,17 @@ def find_quantized(directory: Path, quantize: str) -> Path:
 
 def find_quantized_gguf(directory: Path, kind: str) -> Path:
     """Give the GGUF file that llama.cpp makes of a model, as Q4_0 or Q4_K_M, by its defaults."""
+    target = directory / f"model-{kind}.gguf"
+    return _made(target, lambda place: quantize_gguf(find_gguf(directory), place, kind))
+
+
+def quantize_gguf(source: Path, target: Path, kind: str) -> None:
+    """Have llama.cpp make a GGUF file of another one."""
     import llama_cpp
 
-    def write(place: Path) -> None:
-        params = llama_cpp.llama_model_quantize_default_params()
-        params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
-        paths = (str(find_gguf(directory)).encode(), str(place).encode())
-        quiet = llama_cpp.llama_log_callback(lambda *_: None)
-        llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
-        if llama_cpp.llama_model_quantize(*paths, params) != 0:
-            raise SystemExit(f"llama.cpp could not make {kind} of {directory}")
-
-    return _made(directory / f"model-{kind}.gguf", write)
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    quiet = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), params) != 0:
+        raise SystemExit(f"llama.cpp could not make {kind} of {source}")

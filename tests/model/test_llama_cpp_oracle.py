@@ -15,6 +15,7 @@ from src.checkpoint.gguf import DTYPES, GgufFile, nbytes_of, read_gguf
 from src.checkpoint.gguf_writer import GgufWriter
 from src.model import InferenceContext, LlamaTransformer, load_model
 from src.model.saving_gguf import save_gguf
+from tests.bench.shapes import quantize_gguf
 from tests.model.families import CONFIGS, write_family
 from tests.model.test_gguf import dequantized
 from tests.support import llama_cpp
@@ -84,6 +85,24 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return read_gguf(place / "m.gguf")
 
     return source
+
+
+@pytest.mark.parametrize("file_type", [name for name in FILE_TYPES if name != "F32"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_files_have_the_types_and_the_blocks_that_llama_cpp_s_own_have(
+    tmp_path: Path, sources: Any, sizes: str, file_type: str
+) -> None:
+    pytest.importorskip("llama_cpp", reason="needs the bench extra")
+    source, other = sources("llama", sizes), tmp_path / "b.gguf"
+    mine = read_gguf(requantized(source, tmp_path / "a.gguf", file_type))
+    quantize_gguf(source.path, other, file_type)
+    theirs = read_gguf(other)
+    data, other_data = mine.path.read_bytes(), other.read_bytes()
+    assert set(mine.tensors) == set(theirs.tensors)
+    for name, tensor in mine.tensors.items():
+        same = theirs.tensors[name]
+        assert tensor.dtype is same.dtype, name
+        assert data[tensor.start : tensor.stop] == other_data[same.start : same.stop], name
 
 
 def logits_of(network: LlamaTransformer) -> Any:
