@@ -8,7 +8,7 @@ import pytest
 
 from src.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from src.tokenizer.gguf_export import gguf_tokenizer_keys
-from src.tokenizer.gguf_keys import gguf_tokenizer
+from src.tokenizer.gguf_keys import PRE_TOKENIZERS, gguf_tokenizer
 from tests.support.sentencepiece_writer import NORMAL, USER_DEFINED, model_message
 from tests.support.shared_data import shared_data
 from tests.tokenizer.json_files import (
@@ -24,18 +24,25 @@ from tests.tokenizer.strings import KINDS, sample, strings
 from tests.tokenizer.test_gguf_keys import ROWS, TEXTS, assert_same, assert_same_roles
 from tests.tokenizer.trained_files import QWEN, SMOLLM3, TEKKEN, smollm2, split_by
 
+PRE = "tokenizer.ggml.pre"
+# By the names of split patterns.
 TRAINED: dict[str, Callable[[], Json]] = {
-    "qwen": lambda: split_by(QWEN, composes=True), "smollm2": smollm2,
-    "smollm3": lambda: split_by(SMOLLM3), "tekken": lambda: split_by(TEKKEN, whole=True),
+    "qwen2": lambda: split_by(QWEN, composes=True), "smollm": smollm2, "refact": smollm2,
+    "dbrx": lambda: split_by(SMOLLM3), "tekken": lambda: split_by(TEKKEN, whole=True),
 }  # fmt: skip
 # Which part of the many strings a test compares.
-SHARE = {"llama2": 1, "llama3": 1, "qwen": 1, "smollm2": 1, "smollm3": 10, "tekken": 10}
+SHARE = {"llama2": 1, "llama3": 1, "qwen2": 1, "smollm": 1, "refact": 10, "dbrx": 10, "tekken": 10}
 
 
-def written(directory: Path, rows: int | None = None) -> tuple[Tokenizer, Tokenizer]:
-    """Give the tokenizer by the keys, and the one of the directory."""
+def written(
+    directory: Path, rows: int | None = None, pre: str | None = None
+) -> tuple[Tokenizer, Tokenizer]:
+    """Give the tokenizer by the keys, perhaps with another name of the split, and the original."""
     theirs = load_tokenizer(directory)
     keys = gguf_tokenizer_keys(directory, rows or theirs.vocab_size)
+    if pre is not None:
+        assert PRE_TOKENIZERS[keys[PRE]] == PRE_TOKENIZERS[pre]
+        keys[PRE] = pre
     ours = gguf_tokenizer(Path("a.gguf"), keys)
     assert ours is not None
     return ours, theirs
@@ -49,8 +56,8 @@ def pair(
     if name in TRAINED:
         pytest.importorskip("tokenizers", reason="needs the oracle extra")
         write_json(directory, TRAINED[name]())
-    else:
-        shutil.copy(shared_data(f"{name}/tokenizer.model"), directory)
+        return name, *written(directory, pre=name)
+    shutil.copy(shared_data(f"{name}/tokenizer.model"), directory)
     return name, *written(directory)
 
 
