@@ -239,7 +239,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
         """Encode a text, or what is between two added tokens of it."""
         if not self._pipeline.normalizes:
             text = replace_spaces(text, self._pipeline.scheme, first=first)
-        if not self._words:
+        if not self._words or METASPACE not in text.lstrip(METASPACE):  # nothing to split
             return self.encode_pieces([text] if text else [])
         ids: list[int] = []
         for words in METASPACE_WORDS.split(text):
