@@ -59,8 +59,8 @@ INLINE ivec wide_of_rows(const ivec *first, const ivec *second, int index)
                  : _mm512_shuffle_i64x2(*first, *second, 0x44);
 }
 
-/* 16 bytes of each of BYTE_LANES neighbouring blocks of 18 or 20 bytes, from byte `skip` on, by two
- * loads: 64 bytes from the first block on, and the 64 up to the end of the last one. */
+/* 16 bytes of each of BYTE_LANES neighbouring blocks of 16 to 32 bytes, from byte `skip` on, both
+ * even, by two loads: 64 bytes from the first block on, and the 64 up to the last one's end. */
 INLINE ivec join_neighbours(const uint8_t *blocks, const ptrdiff_t bytes, int skip)
 {
     const ptrdiff_t second = BYTE_LANES * bytes - 64; /* where a second load begins */
@@ -80,7 +80,7 @@ INLINE ivec order_words(ivec words, const int places[VEC_LANES])
     return _mm512_permutexvar_epi32(_mm512_loadu_si512(places), words);
 }
 
-/* 32 bytes, for all groups of a vector. */
+/* The same 32 bytes in both halves. */
 INLINE ivec load_for_all(const uint8_t *bytes)
 {
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)bytes));
@@ -90,7 +90,7 @@ INLINE ivec load_for_all(const uint8_t *bytes)
 INLINE ivec lower_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0x88); }
 INLINE ivec upper_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0xDD); }
 
-/* a | (rotated & mask), where each word of b is rotated to the left by so many bits. */
+/* a | (b rotated & mask): word i of b to the left by left[i] bits; the mask is of bytes. */
 INLINE ivec or_rotated(ivec a, ivec b, const int left[VEC_LANES], int mask)
 {
     const __m512i rotated = _mm512_rolv_epi32(b, _mm512_loadu_si512(left));
@@ -191,7 +191,7 @@ INLINE halves repeat_halves(uint64_t four)
     return (halves)_mm256_permutexvar_epi16(places, _mm256_castsi128_si256(word));
 }
 
-/* Whether 64 bytes hold four numbers `apart` from one another, and the last 64 are in 16 blocks. */
+/* Whether 64 bytes hold the numbers of four blocks, and those from the last four end in them. */
 #define GATHERS_HALVES(apart) ((apart) == 18 || (apart) == 20)
 
 /* Numbers of 16 bits for VEC_LANES groups, `apart` bytes from one to the next. */

@@ -2,7 +2,7 @@
 #pragma once
 #include "tile.h"
 
-/* The codes of one group as int8: what a format's `expand` makes (formats.h). */
+/* The codes of one group as int8: what expand_group makes (formats.h). */
 typedef __m256i group;
 
 /* Some bits of each byte, from bit `from` on, moved to bit `to`. */

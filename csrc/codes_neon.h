@@ -32,7 +32,7 @@ INLINE vec table_values(const uint8_t *codes, Table table, int part)
     return vreinterpretq_f32_u8(vqtbl4q_u8(table, vorrq_u8(of_part, of_byte)));
 }
 
-/* The codes of one group as int8: what a format's `expand` makes (formats.h). */
+/* The codes of one group as int8: what expand_group makes (formats.h). */
 typedef struct group {
     uint8x16_t half[2];
 } group;

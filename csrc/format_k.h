@@ -18,11 +18,17 @@
 #pragma once
 #include "formats.h"
 
-/* One scale for the 8 groups of a block, and a number that is taken off, times their steps. */
-INLINE void share_factors(Factors *factors, int at, uint16_t scale, uint16_t less)
+/* One scale for the 8 groups of a block. */
+INLINE void share_scale(Factors *factors, int at, const uint8_t *d)
 {
-    put_half(factors->scales, at / STEPS_OF_SCALE, scale);
-    put_half(factors->mins, at / STEPS_OF_SCALE, less ^ 0x8000u);
+    put_half(factors->scales, at / STEPS_OF_SCALE, half_at(d));
+}
+
+/* The same, and behind it m, which is taken off: the minimum is -m. */
+INLINE void share_factors(Factors *factors, int at, const uint8_t *d)
+{
+    share_scale(factors, at, d);
+    put_half(factors->mins, at / STEPS_OF_SCALE, half_at(d + 2) ^ 0x8000u);
 }
 
 enum { Q2_CODES = 16, Q2_D = 80, Q3_CODES = 32, Q3_STEPS = 96, Q3_D = 108, Q5_CODES = 48 };
@@ -31,7 +37,7 @@ enum { Q6_UPPER = 128, Q6_STEPS = 192, Q6_D = 208, K_STEPS = 4, K_CODES = 16 };
 INLINE void q2_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
     (void)scale;
-    share_factors(factors, at, half_at(block + Q2_D), half_at(block + Q2_D + 2));
+    share_factors(factors, at, block + Q2_D);
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
         uint64_t both;
@@ -49,7 +55,7 @@ INLINE void q3_k_factors(Factors *factors, int at, const uint8_t *block, const v
     uint32_t upper;
     memcpy(&lower, block + Q3_STEPS, sizeof lower);
     memcpy(&upper, block + Q3_STEPS + 8, sizeof upper);
-    share_factors(factors, at, half_at(block + Q3_D), 0);
+    share_scale(factors, at, block + Q3_D);
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
         const uint64_t high = upper >> 4 * i & 0x03030303u;
@@ -72,7 +78,7 @@ INLINE void q4_k_factors(Factors *factors, int at, const uint8_t *block, const v
     const uint64_t first = both & 0x3F3F3F3F3F3F3F3Fu;
     const uint64_t next =
         ((lower | (uint64_t)lower << 28) & 0x0F0F0F0F0F0F0F0Fu) | (both >> 2 & 0x3030303030303030u);
-    share_factors(factors, at, half_at(block), half_at(block + 2));
+    share_factors(factors, at, block);
     factors->scale_steps[at / 8] = (uint32_t)first | next << 32;
     factors->min_steps[at / 8] = first >> 32 | (next & 0xFFFFFFFF00000000u);
 }
@@ -80,11 +86,11 @@ INLINE void q4_k_factors(Factors *factors, int at, const uint8_t *block, const v
 INLINE void q6_k_factors(Factors *factors, int at, const uint8_t *block, const void *scale)
 {
     (void)scale;
-    share_factors(factors, at, half_at(block + Q6_D), 0);
+    share_scale(factors, at, block + Q6_D);
     memcpy(factors->scale_steps + at / 4, block + Q6_STEPS, 16);
 }
 
-/* A row of sizes, with fields in the place of expand. */
+/* The members that are common to all: fields take the place of `expand`. */
 #define K_QUANT(name, factors) BLOCK_SIZES(name), NULL, factors, TYPE_FLOAT16, .has_steps = 1
 
 static const ExpandedFormat q2_k_format = {

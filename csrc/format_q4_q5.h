@@ -18,13 +18,6 @@ INLINE group five_bits(const uint8_t *bytes, int offset)
     return merge_codes(nibbles(bytes + sizeof fifth), spread_bits(fifth, 16), offset);
 }
 
-INLINE group q4_0_expand(const uint8_t *block, int index)
-{
-    (void)index;
-    const group codes = nibbles(block + 2);
-    return merge_codes(codes, codes, 8);
-}
-
 /*
  * d = m / -8, where m is the first element of the largest magnitude; q = x / d + 8.5, in float32
  * and before d is rounded, without the fraction.
@@ -48,12 +41,6 @@ INLINE void q4_0_quantize(uint8_t *block, void *scale, const float *x, ptrdiff_t
     }
 }
 
-INLINE group q4_1_expand(const uint8_t *block, int index)
-{
-    (void)index;
-    return nibbles(block + 4);
-}
-
 INLINE group q5_0_expand(const uint8_t *block, int index)
 {
     (void)index;
@@ -67,12 +54,11 @@ INLINE group q5_1_expand(const uint8_t *block, int index)
 }
 
 static const ExpandedFormat q4_0_format = {
-    BLOCK_SIZES(q4_0),         q4_0_expand,        NULL,      TYPE_FLOAT16, .parts = 1,
-    .quantize = q4_0_quantize, .fields = {{2, 4}}, .less = 8,
+    BLOCK_SIZES(q4_0),  NULL,      NULL, TYPE_FLOAT16, .parts = 1, .quantize = q4_0_quantize,
+    .fields = {{2, 4}}, .less = 8,
 };
 static const ExpandedFormat q4_1_format = {
-    BLOCK_SIZES(q4_1), q4_1_expand,        NULL, TYPE_FLOAT16, .parts = 1,
-    .has_mins = 1,     .fields = {{4, 4}},
+    BLOCK_SIZES(q4_1), NULL, NULL, TYPE_FLOAT16, .parts = 1, .has_mins = 1, .fields = {{4, 4}},
 };
 static const ExpandedFormat q5_0_format = {
     BLOCK_SIZES(q5_0), q5_0_expand, NULL, TYPE_FLOAT16, .parts = 1,

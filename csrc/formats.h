@@ -53,17 +53,17 @@ typedef struct Levels {
 
 /*
  * Where some bits of each code of a block of 8 groups are: 32 bytes hold those of 8 / bits groups,
- * which are `apart` groups from one another, from the lowest bit on. In a block of one group 16
- * bytes hold 4 bits of both halves of it; apart is 0.
+ * which are `apart` groups from one another, from the lowest bit on. In a block of one group apart
+ * is 0: 16 bytes hold 4 bits of each code, those of the first 16 codes in their lower halves.
  */
 typedef struct Field {
-    int offset, bits; /* the first of those bytes; 0 bits: there is no such field */
+    int offset, bits; /* from the block to the first of those bytes; 0 bits: no such field */
     int apart, to;    /* to: the place of the lowest of these bits in a code */
 } Field;
 
 typedef struct ExpandedFormat {
     ptrdiff_t elements, code_bytes, scale_bytes; /* of a block; scale_bytes 0: among its codes */
-    /* The codes of a block's group; NULL where they are made of the fields, or there are levels. */
+    /* The codes of a block's group; NULL where there are fields, or levels. */
     group (*expand)(const uint8_t *codes, int index);
     /* Puts a block's factors in their places, from group `at` on. NULL where a block of one group
      * begins with its scale, and its minimum if it has one. */
@@ -75,9 +75,10 @@ typedef struct ExpandedFormat {
     /* What the codes of blocks of two groups stand for, whose scale is float32; else NULL. */
     const Levels *levels;
     quantize_function quantize; /* NULL where nothing is quantized to the format */
-    /* Of codes of at most 6 bits, which lack none of their bits then; or none. */
+    /* All bits of the codes, the lowest first; products of few tokens may take the codes as bytes
+     * then (takes_bytes). */
     Field fields[2];
-    int less; /* taken off each code that has fields */
+    int less; /* taken off each of these codes: 0 or a power of two: sums times it are exact */
 } ExpandedFormat;
 
 INLINE uint16_t half_at(const uint8_t *bytes)
@@ -136,7 +137,7 @@ INLINE float minimum_of(const Factors *factors, int g, int part, const ExpandedF
 /* The bytes that hold a field of group g of a block, and the lowest bit of that group's there. */
 INLINE const uint8_t *field_bytes(const uint8_t *block, int g, const Field field)
 {
-    const int shared = 8 / field.bits * field.apart;
+    const int shared = 8 / field.bits * field.apart; /* groups of the same `apart` runs of bytes */
     return block + field.offset + (g / shared * field.apart + g % field.apart) * GROUP;
 }
 
@@ -147,6 +148,8 @@ INLINE int field_from(int g, const Field field)
 
 INLINE group field_of_group(const uint8_t *block, int g, const Field field)
 {
+    if (field.apart == 0)
+        return nibbles(block + field.offset);
     return bit_field(group_load(field_bytes(block, g, field)), field_from(g, field), field.bits,
                      field.to);
 }

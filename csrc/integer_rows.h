@@ -50,9 +50,9 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
 }
 
 /*
- * Lanes of 16 bytes in a vector, where codes of 4 to BYTE_BITS bits are multiplied as bytes; else
- * 0. A set with integer_tile.h defines both; and ADDS_BYTES and add_bytes where one instruction
- * multiplies bytes and adds them to 32 bits.
+ * Lanes of 16 bytes in a vector, and bits of the longest codes that are multiplied as bytes; 0
+ * where none are. A set with integer_tile.h defines both; and ADDS_BYTES and add_bytes where one
+ * instruction multiplies bytes and adds them to 32 bits.
  */
 #ifndef BYTE_LANES
 #define BYTE_LANES 0
@@ -66,13 +66,13 @@ INLINE int takes_bytes(const ExpandedFormat f)
 }
 
 #if BYTE_LANES
-/* Which of the vectors of bytes for a unit (integers.h), and which of its words. */
+/* One of the 8 vectors of bytes for a unit (integers.h), and one of its words of 32 bits. */
 typedef struct BytePlace {
     int vector, word;
 } BytePlace;
 
-/* Where the bytes for four codes are, words 0 to 7 of the unit's group g: at a code's place among
- * the transposed vectors of codes (load_nibbles). */
+/* Where the bytes of four numbers are, which are word `word` of the 8 of the unit's group g: at the
+ * place that their codes get when vectors of codes are transposed (load_byte_codes). */
 INLINE BytePlace byte_place(int g, int word, const ExpandedFormat f)
 {
     const int apart = f.fields[0].apart, half = word / 4;
@@ -105,11 +105,13 @@ INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptr
 }
 #endif
 
-/* Lays one panel out (integers.h), of few tokens for a format; x is bfloat16. */
+/* Lays one panel out (integers.h); x is bfloat16. `few`: the format that a panel of few tokens is
+ * for, else NULL. */
 INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
                          const ExpandedFormat *few)
 {
     const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
+    const int as_bytes = few && takes_bytes(*few);
     int16_t *rest = integer_numbers(panel, tokens, groups / LANES * LANES);
     memset(rest, 0, (size_t)((char *)integer_scales(panel, in, tokens, 0) - (char *)rest));
     for (int t = 0; t < tokens; t++) {
@@ -119,7 +121,6 @@ INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int to
             scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
             int16_t numbers[48], *even = integer_numbers(panel, tokens, g) + t * 64;
-            const int as_bytes = few && takes_bytes(*few);
             even = as_bytes ? numbers : even; /* odd ones 32 places behind them */
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);

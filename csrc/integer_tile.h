@@ -6,8 +6,8 @@
  * back. Codes of 16 bits, which levels have (formats.h), come as even and odd ones. A 32-bit lane
  * of a vector so adds up four neighbouring codes.
  *
- * Codes of 4 bits times few tokens stay bytes, and the numbers of x are cut into bytes: a number is
- * 2^8 times its upper byte, which is signed, plus its lower one.
+ * Codes of 4 to BYTE_BITS bits times few tokens stay bytes (takes_bytes), and the numbers of x are
+ * cut into bytes: a number is 2^8 times its upper byte, which is signed, plus its lower one.
  */
 #pragma once
 
@@ -95,7 +95,7 @@ INLINE ivec code_products(const Unit *u, int i, const int16_t *x, const Expanded
                     multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
 }
 
-/* Four vectors, of which word i of all becomes the i-th, in each 16 bytes. */
+/* In each 16 bytes of four vectors: the words i of all become vector i. */
 INLINE void transpose_in_lanes(ivec v[4])
 {
     const ivec a = lower_words(v[0], v[1]), b = upper_words(v[0], v[1]);
@@ -106,8 +106,10 @@ INLINE void transpose_in_lanes(ivec v[4])
 
 #if BYTE_BITS > 4
 /*
- * Adds bits of codes that 32 bytes hold for all groups of a block, or for four of them. Their words
- * are put where those of the codes are, and rotated there, each by what its group asks for.
+ * Adds the bits of the second field, whose 32 bytes are those of all 8 groups of a block or of 4 of
+ * them; apart is 1. A vector of codes is of 4 groups and takes the bytes of these, transposed as
+ * the codes are. Each word is then rotated, so that the bits of its group get to their place in a
+ * code.
  */
 INLINE void add_upper_bits(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
 {
@@ -135,21 +137,21 @@ INLINE void add_upper_bits(ivec codes[8], const uint8_t *first, const ExpandedFo
 #endif
 
 /*
- * Codes that have nibbles, as bytes: transposed, so that the words at one place in all vectors, or
- * in four of them, are those of one group, or of a half of it (byte_place). The first four vectors
- * are the lower halves of bytes.
+ * Codes as bytes: transposed, so that the words at one place in all vectors, or in four of them,
+ * are those of one group, or of a half of it (byte_place). The first four vectors have the codes
+ * whose lowest bits are in the lower halves of bytes, the others those of the upper halves.
  */
-INLINE void load_nibbles(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
+INLINE void load_byte_codes(ivec codes[8], const uint8_t *first, const ExpandedFormat f)
 {
-    const Field nibbles = f.fields[0];
+    const Field lowest = f.fields[0];
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
         const ptrdiff_t at = v * (ptrdiff_t)sizeof(ivec), in_block = f.elements / 2;
         codes[v] =
-            nibbles.apart
-                ? ivec_load(first + at / in_block * f.code_bytes + nibbles.offset + at % in_block)
+            lowest.apart
+                ? ivec_load(first + at / in_block * f.code_bytes + lowest.offset + at % in_block)
                 : join_neighbours(first + v * BYTE_LANES * f.code_bytes, f.code_bytes,
-                                  nibbles.offset);
+                                  lowest.offset);
     }
     transpose_in_lanes(codes);
 #pragma GCC unroll 4
@@ -166,7 +168,7 @@ INLINE void load_nibbles(ivec codes[8], const uint8_t *first, const ExpandedForm
 INLINE void load_codes(Unit *u, const uint8_t *codes, const ExpandedFormat f)
 {
     if (takes_bytes(f)) {
-        load_nibbles(u->codes, codes, f);
+        load_byte_codes(u->codes, codes, f);
         return;
     }
 #pragma GCC unroll 8
@@ -217,10 +219,11 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
     return u;
 }
 
-/* Numbers or their bytes, scales and sums of one token, for the groups of a unit (integers.h). */
+/* What a panel has of one token for the groups of a unit (integers.h). */
 typedef struct UnitOfX {
-    const int16_t *numbers; /* of the token, or their bytes */
-    ptrdiff_t numbers_apart, sums_apart;
+    const int16_t *numbers;  /* or their bytes */
+    ptrdiff_t numbers_apart; /* between two pairs of groups; not of bytes */
+    ptrdiff_t sums_apart;    /* between the sums of two halves of a group */
     const float *scales, *sums;
 } UnitOfX;
 
@@ -235,7 +238,8 @@ INLINE UnitOfX unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token
                      .sums = integer_sums(panel, in, tokens, token) + index};
 }
 
-/* Adds exact sums of a unit's groups, one for each lane, by their scales and minima. */
+/* Adds the exact sums of a unit's groups to the lanes, times their scales; and their minima. For
+ * codes that are bytes, `less` is taken off only here. */
 INLINE vec add_scaled(vec lanes, const Unit *u, const ivec *sums, UnitOfX x, const ExpandedFormat f)
 {
     const vec x_scales = vec_load(x.scales);
@@ -309,10 +313,10 @@ INLINE ivec order_sums(ivec sums, const ExpandedFormat f)
     return order_words(sums, places);
 }
 
-/* The same as sum_groups of codes that have nibbles, for units of several rows, which read x once.
- * Sums of 16 bits hold four products of two codes of 4 bits by 255, or fewer of longer codes. */
-INLINE void sum_nibbles(ivec (*sums)[2], const Unit *units, const ptrdiff_t rows, UnitOfX x,
-                        const ExpandedFormat f)
+/* The same as sum_groups for codes that are bytes, of several rows, which read x once. A sum of 16
+ * bits holds that of four pairs of codes of 4 bits times 255; two of 5 bits, or one of 6. */
+INLINE void sum_byte_codes(ivec (*sums)[2], const Unit *units, const ptrdiff_t rows, UnitOfX x,
+                           const ExpandedFormat f)
 {
     const int most = BYTES_IN_16_BITS ? 4 >> f.fields[1].bits : 4;
     ivec all[STREAMS][2] = {{{0}}}, by_upper[STREAMS], by_lower[STREAMS];
@@ -402,7 +406,7 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
         for (int t = 0; takes_bytes(f) && t < tokens; t++) {
             const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
             ivec exact[STREAMS][2];
-            sum_nibbles(exact, units, rows, x, f);
+            sum_byte_codes(exact, units, rows, x, f);
 #pragma GCC unroll 2
             for (ptrdiff_t r = 0; r < rows; r++)
                 sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact[r], x, f);
@@ -418,7 +422,7 @@ INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight 
                                    ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in, int tokens,
                                    const ExpandedFormat f)
 {
-    /* On Zen 4 rows side by side, fetched far ahead, are 1.05 times as fast as distant ones. */
+    /* On Zen 4 neighbouring rows with a long prefetch are 1.05 times as fast as distant ones. */
     const ptrdiff_t apart = prefetch_into() == INTO_L2 ? 1 : ceil_div(rows, STREAMS);
     for (ptrdiff_t r = 0; r < rows; r += (r + 1) % apart ? 1 : apart + 1) {
         if (r + apart >= rows)
@@ -435,18 +439,13 @@ INLINE void multiply_expanded_rows(float *out, const float *panel, const Weight 
 /* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
 INLINE void transpose_words(ivec v[8])
 {
-    ivec w[8];
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        const ivec a = lower_words(v[i], v[i + 1]), b = upper_words(v[i], v[i + 1]);
-        const ivec c = lower_words(v[i + 2], v[i + 3]), d = upper_words(v[i + 2], v[i + 3]);
-        w[i] = lower_pairs(a, c), w[i + 1] = upper_pairs(a, c);
-        w[i + 2] = lower_pairs(b, d), w[i + 3] = upper_pairs(b, d);
-    }
+    transpose_in_lanes(v);
+    transpose_in_lanes(v + 4);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        v[i] = lower_quarters(w[i], w[i + 4]);
-        v[i + 4] = upper_quarters(w[i], w[i + 4]);
+        const ivec first = v[i], second = v[i + 4];
+        v[i] = lower_quarters(first, second);
+        v[i + 4] = upper_quarters(first, second);
     }
 }
 

@@ -19,9 +19,10 @@ enum {
  *   sums     [tokens][2][groups] of the numbers of the two halves of a group, as float32
  *
  * A panel of few tokens has bytes in the place of numbers for a format whose codes are multiplied
- * as bytes (takes_bytes). A unit is as many groups as there are words of 32 bits in a vector, or
- * lanes: bytes    [units][tokens][upper, lower][8][lanes][4], where the words at one place of 8 or
- * of 4 vectors are those of one group, or of a half of it (byte_place)
+ * as bytes (takes_bytes):
+ *   bytes    [units][tokens][upper, lower][8 vectors][lanes][4]
+ * A unit is as many groups as a vector has lanes of 32 bits. A lane has the bytes of four numbers;
+ * the same lane of all 8 vectors, or of 4 of them, those of one group, or of a half (byte_place).
  */
 static inline ptrdiff_t integer_padded(ptrdiff_t in)
 {

@@ -5,9 +5,9 @@
 enum { MOST_SPANS = 64 };
 
 /*
- * The work of one op: for each group of tokens, the rows of all weights one after the other. Those
- * of one group are cut into spans: a thread takes rows from one of them, so that it reads on where
- * it has prefetched, and then from the others.
+ * The work of one op: for each group of tokens, the rows of all weights one after the other. Where
+ * there is one group, they are cut into a span for each thread: it takes rows from that one, so
+ * that it reads on where it has prefetched, and then helps with the others.
  */
 typedef struct Work {
     const LinearPart *parts;
@@ -25,7 +25,7 @@ typedef struct Unit {
     const LinearPart *part;
 } Unit;
 
-/* As many rows as are best, but fewer near the end, so that all threads end together. */
+/* As many rows as are best, but fewer near the end of a span, so that all threads end together. */
 static ptrdiff_t fair_share(const Work *work, ptrdiff_t left)
 {
     const ptrdiff_t share = ceil_div(left * work->spans, 4 * (ptrdiff_t)work->workers);
@@ -38,7 +38,7 @@ static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
     return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), PANEL_TOKENS) * PANEL_TOKENS;
 }
 
-/* The first row of a span, of all groups. */
+/* The first row of a span; rows are counted over all groups. */
 static ptrdiff_t span_start(const Work *work, int span)
 {
     return work->rows * work->groups * span / work->spans;
@@ -54,6 +54,7 @@ static void cut_groups(Work *work, ptrdiff_t tokens, UnitSize best)
         atomic_store(&work->next[span], span_start(work, span));
 }
 
+/* The unit that begins at a row of the span that ends at `end`. */
 static Unit unit_at(const Work *work, ptrdiff_t at, ptrdiff_t end)
 {
     Unit unit = {.group = at / work->rows, .row = at % work->rows, .part = work->parts};
