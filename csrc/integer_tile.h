@@ -362,7 +362,7 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
     const ptrdiff_t code_bytes = unit_blocks * f.code_bytes,
                     scale_bytes = unit_blocks * f.scale_bytes;
     const PrefetchInto into = prefetch_into();
-    const ptrdiff_t distance = apart == 1 ? 4 * PREFETCH_STREAM : PREFETCH_STREAM;
+    const ptrdiff_t distance = into == INTO_L2 ? 4 * PREFETCH_STREAM : PREFETCH_STREAM;
     const uint8_t *codes_of[STREAMS];
     const char *scales_of[STREAMS];
 #pragma GCC unroll 2
