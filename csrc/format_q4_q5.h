@@ -53,12 +53,14 @@ INLINE group q5_1_expand(const uint8_t *block, int index)
     return five_bits(block + 4, 0);
 }
 
+#define LOWER_4_BITS(offset) {{offset, .bits = 4}}
 static const ExpandedFormat q4_0_format = {
-    BLOCK_SIZES(q4_0),  NULL,      NULL, TYPE_FLOAT16, .parts = 1, .quantize = q4_0_quantize,
-    .fields = {{2, 4}}, .less = 8,
+    BLOCK_SIZES(q4_0),         NULL,      NULL, TYPE_FLOAT16, .parts = 1, .fields = LOWER_4_BITS(2),
+    .quantize = q4_0_quantize, .less = 8,
 };
 static const ExpandedFormat q4_1_format = {
-    BLOCK_SIZES(q4_1), NULL, NULL, TYPE_FLOAT16, .parts = 1, .has_mins = 1, .fields = {{4, 4}},
+    BLOCK_SIZES(q4_1),         NULL,          NULL, TYPE_FLOAT16, .parts = 1,
+    .fields = LOWER_4_BITS(4), .has_mins = 1,
 };
 static const ExpandedFormat q5_0_format = {
     BLOCK_SIZES(q5_0), q5_0_expand, NULL, TYPE_FLOAT16, .parts = 1,
