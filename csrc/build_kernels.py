@@ -36,6 +36,11 @@ PTHREADS_PROGRAM = (
 # Intel processors from Skylake to Cascade Lake decode a loop anew each time round if its jump
 # crosses 32 bytes (the "JCC erratum"): the tiles then ran at 0.7 of their speed.
 BRANCH_FLAG = "-Wa,-mbranches-within-32B-boundaries"
+# Only the module's initializer is exported, so that no other library can replace a kernel; a
+# function that writes past an array on its stack ends the process.
+HARDENING_FLAGS = ["-fvisibility=hidden", "-fstack-protector-strong"]
+# Every symbol is resolved when the library is loaded, and the table of them is read-only after.
+LINK_HARDENING_FLAG = "-Wl,-z,relro,-z,now"
 PYTHON_PROGRAM = "#include <Python.h>\nint main(void) { return 0; }\n"
 NO_COMPILER = (
     "error: building the kernels needs a C compiler and the headers of Python: "
@@ -85,6 +90,10 @@ def make_builder() -> cffi.FFI:
         sys.exit(NO_COMPILER)
     threads = thread_flags()
     branches = [BRANCH_FLAG] if builds(PYTHON_PROGRAM, BRANCH_FLAG) else []
+    hardening = [flag for flag in HARDENING_FLAGS if builds(PYTHON_PROGRAM, flag)]
+    link_hardening = []
+    if builds(PYTHON_PROGRAM, LINK_HARDENING_FLAG):
+        link_hardening = [LINK_HARDENING_FLAG]
     errors = ["-Werror"] if os.environ.get(WERROR_VARIABLE) else []
     builder = cffi.FFI()
     builder.cdef(read_surface(Path("csrc")))
@@ -94,8 +103,8 @@ def make_builder() -> cffi.FFI:
         sources=sorted(path.as_posix() for path in Path("csrc").glob("*.c")),
         depends=sorted(path.as_posix() for path in Path("csrc").glob("*.[hi]*")),
         include_dirs=["csrc"],
-        extra_compile_args=COMPILE_FLAGS + errors + branches + threads,
-        extra_link_args=threads,
+        extra_compile_args=COMPILE_FLAGS + errors + branches + hardening + threads,
+        extra_link_args=threads + link_hardening,
     )
     return builder
 

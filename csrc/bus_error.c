@@ -11,9 +11,23 @@ void exit_on_bus_error(void) {}
 #else
 #include <signal.h>
 #include <stdatomic.h>
+#include <termios.h>
 #include <unistd.h>
 
 enum { BAD_MODEL = 3 }; /* as BAD_MODEL in src/cli/application.py */
+
+/* The terminal on standard input as it was at the start: a chat turns its echo off. */
+static struct termios terminal;
+static int is_terminal = 0;
+
+static void restore_terminal(void)
+{
+    sigset_t stops;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTTOU); /* else a process in the background would be stopped */
+    if (is_terminal && pthread_sigmask(SIG_BLOCK, &stops, NULL) == 0)
+        tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
+}
 
 static void report_and_exit(int number, siginfo_t *info, void *context)
 {
@@ -32,12 +46,14 @@ static void report_and_exit(int number, siginfo_t *info, void *context)
         pause();
     ptrdiff_t skipped = isatty(STDERR_FILENO) ? 0 : 1; /* an answer may have left its line open */
     (void)!write(STDERR_FILENO, line + skipped, sizeof line - 1 - (size_t)skipped);
+    restore_terminal();
     _exit(BAD_MODEL);
 }
 
 void exit_on_bus_error(void)
 {
     struct sigaction action = {.sa_sigaction = report_and_exit, .sa_flags = SA_SIGINFO};
+    is_terminal = tcgetattr(STDIN_FILENO, &terminal) == 0;
     sigaction(SIGBUS, &action, NULL);
 }
 #endif

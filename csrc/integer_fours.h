@@ -71,21 +71,29 @@ INLINE vec add_four(vec sum, const Halves *codes, const Factors *factors, int fo
     return sum;
 }
 
-/* Adds a group for each lane to the lanes of some tokens. */
-INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, const UnitOfX x,
-                     const int tokens, const ExpandedFormat f)
+/* Adds a group for each lane to the lanes of some tokens, or fewer groups that end a row: lanes
+ * without a group get a scale of 0, and nothing is read behind the row. */
+INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, ptrdiff_t groups,
+                     const UnitOfX x, const int tokens, const ExpandedFormat f)
 {
     Factors factors = {0};
 #pragma GCC unroll 16
-    for (int b = 0; b < UNIT_CODES / f.elements; b++)
+    for (int b = 0; b < UNIT_CODES / f.elements; b++) {
+        if (b * f.elements / GROUP >= groups)
+            break;
         block_factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
                       scales + b * scales_apart(f), f);
+    }
 #pragma GCC unroll 4
     for (int four = 0; four < LANES / 4; four++) {
         Halves halves_of[4];
+        if (four * 4 >= groups)
+            break;
 #pragma GCC unroll 4
         for (int g = 0; g < 4; g++)
-            if (f.levels)
+            if (four * 4 + g >= groups)
+                halves_of[g] = halves_of[0];
+            else if (f.levels)
                 look_up_halves(halves_of + g, codes + (four * 4 + g) * GROUP / 2, f.levels->steps);
             else
                 widen_codes(halves_of + g, expand_at(codes, four * 4 + g, f));
@@ -101,8 +109,6 @@ INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, con
 INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const ExpandedFormat f)
 {
     const ptrdiff_t end = (k->start + k->count) / GROUP;
-    uint8_t padded[2 * UNIT_CODES];
-    char padded_scales[LANES * sizeof(float)];
     float room[LANES];
     for (ptrdiff_t r = 0; r < k->rows; r++) {
         ptrdiff_t block = ((k->row + r) * k->in + k->start) / f.elements, blocks;
@@ -110,7 +116,8 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
         if (k->start == 0)
             memset(lanes, 0, (size_t)tokens * LANES * sizeof(float));
         for (ptrdiff_t first = k->start / GROUP; first < end; first += LANES, block += blocks) {
-            blocks = min_size(LANES, end - first) * GROUP / f.elements;
+            const ptrdiff_t groups = min_size(LANES, end - first);
+            blocks = groups * GROUP / f.elements;
             const uint8_t *codes = (const uint8_t *)k->weight->data + block * f.code_bytes;
             const char *scales = scales_at(room, k->weight, block, blocks, f);
             const UnitOfX x = {integer_numbers(k->panel, tokens, first), tokens * 64,
@@ -118,13 +125,10 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
                                integer_scales(k->panel, k->in, tokens, 0) + first,
                                integer_sums(k->panel, k->in, tokens, 0) + first};
             __builtin_prefetch(codes + PREFETCH_STREAM);
-            if (end - first < LANES) { /* zeros stand for the blocks that lack */
-                codes = memcpy(memset(padded, 0, sizeof padded), codes,
-                               (size_t)(blocks * f.code_bytes));
-                scales = memcpy(memset(padded_scales, 0, sizeof padded_scales), scales,
-                                (size_t)(blocks * scales_apart(f)));
-            }
-            add_unit(lanes, codes, scales, x, tokens, f);
+            if (groups == LANES)
+                add_unit(lanes, codes, scales, LANES, x, tokens, f);
+            else
+                add_unit(lanes, codes, scales, groups, x, tokens, f);
         }
         for (int t = 0; t < tokens && k->start + k->count == k->in; t++) {
             vec sum[4];

@@ -59,7 +59,7 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
 #define BYTE_BITS 0
 #endif
 
-/* Whether a panel of few tokens has bytes for a format. */
+/* Whether a panel of few tokens has bytes for the whole units of a format. */
 INLINE int takes_bytes(const ExpandedFormat f)
 {
     return f.fields[0].bits == 4 && 4 + f.fields[1].bits <= BYTE_BITS;
@@ -111,7 +111,13 @@ INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int to
                          const ExpandedFormat *few)
 {
     const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
-    const int as_bytes = few && takes_bytes(*few);
+    ptrdiff_t in_bytes = 0; /* groups */
+#if BYTE_LANES
+    if (few && takes_bytes(*few))
+        in_bytes = groups / (4 * BYTE_LANES) * (4 * BYTE_LANES);
+#else
+    (void)few;
+#endif
     int16_t *rest = integer_numbers(panel, tokens, groups / LANES * LANES);
     memset(rest, 0, (size_t)((char *)integer_scales(panel, in, tokens, 0) - (char *)rest));
     for (int t = 0; t < tokens; t++) {
@@ -121,14 +127,12 @@ INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int to
             scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
             int16_t numbers[48], *even = integer_numbers(panel, tokens, g) + t * 64;
-            even = as_bytes ? numbers : even; /* odd ones 32 places behind them */
+            even = g < in_bytes ? numbers : even; /* odd ones 32 places behind them */
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
 #if BYTE_LANES
-            if (as_bytes) {
+            if (g < in_bytes)
                 put_bytes(panel, even, even + 32, g, tokens, t, *few);
-                continue;
-            }
 #elif defined(ARRANGE_NUMBERS)
             ARRANGE_NUMBERS(even);
 #endif

@@ -69,16 +69,24 @@ INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper
 
 /* ---- few tokens ---- */
 
-/* Float16 or bfloat16 factors of VEC_LANES groups, times their steps where they have any. */
+/* Factors of VEC_LANES groups, times their steps where they have any. */
 INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int part,
                          const ExpandedFormat f)
 {
     const halves all = has_steps ? repeat_halves(*factors) : join_words(factors);
+    if (f.scale_type == TYPE_FLOAT32) { /* one for two groups */
+        float of_blocks[VEC_LANES / 2];
+        memcpy(of_blocks, &all, sizeof of_blocks);
+        return load_twice(of_blocks);
+    }
     const vec wide = f.scale_type == TYPE_FLOAT16 ? widen_float16(all) : widen_bfloat16(all);
     return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
 }
 
-/* VEC_LANES groups along one row. */
+/*
+ * Groups along one row: VEC_LANES, or fewer at its end. A vector of codes that has no group is
+ * neither loaded nor multiplied, and lanes without a group get a scale of 0: they add 0.
+ */
 typedef struct Unit {
     ivec codes[8], odd[8];  /* odd: where codes have 16 bits, and those before are the even ones */
     vec scales[2], mins[2]; /* of the parts of the groups */
@@ -165,35 +173,61 @@ INLINE void load_byte_codes(ivec codes[8], const uint8_t *first, const ExpandedF
 #endif
 }
 
-INLINE void load_codes(Unit *u, const uint8_t *codes, const ExpandedFormat f)
+/* Codes of some groups as numbers of 8 or 16 bits. */
+INLINE void load_codes(Unit *u, const uint8_t *codes, ptrdiff_t groups, const ExpandedFormat f)
 {
-    if (takes_bytes(f)) {
-        load_byte_codes(u->codes, codes, f);
-        return;
-    }
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const int first = i * VECTOR_GROUPS;
+        if (first >= groups)
+            break;
         if (f.levels) {
             const WidePair pair = look_up_wide(codes + first / 2 * f.code_bytes, f.levels->steps);
             u->codes[i] = pair.even[first % 2];
             u->odd[i] = pair.odd[first % 2];
             continue;
         }
-        group groups[VECTOR_GROUPS];
+        group of_vector[VECTOR_GROUPS];
 #pragma GCC unroll 2
-        for (int g = 0; g < VECTOR_GROUPS; g++)
-            groups[g] = expand_at(codes, first + g, f);
-        u->codes[i] = f.scale_bytes ? ivec_load(codes + first * GROUP) : join_groups(groups);
+        for (int g = 0; g < VECTOR_GROUPS; g++) {
+            const int exists = g == 0 || f.elements > GROUP || first + g < groups;
+            of_vector[g] = exists ? expand_at(codes, first + g, f) : of_vector[0];
+        }
+        u->codes[i] = join_groups(of_vector);
     }
 }
 
-INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
+/* Scales and minima of a unit of some blocks, one after the other. */
+INLINE void load_factors(Unit *u, const uint8_t *codes, const char *scales, ptrdiff_t blocks,
+                         const ExpandedFormat f)
 {
-    const int blocks = (int)(UNIT_CODES / f.elements);
-    Unit u;
     Factors factors = {0};
-    load_codes(&u, codes, f);
+#pragma GCC unroll 16
+    for (int b = 0; b < UNIT_CODES / f.elements; b++) {
+        if (b >= blocks)
+            break;
+        block_factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
+                      scales + b * scales_apart(f), f);
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++) {
+        u->scales[part] = widen_factors(factors.scales, factors.scale_steps, f.has_steps, part, f);
+        u->mins[part] = widen_factors(factors.mins, factors.min_steps, f.has_mins == 2, part, f);
+    }
+}
+
+/* A unit of VEC_LANES groups. */
+INLINE Unit load_whole_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
+{
+    Unit u;
+    if (takes_bytes(f))
+        load_byte_codes(u.codes, codes, f);
+    else if (f.scale_bytes && !f.levels)
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            u.codes[i] = ivec_load(codes + i * (ptrdiff_t)sizeof(ivec));
+    else
+        load_codes(&u, codes, VEC_LANES, f);
     if (f.scale_bytes) { /* side by side, as the codes are: vectors are loaded whole */
         u.scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
                                               vec_all(&(float){LEVEL_STEP}))
@@ -207,15 +241,17 @@ INLINE Unit load_unit(const uint8_t *codes, const char *scales, const ExpandedFo
         return u;
     }
 #endif
-#pragma GCC unroll 16
-    for (int b = 0; b < blocks; b++)
-        block_factors(&factors, b * VEC_LANES / blocks, codes + b * f.code_bytes,
-                      scales + b * f.scale_bytes, f);
-#pragma GCC unroll 2
-    for (int part = 0; part < f.parts; part++) {
-        u.scales[part] = widen_factors(factors.scales, factors.scale_steps, f.has_steps, part, f);
-        u.mins[part] = widen_factors(factors.mins, factors.min_steps, f.has_mins == 2, part, f);
-    }
+    load_factors(&u, codes, scales, UNIT_CODES / f.elements, f);
+    return u;
+}
+
+/* A unit of fewer groups, which ends a row. */
+INLINE Unit load_short_unit(const uint8_t *codes, const char *scales, ptrdiff_t groups,
+                            const ExpandedFormat f)
+{
+    Unit u = {.codes = {{0}}}; /* memset would be called, or repeat a store: 30 ns */
+    load_codes(&u, codes, groups, f);
+    load_factors(&u, codes, scales, groups * GROUP / f.elements, f);
     return u;
 }
 
@@ -228,9 +264,9 @@ typedef struct UnitOfX {
 } UnitOfX;
 
 INLINE UnitOfX unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, ptrdiff_t index,
-                         const ExpandedFormat f)
+                         const int are_bytes)
 {
-    const int apart = takes_bytes(f) ? UNIT_CODES : 64; /* from token to token */
+    const int apart = are_bytes ? UNIT_CODES : 64; /* from token to token */
     return (UnitOfX){.numbers = integer_numbers(panel, tokens, index) + token * apart,
                      .numbers_apart = tokens * 64,
                      .sums_apart = integer_padded(in) / GROUP,
@@ -238,44 +274,50 @@ INLINE UnitOfX unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token
                      .sums = integer_sums(panel, in, tokens, token) + index};
 }
 
-/* Adds the exact sums of a unit's groups to the lanes, times their scales; and their minima. For
- * codes that are bytes, `less` is taken off only here. */
+/* The sums of the numbers of x of a part of each group. */
+INLINE vec sums_of_x(UnitOfX x, int part, const ExpandedFormat f)
+{
+    const vec of_part = vec_load(x.sums + part * x.sums_apart);
+    return f.parts == 1 ? vec_add(of_part, vec_load(x.sums + x.sums_apart)) : of_part;
+}
+
+/* Adds the exact sums of a unit's groups to the lanes, times their scales; and their minima. */
 INLINE vec add_scaled(vec lanes, const Unit *u, const ivec *sums, UnitOfX x, const ExpandedFormat f)
 {
     const vec x_scales = vec_load(x.scales);
-    const vec x_sums = vec_add(vec_load(x.sums), vec_load(x.sums + x.sums_apart));
 #pragma GCC unroll 2
-    for (int part = 0; part < f.parts; part++) {
-        int_lanes of_part = (int_lanes)sums[part];
-        if (takes_bytes(f) && f.less) {
-            const vec of_x = f.parts == 1 ? x_sums : vec_load(x.sums + part * x.sums_apart);
-            of_part -= __builtin_convertvector((float)f.less * of_x, int_lanes);
-        }
-        lanes = mac_float32(lanes, ivec_to_float((ivec)of_part),
-                            vec_multiply(u->scales[part], x_scales));
-    }
+    for (int part = 0; part < f.parts; part++)
+        lanes =
+            mac_float32(lanes, ivec_to_float(sums[part]), vec_multiply(u->scales[part], x_scales));
     if (!f.has_mins)
         return lanes;
 #pragma GCC unroll 2
-    for (int part = 0; part < f.parts; part++) {
-        const vec of_part = vec_load(x.sums + part * x.sums_apart);
-        lanes = mac_float32(lanes, f.parts == 1 ? x_sums : of_part,
-                            vec_multiply(u->mins[part], x_scales));
-    }
+    for (int part = 0; part < f.parts; part++)
+        lanes = mac_float32(lanes, sums_of_x(x, part, f), vec_multiply(u->mins[part], x_scales));
     return lanes;
 }
 
-/* The exact sums of a unit's groups: a vector of the first parts of groups, one of the others. */
-INLINE void sum_groups(ivec sums[2], const Unit *u, UnitOfX x, const ExpandedFormat f)
+/* The exact sums of some groups: a vector of the first parts of groups, one of the others. */
+INLINE void sum_groups(ivec sums[2], const Unit *u, UnitOfX x, ptrdiff_t groups,
+                       const ExpandedFormat f)
 {
-    ivec p[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        const int first = i * VECTOR_GROUPS;
-        p[i] = code_products(u, i, x.numbers + first / 2 * x.numbers_apart + first % 2 * 16, f);
+    ivec pairs[4] = {{0}}; /* of vectors of products */
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        ivec products[2] = {{0}};
+        if (2 * i * VECTOR_GROUPS >= groups)
+            break;
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const int first = (2 * i + j) * VECTOR_GROUPS;
+            const int16_t *numbers = x.numbers + first / 2 * x.numbers_apart + first % 2 * 16;
+            if (first < groups)
+                products[j] = code_products(u, 2 * i + j, numbers, f);
+        }
+        pairs[i] = add_words(products[0], products[1]);
     }
-    const ivec a = add_pairs(add_words(p[0], p[1]), add_words(p[2], p[3]));
-    const ivec b = add_pairs(add_words(p[4], p[5]), add_words(p[6], p[7]));
+    const ivec a = add_pairs(pairs[0], pairs[1]);
+    const ivec b = groups > VEC_LANES / 2 ? add_pairs(pairs[2], pairs[3]) : (ivec){0};
     sums[0] = f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, 0);
     sums[1] = join_halves(a, b, 1);
 }
@@ -313,8 +355,9 @@ INLINE ivec order_sums(ivec sums, const ExpandedFormat f)
     return order_words(sums, places);
 }
 
-/* The same as sum_groups for codes that are bytes, of several rows, which read x once. A sum of 16
- * bits holds that of four pairs of codes of 4 bits times 255; two of 5 bits, or one of 6. */
+/* The same as sum_groups of a whole unit for codes that are bytes, of several rows, which read x
+ * once. A sum of 16 bits holds that of four pairs of codes of 4 bits times 255; two of 5 bits, or
+ * one of 6. What codes have too much, `less`, is taken off their sums. */
 INLINE void sum_byte_codes(ivec (*sums)[2], const Unit *units, const ptrdiff_t rows, UnitOfX x,
                            const ExpandedFormat f)
 {
@@ -346,6 +389,70 @@ INLINE void sum_byte_codes(ivec (*sums)[2], const Unit *units, const ptrdiff_t r
         const ivec second = shared ? upper_halves(all[r][0], all[r][1]) : all[r][1];
         sums[r][0] = order_sums(f.parts == 1 ? ivec_add(first, second) : first, f);
         sums[r][1] = order_sums(second, f);
+        if (f.less == 0)
+            continue;
+#pragma GCC unroll 2
+        for (int part = 0; part < f.parts; part++) {
+            const vec too_much = (float)f.less * sums_of_x(x, part, f);
+            sums[r][part] =
+                (ivec)((int_lanes)sums[r][part] - __builtin_convertvector(too_much, int_lanes));
+        }
+    }
+}
+
+/* Some rows that are read side by side, and what their lanes have added up to. */
+typedef struct Streams {
+    const Weight *weight;
+    const float *panel;
+    ptrdiff_t in;
+    ptrdiff_t distance; /* bytes from where codes are read to where they are prefetched */
+    PrefetchInto into;
+    const uint8_t *codes[STREAMS]; /* of the next unit */
+    const char *scales[STREAMS];
+} Streams;
+
+/* What the lanes of some rows have added up to. */
+typedef vec StreamSums[STREAMS][INTEGER_FEW][VEC_PARTS];
+
+/* Adds the unit that begins at group `index`: VEC_LANES groups if it is whole. */
+INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int whole,
+                     ptrdiff_t groups, const ptrdiff_t rows, const int tokens,
+                     const ExpandedFormat f)
+{
+    const int are_bytes = whole && takes_bytes(f);
+    const int part = (int)(index / VEC_LANES % VEC_PARTS);
+    const ptrdiff_t blocks = groups * GROUP / f.elements;
+    const ptrdiff_t code_bytes = blocks * f.code_bytes, scale_bytes = blocks * f.scale_bytes;
+    float room[VEC_LANES];
+    Unit units[STREAMS];
+#pragma GCC unroll 2
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const uint8_t *codes = s->codes[r];
+        const char *scales = s->scales[r];
+        if (f.scale_bytes == 1)
+            scales =
+                scales_at(room, s->weight, scales - (const char *)s->weight->scales, blocks, f);
+        prefetch_span(codes + s->distance, code_bytes, s->into);
+        prefetch_span(s->scales[r] + s->distance * f.scale_bytes / f.code_bytes, scale_bytes,
+                      s->into);
+        s->codes[r] += code_bytes, s->scales[r] += scale_bytes;
+        units[r] =
+            whole ? load_whole_unit(codes, scales, f) : load_short_unit(codes, scales, groups, f);
+        for (int t = 0; !are_bytes && t < tokens; t++) {
+            const UnitOfX x = unit_of_x(s->panel, s->in, tokens, t, index, are_bytes);
+            ivec exact[2];
+            vec *const lanes = &sums[r][t][part];
+            sum_groups(exact, units + r, x, groups, f);
+            *lanes = add_scaled(*lanes, units + r, exact, x, f);
+        }
+    }
+    for (int t = 0; are_bytes && t < tokens; t++) {
+        const UnitOfX x = unit_of_x(s->panel, s->in, tokens, t, index, are_bytes);
+        ivec exact[STREAMS][2];
+        sum_byte_codes(exact, units, rows, x, f);
+#pragma GCC unroll 2
+        for (ptrdiff_t r = 0; r < rows; r++)
+            sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact[r], x, f);
     }
 }
 
@@ -354,66 +461,26 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
                                   ptrdiff_t row, const ptrdiff_t rows, ptrdiff_t apart,
                                   ptrdiff_t in, const int tokens, const ExpandedFormat f)
 {
-    vec sums[STREAMS][INTEGER_FEW][VEC_PARTS];
-#pragma GCC unroll 32
-    for (int i = 0; i < STREAMS * INTEGER_FEW * VEC_PARTS; i++)
-        (&sums[0][0][0])[i] = vec_zero();
-    const ptrdiff_t unit_blocks = UNIT_CODES / f.elements;
-    const ptrdiff_t code_bytes = unit_blocks * f.code_bytes,
-                    scale_bytes = unit_blocks * f.scale_bytes;
     const PrefetchInto into = prefetch_into();
     /* Measured on Zen 4: 4 KB from two distant rows, but 8 KB from rows side by side, in which
      * codes of few bits are read: with Q6_K these are 1.09 times as fast, with Q8_0 0.83 times. */
     const ptrdiff_t distance = PREFETCH_STREAM * (into != INTO_L2 ? 1 : takes_bytes(f) ? 4 : 2);
-    const uint8_t *codes_of[STREAMS];
-    const char *scales_of[STREAMS];
+    const ptrdiff_t groups = in / GROUP, whole = groups / VEC_LANES * VEC_LANES;
+    StreamSums sums;
+#pragma GCC unroll 32
+    for (int i = 0; i < STREAMS * INTEGER_FEW * VEC_PARTS; i++)
+        (&sums[0][0][0])[i] = vec_zero();
+    Streams s = {.weight = weight, .panel = panel, .in = in, .distance = distance, .into = into};
 #pragma GCC unroll 2
     for (ptrdiff_t r = 0; r < rows; r++) {
         const ptrdiff_t block = (row + r * apart) * (in / f.elements);
-        codes_of[r] = (const uint8_t *)weight->data + block * f.code_bytes;
-        scales_of[r] = (const char *)weight->scales + block * f.scale_bytes;
+        s.codes[r] = (const uint8_t *)weight->data + block * f.code_bytes;
+        s.scales[r] = (const char *)weight->scales + block * f.scale_bytes;
     }
-    uint8_t padded[2 * UNIT_CODES];
-    char padded_scales[VEC_LANES * sizeof(float)];
-    float room[VEC_LANES];
-    for (ptrdiff_t at = 0; at < in; at += UNIT_CODES) {
-        const ptrdiff_t index = at / GROUP, blocks = min_size(UNIT_CODES, in - at) / f.elements;
-        const int part = (int)(at / UNIT_CODES % VEC_PARTS);
-        Unit units[STREAMS];
-#pragma GCC unroll 2
-        for (ptrdiff_t r = 0; r < rows; r++) {
-            const uint8_t *codes = codes_of[r];
-            const char *scales = scales_of[r];
-            if (f.scale_bytes == 1)
-                scales = scales_at(room, weight, scales - (const char *)weight->scales, blocks, f);
-            prefetch_span(codes + distance, code_bytes, into);
-            prefetch_span(scales_of[r] + distance * f.scale_bytes / f.code_bytes, scale_bytes,
-                          into);
-            codes_of[r] += code_bytes, scales_of[r] += scale_bytes;
-            if (blocks < unit_blocks) { /* zeros stand for the blocks that lack */
-                codes = memcpy(memset(padded, 0, sizeof padded), codes,
-                               (size_t)(blocks * f.code_bytes));
-                scales = memcpy(memset(padded_scales, 0, sizeof padded_scales), scales,
-                                (size_t)(blocks * scales_apart(f)));
-            }
-            units[r] = load_unit(codes, scales, f);
-            for (int t = 0; !takes_bytes(f) && t < tokens; t++) {
-                const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
-                ivec exact[2];
-                vec *const lanes = &sums[r][t][part];
-                sum_groups(exact, units + r, x, f);
-                *lanes = add_scaled(*lanes, units + r, exact, x, f);
-            }
-        }
-        for (int t = 0; takes_bytes(f) && t < tokens; t++) {
-            const UnitOfX x = unit_of_x(panel, in, tokens, t, index, f);
-            ivec exact[STREAMS][2];
-            sum_byte_codes(exact, units, rows, x, f);
-#pragma GCC unroll 2
-            for (ptrdiff_t r = 0; r < rows; r++)
-                sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact[r], x, f);
-        }
-    }
+    for (ptrdiff_t index = 0; index < whole; index += VEC_LANES)
+        add_unit(sums, &s, index, 1, VEC_LANES, rows, tokens, f);
+    if (whole < groups)
+        add_unit(sums, &s, whole, 0, groups - whole, rows, tokens, f);
     for (ptrdiff_t r = 0; r < rows; r++)
         for (int t = 0; t < tokens; t++)
             out[t * CHUNK_ROWS + r * apart] = reduce_vectors(sums[r][t]);

@@ -193,8 +193,19 @@ static inline int threads_for(ptrdiff_t work, ptrdiff_t share, int threads)
     return useful < 1 ? 1 : useful < threads ? (int)useful : threads;
 }
 
-/* Runs one unit of an op's work; `thread` is below the number of threads. */
+/* Runs some units of an op's work, or one; `thread` is below the number of threads. */
+typedef void (*range_function)(void *work, ptrdiff_t first, ptrdiff_t count, int thread);
 typedef void (*unit_function)(void *work, ptrdiff_t unit, int thread);
 
-/* threads.c: runs units [0, count), which threads take `chunk` at a time as they become free. */
+/* How units are shared out: how many a thread takes at a time, fewer towards the end; and into how
+ * many spans of neighbours they are cut, of which each thread takes its own before it helps. */
+typedef struct Shares {
+    ptrdiff_t smallest, largest;
+    int spans;
+} Shares;
+
+/* threads.c: runs units [0, count), which threads take as they become free. */
+void run_ranges(void *work, range_function run, ptrdiff_t count, Shares shares, int threads);
+
+/* The same for a function of one unit; threads take `chunk` units at a time. */
 void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads);

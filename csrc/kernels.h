@@ -68,6 +68,10 @@ typedef enum ElementwiseOp {
     OP_SWIGLU = 3
 } ElementwiseOp;
 
+/* A waiting thread spins for a time that depends on how busy the processors are, and then sleeps;
+ * or it spins without end; or it sleeps at once. */
+typedef enum Waiting { WAITING_ADAPTIVE = 0, WAITING_ACTIVE = 1, WAITING_PASSIVE = 2 } Waiting;
+
 /* A weight [rows, in]; blocks of elements run over all of them in row-major order. */
 typedef struct Weight {
     const void *data;           /* elements, or the codes of blocks */
@@ -96,6 +100,8 @@ const char *compiler_version(void);
 /* threads.c: "OpenMP", "pthreads", or "serial"; the date of OpenMP (201511, ...), or 0 without. */
 const char *threading(void);
 int openmp_version(void);
+/* threads.c: sets how threads wait for one another from now on. */
+void choose_waiting(Waiting waiting);
 
 /* From now on a page that a mapped file cannot give ends the process: one line, exit code 3. */
 void exit_on_bus_error(void);

@@ -1,36 +1,22 @@
-#include <stdatomic.h>
-
 #include "product.h"
 
-enum { MOST_SPANS = 64 };
+/* No fewer rows are worth the way to a thread. */
+enum { FEWEST_ROWS = 8 };
 
-/*
- * The work of one op: for each group of tokens, the rows of all weights one after the other. Where
- * there is one group, they are cut into a span for each thread: it takes rows from that one, so
- * that it reads on where it has prefetched, and then helps with the others.
- */
+/* The work of one op: for each group of tokens, the rows of all weights one after the other. */
 typedef struct Work {
     const LinearPart *parts;
     ptrdiff_t rows;   /* of all weights */
     ptrdiff_t groups; /* of tokens */
     ptrdiff_t tokens; /* in a group */
-    ptrdiff_t most;   /* rows that a thread takes at a time */
-    int workers, spans;
-    _Atomic ptrdiff_t next[MOST_SPANS]; /* the first row of a span that nobody has taken */
+    ptrdiff_t most;   /* rows that are best multiplied at a time */
 } Work;
 
-/* What one thread takes at a time: some rows of one weight for one group. */
+/* What is multiplied at a time: some rows of one weight for one group. */
 typedef struct Unit {
     ptrdiff_t group, row, rows;
     const LinearPart *part;
 } Unit;
-
-/* As many rows as are best, but fewer near the end of a span, so that all threads end together. */
-static ptrdiff_t fair_share(const Work *work, ptrdiff_t left)
-{
-    const ptrdiff_t share = ceil_div(left * work->spans, 4 * (ptrdiff_t)work->workers);
-    return min_size(share < 8 ? 8 : ceil_div(share, 4) * 4, work->most);
-}
 
 /* The size of nearly equal parts of some tokens, each of whole panels. */
 static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
@@ -38,47 +24,21 @@ static ptrdiff_t even_part(ptrdiff_t tokens, ptrdiff_t most)
     return ceil_div(ceil_div(tokens, ceil_div(tokens, most)), PANEL_TOKENS) * PANEL_TOKENS;
 }
 
-/* The first row of a span; rows are counted over all groups. */
-static ptrdiff_t span_start(const Work *work, int span)
-{
-    return work->rows * work->groups * span / work->spans;
-}
-
 static void cut_groups(Work *work, ptrdiff_t tokens, UnitSize best)
 {
     work->most = best.rows;
     work->tokens = even_part(tokens, best.tokens);
     work->groups = ceil_div(tokens, work->tokens);
-    work->spans = work->groups == 1 ? (int)min_size(work->workers, MOST_SPANS) : 1;
-    for (int span = 0; span < work->spans; span++)
-        atomic_store(&work->next[span], span_start(work, span));
 }
 
-/* The unit that begins at a row of the span that ends at `end`. */
-static Unit unit_at(const Work *work, ptrdiff_t at, ptrdiff_t end)
+/* The unit that begins at a row, of at most some rows; rows are counted over all groups. */
+static Unit unit_at(const Work *work, ptrdiff_t at, ptrdiff_t most)
 {
     Unit unit = {.group = at / work->rows, .row = at % work->rows, .part = work->parts};
     for (; unit.row >= unit.part->rows; unit.part++)
         unit.row -= unit.part->rows;
-    unit.rows =
-        min_size(min_size(fair_share(work, end - at), end - at), unit.part->rows - unit.row);
+    unit.rows = min_size(min_size(most, work->most), unit.part->rows - unit.row);
     return unit;
-}
-
-/* Takes a unit of a thread's own span, or of another one; 0 when none is left. */
-static int take(Work *work, int thread, Unit *unit)
-{
-    for (int i = 0; i < work->spans; i++) {
-        const int span = (thread + i) % work->spans;
-        const ptrdiff_t end = span_start(work, span + 1);
-        ptrdiff_t at = atomic_load(&work->next[span]);
-        while (at < end) {
-            *unit = unit_at(work, at, end);
-            if (atomic_compare_exchange_weak(&work->next[span], &at, at + unit->rows))
-                return 1;
-        }
-    }
-    return 0;
 }
 
 /* One pass: packs as many tokens as the scratch has room for, and multiplies them. */
@@ -133,12 +93,13 @@ static void multiply_unit(const Pass *pass, const Unit *unit, int thread)
     multiply(pass->set, &operands, &pass->scratch, thread);
 }
 
-/* All units that one thread can take. */
-static void multiply_units(void *pass, ptrdiff_t number, int thread)
+static void multiply_range(void *pass, ptrdiff_t first, ptrdiff_t count, int thread)
 {
-    (void)number;
-    for (Unit unit; take(((const Pass *)pass)->work, thread, &unit);)
+    const ptrdiff_t end = first + count;
+    for (Unit unit; first < end; first += unit.rows) {
+        unit = unit_at(((const Pass *)pass)->work, first, end - first);
         multiply_unit(pass, &unit, thread);
+    }
 }
 
 /*
@@ -153,8 +114,8 @@ static void multiply_units(void *pass, ptrdiff_t number, int thread)
  *
  * All threads pack the tokens into panels, and then take some rows of a weight for a group of
  * tokens: each weight is read from memory by one thread once per group, and no two threads write
- * the same output. Units are handed out as threads become free, so that a disturbed processor
- * holds nobody up.
+ * the same output. Where there is one group, each thread has a span of the rows, so that it reads
+ * on where it has prefetched, and then helps with the others.
  * Checked by the caller: contiguity, sizes, and that outs and scratch overlap nothing.
  */
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
@@ -169,7 +130,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
                  .out_type = out_type};
     for (ptrdiff_t p = 0; p < count; p++)
         work.rows += parts[p].rows;
-    work.workers = threads_for(T * in * work.rows, PRODUCTS_PER_THREAD, threads);
+    const int workers = threads_for(T * in * work.rows, PRODUCTS_PER_THREAD, threads);
     for (; pass.first < T && work.rows; pass.first += pass.tokens) {
         const ElementType type = parts->weight.type;
         pass.x = (const char *)x + pass.first * in * type_bytes(x_type);
@@ -179,7 +140,8 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         pass.flushes = pass.set != set;
         cut_groups(&work, pass.tokens, best_unit(pass.set, type, pass.form, pass.tokens, in));
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
-            run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, work.workers);
-        run_units(&pass, multiply_units, work.workers, 1, work.workers);
+            run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, workers);
+        const Shares shares = {FEWEST_ROWS, work.most, work.groups == 1 ? workers : 1};
+        run_ranges(&pass, multiply_range, work.rows * work.groups, shares, workers);
     }
 }

@@ -1,78 +1,101 @@
 /*
- * Work is split over threads in this one place: by OpenMP where the compiler has it; else, so that
- * no OpenMP library has to be shipped (two of them in one process may hang it), by a pool of
- * pthreads; else not at all.
+ * Splits the units of an op over threads, in this one place.
  *
- * The pool has no barrier: a region is open while the caller runs units, workers join it if they
- * wake in time, and the caller waits for those that have. So a thread that the system holds up, or
- * a forked child that has none, costs nothing. While one Python thread uses the pool, another one
- * runs its units alone.
+ * A region ends when its units are done, not when every thread has arrived. The caller takes units
+ * itself; each worker that is free takes units as well; and the caller waits only for units that a
+ * worker has taken. So a thread that the system holds up delays a region by the units in its hands
+ * and no more, and a forked child, which has no workers, computes alone.
+ *
+ * The workers are the members of a parallel region of OpenMP that never ends and that an extra
+ * thread opens; or threads of pthreads, where the compiler has no OpenMP (two OpenMP libraries in
+ * one process may hang it). While one Python thread uses the workers, another one runs its units
+ * alone.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "kernel_set.h"
 
-static void run_alone(void *work, unit_function run, ptrdiff_t count)
+static void run_alone(void *work, range_function run, ptrdiff_t count)
 {
-    for (ptrdiff_t unit = 0; unit < count; unit++)
-        run(work, unit, 0);
+    if (count > 0)
+        run(work, 0, count, 0);
 }
 
-#if defined(_OPENMP)
-#include <omp.h>
-
-const char *threading(void) { return "OpenMP"; }
-int openmp_version(void) { return _OPENMP; }
-
-void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads)
-{
-    if (threads < 2 || count <= chunk) {
-        run_alone(work, run, count);
-        return;
-    }
-#pragma omp parallel for schedule(dynamic, chunk) num_threads(threads)
-    for (ptrdiff_t unit = 0; unit < count; unit++)
-        run(work, unit, omp_get_thread_num());
-}
-
-#elif defined(LLAMA_BOLTS_PTHREADS)
+#if defined(_OPENMP) || defined(LLAMA_BOLTS_PTHREADS)
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
 
+#if defined(_OPENMP)
+#include <omp.h>
+
+const char *threading(void) { return "OpenMP"; }
+int openmp_version(void) { return _OPENMP; }
+#else
+const char *threading(void) { return "pthreads"; }
+int openmp_version(void) { return 0; }
+#endif
+
 enum {
     MOST_WORKERS = 255,
-    /* How long a thread spins before it sleeps: longer than the Python between two products. */
-    SPIN_NANOSECONDS = 200000
+    MOST_SPANS = 64,
+    /* Pauses between two looks of a spinning thread at the clock: about a microsecond. */
+    PAUSES = 64,
+    /* How long a worker spins for the next region, in nanoseconds: longer than the Python code
+     * between two products and the choice of a token. */
+    WORKER_SPIN = 500 * 1000,
+    /* How long the caller spins for the last units, beside half of the time that its own took. */
+    CALLER_SPIN = 30 * 1000,
+    /* A thread that is away for so long between two looks at the clock did not run. */
+    AWAY = 60 * 1000,
+    /* If that happens twice in so short a time, then other programs use the processors too, and
+     * these count as shared for so long. (Once in a while it happens on any system.) */
+    TWICE = 30 * 1000 * 1000,
+    SHARED = 200 * 1000 * 1000
 };
 
-typedef struct Worker {
-    int number;
-    unsigned seen; /* the last region that it joined */
-} Worker;
+/* The next unit of a span and the region that it belongs to, in one word: a thread that comes too
+ * late fails to take units of a region that has ended. Each span has a cache line. */
+typedef struct Span {
+    _Alignas(128) _Atomic uint64_t ticket; /* region * 2^32 + unit */
+} Span;
+
+static const uint64_t CLOSED = UINT32_MAX; /* a unit behind the last one of any region */
 
 static struct Pool {
-    pthread_mutex_t in_use, lock;        /* the lock is for the two conditions */
-    pthread_cond_t opened, left;         /* a region was opened; its last worker left it */
-    _Atomic int idle_workers, idle_user; /* how many sleep until then */
-    _Atomic unsigned region;             /* odd while one is open */
-    _Atomic int active;                  /* workers that may be in it */
+    pthread_mutex_t in_use; /* by one caller at a time */
+    pthread_mutex_t lock;   /* of the two conditions */
+    pthread_cond_t opened;  /* a region was opened */
+    pthread_cond_t done;    /* all units of a region are done */
+    _Atomic int sleeping_workers;
+    _Atomic int caller_sleeps;
+    _Atomic int64_t away; /* when a thread did not run, as nanoseconds() has it */
+    _Atomic int64_t shared_until;
+    _Atomic int waiting; /* a Waiting */
+    int started;         /* workers */
+
+    /* The region. A caller changes it while all spans are closed. */
+    _Atomic(void *) work;
+    _Atomic(range_function) run;
+    _Atomic ptrdiff_t count;
+    _Atomic ptrdiff_t smallest;
+    _Atomic ptrdiff_t largest;
+    _Atomic int spans;
     _Atomic int threads;
-    int started;
-    Worker workers[MOST_WORKERS];
-    /* Of the region. */
-    void *work;
-    unit_function run;
-    ptrdiff_t count, chunk;
-    _Atomic ptrdiff_t next; /* the first unit that nobody has taken */
+
+    _Alignas(128) _Atomic uint32_t region; /* the number of the last one that was opened */
+    _Alignas(128) _Atomic ptrdiff_t left;  /* units that are not done */
+    Span span[MOST_SPANS];
 } pool = {.in_use = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .opened = PTHREAD_COND_INITIALIZER,
-          .left = PTHREAD_COND_INITIALIZER};
+          .done = PTHREAD_COND_INITIALIZER};
 
-const char *threading(void) { return "pthreads"; }
-int openmp_version(void) { return 0; }
+/* Reads and writes of the region. A value is at least as new as the ticket that the thread read
+ * before it; if the value is newer, then the thread fails to take units with that ticket. */
+#define READ(member) atomic_load_explicit(&pool.member, memory_order_acquire)
+#define WRITE(member, value) atomic_store_explicit(&pool.member, value, memory_order_release)
 
 static void spin_pause(void)
 {
@@ -83,6 +106,14 @@ static void spin_pause(void)
 #endif
 }
 
+/* In test builds all threads take part, and come at any time. */
+static void let_others_run(void)
+{
+#ifdef LLAMA_BOLTS_ALL_THREADS
+    sched_yield();
+#endif
+}
+
 static int64_t nanoseconds(void)
 {
     struct timespec now;
@@ -90,81 +121,180 @@ static int64_t nanoseconds(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static int has_region(const Worker *worker)
+void choose_waiting(Waiting waiting) { atomic_store(&pool.waiting, (int)waiting); }
+
+/* A thread did not run. While the processors are shared, a thread that waits sleeps at once, so
+ * that its processor is free for the thread that it waits for. */
+static void note_away(int64_t now)
 {
-    const unsigned region = atomic_load(&pool.region);
-    return region % 2 && region != worker->seen && worker->number < atomic_load(&pool.threads);
+    const int64_t before = atomic_exchange(&pool.away, now);
+    if (now - before < TWICE)
+        atomic_store_explicit(&pool.shared_until, now + SHARED, memory_order_relaxed);
 }
 
-static int all_have_left(const Worker *worker)
+/* How long to spin: `most`, unless the processors are shared or the user has chosen. */
+static int64_t spin_limit(int64_t now, int64_t most)
 {
-    (void)worker;
-    return atomic_load(&pool.active) == 0;
+    switch ((Waiting)atomic_load_explicit(&pool.waiting, memory_order_relaxed)) {
+    case WAITING_ACTIVE: return INT64_MAX;
+    case WAITING_PASSIVE: return 0;
+    case WAITING_ADAPTIVE: break;
+    }
+    return now < atomic_load_explicit(&pool.shared_until, memory_order_relaxed) ? 0 : most;
 }
 
-/* Spins, and then sleeps, until it holds. Who makes it hold then looks at `idle`: one of the two
- * sees what the other has written. */
-static void wait_until(int (*holds)(const Worker *worker), const Worker *worker,
-                       pthread_cond_t *changed, _Atomic int *idle)
+/* The first unit of a span. */
+static ptrdiff_t span_start(ptrdiff_t count, int spans, int span) { return count * span / spans; }
+
+/* Takes some units of a span; returns how many, 0 if none is left for this thread. */
+static ptrdiff_t take(int span, int thread, ptrdiff_t *first)
 {
-    const int64_t end = nanoseconds() + SPIN_NANOSECONDS;
-    do {
-        if (holds(worker))
-            return;
-        spin_pause();
-    } while (nanoseconds() < end);
-    pthread_mutex_lock(&pool.lock);
-    atomic_fetch_add(idle, 1);
-    while (!holds(worker))
-        pthread_cond_wait(changed, &pool.lock);
-    atomic_fetch_sub(idle, 1);
-    pthread_mutex_unlock(&pool.lock);
+    uint64_t ticket = atomic_load_explicit(&pool.span[span].ticket, memory_order_acquire);
+    for (;;) {
+        const ptrdiff_t unit = (ptrdiff_t)(ticket & UINT32_MAX);
+        const int spans = READ(spans);
+        const ptrdiff_t left = span_start(READ(count), spans, span + 1) - unit;
+        const int threads = READ(threads); /* a late worker may see a region of fewer */
+        if (span >= spans || thread >= threads || left <= 0)
+            return 0;
+        /* The parts become smaller towards the end, so that all threads end together. */
+        const ptrdiff_t smallest = READ(smallest);
+        const ptrdiff_t share = ceil_div(left * spans, 4 * (ptrdiff_t)threads);
+        const ptrdiff_t even = share <= smallest ? smallest : ceil_div(share, 4) * 4;
+        const ptrdiff_t taken = min_size(min_size(even, READ(largest)), left);
+        if (atomic_compare_exchange_weak(&pool.span[span].ticket, &ticket,
+                                         ticket + (uint64_t)taken)) {
+            *first = unit;
+            return taken;
+        }
+    }
 }
 
-static void wake(pthread_cond_t *changed, _Atomic int *idle)
+static void end_units(ptrdiff_t units)
 {
-    if (atomic_load(idle) == 0)
+    if (atomic_fetch_sub(&pool.left, units) != units || !atomic_load(&pool.caller_sleeps))
         return;
     pthread_mutex_lock(&pool.lock);
-    pthread_cond_broadcast(changed);
+    pthread_cond_broadcast(&pool.done);
     pthread_mutex_unlock(&pool.lock);
 }
 
+/* Takes units until none is left. The thread's own span comes first, because the thread has already
+ * prefetched its next rows. */
 static void take_units(int thread)
 {
-    for (ptrdiff_t unit, end;;) {
-        unit = atomic_fetch_add_explicit(&pool.next, pool.chunk, memory_order_relaxed);
-        end = min_size(unit + pool.chunk, pool.count);
-        if (unit >= end)
-            return;
-        for (; unit < end; unit++)
-            pool.run(pool.work, unit, thread);
-#ifdef LLAMA_BOLTS_ALL_THREADS /* test builds: all take part */
-        sched_yield();
-#endif
+    const int spans = READ(spans);
+    for (int i = 0; i < spans; i++) {
+        const int span = (thread + i) % spans;
+        ptrdiff_t first;
+        for (ptrdiff_t units; (units = take(span, thread, &first));) {
+            const range_function run = READ(run);
+            run(READ(work), first, units, thread);
+            end_units(units);
+            let_others_run();
+        }
     }
 }
 
-static void *work_for_ever(void *argument)
+typedef int (*condition)(uint32_t seen, int thread);
+
+/* Whether a region is open that a worker has not seen and that has a place for it. */
+static int has_region(uint32_t seen, int thread)
 {
-    Worker *self = argument;
-    for (;;) {
-        wait_until(has_region, self, &pool.opened, &pool.idle_workers);
-        /* First active, then a look whether the region is still open: its user closes it, and then
-         * looks whether anybody is active. */
-        atomic_fetch_add(&pool.active, 1);
-        self->seen = atomic_load(&pool.region);
-        if (self->seen % 2 && self->number < atomic_load(&pool.threads))
-            take_units(self->number);
-        if (atomic_fetch_sub(&pool.active, 1) == 1)
-            wake(&pool.left, &pool.idle_user);
+    return atomic_load(&pool.region) != seen && READ(threads) > thread;
+}
+
+static int all_are_done(uint32_t seen, int thread)
+{
+    (void)seen, (void)thread;
+    return atomic_load(&pool.left) == 0;
+}
+
+/* Spins until the condition holds, or for about `most` nanoseconds; returns whether it holds. */
+static int spin_until(condition holds, uint32_t seen, int thread, int64_t most)
+{
+    const int64_t start = nanoseconds();
+    for (int64_t before = start, now;; before = now) {
+        for (int pause = 0; pause < PAUSES; pause++) {
+            if (holds(seen, thread))
+                return 1;
+            spin_pause();
+        }
+        now = nanoseconds();
+        if (now - before > AWAY)
+            note_away(now);
+        if (now - start >= spin_limit(now, most))
+            return 0;
     }
+}
+
+/* Spins, and then sleeps, until there is a region for a worker. Who opens one looks at the number
+ * of sleeping workers after that: at least one of the two threads sees the other's write. */
+static void wait_for_region(uint32_t seen, int thread)
+{
+    if (spin_until(has_region, seen, thread, WORKER_SPIN))
+        return;
+    pthread_mutex_lock(&pool.lock);
+    atomic_fetch_add(&pool.sleeping_workers, 1);
+    while (!has_region(seen, thread))
+        pthread_cond_wait(&pool.opened, &pool.lock);
+    atomic_fetch_sub(&pool.sleeping_workers, 1);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* The same for the last units of a region that the caller opened at a time. The units of a worker
+ * are few next to the caller's own units; if they take longer than half of the caller's time, then
+ * the worker does not run. */
+static void wait_for_units(int64_t opened)
+{
+    if (all_are_done(0, 0))
+        return;
+    const int64_t now = nanoseconds();
+    const int64_t most = CALLER_SPIN + (now - opened) / 2;
+    if (spin_until(all_are_done, 0, 0, most))
+        return;
+    if (spin_limit(now, most) > 0)
+        note_away(nanoseconds());
+    pthread_mutex_lock(&pool.lock);
+    atomic_exchange(&pool.caller_sleeps, 1); /* no later read passes it, as in open_region */
+    while (!all_are_done(0, 0))
+        pthread_cond_wait(&pool.done, &pool.lock);
+    atomic_store(&pool.caller_sleeps, 0);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static void work_for_ever(int thread)
+{
+    for (uint32_t seen = 0;;) {
+        wait_for_region(seen, thread);
+        seen = atomic_load(&pool.region);
+        let_others_run();
+        take_units(thread);
+    }
+}
+
+/* Some workers that begin together. */
+typedef struct Crew {
+    int first, count;
+} Crew;
+
+static void *begin_crew(void *argument)
+{
+    const Crew crew = *(const Crew *)argument;
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(crew.count)
+    work_for_ever(crew.first + omp_get_thread_num());
+#else
+    work_for_ever(crew.first);
+#endif
     return NULL;
 }
 
 /* Signals are for the threads of Python, but for that of a page which cannot be read. */
 static void start_workers(int wanted)
 {
+    static Crew crews[MOST_WORKERS];
+    wanted = wanted < MOST_WORKERS ? wanted : MOST_WORKERS;
 #ifndef _WIN32
     sigset_t all, before;
     sigfillset(&all);
@@ -172,42 +302,74 @@ static void start_workers(int wanted)
     sigdelset(&all, SIGSEGV);
     pthread_sigmask(SIG_SETMASK, &all, &before);
 #endif
-    for (; pool.started < min_size(wanted, MOST_WORKERS); pool.started++) {
+    while (pool.started < wanted) {
         pthread_t id;
-        Worker *worker = &pool.workers[pool.started];
-        worker->number = pool.started + 1;
-        if (pthread_create(&id, NULL, work_for_ever, worker))
+        Crew *crew = &crews[pool.started];
+        crew->first = pool.started + 1;
+        crew->count = 1;
+#if defined(_OPENMP)
+        crew->count = wanted - pool.started;
+#endif
+        if (pthread_create(&id, NULL, begin_crew, crew))
             break;
         pthread_detach(id);
+        pool.started += crew->count;
     }
 #ifndef _WIN32
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 #endif
 }
 
-void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads)
+static void open_region(void *work, range_function run, ptrdiff_t count, Shares shares, int threads)
 {
-    if (threads < 2 || count <= chunk || pthread_mutex_trylock(&pool.in_use)) {
+    /* Also the spans that the last region did not have: the ticket of a span that no region has
+     * had yet is 0, which is that of an open one, and a late worker may see the new number of
+     * spans before the new tickets. */
+    const int spans = READ(spans) > shares.spans ? READ(spans) : shares.spans;
+    for (int span = 0; span < spans; span++)
+        atomic_store_explicit(&pool.span[span].ticket, CLOSED, memory_order_release);
+    WRITE(work, work);
+    WRITE(run, run);
+    WRITE(count, count);
+    WRITE(smallest, shares.smallest);
+    WRITE(largest, shares.largest);
+    WRITE(spans, shares.spans);
+    WRITE(threads, threads);
+    WRITE(left, count);
+    let_others_run();
+    const uint32_t region = READ(region) + 1;
+    for (int span = 0; span < shares.spans; span++) {
+        const uint64_t first = (uint64_t)span_start(count, shares.spans, span);
+        atomic_store_explicit(&pool.span[span].ticket, (uint64_t)region << 32 | first,
+                              memory_order_release);
+    }
+    /* An exchange, which no later read may pass on any processor or emulator. */
+    atomic_exchange(&pool.region, region);
+    if (atomic_load(&pool.sleeping_workers) == 0)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    pthread_cond_broadcast(&pool.opened);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+void run_ranges(void *work, range_function run, ptrdiff_t count, Shares shares, int threads)
+{
+    if (threads < 2 || count <= shares.smallest || count >= UINT32_MAX
+        || pthread_mutex_trylock(&pool.in_use)) {
         run_alone(work, run, count);
         return;
     }
     if (pool.started < threads - 1)
         start_workers(threads - 1);
-    pool.work = work;
-    pool.run = run;
-    pool.count = count;
-    pool.chunk = chunk;
-    atomic_store(&pool.next, 0);
-    atomic_store(&pool.threads, threads);
-    atomic_fetch_add(&pool.region, 1);
-    wake(&pool.opened, &pool.idle_workers);
+    shares.spans = (int)min_size(shares.spans, MOST_SPANS);
+    const int64_t opened = nanoseconds();
+    open_region(work, run, count, shares, threads);
 #ifdef LLAMA_BOLTS_ALL_THREADS
-    while (atomic_load(&pool.active) == 0 && atomic_load(&pool.next) < count)
+    while (pool.started && atomic_load(&pool.left) == count)
         sched_yield();
 #endif
     take_units(0);
-    atomic_fetch_add(&pool.region, 1);
-    wait_until(all_have_left, NULL, &pool.left, &pool.idle_user);
+    wait_for_units(opened);
     pthread_mutex_unlock(&pool.in_use);
 }
 
@@ -215,10 +377,30 @@ void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, 
 
 const char *threading(void) { return "serial"; }
 int openmp_version(void) { return 0; }
+void choose_waiting(Waiting waiting) { (void)waiting; }
 
-void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads)
+void run_ranges(void *work, range_function run, ptrdiff_t count, Shares shares, int threads)
 {
-    (void)chunk, (void)threads;
+    (void)shares, (void)threads;
     run_alone(work, run, count);
 }
 #endif
+
+/* An op whose function runs one unit. */
+typedef struct Units {
+    void *work;
+    unit_function run;
+} Units;
+
+static void run_each(void *units, ptrdiff_t first, ptrdiff_t count, int thread)
+{
+    const Units *each = units;
+    for (ptrdiff_t unit = first; unit < first + count; unit++)
+        each->run(each->work, unit, thread);
+}
+
+void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads)
+{
+    Units units = {work, run};
+    run_ranges(&units, run_each, count, (Shares){chunk, chunk, 1}, threads);
+}

@@ -164,7 +164,7 @@ class BlockDType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return block_dtype_named, (self.name,)  # a copy is the row itself
+        return block_dtype_named, ("unpickle", self.name)  # a copy is the row itself
 
 
 nf4 = BlockDType("nf4", 64, uint8, 2, float32, uint8)
@@ -184,9 +184,22 @@ GGML_DTYPES = {
 }  # fmt: skip
 
 
-def block_dtype_named(name: str) -> BlockDType:
-    """Return a block-quantized dtype by its name."""
-    return next(row for row in (*BLOCK_DTYPES, *GGML_DTYPES.values()) if row.name == name)
+_ALL_BLOCK_DTYPES = (*BLOCK_DTYPES, *GGML_DTYPES.values())
+
+
+def block_dtype_named(
+    op: str, dtype: Any, rows: tuple[BlockDType, ...] = _ALL_BLOCK_DTYPES
+) -> BlockDType:
+    """Return one of some block-quantized dtypes, given as itself or by its name, such as `"nf4"`.
+
+    Raise DTypeError for anything else, also for a plain dtype.
+    """
+    for row in rows:
+        if dtype is row or (isinstance(dtype, str) and dtype == row.name):
+            return row
+    is_dtype = isinstance(dtype, str | DType | BlockDType)
+    kind = repr(dtype) if is_dtype else type(dtype).__name__
+    raise DTypeError(f"[{op}] dtype must be one of {', '.join(map(str, rows))}: {kind:.80}")
 
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
@@ -226,6 +239,8 @@ def checked_number(op: str, value: Any, dtype: DType) -> Any:
         number: Any = _NUMBERS[dtype.kind](value)
     except (TypeError, ValueError, OverflowError):
         hint = "; dequantize() gives a plain tensor" if hasattr(value, "dequantize") else ""
+        if isinstance(value, np.ndarray):
+            hint = "; Tensor.from_numpy(array) makes a Tensor"
         raise DTypeError(
             f"[{op}] value must be a number of the kind of {dtype}: {type(value).__name__}{hint}"
         ) from None

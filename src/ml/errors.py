@@ -12,7 +12,7 @@ class LlamaBoltsError(Exception):
 
 
 class TensorError(LlamaBoltsError):
-    """Something that a tensor or an op refuses."""
+    """Root of the errors of `ml`: a tensor, an op or a setting of the kernels is rejected."""
 
 
 class ShapeError(TensorError):
@@ -33,6 +33,10 @@ class TensorMemoryError(TensorError, MemoryError):
 
 class IndexOutOfRangeError(TensorError):
     """An index, a dimension or the end of a slice outside of its range."""
+
+
+class KernelSettingError(TensorError):
+    """An instruction set or a number of threads that is not available."""
 
 
 @contextmanager

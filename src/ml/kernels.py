@@ -1,7 +1,7 @@
 """Loads the C kernels, chooses the instruction set and the threads, and allocates memory for them.
 
-The OpenMP library reads its environment while it is loaded, prints about values it does not
-understand and spins for long between parallel regions; so the environment is put right first.
+The OpenMP library reads its environment while it is loaded, and prints about values that it does
+not understand; so all its variables are hidden from it, and this module reads those that matter.
 Where it cannot create a thread it ends the process; so Python tries that first.
 """
 
@@ -9,38 +9,25 @@ import _thread
 import importlib
 import mmap
 import os
-import re
 import threading
 import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import LlamaBoltsError, TensorMemoryError
+from .errors import KernelSettingError, TensorMemoryError
+from .processors import usable_processors
 
 MAX_THREADS = 256
 # Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
 MULTIPLY_ADDS_PER_CALL = 2**33
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
-# Spins of a waiting thread, 0.1 to 0.5 ms: longer than the Python between two products, also where
-# its code has left the caches, and too short to hold up others for long on shared processors.
-_SPIN_COUNT = "10000"
-# The variables of OpenMP that change how the kernels run, and the values that libgomp takes in
-# silence. It does not see any others: they end the process, print, or concern what is not used.
-_HEARD_VARIABLES = {
-    "GOMP_SPINCOUNT": r"\d{1,15}|infinite|infinity",
-    "OMP_DYNAMIC": "true|false",
-    "OMP_PROC_BIND": "true|false|master|close|spread",
-    "OMP_THREAD_LIMIT": r"[1-9]\d{0,8}",
-    "OMP_WAIT_POLICY": "active|passive",
-}
+# What a thread does while it waits for work, by the value of OMP_WAIT_POLICY: it spins for a time
+# that depends on how busy the processors are and then sleeps, or spins without end, or sleeps.
+_WAITING = {"": "WAITING_ADAPTIVE", "active": "WAITING_ACTIVE", "passive": "WAITING_PASSIVE"}
 # Bytes of addresses that are left when threads were created: OpenMP allocates beside their stacks.
 _HEADROOM = 16 << 20
 _TASKS = "/proc/self/task"
-
-
-class KernelSettingError(LlamaBoltsError):
-    """An instruction set or a number of threads that is not available."""
 
 
 def _running_threads() -> int:
@@ -71,29 +58,26 @@ def _creatable_threads(wanted: int) -> int:
     return len(gates)
 
 
-def _wanted_threads(text: str | None) -> int | None:
-    """Return the number that OMP_NUM_THREADS asks for (a list counts by its first), if any."""
-    first = (text or "").split(",")[0].strip()
+def _wanted_threads(variable: str) -> int | None:
+    """Return the number that a variable of OpenMP asks for (a list counts by its first), if any."""
+    first = os.environ.get(variable, "").split(",")[0].strip()
     if not (first.isascii() and first.isdigit() and len(first) < 10):
         return None
     return int(first) or None
 
 
 def _load_kernels() -> Any:
-    """Import the extension under an environment that its OpenMP library accepts in silence."""
+    """Import the extension, and hide the variables of OpenMP from its library."""
     hidden = {
-        name: os.environ.pop(name)
-        for name, value in [*os.environ.items()]
-        if name.startswith(("OMP_", "GOMP_"))
-        and not re.fullmatch(_HEARD_VARIABLES.get(name, "(?!)"), value, re.ASCII | re.IGNORECASE)
+        name: os.environ.pop(name) for name in [*os.environ] if name.startswith(("OMP_", "GOMP_"))
     }
-    os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     try:
         return importlib.import_module("._kernels", __package__)
     except ImportError as error:
-        raise ImportError(
-            f"the C kernels are not built ({error}): run `pip install -e .` in the repository"
-        ) from None
+        from ..installation import install_hint
+
+        hint = install_hint(builds=True)
+        raise ImportError(f"the C kernels are not built ({error}): {hint}") from None
     finally:
         os.environ.update(hidden)
 
@@ -107,15 +91,15 @@ _ISAS = "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable
 _ISA_NUMBERS = {name: getattr(lib, f"ISA_{name.upper()}") for name in _ISAS}
 
 _threading = ffi.string(lib.threading()).decode()
-_processors = (  # that this process may use
-    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-)
 _most_threads = 1 if _threading == "serial" else MAX_THREADS
 _threads = min(
-    _wanted_threads(os.environ.get("OMP_NUM_THREADS")) or MAX_THREADS,
-    _processors,
+    _wanted_threads("OMP_NUM_THREADS") or MAX_THREADS,
+    _wanted_threads("OMP_THREAD_LIMIT") or MAX_THREADS,
+    usable_processors(),
     _most_threads,
 )
+_policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
+lib.choose_waiting(getattr(lib, _WAITING.get(_policy, "WAITING_ADAPTIVE")))
 _proven_threads = 1
 # What ops pass to the kernels, as `threads or checked_threads()`: 0 until the system has given as
 # many threads, and while the environment asks for an instruction set that is not available.

@@ -1,9 +1,13 @@
 """The keys and values of one layer, laid out in the order in which attention reads them."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from .dtype import DType, bfloat16, float32, uint8
+import numpy as np
+
+from .dtype import DType, bfloat16, dtype_named, float32, uint8
 from .errors import DTypeError, ShapeError
 from .kernels import ffi, lib
 from .layout import checked_ints, packed
@@ -15,9 +19,29 @@ GROUP_POSITIONS = 16
 BLOCK_POSITIONS: int = lib.ATTENTION_BLOCK
 _WORD_BYTES = 4
 _LINE_BYTES = 64
+_MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # whose positions C can count
 
 
-class KeyValueCache:
+class _ReadOnly:
+    """An object whose attributes never change, because the kernels rely on them unchecked."""
+
+    __slots__ = ()
+
+    def _set(self, **attributes: object) -> None:
+        """Set attributes in the constructor, after every check."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raise AttributeError."""
+        raise AttributeError(f"[{type(self).__name__}] {name} is read-only")
+
+    def __delattr__(self, name: str) -> None:
+        """Raise AttributeError."""
+        raise AttributeError(f"[{type(self).__name__}] {name} is read-only")
+
+
+class KeyValueCache(_ReadOnly):
     """The keys and values of up to `positions` positions of a sequence, for the heads of a layer.
 
     Values are stored head by head: [K, C, h], where C is the number of positions rounded up to
@@ -37,6 +61,10 @@ class KeyValueCache:
     Attributes:
         keys: A tensor [K, C / 16, words, 16, elements of a word].
         values: A tensor [K, C, h].
+        positions, heads, head_dim, dtype: The arguments.
+        capacity: C.
+
+    All attributes are read-only.
 
     Raises:
         ShapeError: A size that is not an integer, or out of its range.
@@ -46,34 +74,48 @@ class KeyValueCache:
 
     __slots__ = ("capacity", "dtype", "head_dim", "heads", "keys", "positions", "values")
 
-    def __init__(self, positions: int, heads: int, head_dim: int, dtype: DType) -> None:
+    keys: Tensor
+    values: Tensor
+    positions: int
+    heads: int
+    head_dim: int
+    dtype: DType
+    capacity: int
+
+    def __init__(self, positions: int, heads: int, head_dim: int, dtype: DType | str) -> None:
         sizes = checked_ints("KeyValueCache", "sizes", (positions, heads, head_dim))
-        if min(positions, heads + 1, head_dim) < 1:
+        positions, heads, head_dim = sizes
+        if positions < 1 or heads < 0 or head_dim < 1:
             text = f"positions and head_dim must be >= 1 and heads >= 0: {sizes}"
             raise ShapeError(f"[KeyValueCache] {text}")
         if head_dim % 2:
             raise ShapeError(f"[KeyValueCache] head_dim must be even: {head_dim}")
+        dtype = dtype_named("KeyValueCache", dtype)
         if dtype is not bfloat16 and dtype is not float32:
             raise DTypeError(f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}")
-        self.positions, self.heads, self.head_dim = sizes
-        self.dtype = dtype
-        self.capacity = _round_up(self.positions)
+        capacity = _round_up(positions)
         in_word = _WORD_BYTES // dtype.itemsize
-        groups, words = self.capacity // GROUP_POSITIONS, self.head_dim // in_word
-        of_keys = (self.heads, groups, words, GROUP_POSITIONS, in_word)
-        self.keys = _aligned(of_keys, dtype, "cache_k")
-        self.values = _aligned((self.heads, self.capacity, self.head_dim), dtype, "cache_v")
+        groups, words = capacity // GROUP_POSITIONS, head_dim // in_word
+        of_keys = (heads, groups, words, GROUP_POSITIONS, in_word)
+        self._set(
+            positions=positions,
+            heads=heads,
+            head_dim=head_dim,
+            dtype=dtype,
+            capacity=capacity,
+            keys=_aligned(of_keys, dtype, "cache_k"),
+            values=_aligned((heads, capacity, head_dim), dtype, "cache_v"),
+        )
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute once: the sizes stay those of the memory."""
-        if hasattr(self, name):
-            raise AttributeError(f"[KeyValueCache] {name} is read-only")
-        super().__setattr__(name, value)
+    def __reduce__(self) -> tuple[Any, ...]:
+        sizes = self.positions, self.heads, self.head_dim, self.dtype
+        return _copied_cache, (sizes, np.array(self.keys.bits()), np.array(self.values.bits()))
 
     @staticmethod
-    def bytes_for(positions: int, heads: int, head_dim: int, dtype: DType) -> int:
+    def bytes_for(positions: int, heads: int, head_dim: int, dtype: DType | str) -> int:
         """Return the bytes of keys and values: 2 * C * K * h * itemsize; allocates nothing."""
-        return 2 * _round_up(positions) * heads * head_dim * dtype.itemsize
+        itemsize = dtype_named("bytes_for", dtype).itemsize
+        return 2 * _round_up(positions) * heads * head_dim * itemsize
 
     @property
     def nbytes(self) -> int:
@@ -87,7 +129,8 @@ class KeyValueCache:
             ShapeError: A block that the cache does not have.
         """
         blocks = self.positions // BLOCK_POSITIONS
-        for block in checked_ints("copy_block", "source and target", (source, target)):
+        source, target = checked_ints("copy_block", "source and target", (source, target))
+        for block in (source, target):
             if not 0 <= block < blocks:
                 raise ShapeError(f"[copy_block] blocks must be in [0, {blocks}): {block}")
         for x, size in (
@@ -97,7 +140,7 @@ class KeyValueCache:
             bits[:, to : to + size] = bits[:, start : start + size]
 
 
-class Spans:
+class Spans(_ReadOnly):
     """The new tokens of several sequences, one after the other, whose blocks lie in one cache.
 
     Where an op takes the position of the first token of one sequence, it takes this as well.
@@ -108,32 +151,71 @@ class Spans:
             256 * blocks[b] and the following ones of the cache.
 
     Attributes:
-        spans: What it was made of.
+        spans: The argument, as tuples of Python integers.
         parts: For each sequence, the place of its first token among all tokens, their number, the
-            position of the first, the positions that its blocks hold, and the blocks, for C.
+            position of the first, and the positions that its blocks hold.
         tokens: The new tokens of all sequences.
         capacity: The positions that a cache must have.
 
+    All attributes are read-only.
+
     Raises:
-        ShapeError: Numbers that are not integers or are negative, no token, or too few blocks.
+        ShapeError: Numbers that are not integers or are negative, no token, too few blocks, or a
+            block whose positions 64 bits cannot count.
     """
 
-    __slots__ = ("capacity", "parts", "spans", "tokens")
+    __slots__ = ("_kernel_parts", "capacity", "parts", "spans", "tokens")
+
+    spans: tuple[tuple[int, int, tuple[int, ...]], ...]
+    parts: tuple[tuple[int, int, int, int], ...]
+    tokens: int
+    capacity: int
+    # The parts, each with its blocks for C.
+    _kernel_parts: tuple[tuple[int, int, int, int, Any], ...]
 
     def __init__(self, spans: Iterable[tuple[int, int, Sequence[int]]]) -> None:
-        parts, row, last, self.spans = [], 0, -1, tuple(spans)
-        for start_pos, count, blocks in self.spans:
-            numbers = checked_ints("Spans", "numbers", (start_pos, count, *blocks))
-            end = BLOCK_POSITIONS * (len(numbers) - 2)
-            if min(numbers) < 0 or count < 1 or start_pos + count > end:
+        checked = []
+        parts = []
+        row = 0
+        last = -1
+        for start_pos, count, blocks in _checked_spans(spans):
+            end = BLOCK_POSITIONS * len(blocks)
+            if min(start_pos, *blocks, 0) < 0 or count < 1 or start_pos + count > end:
                 raise ShapeError(
                     "[Spans] start_pos and blocks must be >= 0, tokens >= 1, and their end at most "
                     f"the positions of the blocks: {start_pos} + {count} > {end}"
                 )
-            parts.append((row, count, start_pos, end, ffi.new("ptrdiff_t[]", numbers[2:])))
-            row, last = row + count, max(last, *numbers[2:])
-        self.parts, self.tokens = tuple(parts), row
-        self.capacity = BLOCK_POSITIONS * (last + 1)
+            last = max(last, *blocks)
+            if last >= _MOST_BLOCKS:
+                raise ShapeError(f"[Spans] blocks must be < {_MOST_BLOCKS}: {last}")
+            checked.append((start_pos, count, blocks))
+            parts.append((row, count, start_pos, end))
+            row += count
+        blocks_in_c = [ffi.new("ptrdiff_t[]", blocks) for _, _, blocks in checked]
+        pairs = zip(parts, blocks_in_c, strict=True)
+        self._set(
+            spans=tuple(checked),
+            parts=tuple(parts),
+            tokens=row,
+            capacity=BLOCK_POSITIONS * (last + 1),
+            _kernel_parts=tuple((*part, blocks) for part, blocks in pairs),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Spans, (self.spans,)
+
+
+def _checked_spans(spans: Iterable[Any]) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Return spans as tuples of Python integers; raise ShapeError for anything else."""
+    checked = []
+    try:
+        for start_pos, count, blocks in spans:
+            numbers = checked_ints("Spans", "numbers", (start_pos, count, *blocks))
+            checked.append((numbers[0], numbers[1], numbers[2:]))
+    except (TypeError, ValueError):
+        text = "spans must be a sequence of (start_pos, tokens, blocks)"
+        raise ShapeError(f"[Spans] {text}: {ascii(spans)[:80]}") from None
+    return checked
 
 
 def _round_up(positions: int) -> int:
@@ -146,3 +228,11 @@ def _aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
     room = Tensor.empty((nbytes,), uint8)
     offset, strides = -room.data_pointer % _LINE_BYTES, packed(shape, dtype.itemsize)[0]
     return Tensor(room.storage, shape, strides, dtype, name, offset).contiguous()
+
+
+def _copied_cache(sizes: tuple[Any, ...], keys: Any, values: Any) -> KeyValueCache:
+    """Return the cache that `KeyValueCache.__reduce__` describes."""
+    cache = KeyValueCache(*sizes)
+    cache.keys.bits()[...] = keys
+    cache.values.bits()[...] = values
+    return cache

@@ -181,7 +181,10 @@ def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Except
                 refusal: DTypeError = x.refusal(name)
                 return refusal
             if not hasattr(type(x), "with_name"):
-                return TensorTypeError(f"[{name}] {label} must be a Tensor: {type(x).__name__}")
+                is_array = type(x).__name__ == "ndarray"
+                hint = "; Tensor.from_numpy(array) makes a Tensor" if is_array else ""
+                text = f"{label} must be a Tensor: {type(x).__name__}{hint}"
+                return TensorTypeError(f"[{name}] {text}")
     return error
 
 

@@ -16,8 +16,18 @@ import numpy.typing as npt
 
 from . import kernels
 from .checks import check_float, checked_flag, float_dtype
-from .dtype import BLOCK_DTYPES, GGML_DTYPES, BlockDType, DType, checked_number, float32, nf4, uint8
-from .errors import DTypeError, ShapeError, TensorError
+from .dtype import (
+    BLOCK_DTYPES,
+    GGML_DTYPES,
+    BlockDType,
+    DType,
+    block_dtype_named,
+    checked_number,
+    float32,
+    nf4,
+    uint8,
+)
+from .errors import DTypeError, ShapeError, TensorError, TensorTypeError
 from .kernels import WEIGHT, ffi, lib
 from .layout import Shape, checked_shape
 from .tensor import Tensor, TensorBase, allocate
@@ -62,7 +72,7 @@ class QuantizedTensor(TensorBase):
     file is used in place. Products and `get_rows` take such a tensor; everything else refuses it.
 
     Args:
-        dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`.
+        dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`, itself or by its name.
         shape: Sizes.
         codes: nf4: uint8, two codes to a byte, the first in the upper half; int8_block: int8, one
             code each; a GGUF format: uint8, whole blocks as in the file. Contiguous, of any shape.
@@ -87,63 +97,29 @@ class QuantizedTensor(TensorBase):
 
     def __init__(
         self,
-        dtype: BlockDType,
+        dtype: BlockDType | str,
         shape: Iterable[int],
         codes: Tensor,
         scales: Tensor | None = None,
         nested: NestedScales | None = None,
         name: str = "",
     ) -> None:
-        if not isinstance(dtype, BlockDType):
-            raise DTypeError(
-                f"[QuantizedTensor] dtype must be nf4, int8_block or a GGUF format: {dtype}"
-            )
-        self._dtype, self._name = dtype, name
-        self._shape = checked_shape("QuantizedTensor", shape)
-        self._size = math.prod(self._shape)
-        self._codes, self._scales, self._nested = codes, scales, nested
-        self._check_parts()
+        dtype = block_dtype_named("QuantizedTensor", dtype)
+        sizes = checked_shape("QuantizedTensor", shape)
+        _check_parts(dtype, sizes, codes, scales, nested)
+        self._dtype = dtype
+        self._name = name
+        self._shape = sizes
+        self._size = math.prod(sizes)
+        self._codes = codes
+        self._scales = scales
+        self._nested = nested
         pointers = [kernels.pointer(part.contiguous()._pointer) for part in self.parts()]
         if nested is None:  # a block that holds its scales is where they are
             self._weight = kernels.weight((pointers[0], pointers[-1]), dtype.code)
         else:
             self._weight = kernels.weight(pointers, dtype.double_code, nested.offset)
         self._pointer = pointers[0]
-
-    def _check_parts(self) -> None:
-        dtype, nested = self._dtype, self._nested
-        blocks = -(-self._size // dtype.block_size)
-        if dtype.bytes_with_scales:
-            _check_whole_blocks("[QuantizedTensor] shape[-1]", self._shape, dtype)
-            if self._scales is not None or nested is not None:
-                text = f"{dtype} has scales in its blocks: none are given"
-                raise DTypeError(f"[QuantizedTensor] {text}")
-            self._check("codes", self._codes, dtype.codes, blocks * dtype.code_bytes)
-            return
-        self._check("codes", self._codes, dtype.codes, -(-self._size // dtype.codes_per_item))
-        self._check("scales", self._scales, dtype.scales if nested is None else uint8, blocks)
-        if nested is None:
-            return
-        if dtype.double_scales is None:
-            raise DTypeError(f"[QuantizedTensor] dtype of nested scales must equal nf4: {dtype}")
-        self._check("nested.absmax", nested.absmax, float32, -(-blocks // NESTED_BLOCK))
-        self._check("nested.code", nested.code, float32, NESTED_CODES)
-        if not math.isfinite(checked_number("QuantizedTensor", nested.offset, float32)):
-            text = f"nested.offset must be finite: {nested.offset} (shape {list(self._shape)})"
-            raise TensorError(f"[QuantizedTensor] {text}")
-
-    def _check(self, label: str, part: Tensor | None, dtype: DType, size: int) -> None:
-        label, what = f"[QuantizedTensor] {label}", f"({self._dtype}, shape {list(self._shape)})"
-        if part is None or part.dtype is not dtype:
-            found = None if part is None else part.dtype
-            raise DTypeError(f"{label}.dtype must equal {dtype}: {found} {what}")
-        if part.size != size:
-            raise ShapeError(f"{label}.size must equal {size}: {part.size} {what}")
-        if not part.is_contiguous:
-            raise TensorError(
-                f"{label} must be contiguous and aligned: strides {list(part.strides)} of shape "
-                f"{list(part.shape)} at address {part.data_pointer}"
-            )
 
     @property
     def dtype(self) -> BlockDType:
@@ -181,7 +157,7 @@ class QuantizedTensor(TensorBase):
         scales = () if self._scales is None else (self._scales,)
         return (self._codes, *scales, *((nested.absmax, nested.code) if nested else ()))
 
-    def dequantize(self, dtype: DType = float32) -> Tensor:
+    def dequantize(self, dtype: DType | str = float32) -> Tensor:
         """Compute the elements.
 
         x[i] = code[i] * scale[block of i] (+ minimum), in float32, rounded once to the dtype
@@ -254,6 +230,57 @@ class QuantizedTensor(TensorBase):
         return f"QuantizedTensor({self._label()}{list(self._shape)}, {self._dtype}{double})"
 
 
+def _check_parts(
+    dtype: BlockDType,
+    shape: Shape,
+    codes: Tensor,
+    scales: Tensor | None,
+    nested: Any,
+) -> None:
+    """Raise the errors of `QuantizedTensor` for parts that do not fit its dtype and shape."""
+    size = math.prod(shape)
+    blocks = -(-size // dtype.block_size)
+    whole = f"({dtype}, shape {list(shape)})"
+    if dtype.bytes_with_scales:
+        _check_whole_blocks("[QuantizedTensor] shape[-1]", shape, dtype)
+        if scales is not None or nested is not None:
+            text = f"{dtype} has scales in its blocks: none are given"
+            raise DTypeError(f"[QuantizedTensor] {text}")
+        _check_part("codes", codes, dtype.codes, blocks * dtype.code_bytes, whole)
+        return
+    _check_part("codes", codes, dtype.codes, -(-size // dtype.codes_per_item), whole)
+    _check_part("scales", scales, dtype.scales if nested is None else uint8, blocks, whole)
+    if nested is None:
+        return
+    if not isinstance(nested, NestedScales):
+        kind = type(nested).__name__
+        raise TensorTypeError(f"[QuantizedTensor] nested must be a NestedScales: {kind} {whole}")
+    if dtype.double_scales is None:
+        raise DTypeError(f"[QuantizedTensor] dtype of nested scales must equal nf4: {dtype}")
+    _check_part("nested.absmax", nested.absmax, float32, -(-blocks // NESTED_BLOCK), whole)
+    _check_part("nested.code", nested.code, float32, NESTED_CODES, whole)
+    if not math.isfinite(checked_number("QuantizedTensor", nested.offset, float32)):
+        text = f"nested.offset must be finite: {nested.offset} (shape {list(shape)})"
+        raise TensorError(f"[QuantizedTensor] {text}")
+
+
+def _check_part(label: str, part: Tensor | None, dtype: DType, size: int, whole: str) -> None:
+    """Raise unless a part of a quantized tensor is as the kernels read it."""
+    label = f"[QuantizedTensor] {label}"
+    if not isinstance(part, Tensor | None):
+        raise TensorTypeError(f"{label} must be a Tensor: {type(part).__name__} {whole}")
+    if part is None or part.dtype is not dtype:
+        found = None if part is None else part.dtype
+        raise DTypeError(f"{label}.dtype must equal {dtype}: {found} {whole}")
+    if part.size != size:
+        raise ShapeError(f"{label}.size must equal {size}: {part.size} {whole}")
+    if not part.is_contiguous:
+        raise TensorError(
+            f"{label} must be contiguous and aligned: strides {list(part.strides)} of shape "
+            f"{list(part.shape)} at address {part.data_pointer}"
+        )
+
+
 def _check_whole_blocks(label: str, shape: Shape, dtype: BlockDType) -> None:
     if not shape or shape[-1] % dtype.block_size:
         text = f"must be a multiple of {dtype.block_size}: {list(shape)} ({dtype})"
@@ -276,7 +303,7 @@ def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> boo
     return not refused
 
 
-def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTensor:
+def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> QuantizedTensor:
     """Quantize a tensor in blocks.
 
     nf4: scale = max |x| of 64 elements, code = number of the nearest entry of `nf4_code`;
@@ -288,7 +315,7 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
 
     Args:
         x: A real floating-point tensor; for q8_0 and q4_0 with rows of whole blocks.
-        dtype: `ml.nf4`, `ml.int8_block`, or q8_0 or q4_0.
+        dtype: `ml.nf4`, `ml.int8_block`, or q8_0 or q4_0, itself or by its name.
         double: For nf4, whether the scales are quantized as well: to 8 bits, in blocks of 256,
             after their mean is taken off. Saves 0.046 of 0.5625 bytes per element.
 
@@ -300,10 +327,7 @@ def quantize(x: Tensor, dtype: BlockDType, double: bool = False) -> QuantizedTen
         ShapeError: Rows of q8_0 or q4_0 that are not whole blocks.
         TensorError: An element that is NaN or infinite, or too large for a scale of float16.
     """
-    if not isinstance(dtype, BlockDType) or dtype not in _MADE:
-        names = ", ".join(map(str, _MADE))
-        found = dtype if isinstance(dtype, DType | BlockDType) else type(dtype).__name__
-        raise DTypeError(f"[quantize] dtype= must be one of {names}: {found}")
+    dtype = block_dtype_named("quantize", dtype, _MADE)
     check_float("quantize", x)
     if checked_flag("quantize", "double", double) and dtype is not nf4:
         raise DTypeError(f"[quantize] dtype= of double quantization must equal nf4: {dtype}")

@@ -95,17 +95,39 @@ class _OpMethod:
 def _operator(name: str, *, is_reflected: bool = False) -> "Callable[[Tensor, Any], Tensor]":
     """Make the method behind an operator, which runs the op of that name.
 
-    Python tries the other operand's method for what the op does not take.
+    Python tries the other operand's method for what the op does not take, except for NumPy's
+    arrays: theirs would make an array, often of float64, out of the tensor.
     """
 
     def method(self: "Tensor", other: Any) -> "Tensor":
         if not isinstance(other, Tensor | int | float | complex | np.number):
+            _check_no_array(name, "a" if is_reflected else "b", other)
             return NotImplemented  # type: ignore[no-any-return]
         operands = (other, self) if is_reflected else (self, other)
         result: Tensor = OPS[name](*operands)
         return result
 
     return method
+
+
+def _missing_operator(name: str, *, is_reflected: bool = False) -> "Callable[[Tensor, Any], Any]":
+    """Make the method behind an operator without an op, so that NumPy does not take it over."""
+
+    def method(_self: "Tensor", other: Any) -> Any:
+        _check_no_array(name, "a" if is_reflected else "b", other)
+        return NotImplemented
+
+    return method
+
+
+def _check_no_array(op: str, label: str, operand: Any) -> None:
+    """Raise TensorTypeError for an array or a scalar of NumPy."""
+    if isinstance(operand, np.ndarray | np.generic):
+        kind = type(operand).__name__
+        raise TensorTypeError(
+            f"[{op}] {label} must be a Tensor or a number: {kind}; "
+            "Tensor.from_numpy(array) makes a Tensor"
+        )
 
 
 class Tensor(TensorBase):
@@ -147,20 +169,23 @@ class Tensor(TensorBase):
         if not _is_storage(storage):
             raise TensorTypeError(f"[Tensor] storage must be flat bytes: {type(storage).__name__}")
         dtype = dtype_named("Tensor", dtype)
-        self._shape = layout.checked_shape("Tensor", shape)
-        self._strides = steps = layout.checked_ints("Tensor", "strides", strides)
-        self._offset = layout.checked_ints("Tensor", "offset", (offset,))[0]
-        if len(self._shape) != len(steps):
-            lengths = f"{len(self._shape)} != {len(steps)}"
+        sizes = layout.checked_shape("Tensor", shape)
+        steps = layout.checked_ints("Tensor", "strides", strides)
+        first = layout.checked_ints("Tensor", "offset", (offset,))[0]
+        if len(sizes) != len(steps):
+            lengths = f"{len(sizes)} != {len(steps)}"
             raise ShapeError(f"[Tensor] len(shape) must equal len(strides): {lengths}")
-        low, high = layout.byte_extent(self._shape, steps, dtype.itemsize)
-        if not 0 <= self._offset + low <= self._offset + high <= len(storage):
+        low, high = layout.byte_extent(sizes, steps, dtype.itemsize)
+        if not 0 <= first + low <= first + high <= len(storage):
             raise TensorError(
                 f"[Tensor] elements must lie in bytes [0, {len(storage)}) of the storage: "
-                f"[{self._offset + low}, {self._offset + high}) (shape {list(self._shape)}, "
-                f"strides {list(steps)}, offset {self._offset}, {dtype})"
+                f"[{first + low}, {first + high}) (shape {list(sizes)}, "
+                f"strides {list(steps)}, offset {first}, {dtype})"
             )
-        self._size = packed(self._shape, dtype.itemsize)[1]
+        self._size = packed(sizes, dtype.itemsize)[1]
+        self._shape = sizes
+        self._strides = steps
+        self._offset = first
         self._storage = storage
         self._dtype = dtype
         self._name = name
@@ -191,7 +216,11 @@ class Tensor(TensorBase):
             DTypeError: A dtype that has no row.
             TensorTypeError: Not an array.
         """
-        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        # The class of masked arrays is asked for only if need be: `np.ma` takes long to load.
+        is_plain = type(array) is np.ndarray or (
+            isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+        )
+        if not is_plain:
             kind = type(array).__name__
             raise TensorTypeError(f"[from_numpy] type must equal numpy.ndarray: {kind}")
         dtype = from_numpy_dtype(array.dtype)
@@ -475,7 +504,8 @@ class Tensor(TensorBase):
         """
         rows = self._rows("set_slice", start, stop)
         if not self.is_writable:
-            raise TensorError(f"[set_slice] the storage must be writable: {self!r}")
+            label = f"{self._label()}shape {list(self._shape)}, {self._dtype}"
+            raise TensorError(f"[set_slice] the storage must be writable: {label}")
         if isinstance(value, Tensor):
             shape, target = value._shape, rows._shape
             if value._dtype is not self._dtype:
@@ -591,13 +621,13 @@ class Tensor(TensorBase):
     __mul__, __rmul__ = _operator("multiply"), _operator("multiply", is_reflected=True)
     __truediv__, __rtruediv__ = _operator("div"), _operator("div", is_reflected=True)
     __pow__, __rpow__ = _operator("pow"), _operator("pow", is_reflected=True)
-    __matmul__ = _operator("matmul")
+    __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", is_reflected=True)
     __lt__, __le__ = _operator("less"), _operator("less_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
     __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
     __hash__ = object.__hash__
-    # Before NumPy's scalars, whose operators would make arrays; behind its arrays.
-    __array_priority__ = -1.0
+    # Before NumPy's scalars and arrays, whose operators would make arrays.
+    __array_priority__ = 1000.0
 
     __neg__, __abs__ = _OpMethod(), _OpMethod()
     (
@@ -607,17 +637,7 @@ class Tensor(TensorBase):
     ) = (_OpMethod() for _ in range(30))  # fmt: skip
 
     def __repr__(self) -> str:
-        flat, size = self.numpy().flat, self._size
-        shown = [flat[i].item() for i in _edges(size, _EDGE_VALUES)]
-        is_exact = self._dtype.kind in ("int", "bool")
-        texts = [str(value) if is_exact else f"{self._number(value):.5g}" for value in shown]
-        if len(shown) < size:
-            texts.insert(_EDGE_VALUES, "...")
-        values = ", ".join(texts)
-        return f"Tensor({self._label()}{list(self._shape)}, {self._dtype}, [{values}])"
-
-    def __str__(self) -> str:
-        """Show the elements as NumPy does, and behind them name, shape and dtype."""
+        """Show the elements in nested rows as NumPy does, and after them name, shape and dtype."""
         array, limit = self.numpy(), _PRINTED_VALUES
         if self._size > limit:
             # The elements that are printed, and one between them for which NumPy writes "...": a
@@ -625,8 +645,15 @@ class Tensor(TensorBase):
             array, limit = array[np.ix_(*(_edges(n, _EDGE_VALUES + 1) for n in self._shape))], 0
         if self._dtype.is_float:
             array = array.astype(np.float32)
-        text = np.array2string(array, threshold=limit, edgeitems=_EDGE_VALUES, prefix="Tensor(")
+        text = np.array2string(
+            array, separator=", ", prefix="Tensor(", threshold=limit, edgeitems=_EDGE_VALUES
+        )
         return f"Tensor({text}, {self._label()}shape={list(self._shape)}, dtype={self._dtype})"
+
+
+for _name in ("floordiv", "mod", "divmod", "and", "or", "xor", "lshift", "rshift"):
+    setattr(Tensor, f"__{_name}__", _missing_operator(_name))
+    setattr(Tensor, f"__r{_name}__", _missing_operator(_name, is_reflected=True))
 
 
 def _is_storage(given: object) -> bool:

@@ -32,7 +32,7 @@ FLAGS = [
 def copy_repository(copy: Path) -> None:
     """Copy what the kernel tests need, without compiled kernels."""
     ignore = shutil.ignore_patterns("*.so", "__pycache__", "*.pth")
-    for name in ("src", "csrc", "tests", "tools"):
+    for name in ("src", "csrc", "tests", "tools", "docs", ".github"):
         shutil.copytree(ROOT / name, copy / name, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", copy)
 

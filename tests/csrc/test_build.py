@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,9 @@ OF_THREADS = {"pthread_create"}
 # The integers of the surface that are no sizes: choices among a few, and how many threads.
 CHOICES = {
     "isa", "threads", "type", "x_type", "out_type", "weight_type", "bias_type", "op", "halves",
-    "streams",
+    "streams", "waiting",
 }  # fmt: skip
-ENUMS = {"ElementType", "ElementwiseOp", "InstructionSet"}
+ENUMS = {"ElementType", "ElementwiseOp", "InstructionSet", "Waiting"}
 NUMBERS = {"eps", "scale", "nested_offset"}
 # Tools run without the sanitizer that a test build has loaded before everything.
 PLAIN_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
@@ -121,27 +122,38 @@ def test_a_block_that_does_not_fit_into_k_blocks_and_vectors_does_not_compile(
     assert (f'static assertion failed: "{row}"' in run.stderr) is not compiles
 
 
-def includes_of(name: str) -> set[str]:
-    """Return the project's files that a file includes, itself among them."""
-    found = {name}
-    text = (HEADER.parent / name).read_text(encoding="utf-8")
-    named = re.findall(r'^#include "(.+?)"', text, flags=re.M)
-    if "#include VECTORS" in text:
-        named.append("vectors_avx512.h")
-    return found.union(*(includes_of(other) for other in named))
+# The units through which one bfloat16 product runs with AVX512-BF16: the op, the product, the
+# kernels of the instruction set, the choice of that set, and the threads.
+PRODUCT_UNITS = ("linear.c", "product.c", "isa_avx512bf16.c", "dispatch.c", "threads.c")
 
 
-def test_a_bfloat16_product_takes_eight_files_to_read() -> None:
-    files = includes_of("linear.c") | includes_of("product.h") | includes_of("tile.h")
-    assert sorted(files | {"product.c"}) == [
-        "dtypes.h", "kernel_set.h", "kernels.h", "linear.c", "product.c", "product.h", "tile.h",
-        "vectors_avx512.h",
-    ]  # fmt: skip
+def files_read_for(units: Iterable[str]) -> set[str]:
+    """Return the project's files that gcc reads to compile some units, as `gcc -MM` lists them."""
+    compiler = shutil.which("gcc") or pytest.skip("needs gcc")
+    paths = [str(HEADER.parent / unit) for unit in units]
+    command = [compiler, "-std=c11", "-MM", *paths]
+    rules = subprocess.check_output(command, text=True, env=PLAIN_ENVIRONMENT)
+    files = {Path(word).name for word in rules.replace("\\\n", " ").split()}
+    return {name for name in files if not name.endswith(".o:")}
+
+
+@pytest.mark.skipif(ON_ARM, reason="not an x86-64 machine")
+def test_the_pages_state_how_many_files_a_bfloat16_product_has() -> None:
+    files = files_read_for(PRODUCT_UNITS)
+    assert {*PRODUCT_UNITS, "tile.h", "vectors_avx512.h", "set.inc", "integers.h"} <= files
+    assert files <= {path.name for path in (ROOT / "csrc").iterdir()}
+    named = ", ".join(f"`{unit}`" for unit in PRODUCT_UNITS[:-1]) + f" and `{PRODUCT_UNITS[-1]}`"
+    for page in ("08-kernels.md", "DEVELOPING.md"):
+        text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+        numbers = re.findall(r"(\d+) files of C", text)
+        assert numbers == [str(len(files))], page
+        assert named in text, page
 
 
 def test_the_extension_offers_all_of_the_surface_and_nothing_else() -> None:
     constants = re.findall(r"\b([A-Z][A-Z0-9_]+) = \d", SURFACE)
-    assert len(functions()) > 10
+    page = (ROOT / "docs" / "08-kernels.md").read_text(encoding="utf-8")
+    assert f"the whole interface between the two languages: {len(functions())} functions" in page
     assert sorted(dir(_kernels.lib)) == sorted([*functions(), *constants])
 
 
@@ -173,7 +185,7 @@ def test_the_compiled_extension_asks_the_system_for_nothing_of_the_kind() -> Non
     listing = listing_of("nm", "-D", "--undefined-only")
     wanted = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
     assert "memcpy" in wanted
-    pool = OF_THREADS if calls.build_info()["threading"] == "pthreads" else set()
+    pool = set() if calls.build_info()["threading"] == "serial" else OF_THREADS
     assert wanted & set(NEVER_CALLED) == OF_THE_HANDLER | pool
 
 
@@ -225,6 +237,53 @@ def test_no_flag_loosens_arithmetic_or_ties_the_build_to_one_machine() -> None:
     for flag in ("-ffast-math", "-Ofast", "-march", "-mtune", "-funsafe"):
         assert flag not in text
     assert "-ffp-contract=off" in text
+
+
+def readelf(option: str) -> str:
+    """Describe the extension; skip the test where it is not an ELF file or readelf is missing."""
+    tool = shutil.which("readelf") or pytest.skip("needs readelf")
+    if calls.build_info()["compiler"].startswith("test"):
+        pytest.skip("a build for tests is not hardened")
+    library = Path(_kernels.__file__)
+    if library.read_bytes()[:4] != b"\x7fELF":
+        pytest.skip("the extension is not an ELF file")
+    command = [tool, "--wide", option, str(library)]
+    environment = PLAIN_ENVIRONMENT | {"LC_ALL": "C"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return result.stdout
+
+
+def test_the_extension_exports_the_initializer_of_the_module_alone() -> None:
+    symbols = [line.split() for line in readelf("--dyn-syms").splitlines()]
+    exported = {
+        fields[7]
+        for fields in symbols
+        if len(fields) >= 8 and fields[4] in ("GLOBAL", "WEAK") and fields[6].isdigit()
+    }
+    assert exported - {"_init", "_fini"} == {"PyInit__kernels"}
+
+
+def test_the_extension_names_no_directory_and_binds_its_symbols_when_it_is_loaded() -> None:
+    dynamic = readelf("--dynamic")
+    assert "(RUNPATH)" not in dynamic
+    assert "(RPATH)" not in dynamic
+    assert "BIND_NOW" in dynamic
+    assert "GNU_RELRO" in readelf("--program-headers")
+
+
+def test_the_extension_checks_its_stack() -> None:
+    assert "__stack_chk_fail" in readelf("--dyn-syms")
+
+
+def test_workflows_name_actions_by_the_hash_of_a_commit() -> None:
+    workflows = [*(ROOT / ".github" / "workflows").glob("*.yml")]
+    actions = [
+        action
+        for path in workflows
+        for action in re.findall(r"uses:\s*(\S+)", path.read_text(encoding="utf-8"))
+    ]
+    assert actions
+    assert [action for action in actions if not re.fullmatch(r"\S+@[0-9a-f]{40}", action)] == []
 
 
 # ---- pointers -----------------------------------------------------------------------------------

@@ -90,6 +90,14 @@ def test_products_are_right_and_have_the_promised_bits(
 
 
 @every_format
+def test_rows_of_any_number_of_blocks_have_the_promised_bits(isa: str, kind: Format) -> None:
+    size = kind[0].block_size
+    for columns in range(size, 1025 + size, max(size, 32)):
+        x, weight, expected = promised((1 + columns // size % 4, columns, 3), kind, bf16)
+        assert bits(run_linear(x, weight)) == bits(expected), columns
+
+
+@every_format
 def test_a_last_group_of_one_row_has_the_bits_of_that_row_alone(isa: str, kind: Format) -> None:
     x, weight = operands((2773, 256, 3), bf16, kind)  # 21 groups of 132 rows, and one row
     whole = run_linear(x, weight)

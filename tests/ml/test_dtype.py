@@ -1,5 +1,7 @@
 """The rows of the dtype table, and Python numbers on their way into a tensor."""
 
+import inspect
+import operator
 import re
 
 import ml_dtypes
@@ -81,3 +83,102 @@ def test_a_number_of_another_kind_or_beyond_the_range_of_integers_is_refused(val
     with pytest.raises(ml.TensorError, match=rf"^\[op\] value must be {text}") as caught:
         checked_number("op", value, dtype)
     assert (caught.type is ml.DTypeError) != is_integer
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+X = ml.Tensor.from_numpy(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64))
+IDS = ml.tensor([1, 0], dtype=ml.int32)
+WEIGHT = ml.Tensor.from_numpy(np.eye(64, dtype=np.float32))
+ROW = ml.ones(64)
+QUANTIZED = ml.quantize(X, ml.int8_block)
+# For each function with an argument `dtype`: a call, and dtypes that it takes.
+FLOATS = (ml.bfloat16, ml.float32)
+CALLS = {
+    "KeyValueCache": (lambda d: ml.KeyValueCache(4, 1, 2, d).keys, FLOATS),
+    "KeyValueCache.bytes_for": (lambda d: ml.KeyValueCache.bytes_for(4, 1, 2, d), FLOATS),
+    "QuantizedTensor": (
+        lambda d: ml.QuantizedTensor(d, (2, 64), *QUANTIZED.parts()), (ml.int8_block,)
+    ),
+    "QuantizedTensor.dequantize": (lambda d: QUANTIZED.dequantize(d), FLOATS),
+    "Tensor": (lambda d: ml.Tensor(np.zeros(8, np.uint8), (2,), (4,), d), ml.DTYPES[:3]),
+    "Tensor.cumsum": (lambda d: X.cumsum(0, d), FLOATS),
+    "Tensor.empty": (lambda d: ml.Tensor.empty((2, 0), d), ml.DTYPES),
+    "Tensor.from_buffer": (lambda d: ml.Tensor.from_buffer(bytes(8), d, (1,)), ml.DTYPES),
+    "Tensor.softmax": (lambda d: X.softmax(0, d), FLOATS),
+    "Tensor.sum": (lambda d: X.sum(0, dtype=d), FLOATS),
+    "Tensor.to": (lambda d: X.to(d), ml.DTYPES[:7]),
+    "arange": (lambda d: ml.arange(4, dtype=d), ml.DTYPES),
+    "cumsum": (lambda d: ml.cumsum(X, 0, d), FLOATS),
+    "eye": (lambda d: ml.eye(3, dtype=d), ml.DTYPES),
+    "full": (lambda d: ml.full((2,), 1, d), ml.DTYPES),
+    "get_rows": (lambda d: ml.get_rows(X, IDS, d), FLOATS),
+    "linear_transformation": (lambda d: ml.linear_transformation(X, WEIGHT, d), FLOATS),
+    "linear_transformations": (lambda d: ml.linear_transformations(X, [WEIGHT], d)[0], FLOATS),
+    "log_softmax": (lambda d: ml.log_softmax(X, 0, d), FLOATS),
+    "matmul": (lambda d: ml.matmul(X, WEIGHT, d), FLOATS),
+    "ones": (lambda d: ml.ones(2, dtype=d), ml.DTYPES),
+    "quantize": (
+        lambda d: ml.quantize(X, d), (*ml.BLOCK_DTYPES, ml.GGML_DTYPES[2], ml.GGML_DTYPES[8])
+    ),
+    "rand": (lambda d: ml.rand(2, generator=ml.Generator(1), dtype=d), FLOATS),
+    "randn": (lambda d: ml.randn(2, generator=ml.Generator(1), dtype=d), FLOATS),
+    "rms_norm": (lambda d: ml.rms_norm(X, ROW, 1e-5, d), FLOATS),
+    "softmax": (lambda d: ml.softmax(X, 0, d), FLOATS),
+    "sum": (lambda d: ml.sum(X, 0, dtype=d), FLOATS),
+    "tensor": (lambda d: ml.tensor([1, 0], dtype=d), ml.DTYPES),
+    "zeros": (lambda d: ml.zeros(2, dtype=d), ml.DTYPES),
+}  # fmt: skip
+
+
+def functions_with_a_dtype():
+    """Return the public functions, classes and methods of `ml` whose signature has a dtype."""
+    names = set()
+    for name in ml.__all__:
+        member = getattr(ml, name)
+        if not callable(member) or (inspect.isclass(member) and issubclass(member, Exception)):
+            continue
+        methods = vars(member) if inspect.isclass(member) else {}
+        places = {name: member} | {
+            f"{name}.{method}": getattr(member, method) for method in methods if method[0] != "_"
+        }
+        for place, function in places.items():
+            if not callable(function):
+                continue
+            parameters = inspect.signature(function).parameters
+            names |= {place for x in parameters.values() if x.name == "dtype"}
+            assert all(x.name == "dtype" for x in parameters.values() if is_a_dtype(x, place))
+    return names
+
+
+def is_a_dtype(parameter, place):
+    return re.search(r"\bDType|\bBlockDType", str(parameter.annotation)) and place != "BlockDType"
+
+
+def test_every_function_with_a_dtype_says_that_it_takes_a_name():
+    assert functions_with_a_dtype() == CALLS.keys()
+    for name in CALLS:
+        function = operator.attrgetter(name)(ml)
+        assert "str" in str(inspect.signature(function).parameters["dtype"].annotation)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_dtype_by_its_name_is_the_dtype(name):
+    call, dtypes = CALLS[name]
+    for dtype in dtypes:
+        by_name, expected = call(dtype.name), call(dtype)
+        if isinstance(expected, int):
+            assert by_name == expected
+            continue
+        assert by_name.dtype is expected.dtype is dtype
+        assert by_name.shape == expected.shape
+        for part, same in zip(by_name.parts(), expected.parts(), strict=True):
+            if name not in ("KeyValueCache", "Tensor.empty"):  # their elements are not set
+                np.testing.assert_array_equal(part.bits(), same.bits())
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("wrong", ["float31", "Float32", "", "nf5", 5, np.dtype("f4"), [1], float])
+def test_no_other_name_and_no_other_object_is_a_dtype(name, wrong):
+    with pytest.raises(ml.DTypeError, match=r"^\[\w+\] dtype=? must be "):
+        CALLS[name][0](wrong)

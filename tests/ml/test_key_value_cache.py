@@ -51,6 +51,8 @@ def test_no_attribute_can_be_changed(name: str) -> None:
     before = getattr(cache, name)
     with pytest.raises(AttributeError, match=rf"^\[KeyValueCache\] {name} is read-only$"):
         setattr(cache, name, 10**9)
+    with pytest.raises(AttributeError, match=rf"^\[KeyValueCache\] {name} is read-only$"):
+        delattr(cache, name)
     assert getattr(cache, name) is before
 
 
@@ -118,6 +120,53 @@ def test_spans_that_leave_their_blocks_are_refused():
             ml.Spans([(0, 1, [0]), span])
     with pytest.raises(ml.ShapeError, match="must be integers"):
         ml.Spans([(0.0, 1, [0])])
+
+
+@pytest.mark.parametrize("integer", [np.int8, np.uint8, np.int64, int])
+def test_the_numbers_that_are_checked_are_those_that_are_used(integer):
+    spans = ml.Spans([(250, integer(6), [integer(0)]), (integer(100), integer(127), (integer(1),))])
+    assert spans.spans == ((250, 6, (0,)), (100, 127, (1,)))
+    assert spans.parts == ((0, 6, 250, 256), (6, 127, 100, 256))
+    assert {type(x) for part in spans.parts for x in part} == {int}
+    assert (spans.tokens, spans.capacity) == (133, 512)
+    for start_pos, count in ((255, integer(3)), (integer(100), 200)):
+        text = rf"{start_pos} \+ {count} > 256$"
+        with pytest.raises(ml.ShapeError, match=text):
+            ml.Spans([(start_pos, count, [0])])
+    cache = ml.KeyValueCache(3 * BLOCK, K, h, ml.float32)
+    fill(cache, [(0, 3 * BLOCK, [0, 1, 2])], ml.float32, 5)
+    cache.copy_block(integer(2), integer(0))
+    keys, values = ml.read_cache(cache, 0, 1)
+    for x, y in zip(ml.read_cache(cache, 2 * BLOCK, 2 * BLOCK + 1), (keys, values), strict=True):
+        assert x.tolist() == y.tolist()
+    assert ml.KeyValueCache(integer(100), integer(127), integer(2), "float32").heads == 127
+
+
+def test_a_write_at_a_narrow_integer_is_seen_by_an_observer():
+    calls = []
+    ml.subscribe(calls.append)
+    try:
+        x = ml.ones(100, K, h)
+        ml.write_cache(ml.KeyValueCache(300, K, h, ml.float32), np.int8(100), x, x)
+    finally:
+        ml.unsubscribe(calls.append)
+    assert calls[0].results[0].shape == (100, K, h)
+
+
+def test_a_block_whose_positions_no_address_counts_is_refused():
+    most = (2**63 - 1) // BLOCK
+    assert ml.Spans([(0, 1, [most - 1])]).capacity == most * BLOCK
+    for block in (most, 2**63, 2**70):
+        with pytest.raises(ml.ShapeError, match=rf"^\[Spans\] blocks must be < {most}: {block}$"):
+            ml.Spans([(0, 1, [block])])
+
+
+@pytest.mark.parametrize("spans", [5, None, [5], [(0, 1)], [(0, 1, 2)], [(0, 1, [0], 3)], "abc"])
+def test_what_is_no_sequence_of_spans_is_refused(spans):
+    with pytest.raises(
+        ml.ShapeError, match=r"^\[Spans\] (spans must be a sequence|numbers must be)"
+    ):
+        ml.Spans(spans)
 
 
 def test_spans_of_other_tokens_or_beyond_the_cache_are_refused():

@@ -1,6 +1,7 @@
 """What a Python user expects of a tensor: operators, methods, text, copies."""
 
 import copy
+import operator
 import pickle
 
 import numpy as np
@@ -48,6 +49,83 @@ def test_operators_leave_other_things_to_python_and_add_bools_as_pytorch_does():
             call()
     mask, ones = ml.tensor([True, False]), ml.tensor([True, True])
     assert (mask + mask).tolist() == (mask * ones).tolist() == [True, False]
+
+
+# Every operator of Python, by the name of its op; `divmod` and others have none.
+BINARY = {
+    "add": operator.add, "sub": operator.sub, "multiply": operator.mul, "div": operator.truediv,
+    "pow": operator.pow, "matmul": operator.matmul, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge, "equal": operator.eq,
+    "not_equal": operator.ne, "floordiv": operator.floordiv, "mod": operator.mod,
+    "divmod": divmod, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "lshift": operator.lshift, "rshift": operator.rshift,
+}  # fmt: skip
+MIRRORED = {
+    "less": "greater", "less_equal": "greater_equal", "greater": "less",
+    "greater_equal": "less_equal", "equal": "equal", "not_equal": "not_equal",
+}  # fmt: skip
+IN_PLACE = {
+    "add": operator.iadd, "sub": operator.isub, "multiply": operator.imul,
+    "div": operator.itruediv, "pow": operator.ipow, "matmul": operator.imatmul,
+    "floordiv": operator.ifloordiv, "mod": operator.imod, "and": operator.iand,
+}  # fmt: skip
+ARRAYS = [
+    np.ones(2), np.ones(2, np.float32), np.ones((2, 2), np.float32), np.array(2.0), np.ones(2, int),
+    np.array([True, False]), np.ma.masked_array([1.0, 2.0]), np.array(["a", "b"]), np.bool_(True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda x: f"{type(x).__name__}-{x.dtype}-{x.shape}")
+@pytest.mark.parametrize("dtype", [ml.float32, ml.bfloat16, ml.int32], ids=str)
+def test_an_array_of_numpy_is_refused_on_both_sides_of_every_operator(name, array, dtype):
+    x = ml.ones(2, dtype=dtype)
+    text = r"must be a Tensor or a number: \w+; Tensor.from_numpy\(array\) makes a Tensor$"
+    with pytest.raises(ml.TensorTypeError, match=rf"^\[{name}\] b {text}"):
+        BINARY[name](x, array)
+    # Python swaps the sides of a comparison that an array does not know.
+    other_name = MIRRORED.get(name, name)
+    label = "b" if name in MIRRORED else "a"
+    if isinstance(array, np.ma.MaskedArray) and name in MIRRORED:
+        return  # its comparisons ask no other object
+    with pytest.raises(ml.TensorTypeError, match=rf"^\[{other_name}\] {label} {text}"):
+        BINARY[name](array, x)
+    if name in IN_PLACE:
+        with pytest.raises(ml.TensorTypeError, match=rf"^\[{name}\] b {text}"):
+            IN_PLACE[name](x, array)
+    assert x.tolist() == [1, 1]
+
+
+def test_tensors_of_arrays_and_numpys_numbers_are_taken_and_numpys_functions_work():
+    array = np.array([3.0, 4.0], np.float32)
+    x = ml.tensor([1.0, 2.0])
+    assert (x + ml.Tensor.from_numpy(array)).tolist() == [4, 6]
+    for number in (np.float32(2), np.float64(2), np.int8(2)):
+        for result in (x + number, number + x, x * number, number * x):
+            assert (type(result), result.dtype) == (ml.Tensor, ml.float32)
+        assert (number - x).tolist() == [1, 0]
+        assert (number > x).tolist() == [True, False]
+    assert np.asarray(x).tolist() == [1, 2]
+    assert np.add(array, x).tolist() == [4, 6]
+    assert np.exp(x).dtype == np.float32
+    with pytest.raises(
+        ml.TensorTypeError, match=r"^\[add\] a must be a Tensor or a number: ndarray"
+    ):
+        array += x
+    assert array.tolist() == [3, 4]
+
+
+def test_a_function_names_from_numpy_for_an_array():
+    text = r"; Tensor.from_numpy\(array\) makes a Tensor$"
+    array = np.ones((2, 2))
+    for call in (
+        lambda: ml.add(X, array),
+        lambda: ml.softmax(array),
+        lambda: ml.linear_transformation(X, array),
+        lambda: ml.stack([X, array]),
+    ):
+        with pytest.raises(ml.TensorError, match=text):
+            call()
 
 
 def test_methods_are_the_ops():
@@ -109,15 +187,15 @@ def test_copies_of_quantized_tensors_have_their_elements(block_dtype, double):
 def test_tensors_print_as_numpys_arrays_do(shape, dtype):
     x = sample(shape, dtype)
     array = x.numpy().astype(np.float32) if dtype.is_float else x.numpy()
-    text = np.array2string(array, prefix="Tensor(")
+    text = np.array2string(array, separator=", ", prefix="Tensor(")
     for name, shown in (("", ""), ("x", "'x', ")):
         expected = f"Tensor({text}, {shown}shape={list(shape)}, dtype={dtype})"
-        assert str(x.with_name(name)) == expected
+        assert str(x.with_name(name)) == repr(x.with_name(name)) == expected
 
 
 def test_a_print_of_a_large_tensor_reads_its_edges_only():
     x = ml.ones((), dtype="bfloat16").expand(2**20, 2**20)
-    assert str(x).startswith("Tensor([[1. 1. 1. ... 1. 1. 1.]\n")
+    assert str(x).startswith("Tensor([[1., 1., 1., ..., 1., 1., 1.],\n")
     assert str(x).endswith("shape=[1048576, 1048576], dtype=bfloat16)")
 
 
@@ -148,28 +226,55 @@ def test_model_tokenizer_and_engine_print_in_a_line():
     assert str(engine) == f"InferenceEngine({model}, 0 of 64 positions cached)"
 
 
+EYE = """\
+Tensor([[1., 0., 0.],
+        [0., 1., 0.],
+        [0., 0., 1.]], shape=[3, 3], dtype=float32)"""
+LARGE = """\
+Tensor([[[   0,    1,    2, ...,   97,   98,   99],
+         [ 100,  101,  102, ...,  197,  198,  199]],
+
+        [[ 200,  201,  202, ...,  297,  298,  299],
+         [ 300,  301,  302, ...,  397,  398,  399]],
+
+        [[ 400,  401,  402, ...,  497,  498,  499],
+         [ 500,  501,  502, ...,  597,  598,  599]],
+
+        ...,
+
+        [[1400, 1401, 1402, ..., 1497, 1498, 1499],
+         [1500, 1501, 1502, ..., 1597, 1598, 1599]],
+
+        [[1600, 1601, 1602, ..., 1697, 1698, 1699],
+         [1700, 1701, 1702, ..., 1797, 1798, 1799]],
+
+        [[1800, 1801, 1802, ..., 1897, 1898, 1899],
+         [1900, 1901, 1902, ..., 1997, 1998, 1999]]], shape=[10, 2, 100], dtype=int32)"""
+
+
 @pytest.mark.parametrize(
     ("x", "text"),
     [
-        (ml.arange(6), "Tensor([6], int32, [0, 1, 2, 3, 4, 5])"),
-        (ml.arange(7), "Tensor([7], int32, [0, 1, 2, ..., 4, 5, 6])"),
+        (ml.eye(3), EYE),
+        (ml.arange(2000).reshape(10, 2, 100), LARGE),
+        (ml.arange(7), "Tensor([0, 1, 2, 3, 4, 5, 6], shape=[7], dtype=int32)"),
         (
-            ml.full((9, 9), 0.1, ml.bfloat16).with_name("wq"),
-            "Tensor('wq', [9, 9], bfloat16, [0.1001, 0.1001, 0.1001, ..., 0.1001, 0.1001, 0.1001])",
+            ml.full((1, 2), 0.1, ml.bfloat16).with_name("wq"),
+            "Tensor([[0.10009766, 0.10009766]], 'wq', shape=[1, 2], dtype=bfloat16)",
         ),
-        (ml.zeros((0, 3)), "Tensor([0, 3], float32, [])"),
-        (ml.full((), float("nan"), ml.float16), "Tensor([], float16, [nan])"),
-        (ml.tensor(1 + 2j), "Tensor([], complex64, [1+2j])"),
-        (ml.tensor([True, False]), "Tensor([2], bool, [True, False])"),
+        (ml.zeros((0, 3)), "Tensor([], shape=[0, 3], dtype=float32)"),
+        (ml.full((), float("nan"), ml.float16), "Tensor(nan, shape=[], dtype=float16)"),
+        (ml.tensor(1 + 2j), "Tensor(1.+2.j, shape=[], dtype=complex64)"),
+        (ml.tensor([True, False]), "Tensor([ True, False], shape=[2], dtype=bool)"),
     ],
 )
-def test_repr_is_one_short_line(x, text):
-    assert repr(x) == text
+def test_repr_shows_nested_rows_with_shape_and_dtype(x, text):
+    assert repr(x) == str(x) == text
 
 
 def test_repr_escapes_and_cuts_a_name_from_a_file():
     text = repr(ml.zeros((1,)).with_name("\x1b]0;evil\x07\u202e\n" + "x" * 5000))
     assert text.isascii()
     assert text.isprintable()
-    assert text.startswith("Tensor('\\x1b]0;evil\\x07\\u202e\\nxxx")
-    assert len(text) < 130
+    assert text.startswith("Tensor([0.], '\\x1b]0;evil\\x07\\u202e\\nxxx")
+    assert len(text) < 140

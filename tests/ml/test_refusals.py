@@ -102,7 +102,7 @@ DTypeError: dtype must equal float32:
   ml.polar(of("bfloat16", 2), f(2)) -> bfloat16 (shape [2])
   of("bfloat16", 3, 2).view_as_complex() -> bfloat16
 TensorTypeError: x must be a Tensor:
-  ml.exp(np.ones(3)) -> ndarray
+  ml.exp(np.ones(3)) -> ndarray; Tensor.from_numpy(array) makes a Tensor
   ml.sum([1]) -> list
   ml.sort(5) -> int
 TensorTypeError: b must be a Tensor:
@@ -238,11 +238,12 @@ ShapeError: the last size must equal 2 with a stride of 4 bytes:
 TensorError: values must be in [-2147483648, 2147483647] for int32:
   ml.full((1,), np.nan).to("int32") -> nan
   ml.full((1,), 2.0**31).to("int32") -> 2147483648.0
-DTypeError: dtype= must be one of nf4, int8_block, q4_0, q8_0:
+DTypeError: dtype must be one of nf4, int8_block, q4_0, q8_0:
   ml.quantize(f(4, 64), ml.bfloat16) -> bfloat16
   ml.quantize(ml.zeros(256), ml.GGML_DTYPES[12]) -> q4_k
   ml.quantize(f(4, 64), np.ones(3)) -> ndarray
-  ml.quantize(f(4, 64), "nf4") -> str
+  ml.quantize(f(4, 64), "float32") -> 'float32'
+  ml.quantize(f(4, 64), "q4_k") -> 'q4_k'
 TensorTypeError: double must be True or False:
   ml.quantize(f(4, 64), ml.nf4, np.ones(3)) -> ndarray
 TensorError: elements must be finite:
@@ -322,7 +323,7 @@ ml.tril(f(2)) -> ShapeError: ndim must be >= 2: 1 (shape [2])
 ml.tril(f(2, 2), 0.5) -> ShapeError: diagonal must be integers: (0.5,)
 # linear
 ml.linear_transformation(f(1, 2), np.ones((3, 2))) ->
-    TensorTypeError: weight must be a Tensor: ndarray
+    TensorTypeError: weight must be a Tensor: ndarray; Tensor.from_numpy(array) makes a Tensor
 ml.linear_transformation(f(2, 5), f(4, 5), bias=f(3)) ->
     ShapeError: bias.shape must equal weight.shape[:1]: [3] != [4] (weight [4, 5])
 ml.matmul(f(7, 64), f(128, 60)) ->
@@ -398,7 +399,8 @@ nf4(4, 64) == nf4(4, 64) ->
     DTypeError: [equal] dtype must not be block-quantized: nf4 (shape [4, 64]); dequantize() gives
     a plain tensor
 ml.QuantizedTensor(ml.float32, (1,), u8(1), ml.zeros(1)) ->
-    DTypeError: dtype must be nf4, int8_block or a GGUF format: float32
+    DTypeError: dtype must be one of nf4, int8_block, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k,
+    q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4: float32
 ml.QuantizedTensor(ml.nf4, (3, 64), u8(95), ml.zeros(3)) ->
     ShapeError: codes.size must equal 96: 95 (nf4, shape [3, 64])
 ml.QuantizedTensor(ml.int8_block, (3, 32), i8(96), of("bfloat16", 4)) ->

@@ -57,6 +57,8 @@ def rotary_embedding(
 
     out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32, rounded once
 
+    Frequencies of fewer pairs than a head has rotate its first elements; the others stay.
+
     `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as Meta's weights make
     them, and x[t, n, j] and x[t, n, j + h / 2] for halves: Hugging Face's files have the rows of wq
     and wk in another order. No weight is moved; the result is interleaved either way, and all that
@@ -64,7 +66,8 @@ def rotary_embedding(
 
     Args:
         x: A real floating-point tensor [T, heads, h], queries or keys.
-        frequencies: A complex64 tensor [T, h / 2], cos + i sin for each position and pair.
+        frequencies: A complex64 tensor [T, r / 2], cos + i sin for each position and pair of the
+            first r elements of a head, all or some of them.
         pairs: Which elements of `x` make a pair.
 
     Returns:
@@ -92,25 +95,38 @@ def rotary_embedding(
             f"[rotary_embedding] x.ndim must equal 3: {x.ndim} (shape {list(x.shape)})"
         )
     T, heads, h = x._shape
-    if h % 2 or frequencies._shape != (T, h // 2):
+    rotated = 2 * frequencies._shape[-1] if frequencies._shape else 0
+    if (
+        h % 2
+        or rotated > h
+        or (rotated == 0) != (h == 0)
+        or frequencies._shape != (T, rotated // 2)
+    ):
         raise ShapeError(
             f"[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
             f"{list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
     turns = frequencies if frequencies._pointer is not None else frequencies.contiguous()
-    result = allocate(x._shape, operand._dtype)
+    if rotated < h:  # the kernel takes whole heads
+        whole, operand = operand, allocate((T, heads, rotated), operand._dtype)
+        operand.bits()[...] = whole.bits()[..., :rotated]
+    result = allocate(operand._shape, operand._dtype)
     if result._size:
         lib.rotary(
-            result._pointer, operand._pointer, turns._pointer, T, heads, h,
+            result._pointer, operand._pointer, turns._pointer, T, heads, rotated,
             pairs == "halves", operand._dtype.code, kernels.threads or kernels.checked_threads(),
         )  # fmt: skip
+    if rotated < h:
+        turned, result = result, allocate(x._shape, operand._dtype)
+        result.bits()[..., :rotated] = turned.bits()
+        result.bits()[..., rotated:] = whole.bits()[..., rotated:]
     return result if result._dtype is x._dtype else result.to(x._dtype)
 
 
 def _written_rows(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    start_pos = given["start_pos"]
-    if isinstance(start_pos, Spans):
+    if isinstance(given["start_pos"], Spans):
         return given["xk"], given["xv"]
+    start_pos = checked_ints("write_cache", "start_pos", (given["start_pos"],))[0]
     return read_cache(given["cache"], start_pos, start_pos + given["xk"].shape[0])
 
 
@@ -162,7 +178,10 @@ def _row_pointer(x: Tensor, row: int) -> Any:
 def _parts(
     op: str, label: str, x: Tensor, cache: KeyValueCache, start_pos: int | Spans
 ) -> Sequence[tuple[int, int, int, int, Any]]:
-    """Check tokens [T, heads, h] that take places in a cache; return the `Spans.parts` of them."""
+    """Check tokens [T, heads, h] that take places in a cache.
+
+    Return for each sequence the four numbers of `Spans.parts`, and its blocks for C.
+    """
     if x._dtype is not cache.dtype:
         what = f"{x.dtype} != {cache.dtype} ({shown((label, x))})"
         raise DTypeError(f"[{op}] {label}.dtype must equal cache.dtype: {what}")
@@ -178,7 +197,7 @@ def _parts(
                 f"{start_pos.tokens} and {start_pos.capacity}, {cache.positions} "
                 f"({shown((label, x))})"
             )
-        return start_pos.parts
+        return start_pos._kernel_parts
     if type(start_pos) is not int:
         start_pos = checked_ints(op, "start_pos", (start_pos,))[0]
     if not 0 <= start_pos <= start_pos + T <= cache.positions:

@@ -27,7 +27,7 @@ _PANEL: int = lib.PANEL_TOKENS
 
 @op
 def linear_transformation(
-    x: Tensor, weight: Weight, dtype: DType | None = None, bias: Tensor | None = None
+    x: Tensor, weight: Weight, dtype: DType | str | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """Map rows through a weight matrix, as a linear layer does.
 
@@ -58,7 +58,7 @@ def linear_transformation(
 def linear_transformations(
     x: Tensor,
     weights: Sequence[Weight],
-    dtype: DType | None = None,
+    dtype: DType | str | None = None,
     biases: Sequence[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
     """Map rows through several weight matrices at once, reading the rows once.
@@ -97,7 +97,7 @@ def _linear(
     op: str,
     x: Tensor,
     weights: Sequence[Weight],
-    dtype: DType | None,
+    dtype: DType | str | None,
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
     operand, given, first = kernel_operand(op, x), x._dtype, weights[0]._dtype
@@ -180,7 +180,7 @@ def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:
 
 
 @op
-def matmul(a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
+def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     """Multiply matrices, or stacks of them.
 
     out[..., i, j] = sum_k a[..., i, k] * b[..., k, j], accumulated in float32, rounded once

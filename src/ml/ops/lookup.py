@@ -22,7 +22,7 @@ from ..tensor import Tensor, allocate
 
 
 @op
-def get_rows(table: Weight, ids: Tensor, dtype: DType | None = None) -> Tensor:
+def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Tensor:
     """Pick rows of a table: the embedding lookup.
 
     out[t, ...] = table[ids[t], ...]

@@ -144,7 +144,7 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
 
 
 @op
-def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
     """Turn scores into weights that add up to 1.
 
     out[i] = exp(x[i] - max(x)) / sum_j exp(x[j] - max(x)), along `dim`, in float32, rounded once
@@ -193,7 +193,7 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> T
 
 
 @op
-def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | None = None) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = None) -> Tensor:
     """Scale rows to a root mean square of 1, and then each column by its weight.
 
     out = x / sqrt(mean(x * x) + eps) * weight, along the last dimension, in float32, rounded once

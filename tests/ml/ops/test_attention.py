@@ -56,6 +56,18 @@ def test_rotary_embedding_has_the_bits_of_the_way_through_complex_numbers(dtype,
     check_same(ml.rotary_embedding(halves, frequencies, pairs="halves"), expected)
 
 
+@EVERY_FLOAT
+@pytest.mark.parametrize("pairs", ["interleaved", "halves"])
+def test_frequencies_of_fewer_pairs_rotate_the_first_elements(dtype, pairs):
+    x = ml.randn(5, 3, 8, generator=ml.Generator(1)).to(dtype)
+    angles = ml.randn(5, 3, generator=ml.Generator(2))
+    frequencies = ml.polar(ml.ones_like(angles), angles)
+    result = ml.rotary_embedding(x, frequencies, pairs).numpy()
+    first = ml.rotary_embedding(x[..., :6].contiguous(), frequencies, pairs).numpy()
+    np.testing.assert_array_equal(result[..., :6], first)
+    np.testing.assert_array_equal(result[..., 6:], x.numpy()[..., 6:])
+
+
 # ---- attention ----------------------------------------------------------------------------------
 
 
