@@ -23,6 +23,13 @@ JSON_KINDS: dict[type, str] = {
 # By the first letter of a mode as `ls` shows it.
 _KINDS = {"p": "a FIFO", "s": "a socket", "c": "a character device", "b": "a block device"}
 _LEAST_READ = 1 << 16
+# A pointer has fewer bytes than these.
+_GIT_LFS_BYTES = 1024
+_GIT_LFS_VERSION = b"version https://git-lfs"
+_GIT_LFS_ADVICE = (
+    "kind: expected the file itself, got a Git LFS pointer to it; `git lfs pull` in its directory "
+    "downloads it"
+)
 _MOST_DIGITS = 32
 _MOST_VALUES = 1 << 20
 # What is made at each mark, by the memory it takes.
@@ -40,16 +47,20 @@ _WEIGHTS = {b",": 1, b"[": 1, b":": 2, b"{": 4}
 _MOVING = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 
 # What no terminal draws, so that text could hide in it: the other default-ignorable characters,
-# tags (E0001-E007F) and supplementary variation selectors (E0100-E01EF) among them, and the marks
-# of annotations (FFF9-FFFB). Shown as they are: the zero-width joiner and non-joiner (200C, 200D)
-# and the variation selectors 180B-180F and FE00-FE0F, without which emoji and the scripts of India,
-# Iran and Mongolia fall apart. The flags of England, Scotland and Wales, spelled in tags, do so.
+# tags (E0001-E007F) and supplementary variation selectors (E0100-E01EF) among them, the marks of
+# annotations (FFF9-FFFB), and the 66 noncharacters, two of which XML does not allow. Shown as they
+# are: the zero-width joiner and non-joiner (200C, 200D) and the variation selectors 180B-180F and
+# FE00-FE0F, without which emoji and the scripts of India, Iran and Mongolia fall apart. The flags
+# of England, Scotland and Wales, spelled in tags, do so.
 # Source: Unicode 15.0, DerivedCoreProperties.txt, Default_Ignorable_Code_Point.
 _INVISIBLE = (
     r"\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164"
     r"\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_CONTROLS = f"[{_MOVING}{_INVISIBLE}]"
+_NONCHARACTERS = r"\ufdd0-\ufdef" + "".join(
+    f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(17)
+)
+_CONTROLS = f"[{_MOVING}{_INVISIBLE}{_NONCHARACTERS}]"
 _UNSAFE = re.compile(_CONTROLS)
 _UNSAFE_IN_ONE_LINE = re.compile(_CONTROLS + r"|[\n\t]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -77,10 +88,12 @@ def label_of(path: Path) -> str:
     return _escaped(str(path))
 
 
-def some_of(names: Collection[str], show: Callable[[str], str] = shown) -> str:
-    """Name the first five of several and count them, for example `'a', 'b' (2 in all)`."""
-    head = ", ".join(show(name) for name in list(names)[:_MOST_NAMES])
-    more = ", ..." if len(names) > _MOST_NAMES else ""
+def some_of(
+    names: Collection[str], show: Callable[[str], str] = shown, most: int = _MOST_NAMES
+) -> str:
+    """Name the first `most` of several and count them, for example `'a', 'b' (2 in all)`."""
+    head = ", ".join(show(name) for name in list(names)[:most])
+    more = ", ..." if len(names) > most else ""
     return f"{head}{more} ({len(names)} in all)"
 
 
@@ -89,25 +102,43 @@ def _escaped(text: str) -> str:
 
 
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
-    """Open a regular file for reading, unbuffered; raise `error` where it is none.
+    """Open a regular file for reading, unbuffered; raise `error` for anything else.
 
-    The open descriptor is checked, never the path: a file that is swapped cannot slip through.
+    The open descriptor is checked, never the path: a file that is swapped cannot slip through. A
+    Git LFS pointer, which a clone without Git LFS has instead of each large file, is rejected here,
+    so that every file of a model gets the same message.
     """
     found = "a directory"
     try:
         # O_NONBLOCK keeps a FIFO without a writer from blocking.
         no_wait = getattr(os, "O_NONBLOCK", 0)
-        stream = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | no_wait))
-        mode = os.fstat(stream.fileno()).st_mode
-        if stat.S_ISREG(mode):
-            return stream
-        stream.close()
-        found = _KINDS.get(stat.filemode(mode)[0], "a special file")
+        with contextlib.ExitStack() as refused:
+            stream = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | no_wait))
+            refused.callback(stream.close)
+            mode = os.fstat(stream.fileno()).st_mode
+            if stat.S_ISREG(mode):
+                if _is_git_lfs_pointer(stream):
+                    raise error(f"{label_of(path)}: {_GIT_LFS_ADVICE}")
+                refused.pop_all()
+                return stream
+            found = _KINDS.get(stat.filemode(mode)[0], "a special file")
     except IsADirectoryError:
         pass
     except (OSError, ValueError) as reason:
         raise error(f"{label_of(path)}: cannot be opened: {reason_of(reason)}") from None
     raise error(f"{label_of(path)}: kind: expected a regular file, got {found}")
+
+
+def _is_git_lfs_pointer(stream: io.FileIO) -> bool:
+    """Tell a Git LFS pointer by its size and its first line; the place in the file stays.
+
+    Source: git-lfs, docs/spec.md, "The Pointer".
+    """
+    if os.fstat(stream.fileno()).st_size >= _GIT_LFS_BYTES:
+        return False
+    head = stream.read(len(_GIT_LFS_VERSION))
+    stream.seek(0)
+    return head == _GIT_LFS_VERSION
 
 
 def followed_inside(path: Path, error: type[Exception], *directories: Path) -> Path:
@@ -194,6 +225,22 @@ def write_whole(
         raise error(f"{label_of(path)}: cannot be written: {reason_of(failure)}") from None
 
 
+def check_writable(path: Path, error: type[Exception]) -> None:
+    """Raise `error` if `write_whole` could not write a file, before the work of a long run.
+
+    A file that exists is neither opened nor changed.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.lexists(target) and not target.is_file():
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+        raise error(f"{label_of(path)}: cannot be written: {reason_of(failure)}") from None
+
+
 def reason_of(error: Exception) -> str:
     """Say why the system refused, without the path that its message would repeat unescaped."""
     if isinstance(error, OSError) and error.strerror:
@@ -217,9 +264,13 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
     made; an object counts four times, and a key twice. The text of a ValueError has the form
     `expected X, got Y` and is safe to show.
     """
-    values = sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
-    if values > most_values:
-        raise ValueError(f"expected at most {most_values} values, got about {values}")
+    if _weight_of(content) > most_values:
+        weight = _weight_outside_texts(content)
+        if weight > most_values:
+            raise ValueError(
+                f"expected at most {most_values} values, where an object counts four times and a "
+                f"key twice, got {weight}"
+            )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -237,6 +288,31 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
         raise ValueError(f"expected JSON, got something else at {where} ({error.msg})") from None
     except RecursionError:
         raise ValueError("expected a few levels of nesting, got very many") from None
+
+
+def _weight_of(content: bytes) -> int:
+    """Return the number of marks of values, each as often as it counts."""
+    return sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
+
+
+def _weight_outside_texts(content: bytes) -> int:
+    """Return what `_weight_of` does, without the marks in texts, which make no value."""
+    import numpy as np  # here, so that `--help` loads no NumPy
+
+    unescaped = content.replace(rb"\\", b"").replace(rb"\"", b"")
+    weight = 0
+    is_in_text = False
+    for start in range(0, len(unescaped), _LEAST_READ):
+        part = np.frombuffer(unescaped[start : start + _LEAST_READ], np.uint8)
+        in_text = np.logical_xor.accumulate(part == ord('"')) ^ is_in_text
+        weight += _weight_of(part[~in_text].tobytes())
+        is_in_text = bool(in_text[-1])
+    return weight
+
+
+def is_same_json(value: object, expected: object) -> bool:
+    """Tell whether two values of JSON are the same, also in type: 64.0 and `true` are not 64, 1."""
+    return json.dumps(value, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
 def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:

@@ -1,5 +1,6 @@
 """Untrusted input: files are opened with care, JSON is read strictly, text is made safe to show."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from src import untrusted
 from src.untrusted import (
     described,
+    is_same_json,
     label_of,
     open_regular,
     parse_strict_json,
@@ -132,6 +134,41 @@ def test_everything_else_is_refused_with_a_reason(content, words):
         parse_strict_json(content)
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_values_are_counted_outside_of_texts():
+    """A template may have many braces; the count of an error is the count that is limited."""
+    text = json.dumps({"template": '{[,:"\\' * 20_000, "more": "," * 100_000}).encode()
+    assert parse_strict_json(text, 9) == json.loads(text)
+    with pytest.raises(ValueError, match=r"got 9$"):
+        parse_strict_json(text, 8)
+    many = b"[" + b"{}," * 20 + b'"{,"]'
+    assert parse_strict_json(many, 101) == json.loads(many)
+    rule = "expected at most 100 values, where an object counts four times and a key twice, got 101"
+    with pytest.raises(ValueError, match=rule):
+        parse_strict_json(many, 100)
+
+
+def test_a_long_text_without_an_end_is_passed_over_once():
+    content = b'{"a": "' + b'\\"' * 500_000
+    with pytest.raises(ValueError, match="expected JSON"):
+        parse_strict_json(content + b"{" * 300_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "same"),
+    [
+        (64, 64, True),
+        (64.0, 64, False),
+        (True, 1, False),
+        (0, False, False),
+        ({"a": [1, None], "b": "x"}, {"b": "x", "a": [1, None]}, True),
+        ({"a": [1.0]}, {"a": [1]}, False),
+        ("1", 1, False),
+    ],
+)
+def test_values_of_json_are_the_same_only_with_their_types(value, expected, same):
+    assert is_same_json(value, expected) is same
 
 
 def test_a_list_of_names_shows_five_and_counts_all():

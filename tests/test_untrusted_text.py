@@ -25,7 +25,8 @@ EVERYTHING = "".join(map(chr, range(0x110000)))
 
 @cache
 def invisible() -> set[str]:
-    ignorable = regex.findall(r"\p{Default_Ignorable_Code_Point}|[\ufff9-\ufffb]", EVERYTHING)
+    kinds = r"\p{Default_Ignorable_Code_Point}|\p{Noncharacter_Code_Point}|[\ufff9-\ufffb]"
+    ignorable = regex.findall(kinds, EVERYTHING)
     return set(ignorable) - set(regex.findall(JOINERS_AND_SELECTORS, EVERYTHING))
 
 

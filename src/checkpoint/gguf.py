@@ -1,9 +1,9 @@
 """GGUF files, read: keys with typed values, the entries of the tensors, and files in several parts.
 
-Every count, length and offset is checked against the size of the file before it is used. Arrays are
-kept as the bytes of the file until someone asks for their values: a vocabulary has 400 000 strings.
-Tensors are used in place in the mapped file. A shape is stored with its contiguous size first, so
-that `[out, in]` is `in, out` in the file.
+Every count, length and offset is checked against the size of the file before it is used. An array
+stays in the file until its values are asked for: a vocabulary has 400 000 strings. Tensors are used
+in place in the mapped file. A shape is stored with its contiguous size first, so that `[out, in]`
+is `in, out` in the file.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `ggml/src/gguf.cpp` and `ggml/include/ggml.h` (the
 types of tensors), `tools/gguf-split` (the parts).
@@ -11,10 +11,11 @@ types of tensors), `tools/gguf-split` (the parts).
 
 import contextlib
 import math
+import mmap
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -38,6 +39,7 @@ _MOST_DIMENSIONS = 4
 _MOST_SHOWN = 3  # values of an array
 _DEFAULT_ALIGNMENT, _LARGEST_ALIGNMENT = 32, 1 << 16
 _ALIGNMENT = "general.alignment"
+VOCABULARY = "tokenizer.ggml.tokens"
 
 _UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
 _SCALARS = {
@@ -70,28 +72,69 @@ def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of numbers, truth values or strings, still as the bytes of the file."""
+    """An array of numbers, truth values or strings, still in its file.
 
-    where: str  # file and key, for errors
-    kind: int  # the type of its values, a key of `_SCALARS` or that of strings
-    count: int  # of its values
-    content: bytes = field(repr=False)  # their bytes; before each string its length, all inside
+    Attributes:
+        path: The file.
+        label: The file and the key, for errors.
+        kind: The type of the values, a key of `_SCALARS` or that of strings.
+        count: The number of values.
+        start: The first byte of the values in the file; each string follows its length.
+        stop: The byte after the last value.
+    """
+
+    path: Path
+    label: str
+    kind: int
+    count: int
+    start: int
+    stop: int
 
     def values(self, most: int | None = None) -> list[object]:
-        """Decode the first `most` values, or all: int, float, bool or str; texts must be UTF-8."""
+        """Read the first `most` values, or all.
+
+        Returns:
+            int, float, bool or str values.
+
+        Raises:
+            CheckpointError: A string is not UTF-8, or the file has changed since its header was
+                read.
+        """
         count = self.count if most is None else min(self.count, most)
-        if self.kind != _STRING:
-            return [*np.frombuffer(self.content, _SCALARS[self.kind], count).tolist()]
-        content, found, at = self.content, list[object](), 0
+        with contextlib.closing(MappedFile(self.path)) as file:
+            if file.size < self.stop:
+                file.refuse("size in bytes", f"at least {self.stop} as when it was read", file.size)
+            if self.kind == _STRING:
+                return self._strings(file.buffer, count)
+            dtype = np.dtype(_SCALARS[self.kind])
+            content = file.bytes_at(self.start, self.start + count * dtype.itemsize)
+            return [*np.frombuffer(content, dtype).tolist()]
+
+    def _strings(self, buffer: mmap.mmap | bytes, count: int) -> list[object]:
+        # A vocabulary has 100 000 strings and more, so that each step of this loop counts.
+        strings: list[object] = []
+        append = strings.append
+        length_at = _LENGTH.unpack_from
+        width = _LENGTH.size
+        content = buffer[self.start : self.stop]
+        size = len(content)
+        at = 0
         try:
             for _ in range(count):
-                start = at + _LENGTH.size
-                at = start + _LENGTH.unpack_from(content, at)[0]
-                found.append(content[start:at].decode())
+                start = at + width
+                at = start + length_at(content, at)[0]
+                if at > size:
+                    break
+                append(content[start:at].decode())
         except UnicodeDecodeError as error:
-            what, got = f"{self.where}[{len(found)}]", f"other bytes at byte {error.start}"
-            raise mismatch(what, "text", "UTF-8", got) from None
-        return found
+            got = f"other bytes at byte {error.start}"
+            raise mismatch(f"{self.label}[{len(strings)}]", "text", "UTF-8", got) from None
+        except struct.error:  # a length that begins at the end
+            at = size + 1
+        if at > size:
+            rule = f"inside byte {self.stop} as when it was read"
+            raise mismatch(f"{self.label}[{len(strings)}]", "text", rule, "a longer one")
+        return strings
 
     def __str__(self) -> str:
         """Show type, count and the first values."""
@@ -134,13 +177,28 @@ class GgufFile:
     keys: Mapping[str, GgufValue]  # in the order of the file
     tensors: Mapping[str, GgufTensor]  # in the order of the data, inside the file
 
-    def decoded(self, prefix: str) -> dict[str, object]:
-        """Return the keys that begin with a prefix, arrays as lists, as `GgufArray.values`."""
-        return {
-            key: value.values() if isinstance(value, GgufArray) else value
-            for key, value in self.keys.items()
-            if key.startswith(prefix)
-        }
+    def decoded(self, prefix: str, arrays: Mapping[str, int]) -> dict[str, object]:
+        """Return the keys that begin with a prefix.
+
+        Args:
+            prefix: The beginning of the keys.
+            arrays: The keys whose arrays are read as lists, and the most values of each. Every
+                other array stays a `GgufArray`, in the file.
+
+        Raises:
+            CheckpointError: An array has too many values, or is damaged.
+        """
+        decoded: dict[str, object] = {}
+        for key, value in self.keys.items():
+            if not key.startswith(prefix):
+                continue
+            if isinstance(value, GgufArray) and key in arrays:
+                if value.count > arrays[key]:
+                    raise mismatch(value.label, "length", f"at most {arrays[key]}", value.count)
+                decoded[key] = value.values()
+            else:
+                decoded[key] = value
+        return decoded
 
     def map(self) -> MappedFile:
         """Map the file again, to use its tensors; raise CheckpointError for another size now."""
@@ -157,6 +215,17 @@ def read_gguf(path: Path) -> GgufFile:
         return GgufFile(path, file.label, file.size, *_Reader(file).read_header())
 
 
+def read_gguf_beginning(path: Path) -> GgufFile:
+    """Read the keys of a GGUF file up to its vocabulary, which takes a thousandth of the time.
+
+    The vocabulary has its number of tokens and no values. There are neither tensors nor the keys
+    after the vocabulary.
+    """
+    with contextlib.closing(MappedFile(path)) as file:
+        version, keys = _Reader(file).read_beginning()
+        return GgufFile(path, file.label, file.size, version, keys, {})
+
+
 class _Reader:
     """The header of a mapped file, read from its first byte to the last entry."""
 
@@ -166,21 +235,10 @@ class _Reader:
 
     def read_header(self) -> tuple[int, dict[str, GgufValue], dict[str, GgufTensor]]:
         """Return the version, the keys and the entries."""
-        version = self._version()
-        tensor_count = self._integer("number of tensors", 8)
-        key_count = self._integer("number of keys", 8)
-        # The shortest key and the shortest entry that there can be.
-        self._check_count("number of tensors", tensor_count, _MOST_TENSORS, 8 + 1 + 4 + 8 + 4 + 8)
-        self._check_count("number of keys", key_count, _MOST_KEYS, 8 + 1 + 4 + 1)
+        version, tensor_count, key_count = self._read_counts()
         keys: dict[str, GgufValue] = {}
         for number in range(key_count):
-            name = self._text(f"key {number}: name", _MOST_KEY_BYTES)
-            what = f"key {shown(name)}"
-            if name in keys or not name:
-                self._refuse(what, "a new name", "it again" if name else "none")
-            kind = self._integer(f"{what}: type", 4)
-            if name == _ALIGNMENT and kind != _UINT32:
-                self._refuse(f"{what}: type", f"{_UINT32}, uint32", kind)
+            name, what, kind = self._key(number, keys)
             keys[name] = self._value(what, kind)
         alignment = keys.get(_ALIGNMENT, _DEFAULT_ALIGNMENT)
         assert isinstance(alignment, int), "its type is checked"
@@ -189,6 +247,41 @@ class _Reader:
             self._refuse(f"key {shown(_ALIGNMENT)}", rule, alignment)
         entries = [self._entry(number, alignment) for number in range(tensor_count)]
         return version, keys, self._placed(entries, -(-self._at // alignment) * alignment)
+
+    def read_beginning(self) -> tuple[int, dict[str, GgufValue]]:
+        """Return the version, and the keys up to the vocabulary."""
+        version, _, key_count = self._read_counts()
+        keys: dict[str, GgufValue] = {}
+        for number in range(key_count):
+            name, what, kind = self._key(number, keys)
+            if name == VOCABULARY and kind == _ARRAY:
+                kind, count = self._array_header(what)
+                label = f"{self._file.label}: {what}"
+                keys[name] = GgufArray(self._file.path, label, kind, count, self._at, self._at)
+                break
+            keys[name] = self._value(what, kind)
+        return version, keys
+
+    def _read_counts(self) -> tuple[int, int, int]:
+        """Read the version and the numbers of tensors and keys."""
+        version = self._version()
+        tensor_count = self._integer("number of tensors", 8)
+        key_count = self._integer("number of keys", 8)
+        # The shortest key and the shortest entry that there can be.
+        self._check_count("number of tensors", tensor_count, _MOST_TENSORS, 8 + 1 + 4 + 8 + 4 + 8)
+        self._check_count("number of keys", key_count, _MOST_KEYS, 8 + 1 + 4 + 1)
+        return version, tensor_count, key_count
+
+    def _key(self, number: int, keys: Mapping[str, GgufValue]) -> tuple[str, str, int]:
+        """Read the name of a new key, what errors call it, and the type of its value."""
+        name = self._text(f"key {number}: name", _MOST_KEY_BYTES)
+        what = f"key {shown(name)}"
+        if name in keys or not name:
+            self._refuse(what, "a new name", "it again" if name else "none")
+        kind = self._integer(f"{what}: type", 4)
+        if name == _ALIGNMENT and kind != _UINT32:
+            self._refuse(f"{what}: type", f"{_UINT32}, uint32", kind)
+        return name, what, kind
 
     def _version(self) -> int:
         if self._take("kind", min(len(MAGIC), self._size)) != MAGIC:
@@ -244,30 +337,41 @@ class _Reader:
             self._refuse(what, "0 or 1 for a truth value", most)
         return found
 
-    def _array(self, what: str) -> GgufArray:
+    def _array_header(self, what: str) -> tuple[int, int]:
+        """Read the type and the number of the values of an array."""
         kind, count = self._integer(f"{what}: type", 4), self._integer(f"{what}: length", 8)
         if kind != _STRING and kind not in _SCALARS:
             got = "an array" if kind == _ARRAY else kind
             self._refuse(f"{what}: type of values", "numbers, truth values or strings", got)
         width = _LENGTH.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
         self._check_count(f"{what}: length", count, _MOST_ARRAY_BYTES // width, width)
-        is_text = kind == _STRING
-        data = self._strings(what, count) if is_text else self._numbers(what, kind, count).tobytes()
-        return GgufArray(f"{self._file.label}: {what}", kind, count, data)
+        return kind, count
 
-    def _strings(self, what: str, count: int) -> bytes:
-        """Pass over strings, each after its length; return the bytes of all."""
-        buffer, at, last = self._buffer, self._at, self._size - _LENGTH.size
-        for _ in range(count):
-            if at > last:
-                at = self._size + 1
-                break
-            at += _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
+    def _array(self, what: str) -> GgufArray:
+        kind, count = self._array_header(what)
+        start = self._at
+        if kind == _STRING:
+            self._pass_strings(what, count)
+        else:
+            self._numbers(what, kind, count)
+        label = f"{self._file.label}: {what}"
+        return GgufArray(self._file.path, label, kind, count, start, self._at)
+
+    def _pass_strings(self, what: str, count: int) -> None:
+        """Pass over strings, each after its length."""
+        buffer, at = self._buffer, self._at
+        length_at = _LENGTH.unpack_from
+        width = _LENGTH.size
+        try:
+            for _ in range(count):
+                at += width + length_at(buffer, at)[0]
+        except (struct.error, OverflowError):  # outside of the file
+            at = self._size + 1
         if at > self._size:
             self._refuse(f"{what}: strings", f"{count} before byte {self._size}", "longer ones")
         if at - self._at > _MOST_ARRAY_BYTES:
             self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - self._at)
-        return self._take(what, at - self._at)
+        self._at = at
 
     def _entry(self, number: int, alignment: int) -> GgufTensor:
         """Read one entry; `start` and `stop` count from the beginning of the data."""

@@ -1,14 +1,16 @@
 """The keys of a GGUF file that say what a model computes, checked as `params.py` says.
 
-Only those of the architecture do; keys outside of it describe the file.
+Only keys of the architecture do. A key that llama.cpp reads is used, or rejected with an error that
+names it unless its value is the neutral one; keys that llama.cpp ignores are ignored. Keys outside
+of the architecture describe the file.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-model.cpp` and
 `convert_hf_to_gguf.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from .errors import mismatch
 from .gguf import GgufFile, GgufValue
@@ -17,6 +19,7 @@ from .params import (
     SIZE,
     Rule,
     check_divides,
+    check_known,
     check_object,
     number_in,
     one_of,
@@ -25,19 +28,50 @@ from .params import (
     value_of,
 )
 
+ARCHITECTURE_KEY = "general.architecture"
+ROPE_FACTORS = "rope_freqs.weight"
+# By the names of the templates.
+CHAT_TEMPLATE_KEYS = {
+    "default": "tokenizer.chat_template",
+    "tool_use": "tokenizer.chat_template.tool_use",
+}
 RopePairs = Literal["interleaved", "halves"]
 
-ARCHITECTURES: Mapping[str, RopePairs] = {
-    **dict.fromkeys(("llama", "smollm3", "granite"), "interleaved"),
-    **dict.fromkeys(("qwen2", "qwen3", "olmo2"), "halves"),
-}
-"""The architectures that are loaded, and which rows of q and k are rotated together."""
 
-GRANITE_SCALES = {
-    "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale",
-}  # fmt: skip
-"""The factors that only Granite has, by their names in `ModelArgs`; 0 is none."""
+@dataclass(frozen=True, slots=True)
+class GgufSchema:
+    """The keys and the tensors of a family in GGUF files.
+
+    Attributes:
+        architecture: The name of its architecture.
+        rope_pairs: Which rows of q and k are rotated together.
+        rules: The keys that llama.cpp reads for this architecture alone.
+        biases: The matrices whose biases it reads.
+        has_rope_factors: Whether it reads `rope_freqs.weight`.
+        has_own_output: Whether it requires `output.weight`.
+        heads_fill_dim: Whether all query heads together have the size of the model.
+        rope_tensors: The tensors of factors of the rotary embedding that a file may have.
+
+    Source: llama.cpp src/models/*.cpp (`load_arch_tensors`), and what xllamacpp loads.
+    """
+
+    architecture: str
+    rope_pairs: RopePairs
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    biases: tuple[str, ...] = ("wq", "wk", "wv")
+    has_rope_factors: bool = False
+    has_own_output: bool = False
+    heads_fill_dim: bool = False
+    rope_tensors: tuple[str, ...] = (ROPE_FACTORS,)
+
+
+class HasGgufSchema(Protocol):
+    """A family of models."""
+
+    @property
+    def gguf(self) -> GgufSchema:
+        """The keys and the tensors of its GGUF files."""
+
 
 GGUF_KEYS = {
     "vocab_size": "vocab_size", "max_context_length": "context_length", "dim": "embedding_length",
@@ -47,32 +81,37 @@ GGUF_KEYS = {
 }  # fmt: skip
 """The keys of sizes and constants, by their names in `ModelArgs`."""
 
-RULES: dict[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     **rules_of(GGUF_KEYS),
     **dict.fromkeys(("attention.value_length", "rope.dimension_count"), SIZE),
     "rope.scaling.type": one_of("none", "linear"),
-    "rope.scaling.factor": number_in(1, 1e6),
+    # The older name of the factor, which counts where the newer one is missing.
+    **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear"), number_in(1, 1e6)),
     # Other values of these change the result in ways that are not supported.
-    **dict.fromkeys(("expert_count", "expert_used_count"), one_of(0)),
-    **dict.fromkeys(("attention.clamp_kqv", "attention.max_alibi_bias"), one_of(0)),
+    **dict.fromkeys(("expert_count", "expert_used_count", "expert_group_count"), one_of(0)),
+    "nextn_predict_layers": one_of(0),
     "attention.causal": one_of(True),
-    # These change nothing here.
+    "rope.scaling.attn_factor": one_of(1.0),
+    # These describe the file.
     **dict.fromkeys(("rope.scaling.original_context_length", "rope.scaling.finetuned"), ANY),
     "tensor_data_layout": ANY,
-    **dict.fromkeys(GRANITE_SCALES.values(), one_of(0)),
 }
-"""The keys of an architecture, without its name before them."""
+"""The keys that llama.cpp reads for every architecture, without its name before them.
+
+llama.cpp ignores other keys, or reads them without an effect on logits, and so does
+`read_gguf_config`. `tests/checkpoint/test_gguf_keys_oracle.py` compares both.
+"""
 
 _NEEDED_KEYS = (
     "context_length", "embedding_length", "block_count", "feed_forward_length",
     "attention.head_count", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 
+_TEXT: Rule = ("a text", lambda value: isinstance(value, str))
 _GENERAL_RULES: Mapping[str, Rule] = {
     "general.type": one_of("model"),
     "general.quantization_version": one_of(2),
-    "general.architecture": one_of(*ARCHITECTURES),
-    "tokenizer.chat_template": ("a text", lambda value: isinstance(value, str)),
+    **dict.fromkeys(CHAT_TEMPLATE_KEYS.values(), _TEXT),
 }
 
 
@@ -80,33 +119,47 @@ _GENERAL_RULES: Mapping[str, Rule] = {
 class GgufConfig:
     """The hyperparameters of one model, checked."""
 
-    architecture: str  # a key of `ARCHITECTURES`
+    architecture: str
     given: Mapping[str, GgufValue]  # by key, without the name of the architecture before it
     sizes: Mapping[str, Any]  # by the names of `ModelArgs`
     rope_factor: float  # what divides all rotary frequencies; 1 for nothing
+    ignored: tuple[str, ...]  # the keys of the architecture without an effect, with its name
 
 
-def read_gguf_config(file: GgufFile) -> GgufConfig:
-    """Read the hyperparameters of a model from the header of its first file."""
+def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> GgufConfig:
+    """Read the hyperparameters of a model from the header of its first file.
+
+    Args:
+        file: The header.
+        families: The families that are supported, by the name of their architecture.
+    """
     label, keys = file.label, file.keys
     general = {key: value for key, value in keys.items() if key in _GENERAL_RULES}
-    check_object(label, general, _GENERAL_RULES, ["general.architecture"])
-    name = str(keys["general.architecture"])
+    check_object(label, general, _GENERAL_RULES)
+    found = keys.get(ARCHITECTURE_KEY)
+    family = families.get(found) if isinstance(found, str) else None
+    if family is None:
+        rules = {ARCHITECTURE_KEY: one_of(*families)}
+        check_known(label, {} if found is None else {ARCHITECTURE_KEY: found}, rules, rules)
+    assert family is not None, "its rule was checked"
+    name = family.gguf.architecture
+    own_rules = family.gguf.rules
     prefix = f"{name}."
     values = {key: value for key, value in keys.items() if key.startswith(prefix)}
-    scales = GRANITE_SCALES.values() if name == "granite" else ()
-    rules = RULES | dict.fromkeys(scales, number_in(0, 1e6))
+    rules = {prefix + key: rule for key, rule in {**RULES, **own_rules}.items()}
     kind = values.get(f"{prefix}rope.scaling.type")
     needed = [prefix + key for key in _NEEDED_KEYS]
-    needed += [f"{prefix}rope.scaling.factor"] * (kind == "linear")
-    check_object(label, values, {prefix + key: rule for key, rule in rules.items()}, needed)
+    if kind == "linear" and f"{prefix}rope.scale_linear" not in values:
+        needed.append(f"{prefix}rope.scaling.factor")
+    check_known(label, values, rules, needed)
     given = {key.removeprefix(prefix): value for key, value in values.items()}
     if "attention.key_length" not in given:
         check_divides(label, values, f"{prefix}embedding_length", f"{prefix}attention.head_count")
     sizes = sizes_of(GGUF_KEYS, given)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if given.get(key, sizes["head_dim"]) != sizes["head_dim"]:
+        if key not in own_rules and given.get(key, sizes["head_dim"]) != sizes["head_dim"]:
             rule = f"{sizes['head_dim']}, the size of a head"
             raise mismatch(label, prefix + key, rule, given[key])
-    factor = 1.0 if kind == "none" else float(value_of(given, "rope.scaling.factor", 1.0))
-    return GgufConfig(name, given, sizes, factor)
+    factor = value_of(given, "rope.scaling.factor", value_of(given, "rope.scale_linear", 1.0))
+    ignored = tuple(key for key in values if key not in rules)
+    return GgufConfig(name, given, sizes, 1.0 if kind == "none" else float(factor), ignored)

@@ -28,7 +28,6 @@ _KINDS = (
     (0, b"\x93NUMPY", "a NumPy .npy file"),
     (0, b"GGUF", "a GGUF file"),
     (0, b"\x89HDF", "an HDF5 file"),
-    (0, b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
     (0, b"PK\x05\x06", "an empty zip archive"),
     (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a PyTorch file from before the zip format"),
     (257, b"ustar", "a tar file, PyTorch's oldest format"),

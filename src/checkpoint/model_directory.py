@@ -7,25 +7,22 @@ safetensors, in one file or in several with an index. A GGUF file is a model by 
 import os
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ..untrusted import label_of, open_regular, reason_of, some_of
 from .errors import CheckpointError, mismatch
-from .hugging_face_config import CONFIG_FILE
-from .safetensors import read_index
-
-if TYPE_CHECKING:
-    from .gguf import GgufFile
 
 _META_FILES = "params.json, consolidated.00.pth (or several), tokenizer.model; here or in original/"
 _HUGGING_FACE_FILES = (
     "config.json, model.safetensors (or an index and its shards), tokenizer.json or tokenizer.model"
 )
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG_FILE = "config.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 _FIRST_SHARD = "consolidated.00.pth"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_GGUF_PART = re.compile(r"-[0-9]{5}(?=-of-[0-9]{5}\.gguf\Z)", re.ASCII | re.IGNORECASE)
+_MOST_GGUF_FILES = 20  # that are named
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
 
 
@@ -36,42 +33,18 @@ class ModelDirectory:
     layout: Literal["Meta", "Hugging Face", "GGUF"]
     path: Path
 
-    @cached_property
-    def gguf_parts(self) -> "list[GgufFile]":
-        """Return the headers of a GGUF file and of its further parts, read once."""
-        from .gguf import read_gguf_parts  # of GGUF files alone
-
-        return read_gguf_parts(self.path)
-
-    @cached_property
-    def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
-        """Return what to call the weights; and their files, with the tensors an index names."""
-        if self.layout == "Meta":
-            return label_of(self.path), dict.fromkeys(_shard_files(self.path))
-        if self.layout == "GGUF":
-            return label_of(self.path), dict.fromkeys(part.path for part in self.gguf_parts)
-        single, index = self.path / _SINGLE, self.path / _INDEX
-        if os.path.exists(single):
-            return label_of(single), {single: None}
-        if not os.path.exists(index):
-            raise mismatch(label_of(self.path), "weights", f"{_SINGLE} or {_INDEX}", "neither")
-        return label_of(index), {**read_index(index)}
-
-    @property
-    def weight_files(self) -> list[Path]:
-        """Return the files of the weights; raise CheckpointError where one is missing."""
-        return list(self.weights[1])
-
 
 def find_model_directory(path: Path) -> ModelDirectory:
-    """Return where the weights are: in the given directory or GGUF file, or in `original/`.
+    """Return where the weights are: in a directory, in its `original/`, or in a GGUF file.
 
-    Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of them
-    only in part. The files at the top are preferred if they are whole: Hugging Face's, then Meta's.
+    A directory without another layout may hold one GGUF file; the parts of a split one count as
+    one. Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of
+    them only in part. The files at the top are preferred if they are whole: Hugging Face's, then
+    Meta's.
     """
     if _is_gguf(path):
         return ModelDirectory("GGUF", path)
-    has_weights = any(os.path.exists(path / name) for name in (_SINGLE, _INDEX))
+    has_weights = any(os.path.exists(path / name) for name in (SINGLE, INDEX))
     if os.path.exists(path / CONFIG_FILE) and has_weights:
         return ModelDirectory("Hugging Face", path)
     for directory in (path, path / "original"):
@@ -79,12 +52,14 @@ def find_model_directory(path: Path) -> ModelDirectory:
         if any(os.path.exists(directory / name) for name in ("params.json", _FIRST_SHARD)):
             return ModelDirectory("Meta", directory)
     label = label_of(path)
+    gguf_files = _gguf_files(path) if os.path.isdir(path) else []
+    if len(gguf_files) == 1:
+        return ModelDirectory("GGUF", path / gguf_files[0])
+    if gguf_files:
+        rule = "one GGUF file, or the path of one of them"
+        raise mismatch(label, "files", rule, some_of(gguf_files, most=_MOST_GGUF_FILES))
     if not os.path.isdir(path):
         found = "a file" if os.path.exists(path) else "nothing"
-        if found == "nothing" and _HUB_NAME.fullmatch(str(path)):
-            found += (
-                f"; from Hugging Face's hub `hf download {path} --local-dir {path.name}` gets it"
-            )
         raise mismatch(label, "path", "a model directory or a GGUF file", found)
     layouts = f"Meta's layout ({_META_FILES}), Hugging Face's ({_HUGGING_FACE_FILES})"
     raise mismatch(label, "files", f"{layouts} or the path of a GGUF file", listing_of(path))
@@ -100,7 +75,17 @@ def _is_gguf(path: Path) -> bool:
         return stream.read(4) == b"GGUF"
 
 
-def _shard_files(directory: Path) -> list[Path]:
+def _gguf_files(directory: Path) -> list[str]:
+    """Return the names of the GGUF files in a directory, of split ones the first part there."""
+    first_parts: dict[str, str] = {}
+    for name in _names(directory):
+        if name.lower().endswith(".gguf") and os.path.isfile(directory / name):
+            first_parts.setdefault(_GGUF_PART.sub("", name), name)
+    return list(first_parts.values())
+
+
+def shard_files(directory: Path) -> list[Path]:
+    """Return the parts of a model in Meta's layout; CheckpointError where one is missing."""
     matches, label = map(_SHARD_NAME.fullmatch, _names(directory)), label_of(directory)
     found = {int(match[1]): match[0] for match in matches if match}
     if not found:

@@ -3,8 +3,9 @@
 One table has Meta's names, which are those of the model's attributes, Hugging Face's and GGUF's.
 The rows of wq and wk have another order in Hugging Face's files: the two halves of each head, where
 Meta has pairs of neighbours. GGUF files have either, which follows from their architecture. Nothing
-here moves rows; `ml.rotary_embedding` pairs either order. What the families next to Llama have
-beside its tensors, or under another name, are the `LayerParts`.
+here moves rows; `ml.rotary_embedding` pairs either order. A family next to Llama changes rows of
+the table, or adds some. A tensor of the model may be some rows of a stored one, which joins it with
+others: the parts of a stored tensor are the rows of the table that have its name.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
 key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
@@ -17,10 +18,11 @@ the names.
 
 import functools
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from .. import ml
 from ..untrusted import shown, some_of
 from .errors import mismatch
 
@@ -30,41 +32,55 @@ Split = Literal["rows", "columns", "either", "none"]
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One line of the table: three names, a split, and the sizes in letters of the legend."""
+    """One line of the table: three names, a split, and the sizes in letters of the legend.
+
+    A tensor that is stored with others, one below the other, has the letters of the rows of all of
+    them as `joined`, and is the one of number `part`.
+    """
 
     name: str
     hugging_face: str
     gguf: str
     split: Split
     sizes: tuple[str, ...]
+    joined: tuple[str, ...] = ()
+    part: int = 0
+
+    def rows_in(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Return the first row of the tensor in the stored one, and that after its last."""
+        start = sum(sizes[letter] for letter in self.joined[: self.part])
+        return start, start + sizes[self.joined[self.part]]
 
 
-def _row(name: str, hugging_face: str, gguf: str, split: Split, *sizes: str) -> TensorRow:
+def tensor_row(name: str, hugging_face: str, gguf: str, split: Split, *sizes: str) -> TensorRow:
+    """Return a row of the table; the names are those of a weight, without `.weight`."""
     return TensorRow(f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes)
 
 
 _MODEL_ROWS = (
-    _row("tok_embeddings", "model.embed_tokens", "token_embd", "either", "V", "D"),
-    _row("norm", "model.norm", "output_norm", "none", "D"),
-    _row("output", "lm_head", "output", "rows", "V", "D"),
+    tensor_row("tok_embeddings", "model.embed_tokens", "token_embd", "either", "V", "D"),
+    tensor_row("norm", "model.norm", "output_norm", "none", "D"),
+    tensor_row("output", "lm_head", "output", "rows", "V", "D"),
 )
-_LAYER_ROWS = (
-    _row("attention_norm", "input_layernorm", "attn_norm", "none", "D"),
-    _row("attention.wq", "self_attn.q_proj", "attn_q", "rows", "Hh", "D"),
-    _row("attention.wk", "self_attn.k_proj", "attn_k", "rows", "Kh", "D"),
-    _row("attention.wv", "self_attn.v_proj", "attn_v", "rows", "Kh", "D"),
-    _row("attention.wo", "self_attn.o_proj", "attn_output", "columns", "D", "Hh"),
-    _row("ffn_norm", "post_attention_layernorm", "ffn_norm", "none", "D"),
-    _row("feed_forward.w1", "mlp.gate_proj", "ffn_gate", "rows", "F", "D"),
-    _row("feed_forward.w2", "mlp.down_proj", "ffn_down", "columns", "D", "F"),
-    _row("feed_forward.w3", "mlp.up_proj", "ffn_up", "rows", "F", "D"),
+LAYER_ROWS = (
+    tensor_row("attention_norm", "input_layernorm", "attn_norm", "none", "D"),
+    tensor_row("attention.wq", "self_attn.q_proj", "attn_q", "rows", "Hh", "D"),
+    tensor_row("attention.wk", "self_attn.k_proj", "attn_k", "rows", "Kh", "D"),
+    tensor_row("attention.wv", "self_attn.v_proj", "attn_v", "rows", "Kh", "D"),
+    tensor_row("attention.wo", "self_attn.o_proj", "attn_output", "columns", "D", "Hh"),
+    tensor_row("ffn_norm", "post_attention_layernorm", "ffn_norm", "none", "D"),
+    tensor_row("feed_forward.w1", "mlp.gate_proj", "ffn_gate", "rows", "F", "D"),
+    tensor_row("feed_forward.w2", "mlp.down_proj", "ffn_down", "columns", "D", "F"),
+    tensor_row("feed_forward.w3", "mlp.up_proj", "ffn_up", "rows", "F", "D"),
 )
-# OLMo 2 has the norms of a layer at the end of attention and feed-forward.
-_NORMS_AFTER = (
-    _row("attention_norm", "post_attention_layernorm", "post_attention_norm", "none", "D"),
-    _row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D"),
+"""The tensors of a layer of Llama, with names inside of the layer."""
+
+LAYER_MATRICES = tuple(
+    row.name.removesuffix(".weight").rpartition(".")[2] for row in LAYER_ROWS if len(row.sizes) == 2
 )
-_MATRICES = {row.name for row in (*_MODEL_ROWS, *_LAYER_ROWS) if len(row.sizes) == 2}
+"""The matrices of a layer of Llama, `wq` to `w3`."""
+
+_MATRICES = {row.name for row in (*_MODEL_ROWS, *LAYER_ROWS) if len(row.sizes) == 2}
 # Tables of rotary frequencies, which follow from the hyperparameters: Meta's and Hugging Face's.
 _HARMLESS = re.compile(
     r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs"
@@ -72,17 +88,10 @@ _HARMLESS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LayerParts:
-    """In what the tensors of a family's layers differ from those of Llama."""
-
-    biases: tuple[str, ...] = ()  # the matrices that have biases, `wq` to `w3`
-    # Norms of queries and keys: Qwen3's of each head by itself, OLMo 2's of all heads together.
-    query_key_norm: Literal["head", "all"] | None = None
-    norms_after: bool = False  # those of attention and feed-forward, not before them
-
-
-LLAMA_PARTS = LayerParts()
+def with_rows(*changed: TensorRow) -> tuple[TensorRow, ...]:
+    """Return the rows of a layer of Llama; these replace those of the same name or follow them."""
+    rows = {row.name: row for row in (*LAYER_ROWS, *changed)}
+    return tuple(rows.values())
 
 
 def _bias_of(row: TensorRow) -> TensorRow:
@@ -93,23 +102,55 @@ def _bias_of(row: TensorRow) -> TensorRow:
 
 
 @functools.lru_cache(maxsize=4)
-def rows_of(layer_count: int, parts: LayerParts = LLAMA_PARTS) -> tuple[TensorRow, ...]:
-    """Return the rows of all tensors of a model, with full names; `parts` as in `ModelArgs`."""
-    after = {row.name: row for row in _NORMS_AFTER if parts.norms_after}
-    biased = tuple(f".{matrix}.weight" for matrix in parts.biases)
-    layer_rows = [after.get(row.name, row) for row in _LAYER_ROWS]
-    layer_rows += (_bias_of(row) for row in _LAYER_ROWS if row.name.endswith(biased))
-    if parts.query_key_norm is not None:
-        q, k = ("h", "h") if parts.query_key_norm == "head" else ("Hh", "Kh")
-        layer_rows.append(_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", q))
-        layer_rows.append(_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", k))
+def rows_of(
+    layer_count: int,
+    layer_rows: tuple[TensorRow, ...] = LAYER_ROWS,
+    biases: tuple[str, ...] = (),
+) -> tuple[TensorRow, ...]:
+    """Return the rows of all tensors of a model, with full names.
+
+    Args:
+        layer_count: The number of layers.
+        layer_rows: The rows of a layer.
+        biases: The matrices of a layer that have biases, such as `wq`.
+    """
+    biased = tuple(f".{matrix}.weight" for matrix in biases)
+    of_layer = [*layer_rows, *(_bias_of(row) for row in layer_rows if row.name.endswith(biased))]
     rows = [*_MODEL_ROWS]
     for layer in range(layer_count):
-        for row in layer_rows:
+        for row in of_layer:
             theirs, gguf = f"model.layers.{layer}.{row.hugging_face}", f"blk.{layer}.{row.gguf}"
             name = f"layers.{layer}.{row.name}"
-            rows.append(TensorRow(name, theirs, gguf, row.split, row.sizes))
+            rows.append(replace(row, name=name, hugging_face=theirs, gguf=gguf))
     return tuple(rows)
+
+
+def stored_rows(
+    rows: Iterable[TensorRow], name_of: Callable[[TensorRow], str]
+) -> dict[str, TensorRow]:
+    """Return the rows of the tensors of a file by their names there.
+
+    A stored tensor of several parts has the name of its first part, and the letters of all rows.
+    """
+    found: dict[str, TensorRow] = {}
+    for row in rows:
+        if row.joined:
+            row = replace(row, sizes=("+".join(row.joined), *row.sizes[1:]))
+        found.setdefault(name_of(row), row)
+    return found
+
+
+def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -> Any:
+    """Return the tensor of a row, which is the stored one or some rows of it: a view."""
+    if not row.joined:
+        return weight
+    start, stop = row.rows_in(sizes)
+    cut = weight.rows if isinstance(weight, ml.QuantizedTensor) else weight.slice
+    try:
+        return cut(start, stop).with_name(row.name)
+    except ml.ShapeError:
+        rule = f"whole blocks of {weight.dtype} in rows {start} to {stop}"
+        raise mismatch(label, f"tensor {shown(row.name)}", rule, "parts of blocks") from None
 
 
 def is_matrix(name: str) -> bool:
@@ -157,12 +198,15 @@ def check_tensors(
         if (tensor := tensors.get(name)) is None:
             continue
         axis = split_dim(row, tensor.shape, sizes["D"]) if count > 1 else None
-        expected = []
+        expected: list[float] = []
         for position, letter in enumerate(row.sizes):
             parts = count if position == axis else 1
             if letter == "Kh" and parts > 1 and tensor.shape[:1] == (sizes.get("h"),):
                 heads = sizes["Kh"] // sizes["h"]
                 parts = parts if parts % heads else heads  # more shards may store copies of each
+            if "+" in letter:
+                expected.append(sum(sizes.get(each, 0) for each in letter.split("+")))
+                continue
             if letter not in sizes and position < len(tensor.shape):
                 sizes[letter] = tensor.shape[position] * parts
             expected.append(sizes.get(letter, 0) / parts)

@@ -32,7 +32,7 @@ import numpy as np
 
 from .. import ml
 from ..untrusted import described, is_integer, parse_strict_json, shown, some_of
-from .errors import CheckpointError
+from .errors import CheckpointError, mismatch
 from .params import ANY, LARGEST_SIZE, OBJECT, Rule, check_object, number_in, one_of, value_of
 from .safetensors import TensorEntry
 
@@ -140,6 +140,9 @@ def read_quantization(label: str, config: Mapping[str, object]) -> QuantizationC
     label = f"{label}: quantization_config"
     if not found:
         return None
+    if "quant_method" not in found and {"bits", "group_size"} <= found.keys():
+        rule = "those of bitsandbytes or compressed-tensors"
+        raise mismatch(label, "weights", rule, "MLX's quantized weights")
     if found.get("quant_method") == "bitsandbytes":
         check_object(label, found, _NF4_RULES, ("load_in_4bit", "bnb_4bit_quant_type"))
         return QuantizationConfig("nf4", "nf4 of bitsandbytes")

@@ -1,9 +1,11 @@
 """Rules for the values of files of hyperparameters, and Meta's `params.json` read by them.
 
-A key that is skipped silently is a model that runs and talks nonsense. So each key is known to be
-used, known not to matter, or refused by name; keys that nobody knows are refused too.
+A key that Meta's reference implementation reads is used, harmless, or rejected with an error that
+names it, unless its value is the neutral one. The reference ignores every other key, and so does
+`read_params`; `-v` and `--metadata` list these keys.
 
-Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`.
+Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`;
+mistralai/mistral-inference, `src/mistral_inference/args.py`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,10 +41,26 @@ def number_in(low: float, high: float) -> Rule:
 
 
 def one_of(*accepted: object) -> Rule:
-    """Accept these values; `true` is not 1 here."""
-    return " or ".join(map(described, accepted)) or "null", lambda value: any(
-        value == one and isinstance(value, bool) == isinstance(one, bool) for one in accepted
-    )
+    """Accept these values, of their types: `true` and `1.0` are not 1, but 1 is `1.0`."""
+    rule = " or ".join(map(described, accepted)) or "null"
+    return rule, lambda value: any(_is_accepted(value, each) for each in accepted)
+
+
+def list_of(*accepted: object) -> Rule:
+    """Accept a list of these values alone."""
+    rule, check = one_of(*accepted)
+    return f"a list of only {rule}", lambda v: isinstance(v, list) and all(map(check, v))
+
+
+def _is_accepted(value: object, accepted: object) -> bool:
+    if type(accepted) is float and type(value) is int:
+        return value == accepted
+    return type(value) is type(accepted) and value == accepted
+
+
+def off(reason: str) -> Rule:
+    """Accept null, false and an empty object or list; the reason names what is not supported."""
+    return f"null or false (not supported: {reason})", lambda value: value in (False, {}, [])
 
 
 ANY: Rule = ("any value", lambda _: True)
@@ -89,8 +107,24 @@ USED_KEYS: Mapping[str, Rule] = {
 }
 """The keys that say what is computed."""
 
-HARMLESS_KEYS = frozenset({"max_batch_size", "model_parallel_size"})
-"""Keys that only sized the buffers of the program that wrote or ran the model."""
+HARMLESS_KEYS = frozenset({"max_batch_size", "model_parallel_size", "vision_max_num_chunks"})
+"""Keys that only sized the buffers of the program that wrote or ran the model, or its images."""
+
+REJECTED_KEYS: Mapping[str, Rule] = {
+    "quantization_args": off("Meta's quantized weights"),
+    **dict.fromkeys(("lora_args", "lora"), off("LoRA adapters")),
+    **dict.fromkeys(("vision_model", "vision_args"), off("images")),
+    **dict.fromkeys(("vision_chunk_size", "vision_num_cross_attention_layers"), one_of(-1)),
+    # Of Llama 4 and of Mistral, whose files have the same names.
+    **dict.fromkeys(("moe_args", "moe"), off("a mixture of experts")),
+    **dict.fromkeys(("attention_chunk_size", "sliding_window"), off("attention in windows")),
+    **dict.fromkeys(("nope_layer_interval", "rope_scaling_factor"), off("Llama 4's RoPE")),
+    **dict.fromkeys(("use_qk_norm", "attn_temperature_tuning"), off("Llama 4's attention")),
+    "model_type": one_of("transformer"),
+}
+"""Keys that a reference implementation has and this engine lacks, with their neutral values."""
+
+_RULES_OF_KEYS = {**USED_KEYS, **dict.fromkeys(HARMLESS_KEYS, ANY), **REJECTED_KEYS}
 
 _NEEDED_KEYS = ("dim", "n_layers", "n_heads", "norm_eps")
 
@@ -99,34 +133,47 @@ def read_params(path: Path) -> dict[str, object]:
     """Read and check `params.json`.
 
     Returns:
-        The object as it is in the file; each key is used or harmless, each value in
-        its range or null where the key is optional.
+        The object as it is in the file; each value of a known key is in its range, or null where
+        the key is optional.
 
     Raises:
-        CheckpointError: Unreadable, not strict JSON, a key missing, unknown or unsupported, a value
-            out of range, or heads that do not divide.
+        CheckpointError: The file is unreadable or not strict JSON, a key is missing or not
+            supported, a value is out of range, or the heads do not divide.
     """
     label, params = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
-    check_object(label, params, {**USED_KEYS, **dict.fromkeys(HARMLESS_KEYS, ANY)}, _NEEDED_KEYS)
+    check_known(label, params, _RULES_OF_KEYS, _NEEDED_KEYS)
     check_divides(label, params, "dim", "n_heads")
     check_divides(label, params, "n_heads", "n_kv_heads")
     return params
 
 
-def check_object(
+def ignored_params(params: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the keys of a `params.json` that Meta's reference implementation ignores."""
+    return tuple(key for key in params if key not in _RULES_OF_KEYS)
+
+
+def check_known(
     label: str, values: Mapping[str, object], rules: Mapping[str, Rule], needed: Iterable[str] = ()
 ) -> None:
-    """Check values by the rules of their keys; null is as good as absent, other keys are wrong."""
+    """Check values by the rules of their keys; null counts as absent, other keys may be there."""
     for key, (rule, check) in rules.items():
         value = values.get(key)
         if value is not None and not check(value):
             raise mismatch(label, key, rule, described(value))
-    unknown = [key for key in values if key not in rules]
-    if unknown:
-        raise mismatch(label, "keys", "only known ones", some_of(unknown))
     missing = [key for key in needed if values.get(key) is None]
     if missing:
         raise mismatch(label, "keys", ", ".join(needed), f"without {some_of(missing)}")
+
+
+def check_object(
+    label: str, values: Mapping[str, object], rules: Mapping[str, Rule], needed: Iterable[str] = ()
+) -> None:
+    """Check values as `check_known` does, and that every key has a rule."""
+    check_known(label, values, rules)
+    unknown = [key for key in values if key not in rules]
+    if unknown:
+        raise mismatch(label, "keys", "only known ones", some_of(unknown))
+    check_known(label, values, {}, needed)
 
 
 def check_divides(label: str, values: Mapping[str, object], over: str, under: str) -> None:

@@ -122,10 +122,7 @@ class SafetensorsFile:
         except ValueError as error:
             raise CheckpointError(f"{self.file.label}: header: {error}") from None
         assert isinstance(header, dict), "its first byte is '{'"
-        self.metadata = header.pop(_METADATA, {})
-        texts = self.metadata.values() if isinstance(self.metadata, dict) else [self.metadata]
-        if wrong := [described(item) for item in texts if not isinstance(item, str)]:
-            self.file.refuse(_METADATA, "a map of text to text", wrong[0])
+        self.metadata = self._metadata(header.pop(_METADATA, {}))
         if len(header) > _MOST_TENSORS:
             self.file.refuse("tensors", f"at most {_MOST_TENSORS}", len(header))
         entries = [self._entry(name, item) for name, item in header.items()]
@@ -141,6 +138,17 @@ class SafetensorsFile:
             rule = f"tensors up to its end, {self.file.size - origin} bytes"
             self.file.refuse("buffer", rule, position - origin)
         self.entries = {entry.name: entry for entry in entries}
+
+    def _metadata(self, value: object) -> dict[str, str]:
+        """Check the map of text to text, whose keys are texts in any JSON; null is an empty one."""
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.file.refuse(_METADATA, "a map of text to text", described(value))
+        for item in value.values():
+            if not isinstance(item, str):
+                self.file.refuse(_METADATA, "a map of text to text", described(item))
+        return value
 
     def _header_bytes(self) -> tuple[bytes, int]:
         """Return the JSON text of the header and the byte where the buffer begins."""

@@ -1,13 +1,19 @@
 """The Llama model: its sizes, its network, its memory, and how it is loaded."""
 
 from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
-from .context import BatchContext, InferenceContext, SharedContext
+from .context import (
+    BatchContext,
+    InferenceContext,
+    SharedContext,
+    token_list,
+    token_tensor,
+)
 from .errors import ModelConfigError, ModelError, NotEnoughMemoryError, PositionError, TokenIdError
-from .files import ModelFiles, read_model_files
-from .forecast import PREFILL_CHUNK, MemoryForecast, forecast_memory, kv_cache_bytes
-from .llama import LlamaTransformer, token_tensor
-from .loader import Model, load_model, open_checkpoint
+from .forecast import PREFILL_CHUNK, MemoryForecast, kv_cache_bytes
+from .llama import LlamaTransformer
+from .loader import Model, forecast_memory, load_model
 from .quantization import QUANTIZATIONS, QuantizationProgress
+from .sources import Source, find_source
 
 __all__ = [
     "PREFILL_CHUNK",
@@ -21,18 +27,18 @@ __all__ = [
     "ModelArgs",
     "ModelConfigError",
     "ModelError",
-    "ModelFiles",
     "NotEnoughMemoryError",
     "PositionError",
     "QuantizationProgress",
     "RopeFactors",
     "RopeScaling",
     "SharedContext",
+    "Source",
     "TokenIdError",
+    "find_source",
     "forecast_memory",
     "kv_cache_bytes",
     "load_model",
-    "open_checkpoint",
-    "read_model_files",
+    "token_list",
     "token_tensor",
 ]

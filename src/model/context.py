@@ -1,13 +1,20 @@
-"""What a model remembers of a sequence: the keys and values of all its positions."""
+"""What a pass needs besides the weights: token ids, and keys and values of earlier positions."""
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from .. import memory, ml
 from ..trace import is_on
 from .args import ModelArgs
-from .errors import ModelError, NotEnoughMemoryError, PositionError
+from .errors import ModelError, NotEnoughMemoryError, PositionError, TokenIdError
 from .forecast import MemoryForecast, kv_cache_bytes
 from .rope import rotary_frequencies
+
+Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 
 ATTENTIONS = ("fused", "eager")
 _READ_ONLY = frozenset(("args", "caches", "frequencies", "sequence_length"))
@@ -33,9 +40,7 @@ class InferenceContext:
     """
 
     def __init__(self, args: ModelArgs, sequence_length: int, attention: str = "fused") -> None:
-        if attention not in ATTENTIONS:
-            names, found = ", ".join(ATTENTIONS), ascii(attention)[:80]
-            raise ModelError(f"[context] attention must be one of {names}: got {found}")
+        _check_attention(attention)
         self.caches, self.frequencies = _allocated(args, sequence_length)
         self.args, self.sequence_length = args, sequence_length
         self.attention, self.is_eager = attention, attention == "eager"
@@ -47,7 +52,10 @@ class InferenceContext:
         Raises:
             AttributeError: It belongs to the memory of the cache, and is read-only.
             PositionError: A length that is not a whole number from 0 to sequence_length.
+            ModelError: An unknown attention.
         """
+        if name == "attention":
+            _check_attention(value)
         if name in _READ_ONLY and hasattr(self, name):
             raise AttributeError(f"[InferenceContext] {name} is read-only")
         if name == "length" and (type(value) is not int or not 0 <= value <= self.sequence_length):
@@ -56,6 +64,10 @@ class InferenceContext:
                 f"{self.sequence_length}: got {ascii(value)[:80]}"
             )
         super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Raise AttributeError."""
+        raise AttributeError(f"[InferenceContext] {name} cannot be deleted")
 
     @property
     def nbytes(self) -> int:
@@ -171,6 +183,13 @@ class BatchContext:
         return ml.get_rows(x, self._rows)
 
 
+def _check_attention(attention: object) -> None:
+    """Raise ModelError for an unknown attention."""
+    if attention not in ATTENTIONS:
+        names, found = ", ".join(ATTENTIONS), ascii(attention)[:80]
+        raise ModelError(f"[context] attention must be one of {names}: got {found}")
+
+
 def _allocated(
     args: ModelArgs, sequence_length: int, blocks: int | None = None
 ) -> tuple[tuple[ml.KeyValueCache, ...], ml.Tensor]:
@@ -194,3 +213,57 @@ def _allocated(
         nbytes = kv_cache_bytes(args, positions)
         text = f"memory: expected {nbytes} bytes for the KV cache, got a refusal from the system"
         raise NotEnoughMemoryError(text) from error
+
+
+def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
+    """Return token ids as int32 [T] after checking each of them.
+
+    Raises:
+        TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or outside
+            of 0 to vocab_size - 1.
+    """
+    numbers = token_list("[forward] tokens", tokens)
+    if not numbers:
+        raise TokenIdError("[forward] len(tokens) must be >= 1: got 0")
+    if min(numbers) < 0 or max(numbers) >= vocab_size:
+        at, bad = next((i, n) for i, n in enumerate(numbers) if not 0 <= n < vocab_size)
+        raise TokenIdError(f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {bad}")
+    return ml.Tensor.from_integers(numbers, name="tokens")
+
+
+def token_list(label: str, tokens: Tokens) -> list[int]:
+    """Return token ids as a list of Python integers, which may be empty.
+
+    Args:
+        label: The name of the argument in an error.
+        tokens: Any one-dimensional sequence of integers, but no text and no bytes.
+
+    Raises:
+        TokenIdError: Anything else.
+    """
+    if type(tokens) is list and {*map(type, tokens)} <= {int}:
+        return tokens
+    description = type(tokens).__name__
+    if not isinstance(tokens, str | bytes | bytearray):
+        try:
+            ids = np.asarray(tokens)
+        except (TypeError, ValueError, OverflowError, ml.TensorError):
+            ids = np.asarray(None)
+        if ids.ndim == 1 and (ids.dtype.kind in "iu" or ids.size == 0):
+            return list(ids.tolist())
+        if ids.ndim:
+            description = f"{ids.dtype} {list(ids.shape)}"
+    raise TokenIdError(f"{label} must be whole numbers of shape [T]: got {description}")
+
+
+def wrong_weight(layer: Any, number: int, args: ModelArgs) -> str:
+    """Name a layer, and its first weight whose shape is not that of the model's sizes, if any."""
+    for name, expected in args.tensor_shapes.items():
+        path = name.removeprefix(f"layers.{number}.")
+        if path == name or path.endswith(".bias"):
+            continue
+        path = path if "norm" in path else path.removesuffix(".weight")
+        shape = attrgetter(path)(layer).shape
+        if shape != expected:
+            return f"layers.{number}.{path} must be {list(expected)}: {list(shape)}"
+    return f"layers.{number}"

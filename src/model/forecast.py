@@ -1,18 +1,12 @@
 """What memory a model and a context need, computed before a weight is mapped or a cache made."""
 
-import contextlib
-import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from .. import memory, ml
-from ..checkpoint.names import is_matrix
 from ..memory import readable_bytes
 from .args import ModelArgs
 from .errors import NotEnoughMemoryError
-from .files import ModelFiles, read_model_files
-from .quantization import quantization_of, quantized_model_bytes
 
 PREFILL_CHUNK = 512  # tokens that run together while a prompt is read
 _PYTORCH_BYTES = 512 << 20  # what a process with PyTorch and transformers takes by itself
@@ -35,7 +29,8 @@ class MemoryForecast:
         args: The sizes of the model; what only the tensors show is estimated.
         positions: Those of the cache.
         mapped: Bytes of weight files, which are used where they are.
-        copied: Bytes of weights that are allocated: merged from parts, or quantized now.
+        copied: Bytes of weights that are allocated: merged from parts, or dequantized or quantized
+            now.
         copied_as: What is copied, in words.
         free: Bytes that can be allocated, or None where the system does not say.
     """
@@ -112,52 +107,3 @@ def check_float32_copy_fits(parameter_count: int) -> None:
     shortage = memory.memory_shortage(parameter_count * 4 + _PYTORCH_BYTES, arithmetic)
     if shortage is not None:
         raise NotEnoughMemoryError(shortage)
-
-
-def forecast_memory(
-    path: str | Path | ModelFiles | None,
-    positions: int | None,
-    most: int,
-    quantize: str | None = None,
-) -> MemoryForecast:
-    """Return what a model will need; map nothing.
-
-    Args:
-        path: As for `load_model`.
-        positions: Those of the cache; None for the model's longest context, but not above `most`.
-        most: See `positions`.
-        quantize: As for `load_model`.
-
-    Raises:
-        ModelError: The directory holds no model.
-        CheckpointError: Its hyperparameters cannot be used.
-    """
-    files = path if isinstance(path, ModelFiles) else read_model_files(path)
-    weights, nbytes = files.directory.weight_files, 0
-    for file in weights:
-        with contextlib.suppress(OSError):  # loading says what is wrong with it
-            nbytes += file.stat().st_size
-    is_merged = files.directory.layout == "Meta" and len(weights) > 1
-    args = _estimated(files.args, nbytes)
-    copied, copied_as = (nbytes if is_merged else 0), "weights to be merged"
-    if quantize is not None:
-        args = args.quantized()
-        copied = quantized_model_bytes(args, quantization_of(quantize))
-        copied_as = f"weights in {quantize}"
-        if is_merged:  # the embedding table and one matrix at a time are copied too
-            copied += 2 * args.vocab_size * args.dim * ml.bfloat16.itemsize
-    length = min(args.max_context_length, most) if positions is None else positions
-    mapped, free = (0 if is_merged else nbytes), memory.available_memory()
-    return MemoryForecast(args, length, mapped, copied, copied_as, free)
-
-
-def _estimated(args: ModelArgs, nbytes: int) -> ModelArgs:
-    """Estimate the sizes that `params.json` leaves to the tensors, by the bytes of their files.
-
-    Only Llama 2 does not say V. It is not tied: what the layers leave of the files is two tables.
-    """
-    args = replace(args, ffn_dim=args.ffn_dim or 4 * args.dim)
-    shapes = replace(args, vocab_size=0).tensor_shapes
-    in_layers = sum(math.prod(shape) for name, shape in shapes.items() if is_matrix(name))
-    rest = max(nbytes // ml.bfloat16.itemsize - in_layers, 0)
-    return replace(args, vocab_size=args.vocab_size or max(rest // (2 * args.dim), 1))

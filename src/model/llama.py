@@ -1,7 +1,6 @@
 """The whole Llama network, to be read from top to bottom: parts before wholes.
 
-The families next to Llama run through the same lines. What differs is data of `ModelArgs`, and each
-part decides when it is made what it does; `docs/19-llamas.md` compares them.
+The families next to Llama override a method or a class of it, each in its module of `families/`.
 
 Attributes have the names of Meta's checkpoint keys, so that loading is a lookup:
 `transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The letters of
@@ -17,29 +16,19 @@ Source: meta-llama/llama-models, models/llama3/model.py.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeAlias
 
 from .. import ml
 from ..trace import mark
 from .args import ModelArgs
-from .context import BatchContext, InferenceContext
-from .errors import ModelError, TokenIdError
+from .context import BatchContext, InferenceContext, Tokens, token_tensor, wrong_weight
+from .errors import ModelError
 
-Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 Context: TypeAlias = InferenceContext | BatchContext
 StartPos: TypeAlias = Any  # an int; with a BatchContext the `ml.Spans` of its sequences
 # By checkpoint key: `ml.Tensor`, or for matrices `ml.QuantizedTensor` too.
 Weights: TypeAlias = Mapping[str, Any]
-
-
-def whole(x: ml.Tensor, _: str, /) -> ml.Tensor:
-    """Return what one process computed: all columns. `ranks.py` joins those of several."""
-    return x
 
 
 class RMSNorm:
@@ -65,14 +54,13 @@ class RMSNorm:
 class LlamaAttention:
     """Lets each token read from itself and the tokens before it.
 
-    softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads. Granite has
-    another divisor than sqrt(h).
+    softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads.
 
     Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
-        self.args, self.gather = args, whole
+        self.args = args
         self.layer = layer
         name = f"layers.{layer}.attention"
         self.wq = tensors[f"{name}.wq.weight"]  # [H*h, D]
@@ -84,13 +72,7 @@ class LlamaAttention:
         self.wk_bias = tensors.get(f"{name}.wk.bias")  # [K*h]
         self.wv_bias = tensors.get(f"{name}.wv.bias")  # [K*h]
         self.wo_bias = tensors.get(f"{name}.wo.bias")  # [D]
-        norm = args.parts.query_key_norm  # of Qwen3 over each head, of OLMo 2 over all of them
-        self.q_norm = RMSNorm(args, tensors, f"{name}.q_norm") if norm else None  # [h] or [H*h]
-        self.k_norm = RMSNorm(args, tensors, f"{name}.k_norm") if norm else None  # [h] or [K*h]
-        self.norms_all_heads = norm == "all"
-        self.is_rotated = layer not in args.layers_without_rope  # SmolLM3 leaves out every fourth
-        scale = args.attention_multiplier  # Granite's
-        self.divisor = math.sqrt(args.head_dim) if scale is None else 1 / scale
+        self.divisor = args.score_divisor  # sqrt(h)
 
     def forward(
         self,
@@ -114,29 +96,11 @@ class LlamaAttention:
             What to add to the residual stream: float32 [T, D].
         """
         mark(7)  # attention
-        args, gather = self.args, self.gather
-        T, H, K, h = x.shape[0], args.n_heads, args.n_kv_heads, args.head_dim
-
-        mark(8)  # queries, keys and values
-        xq, xk, xv = ml.linear_transformations(  # [T, D] -> [T, H*h], [T, K*h], [T, K*h]
-            x, (self.wq, self.wk, self.wv), None, (self.wq_bias, self.wk_bias, self.wv_bias)
-        )
-
-        if self.q_norm and self.k_norm and self.norms_all_heads:
-            xq, xk = self.q_norm.forward(xq), self.k_norm.forward(xk)  # [T, H*h], [T, K*h]
-
-        mark(9)  # reshape to heads
-        xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
-        xk = xk.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
-        xv = xv.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
-
-        if self.q_norm and self.k_norm and not self.norms_all_heads:
-            xq, xk = self.q_norm.forward(xq), self.k_norm.forward(xk)  # [T, H, h], [T, K, h]
+        xq, xk, xv = self.heads(x)  # [T, D] -> [T, H, h], [T, K, h], [T, K, h]
 
         mark(10)  # rotary embedding: position becomes an angle
-        if self.is_rotated:
-            xq = ml.rotary_embedding(xq, frequencies, args.rope_pairs)
-            xk = ml.rotary_embedding(xk, frequencies, args.rope_pairs)
+        xq = self.rotate(xq, frequencies)
+        xk = self.rotate(xk, frequencies)
 
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
@@ -146,9 +110,34 @@ class LlamaAttention:
             output = self.eager(xq, cache, start_pos, mask)  # [T, H, h]
         else:
             output = ml.attention(xq, cache, start_pos, self.divisor)  # [T, H, h]
-        output = gather(output.reshape(T, H * h), "Hh")  # [T, H, h] -> [T, H*h]
-        output = ml.linear_transformation(output, self.wo, ml.float32, self.wo_bias)
-        return gather(output, "D")  # [T, H*h] -> [T, D]
+        T, H, h = output.shape
+        return self.project(output.reshape(T, H * h))  # [T, H*h] -> [T, D]
+
+    def queries_keys_values(self, x: ml.Tensor) -> tuple[ml.Tensor, ml.Tensor, ml.Tensor]:
+        """Return queries [T, H*h], keys and values [T, K*h] of x [T, D]."""
+        mark(8)  # queries, keys and values
+        xq, xk, xv = ml.linear_transformations(  # [T, D] -> [T, H*h], [T, K*h], [T, K*h]
+            x, (self.wq, self.wk, self.wv), None, (self.wq_bias, self.wk_bias, self.wv_bias)
+        )
+        return xq, xk, xv
+
+    def heads(self, x: ml.Tensor) -> tuple[ml.Tensor, ml.Tensor, ml.Tensor]:
+        """Return queries [T, H, h], keys and values [T, K, h] of x [T, D]."""
+        xq, xk, xv = self.queries_keys_values(x)
+        T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
+        mark(9)  # reshape to heads
+        xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
+        xk = xk.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
+        xv = xv.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
+        return xq, xk, xv
+
+    def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
+        """Return queries or keys [T, heads, h], rotated by the angles of their positions."""
+        return ml.rotary_embedding(x, frequencies, self.args.rope_pairs)
+
+    def project(self, output: ml.Tensor) -> ml.Tensor:
+        """Return what the heads [T, H*h] add to the residual stream: float32 [T, D]."""
+        return ml.linear_transformation(output, self.wo, ml.float32, self.wo_bias)
 
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
@@ -185,7 +174,7 @@ class LlamaFeedForward:
     """
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
-        self.gather = whole
+        self.args = args
         # The dtype of gate and up, where it is not that of x.
         self.dtype = args.dtype if args.feed_forward_dtype else None
         name = f"layers.{layer}.feed_forward"
@@ -207,29 +196,27 @@ class LlamaFeedForward:
         )
         if self.dtype is not None:
             hidden = hidden.to(x.dtype)
-        hidden = self.gather(hidden, "F")
-        output = ml.linear_transformation(hidden, self.w2, ml.float32, self.w2_bias)
-        return self.gather(output, "D")  # [T, F] -> [T, D]
+        return self.project(hidden)  # [T, F] -> [T, D]
+
+    def project(self, hidden: ml.Tensor) -> ml.Tensor:
+        """Return what hidden [T, F] adds to the residual stream: float32 [T, D]."""
+        return ml.linear_transformation(hidden, self.w2, ml.float32, self.w2_bias)
 
 
 class LlamaTransformerBlock:
-    """One layer: attention, then feed-forward, each normalized before and added to its input.
+    """One layer: attention, then feed-forward, each normalized before and added to its input."""
 
-    In OLMo 2 their results are normalized, and not what goes into them.
-    """
+    attention_class: ClassVar[type[LlamaAttention]] = LlamaAttention
+    feed_forward_class: ClassVar[type[LlamaFeedForward]] = LlamaFeedForward
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.layer = layer
-        self.dtype = args.dtype
         self.feed_forward_dtype = args.feed_forward_dtype or args.dtype
-        self.norms_after = args.parts.norms_after
-        self.residual_multiplier = args.residual_multiplier  # 1 but for Granite
-        stream = ml.float32 if self.norms_after else None  # or the dtype of the part that follows
-        self.attention_norm = RMSNorm(args, tensors, f"layers.{layer}.attention_norm", stream)
-        self.attention = LlamaAttention(args, tensors, layer)
-        dtype = stream or self.feed_forward_dtype
-        self.ffn_norm = RMSNorm(args, tensors, f"layers.{layer}.ffn_norm", dtype)
-        self.feed_forward = LlamaFeedForward(args, tensors, layer)
+        name = f"layers.{layer}"
+        self.attention_norm = RMSNorm(args, tensors, f"{name}.attention_norm")
+        self.attention = self.attention_class(args, tensors, layer)
+        self.ffn_norm = RMSNorm(args, tensors, f"{name}.ffn_norm", self.feed_forward_dtype)
+        self.feed_forward = self.feed_forward_class(args, tensors, layer)
 
     def forward(
         self,
@@ -245,22 +232,14 @@ class LlamaTransformerBlock:
         """
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
-        normed = x.to(self.dtype) if self.norms_after else self.attention_norm.forward(x)
+        normed = self.attention_norm.forward(x)
         attention = self.attention.forward(normed, context, start_pos, frequencies, mask)
         mark(15)  # attention residual
-        if self.norms_after:
-            attention = self.attention_norm.forward(attention)
-        if self.residual_multiplier != 1:
-            attention = ml.multiply(attention, self.residual_multiplier)
         x = ml.add(x, attention)
         mark(16)  # feed-forward pre-norm
-        normed = x.to(self.feed_forward_dtype) if self.norms_after else self.ffn_norm.forward(x)
+        normed = self.ffn_norm.forward(x)
         feed_forward = self.feed_forward.forward(normed)
         mark(18)  # feed-forward residual
-        if self.norms_after:
-            feed_forward = self.ffn_norm.forward(feed_forward)
-        if self.residual_multiplier != 1:
-            feed_forward = ml.multiply(feed_forward, self.residual_multiplier)
         return ml.add(x, feed_forward)
 
 
@@ -274,18 +253,20 @@ class LlamaTransformer:
             (tied embeddings).
     """
 
+    block_class: ClassVar[type[LlamaTransformerBlock]] = LlamaTransformerBlock
+
     def __init__(self, args: ModelArgs, tensors: Weights) -> None:
-        self.args, self.gather = args, whole
+        self.args = args
         self.tok_embeddings = tensors["tok_embeddings.weight"]  # [V, D]
         self.layers = tuple(
-            LlamaTransformerBlock(args, tensors, layer) for layer in range(args.n_layers)
+            self.block_class(args, tensors, layer) for layer in range(args.n_layers)
         )
         self.norm = RMSNorm(args, tensors, "norm")
         self.output = tensors.get("output.weight", self.tok_embeddings)  # [V, D]
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{letter}={size}" for letter, size in self.args.sizes.items())
-        return f"LlamaTransformer({sizes}, {self.tok_embeddings.dtype})"
+        return f"{type(self).__name__}({sizes}, {self.tok_embeddings.dtype})"
 
     def forward(
         self,
@@ -323,39 +304,30 @@ class LlamaTransformer:
         T = ids.shape[0]
 
         mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
-        x = self.gather(ml.get_rows(self.tok_embeddings, ids), "D").to(ml.float32)  # [T] -> [T, D]
-        if self.args.embedding_multiplier != 1:  # Granite's
-            x = ml.multiply(x, self.args.embedding_multiplier)
+        x = self.embed(ids)  # [T] -> [T, D]
         frequencies = context.begin(start_pos, T)  # [T, h/2]
         mask = causal_mask(T, start_pos) if context.is_eager else None
         for layer in self.layers:
             try:
                 x = layer.forward(x, context, start_pos, frequencies, mask)
             except (ml.ShapeError, ml.DTypeError) as error:
-                raise type(error)(f"{wrong_weight(layer, self.args)}: {error}") from error
+                where = wrong_weight(layer, layer.layer, self.args)
+                raise type(error)(f"{where}: {error}") from error
         context.end(start_pos, T)
 
         mark(19)  # output norm and logits
         if not all_positions:
             x = context.last_rows(x, T)  # [T, D] -> [1, D]
         x = self.norm.forward(x)
-        # [T, D] -> [T, V]
-        logits = self.gather(ml.linear_transformation(x, self.output, dtype=ml.float32), "V")
-        scaling = self.args.logits_scaling  # Granite's
-        return logits if scaling == 1 else ml.div(logits, scaling)
+        return self.logits(x)  # [T, D] -> [T, V]
 
+    def embed(self, ids: ml.Tensor) -> ml.Tensor:
+        """Return the rows of token ids [T] as the residual stream: float32 [T, D]."""
+        return ml.get_rows(self.tok_embeddings, ids).to(ml.float32)
 
-def wrong_weight(layer: LlamaTransformerBlock, args: ModelArgs) -> str:
-    """Name a layer, and its first weight whose shape is not that of the model's sizes, if any."""
-    for name, expected in args.tensor_shapes.items():
-        path = name.removeprefix(f"layers.{layer.layer}.")
-        if path == name or path.endswith(".bias"):
-            continue
-        path = path if "norm" in path else path.removesuffix(".weight")
-        shape = attrgetter(path)(layer).shape
-        if shape != expected:
-            return f"layers.{layer.layer}.{path} must be {list(expected)}: {list(shape)}"
-    return f"layers.{layer.layer}"
+    def logits(self, x: ml.Tensor) -> ml.Tensor:
+        """Return the logits [T, V] of normalized rows x [T, D]."""
+        return ml.linear_transformation(x, self.output, dtype=ml.float32)
 
 
 def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
@@ -368,28 +340,3 @@ def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
         return None
     ahead = ml.full((T, start_pos + T), -math.inf, dtype=ml.float32)
     return ml.triu(ahead, start_pos + 1)
-
-
-def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
-    """Return token ids as int32 [T] after checking each of them.
-
-    Raises:
-        TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or outside
-            of 0 to vocab_size - 1.
-    """
-    numbers: Any = tokens
-    if type(tokens) is not list or {*map(type, tokens)} != {int}:
-        try:
-            ids = np.asarray(tokens)
-        except (ValueError, OverflowError) as error:
-            raise TokenIdError("[forward] tokens must be a sequence of whole numbers") from error
-        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
-            raise TokenIdError(
-                "[forward] tokens must be whole numbers of shape [T], T >= 1: "
-                f"got {ids.dtype} {list(ids.shape)}"
-            )
-        numbers = ids.tolist()
-    if min(numbers) < 0 or max(numbers) >= vocab_size:
-        at, bad = next((i, n) for i, n in enumerate(numbers) if not 0 <= n < vocab_size)
-        raise TokenIdError(f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {bad}")
-    return ml.Tensor.from_integers(numbers, name="tokens")

@@ -8,27 +8,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import ml
-from ..checkpoint.checkpoint import (
-    Checkpoint,
-    open_gguf_checkpoint,
-    open_hugging_face_checkpoint,
-    open_meta_checkpoint,
-)
+from .. import memory, ml
+from ..checkpoint.checkpoint import Checkpoint
+from ..checkpoint.names import is_matrix
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
-from ..tokenizer import Tokenizer, TokenizerNotFoundError, load_tokenizer
+from ..tokenizer import Tokenizer
 from ..untrusted import label_of, some_of
-from .args import ModelArgs, RopeFactors, activation_dtype, with_rope_factor
+from .args import (
+    OUTPUT,
+    FamilyRopeScaling,
+    ModelArgs,
+    RopeFactors,
+    activation_dtype,
+    with_rope_factor,
+)
 from .errors import ModelConfigError, NotEnoughMemoryError, mismatch
-from .files import ModelFiles, read_model_files
+from .forecast import MemoryForecast
 from .llama import LlamaTransformer
-from .quantization import OUTPUT, QuantizationProgress, quantization_of, quantize_weights
+from .quantization import (
+    DequantizedWeights,
+    QuantizationProgress,
+    dequantized_dtypes,
+    quantization_of,
+    quantize_weights,
+    quantized_model_bytes,
+)
+from .sources import Source, find_source
 
 if TYPE_CHECKING:
     from .ranks import Ranks
 
-_SAYS_FACTOR = {"Meta": "the sizes", "Hugging Face": "config.json", "GGUF": "rope.scaling.factor"}
+_MOST_KEYS = 20  # of each file that are named
 
 
 @dataclass(frozen=True)
@@ -38,10 +49,11 @@ class Model:
     Attributes:
         args: Its sizes.
         tokenizer: None when the directory has no tokenizer file, or the GGUF file no vocabulary.
-            It has as many ids as the model has rows; those beyond its tokens decode to nothing.
+            It has an id for each row of the embeddings; ids beyond its tokens decode to nothing. It
+            may have more tokens than rows; to run one of these ids is an error.
         transformer: The network; its weights are in the mapped files.
         checkpoint: The weight files and their tensors.
-        files: What the small files say, or the keys of the GGUF file.
+        source: What the files say, of sizes, tokenizer and chat template.
         parameter_count: Numbers in all weights.
         notes: What was decided while loading, to be shown to the user.
     """
@@ -50,7 +62,7 @@ class Model:
     tokenizer: Tokenizer | None
     transformer: LlamaTransformer
     checkpoint: Checkpoint
-    files: ModelFiles
+    source: Source
     parameter_count: int
     notes: tuple[str, ...]
 
@@ -60,7 +72,7 @@ class Model:
     @property
     def source_directory(self) -> Path:
         """Return the directory of the weights, or the GGUF file."""
-        return self.files.directory.path
+        return self.source.path
 
     @property
     def tensors(self) -> Mapping[str, ml.Weight]:
@@ -71,17 +83,18 @@ class Model:
     def stop_ids(self) -> frozenset[int]:
         """Return the tokens that end an answer.
 
-        Those that `generation_config.json` or `config.json` names, and those of the tokenizer.
+        They are the ids of `generation_config.json` or `config.json`, and those of the tokenizer,
+        that the model has rows for.
         """
-        of_tokenizer = self.tokenizer.stop_ids if self.tokenizer else frozenset()
-        return frozenset(self.files.end_ids) | of_tokenizer
+        ids = {*self.source.end_ids, *(self.tokenizer.stop_ids if self.tokenizer else ())}
+        return frozenset(number for number in ids if number < self.args.vocab_size)
 
     @property
     def description(self) -> str:
         """Return one line for people: where from, which format, how large, what was decided."""
         args, checkpoint = self.args, self.checkpoint
         parts = (
-            f"{self.source_directory} ({checkpoint.source_format})",
+            f"{label_of(self.source_directory)} ({checkpoint.source_format})",
             f"{self.parameter_count / 1e6:.1f} M parameters, {args.n_layers} layers, D {args.dim}, "
             f"{args.n_heads}/{args.n_kv_heads} heads",
             f"{readable_bytes(checkpoint.mapped_bytes)} mapped",
@@ -92,9 +105,10 @@ class Model:
 
 @declared_lack_of_memory("load_model", NotEnoughMemoryError)
 def load_model(
-    path: str | Path | ModelFiles | None = None,
+    path: str | Path | Source | None = None,
     *,
     rope_scaling_factor: float | None = None,
+    dequantize: bool = False,
     quantize: str | None = None,
     progress: QuantizationProgress | None = None,
     ranks: "Ranks | None" = None,
@@ -103,111 +117,173 @@ def load_model(
 
     Args:
         path: A directory in Meta's or Hugging Face's layout, or one that holds a directory in
-            Meta's layout as `original/`; or a GGUF file, the first part of a split one; or what
-            `read_model_files` read of it; or None for the bundled model.
+            Meta's layout as `original/` or that holds one GGUF file; or a GGUF file, the first
+            part of a split one; or, as a str, a name that `find_model` of `catalog` knows; or what
+            `find_source` read of it; or None for the bundled model.
         rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not say it:
             it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
-        quantize: "nf4" or "int8": what the matrices of the layers and the output become, in
-            memory. One weight is read after the other.
+        dequantize: Whether weights that are quantized in their files become plain ones, in memory:
+            bfloat16, or float32 where the activations of the model are float32.
+        quantize: "nf4", "int8", "q8_0" or "q4_0": what the matrices of the layers and the output
+            become, in memory, after `dequantize`. One weight is read after the other.
         progress: Called while weights are quantized, with how many of how many are done.
         ranks: The processes that run the model together: this one loads the rows that it owns.
 
     Raises:
         ModelError: The directory holds no layout that can be loaded, or parts do not fit together.
+        CatalogError: There is no model with this name, or it cannot be downloaded.
         CheckpointError: A weight file or a file of hyperparameters is damaged or unsupported.
         TokenizerError: The tokenizer file is damaged.
         NotEnoughMemoryError: The system refuses memory.
     """
     dtype = None if quantize is None else quantization_of(quantize)
-    files = path if isinstance(path, ModelFiles) else read_model_files(path)
-    checkpoint = open_checkpoint(files, one_by_one=dtype is not None or ranks is not None)
+    source = path if isinstance(path, Source) else find_source(path)
+    checkpoint = source.open_checkpoint(dtype is not None or ranks is not None)
     try:
-        args = checkpoint_args(files, checkpoint, rope_scaling_factor)
+        args = checkpoint_args(source, checkpoint, rope_scaling_factor)
+        in_files = stored_quantization(source, checkpoint)
+        check_stored(in_files, dequantize, needs_plain=quantize is not None)
         tied, shapes, own = OUTPUT not in checkpoint.tensors, args.tensor_shapes, None
         stored = shapes.keys() & checkpoint.tensors.keys()
         parameter_count = sum(math.prod(shapes[name]) for name in stored)
         if ranks is not None:
-            from .ranks import OwnWeights, RankedTransformer, own_args
+            from .ranks import OwnWeights, own_args, ranked_transformer
 
             own = OwnWeights(args, checkpoint.tensors, dtype, ranks)
             args = own_args(args, own.bounds, ranks.rank)
-            checkpoint.tensors = own if dtype is not None else dict(own)
+            checkpoint.tensors = own if dequantize or dtype is not None else dict(own)
+        if dequantize:
+            checkpoint.dtypes = dequantized_dtypes(checkpoint.dtypes, args.dtype)
+            plain = DequantizedWeights(checkpoint.tensors, args.dtype)
+            checkpoint.tensors = plain if dtype is not None else dict(plain)
+            checkpoint.forget_pages()
         if dtype is not None:
-            check_not_quantized(files, checkpoint)
             args = args.quantized()
             checkpoint.replace_tensors(dict(quantize_weights(checkpoint.tensors, dtype, progress)))
-        tokenizer = find_tokenizer(files)
+        tokenizer = source.find_tokenizer()
+        is_overridden = rope_scaling_factor is not None
+        notes = _notes(args, source, checkpoint, is_overridden, tied, in_files)
         if tokenizer is not None:
             tokens, rows = tokenizer.vocab_size, args.vocab_size
-            # Other layouts may have more rows than tokens: training pads them to a round number.
-            most = "" if files.directory.layout == "Meta" else "at most "
-            if tokens > rows or (tokens < rows and not most):
-                raise mismatch("tokenizer", f"{most}the model's {rows} tokens", tokens)
-            tokenizer = tokenizer.padded_to(rows)
-        transformer = LlamaTransformer(args, checkpoint.tensors)
-        if own is not None:
-            transformer = RankedTransformer(args, own, checkpoint.tensors)
+            if tokens > rows:
+                notes += (f"the tokenizer has {tokens} tokens, the embeddings have {rows} rows",)
+            # Training pads the embeddings to a round number of rows.
+            tokenizer = tokenizer.padded_to(max(tokens, rows))
+        if own is None:
+            transformer = source.transformer_class(args, checkpoint.tensors)
+        else:
+            transformer = ranked_transformer(
+                source.transformer_class, args, own, checkpoint.tensors
+            )
             checkpoint.forget_pages()  # of what was merged or quantized
         return Model(
             args=args,
             tokenizer=tokenizer,
             transformer=transformer,
             checkpoint=checkpoint,
-            files=files,
+            source=source,
             parameter_count=parameter_count,
-            notes=_notes(args, files, checkpoint, rope_scaling_factor is not None, tied),
+            notes=notes,
         )
     except ModelConfigError as error:
         checkpoint.close()
-        raise ModelConfigError(f"{label_of(files.directory.path)}: {error}") from None
+        raise ModelConfigError(f"{label_of(source.path)}: {error}") from None
     except BaseException:
         checkpoint.close()
         raise
 
 
-def open_checkpoint(files: ModelFiles, one_by_one: bool = False) -> Checkpoint:
-    """Open the weights of a model directory; `one_by_one` merges a tensor when it is looked up."""
-    args, stored = files.args, files.quantization
-    what = files.directory, args.n_layers, args.tensor_sizes
-    if files.directory.layout == "Meta":
-        return open_meta_checkpoint(*what, one_by_one)
-    if files.directory.layout == "GGUF":
-        return open_gguf_checkpoint(*what, head_dim=args.head_dim, parts=args.parts)
-    kind = None if stored is None else stored.kind
-    return open_hugging_face_checkpoint(*what, parts=args.parts, tied=files.tied, quantization=kind)
+def forecast_memory(
+    path: str | Path | Source | None,
+    positions: int | None,
+    most: int,
+    quantize: str | None = None,
+    dequantize: bool = False,
+) -> MemoryForecast:
+    """Return what a model will need; map nothing.
+
+    Args:
+        path: As for `load_model`.
+        positions: Those of the cache; None for the model's longest context, but not above `most`.
+        most: See `positions`.
+        quantize, dequantize: As for `load_model`.
+
+    Raises:
+        ModelError: The directory holds no model.
+        CheckpointError: Its hyperparameters cannot be used.
+    """
+    source = path if isinstance(path, Source) else find_source(path)
+    nbytes = 0
+    for file in source.weight_files:
+        with contextlib.suppress(OSError):  # loading says what is wrong with it
+            nbytes += file.stat().st_size
+    is_merged = source.is_merged
+    args = _estimated(source.args, nbytes)
+    copied, copied_as = (nbytes if is_merged else 0), "weights to be merged"
+    if dequantize and quantize is None:
+        copied = source.dequantized_bytes(args)
+        copied_as = f"weights in {args.dtype}"
+        nbytes = 0  # hardly any weight is used where it is mapped
+    if quantize is not None:
+        args = args.quantized()
+        copied = quantized_model_bytes(args, quantization_of(quantize))
+        copied_as = f"weights in {quantize}"
+        if is_merged or dequantize:  # the embedding table and one matrix at a time are copied too
+            dtype = args.dtype if dequantize else ml.bfloat16
+            copied += 2 * args.vocab_size * args.dim * dtype.itemsize
+    length = min(args.max_context_length, most) if positions is None else positions
+    mapped, free = (0 if is_merged else nbytes), memory.available_memory()
+    return MemoryForecast(args, length, mapped, copied, copied_as, free)
+
+
+def _estimated(args: ModelArgs, nbytes: int) -> ModelArgs:
+    """Estimate the sizes that `params.json` leaves to the tensors, by the bytes of their files.
+
+    Only Llama 2 does not say V. It is not tied: what the layers leave of the files is two tables.
+    """
+    args = replace(args, ffn_dim=args.ffn_dim or 4 * args.dim)
+    shapes = replace(args, vocab_size=0).tensor_shapes
+    in_layers = sum(math.prod(shape) for name, shape in shapes.items() if is_matrix(name))
+    rest = max(nbytes // ml.bfloat16.itemsize - in_layers, 0)
+    return replace(args, vocab_size=args.vocab_size or max(rest // (2 * args.dim), 1))
 
 
 def checkpoint_args(
-    files: ModelFiles, checkpoint: Checkpoint, rope_scaling_factor: float | None
+    source: Source, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> ModelArgs:
     """Complete the sizes of a model with those of its tensors, and override the factor."""
     sizes, dtype = checkpoint.sizes, activation_dtype(checkpoint.dtypes)
-    dtype = files.args.dtype if files.args.feed_forward_dtype else dtype
-    args = replace(files.args, ffn_dim=sizes["F"], vocab_size=sizes["V"], dtype=dtype)
+    dtype = source.args.dtype if source.args.feed_forward_dtype else dtype
+    args = replace(source.args, ffn_dim=sizes["F"], vocab_size=sizes["V"], dtype=dtype)
     if checkpoint.rope_factors:
-        if args.rope_scaling is not None:
-            raise mismatch("rope", "one scaling", "factors and rope.scaling keys")
-        args = replace(args, rope_scaling=RopeFactors(checkpoint.rope_factors))
+        args = source.with_rope_tensors(args, checkpoint.rope_factors)
     return with_rope_factor(args, rope_scaling_factor)
 
 
-def stored_quantization(files: ModelFiles, checkpoint: Checkpoint) -> str | None:
+def stored_quantization(source: Source, checkpoint: Checkpoint) -> str | None:
     """Say how weights are quantized in their files, or return None where all are plain."""
-    if files.quantization is not None:
-        return files.quantization.description
+    if source.quantization is not None:
+        return source.quantization
     blocks = {each.name for each in checkpoint.dtypes.values() if isinstance(each, ml.BlockDType)}
     return ", ".join(sorted(blocks)) or None
 
 
-def check_not_quantized(files: ModelFiles, checkpoint: Checkpoint) -> None:
-    """Refuse to quantize what is quantized in its files."""
-    if stored := stored_quantization(files, checkpoint):
-        found = f"a model that is quantized already ({stored})"
+def check_stored(stored: str | None, dequantize: bool, needs_plain: bool) -> None:
+    """Check that what is to be done suits the weights, `stored` as `stored_quantization` says."""
+    if dequantize and stored is None:
+        raise mismatch("dequantize", "quantized weights", "plain weights")
+    if needs_plain and stored is not None and not dequantize:
+        found = f"a model that is quantized already ({stored}); dequantize makes plain weights"
         raise mismatch("quantize", "plain weights", found)
 
 
 def _notes(
-    args: ModelArgs, files: ModelFiles, checkpoint: Checkpoint, overridden: bool, tied: bool
+    args: ModelArgs,
+    source: Source,
+    checkpoint: Checkpoint,
+    overridden: bool,
+    tied: bool,
+    stored: str | None,
 ) -> tuple[str, ...]:
     """Say what the files left open or settled in an unusual way, and how it was decided."""
     notes = []
@@ -215,38 +291,36 @@ def _notes(
     if isinstance(scaling, RopeFactors):
         span = f"{min(scaling.factors):g} to {max(scaling.factors):g}"
         notes.append(f"RoPE frequencies divided by factors {span} by rope_freqs.weight")
+    elif isinstance(scaling, FamilyRopeScaling):
+        notes.append(scaling.note)
     elif scaling is not None:
-        why = "override" if overridden else _SAYS_FACTOR[files.directory.layout]
+        why = "override" if overridden else source.factor_origin
         notes.append(f"RoPE scaling factor {scaling.factor:g} by {why}")
     if tied:
         copy = ", and a quantized copy" if OUTPUT in checkpoint.tensors else ""
         notes.append(f"output tied to tok_embeddings{copy}")
-    elif files.tied and files.directory.layout == "Hugging Face":
-        notes.append("lm_head.weight is there and used, although tie_word_embeddings is true")
+    notes += source.notes(not tied)
     if args.sliding_window is not None:
         notes.append(f"context limited to the sliding window of {args.sliding_window}")
+    is_stored = any(isinstance(dtype, ml.BlockDType) for dtype in checkpoint.dtypes.values())
+    if stored is not None and not is_stored:
+        notes.append(f"dequantized from {stored} to {args.dtype}")
     quantized = [w for w in checkpoint.tensors.values() if isinstance(w, ml.QuantizedTensor)]
     if quantized:
         counts = Counter(f"{w.dtype}{' double' if w.nested else ''}" for w in quantized)
         kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
         nbytes = readable_bytes(sum(w.nbytes for w in quantized))
-        stored = stored_quantization(files, checkpoint)
-        where = "in memory" if stored is None else f"in the files ({stored})"
+        where = f"in the files ({stored})" if is_stored else "in memory"
         notes.append(f"quantized matrices: {kinds}, {nbytes} {where}")
     if checkpoint.copied:
         notes.append(f"{len(checkpoint.copied)} tensors copied, which are misaligned in their file")
     if checkpoint.unused:
         notes.append(f"not used: {some_of(checkpoint.unused, str)}")
+    beyond = [str(number) for number in source.end_ids if number >= args.vocab_size]
+    if beyond:
+        rows = f"the {args.vocab_size} rows of the embeddings"
+        notes.append(f"end tokens beyond {rows}: {some_of(beyond, str)}")
+    for name, keys in source.ignored.items():
+        if keys:
+            notes.append(f"ignored keys of {name}: {some_of(keys, most=_MOST_KEYS)}")
     return tuple(notes)
-
-
-def find_tokenizer(files: ModelFiles) -> Tokenizer | None:
-    """Load the tokenizer of a GGUF file; or that beside the weights, or else beside `original/`."""
-    if files.directory.layout == "GGUF":
-        from ..tokenizer.gguf_keys import gguf_tokenizer  # with the readers of Hugging Face's files
-
-        return gguf_tokenizer(files.top, files.directory.gguf_parts[0].decoded("tokenizer."))
-    for place in dict.fromkeys((files.directory.path, files.top)):
-        with contextlib.suppress(TokenizerNotFoundError):
-            return load_tokenizer(place)
-    return None

@@ -1,4 +1,4 @@
-"""Which weights of a model are quantized, into what, and how large they are then.
+"""Which weights of a model are quantized, into what, and how large they are then; and the way back.
 
 The matrices of the layers and the output matrix take the format that is asked for, because every
 token reads all of them. With tied embeddings the output becomes a separate matrix. The embedding
@@ -13,13 +13,12 @@ from typing import Any
 
 from .. import ml
 from ..checkpoint.names import is_matrix
-from .args import EMBEDDINGS, ModelArgs
+from .args import EMBEDDINGS, OUTPUT, ModelArgs
 from .errors import ModelError
 
 QUANTIZATIONS: dict[str, ml.BlockDType] = {
     "nf4": ml.nf4, "int8": ml.int8_block, "q8_0": ml.GGML_DTYPES[8], "q4_0": ml.GGML_DTYPES[2],
 }  # fmt: skip
-OUTPUT = "output.weight"
 # Called with the number of matrices that are done, and with that of all.
 QuantizationProgress = Callable[[int, int], None]
 
@@ -77,6 +76,63 @@ def quantize_weights(
         yield name, weight
     if dtype is not None and progress is not None:
         progress(total, total)
+
+
+class DequantizedWeights(Mapping[str, ml.Weight]):
+    """Plain weights by checkpoint key; a quantized one is computed each time it is looked up.
+
+    Args:
+        tensors: The weights, some of them quantized.
+        dtype: The dtype of the weights that are computed. Plain weights stay as they are.
+    """
+
+    def __init__(self, tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> None:
+        self._tensors = tensors
+        self._dtype = dtype
+
+    def __getitem__(self, name: str) -> ml.Weight:
+        weight = self._tensors[name]
+        if isinstance(weight, ml.QuantizedTensor):
+            return weight.dequantize(self._dtype)
+        return weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class JoinedWeights(Mapping[str, ml.Weight]):
+    """Plain weights as they are stored, by the first tensor of each; parts are joined on look-up.
+
+    Args:
+        tensors: The weights.
+        args: The sizes, which know the parts.
+    """
+
+    def __init__(self, tensors: Mapping[str, ml.Weight], args: ModelArgs) -> None:
+        self._tensors = tensors
+        self._parts = {n: p for n, p in args.stored_parts.items() if n in tensors}
+
+    def __getitem__(self, name: str) -> ml.Weight:
+        parts: Any = [self._tensors[part] for part in self._parts[name]]
+        return parts[0] if len(parts) == 1 else ml.concatenate(parts).with_name(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+def dequantized_dtypes(
+    dtypes: Mapping[str, ml.DType | ml.BlockDType], dtype: ml.DType
+) -> dict[str, ml.DType | ml.BlockDType]:
+    """Return the dtypes of the weights that `DequantizedWeights` computes into a dtype."""
+    return {
+        name: dtype if isinstance(each, ml.BlockDType) else each for name, each in dtypes.items()
+    }
 
 
 def quantized_model_bytes(args: ModelArgs, dtype: ml.BlockDType) -> int:

@@ -19,16 +19,23 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 
 from .. import ml
-from ..checkpoint.names import is_harmless, rows_of
+from ..checkpoint.names import is_harmless
 from ..checkpoint.shards import MergedShards
 from ..ml.quantized import NESTED_BLOCK
 from ..trace import is_on
-from .args import EMBEDDINGS, ModelArgs
-from .context import BatchContext, InferenceContext, SharedContext
+from .args import EMBEDDINGS, OUTPUT, ModelArgs
+from .context import BatchContext, InferenceContext, SharedContext, Tokens, token_tensor
 from .errors import ModelError
 from .forecast import MemoryForecast
-from .llama import Context, LlamaTransformer, RMSNorm, StartPos, Tokens, Weights, token_tensor
-from .quantization import OUTPUT
+from .llama import (
+    Context,
+    LlamaAttention,
+    LlamaFeedForward,
+    LlamaTransformer,
+    RMSNorm,
+    StartPos,
+    Weights,
+)
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -125,7 +132,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
         self, args: ModelArgs, weights: Weights, into: ml.BlockDType | None, ranks: Ranks
     ) -> None:
         self._weights, self.ranks = weights, ranks
-        self._rows = {row.name: row for row in rows_of(args.n_layers, args.parts)}
+        self._rows = {row.name: row for row in args.tensor_rows}
         self.table_is_split = isinstance(weights, MergedShards)
         self._sources = {name: name for name in weights if not is_harmless(name)}
         self._sources.setdefault(OUTPUT, EMBEDDINGS)
@@ -134,14 +141,19 @@ class OwnWeights(Mapping[str, ml.Weight]):
             letter, *columns = self._rows[name].sizes
             if columns and name != EMBEDDINGS:
                 # Blocks reach over the ends of rows; no rank owns a part of one.
-                weight, block = None if self.table_is_split else weights[source], 1
+                weight = None if self.table_is_split else weights[source]
+                block = 1
                 if isinstance(weight, ml.QuantizedTensor):
                     block = weight.dtype.block_size * (NESTED_BLOCK if weight.nested else 1)
-                elif into:
-                    block = into.block_size
+                if into:  # perhaps after they are dequantized
+                    block = math.lcm(block, into.block_size)
                 unit = block // math.gcd(block, args.tensor_shapes[name][1])
                 units[letter] = math.lcm(units.get(letter, 1), unit)
         self.bounds = bounds_of(args, ranks.size, units)
+
+    def gather(self, x: ml.Tensor, letters: str) -> ml.Tensor:
+        """Join the columns of all ranks; `letters` are those of the rows that made them."""
+        return self.ranks.all_gather(x, self.bounds[letters])
 
     def __getitem__(self, name: str) -> ml.Weight:
         row, source = self._rows[name], self._sources[name]
@@ -164,7 +176,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
 
 
 class _NormOfAllHeads(RMSNorm):
-    """OLMo 2's norm over the queries or keys of all heads, of which a rank needs its own."""
+    """A norm over the queries or keys of all heads, of which a rank needs its own."""
 
     def __init__(self, norm: RMSNorm, own: OwnWeights, letters: str) -> None:
         self._norm, self._ranks, self._bounds = norm, own.ranks, own.bounds[letters]
@@ -175,25 +187,37 @@ class _NormOfAllHeads(RMSNorm):
         return whole[:, first:last].contiguous()
 
 
-class RankedTransformer(LlamaTransformer):
-    """The network of one rank, with its sizes and tensors, which joins its results with others."""
+class RankedNetwork(LlamaTransformer):
+    """The network of one rank, with its sizes and tensors, which joins its results with others.
+
+    It comes before the network of a family in the order of base classes.
+    """
 
     def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights) -> None:
         super().__init__(args, tensors)
-        self.ranks, self._made, self._dropped = own.ranks, 0, list[int]()
+        self.own, self.ranks = own, own.ranks
+        self._made, self._dropped = 0, list[int]()
         self._numbers = weakref.WeakKeyDictionary[Kept, int]()
-
-        def gather(x: ml.Tensor, letters: str, /) -> ml.Tensor:
-            return own.ranks.all_gather(x, own.bounds[letters])
-
-        # The rows of a whole embedding table are there already.
-        self.gather = lambda x, by, /: x if by == "D" and not own.table_is_split else gather(x, by)
+        letters = {row.name: row.sizes[0] for row in args.layer_rows}
         for layer in self.layers:
-            attention = layer.attention
-            attention.gather = layer.feed_forward.gather = gather
-            if attention.q_norm and attention.k_norm and attention.norms_all_heads:
-                attention.q_norm = _NormOfAllHeads(attention.q_norm, own, "Hh")
-                attention.k_norm = _NormOfAllHeads(attention.k_norm, own, "Kh")
+            attention, feed_forward = layer.attention, layer.feed_forward
+            _join(own, attention, "Hh")
+            _join(own, feed_forward, "F")
+            for name in ("q_norm", "k_norm"):
+                rows = letters.get(f"attention.{name}.weight", "h")
+                if rows != "h":
+                    norm = _NormOfAllHeads(getattr(attention, name), own, rows)
+                    setattr(attention, name, norm)
+
+    def embed(self, ids: ml.Tensor) -> ml.Tensor:
+        """Return all columns of the rows of token ids [T]."""
+        x = super().embed(ids)
+        # The rows of a whole embedding table are there already.
+        return self.own.gather(x, "D") if self.own.table_is_split else x
+
+    def logits(self, x: ml.Tensor) -> ml.Tensor:
+        """Return the logits of the rows of all ranks."""
+        return self.own.gather(super().logits(x), "V")
 
     def forward(
         self, context: Context, tokens: Tokens, start_pos: StartPos = 0, all_positions: bool = False
@@ -251,3 +275,21 @@ class RankedTransformer(LlamaTransformer):
             where = ml.Spans(where)
             context = BatchContext(context, where, wanted)
         super().forward(context, ids, where, all_positions)
+
+
+def _join(own: OwnWeights, part: LlamaAttention | LlamaFeedForward, letters: str) -> None:
+    """Join columns of the ranks before and after the last product of a part."""
+    project = part.project
+
+    def joined(columns: ml.Tensor) -> ml.Tensor:
+        return own.gather(project(own.gather(columns, letters)), "D")
+
+    part.project = joined  # type: ignore[assignment, method-assign]
+
+
+def ranked_transformer(
+    network: type[LlamaTransformer], args: ModelArgs, own: OwnWeights, tensors: Weights
+) -> LlamaTransformer:
+    """Return the network of a family for one rank, with its sizes and tensors."""
+    ranked: type[RankedNetwork] = type("RankedTransformer", (RankedNetwork, network), {})
+    return ranked(args, own, tensors)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import ml
-from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
+from .args import FamilyRopeScaling, LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
 
 _CHUNK = 512
 
@@ -14,19 +14,22 @@ _CHUNK = 512
 def inverse_frequencies(
     head_dim: int,
     theta: float,
-    scaling: RopeScaling | LinearRopeScaling | RopeFactors | None = None,
+    scaling: RopeScaling | LinearRopeScaling | RopeFactors | FamilyRopeScaling | None = None,
+    length: int = 0,
 ) -> ml.Tensor:
     """Return how far each pair of a head rotates per position, in radians: float32 [h/2].
 
-    frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, all by one factor, or
-    each by one. Computed in float64 and rounded once to float32; in bfloat16 neighbouring positions
-    beyond 256 would coincide.
+    frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, all by one factor, each by
+    one, or as a family does for a context of `length`. Computed in float64 and rounded once to
+    float32; in bfloat16 neighbouring positions beyond 256 would coincide.
     """
     frequencies = _plain_frequencies(head_dim, theta)
     if isinstance(scaling, LinearRopeScaling):
         frequencies /= scaling.factor
     elif isinstance(scaling, RopeFactors):
         frequencies /= np.array(scaling.factors)
+    elif isinstance(scaling, FamilyRopeScaling):
+        frequencies = scaling.scaled(frequencies, length)
     elif scaling is not None:
         frequencies = _scaled(frequencies, scaling)
     return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")
@@ -62,18 +65,21 @@ def _scaled(frequencies: npt.NDArray[np.float64], scaling: RopeScaling) -> npt.N
 
 
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
-    """Build the table of e^(i * position * frequency): complex64 [length, h/2].
+    """Build the table of e^(i * position * frequency): complex64 [length, r/2].
 
-    The row of a position does not depend on the length of the table. The table is made in chunks,
-    because the float64 numbers between take four times its bytes.
+    r is h, or the part of a head that is rotated. The row of a position does not depend on the
+    length of the table, unless a family has other frequencies for longer contexts. The table is
+    made in chunks, because the float64 numbers between take four times its bytes.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
     """
-    frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
-    table = ml.zeros((length, args.head_dim // 2), dtype=ml.complex64)
+    scaling = args.rope_scaling
+    frequencies = inverse_frequencies(args.rotary_dim, args.rope_theta, scaling, length)
+    magnitude = scaling.magnitude if isinstance(scaling, FamilyRopeScaling) else 1.0
+    table = ml.zeros((length, args.rotary_dim // 2), dtype=ml.complex64)
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)
         positions = ml.arange(start, stop, dtype=ml.float32)  # exact: float32 counts to 2^24
         angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
-        table.set_slice(start, stop, ml.polar(ml.ones_like(angles), angles))
+        table.set_slice(start, stop, ml.polar(ml.full_like(angles, magnitude), angles))
     return table.with_name("frequencies")

@@ -1,20 +1,23 @@
-"""Writing a quantized model as a directory in Hugging Face's layout, which other tools read too.
+"""Writing a model as a directory in Hugging Face's layout, which other tools read too.
 
 NF4 is written as bitsandbytes has it, and int8 as compressed-tensors does, so that transformers
-loads the directory with either. A directory appears whole or not at all.
+loads the directory with either. Dequantized weights are written as plain ones. The configuration
+and the tokenizer files of a GGUF file are made of its keys. A directory appears whole or not at
+all.
 """
 
 import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .. import ml
 from ..checkpoint import Checkpoint
-from ..checkpoint.names import rows_of
+from ..checkpoint.model_directory import CONFIG_FILE
+from ..checkpoint.names import stored_rows
 from ..checkpoint.packed_weights import INT8_CONFIG, NF4_CONFIG
 from ..checkpoint.safetensors_writer import (
     NewTensor,
@@ -24,75 +27,97 @@ from ..checkpoint.safetensors_writer import (
     reordered,
     safetensors_head,
 )
-from ..tokenizer import MAX_FILE_BYTES, Tokenizer
-from ..untrusted import followed_inside, label_of, read_whole
-from .args import EMBEDDINGS, LinearRopeScaling, ModelArgs, RopeScaling
-from .errors import ModelConfigError, ModelError, SaveError, mismatch
-from .files import ModelFiles, read_model_files
-from .loader import check_not_quantized, checkpoint_args, find_tokenizer, open_checkpoint
+from ..untrusted import label_of
+from .args import EMBEDDINGS, OUTPUT, LinearRopeScaling, ModelArgs, RopeScaling
+from .errors import ModelConfigError, SaveError
+from .loader import check_stored, checkpoint_args, stored_quantization
 from .quantization import (
+    DequantizedWeights,
+    JoinedWeights,
     QuantizationProgress,
+    dequantized_dtypes,
     dtype_in_model,
     quantization_of,
     quantize_weights,
     sources_of,
 )
-
-_COPIED_FILES = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "generation_config.json", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
-_ROTATED = (".wq.weight", ".wk.weight")
+from .sources import Source, find_source
 
 
 def save_quantized(
     path: str | Path | None,
     directory: str | Path,
-    quantize: str,
+    quantize: str | None = None,
     *,
+    dequantize: bool = False,
     rope_scaling_factor: float | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Quantize a plain model into a new directory; return the bytes of the weights.
+    """Quantize or dequantize a model into a new directory; return the bytes of the weights.
 
-    Its `config.json` has the overridden factor, and the files of the tokenizer are copied. No more
-    than one weight is in memory at a time. Raise SaveError where the directory is there already, or
-    cannot be written; nothing of it is left then.
+    Its `config.json` has the overridden factor. The files of the tokenizer are copied, or made of
+    the keys of a GGUF file. No more than one weight is in memory at a time.
+
+    Args:
+        path: As for `load_model`.
+        directory: The directory to be made.
+        quantize: "nf4" or "int8", or with `dequantize` None for plain weights.
+        dequantize: Whether the weights are quantized in their files.
+        rope_scaling_factor: As for `load_model`.
+        progress: As for `load_model`.
+
+    Raises:
+        SaveError: The directory is there already, or cannot be written; nothing of it is left.
+        ModelConfigError: No `config.json` stands for the model.
     """
-    target, dtype = Path(directory), quantization_of(quantize)
-    if dtype not in ml.BLOCK_DTYPES:
+    target = Path(directory)
+    dtype = None if quantize is None else quantization_of(quantize)
+    if dtype not in ml.BLOCK_DTYPES and not (dequantize and quantize is None):
         raise SaveError(f"[save] quantize must be nf4 or int8 in a directory: got {quantize}")
     check_new(target, "directory")
-    with plain_model(path, rope_scaling_factor) as (files, checkpoint, args):
-        tokenizer, origin = find_tokenizer(files), checkpoint.dtypes[EMBEDDINGS].name
-        is_meta = files.directory.layout == "Meta"
-        config = hugging_face_config(args, tokenizer, origin) if is_meta else dict(files.given)
-        _adapt(config, args, dtype)
-        side_files = _side_files((files.directory.path, files.top))  # before hours of work
+    with plain_model(path, rope_scaling_factor, dequantize) as (source, checkpoint, args):
+        tokenizer = source.find_tokenizer()
+        origin = checkpoint.dtypes[EMBEDDINGS].name
+        config = source.config_json(args, tokenizer, origin)
+        side_files = source.side_files(tokenizer)  # before hours of work
+        _adapt(config, args, dtype, OUTPUT in checkpoint.tensors)
         with new_path(target, "directory") as unfinished:
-            nbytes = _write_weights(target, unfinished, checkpoint, args, dtype, progress)
-            (unfinished / "config.json").write_text(json.dumps(config, indent=2) + "\n", "ascii")
+            (unfinished / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", "ascii")
             for name, content in side_files.items():
-                (unfinished / name).write_bytes(content)
-        return nbytes
+                path = unfinished / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(content)
+            source.check_saved(unfinished, args, tokenizer)
+            return _write_weights(target, unfinished, checkpoint, args, dtype, progress)
 
 
 @contextlib.contextmanager
 def plain_model(
-    path: str | Path | None, rope_scaling_factor: float | None
-) -> Iterator[tuple[ModelFiles, Checkpoint, ModelArgs]]:
-    """Open the directory of a plain model, whose tensors are read one by one."""
-    files = read_model_files(path)
-    checkpoint = open_checkpoint(files, one_by_one=True)
+    path: str | Path | None, rope_scaling_factor: float | None, dequantize: bool = False
+) -> Iterator[tuple[Source, Checkpoint, ModelArgs]]:
+    """Open a plain model, or a quantized one as plain weights; its tensors are read one by one."""
+    source = find_source(path)
+    checkpoint = source.open_checkpoint(True)
     try:
-        if files.directory.layout == "GGUF":
-            raise mismatch("save", "a model directory", "a GGUF file")
-        check_not_quantized(files, checkpoint)
-        yield files, checkpoint, checkpoint_args(files, checkpoint, rope_scaling_factor)
+        check_stored(stored_quantization(source, checkpoint), dequantize, needs_plain=True)
+        args = checkpoint_args(source, checkpoint, rope_scaling_factor)
+        if dequantize:
+            checkpoint.dtypes = dequantized_dtypes(checkpoint.dtypes, args.dtype)
+            checkpoint.tensors = DequantizedWeights(checkpoint.tensors, args.dtype)
+        yield source, checkpoint, args
     except ModelConfigError as error:
-        raise ModelConfigError(f"{label_of(files.directory.path)}: {error}") from None
+        raise ModelConfigError(f"{label_of(source.path)}: {error}") from None
     finally:
         checkpoint.close()
+
+
+def rotated_weights(args: ModelArgs) -> Collection[str]:
+    """Return the weights, without `.weight` or `.bias`, whose order of rows RoPE determines."""
+    return {
+        f"layers.{layer}.attention.{matrix}"
+        for layer in args.rotated_layers
+        for matrix in ("wq", "wk")
+    }
 
 
 def check_new(target: Path, kind: str) -> None:
@@ -135,7 +160,7 @@ def _write_weights(
     directory: Path,
     checkpoint: Checkpoint,
     args: ModelArgs,
-    dtype: ml.BlockDType,
+    dtype: ml.BlockDType | None,
     progress: QuantizationProgress | None,
 ) -> int:
     """Write all weights into one file, one after the other; return their bytes."""
@@ -143,19 +168,23 @@ def _write_weights(
         if dtype is ml.int8_block and size % dtype.block_size:
             rule = f"a multiple of {dtype.block_size} long"
             raise ModelConfigError(f"save: rows of int8 must be {rule}: got {size}")
-    names = {row.name: row.hugging_face for row in rows_of(args.n_layers, args.parts)}
-    shapes, sources = args.tensor_shapes, sources_of(checkpoint.tensors, dtype)
+    stored = stored_rows(args.tensor_rows, lambda row: row.hugging_face)
+    names = {row.name: name for name, row in stored.items()}
+    tensors = JoinedWeights(checkpoint.tensors, args)
+    shapes, sources = args.stored_shapes, sources_of(tensors, dtype)
     plain = {key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)}
     new: list[NewTensor] = []
     for key in sources.keys() & names:
         new += new_tensors(names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]])
     check_room(target, nbytes := sum(tensor.nbytes for tensor in new))
 
-    def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
-        is_meta = args.rope_pairs == "interleaved" and key.endswith(_ROTATED)
-        return reordered(weight, args.head_dim, "halves") if is_meta else weight
+    rotated = rotated_weights(args) if args.rope_pairs == "interleaved" else ()
 
-    weights = quantize_weights(checkpoint.tensors, dtype, progress, prepared)
+    def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
+        is_rotated = key.rpartition(".")[0] in rotated
+        return reordered(weight, args.head_dim, "halves") if is_rotated else weight
+
+    weights = quantize_weights(tensors, dtype, progress, prepared)
     head, places = safetensors_head(new, {"format": "pt"})
     with TensorWriter(directory / "model.safetensors", head, places) as writer:
         for key, weight in weights:
@@ -165,64 +194,16 @@ def _write_weights(
     return nbytes
 
 
-def _adapt(config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType) -> None:
-    """Change the `config.json` of the plain model into that of the quantized one."""
+def _adapt(
+    config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType | None, has_output: bool
+) -> None:
+    """Change the `config.json` of a model into that of the quantized or dequantized one."""
     for key in ("rope_scaling", "rope_parameters"):
         match config.get(key), args.rope_scaling:
             case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if "factor" in part:
                 config[key] = part | {"factor": scaling.factor}  # perhaps overridden
-    config["tie_word_embeddings"] = False  # the output has its own codes
-    config["quantization_config"] = NF4_CONFIG if dtype is ml.nf4 else INT8_CONFIG
-
-
-def hugging_face_config(
-    args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
-) -> dict[str, object]:
-    """Return the `config.json` of a model in Meta's layout, whose output may still be tied.
-
-    The tokenizer, if any, tells the tokens that begin and end a text; `dtype` is the weights'.
-    """
-    config: dict[str, object] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": args.dim,
-        "intermediate_size": args.ffn_dim,
-        "num_hidden_layers": args.n_layers,
-        "num_attention_heads": args.n_heads,
-        "num_key_value_heads": args.n_kv_heads,
-        "head_dim": args.head_dim,
-        "vocab_size": args.vocab_size,
-        "rms_norm_eps": args.norm_eps,
-        "hidden_act": "silu",
-        "max_position_embeddings": args.max_context_length,
-        "rope_theta": args.rope_theta,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": dtype,
-    }
-    scaling = args.rope_scaling
-    if isinstance(scaling, RopeScaling):
-        config["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_context_length,
-        }
-    if tokenizer is not None:
-        config["bos_token_id"] = tokenizer.bos_id
-        config["eos_token_id"] = sorted(tokenizer.stop_ids)
-    return config
-
-
-def _side_files(places: Sequence[Path]) -> dict[str, bytes]:
-    """Read the files of the tokenizer and of the generation, the nearest of each name.
-
-    Raise ModelError for one that is not a regular file, too large, or a link out of the model.
-    """
-    found: dict[str, bytes] = {}
-    for path in (place / name for place in places for name in _COPIED_FILES):
-        if path.name not in found and os.path.lexists(path):
-            target = followed_inside(path, ModelError, *places)
-            found[path.name] = read_whole(target, MAX_FILE_BYTES, ModelError)
-    return found
+    # A quantized output has its own codes.
+    config["tie_word_embeddings"] = dtype is None and not has_output
+    config.pop("quantization_config", None)
+    if dtype is not None:
+        config["quantization_config"] = NF4_CONFIG if dtype is ml.nf4 else INT8_CONFIG

@@ -5,24 +5,20 @@ vectors become float32. The rows of q and k are put into the order of the archit
 appears whole or not at all.
 """
 
-import contextlib
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from .. import ml
 from ..checkpoint.gguf import nbytes_of
-from ..checkpoint.gguf_config import ARCHITECTURES, GGUF_KEYS, GRANITE_SCALES
+from ..checkpoint.gguf_config import CHAT_TEMPLATE_KEYS, GGUF_KEYS, ROPE_FACTORS, GgufSchema
 from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
-from ..checkpoint.names import rows_of
+from ..checkpoint.names import stored_rows
 from ..checkpoint.safetensors_writer import reordered
-from ..tokenizer import TokenizerNotFoundError
-from ..tokenizer.gguf_export import gguf_tokenizer_keys
-from .args import LinearRopeScaling, ModelArgs
+from .args import EMBEDDINGS, OUTPUT, LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
 from .errors import ModelConfigError, SaveError, mismatch
-from .files import CHAT_TEMPLATE_KEY, ModelFiles
+from .families import FAMILIES, Family
 from .quantization import (
+    JoinedWeights,
     QuantizationProgress,
     dtype_in_model,
     quantization_of,
@@ -30,7 +26,7 @@ from .quantization import (
     sources_of,
 )
 from .rope import rope_factors
-from .saving import check_new, check_room, new_path, plain_model
+from .saving import check_new, check_room, new_path, plain_model, rotated_weights
 
 _FILE_TYPES = {"float32": 0, "float16": 1, "q4_0": 2, "q8_0": 7, "bfloat16": 32}
 
@@ -40,47 +36,55 @@ def save_gguf(
     target: str | Path,
     quantize: str | None = None,
     *,
+    dequantize: bool = False,
     rope_scaling_factor: float | None = None,
     chat_template: str | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Write a plain model as one new GGUF file; return the bytes of the weights.
+    """Write a model as one new GGUF file; return the bytes of the weights.
 
-    No more than one weight is in memory at a time. Raise SaveError where the file is there already,
-    or cannot be written; nothing of it is left then. Raise ModelConfigError where the format cannot
-    hold the model.
+    Weights that are quantized in their files need `dequantize`, which makes them plain ones before
+    `quantize`. No more than one weight is in memory at a time. Raise SaveError where the file is
+    there already, or cannot be written; nothing of it is left then. Raise ModelConfigError where
+    the format cannot hold the model.
     """
     target, dtype = Path(target), None if quantize is None else quantization_of(quantize)
     check_new(target, "file")
-    with plain_model(path, rope_scaling_factor) as (files, checkpoint, args):
-        name = _architecture(files, args)
-        names = {row.name: row.gguf for row in rows_of(args.n_layers, args.parts)}
-        sources = sources_of(checkpoint.tensors, dtype)
+    with plain_model(path, rope_scaling_factor, dequantize) as (source, checkpoint, args):
+        family = FAMILIES[source.model_type]
+        family.check_gguf(args)
+        _check_schema(family.gguf, args)
+        stored = stored_rows(args.tensor_rows, lambda row: row.gguf)
+        names = {row.name: name for name, row in stored.items()}
+        tensors = JoinedWeights(checkpoint.tensors, args)
+        sources = sources_of(tensors, dtype)
+        copies_output = family.gguf.has_own_output and OUTPUT not in sources
         shapes = {  # with what each weight becomes, vectors float32
             names[key]: (_kind(key, dtype, checkpoint.dtypes, shape), shape)
-            for key, shape in args.tensor_shapes.items()
+            for key, shape in args.stored_shapes.items()
             if key in sources
         }
+        if copies_output:
+            shapes[names[OUTPUT]] = shapes[names[EMBEDDINGS]]
         factors = rope_factors(args)
+        if factors is None and isinstance(args.rope_scaling, RopeFactors):
+            factors = ml.tensor(list(args.rope_scaling.factors), dtype=ml.float32)
+        tables = family.gguf_tensors(args)
         if factors is not None:
-            shapes["rope_freqs.weight"] = (ml.float32, factors.shape)
-        keys = _keys(name, args, dtype)
-        for place in dict.fromkeys((files.directory.path, files.top)):
-            with contextlib.suppress(TokenizerNotFoundError):
-                keys |= gguf_tokenizer_keys(place, args.vocab_size)
-                break
-        else:
-            keys["tokenizer.ggml.model"] = "no_vocab"
+            tables = {ROPE_FACTORS: factors, **tables}
+        shapes |= {name: (ml.float32, table.shape) for name, table in tables.items()}
+        keys = _keys(family, args, dtype)
+        keys |= source.gguf_tokenizer_keys(args.vocab_size)
+        templates = dict(source.chat_templates)
         if chat_template is not None:
-            keys[CHAT_TEMPLATE_KEY] = chat_template
+            templates["default"] = chat_template
+        for name, key in CHAT_TEMPLATE_KEYS.items():
+            if name in templates:
+                keys[key] = templates[name]
         check_room(target, nbytes := sum(nbytes_of(*each) for each in shapes.values()))
 
-        in_halves = args.rope_pairs == "halves" and ARCHITECTURES[name] == "interleaved"
-        rotated = {  # in other layers the order of rows does not matter
-            f"layers.{layer}.attention.{matrix}"
-            for layer in set(range(args.n_layers if in_halves else 0)) - {*args.layers_without_rope}
-            for matrix in ("wq", "wk")
-        }
+        in_halves = args.rope_pairs == "halves" and family.gguf.rope_pairs == "interleaved"
+        rotated = rotated_weights(args) if in_halves else ()
 
         def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
             if key.rpartition(".")[0] in rotated:
@@ -88,25 +92,29 @@ def save_gguf(
             return weight.to(ml.float32) if len(weight.shape) == 1 else weight
 
         with new_path(target, "file") as unfinished, GgufWriter(unfinished, keys, shapes) as writer:
-            for key, weight in quantize_weights(checkpoint.tensors, dtype, progress, prepared):
+            for key, weight in quantize_weights(tensors, dtype, progress, prepared):
                 if key in names:
                     writer.write(names[key], weight)
-            if factors is not None:
-                writer.write("rope_freqs.weight", factors)
+            if copies_output:
+                writer.write(names[OUTPUT], checkpoint.tensors[EMBEDDINGS])
+            for name, table in tables.items():
+                writer.write(name, table)
         return nbytes
 
 
-def _architecture(files: ModelFiles, args: ModelArgs) -> str:
-    """Return the name of the architecture; refuse what only `config.json` can say."""
-    kind = str(files.given.get("model_type", "llama"))
-    name = "llama" if kind == "mistral" else kind
-    every = 4 if name == "smollm3" else args.n_layers + 1  # no key of the file says it
-    if args.layers_without_rope != tuple(range(every - 1, args.n_layers, every)):
-        rule = "every fourth layer" if name == "smollm3" else "no layer"
-        layers = ", ".join(map(str, args.layers_without_rope)) or "none"
-        rule += f" without RoPE, as {name} has it in GGUF files"
-        raise mismatch("save", rule, f"layers {layers}")
-    return name
+def _check_schema(known: GgufSchema, args: ModelArgs) -> None:
+    """Check that the architecture of llama.cpp has the tensors and sizes of the model."""
+    name = known.architecture
+    biases = [matrix for matrix in args.biases if matrix not in known.biases]
+    if biases:
+        rule = f"no biases but those that {name} has in GGUF files"
+        raise mismatch("save", rule, f"those of {', '.join(biases)}")
+    if known.heads_fill_dim and args.n_heads * args.head_dim != args.dim:
+        rule = f"heads x head dimension = {args.dim}, the size of the model, as {name} has it in"
+        raise mismatch("save", f"{rule} GGUF files", f"{args.n_heads} x {args.head_dim}")
+    if isinstance(args.rope_scaling, RopeScaling | RopeFactors) and not known.has_rope_factors:
+        rule = f"RoPE without scaling or with a linear one, as {name} has it in GGUF files"
+        raise mismatch("save", rule, "Llama 3.1's scaling")
 
 
 def _kind(
@@ -129,22 +137,20 @@ def _kind(
     return found
 
 
-def _keys(name: str, args: ModelArgs, dtype: ml.BlockDType | None) -> dict[str, NewValue]:
+def _keys(family: Family, args: ModelArgs, dtype: ml.BlockDType | None) -> dict[str, NewValue]:
     """Return the keys that say what is computed."""
+    name = family.gguf.architecture
     values: dict[str, NewValue] = {
-        **{key: getattr(args, name) for name, key in GGUF_KEYS.items()},
+        **{key: getattr(args, field) for field, key in GGUF_KEYS.items()},
         **dict.fromkeys(("attention.value_length", "rope.dimension_count"), args.head_dim),
     }
     if isinstance(args.rope_scaling, LinearRopeScaling):
         values |= {"rope.scaling.type": "linear", "rope.scaling.factor": args.rope_scaling.factor}
-    if name == "granite":
-        of_attention = args.attention_multiplier or 1 / math.sqrt(args.head_dim)
-        args = replace(args, attention_multiplier=of_attention)
-        values |= {key: float(getattr(args, name)) for name, key in GRANITE_SCALES.items()}
+    values |= family.gguf_keys(args)
     return {
         "general.architecture": name,
         "general.type": "model",
-        "general.file_type": _FILE_TYPES[(dtype or args.dtype).name],
+        "general.file_type": _FILE_TYPES[(dtype or args.feed_forward_dtype or args.dtype).name],
         "general.quantization_version": 2,
         **{f"{name}.{key}": value for key, value in values.items()},
     }

@@ -30,6 +30,15 @@ class AddedToken:
     takes_right: bool = False  # the spaces after it
 
 
+def spaces_taken(tokens: Iterable[AddedToken]) -> dict[str, tuple[bool, bool]]:
+    """Return the special tokens that take the white space to their left or to their right."""
+    return {
+        token.text: (token.takes_left, token.takes_right)
+        for token in tokens
+        if token.special and (token.takes_left or token.takes_right)
+    }
+
+
 Segment = tuple[str, int, int | None]
 """A part of a text, where it starts, and its id if it is an added token."""
 

@@ -95,15 +95,15 @@ class TokenSettings:
     ) -> Roles:
         """Find what the special ids of a tokenizer are for; the template is None if there is none.
 
-        TokenizerError where a file names a token or an id that the tokenizer does not have.
+        An id beyond the tokens is left to the model, which may have more rows than there are
+        tokens. TokenizerError where a file names a token that the tokenizer does not have.
         """
         first, last = template or (None, None)
         begin = self._name("bos_token", first, _BEGIN_NAMES, special_tokens)
         end = self._name("eos_token", last, _END_NAMES, special_tokens)
         for number in self.end_ids:
-            if not 0 <= number < vocab_size:
-                rule = f"0 <= id < {vocab_size}"
-                raise mismatch(self.end_ids_source, "eos_token_id", rule, number)
+            if number < 0:
+                raise mismatch(self.end_ids_source, "eos_token_id", "id >= 0", number)
         stop_ids = {special_tokens[name] for name in _STOP_NAMES if name in special_tokens}
         if end is not None:
             stop_ids.add(special_tokens[end])
@@ -113,7 +113,7 @@ class TokenSettings:
         return Roles(
             bos_id=None if begin is None else special_tokens[begin],
             eos_id=None if end is None else special_tokens[end],
-            stop_ids=self.end_ids | stop_ids,
+            stop_ids=frozenset(n for n in self.end_ids if n < vocab_size) | stop_ids,
             adds_bos=adds_bos and begin is not None,
         )
 

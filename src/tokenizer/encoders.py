@@ -85,9 +85,9 @@ class PieceEncoder(ABC, Generic[_Symbols]):
     def _encode_parts(self, piece: _Symbols) -> list[int]:
         """Encode a piece part by part; random bytes fall into parts of a few bytes."""
         ids, adjacent = list[int](), self._adjacent
-        # No merge crosses these places.
-        cuts: list[int] = [at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent]
-        for start, end in pairwise([0, *cuts, len(piece)]):
+        # No merge crosses these places. They are not kept: there may be as many as symbols.
+        cuts = (at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent)
+        for start, end in pairwise(chain((0,), cuts, (len(piece),))):
             is_short = end - start <= CACHED_PART_SYMBOLS
             ids += (self._merge_cached if is_short else self._merge_part)(piece[start:end])
         return ids
@@ -169,8 +169,9 @@ def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
     data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
     within = np.ones(len(data), dtype=np.bool_)
     within[np.cumsum([len(token) for token in tokens]) - 1] = False  # the next byte: another token
-    pairs = np.unique((data[:-1] << 8 | data[1:])[within[:-1]])
-    return {divmod(pair, 256) for pair in pairs.tolist()}
+    # Not np.unique, which loads masked arrays: longer than loading a small model takes.
+    counts = np.bincount((data[:-1] << 8 | data[1:])[within[:-1]])
+    return {divmod(pair, 256) for pair in np.flatnonzero(counts).tolist()}
 
 
 class PrependScheme(Enum):

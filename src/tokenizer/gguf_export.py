@@ -6,11 +6,14 @@ Source: llama.cpp `convert_hf_to_gguf.py` (`_set_vocab_gpt2`, `_create_vocab_sen
 transformers `convert_slow_tokenizer.py` (`TikTokenConverter`) for the merges of a file of ranks.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..untrusted import label_of, shown
 from . import load_tokenizer, tokenizer_file
 from .added_tokens import AddedToken
 from .config_files import (
@@ -29,13 +32,17 @@ from .tokenizer import Tokenizer
 from .tokenizer_json import letters_of_bytes
 
 _ADDED_SCORE = -1000.0
+_SPACE_WARNING = """\
+GGUF files have no key for the way this tokenizer puts a space before a text: with the file, each \
+text gets one, also if it begins with a space or follows a special token"""
 
 
 def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
     """Describe the tokenizer of a directory in the keys of a GGUF file.
 
-    Ids beyond the last token, up to the `rows` of the model, become unused ones. TokenizerError
-    where a file is damaged, or no keys stand for this tokenizer.
+    Ids beyond the last token, up to the `rows` of the model, become unused ones; special tokens
+    beyond the rows are left out. TokenizerError where a file is damaged, or no keys stand for this
+    tokenizer.
     """
     path, tokenizer = tokenizer_file(directory), load_tokenizer(directory)
     keys = _of_json(path) if path.name.endswith(".json") else _of_model(path, tokenizer)
@@ -44,6 +51,13 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
         if not path.is_file() or not is_sentencepiece_file(path):
             raise mismatch(directory, "tokenizer", "tokenizer.model beside tokenizer.json", "none")
         keys = _of_model(path, tokenizer)
+    if tokenizer.vocab_size > rows:
+        try:
+            tokenizer = tokenizer.cut_to(rows)
+        except TokenizerError as error:
+            raise TokenizerError(f"{label_of(path)}: {error}") from None
+        for name in {"tokens", "token_type", "scores"} & keys.keys():
+            keys[name] = keys[name][:rows]
     names, kinds = keys["tokens"], keys["token_type"]
     for number, name in enumerate(names):
         if name in tokenizer.special_tokens and kinds[number] in (Kind.NORMAL, Kind.USER_DEFINED):
@@ -129,15 +143,43 @@ def _roles(tokenizer: Tokenizer) -> dict[str, int]:
     return found | dict(zip(("eot", "eom"), ends, strict=False))
 
 
-def _check(path: Path, given: Tokenizer, made: Tokenizer) -> None:
-    """Compare what the keys say with the tokenizer of the files."""
-    probes = ["Hello  world 123\n\n it's", *(f"a {name}b" for name in given.special_tokens)][:300]
-    facts = [
-        (
-            one.special_tokens, one.stop_ids, one.adds_bos, one.decoding,
-            [one.encode(text, bos=False, eos=False) for text in probes],
-        )
-        for one in (given, made)
-    ]  # fmt: skip
-    if facts[0] != facts[1] or given.first_difference(made) is not None:
-        raise mismatch(path, "keys of a GGUF file", "the same tokenizer", "another one")
+def _check(path: Path, source: Tokenizer, written: Tokenizer) -> None:
+    """Compare the tokenizer of the keys with the tokenizer of the files; warn or raise."""
+    difference = first_difference(source, written)
+    if difference is not None:
+        raise mismatch(path, f"keys of a GGUF file: {difference}", "that of the files", "another")
+    spaces = [(" a", True), ("a", False), (" a", False)]
+    for text, first in spaces:
+        ids = source.encode(text, bos=False, eos=False, first=first)
+        if ids != written.encode(text, bos=False, eos=False, first=first):
+            warnings.warn(f"{label_of(path)}: {_SPACE_WARNING}", stacklevel=2)
+            break
+
+
+def first_difference(source: Tokenizer, written: Tokenizer) -> str | None:
+    """Return the first property in which two tokenizers differ, or None.
+
+    Which tokens keep their space at the beginning of a text (`kept_space_ids`) is not compared: no
+    text is encoded to the byte of a space, and SentencePiece and tokenizers decode it differently.
+    """
+    if source.special_tokens != written.special_tokens:
+        return "special tokens"
+    if source.stop_ids != written.stop_ids:
+        return "ids that end an answer"
+    if source.adds_bos != written.adds_bos:
+        return "begin of text"
+    if replace(source.decoding, kept_space_ids=frozenset()) != replace(
+        written.decoding, kept_space_ids=frozenset()
+    ):
+        return "decoding"
+    token = source.first_difference(written)
+    if token is not None:
+        return f"text of token {token}"
+    probes = ["Hello  world 123\n\n it's", "", *(f"a {n}b" for n in source.special_tokens)]
+    for text in probes[:300]:
+        ids = source.encode(text, bos=False, eos=False)
+        if ids != written.encode(text, bos=False, eos=False):
+            return f"ids of {shown(text)}"
+        if source.decode(ids) != written.decode(ids):
+            return f"text of the ids of {shown(text)}"
+    return None

@@ -8,17 +8,25 @@ Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-vocab.cpp` (`impl::loa
 `convert_hf_to_gguf.py` (`get_vocab_base`, `_create_vocab_sentencepiece`).
 """
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ..untrusted import described, is_integer, shown
+from ..untrusted import described, is_integer, label_of, shown
 from .added_tokens import AddedToken
 from .config_files import MARKER, MAX_TOKENS, TokenSettings, check_names, expect_kind
 from .encoders import ByteLevelPipeline
 from .errors import TokenizerError, mismatch
-from .pre_tokenizers import DIGITS_THEN_GPT_2, GPT_2, LLAMA_3, QWEN_2, TEKKEN
+from .pre_tokenizers import (
+    DIGITS_THEN_GPT_2,
+    GPT_2,
+    LLAMA_3,
+    LLAMA_CPP_DEFAULT,
+    QWEN_2,
+    TEKKEN,
+)
 from .sentencepiece_model import (
     Kind,
     Piece,
@@ -36,8 +44,16 @@ _KNOWN_KEYS = {
     *("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token"),
     *("add_space_prefix", "remove_extra_whitespaces"),
     # What an answer of a chat ends with is a matter of its format; a prompt never ends with this.
-    *("add_eos_token", "add_sep_token", "token_type_count"),
+    *("add_eos_token", "add_sep_token", "token_type_count", "suppress_tokens"),
 }
+ARRAYS = {
+    f"{_PREFIX}tokens": MAX_TOKENS,
+    f"{_PREFIX}token_type": MAX_TOKENS,
+    f"{_PREFIX}scores": MAX_TOKENS,
+    f"{_PREFIX}suppress_tokens": MAX_TOKENS,
+    f"{_PREFIX}merges": 4 * MAX_TOKENS,  # Llama 3 has 280 147 merges for 128 000 tokens
+}
+"""The keys whose arrays are read, and the most values of each."""
 _ROLES = ("bos", "eos", "eot", "eom")
 
 
@@ -50,15 +66,50 @@ class _Pre:
     adds_bos: bool = False  # whether texts begin with `bos`, where no key says it
 
 
-PRE_TOKENIZERS: Mapping[str, _Pre] = {
-    "llama-bpe": _Pre(ByteLevelPipeline(LLAMA_3), whole=True, adds_bos=True),
-    "dbrx": _Pre(ByteLevelPipeline(LLAMA_3)),  # OLMo 2
-    "tekken": _Pre(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _Pre(ByteLevelPipeline(QWEN_2, composes=True))),
-    **dict.fromkeys(("smollm", "refact"), _Pre(ByteLevelPipeline(DIGITS_THEN_GPT_2))),  # Granite
-    "gpt-2": _Pre(ByteLevelPipeline(GPT_2)),
-}
-"""The values of `tokenizer.ggml.pre` that are known."""
+_LLAMA_3 = ByteLevelPipeline(LLAMA_3)
+_DIGITS_THEN_GPT_2 = ByteLevelPipeline(DIGITS_THEN_GPT_2)
+_GPT_2 = ByteLevelPipeline(GPT_2)
+_QWEN_2 = ByteLevelPipeline(QWEN_2)
+_COMPOSED_QWEN_2 = ByteLevelPipeline(QWEN_2, composes=True)
+
+# In each group the first name is the one that is written.
+_GROUPS: Sequence[tuple[_Pre, str]] = (
+    (
+        _Pre(_LLAMA_3, whole=True, adds_bos=True),
+        "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+    ),
+    (_Pre(_LLAMA_3), "dbrx smaug-bpe chatglm-bpe"),  # OLMo 2; SmolLM3 and tunes of Llama 3
+    (_Pre(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True), "tekken"),
+    # llama.cpp composes no text, but the tokenizers of these two do.
+    (_Pre(_COMPOSED_QWEN_2), "qwen2 deepseek-r1-qwen"),
+    (_Pre(_QWEN_2), "stablelm2 kormo f2llmv2 megrez hunyuan solar-open grok-2"),
+    (
+        _Pre(_DIGITS_THEN_GPT_2),  # smollm: SmolLM2; refact: Granite
+        "smollm refact starcoder command-r codeshell exaone minerva-7b mellum2",
+    ),
+    (
+        _Pre(_GPT_2),
+        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum "
+        "modern-bert jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe",
+    ),
+    (_Pre(ByteLevelPipeline(LLAMA_CPP_DEFAULT)), "default"),
+)
+PRE_TOKENIZERS: Mapping[str, _Pre] = {name: pre for pre, names in _GROUPS for name in names.split()}
+"""The values of `tokenizer.ggml.pre` whose split pattern is implemented.
+
+The names, and what each one implies, are those of llama.cpp. A file without the key is split as
+one that says `default`.
+"""
+
+_PRE_RULE = f"""\
+a split pattern of {", ".join(names.split()[0] for _, names in _GROUPS)}, or one of their other \
+names"""
+_PRE_ADVICE = """\
+; load the Hugging Face directory of the model, or, if its pattern is one of these, write a file \
+that names it with gguf-new-metadata --pre-tokenizer"""
+_NO_PRE = """\
+the key 'tokenizer.ggml.pre' is missing: text is split by the default pattern of llama.cpp, which \
+can differ from the pattern that the model was trained with; newer files of the model name it"""
 
 
 @dataclass(frozen=True)
@@ -87,11 +138,25 @@ class _Keys:
         return mismatch(self.path, f"key '{_PREFIX}{key}'", rule, got)
 
 
-def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
-    """Make the tokenizer of a GGUF file; None where the file says that it holds none.
+def ignored_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the keys of a tokenizer that llama.cpp ignores for the kinds that are loaded."""
+    return tuple(
+        key
+        for key in keys
+        if key.startswith(_PREFIX)
+        and key.removeprefix(_PREFIX) not in _KNOWN_KEYS
+        and not key.endswith("_token_id")
+    )
 
-    `keys` are all that begin with `tokenizer.`: int, float, bool, str, or lists of these.
-    TokenizerError where one is missing, unknown, or contradicts another one.
+
+def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
+    """Make the tokenizer of a GGUF file.
+
+    Return None where the file says that it holds none, or where a SentencePiece vocabulary has no
+    tokens for bytes or none of the type unknown.
+
+    `keys` are all that begin with `tokenizer.`: int, float, bool or str, and the `ARRAYS` as lists.
+    TokenizerError where one is missing, not supported, or contradicts another one.
     """
     values = {key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)}
     file, kind = _Keys(path, values), values.get("model")
@@ -99,9 +164,10 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
         return None
     if kind not in ("llama", "gpt2"):
         raise file.mismatch("model", "'llama' or 'gpt2'", described(kind))
-    for key in values:
-        if key not in _KNOWN_KEYS and not key.endswith("_token_id"):
-            raise mismatch(path, "keys", "only known ones", shown(_PREFIX + key))
+    if suppressed := values.get("suppress_tokens"):
+        rule = "no tokens, because answers may have all tokens here"
+        got = len(suppressed) if isinstance(suppressed, list) else described(suppressed)
+        raise file.mismatch("suppress_tokens", rule, got)
     with collector_paused():
         names = file.listed("tokens", str)
         kinds = file.listed("token_type", int, len(names))
@@ -140,8 +206,23 @@ def _settings(file: _Keys, roles: Mapping[str, int], adds_bos: bool) -> TokenSet
 
 def _sentencepiece(
     file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
-) -> Tokenizer:
-    """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer."""
+) -> Tokenizer | None:
+    """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer.
+
+    Return None, with a warning, for a vocabulary without tokens for bytes or without one of the
+    type unknown, which cannot encode all texts.
+    """
+    for kind, tokens in (
+        (Kind.UNKNOWN, "token of the type unknown"),
+        (Kind.BYTE, "tokens for bytes"),
+    ):
+        if kind not in kinds:
+            warnings.warn(
+                f"{label_of(file.path)}: the vocabulary has no {tokens}: the model is loaded "
+                "without a tokenizer",
+                stacklevel=2,
+            )
+            return None
     if file.value("remove_extra_whitespaces", False):
         raise file.mismatch("remove_extra_whitespaces", "false", "true")
     names = [*ids]
@@ -159,9 +240,11 @@ def _byte_level(
     file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer:
     """Make the tokenizer of the vocabulary and the merges."""
-    pre = file.values.get("pre")
+    if "pre" not in file.values:
+        warnings.warn(f"{label_of(file.path)}: {_NO_PRE}", stacklevel=2)
+    pre = file.values.get("pre", "default")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
-        raise file.mismatch("pre", f"one of {', '.join(PRE_TOKENIZERS)}", described(pre))
+        raise file.mismatch("pre", _PRE_RULE, described(pre) + _PRE_ADVICE)
     known, names, tokens = PRE_TOKENIZERS[pre], [*ids], dict(ids)
     added, special, unused = list[AddedToken](), dict[str, int](), list[int]()
     for n, kind in enumerate(kinds):

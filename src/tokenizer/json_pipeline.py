@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from ..untrusted import escape_line
+from ..untrusted import escape_line, is_same_json
 from .config_files import Template, expect_kind
 from .encoders import ByteLevelPipeline, MetaspacePipeline, PrependScheme
 from .errors import TokenizerError, mismatch
@@ -108,9 +108,9 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
     normalizer = _plain(file.get("normalizer"))
     before = _plain(file.get("pre_tokenizer"))
     decoder = _plain(file.get("decoder"))
-    byte_level = next((pipeline for known, pipeline in _BYTE_LEVEL if known == before), None)
+    byte_level = next((each for known, each in _BYTE_LEVEL if is_same_json(before, known)), None)
     if byte_level is not None:
-        if normalizer not in (None, _NFC):
+        if normalizer is not None and not is_same_json(normalizer, _NFC):
             raise _unknown(path, "normalizer", "null or NFC (byte level)", normalizer)
         if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
             raise _unknown(path, "decoder", "ByteLevel", decoder)
@@ -124,6 +124,22 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
     if normalizer is not None:
         raise _unknown(path, "normalizer", "null (Metaspace)", normalizer)
     return MetaspacePipeline(False, *metaspace, drops)
+
+
+def byte_level_component(pipeline: ByteLevelPipeline) -> object | None:
+    """Return the pre-tokenizer that stands for a pipeline in a file; None if none is known."""
+    wanted = replace(pipeline, composes=False)
+    return next((_whole(component) for component, known in _BYTE_LEVEL if known == wanted), None)
+
+
+def _whole(component: object) -> object:
+    """Write a component of the tables as files do: with what concerns offsets only."""
+    if isinstance(component, list):
+        return [_whole(part) for part in component]
+    if not isinstance(component, dict):
+        return component
+    offsets = {"trim_offsets": True} if component.get("type") == "ByteLevel" else {}
+    return {key: _whole(part) for key, part in component.items()} | offsets
 
 
 def read_template(path: Path, processor: object) -> Template | None:
@@ -186,7 +202,7 @@ def _plain(value: object, depth: int = 0) -> object:
 
 def _look_up(path: Path, what: str, rule: str, table: list[tuple[object, _T]], value: object) -> _T:
     for component, result in table:
-        if component == value:
+        if is_same_json(value, component):
             return result
     raise _unknown(path, what, rule, value)
 

@@ -2,7 +2,8 @@
 
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import regex
 
@@ -50,6 +51,32 @@ class PreTokenizer:
         return [text[match.start() : match.end()] for match in self.pattern.finditer(known)]
 
 
+class PreTokenizerSequence(PreTokenizer):
+    """Patterns that split a text one after the other.
+
+    Each pattern splits the pieces of the pattern before it into its matches and the texts between
+    them. It does not see beyond the ends of a piece.
+    """
+
+    def __init__(self, patterns: Sequence[str], cut: str) -> None:
+        super().__init__(patterns[0], cut)
+        self._patterns = [regex.compile(pattern) for pattern in patterns]
+
+    def _split_part(self, text: str) -> list[str]:
+        known = text
+        if not text.isascii():
+            known = "".join(_PLACEHOLDER if is_unassigned(c) else c for c in text)
+        bounds = [0, len(text)]
+        for pattern in self._patterns:
+            inner: list[int] = []
+            for start, end in pairwise(bounds):
+                inner.append(start)
+                for match in pattern.finditer(known, start, end):
+                    inner += match.span()
+            bounds = sorted({*inner, len(text)})
+        return [text[start:end] for start, end in pairwise(bounds)]
+
+
 # No piece of the patterns for byte-level tokens continues from a non-space into a space, and none
 # that ends in a non-space looks beyond its end.
 _BEFORE_SPACE = r"\S "
@@ -86,6 +113,20 @@ GPT_2 = PreTokenizer(
 # so that no space is left to it.
 DIGITS_THEN_GPT_2 = PreTokenizer(
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+", _BEFORE_SPACE
+)
+
+# Files that name no pattern, such as those of Llama 3 from April 2024, are split by this one:
+# punctuation first, then words, then digits by threes from the left. Source: ggml-org/llama.cpp
+# src/llama-vocab.cpp (`llm_tokenizer_bpe`, `default`), commit
+# 00ad355e009e83abf98f96a6ded7193b95763681.
+LLAMA_CPP_DEFAULT = PreTokenizerSequence(
+    (
+        r"[\p{P}$+<=>^~|]+",
+        r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"\p{N}+",
+        r"[0-9]{3}",
+    ),
+    _BEFORE_SPACE,
 )
 
 # SentencePiece's words, each with the spaces before it.

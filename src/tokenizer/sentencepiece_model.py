@@ -16,7 +16,7 @@ from struct import unpack
 from typing import Any
 
 from ..untrusted import described, read_whole, shown
-from .added_tokens import AddedToken
+from .added_tokens import AddedToken, spaces_taken
 from .bpe import spelled_merges
 from .config_files import MAX_FILE_BYTES, MAX_TOKEN_LENGTH, MAX_TOKENS, TokenSettings
 from .encoders import (
@@ -45,7 +45,7 @@ class Kind:
 
 
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
-_BPE = 2
+BPE = 2
 
 # The fields of messages: the name of each, and its value where it is missing. What a list has comes
 # any number of times. Other fields are skipped, but not those of a model: ids count its pieces.
@@ -170,7 +170,7 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
         if charsmap := spec["precompiled_charsmap"]:
             raise mismatch(path, "precompiled_charsmap", "none", f"{len(charsmap)} bytes")
     model_type = trainer["model_type"]
-    if model_type != _BPE:
+    if model_type != BPE:
         raise mismatch(path, "model_type", "BPE", _MODEL_TYPES.get(model_type, model_type))
     settings = trainer | normalizer
     for name, expected in _REQUIRED.items():
@@ -300,6 +300,7 @@ def sentencepiece_tokenizer(
             kept_space_ids=frozenset(byte_ids) | {token.token_id for token in added},
             replaces_each_byte=True,
         ),
+        spaces_taken(added),
     )
 
 

@@ -4,12 +4,13 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
 from ..ml.errors import declared_lack_of_memory
+from ..untrusted import shown
 from .encoders import PieceEncoder
 from .errors import TokenizerError, TokenizerMemoryError
 
@@ -52,12 +53,14 @@ class Tokenizer:
         encoder: Turns text into ids; the part in which kinds of tokenizers differ.
         roles: What special ids are for.
         decoding: How ids become text again.
+        spaces_taken: The special names that take the white space to their left and to their right,
+            where a template writes them.
 
     Attributes:
         vocab_size: V, the number of ids.
         stop_ids: The ids a model may end its answer with.
         adds_bos: Whether texts for the model begin with `bos_id`.
-        special_tokens, decoding: As they were given.
+        special_tokens, decoding, spaces_taken: As they were given.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Tokenizer:
         encoder: PieceEncoder[Any],
         roles: Roles,
         decoding: Decoding,
+        spaces_taken: Mapping[str, tuple[bool, bool]] = MappingProxyType({}),
     ) -> None:
         self._token_bytes = token_bytes
         self._encoder = encoder
@@ -77,6 +81,7 @@ class Tokenizer:
         self.stop_ids = roles.stop_ids
         self.adds_bos = roles.adds_bos
         self.decoding = decoding
+        self.spaces_taken = spaces_taken
 
     def __repr__(self) -> str:
         kind = type(self._encoder).__name__
@@ -94,6 +99,33 @@ class Tokenizer:
         padded._token_bytes = [*self._token_bytes, *[b""] * (rows - self.vocab_size)]
         padded.vocab_size = rows
         return padded
+
+    def cut_to(self, rows: int) -> "Tokenizer":
+        """Return the same tokenizer for a format that has no ids beyond the rows of a model.
+
+        Args:
+            rows: V of the model.
+
+        Raises:
+            TokenizerError: A text becomes one of the tokens that would be cut off.
+        """
+        for token_id in range(rows, self.vocab_size):
+            if not self.is_special(token_id):
+                name = shown(self.text_of(self._token_bytes[token_id]))
+                rule = f"expected at most {rows}, or special ones beyond"
+                raise TokenizerError(f"tokens: {rule}, got {self.vocab_size}, one of them {name}")
+        special = {name: number for name, number in self.special_tokens.items() if number < rows}
+        known = {*range(min(rows, self.vocab_size))}
+        roles = Roles(
+            bos_id=self._roles.bos_id if self._roles.bos_id in known else None,
+            eos_id=self._roles.eos_id if self._roles.eos_id in known else None,
+            stop_ids=self._roles.stop_ids & known,
+            adds_bos=self._roles.adds_bos and self._roles.bos_id in known,
+        )
+        decoding = replace(self.decoding, kept_space_ids=self.decoding.kept_space_ids & known)
+        return Tokenizer(
+            self._token_bytes[:rows], special, self._encoder, roles, decoding, self.spaces_taken
+        )
 
     @property
     def bos_id(self) -> int:
@@ -113,7 +145,9 @@ class Tokenizer:
         """
         return _required(self._roles.eos_id, "ends a text")
 
-    def encode(self, text: str, *, bos: bool, eos: bool, first: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, bos: bool = False, eos: bool = False, first: bool = True
+    ) -> list[int]:
         """Encode text. What looks like a special token in it is text like any other.
 
         Args:

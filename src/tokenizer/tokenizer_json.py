@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..untrusted import described, shown
-from .added_tokens import AddedToken
+from .added_tokens import AddedToken, spaces_taken
 from .bpe import PAIR_SHIFT, Merges, listed_merges
 from .config_files import (
     MAX_TOKENS,
@@ -100,6 +100,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         encoder,
         settings.roles(vocabulary.special, len(vocabulary.names), template),
         decoding,
+        spaces_taken(vocabulary.added),
     )
 
 
@@ -133,9 +134,12 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
     kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE":
         raise mismatch(path, "model: type", "BPE", described(kind))
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+    dropout = model.get("dropout")
+    if dropout is not None and not (type(dropout) in (int, float) and dropout == 0):
+        raise mismatch(path, "model: dropout", "null", described(dropout))
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         value = model.get(key)
-        if value not in (None, "", 0):
+        if value is not None and value != "":
             raise mismatch(path, f"model: {key}", "null", described(value))
     for key in ("fuse_unk", "byte_fallback", "ignore_merges"):
         expect_kind(path, f"model: {key}", model.setdefault(key, False), bool)

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from src.checkpoint import Checkpoint, CheckpointError
-from src.checkpoint.checkpoint import open_gguf_checkpoint
-from src.checkpoint.model_directory import ModelDirectory
+from src.checkpoint.model_directory import shard_files
 from src.checkpoint.names import rows_of
-from src.model.args import args_from_params
+from src.model.sources import find_source
+from src.model.sources.meta import args_from_params
 from tests.checkpoint.refusals import refusal_of
-from tests.support.gguf_writer import gguf_bytes
+from tests.model.tiny import Tiny
+from tests.support.gguf_writer import gguf_bytes, llama_keys
 from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
 from tests.support.open_directory import open_hugging_face, open_meta
 from tests.support.pth_writer import whole, write_random_meta_directory
@@ -325,7 +326,7 @@ def test_files_that_are_not_there_are_named(directory: Path) -> None:
         (directory.parent, r"expected consolidated\.00\.pth and params\.json"),
     ):
         with pytest.raises(CheckpointError, match=words):
-            assert ModelDirectory("Meta", path).weight_files
+            assert shard_files(path)
     for number in (0, 2):
         (directory / f"consolidated.{number:02d}.pth").unlink()
     with pytest.raises(CheckpointError, match="no number 00, 02"):
@@ -370,22 +371,23 @@ def test_nothing_stays_open_after_a_refusal_and_after_closing(directory: Path) -
 def test_the_tensors_of_a_gguf_file_have_metas_names(tmp_path: Path) -> None:
     sizes = {"D": 8, "Hh": 8, "Kh": 4, "F": 12, "V": 5}
     arrays = {r.gguf: np.ones([sizes[each] for each in r.sizes], np.float32) for r in rows_of(1)}
+    keys = llama_keys(Tiny("tiny", 8, 1, 2, 1, 12, 5))
     path = tmp_path / "a.gguf"
 
     def opened(**factors: Any) -> Checkpoint:
-        path.write_bytes(gguf_bytes({}, arrays | factors))
-        return open_gguf_checkpoint(ModelDirectory("GGUF", path), 1, sizes, head_dim=4)
+        path.write_bytes(gguf_bytes(keys, arrays | factors))
+        return find_source(path).open_checkpoint()
 
     checkpoint = opened()
     assert set(checkpoint.tensors) == {row.name for row in rows_of(1)}
     assert checkpoint.names_in_files["layers.0.attention.wq.weight"] == "blk.0.attn_q.weight"
     assert checkpoint.source_format == "GGUF version 3, a file"
-    assert checkpoint.rope_factors == ()
+    assert checkpoint.rope_factors == {}
     assert checkpoint.mapped_bytes == path.stat().st_size
     checkpoint.close()
     assert not checkpoint.mapped
     name = "rope_freqs.weight"
-    assert opened(**{name: np.array([1, 8], np.float32)}).rope_factors == (1.0, 8.0)
+    assert opened(**{name: np.array([1, 8], np.float32)}).rope_factors == {name: (1.0, 8.0)}
     before = set(os.listdir("/proc/self/fd"))
     for factors in (np.array([1, np.nan], np.float32), np.array([1, 8], np.float16)):
         with pytest.raises(CheckpointError, match=rf"tensor '{name}': expected "):

@@ -4,6 +4,7 @@ import os
 import re
 import struct
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def test_values_of_every_type_and_plain_tensors_are_read(path: Path, version: in
     assert made["b"].dtype is ml.bfloat16
 
 
-def test_arrays_stay_bytes_until_their_values_are_asked_for(path: Path) -> None:
+def test_arrays_stay_in_the_file_until_their_values_are_asked_for(path: Path) -> None:
     values = {
         "long texts": ["x" * 127, "", "\u65e5" * 128, "y" * 70_000], "NULs": ["a\0b", "\0", ""],
         "texts": ["a", "", "\u65e5"], "numbers": [1, -2, 3, 4], "floats": [0.5, -1.0],
@@ -75,7 +76,10 @@ def test_arrays_stay_bytes_until_their_values_are_asked_for(path: Path) -> None:
     keys = {n: Typed(types[n], v) if n in types else v for n, v in values.items()}
     file = read(path, gguf_bytes(keys))
     found = file.keys
-    assert file.decoded("n") == {"numbers": values["numbers"], "none": [], "no numbers": []}
+    decoded = file.decoded("n", {"numbers": 4, "none": 0})
+    assert decoded == {"numbers": [1, -2, 3, 4], "none": [], "no numbers": found["no numbers"]}
+    with pytest.raises(CheckpointError, match=r"key 'numbers': length: expected at most 3, got 4"):
+        file.decoded("n", {"numbers": 3})
     assert all(isinstance(value, GgufArray) for value in found.values())
     assert {name: value.values() for name, value in found.items()} == values
     assert found["numbers"].values(2) == [1, -2]
@@ -279,6 +283,42 @@ def test_a_hostile_mebibyte_is_met_within_a_second_and_64_mib(path: Path, conten
             read_gguf(path)
 
     check_bounds(refuse)
+
+
+def test_arrays_that_nobody_asks_for_take_no_memory(path: Path) -> None:
+    unused = {f"tokenizer.unused.{n}": ["x" * 4000] * 4000 for n in range(4)}
+    used = [f"token{n}" for n in range(1000)]
+    path.write_bytes(gguf_bytes({**unused, "tokenizer.ggml.tokens": used}))
+    assert path.stat().st_size > 60_000_000
+    tracemalloc.start()
+    try:
+        keys = read_gguf(path).decoded("tokenizer.", {"tokenizer.ggml.tokens": 1000})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert keys["tokenizer.ggml.tokens"] == used
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("kept_bytes", [100, 250])
+def test_an_array_of_a_file_that_was_cut_since_is_refused(path: Path, kept_bytes: int) -> None:
+    path.write_bytes(gguf_bytes({"t": ["x" * 300, "y"]}))
+    array = read_gguf(path).keys["t"]
+    assert isinstance(array, GgufArray)
+    assert array.values() == ["x" * 300, "y"]
+    os.truncate(path, kept_bytes)
+    with pytest.raises(CheckpointError, match=r"size in bytes: expected at least \d+ as when it"):
+        array.values()
+
+
+def test_an_array_of_a_file_that_was_rewritten_since_is_refused(path: Path) -> None:
+    content = gguf_bytes({"t": ["x" * 300, "y"]})
+    path.write_bytes(content)
+    array = read_gguf(path).keys["t"]
+    assert isinstance(array, GgufArray)
+    path.write_bytes(content.replace((300).to_bytes(8, "little"), (1 << 62).to_bytes(8, "little")))
+    with pytest.raises(CheckpointError, match=r"key 't'\[0\]: text: expected inside byte \d+ as"):
+        array.values()
 
 
 def test_the_header_of_a_large_vocabulary_is_walked_without_decoding_it(path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from src.checkpoint.gguf import read_gguf
 from src.checkpoint.gguf_config import GgufConfig, read_gguf_config
+from src.model.families import ARCHITECTURES
 from tests.checkpoint.refusals import refusal_of
 from tests.support import gguf_writer as g
 from tests.support.gguf_writer import Typed, gguf_bytes
@@ -23,6 +24,7 @@ NEUTRAL: dict[str, Any] = {
     "llama.rope.scaling.finetuned": False, "llama.rope.scaling.original_context_length": 9,
     "llama.tensor_data_layout": "Meta AI original pth", "llama.logit_scale": 0.0,
     "llama.attention.clamp_kqv": 0.0, "llama.attention.max_alibi_bias": 0.0,
+    "llama.rope.scaling.attn_factor": 1.0, "llama.nextn_predict_layers": 0,
 }  # fmt: skip
 
 
@@ -30,7 +32,7 @@ def read(folder: Path, changes: dict[str, Any]) -> GgufConfig:
     path = folder / "a.gguf"
     keys = {name: value for name, value in (KEYS | changes).items() if value is not None}
     path.write_bytes(gguf_bytes(keys))
-    return read_gguf_config(read_gguf(path))
+    return read_gguf_config(read_gguf(path), ARCHITECTURES)
 
 
 def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
@@ -50,6 +52,10 @@ def test_the_sizes_of_a_plain_llama_are_read(tmp_path: Path) -> None:
         ({"llama.attention.key_length": 6, "llama.embedding_length": 13}, 6, 1.0),
         ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, 4, 4.0),
         ({"llama.rope.scaling.factor": 4.0}, 4, 4.0),
+        ({"llama.rope.scale_linear": 4.0}, 4, 4.0),
+        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.type": "linear"}, 4, 4.0),
+        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.type": "none"}, 4, 1.0),
+        ({"llama.rope.scale_linear": 4.0, "llama.rope.scaling.factor": 2.0}, 4, 2.0),
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, 4, 1.0),
         (NEUTRAL, 4, 1.0),
         ({"llama.block_count": Typed(g.UINT64, 2)}, 4, 1.0),
@@ -67,9 +73,9 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
     ("changes", "reason"),
     [
         ({"general.architecture": None}, "without 'general.architecture'"),
-        ({"general.architecture": "gemma3"}, "'qwen3' or 'olmo2', got 'gemma3'"),
-        ({"general.architecture": "\x1b["}, r"'qwen3' or 'olmo2', got '\x1b['"),
-        ({"general.architecture": 3}, "'qwen3' or 'olmo2', got 3"),
+        ({"general.architecture": "gemma3"}, "'qwen3' or 'smollm3', got 'gemma3'"),
+        ({"general.architecture": "\x1b["}, r"'qwen3' or 'smollm3', got '\x1b['"),
+        ({"general.architecture": 3}, "'qwen3' or 'smollm3', got 3"),
         ({"general.type": "adapter"}, "general.type: expected 'model', got 'adapter'"),
         ({"general.quantization_version": 1}, "general.quantization_version: expected 2, go"),
         ({"llama.block_count": None}, "got without 'llama.block_count' (1 in all)"),
@@ -81,19 +87,44 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
         ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base: expected a number in 1..1e+12, got"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type: expected 'none' or 'linea"),
         ({"llama.rope.scaling.type": "linear"}, "without 'llama.rope.scaling.factor' (1 in all)"),
-        ({"llama.rope.scale_linear": 2.0}, "only known ones, got 'llama.rope.scale_linear' (1 in "),
+        ({"llama.rope.scale_linear": 0.5}, "llama.rope.scale_linear: expected a number in 1..1e"),
+        ({"llama.rope.scale_linear": "2"}, "llama.rope.scale_linear: expected a number in 1..1e"),
         ({"llama.rope.scaling.factor": 0.5}, "llama.rope.scaling.factor: expected a number in 1.."),
         ({"llama.expert_count": 8}, "llama.expert_count: expected 0, got 8"),
         ({"llama.attention.causal": False}, "llama.attention.causal: expected true, got fal"),
-        ({"llama.embedding_scale": 12.0}, "llama.embedding_scale: expected 0, got 12.0"),
-        ({"llama.attention.clamp_kqv": 1.0}, "llama.attention.clamp_kqv: expected 0, got 1."),
-        ({"llama.unheard_of": 1}, "keys: expected only known ones, got 'llama.unheard_of' (1 in a"),
+        ({"llama.nextn_predict_layers": 1}, "llama.nextn_predict_layers: expected 0, got 1"),
+        ({"llama.rope.scaling.attn_factor": 2.0}, "rope.scaling.attn_factor: expected 1.0, got 2"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     assert reason in refusal_of(read, tmp_path, changes, begin=f"{tmp_path / 'a.gguf'}: ")
+
+
+def test_keys_that_llama_cpp_ignores_for_the_architecture_are_listed(tmp_path: Path) -> None:
+    ignored = {"llama.embedding_scale": 12.0, "llama.attention.clamp_kqv": 1.0}
+    ignored |= {"llama.unheard_of": [1, 2], "llama.attention.sliding_window": 4096}
+    config = read(tmp_path, ignored | {"other.key": 1})
+    assert config.ignored == tuple(ignored)
+    assert config.sizes == read(tmp_path, {}).sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("olmo2", "attention.sliding_window", 4096),
+        ("granite", "rope.scaling.finetuned", False),
+        ("granite", "expert_shared_feed_forward_length", 8),
+    ],
+)
+def test_keys_that_llama_cpp_reads_for_one_architecture_are_rejected_there(
+    tmp_path: Path, name: str, key: str, value: object
+) -> None:
+    keys = {key.replace("llama.", f"{name}."): KEYS[key] for key in KEYS}
+    keys |= {"general.architecture": name, f"{name}.{key}": value}
+    assert f"{name}.{key}: expected " in refusal_of(read, tmp_path, keys)
+    assert read(tmp_path, {f"llama.{key}": value}).architecture == "llama"
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 12, 1e6, -0.5, 1.1e6])

@@ -1,4 +1,4 @@
-"""`config.json` and `generation_config.json`: every key is used, harmless or refused (C1)."""
+"""`config.json` and `generation_config.json`: every key is used, harmless, rejected or ignored."""
 
 import json
 import re
@@ -9,13 +9,13 @@ import pytest
 
 from src.checkpoint.hugging_face_config import (
     HARMLESS_KEYS,
-    NEUTRAL_VALUES,
-    REFUSED_KEYS,
+    REJECTED_KEYS,
     RULES,
     HuggingFaceConfig,
     read_hugging_face_config,
 )
 from src.checkpoint.params import BOOLEAN, OBJECT, SIZE
+from src.model.families import FAMILIES
 from tests.checkpoint.refusals import refusal_of
 from tests.support.hugging_face_writer import CONFIG
 
@@ -68,7 +68,7 @@ def read(directory: Path, config: object, generation: object | None = None) -> H
         if value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
             (directory / name).write_text(text)
-    return read_hugging_face_config(directory)
+    return read_hugging_face_config(directory, FAMILIES)
 
 
 def refusal(directory: Path, words: str, config: object, generation: object | None = None) -> str:
@@ -106,37 +106,90 @@ def test_the_sampling_of_a_generation_configuration_is_accepted(tmp_path: Path) 
     assert read(tmp_path, CONFIG, {}).generation == {}
 
 
-@pytest.mark.parametrize("key", sorted(HARMLESS_KEYS))
+@pytest.mark.parametrize("key", sorted(HARMLESS_KEYS - {"architectures"}))
 def test_harmless_keys_are_accepted(tmp_path: Path, key: str) -> None:
-    read(tmp_path, CONFIG | {key: {"any": ["thing"]}}, {key: "anything"})
+    found = read(tmp_path, CONFIG | {key: {"any": ["thing"]}}, {key: "anything"})
+    assert not any(found.ignored.values())
+    assert key not in found.values
 
 
-@pytest.mark.parametrize("key", REFUSED_KEYS)
-def test_keys_of_other_models_are_refused_by_name(tmp_path: Path, key: str) -> None:
-    words = f"{key}: expected null or false (not supported: "
-    refusal(tmp_path, words, CONFIG | {key: {"bits": 4}})
-    refusal(tmp_path, words, CONFIG | {key: 3})
-    for off in (None, False, {}, []):
-        assert key not in read(tmp_path, CONFIG | {key: off}).values
+NEUTRAL = {"is_encoder_decoder": False, "is_causal": True, "partial_rotary_factor": 1}
 
 
-@pytest.mark.parametrize("key", NEUTRAL_VALUES)
-def test_keys_that_must_be_neutral_are_refused_by_name_otherwise(tmp_path: Path, key: str) -> None:
-    for value in (None, *NEUTRAL_VALUES[key]):
-        read(tmp_path, CONFIG | {key: value}, {key: value})
-    (tmp_path / "generation_config.json").unlink()
-    for other in (7, 0.5, "x", [3]):
+@pytest.mark.parametrize("key", REJECTED_KEYS)
+def test_keys_that_transformers_reads_and_we_lack_must_be_neutral(tmp_path: Path, key: str) -> None:
+    neutral = [NEUTRAL[key]] if key in NEUTRAL else [False, {}, []]
+    for value in (None, *neutral):
+        found = read(tmp_path, CONFIG | {key: value})
+        assert key not in found.values
+        assert found.ignored["config.json"] == ()
+    for other in (7, 0.5, "x", [3], {"bits": 4}, key not in NEUTRAL or not NEUTRAL[key]):
         refusal(tmp_path, f"{key}: expected", CONFIG | {key: other})
-    for other in (True, False, -1, 0, 1, 2):
-        if not any(other == one and type(other) is type(one) for one in NEUTRAL_VALUES[key]):
-            refusal(tmp_path, f"{key}: expected", CONFIG | {key: other})
-    refusal(tmp_path, f"generation_config.json: {key}: expected", CONFIG, {key: 7})
 
 
-def test_unknown_keys_are_refused_by_name(tmp_path: Path) -> None:
-    refusal(tmp_path, "only known ones, got 'num_headz'", CONFIG | {"num_headz": 3})
-    refusal(tmp_path, "'\\x1b[2J'", CONFIG | {"\x1b[2J": 1})
-    refusal(tmp_path, "generation_config.json: keys", CONFIG, {"surprise": 1})
+IGNORED = {
+    "badwordsids": [[3]], "eos_token": "</s>", "pad_token": "<pad>", "use_cash": True,
+    "num_headz": 3, "logit_scale": 0.5, "auto_map": {"AutoConfig": "x.Config"}, "\x1b[2J": 1,
+}  # fmt: skip
+
+
+def test_keys_that_transformers_ignores_are_ignored_and_listed(tmp_path: Path) -> None:
+    found = read(tmp_path, CONFIG | IGNORED)
+    assert found.given == CONFIG | IGNORED
+    assert found.values.keys().isdisjoint(IGNORED)
+    assert found.ignored == {"config.json": tuple(IGNORED), "generation_config.json": ()}
+    assert read(tmp_path, CONFIG).ignored == {"config.json": (), "generation_config.json": ()}
+
+
+def test_the_name_of_an_architecture_is_ignored_and_listed_if_it_is_another(tmp_path: Path) -> None:
+    for names in (["LLaMAForCausalLM"], ["LlamaModel"], "LlamaForCausalLM", [3], []):
+        found = read(tmp_path, CONFIG | {"architectures": names})
+        assert found.ignored["config.json"] == ("architectures",)
+    for names in (["LlamaForCausalLM"], None):
+        assert not read(tmp_path, CONFIG | {"architectures": names}).ignored["config.json"]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_key_counts_only_in_a_family_that_has_it(tmp_path: Path, kind: str) -> None:
+    values: dict[str, object] = {
+        "attention_bias": True, "mlp_bias": True, "no_rope_layers": [1, 0],
+        "no_rope_layer_interval": 3, "max_window_layers": 2, "use_sliding_window": False,
+        "attention_multiplier": 0.5, "logits_scaling": 8.0,
+    }  # fmt: skip
+    config = CONFIG | {"model_type": kind, "architectures": None, "num_hidden_layers": 2} | values
+    found = read(tmp_path, config)
+    own = FAMILIES[kind].config.rules
+    assert found.ignored["config.json"] == tuple(key for key in values if key not in own)
+    assert all(found.values[key] == values[key] for key in values if key in own)
+
+
+def test_keys_of_generation_never_prevent_loading(tmp_path: Path) -> None:
+    generation = {
+        "encoder_repetition_penalty": 0.9, "temperature": "hot", "suppress_tokens": [1, 2],
+        "num_beams": 4, "surprise": {"x": 1}, "stop_strings": ["###"], "bos_token_id": 3,
+    }  # fmt: skip
+    found = read(tmp_path, CONFIG, generation)
+    assert found.ignored["generation_config.json"] == tuple(generation)[:-1]
+    in_config = {key: value for key, value in generation.items() if key != "bos_token_id"}
+    assert read(tmp_path, CONFIG | in_config, {}).ignored["config.json"] == tuple(in_config)
+    for bad in ({"bos_token_id": "x"}, {"eos_token_id": [-1]}, {"eos_token_id": "</s>"}):
+        refusal(tmp_path, "generation_config.json: ", CONFIG, bad)
+
+
+MLX = {"group_size": 64, "bits": 4}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+
+
+@pytest.mark.parametrize("more", [{}, {"mode": "affine"}, {"model.embed_tokens": MLX}])
+@pytest.mark.parametrize("keys", [("quantization",), ("quantization_config",), ()])
+def test_the_weights_of_mlx_are_named(
+    tmp_path: Path, keys: tuple[str, ...], more: dict[str, object]
+) -> None:
+    both = keys or ("quantization", "quantization_config")
+    refusal(tmp_path, "MLX's quantized weights", CONFIG | dict.fromkeys(both, MLX | more))
+    read(tmp_path, CONFIG | dict.fromkeys(both))
+    text = refusal(tmp_path, "got 'gptq'", CONFIG | {"quantization_config": GPTQ})
+    assert "MLX" not in text
 
 
 def test_a_missing_size_is_refused_by_name(tmp_path: Path) -> None:
@@ -153,7 +206,6 @@ BAD_VALUES = [
     *[("rms_norm_eps", value) for value in (-1e-5, 2)],
     *[("hidden_act", value) for value in ("gelu", "SiLU", 1, ["silu"])],
     *[("model_type", value) for value in ("gpt2", "Qwen2", 3, ["llama"])],
-    *[("architectures", value) for value in (["LlamaModel"], "LlamaForCausalLM", [3], [[]])],
     *[(key, 1) for key, rule in RULES.items() if rule is BOOLEAN],
     *[("eos_token_id", value) for value in (-1, 1.5, True, "2", [], [2, "3"], [True], [[2]])],
     *[("eos_token_id", value) for value in (2**24, list(range(65)), {"a": 1})],
@@ -175,14 +227,16 @@ def test_up_to_64_tokens_may_end_an_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id"])
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_token_beyond_the_vocabulary_is_refused(tmp_path: Path, key: str, beside: bool) -> None:
+def test_a_token_beyond_the_vocabulary_is_left_to_the_model(
+    tmp_path: Path, key: str, beside: bool
+) -> None:
+    """transformers writes the default end token of OLMo 2 beside a smaller vocabulary."""
     for number in (39, 40, 10**7):
-        said: dict[str, object] = {key: number}
-        files = (CONFIG, said) if beside else (CONFIG | said, {})
-        if number < 40:
-            read(tmp_path, *files)
-        else:
-            refusal(tmp_path, f"{key}: expected 0 <= id < 40, got {number}", *files)
+        changes: dict[str, object] = {key: number}
+        files = (CONFIG, changes) if beside else (CONFIG | changes, {})
+        found = read(tmp_path, *files)
+        assert (found.generation if beside else found.values)[key] == number
+        assert not any(found.ignored.values())
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
@@ -223,6 +277,7 @@ SPELLINGS = {
     "base twice": ({"rope_parameters": NEW_LLAMA3, "rope_theta": 500000}, SCALED),
     "both": (OLD_LLAMA3 | {"rope_parameters": NEW_LLAMA3}, SCALED),
     "whole head": ({"rope_parameters": WHOLE_HEAD}, default(10000.0)),
+    "ignored": ({"rope_scaling": {"rope_type": "default", "mrope_section": [1]}}, default(10000.0)),
 }
 
 
@@ -233,18 +288,23 @@ def test_both_spellings_of_rope_are_read(
     assert read(tmp_path, without_rope(**changes)).rope == rope
 
 
+def test_ignored_keys_of_the_rotary_embedding_are_listed(tmp_path: Path) -> None:
+    linear = {"rope_type": "linear", "factor": 2.0}
+    config = without_rope(rope_scaling=linear | {"finetuned": True}, rope_parameters=linear)
+    assert read(tmp_path, config).ignored["config.json"] == ("rope_scaling.finetuned",)
+
+
 BAD_ROPES = {
     "yarn": ({"rope_type": "yarn", "factor": 4}, "'linear' or 'llama3', got 'yarn'"),
-    "mrope": ({"rope_type": "default", "mrope_section": [1]}, "only known ones, got 'mrope"),
     "list": ({"rope_type": ["linear"]}, "got a list"),
     "two kinds": (BOTH_WORDS | {"type": "llama3"}, "rope_type 'linear', got another"),
-    "per layer": ({"full_attention": {"rope_type": "default"}}, "'full_attention'"),
+    "per layer": ({"full_attention": {"rope_type": "default"}}, "one rotary embedding for all"),
     "no factor": ({"rope_type": "linear"}, "without 'factor'"),
     "factor null": ({"rope_type": "linear", "factor": None}, "without 'factor'"),
     "factor below 1": ({"rope_type": "linear", "factor": 0.5}, "got 0.5"),
     "half a llama3": ({"rope_type": "llama3", "factor": 8}, "without 'low_freq_factor', 'high"),
     "equal factors": (LLAMA3 | {"low_freq_factor": 4.0}, "below high_freq_factor 4.0, got 4.0"),
-    "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1, got 0.5"),
+    "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1.0, got 0.5"),
     "base": (LLAMA3 | {"rope_theta": -1}, "rope_theta: expected"),
 }
 

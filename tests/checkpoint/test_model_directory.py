@@ -8,13 +8,18 @@ import pytest
 
 from src.checkpoint import CheckpointError
 from src.checkpoint.model_directory import ModelDirectory, find_model_directory
+from src.model.sources import find_source
 from src.untrusted import some_of
 from tests.checkpoint.refusals import refusal_of
+from tests.model.tiny import GROUPED
 from tests.support.gguf_writer import gguf_bytes
+from tests.support.hugging_face_writer import CONFIG
+from tests.support.open_directory import open_hugging_face
 
 META = ("params.json", "consolidated.00.pth")
 ORIGINAL = tuple(f"original/{name}" for name in META)
 HUGGING_FACE = ("config.json", "model.safetensors")
+PARTS = ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
 SHARDED = ("config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors")
 
 
@@ -41,6 +46,12 @@ def refused(directory: Path, words: str) -> str:
         ((*ORIGINAL, *HUGGING_FACE, *META), "Hugging Face", ""),
         ((*ORIGINAL, "config.json", *META), "Meta", ""),
         ((*ORIGINAL, "config.json"), "Meta", "original"),
+        # One GGUF file, if there is nothing else; the parts of a split one count as one.
+        (("a.gguf",), "GGUF", "a.gguf"),
+        (("A.GGUF", "config.json", "README.md"), "GGUF", "A.GGUF"),
+        (PARTS, "GGUF", PARTS[0]),
+        (("a.gguf", *HUGGING_FACE), "Hugging Face", ""),
+        (("a.gguf", "b.gguf", *META), "Meta", ""),
     ],
 )
 def test_a_layout_is_found_here_or_in_original(
@@ -58,13 +69,38 @@ def test_a_layout_is_found_here_or_in_original(
         ("model.safetensors",),
         ("model.safetensors.index.json", "model-00001-of-00002.safetensors"),
         ("config.json", "model-00001-of-00002.safetensors"),
-        ("a.gguf",),
     ],
 )
 def test_half_a_layout_is_refused_with_its_files(tmp_path: Path, names: tuple[str, ...]) -> None:
     touch(tmp_path, *names)
     said = f" or the path of a GGUF file, got {some_of(sorted(names))}"
     assert refused(tmp_path, "expected").endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        (("a.gguf", "b.gguf"), "'a.gguf', 'b.gguf' (2 in all)"),
+        ((*PARTS, "x.gguf"), "'m-00001-of-00002.gguf', 'x.gguf' (2 in all)"),
+        (
+            ("m-00001-of-00002.gguf", "m-00001-of-00003.gguf"),
+            "'m-00001-of-00002.gguf', 'm-00001-of-00003.gguf' (2 in all)",
+        ),
+        (("a\x1b[31m.gguf", "b.gguf"), "'a\\x1b[31m.gguf', 'b.gguf' (2 in all)"),
+    ],
+)
+def test_several_gguf_files_are_listed(tmp_path: Path, names: tuple[str, ...], listed: str) -> None:
+    touch(tmp_path, *names)
+    (tmp_path / "directory.gguf").mkdir()
+    line = refused(tmp_path, "files: expected one GGUF file, or the path of one of them, got ")
+    assert line.endswith(listed)
+
+
+def test_a_directory_without_the_first_part_is_refused(tmp_path: Path) -> None:
+    whole = gguf_bytes({"general.architecture": "llama", "split.count": 2, "split.no": 1})
+    (tmp_path / PARTS[1]).write_bytes(whole)
+    with pytest.raises(CheckpointError, match=r"file name: expected NAME-00001-of-00002\.gguf"):
+        find_source(tmp_path)
 
 
 def test_what_was_found_and_what_is_needed_is_listed(tmp_path: Path) -> None:
@@ -83,10 +119,7 @@ def test_nothing_and_a_file_are_no_model_directory(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", f"{rule}, got nothing")
     touch(tmp_path, "model.safetensors")
     refused(tmp_path / "model.safetensors", f"{rule}.*, got a file")
-    hub = "org/Some-Model_1.5"
-    advice = f"hf download {hub} --local-dir Some-Model_1.5` gets it$"
-    refused(Path(hub), f"{hub}: path: expected .*, got nothing; .*{advice}")
-    for name in ("a/b/c", "../no-such", "/org/name", "org/na me", "org/name\x1b", "org\n/name"):
+    for name in ("org/name", "../no-such", "/org/name", "org/na me", "org/name\x1b", "org\n/name"):
         refused(Path(name), r"got nothing$")
 
 
@@ -95,25 +128,27 @@ def test_a_gguf_file_is_known_by_its_name_or_by_its_first_bytes(tmp_path: Path) 
         path = tmp_path / name
         path.write_bytes(content)
         assert find_model_directory(path) == ModelDirectory("GGUF", path)
-    path.write_bytes(gguf_bytes({}))
-    assert find_model_directory(path).weights == (str(path), {path: None})
     refused(tmp_path / "missing.gguf", "got nothing")
 
 
 def test_the_files_of_weights_are_those_of_the_layout(tmp_path: Path) -> None:
     touch(tmp_path / "m", *META, "consolidated.01.pth")
+    (tmp_path / "m" / META[0]).write_text(json.dumps(GROUPED.params()))
     touch(tmp_path / "h", *HUGGING_FACE)
     touch(tmp_path / "s", *SHARDED)
+    for folder in ("h", "s"):
+        (tmp_path / folder / HUGGING_FACE[0]).write_text(json.dumps(CONFIG))
     (tmp_path / "s" / SHARDED[1]).write_text(json.dumps({"weight_map": {"a": SHARDED[2]}}))
     for folder, names in (
         ("m", ["consolidated.00.pth", "consolidated.01.pth"]),
         ("h", [HUGGING_FACE[1]]),
         ("s", [SHARDED[2]]),
     ):
-        found = find_model_directory(tmp_path / folder).weight_files
+        found = find_source(tmp_path / folder).weight_files
         assert found == [tmp_path / folder / name for name in names]
 
 
 def test_hugging_faces_layout_without_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / HUGGING_FACE[0]).write_text(json.dumps(CONFIG))
     with pytest.raises(CheckpointError, match=r"weights: expected model.safetensors or .*neither"):
-        assert ModelDirectory("Hugging Face", tmp_path).weights
+        open_hugging_face(tmp_path)

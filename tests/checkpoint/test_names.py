@@ -1,6 +1,6 @@
 """Meta's tensor names: which there are."""
 
-from src.checkpoint.names import LayerParts, is_harmless, is_matrix, rows_of
+from src.checkpoint.names import is_harmless, is_matrix, rows_of, tensor_row, with_rows
 
 
 def test_rotary_tables_are_harmless_and_nothing_else_is() -> None:
@@ -11,11 +11,18 @@ def test_rotary_tables_are_harmless_and_nothing_else_is() -> None:
         assert not is_harmless(name)
 
 
-def test_norms_of_queries_and_keys_are_of_each_head_or_of_all() -> None:
-    for kind, sizes in (("head", ("h", "h")), ("all", ("Hh", "Kh"))):
-        q, k = rows_of(1, LayerParts(query_key_norm=kind))[-2:]
-        assert (*q.sizes, *k.sizes) == sizes
-        assert (q.gguf, k.gguf) == ("blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight")
+def test_rows_of_a_family_replace_those_of_the_same_name_or_follow_them() -> None:
+    norm = tensor_row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D")
+    added = tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "h")
+    plain, rows = rows_of(2), rows_of(2, with_rows(norm, added))
+    assert len(rows) == len(plain) + 2
+    found = {row.name: row for row in rows}
+    assert found["layers.1.ffn_norm.weight"].gguf == "blk.1.post_ffw_norm.weight"
+    assert found["layers.1.attention.q_norm.weight"].sizes == ("h",)
+    changed = {"layers.0.ffn_norm.weight", "layers.1.ffn_norm.weight"}
+    assert [row for row in plain if row.name not in changed] == [
+        row for row in rows if row.name not in changed and "q_norm" not in row.name
+    ]
 
 
 def test_only_tensors_of_two_sizes_are_matrices() -> None:
@@ -26,10 +33,10 @@ def test_only_tensors_of_two_sizes_are_matrices() -> None:
 
 
 def test_a_bias_is_as_long_as_its_matrix_has_rows() -> None:
-    parts = LayerParts(("wq", "wk", "wv", "wo", "w1", "w2", "w3"))
-    assert [row.sizes for row in rows_of(1, parts) if row.name.endswith(".bias")] == [
+    matrices = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
+    assert [row.sizes for row in rows_of(1, biases=matrices) if row.name.endswith(".bias")] == [
         ("Hh",), ("Kh",), ("Kh",), ("D",), ("F",), ("D",), ("F",)
     ]  # fmt: skip
-    [bias] = [row for row in rows_of(1, LayerParts(("wk",))) if "bias" in row.name]
+    [bias] = [row for row in rows_of(1, biases=("wk",)) if "bias" in row.name]
     assert (bias.name, bias.gguf) == ("layers.0.attention.wk.bias", "blk.0.attn_k.bias")
     assert bias.hugging_face == "model.layers.0.self_attn.k_proj.bias"

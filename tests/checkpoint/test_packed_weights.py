@@ -168,6 +168,7 @@ BAD_NF4: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "a shape that swaps": (changed_state(shape=[96, 32]), "instead of"),
     "a shape that is larger": (changed_state(shape=[33, 96]), "elements of U8"),
     "another block size": (changed_state(blocksize=128), "blocksize: expected 64"),
+    "a block size of 64.0": (changed_state(blocksize=64.0), "blocksize: expected 64, got 64.0"),
     "another type": (changed_state(quant_type="fp4"), "quant_type: expected 'nf4'"),
     "an unknown key": (changed_state(zero_point=1), "zero_point"),
     "no absmax": (removed(".absmax"), "all parts of nf4"),
@@ -189,6 +190,8 @@ BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an offset beyond float32": (changed_state(nested_offset=1e300), "nested_offset: expected a"),
     "an offset of text": (changed_state(nested_offset="0"), "nested_offset: expected a"),
     "another nested block": (changed_state(nested_blocksize=128), "nested_blocksize: expected 256"),
+    "a nested block of a fraction": (
+        changed_state(nested_blocksize=256.0), "nested_blocksize: expected 256, got 256.0"),
     "another nested dtype": (changed_state(nested_dtype="float16"), "nested_dtype"),
     "no nested map": (removed(".nested_quant_map"), "all parts of nf4"),
     "a nested map too short": (replaced(".nested_quant_map", np.ones(255, F32)), "256 elements"),

@@ -1,11 +1,17 @@
-"""`params.json`: every key is used, harmless or refused by name; every value in its range (C1)."""
+"""`params.json`: every key is used, harmless, rejected or ignored; every value in its range."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from src.checkpoint.params import HARMLESS_KEYS, USED_KEYS, read_params
+from src.checkpoint.params import (
+    HARMLESS_KEYS,
+    REJECTED_KEYS,
+    USED_KEYS,
+    ignored_params,
+    read_params,
+)
 from tests.checkpoint.refusals import refusal_of
 
 # As in Meta's files of these models.
@@ -42,11 +48,25 @@ def test_published_files_are_read_as_they_are_also_with_sizes_of_buffers(
     assert params_of(tmp_path, params | more) == params | more
 
 
-def test_unknown_keys_are_refused_by_name_the_first_five_and_the_count(tmp_path: Path) -> None:
-    for key in ("dimm", "quantization_args", "lora_args", "moe_args", "sliding_window"):
-        refused(tmp_path, LLAMA_2_7B | {key: None}, f"only known ones, got '{key}'")
-    many = {f"k{number}": 1 for number in range(7)}
-    refused(tmp_path, LLAMA_2_7B | many, r"'k0', 'k1', 'k2', 'k3', 'k4', ... \(7 in all\)")
+def test_keys_that_the_reference_ignores_are_ignored_and_listed(tmp_path: Path) -> None:
+    more = {"dimm": 3, "head_dim": 128, "hidden_dim": 14336, "quantization": {"x": 1}}
+    params = params_of(tmp_path, LLAMA_2_7B | more)
+    assert params == LLAMA_2_7B | more
+    assert ignored_params(params) == tuple(more)
+    assert ignored_params(params_of(tmp_path, LLAMA_3_1_8B)) == ()
+
+
+@pytest.mark.parametrize("key", REJECTED_KEYS)
+def test_keys_that_the_reference_has_and_we_lack_must_be_neutral(tmp_path: Path, key: str) -> None:
+    neutral: list[object] = [False, {}, []]
+    if key == "model_type":
+        neutral = ["transformer"]
+    elif key.startswith("vision_") and key not in ("vision_args", "vision_model"):
+        neutral = [-1]
+    for value in (None, *neutral):
+        assert ignored_params(params_of(tmp_path, LLAMA_2_7B | {key: value})) == ()
+    for value in (1, 4096, True, "mamba", {"rank": 16}, [1]):
+        refused(tmp_path, LLAMA_2_7B | {key: value}, f"{key}: expected")
 
 
 @pytest.mark.parametrize("key", ["dim", "n_layers", "n_heads", "norm_eps"])
@@ -108,5 +128,6 @@ def test_a_file_beyond_64_kib_is_refused_unread(tmp_path: Path) -> None:
     assert params_of(tmp_path, json.dumps(LLAMA_2_7B).ljust(65536))
 
 
-def test_no_key_is_in_both_lists() -> None:
+def test_no_key_is_in_two_lists() -> None:
     assert not USED_KEYS.keys() & HARMLESS_KEYS
+    assert not REJECTED_KEYS.keys() & (USED_KEYS.keys() | HARMLESS_KEYS)

@@ -11,7 +11,7 @@ from src import ml
 from src.checkpoint import CheckpointError, FileMemoryError
 from src.checkpoint.shards import MergedShards, check_shards, merge_shards
 from src.memory import readable_bytes
-from src.model.args import args_from_params
+from src.model.sources.meta import args_from_params
 from tests.checkpoint.refusals import refusal_of
 from tests.support.pth_writer import random_tensor, split_tensor, whole
 

@@ -185,7 +185,6 @@ OTHER_FILES = {
     "GGUF": (b"GGUF\x03\x00\x00\x00", "a GGUF file"),
     "safetensors": (struct.pack("<Q", 2) + b'{"a":1}', "a safetensors file"),
     "empty zip": (b"PK\x05\x06" + bytes(18), "an empty zip archive"),
-    "LFS pointer": (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
     "HTML": (b"<!DOCTYPE html>", "a text file that starts with '<'"),
     "noise": (b"\x1b[2Jhello", "bytes 1b 5b 32 4a 68 65 6c 6c"),
     "one byte": (b"P", "bytes 50"),

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from src import ml
-from src.checkpoint.names import rows_of
 from src.model import ModelArgs
-from src.model.files import read_model_files
+from src.model.sources import find_source
 from tests.model.tiny import uniform
 from tests.support.hugging_face_writer import write_hugging_face_directory
 
@@ -46,7 +45,7 @@ def write_family(
     directory.mkdir(exist_ok=True)
     config = config_of(family, **changes)
     write_hugging_face_directory(directory, config, {})
-    args = read_model_files(directory).args
+    args = find_source(directory).args
     arrays = random_arrays(args, dtype, tied="tie_word_embeddings" in config)
     return write_hugging_face_directory(directory, config, arrays)
 
@@ -56,7 +55,7 @@ def random_arrays(
 ) -> "dict[str, np.ndarray[Any, Any]]":
     """Returns weights, as large as those of `tests.model.tiny`, by Hugging Face's names."""
     shapes, arrays = args.tensor_shapes, {}
-    for number, row in enumerate(rows_of(args.n_layers, args.parts)):
+    for number, row in enumerate(args.tensor_rows):
         name, ours = row.hugging_face, row.name
         if tied and ours == "output.weight":
             continue

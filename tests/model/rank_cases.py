@@ -1,6 +1,7 @@
 """Runs passes of models on the ranks of MPI: `mpirun -n N python -m tests.model.rank_cases FILE`.
 
-FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident"]. Rank 0
+FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident", or
+"dequantize" and perhaps what to quantize it to after that]. Rank 0
 prints a JSON list of what each case gave: a digest of all logits, and for "resident" a list with
 the bytes of the weight files that are resident on each rank.
 """
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 from src import ml
 from src.model import InferenceContext, Model, load_model
-from src.model.ranks import RankedTransformer, Ranks
+from src.model.ranks import RankedNetwork, Ranks
 
 
 def digest(model: Model) -> str:
@@ -29,7 +30,7 @@ def digest(model: Model) -> str:
         (one, ids[30:31], 14, False), (one, ids[31:32], 15, False),
     ):  # fmt: skip
         logits = forward(context, chunk, start, all_positions=rows).numpy()
-        assert logits.shape == (len(chunk) if rows else 1, model.files.args.vocab_size or 131)
+        assert logits.shape == (len(chunk) if rows else 1, model.source.args.vocab_size or 131)
         found.update(logits.tobytes())
     del two
     found.update(forward(one, ids[:2], 16).numpy().tobytes())
@@ -55,7 +56,7 @@ def fail(error: BaseException) -> NoReturn:
 def follow(model: Model, ranks: Ranks) -> None:
     contexts: dict[int, InferenceContext] = {}
     while (command := ranks.next_command())[0] != "end":
-        assert isinstance(model.transformer, RankedTransformer)
+        assert isinstance(model.transformer, RankedNetwork)
         model.transformer.follow(contexts, *command[1:])
     assert len(contexts) < 2  # what rank 0 dropped is dropped here
 
@@ -63,8 +64,10 @@ def follow(model: Model, ranks: Ranks) -> None:
 def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
     results: list[Any] = []
     for path, how in cases:
-        quantize = None if how == "resident" else how
-        model = load_model(path, quantize=quantize, ranks=ranks)
+        words = [] if how is None or how == "resident" else how.split()
+        dequantize = "dequantize" in words
+        quantize = next((word for word in words if word != "dequantize"), None)
+        model = load_model(path, dequantize=dequantize, quantize=quantize, ranks=ranks)
         if ranks is not None and ranks.rank:
             follow(model, ranks)
             results.append(None)

@@ -10,16 +10,16 @@ import pytest
 
 from src import ml
 from src.checkpoint.hugging_face_config import read_hugging_face_config
-from src.checkpoint.names import LayerParts, rows_of
+from src.checkpoint.names import LAYER_ROWS, rows_of
 from src.model import LinearRopeScaling, ModelConfigError, RopeScaling
 from src.model.args import (
     ModelArgs,
     activation_dtype,
-    args_from_config,
-    args_from_params,
-    feed_forward_dim,
     with_rope_factor,
 )
+from src.model.families import FAMILIES
+from src.model.sources.hugging_face import args_from_config
+from src.model.sources.meta import args_from_params, feed_forward_dim
 from tests.checkpoint.test_hugging_face_config import (
     LLAMA3,
     LLAMA_2_7B,
@@ -37,7 +37,8 @@ def from_params(config: Tiny = GROUPED, **changes: object) -> ModelArgs:
 
 def from_config(directory: Path, config: dict[str, Any], **changes: object) -> ModelArgs:
     (directory / "config.json").write_text(json.dumps(config | changes))
-    return args_from_config(read_hugging_face_config(directory))
+    read = read_hugging_face_config(directory, FAMILIES)
+    return args_from_config(read, FAMILIES[str(read.given["model_type"])])
 
 
 def dtypes(matrices: ml.DType, **others: ml.DType) -> dict[str, ml.DType | ml.BlockDType]:
@@ -163,7 +164,7 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
     assert (llama.n_kv_heads, llama.head_dim, llama.norm_eps) == (16, 4, 1e-6)
     assert (llama.rope_theta, llama.rope_scaling) == (10000.0, None)
     assert (llama.max_context_length, llama.sliding_window) == (2048, None)
-    assert (llama.parts, llama.dtype) == (LayerParts(), ml.bfloat16)
+    assert (llama.layer_rows, llama.biases, llama.dtype) == (LAYER_ROWS, (), ml.bfloat16)
     mistral = from_config(tmp_path, sizes, model_type="mistral")
     assert mistral.n_kv_heads == 8
     assert (mistral.max_context_length, mistral.sliding_window) == (4096, 4096)
@@ -174,8 +175,8 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
 
 def test_biases_are_those_of_the_two_settings(tmp_path: Path) -> None:
     attention = from_config(tmp_path, CONFIG, attention_bias=True)
-    assert attention.parts.biases == ("wq", "wk", "wv", "wo")
-    assert from_config(tmp_path, CONFIG, mlp_bias=True).parts.biases == ("w1", "w2", "w3")
+    assert attention.biases == ("wq", "wk", "wv", "wo")
+    assert from_config(tmp_path, CONFIG, mlp_bias=True).biases == ("w1", "w2", "w3")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from src import ml
 from src.model import (
     InferenceContext,
     NotEnoughMemoryError,
+    find_source,
     forecast_memory,
     kv_cache_bytes,
     load_model,
-    read_model_files,
 )
 from src.model.forecast import MemoryForecast
 from tests.model.hugging_face_tiny import write_tiny
@@ -82,7 +82,7 @@ def test_no_weight_is_looked_at(tmp_path: Path) -> None:
 
 def test_files_that_were_read_are_not_read_again(meta: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(meta, tmp_path / "model")
-    files = read_model_files(directory)
+    files = find_source(directory)
     (directory / "params.json").unlink()
     read, reread = forecast_memory(files, 16, 4096), forecast_memory(meta, 16, 4096)
     assert read == replace(reread, free=read.free)  # other processes change what is free

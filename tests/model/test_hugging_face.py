@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from src import ml
-from src.model import RopeScaling, load_model, read_model_files
+from src.model import RopeScaling, find_source, load_model
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.test_llama import check_bits, run
 from tests.model.tiny import (
@@ -148,7 +148,7 @@ def test_end_tokens_of_the_generation_configuration_go_first(
     tmp_path: Path, ends: object, generation: Any, found: tuple[int, ...]
 ) -> None:
     write_tiny(tmp_path, GROUPED, generation=generation, eos_token_id=ends)
-    assert read_model_files(tmp_path).end_ids == found
+    assert find_source(tmp_path).end_ids == found
 
 
 def test_end_tokens_of_the_tokenizer_are_among_them(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Loading a model opens its own files and nothing else: an audit hook watches, hostile or not."""
+"""Loading a model opens its own files and nothing else: an audit hook watches, hostile or not.
+
+Its chat template is run too, as for the first question.
+"""
 
 import json
 import os
@@ -21,14 +24,17 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WATCH = """
 import json, sys
 from pathlib import Path
-from src.inference import find_chat_format
+from src.inference import ChatTemplate, Message, encode_chat, find_chat_template
 from src.ml import LlamaBoltsError
 from src.model import load_model
+
+QUESTION = [Message("user", "Hi")]
 
 def load(directory):
     model = load_model(directory)
     try:
-        find_chat_format(directory, model.tokenizer)
+        template = find_chat_template(model.source, model.tokenizer)
+        encode_chat(model.tokenizer, QUESTION, chat_format=template)
     except LlamaBoltsError as error:
         return f"format: {error}"
     finally:
@@ -39,10 +45,16 @@ watching, events = False, []
 
 def hook(event, arguments):
     if watching:
-        events.append([event, str(arguments[0]) if arguments else ""])
+        subject = arguments[1:] if event == "compile" else arguments  # the file, not its source
+        events.append([event, str(subject[0]) if subject else ""])
 
 first, *others = [Path(line) for line in sys.stdin.read().splitlines()]
 load(first)  # what a good model makes Python import, a bad one need not
+for text in ("{{ messages[0].content }}", "{{ raise_exception('') }}"):
+    try:
+        ChatTemplate(text).render_messages(QUESTION)
+    except LlamaBoltsError:
+        pass
 sys.addaudithook(hook)
 outcomes = []
 for directory in others:
@@ -59,6 +71,8 @@ print(json.dumps(outcomes))
 """
 BAD = ("import", "exec", "compile", "marshal.", "pickle.", "subprocess.", "os.", "socket.")
 HARMLESS = ("os.listdir", "os.scandir")
+# Jinja makes a template a program in Python, and runs it.
+TEMPLATE_EVENTS = ("compile", "exec")
 
 Damage = Callable[[Path], None]
 
@@ -135,7 +149,8 @@ def watch(first: Path, directories: list[Path]) -> list[Any]:
 
 def check_events(directory: Path, events: list[list[str]]) -> None:
     for name, argument in events:
-        assert name in HARMLESS or not name.startswith(BAD), (name, argument)
+        is_template = name in TEMPLATE_EVENTS and "<template>" in argument
+        assert is_template or name in HARMLESS or not name.startswith(BAD), (name, argument)
         if name == "open":
             assert Path(argument).parent == directory, argument
 

@@ -20,11 +20,11 @@ from src.ml.errors import LlamaBoltsError
 from src.model import (
     InferenceContext,
     Model,
-    ModelConfigError,
     NotEnoughMemoryError,
     load_model,
-    loader,
 )
+from src.model.sources import Source
+from src.tokenizer import TokenizerError
 from tests.checkpoint.test_hugging_face_config import LLAMA_2_7B, LLAMA_3_2_1B
 from tests.model.test_gguf import FINER
 from tests.model.test_llama import check_bits, run
@@ -117,7 +117,7 @@ def test_llama_2_in_metas_shards_gives_the_bits_of_one_file(
         {"rope_theta": float("nan")}, {"rope_theta": "500000"}, {"rope_theta": -1},
         {"norm_eps": 0}, {"norm_eps": float("inf")}, {"norm_eps": None}, {"vocab_size": 100},
         {"vocab_size": 0}, {"multiple_of": 7}, {"ffn_dim_multiplier": 0, "multiple_of": 90},
-        {"use_scaled_rope": 1}, {"max_seq_len": 0}, {"surprise": 1}, {"lora_args": {}},
+        {"use_scaled_rope": 1}, {"max_seq_len": 0}, {"lora_args": {"rank": 16}},
         {"n_heads": 64, "n_kv_heads": 16}, {"dim": 10**400},
     ],
     ids=str,
@@ -142,11 +142,14 @@ def test_a_failed_load_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: bool
 ) -> None:
     """Also where Python does not get memory, which is an error of the package."""
-    config, kind, text = GROUPED, ModelConfigError, "expected the model's 101 tokens, got 512"
+    kind: type[Exception] = TokenizerError
+    text = "tokenizer.model: .*rank"
+    directory = write_meta_directory(tmp_path, BYTES_VOCAB)
+    (directory / "tokenizer.model").write_text("AA== 7\n")
     if lack:
-        config, kind, text = BYTES_VOCAB, NotEnoughMemoryError, r"\[load_model\] memory: the system"
-        monkeypatch.setattr(loader, "find_tokenizer", Mock(side_effect=MemoryError))
-    write_byte_tokenizer(write_meta_directory(tmp_path, config) / "tokenizer.model")
+        kind = NotEnoughMemoryError
+        text = r"\[load_model\] memory: the system"
+        monkeypatch.setattr(Source, "find_tokenizer", Mock(side_effect=MemoryError))
     with pytest.raises(kind, match=text):
         load_model(tmp_path)
     gc.collect()
@@ -155,7 +158,8 @@ def test_a_failed_load_leaves_no_file_open(
         assert not [target for target in targets if target.startswith(str(tmp_path))]
         assert str(tmp_path) not in Path("/proc/self/maps").read_text()
     monkeypatch.undo()
-    load_model(write_meta_directory(tmp_path, BYTES_VOCAB))  # the valid twin
+    write_byte_tokenizer(directory / "tokenizer.model")
+    load_model(directory)  # the valid twin
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]

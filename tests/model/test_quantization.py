@@ -9,8 +9,8 @@ import pytest
 
 from src import ml
 from src.model import LlamaTransformer, ModelError, forecast_memory, load_model
-from src.model.files import BUNDLED_MODEL
 from src.model.quantization import QUANTIZATIONS, quantize_weights
+from src.model.sources import BUNDLED_MODEL
 from tests.model.hugging_face_tiny import config_of, renamed, write_tiny
 from tests.model.test_llama import run
 from tests.model.tiny import GROUPED, TIED, weights, write_meta_directory

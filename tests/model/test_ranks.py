@@ -120,8 +120,9 @@ def in_blocks(number: int, shape: tuple[int, ...], seed: int) -> Stored:
 @needs_mpi
 def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
     grouped = write_meta_directory(tmp_path / "grouped", replace(GROUPED, vocab=131), ml.bfloat16)
-    cases = [(grouped, None), (grouped, "nf4"), (gguf_files(tmp_path)[-1], None)]
-    same_bits(cases, tmp_path, (2,))
+    tied = gguf_files(tmp_path)[-1]
+    cases = [(grouped, None), (grouped, "nf4"), (tied, None), (tied, "dequantize")]
+    same_bits([*cases, (tied, "dequantize nf4")], tmp_path, (2,))
 
 
 @needs_mpi

@@ -19,6 +19,7 @@ from src.model.errors import SaveError
 from src.model.quantization import QUANTIZATIONS
 from src.model.saving import save_quantized
 from src.model.saving_gguf import save_gguf
+from src.model.sources import find_source
 from tests.model.families import CONFIGS as FAMILIES
 from tests.model.families import EVEN_SIZES, write_family
 from tests.model.hugging_face_tiny import write_tiny
@@ -53,7 +54,7 @@ def test_what_was_saved_gives_the_bits_of_what_is_quantized_on_loading(
     save_quantized(source, target, name)
     saved = load_model(target)
     check_same(saved, load_model(source, quantize=name))
-    assert saved.args.parts == load_model(source).args.parts
+    assert saved.args.tensor_rows == load_model(source).args.tensor_rows
     assert saved.checkpoint.copied == ()
     assert {weight.dtype for weight in saved.tensors.values()} == {QUANTIZATIONS[name], ml.bfloat16}
 
@@ -146,6 +147,15 @@ def test_links_within_the_model_and_its_cache_are_followed(tmp_path: Path) -> No
     assert side_files(tmp_path / "saved") == {"generation_config.json"}
     assert not any(path.is_symlink() for path in (tmp_path / "saved").iterdir())
     assert load_model(tmp_path / "saved").stop_ids == {7}
+
+
+def test_the_template_for_tools_is_saved_with_the_other_one(tmp_path: Path) -> None:
+    plain = write_tiny(tmp_path / "plain", EVEN, ml.bfloat16)
+    (plain / "chat_template.jinja").write_text("D")
+    (plain / "additional_chat_templates").mkdir()
+    (plain / "additional_chat_templates" / "tool_use.jinja").write_text("T")
+    save_quantized(plain, tmp_path / "saved", "nf4")
+    assert find_source(tmp_path / "saved").chat_templates == {"default": "D", "tool_use": "T"}
 
 
 def test_a_link_that_leads_out_of_the_model_is_refused_before_writing(tmp_path: Path) -> None:

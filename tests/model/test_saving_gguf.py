@@ -1,5 +1,7 @@
 """A model written as a GGUF file: the same bits when it is loaded, and llama.cpp runs it."""
 
+import itertools
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,28 +12,65 @@ import pytest
 
 from src import ml
 from src.checkpoint.gguf import read_gguf
-from src.inference import encode_chat, find_chat_format
+from src.checkpoint.gguf_config import CHAT_TEMPLATE_KEYS
+from src.inference import encode_chat, find_chat_template
 from src.inference.chat_encoding import template_to_write
-from src.model import LlamaTransformer, ModelError, load_model
-from src.model.files import BUNDLED_MODEL, CHAT_TEMPLATE_KEY
+from src.model import InferenceContext, ModelError, load_model
 from src.model.loader import Model
 from src.model.saving_gguf import save_gguf
+from src.model.sources import find_source
 from tests.model.families import CONFIGS, EVEN_SIZES, config_of, random_arrays, write_family
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_llama import check_bits, run
-from tests.model.tiny import GROUPED
+from tests.model.tiny import GROUPED, write_meta_directory
 from tests.support import llama_cpp
 from tests.support.hugging_face_writer import write_hugging_face_directory
 
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
 IDS = [5, 17, 99, 0, 130, 64, 64, 3, 77, 12]
+SIZES = EVEN_SIZES | {"hidden_size": 96}  # that of all heads, as qwen2 and olmo2 require
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+LLAMA_3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+# Models of each family by the changes of their config.json.
+MODELS: dict[str, dict[str, Any]] = {
+    "untied": {},
+    "tied": {"tie_word_embeddings": True},
+    "attention biases": {"attention_bias": True},
+    "feed-forward biases": {"mlp_bias": True},
+    "linear RoPE": {"rope_scaling": LINEAR},
+    "Llama 3.1's RoPE": {"rope_scaling": LLAMA_3},
+    "large heads": {"hidden_size": 64},
+}
+FAMILIES = ("llama", "mistral", *CONFIGS)
+NO_BIASES = "no biases but those that {} has in GGUF files, got those of {}"
+NO_SCALING = "linear one, as {} has it in GGUF files, got Llama 3.1's scaling"
+# The models that llama.cpp's architectures do not have, and the reason in the error. qwen2, qwen3
+# and olmo2 ignore `mlp_bias`, and qwen2 `attention_bias`.
+REJECTED = {
+    ("qwen3", "attention biases"): NO_BIASES.format("qwen3", "wo"),
+    ("smollm3", "attention biases"): NO_BIASES.format("smollm3", "wo"),
+    ("smollm3", "feed-forward biases"): NO_BIASES.format("smollm3", "w1, w2, w3"),
+    ("olmo2", "attention biases"): NO_BIASES.format("olmo2", "wq, wk, wv, wo"),
+    **{
+        (family, "Llama 3.1's RoPE"): NO_SCALING.format(family)
+        for family in ("qwen2", "qwen3", "smollm3", "olmo2")
+    },
+    **{
+        (family, "large heads"): f"as {family} has it in GGUF files, got 6 x 16"
+        for family in ("qwen2", "olmo2")
+    },
+}
+WRITTEN = [pair for pair in itertools.product(FAMILIES, MODELS) if pair not in REJECTED]
 quantized = pytest.mark.parametrize("quantize", [None, "q8_0", "q4_0"])
 
 
 def check_same(made: Model, given: Model, ids: list[int] = IDS) -> None:
     """Compare bits; where one rounds the activations of BF16 less, with the other's weights so."""
     rounding = {name: getattr(made.args, name) for name in ("dtype", "feed_forward_dtype")}
-    expected = LlamaTransformer(replace(given.args, **rounding), given.tensors)
+    expected = type(given.transformer)(replace(given.args, **rounding), given.tensors)
     check_bits(run(made.transformer, ids), run(expected, ids))
 
 
@@ -41,7 +80,7 @@ def check_same(made: Model, given: Model, ids: list[int] = IDS) -> None:
 def test_a_written_family_gives_the_bits_of_its_directory(
     tmp_path: Path, family: str, dtype: ml.DType, quantize: str | None
 ) -> None:
-    source = write_family(tmp_path / "source", family, dtype, **EVEN_SIZES)
+    source = write_family(tmp_path / "source", family, dtype, **SIZES)
     nbytes = save_gguf(source, tmp_path / "a.gguf", quantize)
     made, given = load_model(tmp_path / "a.gguf"), load_model(source, quantize=quantize)
     check_same(made, given)
@@ -61,9 +100,9 @@ def test_a_written_family_gives_the_bits_of_its_directory(
         rope_pairs=made.args.rope_pairs,
         norm_eps=float(np.float32(given.args.norm_eps)),
         **{
-            name: value if value is None else float(np.float32(value))
-            for name in ("attention_multiplier", "embedding_multiplier", "residual_multiplier")
-            for value in [getattr(given.args, name)]
+            name: float(np.float32(value))
+            for name, value in vars(given.args).items()
+            if name.endswith("_multiplier")
         },
     )
 
@@ -96,7 +135,7 @@ def test_the_bundled_model_is_written_with_its_tokenizer(
     tmp_path: Path, quantize: str | None
 ) -> None:
     path, given = tmp_path / "a.gguf", load_model(quantize=quantize)
-    template = template_to_write(BUNDLED_MODEL, given.tokenizer)
+    template = template_to_write(given.source)
     save_gguf(None, path, quantize, chat_template=template)
     made = load_model(path)
     assert made.tokenizer is not None
@@ -104,9 +143,19 @@ def test_the_bundled_model_is_written_with_its_tokenizer(
     check_same(made, given, list(range(5, 100, 3)))
     assert made.stop_ids == given.stop_ids
     assert made.tokenizer.adds_bos
-    assert made.files.given[CHAT_TEMPLATE_KEY] == template
-    found = find_chat_format(path, made.tokenizer, template)
-    assert (found.name, found.by) == ("llama3", "chat template")
+    assert made.source.given[CHAT_TEMPLATE_KEYS["default"]] == template
+    found = find_chat_template(made.source, made.tokenizer)
+    assert (found.text, found.by) == (template, "chat template")
+
+
+def test_the_templates_of_a_model_are_written_and_read_back(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "source", GROUPED, ml.bfloat16)
+    templates = {"default": "D", "tool_use": "T"}
+    entries = [{"name": name, "template": text} for name, text in templates.items()]
+    config = json.dumps({"chat_template": [*entries, {"name": "rag", "template": "R"}]})
+    (source / "tokenizer_config.json").write_text(config)
+    save_gguf(source, tmp_path / "a.gguf")
+    assert find_source(tmp_path / "a.gguf").chat_templates == templates
 
 
 @pytest.mark.oracle
@@ -125,6 +174,76 @@ def test_llama_cpp_gives_the_same_greedy_answer(tmp_path: Path, quantize: str | 
         while answer[-1] not in tokenizer.stop_ids:
             answer.append(int(model.run(answer[-1:]).argmax()))
     assert tokenizer.decode(answer) == "Boston<|eot_id|>"
+
+
+def logits_of(model: Model) -> Any:
+    context = InferenceContext(model.args, 64)
+    return model.transformer.forward(context, IDS, 0, all_positions=True).numpy()
+
+
+def check_with_llama_cpp(path: Path, source: Model) -> None:
+    """Compare logits; in float32 both differ by the rounding of llama.cpp's cache to float16."""
+    ours = logits_of(source)
+    np.testing.assert_array_equal(logits_of(load_model(path)), ours)
+    with llama_cpp.LlamaCpp(path) as other:
+        theirs = other.run_each(IDS)
+    assert np.abs(theirs - ours).max() < 2e-3 * np.abs(ours).max()
+
+
+def write_model(place: Path, family: str, model: str) -> Path:
+    """Write the directory of a family; Llama's and Mistral's with the keys that all have."""
+    if family in CONFIGS:
+        return write_family(place, family, ml.float32, **SIZES | MODELS[model])
+    changes = {"model_type": family} | MODELS[model]
+    return write_family(place, "olmo2", ml.float32, **SIZES | changes)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("family", "model"), WRITTEN)
+def test_llama_cpp_loads_each_family_that_is_written(
+    tmp_path: Path, family: str, model: str
+) -> None:
+    llama_cpp.needed()
+    source = write_model(tmp_path / "source", family, model)
+    save_gguf(source, tmp_path / "a.gguf")
+    check_with_llama_cpp(tmp_path / "a.gguf", load_model(source))
+
+
+@pytest.mark.parametrize(("family", "model"), REJECTED)
+def test_a_model_that_the_architecture_does_not_have_is_refused(
+    tmp_path: Path, family: str, model: str
+) -> None:
+    source = write_model(tmp_path / "source", family, model)
+    load_model(source)
+    for quantize in (None, "q8_0"):
+        assert REJECTED[family, model] in refused(tmp_path, source, quantize)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["gqa", "scaled", "tied"])
+def test_llama_cpp_loads_a_directory_in_metas_layout(tmp_path: Path, name: str) -> None:
+    llama_cpp.needed()
+    changes: dict[str, Any] = {"gqa": {}, "scaled": {"scaling": 8.0}, "tied": {"tied": True}}
+    source = write_meta_directory(tmp_path / "source", replace(GROUPED, vocab=131, **changes[name]))
+    save_gguf(source, tmp_path / "a.gguf")
+    check_with_llama_cpp(tmp_path / "a.gguf", load_model(source))
+
+
+@pytest.mark.parametrize("quantize", [None, "q8_0"])
+def test_the_output_of_a_tied_olmo_2_is_written_separately(
+    tmp_path: Path, quantize: str | None
+) -> None:
+    source = write_family(
+        tmp_path / "source", "olmo2", ml.float32, **SIZES, tie_word_embeddings=True
+    )
+    nbytes = save_gguf(source, tmp_path / "a.gguf", quantize)
+    made = load_model(tmp_path / "a.gguf")
+    check_same(made, load_model(source, quantize=quantize))
+    stored = read_gguf(tmp_path / "a.gguf").tensors
+    assert nbytes == sum(entry.stop - entry.start for entry in stored.values())
+    output, table = stored["output.weight"], stored["token_embd.weight"]
+    assert output.shape == table.shape
+    assert (output.dtype is table.dtype) == (quantize is None)
 
 
 def refused(tmp_path: Path, source: Path | None, quantize: str | None = None) -> str:
@@ -147,7 +266,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     text = "expected every fourth layer without RoPE, as smollm3 has it in GGUF files, got layers 1"
     assert text in refused(tmp_path, layers)
     save_gguf(None, tmp_path / "a.gguf", "q8_0")
-    text = "save: expected a model directory, got a GGUF file"
+    text = "quantize: expected plain weights, got a model that is quantized already (q8_0); dequant"
     assert text in refused(tmp_path, tmp_path / "a.gguf")
     arrays = {
         name: array.astype(ml.float8_e4m3fn.numpy_dtype if "proj" in name else array.dtype)

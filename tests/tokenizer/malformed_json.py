@@ -24,6 +24,8 @@ DIGITS = {"type": "Digits", "individual_digits": False}
 NFKC = {"type": "NFKC"}
 STRIP_TWO = {"type": "Strip", "content": " ", "start": 2, "stop": 0}
 STRIPS_TWO = {"type": "Sequence", "decoders": [*METASPACE_DECODER["decoders"][:-1], STRIP_TWO]}
+STRIP_ONE = {"type": "Strip", "content": " ", "start": 1.0, "stop": 0}
+STRIPS_ONE_POINT_ZERO = STRIPS_TWO | {"decoders": [*STRIPS_TWO["decoders"][:-1], STRIP_ONE]}
 PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": "AA=="}
 OTHER_KIND = template("A") | {"single": [{"Token": {"id": "A"}}]}
 DEEP: Any = {"type": "Sequence", "pretokenizers": []}
@@ -96,6 +98,8 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     ("model is a list", {**B, "model": []}, "model: expected an object, got a list"),
     ("WordPiece", b(type="WordPiece"), "type: expected BPE, got 'WordPiece'"),
     ("dropout", b(dropout=0.1), "dropout: expected null, got [0-9]"),
+    ("dropout of false", b(dropout=False), "dropout: expected null, got (true|false)"),
+    ("suffix of 0", b(end_of_word_suffix=0), "null, got [0-9]"),
     ("suffix", b(end_of_word_suffix="</w>"), "null, got '</w>'"),
     ("prefix", b(continuing_subword_prefix="##"), "null, got '##'"),
     ("flag", b(ignore_merges=1), "true or false, got [0-9]"),
@@ -150,6 +154,12 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     ("whitespace", changed(B, pre_tokenizer={"type": "Whitespace"}), 'got {"type": "Whitespace"'),
     ("type is an object", changed(B, pre_tokenizer={"type": {"a": 1}}), '{"type": {"a": 1}}'),
     ("deep", changed(B, pre_tokenizer=DEEP), 'a known one, got {"type": "Sequence"'),
+    (
+        "a flag of 0",
+        changed(B, pre_tokenizer=BYTE_LEVEL | {"add_prefix_space": 0}),
+        "a known one",
+    ),
+    ("strips 1.0", changed(M, decoder=STRIPS_ONE_POINT_ZERO), "decoder: expected"),
     ("none", changed(B, pre_tokenizer=None), "decoder: expected Replace"),
     ("metaspace at odds", words_by(add_prefix_space=False), 'got {"type": "Metaspace"'),
     ("another mark", words_by(replacement="_"), 'got {"type": "Metaspace"'),

@@ -1,5 +1,6 @@
 """Tokenizers written as the keys of GGUF files, and read again: the ids of the original files."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,8 +85,41 @@ def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_
     (tmp_path / "tokenizer.model").write_bytes(model_message(ROWS))
     assert_same(*written(tmp_path), TEXTS)  # without config.json it is what is read
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(TokenizerError, match="expected the same tokenizer, got another one"):
+    with pytest.raises(
+        TokenizerError, match="text of token 259: expected that of the files, got ano"
+    ):
         written(tmp_path)  # the two files say different things
+
+
+def llama2_pair(directory: Path, **changes: object) -> Path:
+    """Write the two tokenizer files of a Llama 2 directory; `changes` are of its tokenizer.json."""
+    shutil.copy(shared_data("llama2/tokenizer.model"), directory)
+    file = json.loads(shared_data("llama2/tokenizer.json").read_bytes())
+    write_json(directory, file | changes)
+    config = {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text("{}")
+    return directory
+
+
+def test_llama_2s_tokenizer_json_is_written_with_the_scores_of_the_model_beside_it(tmp_path):
+    ours, theirs = written(llama2_pair(tmp_path))
+    assert (ours.bos_id, ours.adds_bos) == (theirs.bos_id, theirs.adds_bos) == (1, True)
+    assert ours.stop_ids == theirs.stop_ids == {2}
+    assert_same(ours, theirs, TEXTS)
+    for kind in KINDS:
+        assert_same(ours, theirs, strings(kind, 5, 20))
+
+
+def test_a_space_before_the_first_text_alone_is_written_with_a_warning(tmp_path):
+    """As in Mistral's newer files; llama.cpp puts one before each text after a special token."""
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}
+    directory = llama2_pair(tmp_path, normalizer=None, pre_tokenizer=metaspace | {"split": False})
+    with pytest.warns(UserWarning, match="with the file, each text gets one, also if"):
+        ours, theirs = written(directory)
+    assert_same(ours, theirs, ["Hello world", "a  b"])
+    assert theirs.encode("a", bos=False, eos=False, first=False) == [29874]
+    assert ours.encode("a", bos=False, eos=False, first=False) == [263]
 
 
 def test_user_defined_pieces_and_rows_without_tokens_are_kept(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from src.model.files import BUNDLED_MODEL
+from src.model.sources import BUNDLED_MODEL
 from src.tokenizer import Tokenizer, load_tokenizer
 from tests.tokenizer.conftest import encode, real_tokenizer
 from tests.tokenizer.growth import steps_of

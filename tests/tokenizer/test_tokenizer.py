@@ -64,6 +64,17 @@ def test_sizes_and_special_ids_of_llama_3(llama3):
     assert llama3.stop_ids == {128001, 128008, 128009}
 
 
+def test_neither_bos_nor_eos_is_added_without_a_flag(llama3, tmp_path):
+    write_json(tmp_path, metaspace_file())
+    for tokenizer in (SMALL, llama3, load_tokenizer(tmp_path)):
+        plain = tokenizer.encode("the the", bos=False, eos=False)
+        assert tokenizer.encode("the the") == plain
+        assert tokenizer.encode("the the", bos=True) == [tokenizer.bos_id, *plain]
+        assert tokenizer.encode("the the", eos=True) == [*plain, tokenizer.eos_id]
+        with pytest.raises(TypeError):
+            tokenizer.encode("the the", True)
+
+
 def test_bos_and_eos_are_added_only_on_request():
     """That texts begin with `bos` is not in the file; Llama 3 says so."""
     assert SMALL.adds_bos

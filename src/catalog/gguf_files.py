@@ -1,0 +1,82 @@
+"""Which of several GGUF files is meant: by the quantization in its name, with all its parts."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..untrusted import some_of
+from .errors import mismatch
+
+PREFERRED = ("Q4_K_M", "Q8_0")
+"""What is taken where a name says no quantization; else the only one there is."""
+
+_PART = re.compile(r"-([0-9]{5})-of-([0-9]{5})\Z", re.ASCII)
+_QUANTIZATION = re.compile(
+    r"(?:\A|[-._/])((?:UD-)?(?:I?Q[0-9]\w*|TQ[0-9]_0|MXFP4\w*|BF16|FP?16|FP?32))\Z",
+    re.ASCII | re.IGNORECASE,
+)
+# Files beside a model that are not one: projectors of images, matrices of importance.
+_OTHER_KINDS = ("mmproj", "imatrix")
+
+
+@dataclass(frozen=True)
+class GgufModel:
+    """One model among the files of a repository or a directory.
+
+    Attributes:
+        quantization: What its name says, in capitals, or None.
+        files: Its files, the parts of a split one in order.
+        count: The number of files that it should have.
+    """
+
+    quantization: str | None
+    files: tuple[str, ...]
+    count: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether no part is missing."""
+        return len(self.files) == self.count
+
+
+def quantization_of(name: str) -> str | None:
+    """Return the quantization that the name of a GGUF file ends in, in capitals, or None."""
+    stem = _PART.sub("", name.rpartition("/")[2][: -len(".gguf")])
+    found = _QUANTIZATION.search(stem)
+    return found[1].upper() if found else None
+
+
+def gguf_models(names: Iterable[str]) -> list[GgufModel]:
+    """Return the models among file names, in the order of their names."""
+    parts: dict[tuple[str, int], list[str]] = {}
+    for name in sorted(names):
+        base = name.rpartition("/")[2].lower()
+        if base.endswith(".gguf") and not any(kind in base for kind in _OTHER_KINDS):
+            stem = name[: -len(".gguf")]
+            part = _PART.search(stem)
+            count = int(part[2]) if part else 1
+            parts.setdefault((_PART.sub("", stem), count), []).append(name)
+    return [
+        GgufModel(quantization_of(files[0]), tuple(files), count)
+        for (_, count), files in parts.items()
+    ]
+
+
+def choose_gguf(label: str, names: Iterable[str], wanted: str | None) -> GgufModel | None:
+    """Return the model of a quantization, or the preferred one; None without any GGUF file.
+
+    Raises:
+        CatalogError: No file has this quantization, or none is preferred.
+    """
+    models = gguf_models(names)
+    if not models:
+        return None
+    for quantization in PREFERRED if wanted is None else (wanted.upper(),):
+        for model in models:
+            if model.quantization == quantization:
+                return model
+    if wanted is None and len(models) == 1:
+        return models[0]
+    found = [model.quantization or model.files[0] for model in models]
+    rule = f"GGUF files of {wanted.upper()}" if wanted else "a quantization after the name and `:`"
+    raise mismatch(label, "quantization", rule, some_of(found, str, most=20))

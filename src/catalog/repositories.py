@@ -1,0 +1,114 @@
+"""Names of repositories of Hugging Face's hub, and the files of a repository that a model needs."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .gguf_files import choose_gguf, gguf_models
+
+_PREFIXES = ("https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/")
+_NAME = re.compile(
+    r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
+    r"(?P<file>/[\w./+-]+\.gguf)?(?:@(?P<revision>[\w./-]+))?(?::(?P<quantization>[\w.-]+))?",
+    re.ASCII,
+)
+_SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"model-[0-9]{5}-of-[0-9]{5}\.safetensors", re.ASCII)
+_CONFIG = "config.json"
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+_SMALL_FILES = (
+    _CONFIG, "generation_config.json", *_TOKENIZERS, "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RepositoryName:
+    """What a name says of a repository.
+
+    Attributes:
+        text: The name as it was typed.
+        repository: Its owner and name, with a slash between them.
+        revision: A branch, a tag or a commit, or None for the main one.
+        quantization: That of a GGUF file, or None.
+        file: The path of a GGUF file in the repository, or None.
+        is_of_hub: Whether the name says the hub, so that no other program's files are meant.
+    """
+
+    text: str
+    repository: str
+    revision: str | None
+    quantization: str | None
+    file: str | None
+    is_of_hub: bool
+
+
+def parse_repository(text: str) -> RepositoryName | None:
+    """Return the parts of `org/repo`, `org/repo:Q4_K_M`, `hf.co/org/repo` or with a file.
+
+    None is another kind of name, such as one with `..` in it.
+    """
+    name = text
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    found = _NAME.fullmatch(name)
+    if found is None or ".." in name or "//" in name:
+        return None
+    file = found["file"]
+    return RepositoryName(
+        text=text,
+        repository=found["repository"],
+        revision=found["revision"],
+        quantization=found["quantization"],
+        file=None if file is None else file[1:],
+        is_of_hub=name != text,
+    )
+
+
+@dataclass(frozen=True)
+class NeededFiles:
+    """The files of a model: small ones first, so that with the weights all are there.
+
+    Attributes:
+        path: What is loaded: a GGUF file, or the empty text for the directory.
+        files: All of them.
+    """
+
+    path: str
+    files: tuple[str, ...]
+
+
+def needed_files(
+    name: RepositoryName, names: Collection[str], shards: Collection[str] | None = None
+) -> NeededFiles | None:
+    """Return which files of a repository the model with a name needs.
+
+    Args:
+        name: The name.
+        names: The files there are.
+        shards: What the index of safetensors files names, if that is known.
+
+    Returns:
+        None if the repository has no model of the kind that the name says.
+
+    Raises:
+        CatalogError: No GGUF file has the quantization of the name.
+    """
+    if name.file is not None:
+        models = [model for model in gguf_models(names) if name.file in model.files]
+        return NeededFiles(name.file, models[0].files) if models else None
+    if name.quantization is None and _CONFIG in names and {_SINGLE, INDEX} & {*names}:
+        small = tuple(file for file in _SMALL_FILES if file in names)
+        if _SINGLE in names:
+            return NeededFiles("", (*small, _SINGLE))
+        if shards is None:
+            shards = sorted(file for file in names if _SHARD.fullmatch(file))
+        return NeededFiles("", (*small, INDEX, *shards))
+    model = choose_gguf(name.text, names, name.quantization)
+    return None if model is None else NeededFiles(model.files[0], model.files)
+
+
+def has_tokenizer(names: Collection[str]) -> bool:
+    """Return whether files in Hugging Face's layout include a tokenizer."""
+    return any(file in names for file in _TOKENIZERS)

@@ -1,0 +1,56 @@
+"""The sampling that the makers of a model recommend in its files.
+
+These values only replace defaults. So one that cannot be used is left out, while a wrong
+hyperparameter is an error.
+
+Source: transformers, `generation/configuration_utils.py`; llama.cpp, `src/llama-arch.cpp`.
+"""
+
+import math
+from collections.abc import Mapping
+
+from .params import Rule, integer_in, number_in
+
+GENERATION_KEYS = {
+    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+}  # fmt: skip
+"""The keys of `generation_config.json` that are settings, and the names of these here."""
+
+GGUF_SAMPLING_KEYS = {
+    "general.sampling.temp": "temperature", "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p", "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repeat_penalty",
+}  # fmt: skip
+"""The keys of a GGUF file that are settings, and the names of these here."""
+
+_MOST = 1e6
+_RULES: Mapping[str, Rule] = {
+    "temperature": number_in(0, _MOST),
+    "top_k": integer_in(0, int(_MOST)),
+    "top_p": number_in(0, 1),
+    "min_p": number_in(0, 1),
+    "repeat_penalty": number_in(math.ulp(0.0), _MOST),
+}
+_DIGITS = 7  # of a float32: a GGUF file has 0.949999988 for 0.95
+
+
+def sampling_values(values: Mapping[str, object], names: Mapping[str, str]) -> dict[str, float]:
+    """Return the usable settings among checked or unchecked values.
+
+    Args:
+        values: The values of a file by their keys. Those of a `generation_config.json` that turns
+            sampling off (`do_sample`) are not settings, because transformers ignores them too.
+        names: The keys that are settings, with the names that they have in `SamplingArgs`.
+    """
+    if values.get("do_sample") is False:
+        return {}
+    found = {name: values[key] for key, name in names.items() if key in values}
+    usable = {name: value for name, value in found.items() if _RULES[name][1](value)}
+    return {name: _shortest(value) for name, value in usable.items()}
+
+
+def _shortest(value: object) -> float:
+    """Return an integer as it is, and a decimal number with the digits of a float32."""
+    assert isinstance(value, int | float)
+    return value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,133 @@
+"""Granite 3: Llama with four constant factors.
+
+Source: transformers, models/granite/modeling_granite.py.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ... import ml
+from ...checkpoint.gguf_config import GgufConfig, GgufSchema
+from ...checkpoint.hugging_face_config import BIASES, ConfigSchema, HuggingFaceConfig
+from ...checkpoint.params import number_in, one_of
+from ..args import ModelArgs
+from ..llama import LlamaAttention, LlamaFeedForward, LlamaTransformer, LlamaTransformerBlock
+from . import Family
+from .llama import FAMILY as LLAMA
+
+# The fields of `GraniteArgs`, which `config.json` calls the same, by their names in GGUF files.
+_GGUF_NAMES = {
+    "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GraniteArgs(ModelArgs):
+    """Llama's sizes, and the factors.
+
+    Attributes:
+        embedding_multiplier: What embeddings are multiplied by.
+        attention_multiplier: What scores are multiplied by; None for 1 / sqrt(h).
+        residual_multiplier: What is multiplied by it before it is added to the residual stream.
+        logits_scaling: What logits are divided by.
+    """
+
+    embedding_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+
+    @property
+    def score_divisor(self) -> float:
+        """Return what scores are divided by before the softmax."""
+        if self.attention_multiplier is None:
+            return super().score_divisor
+        return 1 / self.attention_multiplier
+
+
+class GraniteAttention(LlamaAttention):
+    """Llama's attention, whose result is multiplied."""
+
+    args: GraniteArgs
+
+    def project(self, output: ml.Tensor) -> ml.Tensor:
+        """Return what the heads [T, H*h] add to the residual stream: float32 [T, D]."""
+        return _multiplied(super().project(output), self.args.residual_multiplier)
+
+
+class GraniteFeedForward(LlamaFeedForward):
+    """Llama's feed-forward, whose result is multiplied."""
+
+    args: GraniteArgs
+
+    def project(self, hidden: ml.Tensor) -> ml.Tensor:
+        """Return what hidden [T, F] adds to the residual stream: float32 [T, D]."""
+        return _multiplied(super().project(hidden), self.args.residual_multiplier)
+
+
+class GraniteBlock(LlamaTransformerBlock):
+    """Llama's layer with these parts."""
+
+    attention_class = GraniteAttention
+    feed_forward_class = GraniteFeedForward
+
+
+class GraniteTransformer(LlamaTransformer):
+    """Llama's network with those layers, multiplied embeddings, and divided logits."""
+
+    args: GraniteArgs
+    block_class = GraniteBlock
+
+    def embed(self, ids: ml.Tensor) -> ml.Tensor:
+        """Return the rows of token ids [T] as the residual stream: float32 [T, D]."""
+        return _multiplied(super().embed(ids), self.args.embedding_multiplier)
+
+    def logits(self, x: ml.Tensor) -> ml.Tensor:
+        """Return the logits [T, V] of normalized rows x [T, D]."""
+        logits = super().logits(x)
+        scaling = self.args.logits_scaling
+        return logits if scaling == 1 else ml.div(logits, scaling)
+
+
+def _multiplied(x: ml.Tensor, factor: float) -> ml.Tensor:
+    return x if factor == 1 else ml.multiply(x, factor)
+
+
+class _Granite(Family):
+    config = ConfigSchema(
+        "GraniteForCausalLM",
+        defaults={"attention_multiplier": 1.0},
+        rules=BIASES | dict.fromkeys(_GGUF_NAMES, number_in(1e-6, 1e6)),
+    )
+    gguf = GgufSchema(
+        "granite",
+        "interleaved",
+        rules={
+            **dict.fromkeys(_GGUF_NAMES.values(), number_in(0, 1e6)),
+            "expert_shared_feed_forward_length": one_of(0),
+            "rope.scaling.finetuned": one_of(True),  # false turns RoPE off there
+        },
+        biases=LLAMA.gguf.biases,
+        has_rope_factors=True,
+    )
+    args_class = GraniteArgs
+    transformer = GraniteTransformer
+
+    def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
+        given: Any = config.values
+        return {name: float(given[name]) for name in _GGUF_NAMES if given.get(name)}
+
+    def fields_of_gguf(self, config: GgufConfig) -> dict[str, Any]:
+        given: Any = config.given  # in which 0 stands for no factor
+        return {name: float(given[key]) for name, key in _GGUF_NAMES.items() if given.get(key)}
+
+    def config_keys(self, args: GraniteArgs) -> dict[str, object]:
+        return super().config_keys(args) | {name: getattr(args, name) for name in _GGUF_NAMES}
+
+    def gguf_keys(self, args: GraniteArgs) -> dict[str, Any]:
+        values = vars(args) | {"attention_multiplier": 1 / args.score_divisor}
+        return {key: float(values[name]) for name, key in _GGUF_NAMES.items()}
+
+
+FAMILY = _Granite()

@@ -1,0 +1,14 @@
+"""Llama: all versions, and the models of other authors with the same keys and tensors."""
+
+from ...checkpoint.gguf_config import GgufSchema
+from ...checkpoint.hugging_face_config import BIASES, ConfigSchema
+from ...checkpoint.names import LAYER_MATRICES
+from . import Family
+
+
+class _Llama(Family):
+    config = ConfigSchema("LlamaForCausalLM", rules=BIASES)
+    gguf = GgufSchema("llama", "interleaved", biases=LAYER_MATRICES, has_rope_factors=True)
+
+
+FAMILY = _Llama()

@@ -1,0 +1,101 @@
+"""OLMo 2: the results of attention and feed-forward are normalized, and queries and keys too.
+
+Source: transformers, models/olmo2/modeling_olmo2.py.
+"""
+
+from ... import ml
+from ...checkpoint.gguf_config import GgufSchema
+from ...checkpoint.hugging_face_config import ATTENTION_BIAS, ConfigSchema
+from ...checkpoint.names import tensor_row, with_rows
+from ...checkpoint.params import one_of
+from ...trace import mark
+from ..args import ModelArgs
+from ..llama import (
+    Context,
+    LlamaAttention,
+    LlamaTransformer,
+    LlamaTransformerBlock,
+    RMSNorm,
+    StartPos,
+    Weights,
+)
+from . import Family
+
+
+class Olmo2Attention(LlamaAttention):
+    """Llama's attention, whose queries and keys are normalized over all heads together."""
+
+    def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
+        super().__init__(args, tensors, layer)
+        name = f"layers.{layer}.attention"
+        self.q_norm = RMSNorm(args, tensors, f"{name}.q_norm")  # [H*h]
+        self.k_norm = RMSNorm(args, tensors, f"{name}.k_norm")  # [K*h]
+
+    def queries_keys_values(self, x: ml.Tensor) -> tuple[ml.Tensor, ml.Tensor, ml.Tensor]:
+        """Return queries [T, H*h], keys and values [T, K*h] of x [T, D]."""
+        xq, xk, xv = super().queries_keys_values(x)
+        return self.q_norm.forward(xq), self.k_norm.forward(xk), xv
+
+
+class Olmo2Block(LlamaTransformerBlock):
+    """One layer: attention, then feed-forward, each normalized after and added to its input."""
+
+    attention_class = Olmo2Attention
+
+    def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
+        super().__init__(args, tensors, layer)
+        self.dtype = args.dtype
+        # What a norm returns is added to the residual stream.
+        self.attention_norm.dtype = ml.float32
+        self.ffn_norm.dtype = ml.float32
+        self.norm_after_attention = self.attention_norm
+
+    def forward(
+        self,
+        x: ml.Tensor,
+        context: Context,
+        start_pos: StartPos,
+        frequencies: ml.Tensor,
+        mask: ml.Tensor | None,
+    ) -> ml.Tensor:
+        """Pass the residual stream x, float32 [T, D], through the layer."""
+        mark(5, layer=self.layer)  # each transformer block
+        mark(6)  # attention pre-norm
+        rounded = x.to(self.dtype)
+        attention = self.attention.forward(rounded, context, start_pos, frequencies, mask)
+        mark(15)  # attention residual
+        x = ml.add(x, self.attention_norm.forward(attention))
+        mark(16)  # feed-forward pre-norm
+        feed_forward = self.feed_forward.forward(x.to(self.feed_forward_dtype))
+        mark(18)  # feed-forward residual
+        return ml.add(x, self.ffn_norm.forward(feed_forward))
+
+
+class Olmo2Transformer(LlamaTransformer):
+    """Llama's network with those layers."""
+
+    block_class = Olmo2Block
+
+
+class _Olmo2(Family):
+    config = ConfigSchema("Olmo2ForCausalLM", {"rms_norm_eps": 1e-5}, ATTENTION_BIAS)
+    gguf = GgufSchema(
+        "olmo2",
+        "halves",
+        rules={"attention.sliding_window": one_of(0)},
+        biases=(),
+        has_own_output=True,
+        heads_fill_dim=True,
+    )
+    layer_rows = with_rows(
+        tensor_row(
+            "attention_norm", "post_attention_layernorm", "post_attention_norm", "none", "D"
+        ),
+        tensor_row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D"),
+        tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "Hh"),
+        tensor_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", "Kh"),
+    )
+    transformer = Olmo2Transformer
+
+
+FAMILY = _Olmo2()

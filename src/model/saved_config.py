@@ -1,0 +1,78 @@
+"""The `config.json` of a model whose files are in another layout than Hugging Face's."""
+
+import contextlib
+from dataclasses import replace
+
+from ..tokenizer import Tokenizer, TokenizerError
+from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
+from .errors import mismatch
+from .families import FAMILIES
+from .rope import rope_factors
+
+_KNOWN_ROPE_FACTORS = (8.0, 32.0)  # of Llama 3.1, and of Llama 3.2 1B and 3B
+
+
+def hugging_face_config(
+    args: ModelArgs, tokenizer: Tokenizer | None, dtype: str, kind: str
+) -> dict[str, object]:
+    """Return the `config.json` of a model in another layout, whose output may still be tied.
+
+    Args:
+        args: The sizes and constants of the model.
+        tokenizer: Determines the tokens that begin and end a text, if there is one.
+        dtype: The dtype of the weights.
+        kind: The `model_type`.
+    """
+    family = FAMILIES[kind]
+    keys = family.config_keys(args)
+    config: dict[str, object] = {
+        "architectures": [family.config.architecture],
+        "model_type": kind,
+        "hidden_size": args.dim,
+        "intermediate_size": args.ffn_dim,
+        "num_hidden_layers": args.n_layers,
+        "num_attention_heads": args.n_heads,
+        "num_key_value_heads": args.n_kv_heads,
+        "head_dim": args.head_dim,
+        "vocab_size": args.vocab_size,
+        "rms_norm_eps": args.norm_eps,
+        "hidden_act": "silu",
+        "max_position_embeddings": args.max_context_length,
+        "rope_theta": args.rope_theta,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": dtype,
+    }
+    scaling = args.rope_scaling
+    if isinstance(scaling, RopeScaling):
+        config["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_context_length,
+        }
+    elif isinstance(scaling, LinearRopeScaling):
+        config["rope_scaling"] = {"rope_type": "linear", "factor": scaling.factor}
+    config |= keys
+    if tokenizer is not None:
+        with contextlib.suppress(TokenizerError):  # Qwen's texts begin with no token
+            config["bos_token_id"] = tokenizer.bos_id
+        config["eos_token_id"] = sorted(tokenizer.stop_ids)
+    return config
+
+
+def with_named_scaling(args: ModelArgs) -> ModelArgs:
+    """Return sizes whose RoPE is scaled as `config.json` can say it.
+
+    The factors of a GGUF file are those of Llama 3.1 or 3.2, or ModelConfigError.
+    """
+    if not isinstance(args.rope_scaling, RopeFactors):
+        return args
+    for factor in _KNOWN_ROPE_FACTORS:
+        known = replace(args, rope_scaling=RopeScaling(factor))
+        factors = rope_factors(known)
+        assert factors is not None
+        if tuple(factors.numpy().tolist()) == args.rope_scaling.factors:
+            return known
+    raise mismatch("save", "rope_freqs.weight of Llama 3.1 or 3.2", "other factors")

@@ -1,0 +1,246 @@
+"""A model on disk: what its files say of sizes, weights, tokenizer, chat template and end tokens.
+
+A layout of files is one subclass of `Source`, in a module of this package. All other modules query
+the source, and none of them knows which layouts there are.
+"""
+
+import contextlib
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.model_directory import find_model_directory
+from ...tokenizer import MAX_FILE_BYTES, Tokenizer, TokenizerNotFoundError, load_tokenizer
+from ...tokenizer.template_files import TEMPLATE_FILES, read_chat_templates
+from ...untrusted import followed_inside, label_of, read_whole
+from ..args import ModelArgs
+from ..errors import ModelConfigError, ModelError
+from ..llama import LlamaTransformer
+
+_SIDE_FILES = (
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "generation_config.json", "chat_template.json", *TEMPLATE_FILES.values(),
+)  # fmt: skip
+BUNDLED_MODEL = Path(__file__).resolve().parent.parent.parent / "nano" / "model"
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    """The small files of a model directory, or the keys of a GGUF file; no weight is read.
+
+    Attributes:
+        path: The directory of the weights, or the GGUF file.
+        top: The directory or the file that was asked for.
+        args: The sizes; those that only the tensors show are not in them yet.
+        given: The file of hyperparameters as it is, or the keys of a GGUF file; the keys that
+            determine what is computed are checked.
+        end_ids: The tokens that end an answer. The model may have no row for one of them.
+        ignored: The keys without an effect, by the name of their file.
+        sampling: The sampling that the files recommend, by the names of `SamplingArgs`.
+        given_name: The name that the model was asked for by, or None for a path.
+        model_type: The family, as `config.json` names it.
+        given_label: The name of `given` for people.
+        factor_origin: What determines the factor of a scaled RoPE.
+        sampling_origin: The file or the keys of `sampling`, for people.
+        verified_as: How `--verify` gives the weights to transformers: it reads the directory, or
+            gets the tensors of PyTorch's files; None for a layout that it does not read.
+        chat_format: The chat format of the layout's models without a template and without special
+            tokens of turns, or None.
+    """
+
+    path: Path
+    top: Path
+    args: ModelArgs
+    given: Mapping[str, object]
+    end_ids: tuple[int, ...] = ()
+    ignored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sampling: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    given_name: str | None = field(default=None, kw_only=True)
+    model_type: str = field(default="llama", kw_only=True)
+
+    given_label: ClassVar[str]
+    factor_origin: ClassVar[str]
+    sampling_origin: ClassVar[str] = ""
+    verified_as: ClassVar[Literal["directory", "tensors"] | None]
+    chat_format: ClassVar[str | None] = None
+
+    @classmethod
+    @abstractmethod
+    def read(cls, path: Path, top: Path) -> Self:
+        """Read the small files of a model; the arguments are the attributes of these names."""
+
+    @property
+    def is_bundled(self) -> bool:
+        """Return whether this is the model that comes with the package."""
+        return self.top.resolve() == BUNDLED_MODEL
+
+    @property
+    def name(self) -> str:
+        """Return the given name, or that of the model's directory or file alone; escaped."""
+        if self.is_bundled:
+            return "bundled model"
+        if self.given_name is not None:
+            return label_of(Path(self.given_name))
+        # A link to a file has a name that says more than that of its target.
+        path = self.top if self.top.is_file() else self.top.resolve()
+        return label_of(Path(path.name))
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Return the names that may say which model this is."""
+        return self.name, self.path.name
+
+    def with_rope_tensors(
+        self, args: ModelArgs, _tensors: Mapping[str, tuple[float, ...]]
+    ) -> ModelArgs:
+        """Return sizes completed by tensors of rotary factors, which GGUF files have alone."""
+        return args
+
+    @property
+    def transformer_class(self) -> type[LlamaTransformer]:
+        """Return the class of the network."""
+        return LlamaTransformer
+
+    # ---- weights --------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def weight_files(self) -> list[Path]:
+        """Return the files of the weights; raise CheckpointError where one is missing."""
+
+    @abstractmethod
+    def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
+        """Open the weights; `one_by_one` merges a tensor whenever it is looked up."""
+
+    @property
+    def is_merged(self) -> bool:
+        """Return whether loading merges several files, which copies the weights."""
+        return False
+
+    @property
+    def quantization(self) -> str | None:
+        """Return how quantized weights of a directory are stored, or None if all are plain."""
+        return None
+
+    @abstractmethod
+    def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
+        """Return the shapes of the weights that may be quantized in their files."""
+
+    def dequantized_bytes(self, args: ModelArgs) -> int:
+        """Return the bytes of the plain weights that `dequantize` makes."""
+        return sum(map(math.prod, self.quantized_shapes(args))) * args.dtype.itemsize
+
+    def notes(self, _has_output: bool) -> Iterable[str]:
+        """Return what a person should know of files with an output matrix, or without one."""
+        return ()
+
+    # ---- text -----------------------------------------------------------------------------------
+
+    @property
+    def chat_templates(self) -> Mapping[str, str]:
+        """Return the chat templates by name: `default`, and perhaps `tool_use`.
+
+        Raises:
+            TokenizerError: A file of the templates is damaged.
+        """
+        for place in self.places:
+            if templates := read_chat_templates(place):
+                return templates
+        return {}
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Return the directories of small files: that of the weights, and the one around it."""
+        return tuple(dict.fromkeys((self.path, self.top)))
+
+    def find_tokenizer(self) -> Tokenizer | None:
+        """Load the tokenizer, or return None where the files have none."""
+        for place in self.places:
+            with contextlib.suppress(TokenizerNotFoundError):
+                return load_tokenizer(place)
+        return None
+
+    def required_tokenizer(self) -> Tokenizer:
+        """Load the tokenizer; raise ModelError or TokenizerError where the files have none."""
+        # The error of the directory of the weights says what it expected and found.
+        return self.find_tokenizer() or load_tokenizer(self.path)
+
+    # ---- saving ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def config_json(
+        self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
+    ) -> dict[str, object]:
+        """Return the `config.json` of this model in Hugging Face's layout.
+
+        Args:
+            args: The sizes and constants, completed by the tensors.
+            tokenizer: Determines the tokens that begin and end a text, if there is one.
+            dtype: The name of the dtype of the weights.
+        """
+
+    def side_files(self, _tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
+        """Return the files of the tokenizer, the chat template and the generation, by name.
+
+        Raises:
+            ModelError: One is not a regular file, is too large, or is a link out of the model.
+        """
+        found: dict[str, bytes] = {}
+        for place, name in product(self.places, _SIDE_FILES):
+            path = place / name
+            if name not in found and os.path.lexists(path):
+                target = followed_inside(path, ModelError, *self.places)
+                found[name] = read_whole(target, MAX_FILE_BYTES, ModelError)
+        return found
+
+    def check_saved(  # noqa: B027 - copied files need no check
+        self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None
+    ) -> None:
+        """Check that the files made in a directory say what this model's own files say."""
+
+    def gguf_tokenizer_keys(self, vocab_size: int) -> dict[str, Any]:
+        """Return the keys of the tokenizer in a GGUF file, without the chat template."""
+        from ...tokenizer.gguf_export import gguf_tokenizer_keys  # for saving alone
+
+        for place in self.places:
+            with contextlib.suppress(TokenizerNotFoundError):
+                return gguf_tokenizer_keys(place, vocab_size)
+        return {"tokenizer.ggml.model": "no_vocab"}
+
+
+# The module of each layout; it has the class as SOURCE.
+_MODULES = {"Meta": "meta", "Hugging Face": "hugging_face", "GGUF": "gguf"}
+
+
+def find_source(path: str | Path | None) -> Source:
+    """Read the small files of a model directory, or the header of a GGUF file.
+
+    Args:
+        path: As for `load_model`.
+
+    Raises:
+        ModelError: There is no model, or parts of its configuration contradict each other.
+        CatalogError: There is no model with this name, or it cannot be downloaded.
+        CheckpointError: A file cannot be read, or has a key or a value that is not supported.
+    """
+    if isinstance(path, str):
+        from ...catalog import find_model, is_name  # of names alone
+
+        if is_name(path):
+            return replace(find_source(find_model(path)), given_name=path)
+    top = BUNDLED_MODEL if path is None else Path(path)
+    found = find_model_directory(top)
+    # The other layouts need other readers, which take time to import.
+    layout = import_module(f".{_MODULES[found.layout]}", __package__)
+    source_class: type[Source] = layout.SOURCE
+    try:
+        return source_class.read(found.path, top)
+    except ModelConfigError as error:
+        raise ModelConfigError(f"{label_of(found.path)}: {error}") from None

@@ -1,0 +1,258 @@
+"""GGUF: one file, or several, with keys, tensors, the tokenizer and the chat template."""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from ... import ml
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.gguf import GgufFile, GgufTensor, read_gguf_parts
+from ...checkpoint.gguf_config import CHAT_TEMPLATE_KEYS, GgufConfig, read_gguf_config
+from ...checkpoint.mapped_file import MappedFile
+from ...checkpoint.names import LAYER_MATRICES, check_tensors, part_of, rows_of, stored_rows
+from ...checkpoint.params import value_of
+from ...checkpoint.sampling_values import GGUF_SAMPLING_KEYS, sampling_values
+from ...tokenizer import Tokenizer, load_tokenizer
+from ...tokenizer.gguf_keys import ARRAYS, gguf_tokenizer, ignored_keys
+from ...tokenizer.template_files import TEMPLATE_FILES
+from ...untrusted import label_of
+from ..args import (
+    EMBEDDINGS,
+    LinearRopeScaling,
+    ModelArgs,
+    activation_dtype,
+)
+from ..errors import ModelError, mismatch
+from ..families import ARCHITECTURES, FAMILIES, Family
+from ..llama import LlamaTransformer
+from . import Source
+
+_TITLE_KEYS = ("general.name", "general.basename")
+
+
+@dataclass(frozen=True)
+class GgufSource(Source):
+    """A GGUF file, or the first part of a split one.
+
+    Attributes:
+        parts: The headers of the file and of its further parts.
+    """
+
+    parts: tuple[GgufFile, ...] = field(default=(), repr=False)
+
+    given_label: ClassVar[str] = "keys of the file"
+    factor_origin: ClassVar[str] = "rope.scaling.factor"
+    sampling_origin: ClassVar[str] = "general.sampling"
+    verified_as: ClassVar[Literal["directory", "tensors"] | None] = None
+
+    @classmethod
+    def read(cls, path: Path, _top: Path) -> Self:
+        """Read the headers of all parts; the file itself is what a person knows."""
+        parts = tuple(read_gguf_parts(path))
+        keys = parts[0].keys
+        tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
+        config = read_gguf_config(parts[0], ARCHITECTURES)
+        ignored = {path.name: (*config.ignored, *ignored_keys(keys))}
+        family = ARCHITECTURES[config.architecture]
+        return cls(
+            path,
+            path,
+            args_from_gguf(config, tensors, family),
+            keys,
+            ignored=ignored,
+            sampling=sampling_values(keys, GGUF_SAMPLING_KEYS),
+            parts=parts,
+            model_type=family.model_type,
+        )
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Return the names of the file, and those in its keys."""
+        keys = [str(self.given[key]) for key in _TITLE_KEYS if key in self.given]
+        return (*super().titles, *keys)
+
+    @property
+    def transformer_class(self) -> type[LlamaTransformer]:
+        """Return the class of the family's network."""
+        return FAMILIES[self.model_type].transformer
+
+    def with_rope_tensors(
+        self, args: ModelArgs, tensors: Mapping[str, tuple[float, ...]]
+    ) -> ModelArgs:
+        """Return sizes completed by the tensors of rotary factors."""
+        return FAMILIES[self.model_type].with_rope_tensors(args, tensors)
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """Return all parts of the file."""
+        return [part.path for part in self.parts]
+
+    def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
+        """Open the weights, which are used in place."""
+        mapped, places = list[MappedFile](), dict[str, MappedFile]()
+        entries = {name: entry for file in self.parts for name, entry in file.tensors.items()}
+        family = FAMILIES[self.model_type]
+        names = [name for name in family.gguf.rope_tensors if name in entries]
+        factors = {name: entries.pop(name) for name in names}
+        sizes, label = self.args.tensor_sizes, self.parts[0].label
+        all_rows = self.args.tensor_rows
+        rows = stored_rows(all_rows, lambda row: row.gguf)
+        check_tensors(entries, label, rows, dict(sizes), "its keys")
+        used = {row.name: row.gguf for row in all_rows if row.gguf in entries}
+        with contextlib.ExitStack() as unless_kept:
+            for file in self.parts:
+                mapped.append(unless_kept.enter_context(contextlib.closing(file.map())))
+                places |= dict.fromkeys(file.tensors, mapped[-1])
+            pairs = self.args.rotary_dim // 2
+            rope_factors = {
+                name: _rope_factors(places[name], name, entry, pairs)
+                for name, entry in factors.items()
+            }
+            unless_kept.pop_all()
+        tensors = {
+            row.name: part_of(entries[row.gguf].make(places[row.gguf], row.name), row, sizes, label)
+            for row in all_rows
+            if row.name in used
+        }
+        count = "a file" if len(self.parts) == 1 else f"{len(self.parts)} files"
+        return Checkpoint(
+            tensors=tensors,
+            sizes=sizes,
+            dtypes={name: tensor.dtype for name, tensor in tensors.items()},
+            files=self.weight_files,
+            source_format=f"GGUF version {self.parts[0].version}, {count}",
+            mapped=mapped,
+            names_in_files=used,
+            rope_factors=rope_factors,
+        )
+
+    def quantized_shapes(self, _args: ModelArgs) -> Iterable[tuple[int, ...]]:
+        """Return the shapes of the quantized tensors, as the header has them."""
+        return [
+            tensor.shape
+            for part in self.parts
+            for tensor in part.tensors.values()
+            if isinstance(tensor.dtype, ml.BlockDType)
+        ]
+
+    @property
+    def chat_templates(self) -> Mapping[str, str]:
+        """Return the chat templates in the keys of the file."""
+        templates: dict[str, str] = {}
+        for name, key in CHAT_TEMPLATE_KEYS.items():
+            template: str | None = value_of(self.given, key, None)
+            if template is not None:
+                templates[name] = template
+        return templates
+
+    def _tokenizer_keys(self) -> dict[str, Any]:
+        return self.parts[0].decoded("tokenizer.", ARRAYS)
+
+    def find_tokenizer(self) -> Tokenizer | None:
+        """Make the tokenizer of the keys, or return None where they have no vocabulary."""
+        return gguf_tokenizer(self.top, self._tokenizer_keys())
+
+    def required_tokenizer(self) -> Tokenizer:
+        """Make the tokenizer of the keys."""
+        tokenizer = self.find_tokenizer()
+        if tokenizer is None:
+            rule = "tokenizer: expected a vocabulary in the keys of the file, got none"
+            raise ModelError(f"{label_of(self.path)}: {rule}")
+        return tokenizer
+
+    def config_json(
+        self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
+    ) -> dict[str, object]:
+        """Make a `config.json` of the keys."""
+        from ..saved_config import hugging_face_config, with_named_scaling  # for saving alone
+
+        return hugging_face_config(with_named_scaling(args), tokenizer, dtype, self.model_type)
+
+    def side_files(self, tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
+        """Make the files of the tokenizer and the chat template of the keys."""
+        if tokenizer is None:
+            return {}
+        from ...tokenizer.hugging_face_export import hugging_face_files  # for saving alone
+
+        made = hugging_face_files(self.top, self._tokenizer_keys(), tokenizer)
+        for name, template in self.chat_templates.items():
+            made[TEMPLATE_FILES[name]] = template.encode()
+        return made
+
+    def check_saved(self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None) -> None:
+        """Check that the files which were made in a directory say what the keys say."""
+        from ..saved_config import with_named_scaling
+        from .hugging_face import HuggingFaceSource
+
+        read = HuggingFaceSource.read(directory, directory).args
+        fields = ("dtype", "feed_forward_dtype", "rope_pairs")
+        as_given = {name: getattr(args, name) for name in fields}
+        if replace(read, **as_given) != with_named_scaling(args):
+            raise mismatch("save", "a model that config.json can describe", "another one")
+        if tokenizer is not None:
+            from ...tokenizer.gguf_export import first_difference
+
+            made = load_tokenizer(directory)
+            rows = max(args.vocab_size, tokenizer.vocab_size)
+            difference = first_difference(tokenizer.padded_to(rows), made.padded_to(rows))
+            if difference is not None:
+                rule = f"tokenizer files: {difference}"
+                raise mismatch(rule, "that of the GGUF file", "another")
+
+    def gguf_tokenizer_keys(self, _vocab_size: int) -> dict[str, Any]:
+        """Return the keys as they are."""
+        keys = self._tokenizer_keys()
+        for key in CHAT_TEMPLATE_KEYS.values():
+            keys.pop(key, None)
+        return keys
+
+
+SOURCE = GgufSource
+
+
+def _rope_factors(file: MappedFile, name: str, entry: GgufTensor, count: int) -> tuple[float, ...]:
+    """Read what divides the rotary frequencies."""
+    what = f"tensor '{name}'"
+    if entry.dtype is not ml.float32 or entry.shape != (count,):
+        file.refuse(what, f"float32 [{count}]", f"{entry.dtype} {list(entry.shape)}")
+    factors = np.frombuffer(file.buffer, np.float32, count, entry.start).tolist()
+    for factor in factors:
+        if not 1e-6 <= factor <= 1e6:
+            file.refuse(what, "factors in 1e-06..1e+06", factor)
+    return tuple(factors)
+
+
+def args_from_gguf(
+    config: GgufConfig, tensors: Mapping[str, GgufTensor], family: Family
+) -> ModelArgs:
+    """Read the checked keys of a GGUF file; raise ModelConfigError where its parts contradict.
+
+    The tensors, by their names in the file, tell the biases and the dtype; no bytes are read.
+    """
+    rows = rows_of(config.sizes["n_layers"], family.layer_rows, LAYER_MATRICES)
+    known = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
+    biases = tuple(m for m in LAYER_MATRICES if any(key.endswith(f".{m}.bias") for key in known))
+    dtypes = {key: tensor.dtype for key, tensor in known.items()}
+    dtype, of_feed_forward = activation_dtype(dtypes), None
+    if dtype is ml.bfloat16 and all(isinstance(each, ml.DType) for each in dtypes.values()):
+        # llama.cpp keeps activations in float32 and rounds the inputs of all matrices to bfloat16.
+        # To do so for the largest products alone keeps logits at least as close to float32.
+        dtype, of_feed_forward = ml.float32, ml.bfloat16
+    sizes = dict(config.sizes)
+    if not sizes["vocab_size"] and EMBEDDINGS in known:
+        sizes["vocab_size"] = known[EMBEDDINGS].shape[0]
+    factor = config.rope_factor
+    fields: dict[str, Any] = {
+        **sizes,
+        "rope_scaling": LinearRopeScaling(factor) if factor != 1.0 else None,
+        "dtype": dtype,
+        "feed_forward_dtype": of_feed_forward,
+        "rope_pairs": family.gguf.rope_pairs,
+        "biases": biases,
+        "layer_rows": family.layer_rows,
+    }
+    return family.args_class(**fields | family.fields_of_gguf(config))

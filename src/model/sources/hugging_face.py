@@ -1,0 +1,207 @@
+"""Hugging Face's layout: `config.json`, safetensors, and tokenizer files of several kinds."""
+
+import contextlib
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from ... import ml
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.errors import mismatch
+from ...checkpoint.hugging_face_config import (
+    CONFIG_KEYS,
+    GENERATION_FILE,
+    HuggingFaceConfig,
+    read_hugging_face_config,
+)
+from ...checkpoint.mapped_file import MappedFile
+from ...checkpoint.model_directory import CONFIG_FILE, INDEX, SINGLE
+from ...checkpoint.names import check_tensors, is_harmless, is_matrix, part_of, stored_rows
+from ...checkpoint.packed_weights import PackedWeight, QuantizationConfig, take_packed
+from ...checkpoint.params import sizes_of, value_of
+from ...checkpoint.safetensors import SafetensorsFile, TensorEntry, read_index
+from ...tokenizer import Tokenizer
+from ...untrusted import label_of, some_of
+from ..args import (
+    EMBEDDINGS,
+    OUTPUT,
+    LinearRopeScaling,
+    ModelArgs,
+    RopeScaling,
+)
+from ..families import FAMILIES, Family
+from ..llama import LlamaTransformer
+from . import Source
+
+
+@dataclass(frozen=True)
+class HuggingFaceSource(Source):
+    """A directory in Hugging Face's layout.
+
+    Attributes:
+        tied: Whether the embeddings may serve as output.
+        packing: How quantized weights are stored, or None where all are plain.
+    """
+
+    tied: bool = False
+    packing: QuantizationConfig | None = None
+
+    given_label: ClassVar[str] = CONFIG_FILE
+    factor_origin: ClassVar[str] = CONFIG_FILE
+    sampling_origin: ClassVar[str] = GENERATION_FILE
+    verified_as: ClassVar[Literal["directory", "tensors"] | None] = "directory"
+
+    @classmethod
+    def read(cls, path: Path, top: Path) -> Self:
+        """Read `config.json`, and `generation_config.json`, whose end tokens are preferred."""
+        config = read_hugging_face_config(path, FAMILIES)
+        kind = str(config.given["model_type"])
+        in_config: list[int] | int = value_of(config.given, "eos_token_id", [])
+        ends = value_of(config.generation, "eos_token_id", in_config)
+        return cls(
+            path,
+            top,
+            args_from_config(config, FAMILIES[kind]),
+            config.given,
+            end_ids=tuple(ends) if isinstance(ends, list) else (ends,),
+            ignored=config.ignored,
+            sampling=config.sampling,
+            model_type=kind,
+            tied=config.values.get("tie_word_embeddings") is True,
+            packing=config.quantization,
+        )
+
+    @property
+    def transformer_class(self) -> type[LlamaTransformer]:
+        """Return the class of the family's network."""
+        return FAMILIES[self.model_type].transformer
+
+    @cached_property
+    def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
+        """Return what to call the weights; and their files, with the tensors an index names."""
+        single = self.path / SINGLE
+        index = self.path / INDEX
+        if os.path.exists(single):
+            return label_of(single), {single: None}
+        if not os.path.exists(index):
+            raise mismatch(label_of(self.path), "weights", f"{SINGLE} or {INDEX}", "neither")
+        return label_of(index), {**read_index(index)}
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """Return the one file of the weights, or those of the index."""
+        return list(self.weights[1])
+
+    @property
+    def quantization(self) -> str | None:
+        """Return the description of the format that quantized weights have."""
+        return None if self.packing is None else self.packing.description
+
+    def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
+        """Open the weights, all in place; if tied, the output matrix may be absent."""
+        label, files = self.weights
+        found, mapped = dict[str, TensorEntry](), list[MappedFile]()
+        with contextlib.ExitStack() as unless_kept:
+            for path, expected in files.items():
+                source = SafetensorsFile(path)
+                mapped.append(unless_kept.enter_context(contextlib.closing(source.file)))
+                if expected is not None:
+                    _check_shard(label, source, expected)
+                found |= source.entries
+            plain = dict(found)
+            packed = {} if self.packing is None else take_packed(plain, self.packing.kind)
+            entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
+            sizes = self.args.tensor_sizes
+            all_rows = self.args.tensor_rows
+            rows = stored_rows(all_rows, lambda row: row.hugging_face)
+            check_tensors(entries, label, rows, dict(sizes), CONFIG_FILE)
+            if not self.tied and "lm_head.weight" not in entries:
+                rule = "'lm_head.weight', because tie_word_embeddings is not true"
+                raise mismatch(label, "tensors", rule, "none")
+            used = {r.name: r.hugging_face for r in all_rows if r.hugging_face in entries}
+            tensors = {
+                row.name: part_of(entries[row.hugging_face].make(row.name), row, sizes, label)
+                for row in all_rows
+                if row.name in used
+            }
+            unless_kept.pop_all()
+        unused = tuple(name for name in plain if name not in rows)
+        count = "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
+        copied = (n for n, entry in found.items() if entry.is_misaligned and n not in unused)
+        return Checkpoint(
+            tensors=tensors,
+            sizes=sizes,
+            dtypes={name: tensor.dtype for name, tensor in tensors.items()},
+            files=list(files),
+            source_format=f"Hugging Face, {count}",
+            mapped=mapped,
+            names_in_files=used,
+            unused=unused,
+            copied=tuple(copied),
+        )
+
+    def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
+        """Return the shapes of all matrices but the embedding table, without a look at weights."""
+        without = {EMBEDDINGS, OUTPUT} if self.tied else {EMBEDDINGS}
+        shapes = args.tensor_shapes.items()
+        return [shape for name, shape in shapes if is_matrix(name) and name not in without]
+
+    def notes(self, has_output: bool) -> Iterable[str]:
+        """Return the note of an output matrix next to `tie_word_embeddings`."""
+        if has_output and self.tied:
+            yield "lm_head.weight is there and used, although tie_word_embeddings is true"
+
+    def config_json(
+        self, _args: ModelArgs, _tokenizer: Tokenizer | None, _dtype: str
+    ) -> dict[str, object]:
+        """Return the file as it is."""
+        return dict(self.given)
+
+
+SOURCE = HuggingFaceSource
+
+
+def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) -> None:
+    """Check that a file holds what the index says of it, and nothing else but harmless tensors."""
+    entries, what = source.entries, f"tensors of {source.file.path.name}"
+    if missing := [name for name in names if name not in entries]:
+        rule = f"{len(names)} as the index says"
+        raise mismatch(label, what, rule, f"without {some_of(missing)}")
+    if extra := sorted(name for name in entries.keys() - names if not is_harmless(name)):
+        raise mismatch(label, what, "only those of the index", f"also {some_of(extra)}")
+
+
+def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
+    """Read a `config.json` of checked keys; raise ModelConfigError where its parts contradict.
+
+    Where a key is absent, the default is that of the family in transformers, or here that of its
+    `LlamaConfig`; the sizes have none, because a guessed size helps nobody.
+    """
+    given: Mapping[str, Any] = config.values
+    biases = [*family.biases]
+    if value_of(given, "attention_bias", False) and not biases:
+        biases += ("wq", "wk", "wv", "wo")
+    if value_of(given, "mlp_bias", False):
+        biases += ("w1", "w2", "w3")
+    named_dtype = value_of(config.given, "dtype", config.given.get("torch_dtype"))
+    fields: dict[str, Any] = {
+        **sizes_of(CONFIG_KEYS, given, norm_eps=1e-6, max_context_length=2048),
+        "rope_theta": config.rope["rope_theta"],
+        "rope_scaling": _rope_scaling(config.rope),
+        "dtype": ml.float32 if named_dtype in ("float32", "float16") else ml.bfloat16,
+        "rope_pairs": "halves",
+        "biases": tuple(biases),
+        "layer_rows": family.layer_rows,
+    }
+    return family.args_class(**fields | family.fields_of_config(config))
+
+
+def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | LinearRopeScaling | None:
+    if "low_freq_factor" in rope:
+        original = int(rope["original_max_position_embeddings"])
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        return RopeScaling(rope["factor"], low, high, original)
+    return LinearRopeScaling(rope["factor"]) if "factor" in rope else None

@@ -1,0 +1,131 @@
+"""Meta's layout: `params.json`, `consolidated.NN.pth` and `tokenizer.model`."""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from ... import ml
+from ...checkpoint.checkpoint import Checkpoint
+from ...checkpoint.mapped_file import MappedFile
+from ...checkpoint.model_directory import shard_files
+from ...checkpoint.names import is_harmless, is_matrix
+from ...checkpoint.params import PARAMS_KEYS, ignored_params, read_params, sizes_of, value_of
+from ...checkpoint.shards import MergedShards, check_shards, merge_shards
+from ...checkpoint.torch_pth import map_pth
+from ...tokenizer import Tokenizer
+from ..args import EMBEDDINGS, OUTPUT, ModelArgs, RopeScaling
+from . import Source
+
+_PARAMS_FILE = "params.json"
+_SCALED_ROPE_FACTOR = 8.0
+# (dim, n_layers) of the sizes whose RoPE is scaled by another factor than Llama 3.1's. Their
+# params.json says only `use_scaled_rope`; the factor is in their Hugging Face config.json.
+_KNOWN_SCALED_ROPE_FACTORS = {(2048, 16): 32.0, (3072, 28): 32.0}
+
+
+@dataclass(frozen=True)
+class MetaSource(Source):
+    """A directory in Meta's layout; several files of weights are the parts of one model."""
+
+    given_label: ClassVar[str] = _PARAMS_FILE
+    factor_origin: ClassVar[str] = "the sizes"
+    verified_as: ClassVar[Literal["directory", "tensors"] | None] = "tensors"
+    chat_format: ClassVar[str | None] = "llama2"
+
+    @classmethod
+    def read(cls, path: Path, top: Path) -> Self:
+        """Read `params.json`."""
+        params = read_params(path / _PARAMS_FILE)
+        ignored = {_PARAMS_FILE: ignored_params(params)}
+        return cls(path, top, args_from_params(params), params, ignored=ignored)
+
+    @cached_property
+    def weight_files(self) -> list[Path]:
+        """Return the parts of the model, in order."""
+        return shard_files(self.path)
+
+    @property
+    def is_merged(self) -> bool:
+        """Return whether there are several parts."""
+        return len(self.weight_files) > 1
+
+    def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
+        """Open the weights.
+
+        Several files are merged, which copies them; with `one_by_one` each tensor anew whenever it
+        is looked up, while the files stay mapped.
+        """
+        paths = self.weight_files
+        mapped = list[MappedFile]()
+        shards = []
+        with contextlib.ExitStack() as unless_kept:
+            for path in paths:
+                file, tensors = map_pth(path)
+                mapped.append(unless_kept.enter_context(contextlib.closing(file)))
+                shards.append(tensors)
+            labels = [file.label for file in mapped]
+            layers = self.args.n_layers
+            sizes = check_shards(shards, labels, layers, self.args.tensor_sizes)
+            whole: Mapping[str, ml.Weight]
+            if self.is_merged and not one_by_one:
+                whole = merge_shards(shards, layers, sizes)
+                mapped = []
+            else:
+                whole = MergedShards(shards, layers, sizes) if self.is_merged else shards[0]
+                unless_kept.pop_all()
+        files = f"{len(paths)} PyTorch files merged" if self.is_merged else "a PyTorch file"
+        return Checkpoint(
+            tensors=whole,
+            sizes=sizes,
+            dtypes={name: tensor.dtype for name, tensor in shards[0].items()},
+            files=paths,
+            source_format=f"Meta, {files}",
+            mapped=mapped,
+            unused=tuple(name for name in whole if is_harmless(name)),
+        )
+
+    def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
+        """Return the shapes of all matrices of the layers."""
+        shapes = args.tensor_shapes.items()
+        return [s for name, s in shapes if is_matrix(name) and name not in (EMBEDDINGS, OUTPUT)]
+
+    def config_json(
+        self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
+    ) -> dict[str, object]:
+        """Make a `config.json` of the sizes."""
+        from ..saved_config import hugging_face_config  # for saving alone
+
+        return hugging_face_config(args, tokenizer, dtype, self.model_type)
+
+
+SOURCE = MetaSource
+
+
+def args_from_params(params: Mapping[str, object]) -> ModelArgs:
+    """Read a `params.json` of checked keys; raise ModelConfigError where its parts contradict."""
+    sizes = sizes_of(PARAMS_KEYS, params)
+    scaled = value_of(params, "use_scaled_rope", False)
+    factor = _KNOWN_SCALED_ROPE_FACTORS.get((sizes["dim"], sizes["n_layers"]), _SCALED_ROPE_FACTOR)
+    # What the families were trained for: Llama 3.1 and 3.2; Llama 3, with its theta; Llama 2.
+    longest = 131072 if scaled else 8192 if sizes["rope_theta"] >= 500000.0 else 4096
+    sizes = {"max_context_length": longest} | sizes
+    sizes["ffn_dim"] = feed_forward_dim(params) or 0
+    sizes["vocab_size"] = max(sizes["vocab_size"], 0)  # Llama 2 says -1
+    scaling = RopeScaling(factor) if scaled else None
+    return ModelArgs(**sizes, rope_scaling=scaling, dtype=ml.bfloat16)
+
+
+def feed_forward_dim(params: Mapping[str, object]) -> int | None:
+    """Compute F as Meta does: 2/3 of 4 D, times the multiplier, rounded up to `multiple_of`.
+
+    Without `multiple_of` it is None: only the tensors show it.
+    """
+    multiple_of = value_of(params, "multiple_of", 0)
+    if not multiple_of:
+        return None
+    dim, multiplier = value_of(params, "dim", 0), value_of(params, "ffn_dim_multiplier", 1)
+    hidden = int(multiplier * int(2 * (4 * dim) / 3))
+    return multiple_of * -(-hidden // multiple_of)
