@@ -3,9 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .answer_text import GenerationStats, Step, TokenMask, split_thoughts
-from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
-from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Message, Tool, ToolCall, as_messages
+from .answer_forms import split_thoughts
+from .answer_text import GenerationStats, Step, TokenMask
+from .chat_encoding import encode_chat, end_ids, find_chat_template
+from .chat_formats import CHAT_FORMATS, ChatFormat, named_template
+from .chat_template import ChatTemplate
 from .engine import InferenceEngine, Progress
 from .errors import (
     ChatFormatError,
@@ -18,12 +20,16 @@ from .errors import (
     PromptError,
     QueueFullError,
     SamplingError,
+    ThreadRefusedError,
     TimeLimitError,
 )
+from .messages import AnyMessage, Message, Tool, ToolCall, as_messages
 from .sampling import Candidate, Choice, Sampler, SamplingArgs, Stage
+from .sampling_defaults import SamplingDefaults, sampling_defaults
 
 if TYPE_CHECKING:
     from .batch import BatchEngine, Counters, Request
+    from .perplexity import mean_estimate, perplexity_of, score_chunks, text_chunks
     from .prompt_cache import load_prompt_cache, save_prompt_cache
 
 __all__ = [
@@ -33,11 +39,11 @@ __all__ = [
     "Candidate",
     "ChatFormat",
     "ChatFormatError",
+    "ChatTemplate",
     "Choice",
     "ClosedError",
     "ContextFullError",
     "Counters",
-    "FoundFormat",
     "GenerationStats",
     "GrammarError",
     "InferenceEngine",
@@ -51,9 +57,11 @@ __all__ = [
     "Request",
     "Sampler",
     "SamplingArgs",
+    "SamplingDefaults",
     "SamplingError",
     "Stage",
     "Step",
+    "ThreadRefusedError",
     "TimeLimitError",
     "TokenMask",
     "Tool",
@@ -61,13 +69,22 @@ __all__ = [
     "as_messages",
     "encode_chat",
     "end_ids",
-    "find_chat_format",
+    "find_chat_template",
     "load_prompt_cache",
+    "mean_estimate",
+    "named_template",
+    "perplexity_of",
+    "sampling_defaults",
     "save_prompt_cache",
+    "score_chunks",
     "split_thoughts",
+    "text_chunks",
 ]
 _ON_DEMAND = dict.fromkeys(("BatchEngine", "Counters", "Request"), "batch")
 _ON_DEMAND |= dict.fromkeys(("load_prompt_cache", "save_prompt_cache"), "prompt_cache")
+_ON_DEMAND |= dict.fromkeys(
+    ("mean_estimate", "perplexity_of", "score_chunks", "text_chunks"), "perplexity"
+)
 
 
 def __getattr__(name: str) -> object:

@@ -3,15 +3,15 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..checkpoint import CheckpointError
-from ..model import Model, token_tensor
+from ..model import Model, token_list, token_tensor
 from ..tokenizer import StreamDecoder, Tokenizer
 from ..trace import clock, is_on, mark
-from .errors import ContextFullError, NumericError, PromptError
+from .errors import ContextFullError, GrammarError, NumericError, PromptError
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts
 
@@ -116,6 +116,15 @@ def split_thoughts(text: str, opened: bool = False, is_over: bool = True) -> tup
     return thought.strip("\n"), said.lstrip("\n")
 
 
+def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
+    """Return the elements of an argument; raise PromptError if it cannot be iterated over."""
+    try:
+        return tuple(values)
+    except TypeError:
+        kind = type(values).__name__
+        raise PromptError(f"[generate] {name} must be a sequence: got {kind}") from None
+
+
 class AnswerText:
     """Turns chosen tokens into text and sees when the answer ends.
 
@@ -126,11 +135,13 @@ class AnswerText:
         self, model: Model, stop: Sequence[str], end_ids: Collection[int], new_text: bool
     ) -> None:
         tokenizer = model.tokenizer
-        if stop and tokenizer is None:
+        stops = _as_tuple("stop", (stop,) if isinstance(stop, str) else stop)
+        if stops and tokenizer is None:
             raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
-        self._stops = StopStrings((stop,) if isinstance(stop, str) else stop)
+        ends = token_list("[generate] end_ids", [*_as_tuple("end_ids", end_ids)])
+        self._stops = StopStrings(stops)
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
-        self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(end_ids)
+        self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(ends)
 
     def push(self, token: int) -> tuple[str, str | None]:
         """Return the text that became certain with a token, and the reason to stop, if any."""
@@ -189,6 +200,28 @@ class TokenMask(Protocol):
         """Take the token that was drawn."""
 
 
+@runtime_checkable
+class SlowMask(TokenMask, Protocol):
+    """A mask that another process computes, so that `allowed` may have to wait."""
+
+    def is_ready(self, seconds: float = 0.0) -> bool:
+        """Wait at most some seconds; return whether `allowed` now returns, or raises, at once."""
+
+
+@dataclass
+class Patience:
+    """The seconds that the requests of a pass may still wait for their masks, together."""
+
+    seconds: float
+
+    def waits_for(self, mask: SlowMask) -> bool:
+        """Wait for a mask as long as time is left; return whether it is ready."""
+        started = clock()
+        is_ready = mask.is_ready(self.seconds)
+        self.seconds = max(self.seconds - (clock() - started), 0.0)
+        return is_ready
+
+
 class _Cached(Protocol):  # a sequence whose keys and values are cached
     def confirm(self, token: int) -> None: ...
 
@@ -224,13 +257,17 @@ class Answer:
         check_whole("candidates", candidates, 0)
         model.checkpoint.check_unchanged()
         self._model, self._mask, self._candidates = model, mask, candidates
+        self._slow_mask = mask if isinstance(mask, SlowMask) else None
         self._text = AnswerText(model, stop, end_ids, new_text)
         # Text of tokens that were drawn before, which comes with that of the next one.
-        self._begun = "".join([self._text.push(token)[0] for token in answer_ids])
+        begun = self.ids[len(prompt_ids) :]
+        self._begun = "".join([self._text.push(token)[0] for token in begun])
         room = sequence_length - len(self.ids)
         self.limit = room if max_new_tokens is None else min(room, max_new_tokens)  # tokens to draw
         self._at_limit = "max tokens" if self.limit == max_new_tokens else "context full"
-        self.sampler, self._forced = Sampler(sampling or SamplingArgs()), iter(forced_ids)
+        self.sampler = Sampler(sampling or SamplingArgs())
+        self.sampler.check_vocabulary(model.args.vocab_size)
+        self._forced = iter(_checked_forced(model, forced_ids))
         self.stats = GenerationStats(len(self.ids), 0, 0, 0.0, 0.0, self.sampler.seed)
         self.newest, self.is_over = -1, False  # the token that was drawn last
         self._drafter: Drafter | None = None
@@ -245,13 +282,30 @@ class Answer:
         self.limit, self._at_limit = self.stats.new_tokens + 1, reason
 
     def advance(self, logits: Logits) -> Iterator[Step]:
+        """As `advance_ready`, but wait for each mask."""
+        for step in self.advance_ready(logits, None):
+            assert step is not None, "it waits for each mask"
+            yield step
+
+    def advance_ready(self, logits: Logits, patience: Patience | None) -> Iterator[Step | None]:
         """Draw from the logits [V] after the newest token, and from those after drafted tokens.
+
+        Yields:
+            Each step; or None while the mask is not ready and no patience is left, after which the
+            caller may go on with other requests and ask again. Without a patience, each mask is
+            waited for.
 
         Of a pass that checks drafted tokens, only the token that was drawn counts as cached; each
         of the others joins it when it is drawn. So the cache is at any time what it would be
         without drafts. A trace shows one token per step. The last step has a reason to stop.
         """
         while True:
+            while (
+                patience is not None
+                and self._slow_mask is not None
+                and not patience.waits_for(self._slow_mask)
+            ):
+                yield None
             started, following = clock(), None
             try:
                 step = self._step(logits)
@@ -326,12 +380,19 @@ class Answer:
 
 
 def _masked(logits: Logits, allowed: Any) -> Logits:
-    """Return logits with -inf for what a `TokenMask` does not allow."""
+    """Return logits with -inf for what a `TokenMask` does not allow.
+
+    The mask may have fewer bits than there are logits, or more. Raise GrammarError if it allows
+    only ids that the model has no logit for.
+    """
     if allowed is None:
         return logits
     bits = np.asarray(allowed)
     if bits.dtype != np.bool_:
         bits = np.unpackbits(bits.view(np.uint8), bitorder="little")[: logits.size].astype(bool)
+    if not bits[: logits.size].any():
+        rule = f"a token with an id below the {logits.size} rows of the embeddings"
+        raise GrammarError(f"[grammar] the tokens that may come next: expected {rule}, got none")
     masked = np.full_like(logits, -np.inf)
     np.copyto(masked[: bits.size], logits[: bits.size], where=bits[: logits.size])
     return masked
@@ -344,17 +405,23 @@ def _checked_prompt(
     if isinstance(prompt_ids, str | bytes):
         raise PromptError(
             "[generate] prompt_ids must be token ids, such as model.tokenizer.encode(text, "
-            f"bos=True, eos=False) gives: got {type(prompt_ids).__name__}"
+            f"bos=True) gives: got {type(prompt_ids).__name__}"
         )
-    if len(prompt_ids) == 0:
+    numbers = token_list("[generate] prompt_ids", prompt_ids)
+    if not numbers:
         raise PromptError("[generate] prompt_ids must hold at least one token: got none")
-    if len(answer_ids):
-        prompt_ids = [*prompt_ids, *answer_ids]
-    if len(prompt_ids) >= sequence_length:
-        raise ContextFullError(len(prompt_ids), sequence_length)
-    ids = token_tensor(prompt_ids, model.args.vocab_size)
-    mark(2, position=0, T=len(prompt_ids), outputs={"tokens": ids})
-    return list(ids.numpy().tolist())
+    numbers = numbers + token_list("[generate] answer_ids", answer_ids)
+    if len(numbers) >= sequence_length:
+        raise ContextFullError(len(numbers), sequence_length)
+    ids = token_tensor(numbers, model.args.vocab_size)
+    mark(2, position=0, T=len(numbers), outputs={"tokens": ids})
+    return numbers
+
+
+def _checked_forced(model: Model, forced_ids: Sequence[int]) -> list[int]:
+    """Return the tokens that are known before they are drawn, as ids that the model knows."""
+    numbers = token_list("[generate] forced_ids", forced_ids)
+    return list(token_tensor(numbers, model.args.vocab_size).tolist()) if numbers else []
 
 
 def check_whole(name: str, value: object, least: int) -> None:

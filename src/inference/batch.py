@@ -6,8 +6,8 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..checkpoint import CheckpointError
 from ..ml.errors import declared_lack_of_memory
 from ..model import Model, NotEnoughMemoryError, kv_cache_bytes
 from ..trace import is_on
-from .answer_text import Answer, GenerationStats, Step, TokenMask, check_whole
+from .answer_text import Answer, GenerationStats, Patience, Step, TokenMask, check_whole
 from .blocks import SIZE, BlockPool, Part, PooledSequence
 from .engine import DEFAULT_SEQUENCE_LENGTH
 from .errors import (
@@ -26,13 +26,18 @@ from .errors import (
     InferenceError,
     PromptError,
     QueueFullError,
+    ThreadRefusedError,
     TimeLimitError,
 )
 from .sampling import STEPS_OFF, Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import TEXT_STAKE, Drafter, PassCosts, TextIndex
+from .turns import Ticket, Turns, to_give_way
 
 # Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take memory.
 _EXPLAINED_CHUNK = 64
+# How long all requests of a pass wait for masks that are not ready: longer than an ordinary mask
+# takes, and far shorter than a pass of a model of 1B. Without another request there is more time.
+_MASK_SECONDS, _LONE_MASK_SECONDS = 0.002, 0.05
 _CLOSED = "[submit] the engine was closed"
 
 # Takes each step of a request, or the error that ended it.
@@ -71,16 +76,24 @@ class Request:
     """
 
     def __init__(
-        self, engine: "BatchEngine", answer: Answer, explained: int, deadline: float,
+        self,
+        engine: "BatchEngine",
+        answer: Answer,
+        explained: int,
+        deadline: float,
         deliver: Deliver | None,
-    ) -> None:  # fmt: skip
+        prefix_group: Hashable,
+    ) -> None:
         self.prompt_choices: list[Choice | None] | None = [None] if explained else None
         self.is_over = self._is_cancelled = self._is_running = self._is_read = False
         self._engine, self._answer, self._deadline = engine, answer, deadline
-        self._prompt_candidates = explained
+        self._prompt_candidates, self._prefix_group = explained, prefix_group
         self._positions = len(answer.ids) + answer.limit - 1  # at most: the last token is not run
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         self._deliver: Deliver = deliver or self._items.put
+        # Its steps from the newest pass, while its mask is not ready.
+        self._steps: Iterator[Step | None] | None = None
+        self._ticket: Ticket  # once it waits
         self._sequence: PooledSequence  # once it runs
 
     @property
@@ -113,8 +126,9 @@ class BatchEngine:
 
     Each pass through the network takes the newest token of every running request, and up to
     `prompt_chunk` tokens of prompts, as rows: the weights are read once for all of them. A request
-    joins and leaves between two passes. Requests begin in the order in which they came, as soon as
-    the pool has the blocks that they may need at most; so what runs never lacks memory.
+    joins and leaves between two passes. Clients take turns, and the requests of each begin in the
+    order in which they came, as soon as the pool has the blocks that they may need at most; so what
+    runs never lacks memory.
 
     The passes run in a thread of the engine, which begins with the first request and ends with
     `close`; the engine is a context manager that calls it.
@@ -166,10 +180,12 @@ class BatchEngine:
         self._costs_of = cache(partial(PassCosts, TEXT_STAKE))
         self._changed = threading.Condition()
         self._passing = threading.Lock()  # held while the pool is in use
-        self._requests: list[Request] = []  # as they came: those that run, then those that wait
+        self._requests: list[Request] = []  # those that run, then those that wait, as they came
+        self._turns = Turns()
         self._thread: threading.Thread | None = None
         self._closes_at: float | None = None
         self._counts = Counter[str]()
+        self._patience = Patience(0.0)
 
     def __enter__(self) -> Self:
         return self
@@ -191,13 +207,16 @@ class BatchEngine:
         time_limit: float | None = None,
         prompt_candidates: int = 0,
         deliver: Deliver | None = None,
+        client: Hashable = None,
+        prefix_group: Hashable = None,
     ) -> Request:
         """Let a sequence of tokens be continued; from any thread, without waiting.
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates: As in
                 `InferenceEngine.generate`; the steps are the same, bit for bit.
-            mask: Which tokens may be drawn, asked before each draw in the thread of the engine.
+            mask: Which tokens may be drawn, asked before each draw in the thread of the engine. A
+                request whose `SlowMask` is not ready leaves out passes and holds up no other one.
                 The other logits become -inf before the sampler and `candidates` see them. What it
                 raises ends the request.
             time_limit: Seconds from now. An answer that has begun by then ends with its next step,
@@ -205,11 +224,18 @@ class BatchEngine:
             prompt_candidates: How many of the most probable tokens to report for each place of the
                 prompt, beside its token. Such a prompt is read without cached tokens.
             deliver: Called in the thread of the engine with each step, and with the error that ends
-                the answer; it must not wait. The request is then not to be iterated over.
+                the answer, which another call of `submit` may pass; it must not wait. The request
+                is then not to be iterated over.
+            client: Whose request it is: clients take turns. Where too many requests wait, the
+                newest one of the client with the most of them ends with a QueueFullError, if that
+                client has at least two more than this one.
+            prefix_group: The requests that this one shares cached prefixes with: those of an equal
+                group. Only prefixes of the group None are saved.
 
         Raises:
             QueueFullError: Too many requests wait.
             ClosedError: The engine was closed.
+            ThreadRefusedError: The system does not start the thread of the engine.
             InferenceError: A trace is on: it shows one sequence.
             PromptError: The pool never has the positions that the answer may need.
             PromptError, TokenIdError, ContextFullError, CheckpointError: As in
@@ -224,23 +250,56 @@ class BatchEngine:
         given = prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates
         answer = Answer(self.model, self.sequence_length, *given, mask=mask)
         deadline = time.monotonic() + (math.inf if time_limit is None else time_limit)
-        request = Request(self, answer, prompt_candidates, deadline, deliver)
+        request = Request(self, answer, prompt_candidates, deadline, deliver, prefix_group)
         if request._positions > (most := self._pool.blocks * SIZE):
             needed = f"{len(answer.ids)} tokens + {answer.limit} new ones - 1"
             rule = "prompt and answer must fit into the cache"
             raise PromptError(f"[submit] {rule}: {needed} > {most} positions")
         with self._changed:
-            if self._closes_at is not None:
-                raise ClosedError(_CLOSED)
-            if self.counters().waiting >= self._limits[1]:
-                raise QueueFullError(f"[submit] {self._limits[1]} requests wait already")
+            self._start()
+            request._ticket = self._turns.ticket(client)
+            self._make_room(request)
             self._requests.append(request)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="BatchEngine", daemon=True)
-                self._thread.start()
-                atexit.register(self.close)
             self._changed.notify_all()
         return request
+
+    def _start(self) -> None:
+        """Start the thread of the engine if it does not run; the caller holds `_changed`."""
+        if self._closes_at is not None:
+            raise ClosedError(_CLOSED)
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name="BatchEngine", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            text = f"the thread of the engine must start: the system refuses it ({error})"
+            raise ThreadRefusedError(f"[submit] {text}") from None
+        self._thread = thread
+        atexit.register(self.close)
+
+    def check_ready(self) -> None:
+        """Check whether a request could be answered now, from any thread.
+
+        Raises:
+            ClosedError: The engine was closed.
+            ThreadRefusedError: The system does not start the thread of the engine.
+            CheckpointError: A weight file was changed since the model was loaded.
+        """
+        with self._changed:
+            self._start()
+        self.model.checkpoint.check_unchanged()
+
+    def _make_room(self, request: Request) -> None:
+        """End a request that waits if too many do, or raise QueueFullError for this one."""
+        waiting = self._requests[self._counts["running"] :]
+        if len(waiting) < self._limits[1]:
+            return
+        error = QueueFullError(f"[submit] {self._limits[1]} requests wait already")
+        index = to_give_way([each._ticket for each in waiting], request._ticket.client)
+        if index is None:
+            raise error
+        self._end(waiting[index], error)
 
     def counters(self) -> Counters:
         """Return what the engine does and did."""
@@ -253,7 +312,7 @@ class BatchEngine:
         )
 
     def save_prompt_cache(self, path: str | Path) -> None:
-        """Write the cached prefixes to a file, between two passes; also after `close`.
+        """Write the cached prefixes of the group None, between two passes; also after `close`.
 
         Raises:
             PromptCacheError: The file cannot be written.
@@ -274,17 +333,25 @@ class BatchEngine:
         with self._passing:
             return self._pool.load(Path(path))
 
-    def close(self, timeout: float | None = 0.0) -> None:
+    @property
+    def is_running(self) -> bool:
+        """Return whether the thread of the engine runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def close(self, timeout: float | None = 0.0, wait: bool = True) -> None:
         """Take no more requests, end those that wait, and after a time those that run.
 
-        They end with a ClosedError. When this returns the thread of the engine has ended.
+        They end with a ClosedError.
 
         Args:
             timeout: Seconds that running requests are given; None for as long as they take.
+            wait: Whether to return only after the thread of the engine has ended.
         """
         with self._changed:
             self._closes_at = math.inf if timeout is None else time.monotonic() + timeout
             self._changed.notify_all()
+        if not wait:
+            return
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
             atexit.unregister(self.close)
@@ -300,6 +367,7 @@ class BatchEngine:
                     break
                 with self._passing:
                     self._drop_ended()
+                    self._draw_after_masks()
                     self._make_pass()
         finally:
             with self._changed:
@@ -342,20 +410,27 @@ class BatchEngine:
             self._costs_of(len(requests)).note_pass(drafted, seconds)
         elif len(requests) == 1:
             self._costs_of(1).note_prompt(len(parts[0][1]), seconds)
+        self._patience.seconds = _MASK_SECONDS
         for request, logits in zip(requests, rows, strict=True):
-            try:
+            with self._errors_of(request):
                 self._take_rows(request, logits, seconds)
-            except Exception as error:  # noqa: BLE001 (it belongs to this request)
-                if isinstance(error, CheckpointError):
-                    self._pool.forget()
-                self._end(request, error)
+
+    @contextmanager
+    def _errors_of(self, request: Request) -> Iterator[None]:
+        """End a request with the error that is raised inside."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (it belongs to this request)
+            if isinstance(error, CheckpointError):
+                self._pool.forget()
+            self._end(request, error)
 
     def _chosen_tokens(self) -> tuple[list[Request], list[Part]]:
         """Return the requests of the next pass, and their parts as `BlockPool.run` takes them."""
         requests, parts = list[Request](), list[Part]()
         running = self._requests[: self._counts["running"]]
         reading = [request for request in running if not request._is_read]
-        decoding = [request for request in running if request._is_read]
+        decoding = [each for each in running if each._is_read and each._steps is None]
         left = self._limits[2]
         while left > 0:
             request = reading.pop(0) if reading else self._admitted()
@@ -380,17 +455,23 @@ class BatchEngine:
         return requests, parts
 
     def _admitted(self) -> Request | None:
-        """Let the request begin that waits for the longest time, if there is a place for it."""
+        """Let the request begin whose turn it is, if there is a place for it."""
         with self._changed:
             running = self._counts["running"]
             if running == min(len(self._requests), self._limits[0]):
                 return None
-            request = self._requests[running]
+            waiting = [each._ticket for each in self._requests[running:]]
+            index = self._turns.next(waiting)
+            request = self._requests.pop(running + index)
+            self._requests.insert(running, request)
             answer, share = request._answer, request.prompt_choices is None
-            sequence = self._pool.admit(answer.ids, request._positions, share)
+            sequence = self._pool.admit(
+                answer.ids, request._positions, share, request._prefix_group
+            )
             if sequence is None:
                 return None
             request._sequence, request._is_running = sequence, True
+            self._turns.begin(request._ticket, {ticket.client for ticket in waiting})
             self._counts["running"] += 1
         answer.stats.cached_tokens = sequence.length
         self._counts["prompt_tokens"] += len(answer.ids)
@@ -414,13 +495,32 @@ class BatchEngine:
             drafter = Drafter(TextIndex(answer.ids), self._costs_of(1))
             answer.begin(request._sequence, drafter if self._speculation else None)
             rows = rows[-1:]
-        for step in answer.advance(rows[0]):
+        request._steps = answer.advance_ready(rows[0], self._patience)
+        self._deliver_steps(request)
+
+    def _deliver_steps(self, request: Request) -> None:
+        """Deliver the steps of the newest pass, up to one whose mask is not ready."""
+        assert request._steps is not None
+        for step in request._steps:
+            if step is None:
+                return
             self._counts["new_tokens"] += 1
             if request._is_cancelled:
-                return
-            if answer.is_over:
+                break
+            if request._answer.is_over:
                 self._end(request)
             request._deliver(step)
+        request._steps = None
+
+    def _draw_after_masks(self) -> None:
+        """Go on with requests that wait for masks; with nothing else to do, wait for them."""
+        running = self._requests[: self._counts["running"]]
+        waiting = [request for request in running if request._steps is not None]
+        is_alone = len(waiting) == len(self._requests)
+        self._patience.seconds = _LONE_MASK_SECONDS if is_alone else 0.0
+        for request in waiting:
+            with self._errors_of(request):
+                self._deliver_steps(request)
 
     def _end(self, request: Request, error: Exception | None = None) -> None:
         """Give back what a request has, count it, and deliver the error that ended it."""

@@ -5,10 +5,12 @@ have ended, form a tree: a block hangs below the one before it, and its tokens s
 new sequence goes down from the root for as long as blocks have its tokens, and uses these blocks as
 they are; of the last one that agrees in part, the part is copied. A full block never changes. When
 no block is free, the one that was unused for the longest time goes, of those without any below.
+A sequence belongs to a group and begins with blocks of its group alone, so that neither a count nor
+a time tells a client what another one asked.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -30,6 +32,7 @@ class Block:
 
     place: int
     parent: "Block | None"  # the block before it
+    group: Hashable  # whose sequences may begin with it
     ids: list[int] = field(default_factory=list)  # whose keys and values it holds, at most 256
     references: int = 0  # sequences that use it and have not ended
 
@@ -39,6 +42,7 @@ class PooledSequence:
     """A sequence whose blocks lie in a pool."""
 
     pool: "BlockPool"
+    group: Hashable
     most: int  # blocks that it may take
     blocks: list[Block]
     length: int  # its tokens that are cached
@@ -82,13 +86,16 @@ class BlockPool:
         # used with all that are before it, so that none is below the first one.
         self.unused = dict[Block, None]()
 
-    def admit(self, ids: Sequence[int], positions: int, share: bool) -> PooledSequence | None:
+    def admit(
+        self, ids: Sequence[int], positions: int, share: bool, group: Hashable = None
+    ) -> PooledSequence | None:
         """Begin a sequence with what is cached of it, but for its last token, if it may share that.
 
         It is promised blocks for all its positions. Return None while there are too few.
         """
-        shared, source, common = self._match(ids[:-1]) if share else ([], None, 0)
-        sequence = PooledSequence(self, -(-positions // SIZE), shared, SIZE * len(shared))
+        shared, source, common = self._match(ids[:-1], group) if share else ([], None, 0)
+        length = SIZE * len(shared)
+        sequence = PooledSequence(self, group, -(-positions // SIZE), shared, length)
         promised = sum(one.most - len(one.blocks) for one in [*self.sequences, sequence])
         revived = sum(not block.references for block in shared)
         if promised + revived > len(self._free) + len(self.unused):
@@ -106,11 +113,12 @@ class BlockPool:
             sequence.confirm(*source.ids[:common])
         return sequence
 
-    def _match(self, ids: Sequence[int]) -> tuple[list[Block], Block | None, int]:
+    def _match(self, ids: Sequence[int], group: Hashable) -> tuple[list[Block], Block | None, int]:
         """Return the blocks that begin a text, then one of which some tokens go on with it."""
         below = defaultdict[Block | None, list[Block]](list)
         for block in self.held:
-            below[block.parent].append(block)
+            if block.group == group:
+                below[block.parent].append(block)
         shared, best = list[Block](), None
         while True:
             rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
@@ -125,7 +133,7 @@ class BlockPool:
         if not self._free:
             self._remove(next(iter(self.unused)))
         parent = sequence.blocks[-1] if sequence.blocks else None
-        block = Block(self._free.pop(), parent, references=1)
+        block = Block(self._free.pop(), parent, sequence.group, references=1)
         self.held[block] = None
         sequence.blocks.append(block)
         return block
@@ -152,16 +160,16 @@ class BlockPool:
         self._free.append(block.place)
 
     def save(self, path: Path) -> None:
-        """Write what the tree holds, or raise PromptCacheError."""
+        """Write what the tree holds for the group None, or raise PromptCacheError."""
         blocks, numbers = list[SavedBlock](), dict[Block | None, int]({None: -1})
         for block in self.held:
-            if block.ids and block.parent in numbers:
+            if block.group is None and block.ids and block.parent in numbers:
                 blocks.append((numbers[block.parent], block.ids, block.place * SIZE))
                 numbers[block] = len(blocks) - 1
         save_blocks(path, self.model, self.context.caches, blocks)
 
     def load(self, path: Path) -> int:
-        """Read what was saved into free blocks; return how many tokens they hold.
+        """Read what was saved into free blocks, for the group None; return how many tokens.
 
         At a damaged block it raises PromptCacheError; the blocks before it are kept.
         """
@@ -169,7 +177,7 @@ class BlockPool:
         for number, (parent, ids, rows) in enumerate(read_blocks(path, self.model)):
             if parent in made and self._free:
                 write_rows(self.context.caches, self._free[-1] * SIZE, rows)
-                block = made[number] = Block(self._free.pop(), made[parent], ids)
+                block = made[number] = Block(self._free.pop(), made[parent], None, ids)
                 self.held[block] = None
                 self.unused = {block: None} | self.unused
                 tokens += len(ids)

@@ -1,227 +1,225 @@
-"""Which chat format a model has, and a conversation as token ids in it.
+"""The chat template of a model, and a conversation as token ids.
 
-A chat template is a program in Jinja. It is never run: its text is looked through for what a fixed
-table names, and a template that the table does not know is unknown.
+A prompt becomes ids in two steps. The template writes it, with a mark on each character that comes
+from outside of the template. Then it is cut at the special tokens that the template itself wrote,
+and the texts between them are encoded. So no message, name, tool or document can become a special
+token, whatever the template does with it.
 """
 
-import os
+import contextlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from ..tokenizer import Tokenizer
-from ..tokenizer.config_files import MAX_FILE_BYTES, read_json
-from ..tokenizer.errors import TokenizerError, mismatch
-from ..untrusted import described, label_of, read_whole
-from .chat_formats import CHAT_FORMATS, AnyMessage, ChatFormat, Edge, Special, Tool, as_messages
+from ..model.sources import Source
+from ..tokenizer import Tokenizer, TokenizerError
+from ..untrusted import label_of
+from .chat_formats import CHAT_FORMATS, named_template
+from .chat_template import TOKEN_LIKE as _WORD
+from .chat_template import ChatTemplate, check_argument_names
 from .errors import ChatFormatError
+from .marked_text import marks_of
+from .messages import AnyMessage, Message, Tool, as_messages
 
-TEMPLATE_FILE, CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
-
-_QUESTION, _ANSWER = "'[INST] '+message['content']+", "message['content']+eos_token"
-_USER, _R1_USER = "'<|user|>\n'+message['content']+", "'<｜User｜>'+"
-_CHATML = "'<|im_start|>'+message['role']+'\n'+message['content']+'<|im_end|>'"
-_GRANITE = "'<|start_of_role|>{}<|end_of_role|>'+message['content']+'<|end_of_text|>\n'"
-
-# A format and texts that its template contains, as `_uniform` writes it, or with a `!` does not
-# contain; in order.
-_TEMPLATE_RULES: tuple[tuple[str, ...], ...] = (
-    ("deepseek-r1", _R1_USER, "'<｜Assistant｜><think>\n'"),
-    ("deepseek-r1-2025-01", _R1_USER, "'<｜Assistant｜>'", "<｜end▁of▁sentence｜>", "!<think>\n"),
-    ("llama3", "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
-    ("smollm2", _CHATML, "assistant named SmolLM, trained by Hugging Face<|im_end|>"),
-    ("qwen3", _CHATML, "enable_thinking is false", "'<think>\n\n</think>\n\n'", "last_query_index"),
-    ("qwen2.5", _CHATML, "Alibaba Cloud. You are a helpful assistant.<|im_end|>", "!<think>"),
-    ("qwen2", _CHATML, "'<|im_start|>system\nYou are a helpful assistant.<|im_end|>"),
-    (
-        "smollm3",
-        "strftime_now('%d %B %Y')",
-        "Reasoning Mode: '+reasoning_mode+'",
-        "SmolLM, trained by Hugging Face. Your role as",
-        "/system_override",
-        "if xml_tools ",
-        "'\n\n' -}}\n {{- '<|im_end|>\n' -}}\n {%- endif",  # within the part about tools
-    ),
-    ("granite", "<|start_of_role|>assistant", "\nToday's Date: '+strftime_now('%B %d, %Y')"),
-    ("granite-3.0", *map(_GRANITE.format, ("system", "user", "assistant")), "!Today's Date"),
-    ("chatml-bos", _CHATML, "bos_token", "!<|im_start|>system"),
-    ("chatml", _CHATML, "!<|im_start|>system"),
-    ("olmo2", "bos_token", f"{_USER}'\n'", "eos_token+'\n'", "not loop.last"),
-    ("zephyr", f"{_USER}eos_token", "'<|assistant|>'"),
-    ("llama2", "<<SYS>>\n", "bos_token+'[INST] '+content.strip()+' [/INST]'"),
-    ("llama2", "<<SYS>>\n", "bos_token+'[INST] '+content|trim+' [/INST]'"),
-    ("mistral-v1", f"' {_QUESTION[1:]}' [/INST]'", f"' '+{_ANSWER}"),
-    ("mistral-v3", f"{_QUESTION}'[/INST]'", "' '+message['content']|trim+eos_token", "loop.last"),
-    ("mistral-v0.1-2023", f"{_QUESTION}' [/INST]'", f"{_ANSWER}+' '", "!<<SYS>>"),
-    ("mistral-v0.2-2023", f"{_QUESTION}' [/INST]'", _ANSWER, "!<<SYS>>", f"!' '+{_ANSWER}"),
-)
-
-# A template of the format of Llama 3, whose files in Meta's layout have none.
-_LLAMA_3_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + "
-    "'<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
-    "{% endif %}"
-)
-
-# In this order: the vocabulary of R1-Distill-Llama holds the tokens of Llama 3 too.
+# In this order: the vocabulary of R1-Distill-Llama has the tokens of Llama 3 too.
 _KNOWN_BY_TOKENS = ("deepseek-r1", "llama3", "chatml", "mistral-v3")
+# The marks of thoughts, which histories contain as the models wrote them. Where the prompt itself
+# begins a thought, the template has left the earlier ones out, and no message may write a mark.
+_THOUGHT_WORDS = frozenset({"<think>", "</think>"})
+_OUTSIDE_MARKS = re.compile(b"\1+")
+_OUTSIDE = "\0"  # no special token contains it
+_END_PROBE = "answer"
+_LONGEST_OPENING = 32  # tokens, of the mark before a thought
+_ADVICE = "name one with --chat-format ({}), or continue raw text with --completion"
 
 
-@dataclass(frozen=True)
-class FoundFormat:
-    """The chat format of a model, and how it was found.
+def find_chat_template(source: Source, tokenizer: Tokenizer) -> ChatTemplate:
+    """Find the chat template of a model: its own, or that of its special tokens.
 
-    Attributes:
-        name: A key of `CHAT_FORMATS`.
-        by: `chat template`, `special tokens`, `layout`, or what the user named it with.
-    """
-
-    name: str
-    by: str
-
-
-def find_chat_format(
-    directory: Path, tokenizer: Tokenizer, template: str | None = None
-) -> FoundFormat:
-    """Find the chat format of a model: by its template's text, or else by its special tokens.
-
-    An unknown template is refused, whatever the special tokens are: the model was made for another
-    format than theirs. Meta's layout of Llama 2 has neither a template nor special tokens for
-    turns; there the layout decides.
-
-    Args:
-        directory: The model's files, or its GGUF file.
-        tokenizer: The model's tokenizer.
-        template: The chat template where it is known; None to look for it in the directory.
+    Meta's layout of Llama 2 has neither a template nor special tokens for turns; there the layout
+    decides.
 
     Raises:
-        ChatFormatError: The format is not known.
+        ChatFormatError: The model has no template, and its special tokens belong to no format.
         TokenizerError: A file with the template is damaged.
     """
-    if template is None:
-        template = read_template(directory)
-    if template is not None:
-        name, by = format_of_template(template), "chat template"
-        why = "has a chat template that is not among the known ones"
-    else:
-        name, by = format_of_tokens(tokenizer), "special tokens"
-        why = "has no chat template, and its special tokens belong to no format"
-        is_meta = os.path.exists(directory / "params.json")
-        if name is None and is_meta and "<s>" in tokenizer.special_tokens:
-            name, by = "llama2", "layout"
-    if name is None:
-        raise ChatFormatError(
-            f"{label_of(directory)}: chat format: the model {why}; name one with --chat-format "
-            f"({', '.join(CHAT_FORMATS)}), or continue raw text with --completion"
-        )
-    return FoundFormat(name, by)
-
-
-def format_of_template(template: str) -> str | None:
-    """Return the name of the format that a template's text writes, or None for an unknown one."""
-    text = _uniform(template)
-    for name, *texts in _TEMPLATE_RULES:
-        if all((rule.removeprefix("!") in text) != rule.startswith("!") for rule in texts):
-            return name
-    return None
+    templates = source.chat_templates
+    if "default" in templates:
+        return ChatTemplate(templates["default"], tool_text=templates.get("tool_use"))
+    name = format_of_tokens(tokenizer)
+    if name is not None:
+        return named_template(name, "special tokens")
+    if source.chat_format is not None and "<s>" in tokenizer.special_tokens:
+        return named_template(source.chat_format, "layout")
+    advice = _ADVICE.format(", ".join(CHAT_FORMATS))
+    raise ChatFormatError(
+        f"{label_of(source.path)}: chat format: the model has no chat template, and its special "
+        f"tokens belong to no format; {advice}"
+    )
 
 
 def format_of_tokens(tokenizer: Tokenizer) -> str | None:
     """Return the name of the format that the tokenizer's special tokens belong to, or None."""
     for name in _KNOWN_BY_TOKENS:
-        needed = [part.name for part in CHAT_FORMATS[name].specials if isinstance(part, Special)]
-        if all(token_id(tokenizer, token) is not None for token in needed):
+        tokens = [token for token in CHAT_FORMATS[name].tokens if token not in ("bos", "eos")]
+        if all(token_id(tokenizer, token) is not None for token in tokens):
             return name
     return None
 
 
-def read_template(directory: Path) -> str | None:
-    """Return the chat template of a model directory, or None; raise TokenizerError for a bad file.
+def template_of(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None) -> ChatTemplate:
+    """Return a template: as it is, by the name of its format, or by the special tokens.
 
-    It is in `chat_template.jinja`, which is preferred, or in `tokenizer_config.json`: a text, or a
-    list of named texts of which `default` counts.
+    Raises:
+        ChatFormatError: No format has the name, or the special tokens belong to no format.
     """
-    path = directory / TEMPLATE_FILE
-    if os.path.exists(path):
-        try:
-            return read_whole(path, MAX_FILE_BYTES, TokenizerError).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
-    path = directory / CONFIG_FILE
-    value = read_json(path).get("chat_template") if os.path.exists(path) else None
-    rule = "a text or a list of texts, each with its name"
-    if isinstance(value, list):
-        try:
-            value = {entry["name"]: entry["template"] for entry in value}.get("default")
-        except (TypeError, KeyError):
-            raise mismatch(path, "chat_template", rule, "another list") from None
-    if value is None or isinstance(value, str):
-        return value
-    raise mismatch(path, "chat_template", rule, described(value))
+    if isinstance(chat_format, ChatTemplate):
+        return chat_format
+    if chat_format is not None:
+        return named_template(chat_format)
+    name = format_of_tokens(tokenizer)
+    if name is None:
+        known = ", ".join(CHAT_FORMATS)
+        raise ChatFormatError(
+            "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
+            f"no format: one of {known}"
+        )
+    return named_template(name, "special tokens")
 
 
-def template_to_write(directory: Path, tokenizer: Tokenizer | None) -> str | None:
-    """Return the chat template for a GGUF file: the model's own, or that of its special tokens."""
-    template = read_template(directory)
-    if template is None and tokenizer is not None and format_of_tokens(tokenizer) == "llama3":
-        return _LLAMA_3_TEMPLATE
-    return template
-
-
-def _uniform(template: str) -> str:
-    r"""Write what templates write in different ways in one: `\n`, quotes, attributes, spaces."""
-    text = template.replace("\\n", "\n").replace('"', "'")
-    text = re.sub(r"\bmessage\.(role|content)\b", r"message['\1']", text)
-    text = re.sub(r"[ \t]+", " ", text)  # first, so that the next pattern is linear in the length
-    return re.sub(r" ?([+|]) ?", r"\1", text)
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[AnyMessage],
+    add_generation_prompt: bool = True,
+    chat_format: str | ChatTemplate | None = None,
+    think: bool = True,
+    tools: Sequence[Tool] = (),
+    documents: Sequence[Mapping[str, Any]] = (),
+    template_args: Mapping[str, Any] | None = None,
+) -> str:
+    """Write a conversation as `encode_chat` encodes it; arguments and errors as there."""
+    template = template_of(tokenizer, chat_format)
+    read = as_messages(messages)
+    _check_expressible(template, read, tools, documents)
+    _check_tokens(template, tokenizer)
+    variables = dict(template_args or {})
+    check_argument_names(variables)
+    if not think:
+        if add_generation_prompt and not template.can_leave_out_thoughts:
+            rule = f"think must be on in the format {template.name}, which cannot turn it off"
+            raise ChatFormatError(f"[chat] {rule}")
+        variables = {"enable_thinking": False, "thinking": False} | variables
+    return template.render_messages(
+        read,
+        tools=[*tools] or None,
+        documents=[*documents] or None,
+        add_generation_prompt=add_generation_prompt,
+        special_tokens=_special_variables(tokenizer),
+        **variables,
+    )
 
 
 def encode_chat(
     tokenizer: Tokenizer,
     messages: Sequence[AnyMessage],
     add_generation_prompt: bool = True,
-    chat_format: str | None = None,
+    chat_format: str | ChatTemplate | None = None,
     think: bool = True,
     tools: Sequence[Tool] = (),
+    documents: Sequence[Mapping[str, Any]] = (),
+    template_args: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Encode a conversation as a model was trained on it.
 
-    Special tokens are placed as ids; text never becomes one.
+    Special tokens that the template writes become ids; text never does.
 
     Args:
         tokenizer: The model's tokenizer.
         messages: The conversation so far; see `as_messages`.
         add_generation_prompt: Whether to open the assistant's next message; formats without a
             header for it have nothing to open.
-        chat_format: A key of `CHAT_FORMATS`; None stands for the format of the special tokens.
+        chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the format of the
+            special tokens.
         think: Whether the answer that is opened may begin with thoughts.
         tools: The functions that it may ask for, as clients of OpenAI's API describe them.
+        documents: The documents that it may quote, as the template reads them.
+        template_args: What else the template may read, by the names of its variables.
 
     Raises:
         ChatFormatError: The messages cannot be read or there are none, the format is not known, it
-            has no tools, cannot express the order of the roles or leave out thoughts, or the
-            tokenizer lacks a special token of it.
+            has no tools or documents, cannot express the order of the roles or leave out
+            thoughts, the template fails, or the tokenizer lacks a special token of the format.
     """
-    found = _format(tokenizer, chat_format)
-    read = as_messages(messages)
-    if found.tools is None and (tools or any(m.role == "tool" or m.tool_calls for m in read)):
-        raise ChatFormatError(f"[chat] tools must be left out: the format {found.name} has none")
-    build = found.build if think else found.build_thoughtless or found.build
-    parts = build(read, add_generation_prompt, **({"tools": tools} if tools else {}))
-    if not think and add_generation_prompt:
-        if found.no_thought is None:
-            rule = f"think must be on in the format {found.name}, which cannot turn it off"
-            raise ChatFormatError(f"[chat] {rule}")
-        parts.append(found.no_thought)
-    return encode_parts(tokenizer, parts)
+    template = template_of(tokenizer, chat_format)
+    prompt = render_chat(
+        tokenizer,
+        messages,
+        add_generation_prompt,
+        template,
+        think,
+        tools,
+        documents,
+        template_args,
+    )
+    return encode_prompt(tokenizer, prompt, template)
 
 
-def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[int]:
-    """Return the ids that end an answer in a chat: the format's and the tokenizer's.
+def opens_thought(tokenizer: Tokenizer, template: ChatTemplate, prompt_ids: Sequence[int]) -> bool:
+    """Return whether a prompt ends inside of a thought, with which the answer goes on."""
+    end = tokenizer.decode(prompt_ids[-_LONGEST_OPENING:])
+    return end.rstrip().endswith(template.thought_form.begin)
+
+
+def _check_expressible(
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    documents: Sequence[Mapping[str, Any]],
+) -> None:
+    """Refuse what a template would leave out without a word."""
+    has_calls = any(message.role == "tool" or message.tool_calls for message in messages)
+    if (tools or has_calls) and not template.has_tools:
+        rule = f"tools must be left out: the format {template.name} has none"
+        raise ChatFormatError(f"[chat] {rule}")
+    if documents and not template.reads("documents"):
+        rule = f"documents must be left out: the format {template.name} has none"
+        raise ChatFormatError(f"[chat] {rule}")
+
+
+def _check_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer without a special token that a format needs."""
+    known = _special_variables(tokenizer)
+    for name in template.tokens:
+        if name in ("bos", "eos"):
+            if f"{name}_token" not in known:
+                end = "begins" if name == "bos" else "ends"
+                raise ChatFormatError(
+                    f"[chat] the tokenizer must have a token that {end} a text, for the format "
+                    f"{template.name}: it has none"
+                )
+        elif token_id(tokenizer, name) is None:
+            raise ChatFormatError(
+                f"[chat] the tokenizer must have the special token {name} of the chat format: "
+                "it has none of that name"
+            )
+
+
+@lru_cache(maxsize=8)
+def _special_variables(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the variables of templates that are names of special tokens."""
+    names: dict[str, str] = {}
+    with contextlib.suppress(TokenizerError):
+        names["bos_token"] = tokenizer.token_bytes(tokenizer.bos_id).decode()
+    with contextlib.suppress(TokenizerError):
+        names["eos_token"] = tokenizer.token_bytes(tokenizer.eos_id).decode()
+    return names
+
+
+def end_ids(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None = None) -> frozenset[int]:
+    """Return the ids that end an answer in a chat: the template's and the tokenizer's.
+
+    That of the template is the special token which it writes after an answer.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -230,61 +228,129 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | None = None) -> frozenset[i
     Raises:
         ChatFormatError: The format is not known.
     """
-    last = _format(tokenizer, chat_format).specials[-1]
-    end = token_id(tokenizer, last.name) if isinstance(last, Special) else None
-    return tokenizer.stop_ids if end is None else tokenizer.stop_ids | {end}
+    template = template_of(tokenizer, chat_format)
+    messages = [Message("user", "question"), Message("assistant", _END_PROBE)]
+    try:
+        prompt = render_chat(tokenizer, messages, False, template)
+    except ChatFormatError:
+        return tokenizer.stop_ids
+    at = prompt.rfind(_END_PROBE)
+    if at < 0:
+        return tokenizer.stop_ids
+    after = prompt[at + len(_END_PROBE) :]
+    for text, number in _pieces(tokenizer, after, template):
+        if number is not None:
+            return tokenizer.stop_ids | {number}
+        if text.strip():
+            break
+    return tokenizer.stop_ids
 
 
-def _format(tokenizer: Tokenizer, name: str | None) -> ChatFormat:
-    """Look a format up by its name, or by the special tokens where none is given."""
-    known = ", ".join(CHAT_FORMATS)
-    if name is None and (name := format_of_tokens(tokenizer)) is None:
-        raise ChatFormatError(
-            "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
-            f"no format: one of {known}"
-        )
-    if name not in CHAT_FORMATS:
-        raise ChatFormatError(f"[chat] chat_format must be one of {known}: got {ascii(name)[:80]}")
-    return CHAT_FORMATS[name]
+def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> list[int]:
+    """Encode a prompt that a template wrote.
 
-
-def encode_parts(tokenizer: Tokenizer, parts: Sequence[str | Special | Edge]) -> list[int]:
-    """Turn the parts of a prompt into ids; raise ChatFormatError where a special token is missing.
-
-    Texts that no special token separates are joined before they are encoded, so the ids are those
-    of the whole prompt cut at its special tokens. A tokenizer file may list tokens of a format as
-    plain words, as that of R1-Distill-Llama does with `<｜User｜>`; a text that holds one is cut
-    inside of it, so that no message can make one.
+    The texts between special tokens are encoded whole, so the ids are those of the prompt cut at
+    its special tokens.
     """
-    found: dict[object, Any] = {one: _id_or_text(tokenizer, one) for one in dict.fromkeys(parts)}
-    named = {part.name for part in parts if isinstance(part, Special) and found[part] != part.name}
-    words = sorted(named - tokenizer.special_tokens.keys())
-    inside = "|".join(f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in words)
     ids: list[int] = []
-    ids_and_texts = map(found.__getitem__, parts)
-    for is_text, pieces in groupby(ids_and_texts, lambda piece: isinstance(piece, str)):
-        if not is_text:
-            ids += pieces
-            continue
-        whole = "".join(pieces)
-        for text in filter(None, re.split(inside, whole) if inside else [whole]):
+    for text, number in _pieces(tokenizer, prompt, template):
+        if number is None:
             ids += tokenizer.encode(text, bos=False, eos=False, first=not ids)
+        else:
+            ids.append(number)
     return ids
 
 
-def _id_or_text(tokenizer: Tokenizer, part: str | Special | Edge) -> int | str:
-    """Return the id of a special token, or the text that is in its place."""
-    if isinstance(part, str):
-        return part
-    if isinstance(part, Edge):
-        return tokenizer.bos_id if part is Edge.BEGIN else tokenizer.eos_id
-    found = token_id(tokenizer, part.name)
-    if found is None and part.required:
-        raise ChatFormatError(
-            f"[chat] the tokenizer must have the special token {part.name} of the chat format: "
-            "it has none of that name"
-        )
-    return part.name if found is None else found
+def _pieces(
+    tokenizer: Tokenizer, prompt: str, template: ChatTemplate
+) -> list[tuple[str, int | None]]:
+    """Cut a prompt at its special tokens: pairs of a text and its id, or None for plain text.
+
+    A special token is one only if the template wrote all of it.
+    """
+    plain = str.__getitem__(prompt, slice(None))
+    shadow = _without_outside(plain, marks_of(prompt))
+    written = frozenset(_WORD.findall(shadow))
+    candidates = written | template.words
+    if not shadow.rstrip().endswith(template.thought_form.begin):
+        candidates -= _THOUGHT_WORDS
+    specials = _specials(tokenizer, candidates)
+    pieces: list[tuple[str, int | None]] = []
+    done = 0
+    strips_left = False  # the text after a token that takes the white space to its right
+    for start, name in specials.find(shadow):
+        text = plain[done:start].lstrip() if strips_left else plain[done:start]
+        takes_left, strips_left = tokenizer.spaces_taken.get(name, (False, False))
+        pieces += _texts(text.rstrip() if takes_left else text, specials.cuts)
+        pieces.append((name, specials.known[name]))
+        done = start + len(name)
+    text = plain[done:].lstrip() if strips_left else plain[done:]
+    return pieces + _texts(text, specials.cuts)
+
+
+def _without_outside(text: str, marks: bytes) -> str:
+    """Return a text with another character for each that comes from outside of the template."""
+    parts: list[str] = []
+    done = 0
+    for outside in _OUTSIDE_MARKS.finditer(marks):
+        parts.append(text[done : outside.start()])
+        parts.append(_OUTSIDE * (outside.end() - outside.start()))
+        done = outside.end()
+    return "".join([*parts, text[done:]])
+
+
+def _texts(text: str, words: "re.Pattern[str] | None") -> list[tuple[str, int | None]]:
+    """Return a text as a piece, cut inside of each word that would become a special token."""
+    parts = [text] if words is None else words.split(text)
+    return [(part, None) for part in parts if part]
+
+
+class _Specials:
+    """The special tokens that a prompt may contain, and the words that a text must not become.
+
+    A tokenizer file may list tokens of a template as plain words, as that of R1-Distill-Llama does
+    with `<｜User｜>`. In what the template writes they are special tokens too; a text from outside
+    is cut inside of them.
+
+    Args:
+        tokenizer: Its special tokens are those of a prompt.
+        candidates: What the template or its prompt contains that may be such a word.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, candidates: frozenset[str]) -> None:
+        self.known = {name: number for name, number in tokenizer.special_tokens.items() if name}
+        words: list[str] = []
+        for word in sorted(candidates):
+            number = None if word in self.known else token_id(tokenizer, word)
+            if number is not None:
+                self.known[word] = number
+                words.append(word)
+        # A pattern of all names takes long to compile: Llama 3 has 256.
+        firsts = "".join({re.escape(name[0]) for name in self.known})
+        self._places = re.compile(f"[{firsts}]") if firsts else None
+        self._lengths = sorted({len(name) for name in self.known}, reverse=True)
+        cuts = [f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in words]
+        self.cuts = re.compile("|".join(cuts)) if cuts else None
+
+    def find(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield where special tokens are, from left to right; of several at a place the longest."""
+        end = 0
+        for place in self._places.finditer(text) if self._places else ():
+            start = place.start()
+            if start < end:
+                continue
+            for length in self._lengths:
+                name = text[start : start + length]
+                if name in self.known:
+                    yield start, name
+                    end = start + length
+                    break
+
+
+@lru_cache(maxsize=8)
+def _specials(tokenizer: Tokenizer, candidates: frozenset[str]) -> _Specials:
+    """Return the special tokens for a template and what it has written."""
+    return _Specials(tokenizer, candidates)
 
 
 def token_id(tokenizer: Tokenizer, name: str) -> int | None:
@@ -295,3 +361,15 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     ids = tokenizer.encode(name, bos=False, eos=False, first=False)
     is_one = len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode()
     return ids[0] if is_one else None
+
+
+def template_to_write(source: Source) -> str | None:
+    """Return the chat template for a GGUF file: the model's own, or that of Llama 3's tokens."""
+    template = source.chat_templates.get("default")
+    if template is not None:
+        return template
+    tokenizer = source.find_tokenizer()
+    if tokenizer is not None and format_of_tokens(tokenizer) == "llama3":
+        llama3 = named_template("llama3")
+        return llama3.tool_text or llama3.text
+    return None

@@ -13,9 +13,10 @@ from ..model import PREFILL_CHUNK, Model, NotEnoughMemoryError
 from ..tokenizer import Tokenizer
 from ..trace import clock, is_on, mark
 from .answer_text import Answer, GenerationStats, Step, TokenMask
-from .chat_encoding import FoundFormat, encode_chat, end_ids, find_chat_format
-from .chat_formats import AnyMessage, as_messages
+from .chat_encoding import encode_chat, end_ids, find_chat_template
+from .chat_template import ChatTemplate
 from .errors import InferenceError, PromptError
+from .messages import AnyMessage, as_messages
 from .sampling import Logits, Sampler, SamplingArgs
 from .speculation import MODEL_STAKE, CachedSequence, Drafter, DraftModel, PassCosts, TextIndex
 
@@ -112,16 +113,15 @@ class InferenceEngine:
         return tuple(self._cached.ids)
 
     @cached_property
-    def chat_format(self) -> FoundFormat:
-        """Find the model's chat format.
+    def chat_format(self) -> ChatTemplate:
+        """Find the model's chat template.
 
         Raises:
-            ChatFormatError: It is not known.
+            ChatFormatError: It has none, and its special tokens belong to no format.
             TokenizerError: The file with the chat template is damaged.
             PromptError: The model has no tokenizer.
         """
-        directory, template = self.model.source_directory, self.model.files.chat_template
-        return find_chat_format(directory, self._tokenizer(), template)
+        return find_chat_template(self.model.source, self._tokenizer())
 
     def _tokenizer(self) -> Tokenizer:
         if self.model.tokenizer is None:
@@ -162,7 +162,7 @@ class InferenceEngine:
         sampling: SamplingArgs | None = None,
         stop: Sequence[str] = (),
         progress: Progress | None = None,
-        chat_format: str | None = None,
+        chat_format: str | ChatTemplate | None = None,
         candidates: int = 0,
         answer_ids: Sequence[int] = (),
         think: bool = True,
@@ -172,7 +172,7 @@ class InferenceEngine:
 
         Args:
             messages: `Message`s, or dicts such as `{"role": "user", "content": "hi"}`.
-            chat_format: A key of `CHAT_FORMATS`; None stands for the model's own.
+            chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the model's own.
             think: As in `encode_chat`.
 
         Raises:
@@ -181,12 +181,12 @@ class InferenceEngine:
                 token of it.
         """
         tokenizer = self._tokenizer()
-        name = self.chat_format.name if chat_format is None else chat_format
+        template = self.chat_format if chat_format is None else chat_format
         read = as_messages(messages)
-        prompt_ids = encode_chat(tokenizer, read, chat_format=name, think=think)
+        prompt_ids = encode_chat(tokenizer, read, chat_format=template, think=think)
         said = [{"role": message.role, "content": message.content} for message in read]
         mark(1, details={"messages": said, "ids": prompt_ids})
-        ends = end_ids(tokenizer, name)
+        ends = end_ids(tokenizer, template)
         how = max_new_tokens, sampling, stop, progress, ends, True, candidates, answer_ids
         return self.generate(prompt_ids, *how, mask=mask)
 

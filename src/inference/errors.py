@@ -26,6 +26,11 @@ class ContextFullError(InferenceError):
         )
         self.tokens, self.positions = tokens, positions
 
+    @property
+    def sizes(self) -> str:
+        """The clause about both sizes that the terminal and the server print."""
+        return f"it takes {self.tokens} tokens, and the context has {self.positions}"
+
 
 class NumericError(InferenceError):
     """Logits that are not finite."""
@@ -37,6 +42,10 @@ class SamplingError(InferenceError):
 
 class GrammarError(InferenceError):
     """A grammar that cannot be used, or that an answer cannot be made by."""
+
+
+class GrammarLimitError(InferenceError):
+    """A grammar that finds as many in use as may be."""
 
 
 class ChatFormatError(InferenceError):
@@ -53,6 +62,10 @@ class TimeLimitError(InferenceError):
 
 class ClosedError(InferenceError):
     """A request to an engine that was closed."""
+
+
+class ThreadRefusedError(InferenceError):
+    """A thread of the engine that the system does not start; a later request tries again."""
 
 
 class PromptCacheError(InferenceError):

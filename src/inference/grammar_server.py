@@ -1,9 +1,10 @@
 """The process that compiles grammars and computes masks; `grammars.py` starts it and talks to it.
 
 llguidance is fast, but a hostile schema can keep it busy for minutes, take gigabytes or abort the
-process. So it runs apart: this program is started once, reads the vocabulary, and forks a child for
-each answer, whose memory and time the system bounds. It imports nothing of the package, so that it
-starts fast, and ends when its standard input, a socket, is closed.
+process. So it runs apart: this program is started once and reads the vocabulary. It forks a child
+for each grammar, which compiles it and then forks a child for each answer. The system bounds the
+memory and the time of all of them. The program imports nothing of the package, so that it starts
+fast, and ends when its standard input, a socket, is closed.
 """
 
 import contextlib
@@ -12,15 +13,21 @@ import os
 import resource
 import signal
 import sys
+import time
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
 import llguidance
 
-# Bytes that a child may take beside what the process had.
+# Bytes that a child may take in addition to the memory of the process that it comes from.
 MEMORY = 64 << 20
-# Processor seconds for compiling a grammar, and for one token.
-COMPILE_SECONDS, STEP_SECONDS = 0.8, 0.25
+# Processor seconds for compiling a grammar.
+COMPILE_SECONDS = 0.8
+# Processor seconds for the masks of an answer: as many at once, and as many more for each token.
+# An ordinary mask takes 0.0001 to 0.005 s.
+MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.5, 0.02
+# The priority of children below that of the model's threads, which compute every answer.
+NICENESS = 10
 
 
 class Vocabulary(llguidance.TokenizerWrapper):
@@ -38,11 +45,13 @@ class Vocabulary(llguidance.TokenizerWrapper):
         return ids
 
 
-def follow(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
-    """Send the mask before each token, from a first message with the grammar until the end.
+def compile_grammar(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
+    """Compile the grammar of the first message, and fork a child for each answer.
 
-    A message begins with M for a mask, and with E for an error, which is the last one.
+    The response is M and the mask before the first token, or E and an error, after which the
+    process ends. Each handle that comes later is the stream of an answer, for `follow`.
     """
+    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError), open("/proc/self/statm", "rb") as file:
         limit = int(file.read().split()[0]) * resource.getpagesize() + MEMORY
@@ -53,18 +62,50 @@ def follow(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
     try:
         grammar = getattr(llguidance.LLMatcher, f"grammar_from_{kind}")(text, **options)
         matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-        while True:
-            mask = b"" if matcher.is_error() else matcher.compute_bitmask()
-            if matcher.is_error():
-                raise ValueError(matcher.get_error())
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            stream.send_bytes(b"M" + mask)
-            token = int.from_bytes(stream.recv_bytes(), "little")
-            signal.setitimer(signal.ITIMER_PROF, STEP_SECONDS)
-            if not matcher.consume_token(token):
-                raise ValueError(matcher.get_error())
+        mask = next_mask(matcher)
     except ValueError as error:
         stream.send_bytes(b"E" + str(error).encode())
+        return
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    stream.send_bytes(b"M" + mask)
+    while True:
+        with Connection(recv_handle(stream)) as answer:
+            if os.fork() == 0:
+                stream.close()
+                follow(matcher, answer)
+                return
+
+
+def follow(matcher: "llguidance.LLMatcher", answer: Connection) -> None:
+    """Receive each token of an answer, and send the mask after it.
+
+    The allowance for masks is spent by slow ones and grows with each token. Without any left, the
+    system ends the process.
+    """
+    allowance = MASK_SECONDS
+    while True:
+        token = int.from_bytes(answer.recv_bytes(), "little")
+        started = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, allowance)
+        try:
+            if not matcher.consume_token(token):
+                raise ValueError(matcher.get_error())
+            mask = next_mask(matcher)
+        except ValueError as error:
+            answer.send_bytes(b"E" + str(error).encode())
+            return
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        used = time.process_time() - started
+        allowance = min(MASK_SECONDS, max(allowance - used, 0) + MASK_SECONDS_PER_TOKEN)
+        answer.send_bytes(b"M" + mask)
+
+
+def next_mask(matcher: "llguidance.LLMatcher") -> bytes:
+    """Return which tokens may come next, a bit for each; raise ValueError for an error."""
+    mask: bytes = b"" if matcher.is_error() else matcher.compute_bitmask()
+    if matcher.is_error():
+        raise ValueError(matcher.get_error())
+    return mask
 
 
 def main() -> None:
@@ -82,7 +123,7 @@ def main() -> None:
                 if os.fork() == 0:
                     control.close()
                     with contextlib.suppress(EOFError, OSError):
-                        follow(vocabulary.tree, stream)
+                        compile_grammar(vocabulary.tree, stream)
                     os._exit(0)
 
 

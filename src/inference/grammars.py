@@ -1,27 +1,34 @@
 """Answers that follow a grammar: JSON by a schema, a regular expression, or a grammar of Lark.
 
-llguidance says before each token which ones may come. It runs in `grammar_server.py`, a process
-apart, whose children compute the next mask while the model runs the token before it.
+llguidance says before each token which ones may come. It runs in `grammar_server.py`, a separate
+process. A child of it compiles a grammar, once for all answers that follow it, and a child of that
+one computes the next mask of an answer while the model runs the token before it.
 """
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Sequence
+import time
+import weakref
+from collections import Counter
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..tokenizer import Tokenizer
 from ..untrusted import parse_strict_json, shown
-from .errors import GrammarError
+from .errors import ClosedError, GrammarError, GrammarLimitError
 
 KINDS = ("json_schema", "regex", "lark")
 MOST_BYTES = 1 << 18  # of the text of a grammar
@@ -30,7 +37,8 @@ BLANKS = {"whitespace_pattern": r"[ \n]{1,12}"}
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
 # The process ends after less than a second of processor time; this is for a machine that is busy.
 _SECONDS = 10.0
-_INSTALL = "grammars need llguidance: run `pip install -e '.[serve]'` in the repository"
+# Grammars that are in use at a time, in all and by one client; and compiled ones that are kept.
+MOST_USED, MOST_USED_BY_CLIENT, MOST_KEPT = 32, 8, 8
 
 Words = npt.NDArray[np.uint32]
 
@@ -58,87 +66,368 @@ class Grammar:
             raise GrammarError(f"[grammar] {self.kind}: {error}") from None
 
 
-class GrammarMask:
-    """Which tokens may come next in one answer: a `TokenMask` of the engines."""
+def read_grammar(text: str) -> Grammar:
+    """Return a grammar that is in the notation of Lark, or in that of llama.cpp (GBNF).
+
+    Raise GrammarError if it is too long, or not a grammar of llama.cpp.
+    """
+    from .gbnf import is_gbnf, lark_of_gbnf
+
+    grammar = Grammar("lark", text)
+    if not is_gbnf(text):
+        return grammar
+    try:
+        return Grammar("lark", lark_of_gbnf(text))
+    except ValueError as error:
+        raise GrammarError(f"[grammar] llama.cpp's notation (GBNF): {error}") from None
+
+
+class CompiledGrammar:
+    """A process that has compiled a grammar, and the mask before the first token of each answer."""
 
     def __init__(self, stream: Connection, grammar: Grammar) -> None:
+        """Send the grammar to the process behind a stream, and wait for the first mask."""
         self._stream = stream
         options = {"overrides": BLANKS} if grammar.kind == "json_schema" else {}
-        stream.send_bytes(json.dumps([grammar.kind, grammar.text, options]).encode())
-        self._next: Words | None = self._received("the grammar")
+        with contextlib.suppress(OSError):  # an end of the process shows in its response
+            self._stream.send_bytes(json.dumps([grammar.kind, grammar.text, options]).encode())
+        rule = "to be compiled within 0.8 seconds of processor time and 64 MiB"
+        self.first = _received(stream, "the grammar", rule, _SECONDS)
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the process runs; it sends nothing after the first mask but its end."""
+        return not self._stream.closed and not self._stream.poll()
+
+    def follower(self) -> Connection:
+        """Return the stream of a new process, which follows one answer."""
+        ours, theirs = Pipe()
+        with theirs, contextlib.suppress(OSError):  # else the stream ends at once
+            send_handle(self._stream, theirs.fileno(), 0)
+        return ours
+
+    def close(self) -> None:
+        """End the process; answers under way go on to their end."""
+        self._stream.close()
+
+
+class GrammarMask:
+    """Which tokens may come next in one answer: a `SlowMask` of the engines."""
+
+    def __init__(self, compiled: CompiledGrammar) -> None:
+        self._compiled = compiled
+        self._stream: Connection | None = None  # of the process of this answer, once it is needed
+        self._next: Words | None = compiled.first
+        self._deadline = 0.0  # for the next mask, while there is none
+
+    def is_ready(self, seconds: float = 0.0) -> bool:
+        """Wait for the next mask, at most some seconds; return whether `allowed` has not to wait.
+
+        An error that `allowed` would raise is ready too.
+        """
+        if self._next is not None or self._stream is None or self._stream.closed:
+            return True
+        left = self._deadline - time.monotonic()
+        return left <= 0 or self._stream.poll(min(seconds, left))
 
     def allowed(self) -> Words:
-        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit first."""
+        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit first.
+
+        Raises:
+            GrammarError: The answer does not follow the grammar, or its masks take too much time
+                or memory.
+        """
         if self._next is None:
-            self._next = self._received("the answer so far")
+            assert self._stream is not None
+            left = max(self._deadline - time.monotonic(), 0.0)
+            try:
+                rule = "masks within 0.02 seconds of processor time for a token, and 64 MiB"
+                self._next = _received(self._stream, "the answer so far", rule, left)
+            except GrammarTimeoutError:
+                self._compiled.close()  # so that the next answer gets a new process
+                raise
         return self._next
 
     def accept(self, token_id: int) -> None:
-        """Take the token that was drawn; its successors are found while the model runs it."""
+        """Take the token that was drawn; the next mask is computed while the model runs it."""
+        if self._stream is None:
+            self._stream = self._compiled.follower()
         self._next = None
+        self._deadline = time.monotonic() + _SECONDS
         with contextlib.suppress(OSError):
             self._stream.send_bytes(token_id.to_bytes(4, "little"))
 
     def close(self) -> None:
         """End the process that follows this answer."""
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()
 
-    def _received(self, what: str) -> Words:
-        """Return the next mask; raise GrammarError for an error, or too much time or memory."""
-        try:
-            if not self._stream.poll(_SECONDS):
-                raise TimeoutError
-            message = self._stream.recv_bytes()
-        except (OSError, EOFError):  # TimeoutError is an OSError
-            self._stream.close()
-            raise GrammarError(
-                f"[grammar] {what}: expected the tokens that may come next within a second and "
-                "64 MiB, got none"
-            ) from None
-        if message[:1] == b"E":
-            self._stream.close()
-            reason = message[1:].decode("utf-8", "replace").splitlines() or ["no reason"]
-            raise GrammarError(f"[grammar] {what}: {shown(reason[0])}")
+
+class GrammarTimeoutError(GrammarError):
+    """A process that sent nothing in time."""
+
+
+def _received(stream: Connection, subject: str, rule: str, seconds: float) -> Words:
+    """Return the mask that a process sends; close the stream at an error.
+
+    Args:
+        stream: Of the process.
+        subject: What an error is about.
+        rule: The limit of the process, for an error without a reason.
+        seconds: The most time to wait.
+
+    Raises:
+        GrammarError: The process sent an error, or took too much time or memory.
+    """
+    kind: type[GrammarError] = GrammarError
+    message = b""
+    try:
+        if stream.poll(seconds):
+            message = stream.recv_bytes()
+        else:
+            kind = GrammarTimeoutError
+    except (OSError, EOFError):
+        pass  # the system ended the process
+    if message[:1] == b"M":
         return np.frombuffer(message, np.uint32, offset=1)
+    stream.close()
+    if message[:1] == b"E":
+        reason = message[1:].decode("utf-8", "replace").splitlines() or ["no reason"]
+        raise GrammarError(f"[grammar] {subject}: {shown(reason[0])}")
+    got = "no response" if kind is GrammarTimeoutError else "more: the process was ended"
+    raise kind(f"[grammar] {subject}: expected {rule}, got {got}")
+
+
+class _Entry:
+    """A grammar of `Grammars`: who uses it, and what has become of it.
+
+    Attributes:
+        clients: The uses of each client.
+        lock: Held while the grammar is compiled.
+        compiled: Its process, once it is compiled.
+        error: What kept it from being compiled.
+    """
+
+    def __init__(self) -> None:
+        self.clients = Counter[Hashable]()
+        self.lock = threading.Lock()
+        self.compiled: CompiledGrammar | None = None
+        self.error: GrammarError | None = None
+
+    def close(self) -> None:
+        if self.compiled is not None:
+            self.compiled.close()
+
+
+class GrammarUse:
+    """The use of a grammar by a client, up to `close`; a context manager that calls it."""
+
+    def __init__(self, owner: "Grammars", grammar: Grammar, client: Hashable) -> None:
+        self._grammars, self._grammar, self._client = owner, grammar, client
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def compile(self) -> CompiledGrammar:
+        """Compile the grammar if no other use has done so, which may take a second.
+
+        Raises:
+            GrammarError: It is not a grammar, or takes too much time or memory.
+        """
+        return self._grammars._compiled(self._grammar)
+
+    def close(self) -> None:
+        """End the use; from any thread, any number of times."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._grammars._release(self._grammar, self._client)
 
 
 class Grammars:
-    """Makes masks for the answers of one model, which at least one of `end_ids` ends."""
+    """Makes masks for the answers of one model, which at least one of `end_ids` ends.
+
+    Equal grammars are compiled once. At most 32 are in use at a time, 8 of one client.
+    """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
+        self._tokenizer, self._end_ids = tokenizer, sorted(end_ids)
         self._lock = threading.Lock()
+        self._entries: dict[Grammar, _Entry] = {}  # the least recently used one first
+        self._is_closed = False
+        self._process_lock = threading.Lock()
+        self._control: Connection | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process if it does not run; otherwise the first grammar does so.
+
+        Raises:
+            GrammarError: llguidance is not installed, or the process does not respond.
+            ClosedError: It was closed.
+        """
+        with self._process_lock:
+            self._start()
+
+    def _start(self) -> Connection:
+        """Return the stream of the process, which is started if it does not run."""
+        if self._is_closed:
+            raise ClosedError("[grammar] the process of the grammars was ended")
+        if self._control is not None and self._process is not None:
+            if not self._control.poll():  # the process sends nothing but its end
+                return self._control
+            self._control.close()
+            self._process.wait()
         self._control, theirs = Pipe()
         with theirs:
+            # In a separate session, so that `close` reaches all its children.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_PROGRAM)],
                 stdin=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
-        ids = range(tokenizer.vocab_size)
-        tokens = [tokenizer.token_bytes(token).decode("latin-1") for token in ids]
-        special_ids = [token for token in ids if tokenizer.is_special(token)]
+        ids = range(self._tokenizer.vocab_size)
+        tokens = [self._tokenizer.token_bytes(token).decode("latin-1") for token in ids]
+        special_ids = [token for token in ids if self._tokenizer.is_special(token)]
         try:
-            self._control.send_bytes(json.dumps([tokens, sorted(end_ids), special_ids]).encode())
+            self._control.send_bytes(json.dumps([tokens, self._end_ids, special_ids]).encode())
+            if not self._control.poll(_SECONDS):
+                self._process.kill()
+                self._process.wait()
+                rule = f"a response within {_SECONDS:.0f} seconds"
+                raise GrammarTimeoutError(f"[grammar] the process: expected {rule}, got none")
             self._control.recv_bytes()
         except (OSError, EOFError):
-            self.close()
-            raise GrammarError(_INSTALL) from None
+            self._control.close()
+            self._process.wait()
+            self._control = self._process = None
+            from ..installation import install_hint
+
+            text = f"grammars need llguidance 1.7 or later: {install_hint('serve')}"
+            raise GrammarError(text) from None
+        return self._control
+
+    def use(self, grammar: Grammar, client: Hashable = None) -> GrammarUse:
+        """Return the use of a grammar, without waiting; from any thread.
+
+        Args:
+            grammar: What answers have to follow.
+            client: Whose use it is; uses of None are limited only together with all others.
+
+        Raises:
+            GrammarLimitError: Too many grammars are in use, in all or by the client.
+        """
+        with self._lock:
+            entries = self._entries
+            used = [entry for entry in entries.values() if entry.clients]
+            if grammar not in entries or not entries[grammar].clients:
+                if len(used) >= MOST_USED:
+                    raise GrammarLimitError(f"[grammar] {MOST_USED} grammars are in use already")
+                by_client = sum(client in entry.clients for entry in used)
+                if client is not None and by_client >= MOST_USED_BY_CLIENT:
+                    text = f"{MOST_USED_BY_CLIENT} grammars of this client are in use already"
+                    raise GrammarLimitError(f"[grammar] {text}")
+            entry = entries.pop(grammar, None) or _Entry()
+            entries[grammar] = entry
+            entry.clients[client] += 1
+        return GrammarUse(self, grammar, client)
 
     def mask(self, grammar: Grammar, answer_ids: Sequence[int] = ()) -> GrammarMask:
         """Compile a grammar for one answer, of which some tokens were drawn; from any thread.
 
-        Raise GrammarError as `_received`, also for a token that may not come.
+        Raises:
+            GrammarError: As from `GrammarUse.compile`; or a token may not come.
+            GrammarLimitError: Too many grammars are in use.
         """
-        ours, theirs = Pipe()
-        with theirs, self._lock:
-            send_handle(self._control, theirs.fileno(), self._process.pid)
-        mask = GrammarMask(ours, grammar)
+        use = self.use(grammar)
+        try:
+            mask = GrammarMask(use.compile())
+        except BaseException:
+            use.close()
+            raise
+        weakref.finalize(mask, use.close)
         for token in answer_ids:
             mask.allowed()
             mask.accept(token)
         return mask
 
-    def close(self) -> None:
-        """End the process; answers under way go on to their end."""
-        self._control.close()
-        self._process.wait()
+    def _compiled(self, grammar: Grammar) -> CompiledGrammar:
+        """Return the process of a grammar in use, a new one if the last one has ended."""
+        with self._lock:
+            entry = self._entries[grammar]
+        with entry.lock:
+            if entry.error is not None:
+                raise entry.error
+            if entry.compiled is None or not entry.compiled.is_alive:
+                entry.close()
+                try:
+                    entry.compiled = self._newly_compiled(grammar)
+                except GrammarError as error:
+                    entry.error = error
+                    raise
+            return entry.compiled
+
+    def _newly_compiled(self, grammar: Grammar) -> CompiledGrammar:
+        """Compile a grammar in a new process; a second time if the first process has ended."""
+        try:
+            return CompiledGrammar(self._compiler(), grammar)
+        except GrammarTimeoutError:
+            self._replace_process()  # which may be the one that does not answer
+            raise
+        except GrammarError:
+            with self._process_lock:
+                has_ended = self._control is not None and self._control.poll()
+            if self._is_closed or not has_ended:
+                raise
+        return CompiledGrammar(self._compiler(), grammar)
+
+    def _compiler(self) -> Connection:
+        """Return the stream of a new process, which compiles a grammar."""
+        ours, theirs = Pipe()
+        with theirs, self._process_lock:
+            control = self._start()
+            with contextlib.suppress(OSError):  # else the stream ends at once
+                send_handle(control, theirs.fileno(), 0)
+        return ours
+
+    def _release(self, grammar: Grammar, client: Hashable) -> None:
+        """End a use, and the processes of grammars that are not used and not kept."""
+        with self._lock:
+            entry = self._entries[grammar]
+            entry.clients -= Counter([client])
+            unused = [key for key, each in self._entries.items() if not each.clients]
+            failed = [key for key in unused if self._entries[key].error is not None]
+            for key in {*failed, *unused[: max(len(unused) - MOST_KEPT, 0)]}:
+                self._entries.pop(key).close()
+
+    def _replace_process(self) -> None:
+        """End the process, so that the next grammar starts a new one; its children go on."""
+        with self._process_lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+
+    def close(self, kills: bool = False) -> None:
+        """End the process.
+
+        Args:
+            kills: Whether the children end at once too; otherwise answers under way go on to
+                their end.
+        """
+        self._is_closed = True
+        process = self._process
+        if kills and process is not None and process.returncode is None:
+            # First, because a thread may hold the lock and wait for the process.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with self._process_lock:
+            if self._control is not None and self._process is not None:
+                self._control.close()
+                self._process.wait()
+        with self._lock:
+            for entry in self._entries.values():
+                entry.close()

@@ -4,13 +4,18 @@ A file is a safetensors file. Its metadata says what must be equal for the same 
 same bits: the version of the program, the instruction set, and what identifies the model. The
 blocks follow one another: `blocks` [blocks, 2] has for each the number of the block before it, -1
 for none, and how many tokens it has; `ids` [positions] has these, `rows` [positions, L, 2, K, h]
-their keys and values, and `sha256` [blocks, 32] a digest of those of each block.
+their keys and values, and `sha256` [blocks, 32] a digest of each block: of the metadata, of the
+digest of the block before it, of its ids, and of its keys and values.
+
+The digests find damage, and parts of one file in another one. They have no secret: a program that
+may write the file can also write digests that hold. So a file is trusted as a model file is.
 """
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +65,22 @@ def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
     ]
 
 
+def _digest(identity: Mapping[str, str], parent: bytes, ids: Sequence[int], rows: Any) -> bytes:
+    """Return the digest of a block.
+
+    Args:
+        identity: The metadata of the file.
+        parent: The digest of the block before it, or no bytes.
+        ids: The tokens of the block.
+        rows: Their keys and values, as a buffer of bytes.
+    """
+    digest = hashlib.sha256(repr(sorted(identity.items())).encode())
+    digest.update(parent)
+    digest.update(np.array(ids, np.int32).tobytes())
+    digest.update(rows)
+    return digest.digest()
+
+
 def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]) -> None:
     """Write blocks, each after the one before it, as a file that its owner alone can read.
 
@@ -68,17 +89,19 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
     blocks = blocks[:_MOST_BLOCKS]
     numbers = [(parent, len(ids)) for parent, ids, _ in blocks]
     ids = [token for _, tokens, _ in blocks for token in tokens]
-    head, _ = safetensors_head(_layout(model, len(blocks), len(ids)), identity(model))
+    metadata = identity(model)
+    head, _ = safetensors_head(_layout(model, len(blocks), len(ids)), metadata)
 
     def parts() -> Iterator[bytes | memoryview]:
         yield head
         yield np.array(numbers, np.int32).tobytes()
         yield np.array(ids, np.int32).tobytes()
         digests = list[bytes]()
-        for _, tokens, first in blocks:
+        for parent, tokens, first in blocks:
             pairs = (ml.read_cache(cache, first, first + len(tokens)) for cache in caches)
             rows = np.stack([x.bits() for pair in pairs for x in pair], 1).view(np.uint8).data
-            digests.append(hashlib.sha256(rows).digest())
+            before = b"" if parent == -1 else digests[parent]
+            digests.append(_digest(metadata, before, tokens, rows))
             yield rows
         yield from digests
 
@@ -107,7 +130,8 @@ def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
 
 def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock]:
     label, entries, V = source.file.label, source.entries, model.args.vocab_size
-    for key, value in identity(model).items():
+    metadata = identity(model)
+    for key, value in metadata.items():
         if (got := source.metadata.get(key, "")) != value:
             raise mismatch(label, key, value, shown(got))
     found = {n: (one.dtype, one.shape, one.is_misaligned) for n, one in entries.items()}
@@ -129,7 +153,9 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
             raise mismatch(name, "ids", f"0 to {V - 1}", f"{min(ids)} to {max(ids)}")
         source.file.check_unchanged()
         rows = all_rows[start:stop]
-        if hashlib.sha256(bytes_of(rows)).digest() != digests.numpy()[number].tobytes():
+        before = b"" if parent == -1 else digests.numpy()[parent].tobytes()
+        expected = _digest(metadata, before, ids, bytes_of(rows))
+        if expected != digests.numpy()[number].tobytes():
             raise PromptCacheError(f"{name}: expected the data that was saved")
         yield parent, ids, rows
 

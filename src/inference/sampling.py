@@ -1,16 +1,16 @@
 """Choosing the next token from the logits.
 
-The steps, in the order of Hugging Face's generation: repetition penalty (then those of frequency
-and presence), temperature, top-k, top-p, min-p, then one draw. Each step sees only what the one
-before it kept. With temperature 0 the token with the largest (penalised) logit is taken, the lowest
-id among equals, and nothing is drawn.
+The steps, in the order of Hugging Face's generation: logit bias, repetition penalty (then those of
+frequency and presence), temperature, top-k, top-p, min-p, then one draw. Each step sees only what
+the one before it kept. With temperature 0 the token with the largest (penalised) logit is taken,
+the lowest id among equals, and nothing is drawn.
 """
 
 import copy
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ _FEW = 4
 _ROW = 256
 
 _SMALLEST_RATE, _LARGEST_RATE = 1e-37, 1e38
+_LARGEST_BIAS = 100.0
 
 # The settings that make a step, in the order of the steps, and their ranges.
 _STEPS: dict[str, tuple[float, float]] = {
@@ -68,12 +69,15 @@ class SamplingArgs:
         frequency_penalty: Subtracted from the logit of a token for each time that the answer has
             it, -2 to 2; 0 changes nothing.
         presence_penalty: Subtracted once from the logits of the tokens that the answer has.
+        logit_bias: For token ids a number from -100 to 100 that is added to the logit before all
+            other steps; -100 bans a token, 100 forces it. A mapping, or pairs; kept as pairs by
+            ascending id.
 
     Raises:
         SamplingError: A value is outside of its range.
 
     Source: Keskar et al., CTRL, 2019 (repetition penalty); Fan et al., 2018 (top-k); Holtzman et
-        al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last two).
+        al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last three).
     """
 
     temperature: float = 0.6
@@ -84,6 +88,7 @@ class SamplingArgs:
     seed: int | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | Iterable[tuple[int, float]] = ()
 
     def __post_init__(self) -> None:
         for name, limits in _STEPS.items():
@@ -92,20 +97,43 @@ class SamplingArgs:
             raise SamplingError("[sampling] repeat_penalty must be above 0: got 0")
         if self.seed is not None:
             _check("seed", self.seed, 0, math.inf)
+        object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
-    """Refuse what is not a finite number from low to high, or a whole one for top-k and seed."""
+def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
+    """Return a logit bias as pairs by ascending id; raise SamplingError for a wrong one."""
+    try:
+        pairs = [(token, value) for token, value in getattr(bias, "items", lambda: bias)()]
+    except (TypeError, ValueError):
+        rule = "logit_bias must map token ids to numbers"
+        raise SamplingError(f"[sampling] {rule}: got {type(bias).__name__}") from None
+    values = dict[int, float]()
+    for token, value in pairs:
+        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            shown = ascii(token)[:80]
+            raise SamplingError(f"[sampling] logit_bias must have ids of at least 0: got {shown}")
+        if token in values:
+            raise SamplingError(f"[sampling] logit_bias must have each id once: got {token} twice")
+        _check("logit_bias", value, -_LARGEST_BIAS, _LARGEST_BIAS, f" for token {token}")
+        values[token] = float(value)
+    return tuple(sorted(values.items()))
+
+
+def _check(name: str, value: float, low: float, high: float, place: str = "") -> None:
+    """Raise SamplingError unless a value is a finite number from low to high.
+
+    Top-k and the seed are whole numbers. The message has `place` after the name.
+    """
     is_whole = name in ("top_k", "seed")
     if isinstance(value, bool) or not isinstance(value, int if is_whole else (int, float)):
         kind = "a whole number" if is_whole else "a number"
-        raise SamplingError(f"[sampling] {name} must be {kind}: got {type(value).__name__}")
+        raise SamplingError(f"[sampling] {name} must be {kind}{place}: got {type(value).__name__}")
     if isinstance(value, int) and abs(value).bit_length() > 1000:
-        raise SamplingError(f"[sampling] {name} must be finite: got a number beyond float64")
+        raise SamplingError(f"[sampling] {name} must be finite{place}: got a number beyond float64")
     if not (math.isfinite(value) and low <= value <= high):
         rule = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         rule = rule if math.isfinite(value) else f"finite and {rule}"
-        raise SamplingError(f"[sampling] {name} must be {rule}: got {value}")
+        raise SamplingError(f"[sampling] {name} must be {rule}{place}: got {value}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +142,7 @@ class Stage:
 
     Attributes:
         name: `model`, or the setting that makes the step.
-        value: That of the setting; None for the model.
+        value: The value of the setting; None for the model and for `logit_bias`.
         kept: How many tokens can still be drawn after it.
     """
 
@@ -177,6 +205,9 @@ class Sampler:
         self._random = numpy.random.default_rng(self.seed)
         self._seen: Ids = np.empty(0, np.int64)
         self._drawn: Counter[int] = Counter()
+        bias = dict(args.logit_bias)
+        self._biased: Ids = np.fromiter(bias.keys(), np.int64, len(bias))  # ascending
+        self._bias: Floats = np.fromiter(bias.values(), np.float64, len(bias))
         # Arrays over a vocabulary take longer to get from the system than to fill: they are kept.
         self._changed: Logits = np.empty(0, np.float32)
         self._weighed: Logits = np.empty(0, np.float32)
@@ -193,10 +224,23 @@ class Sampler:
         if self.args.repeat_penalty != 1.0:
             self._seen = np.union1d(self._seen, np.asarray(ids, np.int64))
 
-    def fork(self) -> "Sampler":
-        """Return a sampler that will draw the same random numbers, and changes nothing here."""
+    def check_vocabulary(self, size: int) -> None:
+        """Raise SamplingError if the logit bias has a token that a vocabulary lacks."""
+        if self._biased.size and self._biased[-1] >= size:
+            rule = "logit_bias must have ids below the size of the vocabulary"
+            raise SamplingError(f"[sampling] {rule}: {self._biased[-1]} >= {size}")
+
+    def fork(self, vocabulary: int) -> "Sampler":
+        """Return a sampler that will draw the same random numbers, and changes nothing here.
+
+        It draws for a vocabulary of the first tokens of this one's: the bias of others is left out.
+        """
         other = copy.copy(self)
-        other._random, other._drawn = copy.deepcopy(self._random), self._drawn.copy()
+        other._random = copy.deepcopy(self._random)
+        other._drawn = self._drawn.copy()
+        shared = int(np.searchsorted(self._biased, vocabulary))
+        other._biased = self._biased[:shared]
+        other._bias = self._bias[:shared]
         return other
 
     def sample(self, logits: Logits, position: int) -> int:
@@ -208,6 +252,7 @@ class Sampler:
 
         Raises:
             NumericError: A logit is NaN or +inf, or all are -inf.
+            SamplingError: The logit bias has a token beyond V.
         """
         if not math.isfinite(logits.max()):
             at = int(np.argmax(logits))  # the first NaN counts as the maximum
@@ -252,7 +297,11 @@ class Sampler:
         """
         partial = copy.copy(self)
         partial.args = STEPS_OFF
+        partial._biased = self._biased[:0]
         yield "model", None, *partial.distribution(logits)
+        if self._biased.size:
+            partial._biased = self._biased
+            yield "logit_bias", None, *partial.distribution(logits)
         for name in _STEPS:
             value = getattr(self.args, name)
             if value != getattr(STEPS_OFF, name) and partial.args.temperature > 0.0:
@@ -283,13 +332,16 @@ class Sampler:
         return ids, weights
 
     def _penalised(self, logits: Logits) -> Logits:
-        """Return the logits with those of seen tokens pushed down, or up."""
-        if not self._seen.size and not self._drawn:
+        """Return the logits with the bias, and with those of seen tokens pushed down, or up."""
+        if not (self._seen.size or self._drawn or self._biased.size):
             return logits
+        self.check_vocabulary(logits.size)
         if self._changed.size != logits.size:
             self._changed = np.empty_like(logits)
         changed, penalty = self._changed, self.args.repeat_penalty
         np.copyto(changed, logits)
+        if self._biased.size:
+            _replace_logits(changed, self._biased, changed[self._biased] + self._bias)
         values = changed[self._seen].astype(np.float64)
         with np.errstate(over="ignore"):
             pushed = np.where(values > 0.0, values / penalty, values * penalty)

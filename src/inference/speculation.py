@@ -148,7 +148,8 @@ class DraftModel:
             rule, got = f"the {sizes[0]} tokens", None if sizes[0] == sizes[1] else str(sizes[1])
         else:
             at = answering.tokenizer.first_difference(model.tokenizer)
-            rule, got = "that", None if at is None else f"another token {at}"
+            is_same = at is None or at >= min(sizes)  # only ids that both can run are compared
+            rule, got = "that", None if is_same else f"another token {at}"
         if got is not None:
             raise ModelError(
                 f"{label_of(model.source_directory)}: vocabulary: expected {rule} of the model "
@@ -176,7 +177,7 @@ class DraftModel:
     def guess(self, place: int, count: int) -> list[int]:
         """Return up to `count` tokens that may follow."""
         started, tokens = time.perf_counter(), list[int]()
-        sampler, logits = self._sampler.fork(), self._read()
+        sampler, logits = self._sampler.fork(self._vocab_size), self._read()
         count = min(count, self._cached.context.sequence_length - place + 1)
         with suppress(NumericError):  # the answer does not depend on this model
             while logits is not None and len(tokens) < count:

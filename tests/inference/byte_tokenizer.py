@@ -18,6 +18,7 @@ class ByteTokenizer:
         self.names = (bos, eos, *others, *words)
         ids = {name: 256 + index for index, name in enumerate(self.names)}
         self.special_tokens = {name: ids[name] for name in self.names if name not in words}
+        self.spaces_taken: dict[str, tuple[bool, bool]] = {}
         self.bos_id, self.eos_id = 256, 257
         self.stop_ids = frozenset([self.eos_id])
         self.texts: list[str] = []
@@ -35,6 +36,9 @@ class ByteTokenizer:
         for part in re.split(f"({'|'.join(map(re.escape, self._words))})", text):
             ids += [self._words[part]] if part in self._words else part.encode()
         return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else self.names[token_id - 256].encode()

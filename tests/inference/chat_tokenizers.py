@@ -90,6 +90,26 @@ def hermes(directory: Path) -> Path:
     return _write(directory, _renamed(names), "<|begin_of_text|>", "<|im_end|>")
 
 
+def qwen(directory: Path) -> Path:
+    """The tokens of ChatML; the marks of thoughts, calls and results are plain words."""
+    words = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+    words += ("<think>", "</think>")
+    names = {"<|reserved_special_token_0|>": "<|im_start|>", "<|eot_id|>": "<|im_end|>"}
+    names["<|begin_of_text|>"] = "<|endoftext|>"
+    for number, word in enumerate(words, start=2):
+        names[f"<|reserved_special_token_{number}|>"] = word
+    return _write(directory, _renamed(names, words), "<|endoftext|>", "<|im_end|>")
+
+
+def granite(directory: Path) -> Path:
+    """The tokens of Granite's roles."""
+    names = {
+        "<|reserved_special_token_0|>": "<|start_of_role|>",
+        "<|reserved_special_token_1|>": "<|end_of_role|>",
+    }
+    return _write(directory, _renamed(names), "<|end_of_text|>", "<|end_of_text|>")
+
+
 def smollm2(directory: Path) -> Path:
     """A vocabulary trained here, cut as SmolLM2 cuts: digits one by one, then as GPT-2."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,17 @@ from src.inference import (
     BatchEngine,
     ClosedError,
     ContextFullError,
+    GrammarError,
     InferenceEngine,
     InferenceError,
-    NumericError,
     PromptError,
     QueueFullError,
     SamplingArgs,
     Step,
+    ThreadRefusedError,
     TimeLimitError,
 )
+from src.inference import batch as batch_module
 from src.inference.blocks import BlockPool
 from src.inference.speculation import Drafter
 from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
@@ -47,6 +50,13 @@ def job_of(ids: list[int], limit: int, sampling: SamplingArgs = GREEDY, **more: 
     return {"prompt_ids": ids, "max_new_tokens": limit, "sampling": sampling, **more}
 
 
+def random_bias(chance: random.Random) -> dict[int, float]:
+    """Nothing, or numbers for a third of the vocabulary."""
+    if chance.random() < 0.6:
+        return {}
+    return {token: chance.uniform(-8.0, 8.0) for token in chance.sample(range(3000), 1000)}
+
+
 def random_job(chance: random.Random, longest: int = 900) -> Job:
     """Prompts share beginnings of all lengths; settings are of all kinds."""
     shared = SYSTEM[: chance.randrange(len(SYSTEM))] if chance.random() < 0.6 else []
@@ -54,7 +64,7 @@ def random_job(chance: random.Random, longest: int = 900) -> Job:
     sampling = SamplingArgs(
         temperature=chance.choice([0.0, 0.7, 1.3]), top_k=chance.choice([0, 5, 50]),
         top_p=chance.choice([0.8, 1.0]), repeat_penalty=chance.choice([1.0, 1.2]),
-        seed=chance.randrange(1000),
+        seed=chance.randrange(1000), logit_bias=random_bias(chance),
     )  # fmt: skip
     limit, stop = chance.choice([1, 2, 7, 20, 40]), chance.choice([(), (), ("e", "the "), ("zzz",)])
     candidates, ends = chance.choice([0, 0, 0, 3]), chance.choice([(), (), range(20, 60)])
@@ -166,6 +176,30 @@ def test_a_prefix_is_kept_once_and_found_again(bundled):
         assert engine.counters().blocks_cached == held + 4  # the 2 blocks before are shared
 
 
+def test_prefixes_are_shared_within_a_group_alone(bundled, tmp_path):
+    ids = SYSTEM[:600]
+    with BatchEngine(bundled, sequence_length=CONTEXT, cache_tokens=8 * CONTEXT) as engine:
+
+        def cached(group: Any, ids: list[int]) -> int:
+            request = engine.submit(ids, 2, GREEDY, prefix_group=group)
+            answer = [step.token_id for step in request]
+            assert answer == expected or ids is not SYSTEM
+            return request.stats.cached_tokens
+
+        expected = [step.token_id for step in engine.submit(SYSTEM, 2, GREEDY, prefix_group="x")]
+        assert cached("a", SYSTEM) == 0
+        assert cached("b", SYSTEM) == cached(None, SYSTEM) == 0
+        assert cached("a", SYSTEM) == cached("b", SYSTEM) == cached(None, SYSTEM) == 699
+        assert cached("c", ids[:300]) == 0
+        assert cached("a", ids[:300]) == 299
+        engine.save_prompt_cache(tmp_path / "a.cache")
+    with BatchEngine(bundled, sequence_length=CONTEXT, cache_tokens=8 * CONTEXT) as engine:
+        # Those of the other groups would be more than twice as many.
+        assert len(SYSTEM) < engine.load_prompt_cache(tmp_path / "a.cache") < 2 * len(SYSTEM)
+        assert cached("a", SYSTEM) == 0
+        assert cached(None, SYSTEM) == 699
+
+
 def test_the_least_recently_used_prefix_goes_first(bundled):
     a, b, c = ([number] * 300 for number in (11, 12, 13))
     with batch(bundled, cache_tokens=1024) as engine:
@@ -215,6 +249,30 @@ def test_the_queue_is_bounded_and_in_order(bundled):
     assert order == sorted(order)
     assert set(order) == {0, 2}
     assert engine.counters().cancelled == 1
+
+
+def test_clients_take_turns_and_the_longest_line_gives_way(bundled):
+    order: list[tuple[str, int]] = []
+    errors: list[tuple[str, int, str]] = []
+
+    def submit(engine: BatchEngine, client: str, number: int) -> Any:
+        def deliver(item: Step | Exception) -> None:
+            if isinstance(item, Exception):
+                errors.append((client, number, str(item)))
+            else:
+                order.append((client, number))
+
+        return engine.submit([number, 3], 1, GREEDY, deliver=deliver, client=client)
+
+    with batch(bundled, 64, max_requests=1, max_waiting=5) as engine:
+        with engine._passing:
+            requests = [submit(engine, "a", number) for number in range(5)]
+            requests += [submit(engine, "b", 7), submit(engine, "c", 9)]
+            with pytest.raises(QueueFullError, match="5 requests wait already"):
+                submit(engine, "a", 6)
+        wait_until(lambda: all(request.is_over for request in requests))
+    assert errors == [("a", n, "[submit] 5 requests wait already") for n in (4, 3)]
+    assert order == [("a", 0), ("b", 7), ("c", 9), ("a", 1), ("a", 2)]
 
 
 def test_a_request_waits_until_the_blocks_that_it_may_need_are_free(bundled):
@@ -290,6 +348,28 @@ def test_close_ends_what_runs_and_what_waits(bundled):
         engine.submit([5])
 
 
+def test_an_engine_whose_thread_does_not_start_says_so_and_tries_again(bundled, monkeypatch):
+    class RefusedThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    ids = bundled.tokenizer.encode("hi", bos=True, eos=False)
+    with BatchEngine(bundled, sequence_length=256) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(batch_module, "threading", SimpleNamespace(Thread=RefusedThread))
+            rule = r"\[submit\] the thread of the engine must start: the system refuses it"
+            for ask in (engine.check_ready, lambda: engine.submit(ids, 2)):
+                with pytest.raises(ThreadRefusedError, match=rule):
+                    ask()
+        assert not engine.is_running
+        assert engine.counters().waiting == 0
+        engine.check_ready()
+        assert len(list(engine.submit(ids, 2))) == 2
+    assert not engine.is_running
+    with pytest.raises(ClosedError):
+        engine.check_ready()
+
+
 def test_close_may_let_what_runs_finish(bundled):
     engine = BatchEngine(bundled, sequence_length=CONTEXT)
     request = engine.submit([5, 6], 30, GREEDY)
@@ -343,7 +423,7 @@ def test_a_mask_is_asked_before_each_draw_and_told_each_token(bundled, form):
         request = engine.submit([5, 6], 12, sampling, candidates=50, mask=mask)
         neighbour = engine.submit([5, 6], 12, sampling)
         if form in ("fails", "nothing"):
-            error, drawn = (ValueError, 3) if form == "fails" else (NumericError, 0)
+            error, drawn = (ValueError, 3) if form == "fails" else (GrammarError, 0)
             with pytest.raises(error):
                 found.extend(request)
             assert len(mask.taken) == drawn

@@ -1,7 +1,6 @@
-"""Which chat format a model has, and prompts as token ids; a template is read and never run."""
+"""Which chat template a model has, and prompts as token ids."""
 
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,20 +9,21 @@ import pytest
 from src.inference import (
     CHAT_FORMATS,
     ChatFormatError,
-    FoundFormat,
+    ChatTemplate,
     InferenceEngine,
     Message,
     PromptError,
     SamplingArgs,
     encode_chat,
-    find_chat_format,
+    find_chat_template,
+    named_template,
 )
-from src.inference.chat_encoding import format_of_template, format_of_tokens, read_template
+from src.inference.chat_encoding import format_of_tokens
 from src.model import load_model
-from src.tokenizer import MAX_FILE_BYTES, Tokenizer, TokenizerError, load_tokenizer
+from src.tokenizer import Tokenizer, load_tokenizer
 from tests.cli.reciting_model import write_reciting_directory
-from tests.inference.byte_tokenizer import LLAMA2, R1, ByteTokenizer
-from tests.inference.published_templates import CHATML_BOS, LLAMA3_1, PUBLISHED, SMOLLM, TINYLLAMA
+from tests.inference.byte_tokenizer import LLAMA2, R1, TOKENS, ByteTokenizer
+from tests.inference.published_templates import PUBLISHED, TINYLLAMA
 from tests.support.shared_data import shared_data
 
 
@@ -95,19 +95,24 @@ def test_a_text_of_a_type_derived_from_str_is_a_text(bundled):
 
     for texts in (["Be brief"], ["Be brief", "and kind"]):
         plain, derived = (
-            encode_chat(bundled.tokenizer, [Message("system", kind(text)) for text in texts],
-                        False, "deepseek-r1-2025-01")
+            encode_chat(bundled.tokenizer, [Message("system", kind(text)) for text in texts], False)
             for kind in (str, Text)
-        )  # fmt: skip
+        )
         assert derived == plain
+
+
+def found(template: ChatTemplate) -> tuple[str, str]:
+    """Returns the name of a template, and how it was found."""
+    return template.name, template.by
 
 
 def test_the_vocabulary_of_llama_2_tells_a_format_only_in_metas_layout(tmp_path):
     tokenizer = ByteTokenizer(*LLAMA2)
+    source = SimpleNamespace(path=tmp_path, chat_templates={}, chat_format=None)
     with pytest.raises(ChatFormatError, match="has no chat template, and its special tokens"):
-        find_chat_format(tmp_path, tokenizer)
-    (tmp_path / "params.json").write_text("{}")
-    assert find_chat_format(tmp_path, tokenizer) == FoundFormat("llama2", "layout")
+        find_chat_template(source, tokenizer)
+    source.chat_format = "llama2"  # as that of Meta's layout
+    assert found(find_chat_template(source, tokenizer)) == ("llama2", "layout")
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +124,16 @@ def reciting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_engine_chats_in_the_format_that_it_is_told(reciting):
     engine = InferenceEngine(load_model(reciting), 300)
     tokenizer, messages = engine.model.tokenizer, [Message("user", "Hi")]
-    assert engine.chat_format == FoundFormat("llama3", "special tokens")
-    for given, name in ((None, "llama3"), ("zephyr", "zephyr"), ("llama2", "llama2")):
+    assert found(engine.chat_format) == ("llama3", "special tokens")
+    own = ChatTemplate("{{ bos_token }}Say: {{ messages[0].content }}<|eot_id|>")
+    for given, same in (
+        (None, "llama3"),
+        ("zephyr", "zephyr"),
+        (named_template("llama2"), "llama2"),
+        (own, own),
+    ):
         steps = list(engine.chat(messages, sampling=SamplingArgs(seed=1), chat_format=given))
-        prompt = encode_chat(tokenizer, messages, chat_format=name)
+        prompt = encode_chat(tokenizer, messages, chat_format=same)
         assert list(engine.cached_ids[: len(prompt)]) == prompt
         assert "".join(step.text for step in steps) == "abcdef"
         assert steps[-1].stop_reason == "eot"
@@ -130,19 +141,22 @@ def test_the_engine_chats_in_the_format_that_it_is_told(reciting):
     assert ("".join(s.text for s in steps), steps[-1].stop_reason) == ("ab", "eot")
 
 
-def test_the_template_beside_the_weights_tells_the_format_whatever_the_special_tokens_are(tmp_path):
+def test_the_template_beside_the_weights_is_run_whatever_the_special_tokens_are(tmp_path):
     directory = write_reciting_directory(tmp_path, b"abc")
-    special_tokens = FoundFormat("llama3", "special tokens")
-    assert InferenceEngine(load_model(directory), 300).chat_format == special_tokens
+    messages = [Message("user", "Hi")]
+    special_tokens = ("llama3", "special tokens")
+    assert found(InferenceEngine(load_model(directory), 300).chat_format) == special_tokens
     write_template(directory, TINYLLAMA)
     engine = InferenceEngine(load_model(directory), 300)
-    assert engine.chat_format == FoundFormat("zephyr", "chat template")
-    write_template(directory, "{{ messages }}")
-    unknown = InferenceEngine(load_model(directory), 300)
-    rule = r"template that is not among the known .*--chat-format \(llama3, llama2, "
-    with pytest.raises(ChatFormatError, match=rule):
-        unknown.chat([Message("user", "Hi")])
-    assert "".join(s.text for s in unknown.chat([Message("user", "Hi")], chat_format="zephyr"))
+    assert found(engine.chat_format) == ("of the model", "chat template")
+    assert "".join(step.text for step in engine.chat(messages)) == "abc"
+    prompt = encode_chat(engine.model.tokenizer, messages, chat_format="zephyr")
+    assert list(engine.cached_ids[: len(prompt)]) == prompt
+    write_template(directory, "{{ messages | no_filter }}")
+    wrong = InferenceEngine(load_model(directory), 300)
+    with pytest.raises(ChatFormatError, match=r"no_filter.*; name a format with --chat-"):
+        wrong.chat(messages)
+    assert "".join(step.text for step in wrong.chat(messages, chat_format="zephyr")) == "abc"
     (directory / "tokenizer.model").unlink()
     with pytest.raises(PromptError, match="must have a tokenizer"):
         _ = InferenceEngine(load_model(directory), 300).chat_format
@@ -152,44 +166,14 @@ def test_every_format_has_a_template_in_the_tests():
     assert list(PUBLISHED) == list(CHAT_FORMATS)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [*PUBLISHED.items(), ("llama3", LLAMA3_1)], ids=[*PUBLISHED, "llama3.1"]
-)
-def test_a_published_template_tells_its_format_however_it_is_spelled(name, text):
-    for changed in (
-        text,
-        text.replace("'", '"'),
-        text.replace('"', "'"),
-        text.replace(" + ", "+"),
-        text.replace("|trim", " | trim").replace(" | trim", "|trim"),
-        text.replace("message['content']", "message.content"),
-        text.replace("\\n", "\n"),
-    ):
-        assert format_of_template(changed) == name
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "",
-        "{{ messages }}",
-        "[INST] <<SYS>>",
-        SMOLLM.replace("<|im_end|>", "<|im_sep|>"),
-        # Another system message of its own, and one in the way of SmolLM2.
-        "{{ '<|im_start|>system\nYou are Qwen<|im_end|>\n' }}" + SMOLLM,
-        "{{ '<|im_start|>system\nYou are Qwen<|im_end|>\n' }}" + CHATML_BOS,
-        # Tulu: the names of Zephyr, but questions have no end of text.
-        "{{ '<|user|>\n' + message['content'] + '\n' }}{{ '<|assistant|>\n' + x + eos_token }}",
-        # Tekken: the control tokens of Mistral without spaces.
-        PUBLISHED["mistral-v3"].replace('"[INST] "', '"[INST]"'),
-        # SmolLM3 as llama.cpp has it: without the date, and the end of the header always there.
-        PUBLISHED["smollm3"].replace("if xml_tools or python_tools", "if true"),
-        # The system message of Mistral in tokens of its own.
-        "{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT]' }}{{ '[INST]' + message['content'] }}",
-    ],
-)
-def test_a_template_that_is_not_in_the_table_is_unknown(template):
-    assert format_of_template(template) is None
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_template_has_the_ids_of_its_format(name):
+    tokenizer = ByteTokenizer(*TOKENS[name])
+    messages = [Message("user", "Hi"), Message("assistant", " Yes.\n"), Message("user", "<s> ")]
+    template = ChatTemplate(PUBLISHED[name])
+    for opened in (True, False):
+        ids = encode_chat(tokenizer, messages, opened, template)
+        assert ids == encode_chat(tokenizer, messages, opened, name)
 
 
 @pytest.mark.parametrize(
@@ -207,64 +191,3 @@ def test_a_template_that_is_not_in_the_table_is_unknown(template):
 def test_special_tokens_tell_a_format(names, expected):
     tokens = {"special_tokens": dict.fromkeys(names.split(), 0), "encode": lambda *_, **__: []}
     assert format_of_tokens(SimpleNamespace(**tokens)) == expected
-
-
-def test_a_template_is_read_from_each_place_and_its_own_file_precedes(tmp_path):
-    assert read_template(tmp_path) is None
-    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
-    assert read_template(tmp_path) is None
-    write_template(tmp_path, "of the configuration")
-    assert read_template(tmp_path) == "of the configuration"
-    tool_use = {"name": "tool_use", "template": "T"}
-    write_template(tmp_path, [tool_use, {"name": "default", "template": "D"}])
-    assert read_template(tmp_path) == "D"
-    write_template(tmp_path, [tool_use])
-    assert read_template(tmp_path) is None
-    (tmp_path / "chat_template.jinja").write_text("of its own file, ｜", encoding="utf-8")
-    assert read_template(tmp_path) == "of its own file, ｜"
-
-
-ENTRY = "chat_template: expected .*a list of texts, each with its name"
-
-
-@pytest.mark.parametrize(
-    ("content", "got"),
-    [
-        (b"{", "expected JSON"),
-        (b"[]", "expected a JSON object, got a list"),
-        (b'{"chat_template": 5}', "chat_template: expected .*got 5"),
-        (b'{"chat_template": {"default": "x"}}', "chat_template: expected .*got an object"),
-        (b'{"chat_template": ["x"]}', ENTRY),
-        (b'{"chat_template": [{"name": "default"}]}', ENTRY),
-        (b'{"chat_template": [{"name": "default", "template": 1}]}', ENTRY),
-    ],
-    ids=lambda value: repr(value[:30]),
-)
-def test_a_damaged_configuration_is_refused(tmp_path, content, got):
-    (tmp_path / "tokenizer_config.json").write_bytes(content)
-    with pytest.raises(TokenizerError, match=got):
-        read_template(tmp_path)
-    (tmp_path / "chat_template.jinja").write_bytes(b"ab\xff")
-    with pytest.raises(TokenizerError, match="expected UTF-8, got other bytes at byte 2"):
-        read_template(tmp_path)
-
-
-def sparse(path: Path) -> None:
-    path.touch()
-    os.truncate(path, MAX_FILE_BYTES + 1)
-
-
-@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [(os.mkfifo, "a regular file"), (sparse, "at most"), (Path.mkdir, "a regular file")],
-)
-def test_what_is_no_file_of_bounded_size_is_refused_unread(tmp_path, name, make, expected):
-    make(tmp_path / name)
-    with pytest.raises(TokenizerError, match=f"expected {expected}"):
-        read_template(tmp_path)
-
-
-@pytest.mark.parametrize("text", [" ", "\t", " +", "| ", "message", "\\n"])
-def test_a_long_text_is_looked_through_in_linear_time(text):
-    assert format_of_template(text * (1 << 17) + "x") is None  # in quadratic time: for minutes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from src.inference import CHAT_FORMATS, Message, ToolCall, encode_chat
+from src.inference import CHAT_FORMATS, Message, ToolCall, encode_chat, named_template
 from src.tokenizer import Tokenizer, load_tokenizer
 from tests.inference.byte_tokenizer import TOKENS, ByteTokenizer, spelled
 from tests.inference.chat_tokenizers import TOKENIZERS, llama2, llama3, smollm2
@@ -141,7 +141,8 @@ def conversations_with_calls(name: str) -> Iterator[list[Message]]:
             for _ in range(generator.randint(0, 2)):
                 count = 1 if name == "llama3" else generator.randint(1, 3)
                 calls = [ToolCall("now", generator.choice(arguments)) for _ in range(count)]
-                said = generator.choice(["", "I look.", "<think>\nHm.\n</think>\n\nI look."])
+                thoughts = ["<think>\nHm.\n</think>\n\nI look.", "<think>\nHm.\n</think>\n\n"]
+                said = generator.choice(["", "I look.", *thoughts])
                 messages.append(Message("assistant", said, tuple(calls)))
                 messages += [Message("tool", generator.choice(TEXTS)) for _ in calls]
             if generator.random() < 0.5:
@@ -149,7 +150,7 @@ def conversations_with_calls(name: str) -> Iterator[list[Message]]:
         yield messages
 
 
-@pytest.mark.parametrize("name", [n for n, row in CHAT_FORMATS.items() if row.tools is not None])
+@pytest.mark.parametrize("name", [n for n in CHAT_FORMATS if named_template(n).has_tools])
 @pytest.mark.parametrize("opened", [True, False])
 def test_tools_calls_and_results_are_what_the_published_template_says(name, opened):
     template = LLAMA3_1 if name == "llama3" else PUBLISHED[name]

@@ -159,6 +159,60 @@ def test_what_has_no_answer_is_refused_at_once_and_changes_nothing(
     assert answer(engine, [1, 2, 3]) == first
 
 
+WRONG_IDS = [
+    5, None, 1.5, [1.5], [None], ["a"], [[1, 2]], [[1], [2, 3]], [True], {1: 2}, {1}, iter([1]),
+    bytearray(b"a"), object, np.array(5), np.ones(2), np.ones((1, 2), int), np.array(["a"]),
+    ml.ones(2), ml.ones(2, 2, dtype="int32"), ml.quantize(ml.ones(64), ml.nf4), [2**70],
+]  # fmt: skip
+RIGHT_IDS = [
+    [1, 2], (1, 2), range(1, 3), np.array([1, 2]), np.array([1, 2], np.uint8), [np.int64(1), 2],
+    ml.tensor([1, 2], dtype="int32"), ml.tensor([1, 2], dtype="int64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG_IDS, ids=lambda value: type(value).__name__)
+def test_ids_of_another_type_are_refused_in_one_line_and_change_nothing(model, wrong):
+    engine = InferenceEngine(model, 32)
+    expected = answer(engine, [1, 2, 3])
+    calls = {
+        "prompt_ids": lambda: engine.generate(wrong),
+        "answer_ids": lambda: engine.generate([1], answer_ids=wrong),
+        "forced_ids": lambda: engine.generate([1], forced_ids=wrong),
+        "tokens": lambda: model.transformer.forward(InferenceContext(model.args, 8), wrong),
+    }
+    for name, call in calls.items():
+        label = "tokens" if wrong is WRONG_IDS[-1] else name
+        text = rf"^\[(generate|forward)\] {label}.* got .+$"
+        with pytest.raises(TokenIdError, match=text) as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert answer(engine, [1, 2, 3]) == expected
+
+
+@pytest.mark.parametrize("right", RIGHT_IDS, ids=lambda value: type(value).__name__)
+def test_ids_are_any_sequence_of_whole_numbers(model, right):
+    engine = InferenceEngine(model, 32)
+    expected = answer(engine, [1, 2])
+    assert answer(engine, right) == expected
+    steps = list(engine.generate([1], 3, forced_ids=right))
+    assert [step.token_id for step in steps][:2] == [1, 2]
+    assert list(engine.generate([3], 1, answer_ids=right))[-1].stats.prompt_tokens == 3
+    logits = model.transformer.forward(InferenceContext(model.args, 8), right)
+    assert logits.shape == (1, model.args.vocab_size)
+
+
+def test_end_ids_and_stops_are_sequences(model):
+    engine = InferenceEngine(model, 32)
+    for ends in ({1}, [1], (), frozenset((1, 2)), range(2), {1: None}):
+        assert list(engine.generate([1], 1, end_ids=ends))
+    for ends in (5, None, "1", ["1"], [1.5], [None]):
+        with pytest.raises((PromptError, TokenIdError), match=r"^\[generate\] end_ids must be "):
+            engine.generate([1], end_ids=ends)
+    for stop in (5, None, 1.5):
+        with pytest.raises(PromptError, match=r"^\[generate\] stop must be a sequence: got "):
+            engine.generate([1], stop=stop)
+
+
 @pytest.mark.parametrize("length", [0, -5, 10**9])
 def test_a_senseless_context_is_refused(model, length):
     with pytest.raises(ModelError):
@@ -349,7 +403,9 @@ def test_what_was_held_back_comes_when_the_answer_goes_on(scripted):
     answer = "é🦙 END".encode()
     for count in range(1, len(answer)):
         engine = scripted.engine(64, [*answer, EOT], 3)
-        steps = list(engine.generate([*b"123"], stop=("END", "🦙 EX"), answer_ids=answer[:count]))
+        steps = list(
+            engine.generate([*b"123"], stop=("END", "🦙 EX"), answer_ids=[*answer[:count]])
+        )
         assert ("".join(texts(steps)), steps[-1].stop_reason) == ("é🦙 ", "stop string")
 
 

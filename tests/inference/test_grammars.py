@@ -1,18 +1,32 @@
 """Masks by llguidance: answers follow them, and hostile grammars are refused in time."""
 
 import json
+import os
 import random
 import re
 import resource
+import signal
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from src.inference import GrammarError, InferenceEngine, Message, SamplingArgs
-from src.inference.grammars import Grammar, GrammarMask, Grammars
+from src.inference import BatchEngine, GrammarError, InferenceEngine, Message, SamplingArgs
+from src.inference.errors import ClosedError, GrammarLimitError
+from src.inference.grammars import (
+    MOST_KEPT,
+    MOST_USED,
+    MOST_USED_BY_CLIENT,
+    Grammar,
+    GrammarMask,
+    Grammars,
+)
 from src.model import Model
+from tests.server.running import wait_until
 
 pytest.importorskip("llguidance", reason="the serve extra is not installed")
 
@@ -84,7 +98,8 @@ def test_an_engine_follows_a_grammar_and_drafts_change_nothing(grammars, bundled
         answers = set()
         for speculation in (True, False):
             engine = InferenceEngine(bundled, 256, speculation=speculation)
-            sampling = SamplingArgs(temperature=1.0, seed=seed)
+            bias = {token: token % 11 - 5.0 for token in range(0, 2000, 1 + seed)}
+            sampling = SamplingArgs(temperature=1.0, seed=seed, logit_bias=bias)
             mask = grammars.mask(grammar)
             steps = list(engine.chat([Message("user", "hi")], 20, sampling, mask=mask))
             assert steps[-1].stop_reason == "eot"
@@ -168,7 +183,177 @@ def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars, name):
     mask.close()
 
 
+# ---- processes --------------------------------------------------------------------------------
+
+# Each token is ambiguous, so that a mask takes longer with every token before it.
+AMBIGUOUS = Grammar("lark", 'start: e\ne: e e | e e e | "a" | "b" | "ab"')
+
+
+@pytest.fixture
+def own_grammars(bundled: Model) -> Iterator[Grammars]:
+    """Processes that a test may stop and kill."""
+    grammars = Grammars(bundled.tokenizer, bundled.stop_ids)
+    yield grammars
+    grammars.close(kills=True)
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+def follow(mask: GrammarMask, tokens: list[int]) -> None:
+    for token in tokens:
+        mask.accept(token)
+        mask.allowed()
+
+
+def test_equal_grammars_are_compiled_once(own_grammars, bundled):
+    grammar = Grammar("regex", "(yes|no){3}")
+    with ThreadPoolExecutor(8) as pool:
+        masks = [*pool.map(own_grammars.mask, [grammar] * 20)]
+    assert len(children(own_grammars._process.pid)) == 1
+    texts = [drawn(mask, bundled, random.Random(seed), 20) for seed, mask in enumerate(masks)]
+    assert all(re.fullmatch("(yes|no){3}", text) for text in texts)
+    assert len({*texts}) > 1
+
+
+def test_processes_end_with_what_uses_them(own_grammars):
+    for number in range(MOST_KEPT + 5):
+        mask = own_grammars.mask(Grammar("regex", f"[ab]{{{number + 1}}}"))
+        mask.accept(allowed_by(mask)[0])
+        mask.allowed()
+        mask.close()
+        del mask
+    (first, *_) = compilers = children(own_grammars._process.pid)
+    wait_until(lambda: len(children(own_grammars._process.pid)) == MOST_KEPT)
+    wait_until(lambda: not any(children(pid) for pid in compilers if Path(f"/proc/{pid}").exists()))
+    own_grammars.close()
+    wait_until(lambda: not Path(f"/proc/{first}").exists())
+
+
+def test_grammars_in_use_are_limited_in_all_and_by_client(own_grammars):
+    uses = [
+        own_grammars.use(Grammar("regex", f"a{{{number}}}"), client=number // MOST_USED_BY_CLIENT)
+        for number in range(MOST_USED)
+    ]
+    same = own_grammars.use(Grammar("regex", "a{0}"), client=0)  # it is in use already
+    with pytest.raises(GrammarLimitError, match=f"{MOST_USED} grammars are in use already"):
+        own_grammars.use(Grammar("regex", "b"), client="another")
+    uses.pop().close()
+    rule = f"{MOST_USED_BY_CLIENT} grammars of this client are in use already"
+    with pytest.raises(GrammarLimitError, match=rule):
+        own_grammars.use(Grammar("regex", "b"), client=0)
+    with own_grammars.use(Grammar("regex", "b"), client="another") as use:
+        use.compile()
+    for each in (*uses, same):
+        each.close()
+        each.close()
+    assert len(own_grammars._entries) <= MOST_KEPT
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("target", ["first", "compiler"])
+def test_a_process_that_was_ended_or_stopped_is_replaced(own_grammars, target, number, monkeypatch):
+    monkeypatch.setattr("src.inference.grammars._SECONDS", 1.0)
+    grammar = Grammar("regex", "yes|no")
+    mask = own_grammars.mask(grammar)
+    first = own_grammars._process.pid
+    (compiler,) = children(first)
+    os.kill(first if target == "first" else compiler, number)
+    if number == signal.SIGKILL and target == "compiler":
+        wait_until(lambda: not Path(f"/proc/{compiler}").exists())
+    other = Grammar("regex", "yes") if target == "first" else grammar
+    failed = 0
+    while failed < 3:
+        try:
+            mask = own_grammars.mask(other)
+            mask.accept(allowed_by(mask)[0])
+            mask.allowed()
+            break
+        except GrammarError:
+            failed += 1
+    assert failed == (number == signal.SIGSTOP)  # its own request waits for it, and fails
+
+
+def test_a_slow_mask_ends_its_own_answer(own_grammars, bundled):
+    tokens = [bundled.tokenizer.encode(text, bos=False, eos=False)[0] for text in "ab"]
+    mask = own_grammars.mask(AMBIGUOUS)
+    with pytest.raises(GrammarError, match=r"the answer so far: expected masks within 0\.02 sec"):
+        follow(mask, tokens * 1000)
+
+
+def test_requests_do_not_wait_for_the_mask_of_another_one(own_grammars, bundled, monkeypatch):
+    monkeypatch.setattr("src.inference.grammars._SECONDS", 3.0)
+    sampling = SamplingArgs(temperature=0.0)
+    with BatchEngine(bundled, sequence_length=256) as engine:
+        expected = [step.token_id for step in engine.submit([1, 2, 3], 100, sampling)]
+        mask = own_grammars.mask(Grammar("regex", "(yes|no){50}"))
+        slow = engine.submit([4, 5], 100, sampling, mask=mask)
+        next(slow)
+        (compiler,) = children(own_grammars._process.pid)
+        wait_until(lambda: len(children(compiler)) == 1)
+        (follower,) = children(compiler)
+        os.kill(follower, signal.SIGSTOP)
+        started = time.monotonic()
+        answer = [step.token_id for step in engine.submit([1, 2, 3], 100, sampling)]
+        assert answer == expected
+        assert time.monotonic() - started < 2.0
+        with pytest.raises(GrammarError, match=r"the answer so far: .* got no response"):
+            list(slow)
+        assert time.monotonic() - started < 8.0
+        again = engine.submit([4, 5], 3, sampling, mask=own_grammars.mask(Grammar("regex", "yes")))
+        assert "".join(step.text for step in again) == "yes"
+
+
+def test_an_answer_whose_mask_is_late_has_the_bits_of_one_alone(own_grammars, bundled, monkeypatch):
+    """No pass waits for a mask, so that each answer leaves out passes of the others."""
+    monkeypatch.setattr("src.inference.batch._MASK_SECONDS", 0.0)
+    grammar = Grammar("regex", "[a-z ]{40}")
+    sampling = [SamplingArgs(temperature=1.0, seed=seed) for seed in range(4)]
+    ids = [
+        bundled.tokenizer.encode(text, bos=True, eos=False)
+        for text in ("One", "Two words", "Three", "And four")
+    ]
+    expected = []
+    for prompt, args in zip(ids, sampling, strict=True):
+        engine = InferenceEngine(bundled, 256)
+        steps = engine.generate(prompt, 60, args, mask=own_grammars.mask(grammar))
+        expected.append([step.token_id for step in steps])
+    with BatchEngine(bundled, sequence_length=256) as engine:
+        requests = [
+            engine.submit(prompt, 60, args, mask=own_grammars.mask(grammar))
+            for prompt, args in zip(ids, sampling, strict=True)
+        ]
+        assert [[step.token_id for step in request] for request in requests] == expected
+
+
+def test_close_ends_answers_under_way_if_it_kills(own_grammars):
+    mask = own_grammars.mask(Grammar("regex", "(yes|no){50}"))
+    mask.accept(allowed_by(mask)[0])
+    mask.allowed()
+    own_grammars.close(kills=True)
+    mask.accept(0)
+    with pytest.raises(GrammarError):
+        mask.allowed()
+    with pytest.raises(ClosedError, match="the process of the grammars was ended"):
+        own_grammars.mask(Grammar("regex", "a"))
+
+
 def test_the_process_ends_with_its_owner(bundled):
-    found = Grammars(bundled.tokenizer, bundled.stop_ids)
-    found.close()
-    assert found._process.returncode == 0
+    grammars = Grammars(bundled.tokenizer, bundled.stop_ids)
+    grammars.start()
+    process = grammars._process
+    assert process is not None
+    assert process.poll() is None
+    grammars.close()
+    assert process.returncode == 0
+
+
+def test_without_llguidance_the_extra_is_named(bundled, monkeypatch, tmp_path):
+    (tmp_path / "absent.py").write_text("raise SystemExit(1)\n")
+    monkeypatch.setattr("src.inference.grammars._PROGRAM", tmp_path / "absent.py")
+    rule = r"^grammars need llguidance 1.7 or later: run `pip install -e '.\[serve\]'` in the repository$"
+    with pytest.raises(GrammarError, match=rule):
+        Grammars(bundled.tokenizer, [1]).start()

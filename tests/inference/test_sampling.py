@@ -277,6 +277,104 @@ def test_temperature_zero_leaves_one_token_and_no_further_step_and_what_is_off_i
     assert [found.probabilities[-1] for found in choice.candidates] == [0.0, 1.0]
 
 
+def test_a_logit_bias_is_added_before_all_other_steps():
+    logits = random_logits(3, 6000)
+    bias = {0: 1.5, 17: -2.25, 4000: 7.0, 5999: 0.0}
+    moved = logits.copy()
+    for token, value in bias.items():
+        moved[token] = np.float32(np.float64(moved[token]) + value)
+    for settings in (
+        {},
+        {"temperature": 0.0},
+        {"top_k": 9, "top_p": 0.8, "repeat_penalty": 1.4},
+        {"min_p": 0.05, "frequency_penalty": 0.7, "presence_penalty": 0.4},
+    ):
+        for pairs in (bias, [*reversed(bias.items())], [[*pair] for pair in bias.items()]):
+            biased, plain = sampler(**settings, logit_bias=pairs), sampler(**settings)
+            for one in (biased, plain):
+                one.observe([17, 4000, 5])
+                one.observe([0, 4000], is_drawn=True)
+            before = logits.copy()
+            for _ in range(20):
+                assert biased.sample(logits, 0) == plain.sample(moved, 0)
+            assert np.array_equal(logits, before)
+            for found, expected in zip(
+                biased.distribution(logits), plain.distribution(moved), strict=True
+            ):
+                assert np.array_equal(found, expected)
+
+
+def test_a_bias_of_100_forces_a_token_and_one_of_minus_100_bans_it():
+    logits = random_logits(4)
+    best = int(logits.argmax())
+    for settings in ({}, {"temperature": 0.0}, {"temperature": 1.0, "top_k": 50, "top_p": 0.9}):
+        forcing = sampler(**settings, logit_bias={123: 100})
+        banning = sampler(**settings, logit_bias={best: -100})
+        assert {forcing.sample(logits, 0) for _ in range(20)} == {123}
+        assert best not in {banning.sample(logits, 0) for _ in range(200)}
+    # A grammar that allows one token alone draws it, whatever its bias.
+    alone = np.full(9, -np.inf, np.float32)
+    alone[4] = 1.0
+    for token in range(9):
+        assert sampler(logit_bias={token: 100.0, 4: -100.0}).sample(alone, 0) == 4
+
+
+def test_a_bias_leaves_the_probability_by_the_model_and_is_a_stage():
+    args = SamplingArgs(1.0, top_k=0, top_p=1.0, repeat_penalty=2.0, logit_bias={0: 2.0, 3: -1.0})
+    biased = Sampler(args)
+    biased.observe([3])
+    choice = explain_choice(biased, LOGITS, 0, 7, 6)
+    plain = explain_choice(Sampler(SamplingArgs()), LOGITS, 0, 7, 6)
+    assert [(stage.name, stage.value) for stage in choice.stages] == [
+        ("model", None), ("logit_bias", None), ("repeat_penalty", 2.0)
+    ]  # fmt: skip
+    moved = softmax([3.0, 3.0, 2.0, 2.0, -np.inf, 0.0])
+    last = softmax([3.0, 3.0, 2.0, 1.0, -np.inf, 0.0])
+    for found, expected in zip(choice.candidates, plain.candidates, strict=True):
+        assert found.log_probability == expected.log_probability
+        assert found.probabilities[0] == expected.probabilities[0]
+        assert found.probabilities[1] == pytest.approx(moved[found.token_id], rel=1e-6)
+        assert found.probabilities[2] == pytest.approx(last[found.token_id], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        ({-1: 1.0}, "logit_bias must have ids of at least 0: got -1"),
+        ({"5": 1.0}, "logit_bias must have ids of at least 0: got '5'"),
+        ({True: 1.0}, "logit_bias must have ids of at least 0: got True"),
+        ({5: 100.5}, "logit_bias must be from -100 to 100 for token 5: got 100.5"),
+        ({5: math.nan}, "logit_bias must be finite and from -100 to 100 for token 5: got nan"),
+        ({5: "1"}, "logit_bias must be a number for token 5: got str"),
+        ({5: True}, "logit_bias must be a number for token 5: got bool"),
+        ({5: 10**400}, "logit_bias must be finite for token 5: got a number beyond float64"),
+        ([(5, 1.0), (5, 2.0)], "logit_bias must have each id once: got 5 twice"),
+        ([5], "logit_bias must map token ids to numbers: got list"),
+        (None, "logit_bias must map token ids to numbers: got NoneType"),
+    ],
+)
+def test_a_wrong_logit_bias_is_an_error_that_names_the_token(bias, message):
+    with pytest.raises(SamplingError) as error:
+        SamplingArgs(logit_bias=bias)
+    assert str(error.value) == f"[sampling] {message}"
+    valid = SamplingArgs(logit_bias={7: 100, 5: -100.0})
+    assert valid.logit_bias == ((5, -100.0), (7, 100.0))
+    assert hash(valid) == hash(SamplingArgs(logit_bias=valid.logit_bias))
+
+
+def test_a_bias_beyond_the_vocabulary_is_an_error_that_names_the_id(model):
+    size = model.args.vocab_size
+    engine = InferenceEngine(model, 64)
+    rule = r"^\[sampling\] logit_bias must have ids below the size of the vocabulary: "
+    wrong = SamplingArgs(0.0, logit_bias={3: 1.0, size: 1.0})
+    with pytest.raises(SamplingError, match=f"{rule}{size} >= {size}$"):
+        list(engine.generate([1, 2], 3, wrong))
+    with pytest.raises(SamplingError, match=f"{rule}{size} >= {size}$"):
+        Sampler(wrong).sample(np.zeros(size, np.float32), 0)
+    (step,) = engine.generate([1, 2], 1, SamplingArgs(0.0, logit_bias={size - 1: 100.0}))
+    assert step.token_id == size - 1
+
+
 def test_to_tell_of_candidates_changes_no_token(model):
     prompt = token_ids(BYTES_VOCAB, 6, seed=5)
     args = SamplingArgs(temperature=1.5, repeat_penalty=1.3, seed=4)

@@ -22,8 +22,12 @@ from tools.runs import recorded as traced
 GREEDY = SamplingArgs(temperature=0.0)
 SAMPLED = SamplingArgs(temperature=0.5, top_k=8, seed=1)
 PENALISED = SamplingArgs(temperature=0.4, top_k=0, top_p=0.8, repeat_penalty=1.1, seed=6)
+# Among the tokens of a draft, and far from them.
+BIASED = replace(SAMPLED, logit_bias={token: token % 7 - 3.0 for token in range(0, 280, 3)})
 SETTINGS = pytest.mark.parametrize(
-    "sampling", [GREEDY, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"]
+    "sampling",
+    [GREEDY, SAMPLED, PENALISED, BIASED],
+    ids=["greedy", "sampled", "penalised", "biased"],
 )
 # One phrase again and again, as texts have them.
 PROMPT = token_ids(BYTES_VOCAB, 9, seed=5) * 4
@@ -368,7 +372,11 @@ def test_another_vocabulary_is_refused(bare, model, tmp_path):
 
 def test_rows_of_padding_are_neither_drafted_nor_run(model, eager):
     model = DraftModel(model, 64, replace(model, args=replace(model.args, vocab_size=300)))
-    sampler = speculation_module.Sampler(SamplingArgs(temperature=5.0, top_k=0, top_p=1.0, seed=2))
+    # The answering model may have tokens that the drafting one lacks, and a bias for them.
+    bias = {299: 2.0, 10**6: -100.0}
+    sampler = speculation_module.Sampler(
+        SamplingArgs(temperature=5.0, top_k=0, top_p=1.0, seed=2, logit_bias=bias)
+    )
     model.begin([1, 2, 3], sampler)
     lengths = set()
     for _ in range(20):
@@ -376,7 +384,8 @@ def test_rows_of_padding_are_neither_drafted_nor_run(model, eager):
         tokens = model.guess(found[1], 4)
         lengths.add(len(tokens))
         assert all(token < 300 for token in tokens)
-        model.append(int(sampler.sample(np.ones(300, np.float32), 0)))
+        model.append(int(sampler.fork(300).sample(np.ones(300, np.float32), 0)))
+        sampler._random.random()
     assert len(lengths) > 1
     model.append(400)
     assert model.guess(25, 4) == []

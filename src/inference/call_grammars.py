@@ -1,0 +1,85 @@
+"""Grammars of answers that call functions, one for each form of calls."""
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from .answer_forms import ARGUMENTS, IDENTITY, NAME, CallForm
+from .grammars import BLANKS
+from .messages import Tool, json_text
+
+_WRITTEN_IDENTITY = "/[a-zA-Z0-9]{9}/"
+
+
+def grammar_of_calls(
+    form: CallForm,
+    tools: Sequence[Tool],
+    is_required: bool,
+    many: bool,
+    special_ids: Mapping[str, int] = MappingProxyType({}),
+) -> str:
+    """Return the grammar, for Lark, of answers that call functions.
+
+    Args:
+        form: How the model writes calls.
+        tools: The functions, of which there is at least one.
+        is_required: Whether the answer is a call; otherwise it may be text.
+        many: Whether it may contain several calls, if the form has them.
+        special_ids: The special tokens of the tokenizer by name. A mark that is one of them is
+            written as that token; text does not match it.
+    """
+    more = ""
+    if many and form.between is not None:
+        more = f"({_lark(form.between, special_ids)} call)*"
+    calls = f"{_lark(form.open, special_ids)} call {more} {_lark(form.close, special_ids)}"
+    if is_required:
+        lines = [f"start: {_lark(form.begin, special_ids)} calls"]
+    elif form.begin:
+        spelled = " | ".join(map(json_text, form.begins))
+        tokens = [f"| TEXT <[{special_ids[b]}]> calls" for b in form.begins if b in special_ids]
+        lines = [
+            f"start: TEXT | trigger calls {' '.join(tokens)}",
+            f"trigger[lazy]: TEXT ({spelled})",
+            r"TEXT: /(.|\n)*/",
+        ]
+    else:
+        marked = [f"| {_lark(begin, special_ids)} calls" for begin in form.begins]
+        others = [f" & ~/{re.escape(begin)}(.|\\n)*/" for begin in form.begins]
+        lines = [
+            f"start: TEXT | calls {' '.join(marked)}",
+            rf"TEXT: /([^{{](.|\n)*)?/{''.join(others)}",
+        ]
+    before, _, rest = form.call.partition(NAME)
+    middle, _, after = rest.partition(ARGUMENTS)
+    names = " | ".join(f"f{number}" for number in range(len(tools)))
+    lines += [
+        f"calls: {calls}",
+        f"call: {_lark(before, special_ids)} ({names}) {_lark(after, special_ids)}",
+    ]
+    is_json = before.lstrip().startswith("{")
+    for number, tool in enumerate(tools):
+        function = tool["function"]
+        name = json_text(function["name"])
+        schema = {"type": "object"} | (function.get("parameters") or {}) | {"x-guidance": BLANKS}
+        if is_json:
+            name = json_text(name[1:-1])
+        lines += [
+            f"f{number}: {name} {_lark(middle, special_ids)} a{number}",
+            f"a{number}: %json {json_text(schema)}",
+        ]
+    return "\n".join(lines)
+
+
+def _lark(part: str, special_ids: Mapping[str, int]) -> str:
+    """Return the terms of a grammar for a part of a form: tokens, an expression and texts."""
+    tokens = sorted((name for name in special_ids if name in part), key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(map(re.escape, [*tokens, IDENTITY]))})", part)
+    terms = list[str]()
+    for piece in pieces:
+        if piece in special_ids:
+            terms.append(f"<[{special_ids[piece]}]>")
+        elif piece == IDENTITY:
+            terms.append(_WRITTEN_IDENTITY)
+        elif piece:
+            terms.append(json_text(piece))
+    return " ".join(terms)

@@ -1,0 +1,126 @@
+"""What a run of a chat template may use: steps, each of which stands for some time and memory.
+
+A step is about two microseconds, and what it makes has at most a few hundred bytes. A conversation
+of a few messages has `STEPS` of them, which is half a second and 40 MiB at worst; a longer one has
+more, in proportion to its values and characters.
+"""
+
+import sys
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
+
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Macro, Undefined
+from jinja2.utils import Namespace
+
+from .errors import InferenceError
+
+# Of a run, and for each value or each 64 characters of the conversation.
+STEPS = 100_000
+_STEPS_PER_VALUE = 1000
+
+# What one step pays for.
+_CHARACTERS_MADE = 64
+_CHARACTERS_SEARCHED = 16
+_ELEMENTS_MADE = 4
+_ELEMENTS_PASSED = 16
+
+_DEEPEST = 64  # lists inside of lists
+_CHARACTERS_OF_A_VALUE = 64
+
+CONTAINERS = (list, tuple, dict)
+VIEWS = (KeysView, ValuesView, ItemsView)
+# What a list or an object of a template may contain, and what the keys of an object may be. A tuple
+# as a key would be hashed each time, and many tuples can have one hash.
+_PLAIN = (type(None), bool, int, float, str, Undefined, Macro, Namespace)
+_KEYS = (type(None), bool, int, float, str, Undefined)
+
+
+class TemplateBoundError(InferenceError):
+    """A template takes more steps, or makes more text, than it may."""
+
+
+class Budget:
+    """The steps that a run has left.
+
+    Args:
+        inputs: The variables that the template reads.
+    """
+
+    def __init__(self, inputs: Mapping[str, object]) -> None:
+        # The weight and the depth of each list and object, which is kept so that its id stays its.
+        self._measured: dict[int, tuple[int, int, object]] = {}
+        self._left = sys.maxsize
+        self._heaviest = sys.maxsize
+        weight = sum(self.measure(value)[0] for value in inputs.values())
+        self._left = STEPS + _STEPS_PER_VALUE * weight
+        self._heaviest = STEPS + 4 * weight
+
+    def take(self, steps: int) -> None:
+        """Pay for some steps."""
+        self._left -= steps
+        if self._left < 0:
+            raise TemplateBoundError("it takes too many steps")
+
+    def take_to_make(self, characters: int) -> None:
+        """Pay for a text of a number of characters."""
+        self.take(1 + characters // _CHARACTERS_MADE)
+
+    def take_to_pass(self, value: object) -> None:
+        """Pay for a function that looks at each element of a value, but not inside of it."""
+        if isinstance(value, str):
+            self.take(1 + len(value) // _CHARACTERS_MADE)
+        elif isinstance(value, (*CONTAINERS, *VIEWS, range)):
+            self.take(1 + len(value) // _ELEMENTS_PASSED)
+
+    def take_to_read(self, value: object) -> None:
+        """Pay for a function that reads all of a value, as a comparison and a search do."""
+        if isinstance(value, str):
+            self.take(1 + len(value) // _CHARACTERS_SEARCHED)
+        elif isinstance(value, CONTAINERS):
+            self.take(self.measure(value)[0])
+        elif isinstance(value, VIEWS):
+            self.take(self.measure(list(value))[0])
+        elif isinstance(value, range):
+            self.take(1 + len(value) // _ELEMENTS_PASSED)
+
+    def measure(self, value: object, depth: int = 0) -> tuple[int, int]:
+        """Return how many values a value contains, with long texts as several, and how deeply.
+
+        A list that occurs twice in another one counts twice: so does what it takes to write it. A
+        list that is new is paid for.
+        """
+        if isinstance(value, str):
+            return 1 + len(value) // _CHARACTERS_OF_A_VALUE, 0
+        if not isinstance(value, CONTAINERS):
+            if not isinstance(value, _PLAIN):
+                kind = type(value).__name__
+                raise SecurityError(f"a list or an object must not contain a {kind}")
+            return 1, 0
+        if id(value) in self._measured:
+            return self._measured[id(value)][:2]
+        self.take(1 + len(value) // _ELEMENTS_MADE)
+        weight = 1
+        deepest = 0
+        elements = value
+        if isinstance(value, dict):
+            check_keys(value)
+            elements = [*value, *value.values()]
+        if elements and depth >= _DEEPEST:
+            raise TemplateBoundError("its lists are too deep")
+        for element in elements:
+            inner_weight, inner_depth = self.measure(element, depth + 1)
+            weight += inner_weight
+            deepest = max(deepest, inner_depth + 1)
+        if deepest > _DEEPEST:
+            raise TemplateBoundError("its lists are too deep")
+        if weight > self._heaviest:
+            raise TemplateBoundError("its lists are too large")
+        self._measured[id(value)] = (weight, deepest, value)
+        return weight, deepest
+
+
+def check_keys(keys: Iterable[object]) -> None:
+    """Refuse tuples and the like as keys of an object, before Python hashes them."""
+    for key in keys:
+        if not isinstance(key, _KEYS):
+            raise SecurityError(f"a key must be a text or a number: got a {type(key).__name__}")
