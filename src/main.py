@@ -19,22 +19,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Ctrl-C ends imports at once: extension modules would turn it into an ImportError.
         before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-        from .cli import attach_rank
+        from .cli import attach_rank, usage_errors_of_rank
 
         attach_rank()
         from .cli.arguments import parse_arguments
 
-        options = parse_arguments(arguments)
+        with usage_errors_of_rank():
+            options = parse_arguments(arguments)
         from .cli.application import run
 
         signal.signal(signal.SIGINT, before)
         code = run(options)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to be cleared up
         return code
-    except SystemExit:  # of a wrong argument, which rank 0 shall live to tell
-        if sys.stderr is not None and sys.stderr.name == os.devnull:
-            return 0
-        raise
     except KeyboardInterrupt:
         # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -43,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_lack_of_memory(error):
             code, text = 4, f"{NO_MEMORY_TEXT} for the program itself"
         elif isinstance(error, ModuleNotFoundError):
-            code, text = 1, f"{error}: run `pip install -e .` in the repository"
+            from .installation import install_hint
+
+            code, text = 1, f"{error}: {install_hint()}"
         elif isinstance(error, ImportError) and error.name is None:  # the kernels are not built
             code, text = 1, str(error)
         else:

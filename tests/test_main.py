@@ -61,18 +61,23 @@ PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONPAT
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    ("flag", "said", "package", "advice"),
     [
-        ("-S", "error: No module named "),  # without site-packages
-        ("-B", "error: the C kernels are not built ("),
+        # without site-packages
+        ("-S", "error: No module named ", "src", "`pip install -e .` in the repository"),
+        ("-S", "error: No module named ", "llama_bolts", "`pip install llama-bolts`"),
+        ("-B", "error: the C kernels are not built (", "src",
+         "`pip install -e .` in the repository"),
+        ("-B", "error: the C kernels are not built (", "llama_bolts",
+         "`pip install --force-reinstall llama-bolts`"),
     ],
-)
-def test_a_checkout_that_is_not_installed_or_built_says_so_in_one_line(tmp_path, flag, said):
+)  # fmt: skip
+def test_what_is_not_installed_or_built_is_one_line(tmp_path, flag, said, package, advice):
     without_kernels = shutil.ignore_patterns("_kernels*")
-    shutil.copytree(REPOSITORY / "src", tmp_path / "src", ignore=without_kernels)
-    command = [sys.executable, flag, "-m", "src", "-p", "x"]
+    shutil.copytree(REPOSITORY / "src", tmp_path / package, ignore=without_kernels)
+    command = [sys.executable, flag, "-m", package, "-p", "x"]
     done = subprocess.run(command, cwd=tmp_path, input=b"", capture_output=True, env=PLAIN)
     assert (done.returncode, done.stdout) == (1, b"")
     [line] = done.stderr.decode().splitlines()
     assert line.startswith(said)
-    assert line.endswith(": run `pip install -e .` in the repository")
+    assert line.endswith(f": run {advice}")

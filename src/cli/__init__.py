@@ -1,7 +1,14 @@
 """The command line: arguments, one-shot prompts, the chat in the terminal, reports on a model."""
 
+import contextlib
+import io
 import os
 import sys
+import time
+from collections.abc import Iterator
+
+# Rank 0 reports an error that all ranks have, and mpirun ends the others within this time.
+SECONDS_FOR_RANK_0 = 2.0
 
 
 def mpi_place() -> tuple[int, int]:
@@ -22,6 +29,29 @@ def attach_rank() -> None:
             os.dup(stream)  # without its end mpirun would close standard input too
             place = os.open(f"/proc/{os.getppid()}/fd/{stream}", os.O_WRONLY | os.O_NOCTTY)
             os.dup2(place, stream)
+
+
+@contextlib.contextmanager
+def usage_errors_of_rank() -> Iterator[None]:
+    """Report a wrong argument of another rank than 0 if rank 0 does not have it too.
+
+    The ranks usually have the same arguments. Without a report, rank 0 would wait for a rank that
+    has ended.
+    """
+    rank, _ = mpi_place()
+    if rank == 0:
+        yield
+        return
+    message = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(message):
+            yield
+    except SystemExit as ended:
+        if ended.code:
+            time.sleep(SECONDS_FOR_RANK_0)
+            text = message.getvalue().removeprefix("error: ")
+            os.write(2, f"error: rank {rank}: {text}".encode())
+        raise
 
 
 def mpirun_is_at_terminal(stream: int) -> bool:

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -13,18 +13,22 @@ from typing import Any
 from ..inference import Choice, GenerationStats, Message, SamplingArgs, Step
 from ..tokenizer import Tokenizer
 from ..untrusted import escape_line
-from .arguments import FLAGS, THINK, Options
+from .arguments import FLAGS, OVERFLOW, THINK, Options
 from .console import Console, UsageError, aligned
-from .flag_parser import OTHER_NAMES, checked
+from .flag_parser import OTHER_NAMES, checked, rejection_of
 
 INTERRUPTED = "interrupted"
-_SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingArgs))
+# The logit bias names token ids, which differ between models: the command line has no flag for it.
+_SAMPLING = tuple(
+    field.name for field in dataclasses.fields(SamplingArgs) if field.name != "logit_bias"
+)
 
 
 # How the text of each setting is read: as that of its flag.
 SETTINGS: dict[str, Callable[[str], Any]] = {
     **{name: FLAGS[name][1]["type"] for name in (*_SAMPLING, "max_tokens", "stop")},
     "think": checked(str, ", ".join(THINK), THINK.__contains__),
+    "overflow": checked(str, ", ".join(OVERFLOW), OVERFLOW.__contains__),
 }
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")  # a fresh one, no limit, no text
 _SECONDS_TO_CLEAR_UP = 1.0  # an interrupted answer is cleared up in less time
@@ -38,12 +42,16 @@ class Settings(SamplingArgs):
     max_tokens: int | None = None  # None until the model stops or the context is full
     stop: tuple[str, ...] = ()  # texts that end the answer
     think: str = THINK[0]
+    overflow: str = OVERFLOW[0]  # what becomes of a message for which a chat has no room
 
     @classmethod
-    def from_options(cls, options: Options) -> "Settings":
-        """Take the settings from the command line; what it does not say has its default."""
+    def from_options(
+        cls, options: Options, defaults: Mapping[str, float] | None = None
+    ) -> "Settings":
+        """Take the settings from the command line, or else from defaults of the model."""
         given = {name: getattr(options, name) for name in SETTINGS}
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        set_by_flags = {name: value for name, value in given.items() if value is not None}
+        return cls(**{**(defaults or {}), **set_by_flags})
 
     @property
     def sampling(self) -> SamplingArgs:
@@ -83,8 +91,17 @@ def canonical(name: str) -> str:
 def _known(name: str) -> str:
     name = canonical(name)
     if name not in SETTINGS:
-        raise UsageError(f"no setting {name}: expected one of {', '.join(SETTINGS)}")
+        raise UsageError(f"no setting {name}: {_reason_of_absence(name)}")
     return name
+
+
+def _reason_of_absence(name: str) -> str:
+    """Return what to do instead of setting a name that is not a setting of the chat."""
+    if name in FLAGS:
+        flag = FLAGS[name][0].split()[-1]
+        return f"it is fixed when the chat starts, with {flag}"
+    reason = rejection_of(f"--{name.replace('_', '-')}")
+    return reason or f"expected one of {', '.join(SETTINGS)}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +142,7 @@ def stream_answer(
     steps: list[Step] = []
     reason: str | None = None
     text, shown = "", split(already, False)
-    with one_interrupt(signal.SIGINT):
+    with one_interrupt(signal.SIGINT, console.before_death):
         try:
             for step in start():
                 steps.append(step)
@@ -174,7 +191,9 @@ def on_signal(
         signal.signal(number, before)
 
 
-def one_interrupt(number: int) -> AbstractContextManager[None]:
+def one_interrupt(
+    number: int, before_death: Callable[[], None] = lambda: None
+) -> AbstractContextManager[None]:
     """Let the first such signal raise KeyboardInterrupt, and one a second later end the process."""
     first: float | None = None
 
@@ -186,6 +205,7 @@ def one_interrupt(number: int) -> AbstractContextManager[None]:
             raise KeyboardInterrupt
         # An earlier one would interrupt the clearing up, which hangs now, or the first was lost.
         if now - first >= _SECONDS_TO_CLEAR_UP:
+            before_death()
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 import fcntl
+import os
 import platform
+import select
+import stat
 import sys
 import termios
 import time
@@ -11,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib import import_module
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,7 +29,8 @@ from ..inference import (
     as_messages,
 )
 from ..memory import NO_MEMORY_TEXT, is_lack_of_memory, readable_bytes
-from ..ml.kernels import KernelSettingError, exit_on_bus_error, keep_freed_memory
+from ..ml.errors import KernelSettingError
+from ..ml.kernels import exit_on_bus_error, keep_freed_memory
 from ..model.errors import NotEnoughMemoryError, SaveError
 from ..untrusted import described, label_of, parse_strict_json
 from . import mpi_place, mpirun_is_at_terminal
@@ -39,6 +43,7 @@ from .session import Session
 MOST_PROMPT_BYTES = 4 << 20
 _TOO_LONG = f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more"
 _STANDARD_INPUT = Path("-")
+_SECONDS_OF_PATIENCE = 1.0
 _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
@@ -56,8 +61,10 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
 # What is done for a flag, by its module and its function.
 _ACTIONS = {
     "info": ("reports", "report_info"), "explain": ("reports", "report_stage"),
+    "list_models": ("model_list", "report_models"),
     "metadata": ("reports", "report_metadata"), "verify": ("verify", "report_verify"),
-    "bench": ("bench", "report_bench"), "serve": ("serve", "serve_model"),
+    "bench": ("bench", "report_bench"), "perplexity": ("perplexity", "report_perplexity"),
+    "serve": ("serve", "serve_model"),
     "save_quantized": ("loading", "save_model"), "save_gguf": ("loading", "save_model"),
 }  # fmt: skip
 
@@ -118,8 +125,8 @@ def told(error: Exception) -> tuple[int, str]:
         return code, f"internal fault: {error!r} (--verbose shows where)"
     if isinstance(error, ContextFullError):
         return code, (
-            f"the prompt does not fit: it takes {error.tokens} tokens, and the context has "
-            f"{error.positions}; a larger --context-length makes room, as far as the model goes"
+            f"the prompt does not fit: {error.sizes}; a larger --context-length makes room, as far "
+            "as the model goes"
         )
     if isinstance(error, ImportError):
         return code, f"{NO_MEMORY_TEXT} for a library: {error}"
@@ -144,7 +151,9 @@ def _dispatch(options: Options, console: Console) -> None:
 
 def _answer_or_chat(options: Options, console: Console) -> None:
     """Answer the prompt of this run, shown from the inside if wanted; chat where there is none."""
-    prompt = find_prompt(options)
+    prompt = find_prompt(options, console)
+    if prompt is not None and prompt != options.prompt:
+        options = dataclasses.replace(options, prompt=None)  # a trace shows the whole one
     if prompt is None:
         for flag in ("diagrams", "explore"):
             if getattr(options, flag) is not None:
@@ -172,21 +181,38 @@ def _answer_or_chat(options: Options, console: Console) -> None:
             raise KeyboardInterrupt
 
 
-def find_prompt(options: Options) -> str | None:
-    """Return the prompt of `-p`, of a file or of standard input; None where a person can type."""
-    path = options.file or _STANDARD_INPUT
-    if options.prompt is not None:
-        where, prompt = "--prompt", options.prompt
-    elif options.file is not None or options.standard_input or not _input_is_terminal():
-        where, prompt = _named(path), _read_prompt(path)
-    else:
-        return None
-    if where != _named(_STANDARD_INPUT) and _text_waits():
+def find_prompt(options: Options, console: Console) -> str | None:
+    """Return the prompt of this run; None where a person can type.
+
+    The text of a file or of standard input goes before the question of `-p`, with a blank line
+    between them.
+    """
+    question = options.prompt
+    path = _STANDARD_INPUT if options.standard_input else options.file
+    if path is None and question is None:
+        if _input_is_terminal():
+            return None
+        path = _STANDARD_INPUT
+    if path is None and options.example is None and _input_comes(console):
+        path = _STANDARD_INPUT
+    if path != _STANDARD_INPUT and _text_is_waiting():
+        where = "--example" if path is None else _named(path)
         got = "got text; < /dev/null leaves it out"
-        raise UsageError(f"standard input: expected nothing beside {where}, {got}")
-    if not prompt.strip():
-        raise UsageError(f"{where}: prompt: expected text, got none")
-    return prompt
+        raise UsageError(f"standard input: expected nothing with {where}, {got}")
+
+    if question is not None and not question.strip():
+        raise UsageError("--prompt: prompt: expected text, got none")
+    if path is None:
+        return question
+    text = _read_prompt(path)
+    if not text.strip():
+        if question is None or path != _STANDARD_INPUT:
+            raise UsageError(f"{_named(path)}: prompt: expected text, got none")
+        return question
+    if question is None:
+        return text
+    console.note(f"{_named(path)}: {len(text)} characters go before the question")
+    return f"{text.rstrip()}\n\n{question}"
 
 
 def _input_is_terminal() -> bool:
@@ -194,7 +220,53 @@ def _input_is_terminal() -> bool:
     return sys.stdin is not None and (sys.stdin.isatty() or mpirun_is_at_terminal(0))
 
 
-def _text_waits() -> bool:
+def _input_comes(console: Console) -> bool:
+    """Return whether standard input is there to be read to its end, before a question.
+
+    A program that runs this one may leave its own standard input open without ever writing to it,
+    as cron, CI and ssh do. So a first byte, or the end, is waited for a moment only, unless a
+    pipeline writes to standard input.
+    """
+    if sys.stdin is None or _input_is_terminal():
+        return False
+    try:
+        descriptor = sys.stdin.fileno()
+    except OSError:  # a notebook has another kind of standard input
+        return isinstance(sys.stdin, TextIOWrapper)
+    seconds = None if _is_fed_by_pipeline(descriptor) else _SECONDS_OF_PATIENCE
+    if select.select([descriptor], [], [], seconds)[0]:
+        return True
+    console.warn(
+        f"standard input: expected text or its end within {_SECONDS_OF_PATIENCE:g} s, got neither; "
+        "the question is asked alone (- waits for text, < /dev/null leaves it out)"
+    )
+    return False
+
+
+def _is_fed_by_pipeline(descriptor: int) -> bool:
+    """Return whether a program that the same shell started writes to a pipe; Linux alone knows."""
+    shell = os.getppid()
+    try:
+        pipe = os.readlink(f"/proc/self/fd/{descriptor}")
+        programs = Path(f"/proc/{shell}/task/{shell}/children").read_text("ascii").split()
+    except OSError:
+        return False
+    return pipe.startswith("pipe:") and any(_writes_to(pipe, program) for program in programs)
+
+
+def _writes_to(pipe: str, program: str) -> bool:
+    """Return whether a process has a pipe open for writing; false where that is not shown."""
+    try:
+        descriptors = list(os.scandir(f"/proc/{program}/fd"))
+        return any(
+            os.readlink(each.path) == pipe and os.lstat(each.path).st_mode & stat.S_IWUSR
+            for each in descriptors
+        )
+    except OSError:
+        return False
+
+
+def _text_is_waiting() -> bool:
     """Return whether text is on standard input; text that comes later is not waited for."""
     if sys.stdin is None or sys.stdin.isatty():
         return False

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from .. import __version__
-from ..untrusted import replace_surrogates
+from ..untrusted import parse_strict_json, replace_surrogates
 from . import mpi_place
 from .flag_parser import (
     FlagFormatter,
     FlagParser,
     checked,
     integer,
+    not_negative_integer,
     number,
     positive_integer,
     positive_number,
@@ -31,31 +32,44 @@ DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
 DEFAULT_ADDRESS = ("127.0.0.1", 8080)
 DEFAULT_SLOTS = 16
-# The keys of `CHAT_FORMATS`, in its order; a test compares them.
+# Copies of what the engine knows, because `--help` imports neither NumPy nor the engine. Tests
+# compare each one: here the keys of `CHAT_FORMATS` in `inference/chat_formats.py`, in its order.
 CHAT_FORMAT_NAMES = (
     "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "qwen2", "qwen2.5", "qwen3", "smollm3",
     "granite", "granite-3.0", "olmo2", "zephyr", "mistral-v1", "mistral-v3", "mistral-v0.1-2023",
     "mistral-v0.2-2023", "deepseek-r1", "deepseek-r1-2025-01",
 )  # fmt: skip
 THINK = ("on", "off", "hide")
-# The keys of `QUANTIZATIONS`; a test compares them.
+OVERFLOW = ("refuse", "drop")
+SAMPLING_DEFAULTS = ("model", "engine")
+# The keys of `QUANTIZATIONS` in `model/quantization.py`.
 QUANTIZATION_NAMES = ("nf4", "int8", "q8_0", "q4_0")
-# How many `STAGES` there are; a test compares them.
+# The number of the last of `STAGES` in `trace/events.py`.
 LAST_STAGE = 21
-_REPORTS = ("--examples", "--metadata", "--verify", "--info", "--bench", "--explain")
+_REPORTS = (
+    "--examples", "--list-models", "--metadata", "--verify", "--info", "--bench", "--explain",
+    "--perplexity",
+)  # fmt: skip
 # The flags that each say what this run is to do: one of them.
 _ACTIONS = (
     "--prompt", "--file", "--jsonl", "-", "--example", *_REPORTS, "--save-quantized", "--save-gguf",
     "--serve",
 )  # fmt: skip
+# A question goes after a text, and `--verify` runs a prompt.
+_TOGETHER = (("--prompt", "--file"), ("--prompt", "-"), ("--prompt", "--verify"))
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
 # What several processes (mpirun) cannot do together.
 _OF_ONE_PROCESS = (*_REPORTS[1:], "--save-quantized", "--save-gguf", "--prompt-cache", *_TRACES)
 # Each flag needs one of those beside it.
 _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
-    "--save-quantized": ("--quantize",),
-    **dict.fromkeys(("--slots", "--api-key", "--api-key-file", "--no-api-key"), ("--serve",)),
+    "--hf-file": ("--hf-repo",),
+    "--save-quantized": ("--quantize", "--dequantize"),
+    **dict.fromkeys(
+        ("--slots", "--api-key", "--api-key-file", "--no-api-key", "--share-prefixes"),
+        ("--serve",),
+    ),
+    **dict.fromkeys(("--kl-divergence", "--chunks"), ("--perplexity",)),
     **dict.fromkeys(("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)),
     **dict.fromkeys(
         ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"),
@@ -65,12 +79,14 @@ _NEEDS = {
 # Each flag is not allowed with those beside it.
 _NOT_WITH = (
     *((later, (earlier,)) for earlier, later in combinations(_ACTIONS, 2)
-      if (earlier, later) != ("--prompt", "--verify")),  # -p is what it runs
-    ("--verify", ("--quantize",)),
+      if (earlier, later) not in _TOGETHER),
+    ("--verify", ("--dequantize", "--quantize")),
     ("--json", _REPORTS),
     *((flag, ("--system", "--completion")) for flag in ("--example", "--examples")),
-    ("--completion", ("--chat-format", "--think", "--system")),
+    ("--completion", ("--chat-format", "--chat-template", "--template-arg", "--think", "--system")),
+    ("--chat-template", ("--chat-format",)),
     ("--quiet", ("--verbose",)),
+    ("--hf-repo", ("--model",)),
     ("--jsonl", ("--diagrams", "--explore", "--prompt-cache")),
     ("--prompt-cache", _TRACES),  # which run attention stage by stage
     ("--grammar", ("--json-schema",)),
@@ -81,7 +97,7 @@ _NOT_WITH = (
         "--system", "--completion", "--think", "--draft-model", "--max-tokens", "--temperature",
         "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--frequency-penalty",
         "--presence-penalty", "--seed", "--stop", "--json-schema", "--grammar", "--json",
-        "--logprobs", *_TRACES,
+        "--logprobs", "--overflow", *_TRACES,
     )),
 )  # fmt: skip
 
@@ -94,7 +110,7 @@ examples:
   llama-bolts                                chat with the bundled model
   llama-bolts -m ~/Llama3.1-8B-Instruct      chat with your own
   llama-bolts -p "Why is the sky blue?"      answer once
-  cat letter | llama-bolts -s "Summarize."   answer what standard input holds
+  cat letter | llama-bolts -p "Summarize."   ask about standard input
   llama-bolts --completion -p "Once upon"    continue raw text
   llama-bolts --serve                        answer HTTP at 127.0.0.1:8080
 
@@ -149,6 +165,19 @@ def _host_and_port(text: str) -> tuple[str, int]:
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
 
 
+def _schema(text: str) -> Path | str:
+    """Return a schema that is written out, or else the path of a file."""
+    return text if text.lstrip().startswith("{") else Path(text)
+
+
+def _template_argument(text: str) -> tuple[str, object]:
+    """Return the name and the value of `NAME=JSON`."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError
+    return name, parse_strict_json(value.encode("utf-8", "surrogatepass"))
+
+
 def _whole(low: int, high: int, what: str = "") -> dict[str, Any]:
     in_range = checked(integer, f"{what}{low} to {high}", lambda value: low <= value <= high)
     return {"type": in_range, "metavar": "N"}
@@ -158,6 +187,12 @@ _stop_text = checked(replace_surrogates, "a text", bool)
 _system_text = checked(
     replace_surrogates, "a text, --seed sets a seed", lambda text: not text.isdecimal()
 )
+_TEMPLATE_ARGUMENT = {
+    "type": checked(_template_argument, "NAME=JSON, as in enable_thinking=false"),
+    "metavar": "NAME=JSON",
+    "action": "append",
+    "default": [],
+}
 _target = checked(lambda text: text not in ("", "-") and Path(text), "a path", bool)
 _address = checked(_host_and_port, "HOST:PORT, PORT from 0 to 65535", lambda at: at[1] <= 65535)
 _stages = checked(
@@ -170,9 +205,11 @@ _TEXT, _PATH, _NUMBER, _WHOLE = (
     for parse, name in ((replace_surrogates, "TEXT"), (Path, "PATH"), (number, "X"), (integer, "N"))
 )
 _POSITIVE = {"type": positive_integer, "metavar": "N"}
+_CONTEXT_LENGTH = {"type": not_negative_integer, "metavar": "N"}
 _POSITIVE_NUMBER = {"type": positive_number, "metavar": "X"}
 _SWITCH = {"action": "store_true"}
 _FILE = _PATH | {"metavar": "FILE"}
+_NAME = {"metavar": "PATH_OR_NAME"}
 _TO_PATH, _TO_FILE, _DIRECTORY = (
     {"type": _target, "metavar": name} for name in ("PATH", "FILE", "DIR")
 )
@@ -187,7 +224,8 @@ class Options:
     on the model or the machine.
     """
 
-    prompt: Annotated[str | None, _TEXT, "the prompt"]
+    prompt: Annotated[str | None, _TEXT,
+        "the prompt, or the question after FILE or standard input"]
     file: Annotated[Path | None, _FILE, "the prompt is in FILE"]
     jsonl: Annotated[Path | None, _FILE,
         "answer each line of FILE (-: standard input) with a record"]
@@ -199,29 +237,43 @@ class Options:
     completion: Annotated[bool, _SWITCH, "continue raw text instead of chatting"]
     chat_format: Annotated[str | None, {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
         f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"]
+    chat_template: Annotated[str | None, {"metavar": "NAME|FILE"},
+        "a chat template: the name of a format, or a file in Jinja"]
+    template_arg: Annotated[tuple[tuple[str, object], ...], _TEMPLATE_ARGUMENT,
+        "a value that the chat template reads, in JSON; may be repeated"]
     think: Annotated[str | None, {"choices": THINK, "metavar": "WHAT"},
         "thoughts of a model that thinks: on, off or hide"]
 
-    model: Annotated[Path | None, _PATH, "model directory or GGUF file (default: the bundled one)"]
-    context_length: Annotated[int | None, _POSITIVE,
-        f"context in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's; "
-        f"{BUNDLED_CHAT_LENGTH} in a chat with the bundled model)"]
+    model: Annotated[Path | str | None, _NAME,
+        "model directory, GGUF file, or name (default: the bundled model)"]
+    hf_repo: Annotated[str | None, {"metavar": "ORG/REPO[:QUANT]"},
+        "a model of Hugging Face's hub (hub extra)"]
+    hf_file: Annotated[str | None, _FILE | {"type": str}, "a GGUF file of ORG/REPO"]
+    yes: Annotated[bool, _SWITCH, "download more than 1 GB for a name without a question"]
+    context_length: Annotated[int | None, _CONTEXT_LENGTH,
+        f"context in tokens; 0: all that the model has (default: {DEFAULT_CONTEXT_LENGTH}, or "
+        f"the model's; {BUNDLED_CHAT_LENGTH} in a chat with the bundled model)"]
     threads: Annotated[int | None, _POSITIVE, "threads (default: the processors it may use)"]
     rope_scaling_factor: Annotated[float | None, _POSITIVE_NUMBER,
         "of the rotary embedding, if the files are wrong"]
+    dequantize: Annotated[bool, _SWITCH,
+        "make plain weights of quantized ones on loading, before --quantize"]
     quantize: Annotated[str | None, {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
         "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)"]
     save_quantized: Annotated[Path | None, _DIRECTORY,
-        "write what --quantize nf4 or int8 makes to DIR, a new directory; exit"]
+        "write what --quantize nf4 or int8, or --dequantize, makes to DIR, a new directory; exit"]
     save_gguf: Annotated[Path | None, _TO_FILE,
         "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"]
-    draft_model: Annotated[Path | None, _DIRECTORY,
+    draft_model: Annotated[Path | str | None, _NAME,
         "a smaller model with the same tokens that guesses the next ones"]
     prompt_cache: Annotated[Path | None, _TO_FILE,
         "begin with what FILE has of the prompt, and keep there what is read"]
 
     max_tokens: Annotated[int | None, _POSITIVE,
         "most new tokens (default: until a stop); in Python: max_new_tokens"]
+    sampling_defaults: Annotated[str | None,
+        {"choices": SAMPLING_DEFAULTS, "metavar": "WHOSE"},
+        "model: the settings that it is made for, if known; engine: those below (default: model)"]
     temperature: Annotated[float | None, _NUMBER, "0: always the most likely token (default: 0.6)"]
     top_k: Annotated[int | None, _WHOLE, "sample from the N most likely; 0: all (default: 50)"]
     top_p: Annotated[float | None, _NUMBER, "sample from the top X of probability (default: 0.9)"]
@@ -231,21 +283,25 @@ class Options:
     frequency_penalty: Annotated[float | None, _NUMBER,
         "less likely each time it was drawn (default: 0)"]
     presence_penalty: Annotated[float | None, _NUMBER, "less likely once it was drawn (default: 0)"]
+    overflow: Annotated[str | None, {"choices": OVERFLOW, "metavar": "WHAT"},
+        "a full chat: refuse the message, or drop the oldest turns (default: refuse)"]
     seed: Annotated[int | None, _WHOLE, "repeat an answer (default: a new one, and shown)"]
     stop: Annotated[tuple[str, ...],
         _TEXT | {"type": _stop_text, "action": "append", "default": []},
         "end before TEXT; may be given several times"]
-    json_schema: Annotated[Path | None, _FILE,
-        "answers are JSON by the schema in FILE (serve extra)"]
-    grammar: Annotated[Path | None, _FILE, "answers follow the Lark grammar in FILE (serve extra)"]
+    json_schema: Annotated[Path | str | None, {"type": _schema, "metavar": "FILE_OR_JSON"},
+        "answers are JSON by the schema in a file, or by {...} itself (serve extra)"]
+    grammar: Annotated[Path | None, _FILE,
+        "answers follow the grammar in FILE, in the notation of Lark or llama.cpp (serve extra)"]
 
     serve: Annotated[tuple[str, int] | None,
         {"nargs": "?", "const": DEFAULT_ADDRESS, "type": _address, "metavar": "HOST:PORT"},
         f"answer HTTP as OpenAI's API does (default: {DEFAULT_ADDRESS[0]}:{DEFAULT_ADDRESS[1]})"]
     slots: Annotated[int | None, _POSITIVE, f"requests that run at once (default: {DEFAULT_SLOTS})"]
     api_key: Annotated[str | None, _TEXT, "what clients have to send"]
-    api_key_file: Annotated[Path | None, _FILE, "it is in FILE"]
+    api_key_file: Annotated[Path | None, _FILE, "one key per line of FILE"]
     no_api_key: Annotated[bool, _SWITCH, "none is needed, at any address"]
+    share_prefixes: Annotated[bool, _SWITCH, "all clients share what was read of prompts"]
 
     json: Annotated[bool, _SWITCH, "one JSON record per answer instead of its text"]
     logprobs: Annotated[int | None, _whole(0, MOST_CANDIDATES),
@@ -276,10 +332,16 @@ class Options:
         "the largest file, in megabytes (default: 12)"]
 
     examples: Annotated[bool, _SWITCH, "predefined prompts; choose one in a terminal"]
+    list_models: Annotated[bool, _SWITCH, "models on this machine, by the names that -m takes"]
     metadata: Annotated[bool, _SWITCH, "hyperparameters, tensors, counts and bytes"]
     verify: Annotated[bool, _SWITCH, "compare each stage with transformers (oracle extra)"]
     info: Annotated[bool, _SWITCH, "versions, instruction set, threads, memory"]
     bench: Annotated[bool, _SWITCH, "tokens per second beside this machine's limits"]
+    perplexity: Annotated[Path | None, _FILE,
+        "how well the model predicts the text of FILE, in chunks of -c tokens (default: 512)"]
+    kl_divergence: Annotated[Path | None, _PATH,
+        "with --perplexity: how far the model is from that at PATH, such as its plain weights"]
+    chunks: Annotated[int | None, _POSITIVE, "with --perplexity: only the first N chunks"]
     explain: Annotated[int | None, _whole(1, LAST_STAGE, "a stage from "),
         f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"]
 # fmt: on
@@ -288,7 +350,8 @@ class Options:
 _NAMES = {
     "prompt": "-p --prompt", "file": "-f --file", "standard_input": "standard_input",
     "system": "-s --system", "model": "-m --model", "context_length": "-c --context-length",
-    "threads": "-t --threads", "max_tokens": "-n --max-tokens", "statistics": "--no-stats",
+    "hf_repo": "-hf --hf-repo", "hf_file": "-hff --hf-file", "threads": "-t --threads",
+    "max_tokens": "-n --max-tokens", "statistics": "--no-stats",
     "quiet": "-q --quiet", "verbose": "-v --verbose",
 }  # fmt: skip
 # The rows of the table: the names of a flag, how argparse reads it, what `--help` says.
@@ -322,7 +385,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
             parser.error(f"a prompt is given with -p TEXT: got {text}")
     values["standard_input"] = values["standard_input"] == "-"
     values["stop"] = tuple(values["stop"])
+    values["template_arg"] = tuple(values["template_arg"])
     _refuse_contradictions(parser, values)
+    if values["hf_repo"] is not None:
+        parts = (f"hf.co/{values['hf_repo']}", values["hf_file"])
+        values["model"] = "/".join(part for part in parts if part)
     return Options(**values)
 
 
@@ -330,7 +397,7 @@ def build_parser() -> FlagParser:
     """Return the parser of all flags, in the groups that `--help` shows."""
     parser = FlagParser(
         prog="llama-bolts",
-        usage="%(prog)s [options] [-p TEXT | -f FILE | -]",
+        usage="%(prog)s [options] [-p TEXT] [-f FILE | -]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=FlagFormatter,

@@ -1,9 +1,11 @@
 """The chat in the terminal: what is typed is read, and each message answered."""
 
+import bisect
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 from prompt_toolkit import PromptSession
@@ -11,9 +13,11 @@ from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples, fragment_list_to_text
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
@@ -21,23 +25,30 @@ from ..checkpoint import CheckpointError
 from ..inference import ContextFullError
 from ..memory import NO_MEMORY_TEXT
 from ..ml.errors import LlamaBoltsError
-from ..untrusted import replace_surrogates
-from .answer import INTERRUPTED, on_signal
+from ..untrusted import escape_controls, escape_line, replace_surrogates
+from .answer import INTERRUPTED, Answer, on_signal
 from .arguments import example_lines
 from .commands import COMMANDS, is_command, run_command
 from .console import Console, has_colour
 from .session import Session
+from .terminal import ChatTerminal
 
+_Read = Callable[[], str | None]
+_TypingHidden = Callable[[], AbstractContextManager[None]]
 PROMPT = ">>> "
 CONTINUATION = "... "
 _QUOTES = '"""'
 _MORE_ROOM = "a start with --context-length has more"
-_HOW_TO_MAKE_ROOM = f"/undo and /clear make room, {_MORE_ROOM}"
+_HOW_TO_MAKE_ROOM = (
+    f"/undo and /clear make room, /set overflow drop drops the oldest turns, {_MORE_ROOM}"
+)
+_DROPS_NEXT = "the next message drops this turn"
+_DROPS = "/continue goes on without the oldest turns"
 _HOW_TO_LEAVE = "Ctrl-D or /exit leaves, /help lists the commands"
 _BUNDLED = (
     "It is tiny, and knows capitals, flags, small sums and how a Llama works.",
     'Try "What is the capital of Norway?", "What is 12 + 30?", "What is RoPE?"',
-    "To chat with a model of your own, start with -m DIRECTORY.",
+    "For a real conversation, type /model smollm2 (a download of 93 MB, once).",
 )
 # What to do after an answer that stopped before its end.
 _HINTS = {
@@ -45,6 +56,10 @@ _HINTS = {
     "max tokens": "/continue goes on",
     "context full": _HOW_TO_MAKE_ROOM,
 }
+_LOOP_HINT = "the answer repeats itself; /set repeat_penalty 1.1 makes that less likely"
+_MOST_TOKENS_OF_A_ROUND = 256
+_FEWEST_ROUNDS = 3
+_FEWEST_REPEATED_TOKENS = 24  # fewer are not worth a hint: a line of dashes, a refrain
 _NOT_BEGUN = "stopped before the answer began; /continue asks the question again"
 
 
@@ -54,7 +69,7 @@ def chat(session: Session) -> None:
     What is refused, fails or is wrong is one line, and the conversation goes on as it was, but not
     after a CheckpointError (the model's files were changed) or an OutputError.
     """
-    if session.engine.model.files.is_bundled and not session.completion:
+    if session.engine.model.source.is_bundled and not session.completion:
         for line in _BUNDLED:
             session.console.note(line)
     what = "a text to continue" if session.completion else "a message"
@@ -62,22 +77,31 @@ def chat(session: Session) -> None:
     if session.options.examples:
         session.console.reply("\n".join(example_lines()))
         session.console.note("/examples N asks one of them")
-    can_edit = session.console.can_edit_lines and sys.stdin.isatty()  # mpirun passes on lines
-    read = LineEditor().read if can_edit else partial(read_plain, session.console)
+    if session.console.can_edit_lines and sys.stdin.isatty():  # mpirun passes on lines
+        terminal = ChatTerminal(session.console)
+        with terminal.kept():
+            _take_turns(session, LineEditor().read, terminal.typing_hidden)
+    else:
+        _take_turns(session, partial(read_plain, session.console), contextlib.nullcontext)
+
+
+def _take_turns(session: Session, read: _Read, typing_hidden: _TypingHidden) -> None:
+    """Take turns until the user leaves or the input ends."""
     while True:
-        # Ctrl-C may also come while one of the exceptions below is dealt with.
+        # Ctrl-C may also come while an exception is dealt with.
         with contextlib.suppress(KeyboardInterrupt):
             session.console.reply("")  # sets the prompt apart from what stands above it
-            if not _take_turn_or_say_why_not(session, read):
+            if not _take_turn_or_say_why_not(session, read, typing_hidden):
                 return
 
 
-def _take_turn_or_say_why_not(session: Session, read: Callable[[], str | None]) -> bool:
+def _take_turn_or_say_why_not(session: Session, read: _Read, typing_hidden: _TypingHidden) -> bool:
     """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
     typed: str | None = None
     try:
         typed = read()
-        _take_turn(session, typed)
+        with typing_hidden():
+            _take_turn(session, typed)
     except KeyboardInterrupt as stopped:  # with the line that was taken by then, if it was read
         session.console.reply("")
         for typed in stopped.args:
@@ -92,12 +116,12 @@ def _take_turn_or_say_why_not(session: Session, read: Callable[[], str | None]) 
     except CheckpointError:
         raise
     except ContextFullError as error:
-        with_it = "with the conversation " if session.turns else ""
-        how = _HOW_TO_MAKE_ROOM if session.turns else f"shorten it; {_MORE_ROOM}"
-        session.console.error(
-            f"the message does not fit: {with_it}it takes {error.tokens} tokens, and the context "
-            f"has {error.positions}; {how}"
-        )
+        counts_turns = session.turns and session.settings.overflow != "drop"
+        with_it = "with the conversation " if counts_turns else ""
+        how = _HOW_TO_MAKE_ROOM if counts_turns else f"shorten it; {_MORE_ROOM}"
+        if session.attached and not counts_turns:
+            how = f"/clear drops the text that /read put before it; {_MORE_ROOM}"
+        session.console.error(f"the message does not fit: {with_it}{error.sizes}; {how}")
     except (LlamaBoltsError, MemoryError) as error:
         session.console.error(str(error) or NO_MEMORY_TEXT)  # Python's own error has no text
     return True
@@ -115,13 +139,34 @@ def _take_turn(session: Session, typed: str | None) -> None:
     if is_command(text) and not is_quoted:
         run_command(session, text)
     else:
-        session.ask(session.with_attached(text))
+        session.ask_with_attached(text)
     if (last := session.last) is None or last is before:
         return
     if not last.ids and session.unanswered is not None:
         session.console.note(_NOT_BEGUN)
     elif session.turns is not turns and last.stop_reason in _HINTS:
-        session.console.note(_HINTS[last.stop_reason])
+        session.console.note(_hint(session, last))
+        if last.settings.repeat_penalty == 1.0 and ends_in_a_loop(last.ids):
+            session.console.note(_LOOP_HINT)
+
+
+def _hint(session: Session, last: Answer) -> str:
+    """Return what to do after an answer that stopped before its end."""
+    if last.stop_reason != "context full" or last.settings.overflow != "drop":
+        return _HINTS[last.stop_reason]
+    return _DROPS if len(session.turns) > 1 else _DROPS_NEXT
+
+
+def ends_in_a_loop(ids: Sequence[int]) -> bool:
+    """Return whether the end of an answer is one passage, several times in a row."""
+    for length in range(1, _MOST_TOKENS_OF_A_ROUND + 1):
+        size = max(_FEWEST_ROUNDS * length, _FEWEST_REPEATED_TOKENS)
+        if size > len(ids):
+            return False
+        end = ids[-size:]
+        if end[length:] == end[:-length]:
+            return True
+    return False
 
 
 def read_plain(console: Console) -> str | None:
@@ -170,6 +215,7 @@ class LineEditor:
             prompt_continuation=CONTINUATION,
             multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
             completer=CommandCompleter(),
+            input_processors=[EscapeControls()],
             # A menu below the line would keep eight lines free for itself and move the prompt up.
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
@@ -205,6 +251,35 @@ class LineEditor:
             self._session.app.exit(exception=KeyboardInterrupt)
 
 
+class EscapeControls(Processor):
+    """Shows characters that could act on the terminal as `\\x9b`; the text keeps them.
+
+    Completion puts the name of a file into the line, and a paste anything.
+    """
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """Return the line to draw, and which place of it each place of the text has."""
+        fragments = transformation_input.fragments
+        text = fragment_list_to_text(fragments)
+        if escape_controls(text) == text:
+            return Transformation(fragments)
+        shown: StyleAndTextTuples = []
+        places = [0]  # of each character of the text in what is drawn
+        for style, part, *_ in fragments:
+            for character in part:
+                escaped = escape_controls(character)
+                shown.append((style, escaped))
+                places.append(places[-1] + len(escaped))
+
+        def to_display(place: int) -> int:
+            return places[min(place, len(text))] + max(0, place - len(text))
+
+        def to_source(place: int) -> int:
+            return bisect.bisect_right(places, place) - 1
+
+        return Transformation(shown, to_display, to_source)
+
+
 class CommandCompleter(Completer):
     """Completes a command that starts the line, then its first argument."""
 
@@ -215,11 +290,21 @@ class CommandCompleter(Completer):
         name, space, typed = document.text_before_cursor.partition(" ")
         words: Collection[str] | None = ()
         if space and name in COMMANDS:
-            words = COMMANDS[name].words
+            known = COMMANDS[name].words
+            words = known() if callable(known) else known
+            if callable(known) and typed.startswith((".", "/", "~")):  # a path, and not a name
+                words = None
         elif name and not space:
             words = [f"{name} " if c.usage else name for name, c in COMMANDS.items()]
             typed = name
         if words is None:
-            files = PathCompleter(expanduser=True)
-            return files.get_completions(Document(typed), complete_event)
-        return [Completion(word, -len(typed)) for word in words if word.startswith(typed)]
+            files = PathCompleter(expanduser=True).get_completions(Document(typed), complete_event)
+            return [
+                Completion(file.text, file.start_position, escape_line(file.display_text))
+                for file in files
+            ]
+        return [
+            Completion(word, -len(typed), escape_line(word))
+            for word in words
+            if word.startswith(typed)
+        ]

@@ -2,6 +2,8 @@
 
 import argparse
 import difflib
+import os
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -21,8 +23,28 @@ _QUOTED = 66  # characters of a message that is named, so that it stays on a lin
 _NEAR = 0.6  # how alike a name must be to be suggested
 _NOTHING_YET = "nothing was said yet"
 _ON_OFF = ("on", "off")
-# How other chats call them: ollama, llm.
-_OTHER_NAMES = {"/?": "/help", **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit")}
+# The names of our commands in other chats (ollama, llama.cpp, llm), and words that are commands
+# without a slash if they are the whole line.
+_OTHER_NAMES = {
+    **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit"),
+    **dict.fromkeys(("/?", "?", "help"), "/help"),
+    **dict.fromkeys(("/retry", "/regenerate"), "/regen"),
+    "/reset": "/clear",
+}
+# The command that does what `/set NAME` does in ollama.
+_SET_ELSEWHERE = {
+    "verbose": "/stats on shows statistics",
+    "quiet": "/stats off hides statistics",
+    "nothink": "/set think off asks for answers without thoughts",
+    "format": "--json-schema at the start constrains the answers",
+    "noformat": "--json-schema at the start constrains the answers",
+    "history": "what was typed is remembered until the chat ends",
+    "nohistory": "what was typed is remembered until the chat ends",
+    "wordwrap": "a terminal gets wrapped text, a pipe does not",
+    "nowordwrap": "a terminal gets wrapped text, a pipe does not",
+}
+_ONE_WORD = re.compile(r"/[\w?-]*")
+_PUNCTUATION = ",.:;!?)'\""
 # Why an answer ended, in words.
 _CAUSES = {
     "eot": "the model drew {drawn}, which ends an answer",
@@ -49,13 +71,30 @@ class Command:
     usage: str  # its arguments, as `/help` shows them; a command without takes none
     summary: str
     run: Callable[[Session, str], object]  # with the text after its name; a text is its reply
-    words: Collection[str] | None = ()  # its first argument, for completion; None: a file
+    # Its first argument, for completion, or what returns it; None: a file.
+    words: Collection[str] | Callable[[], Collection[str]] | None = ()
     keeps_blanks: bool = False  # whether all after the one blank after the name is its argument
 
 
 def is_command(line: str) -> bool:
-    """Return whether what was typed is a command: a line with a slash first, or to leave."""
-    return line.strip() in _OTHER_NAMES or (line.startswith("/") and "\n" not in line)
+    """Return whether what was typed is a command.
+
+    A line that begins with a path is a message: its first word names a file of this machine, or it
+    is not the name of a command, nor near to one, and other words follow it.
+    """
+    if line.strip() in _OTHER_NAMES:
+        return True
+    if not line.startswith("/") or "\n" in line:
+        return False
+    name, _, rest = line.partition(" ")
+    if name in COMMANDS or name in _OTHER_NAMES:
+        return True
+    path = name.rstrip(_PUNCTUATION)
+    if path.strip("/") and ("/" in path[1:] or os.path.lexists(path)):
+        return False
+    if _near(name):
+        return True
+    return not rest.strip() and _ONE_WORD.fullmatch(name) is not None
 
 
 def run_command(session: Session, line: str) -> None:
@@ -136,15 +175,22 @@ def _examples(session: Session, argument: str) -> str | None:
 
 def _set(session: Session, argument: str) -> str:
     name, _, value = argument.removeprefix("parameter ").partition(" ")  # as ollama has it
+    if name == "system":
+        return _system(session, value.strip())
+    if name in _SET_ELSEWHERE:
+        raise UsageError(f"no setting {name}: {_SET_ELSEWHERE[name]}")
     if value:
         session.settings = session.settings.changed(name, value.strip())
     return session.settings.line(name) if name else "\n".join(session.settings.lines())
 
 
 def _show(session: Session, argument: str) -> str:
-    if argument not in _TOPICS:
+    topic = _OTHER_TOPICS.get(argument, argument)
+    if topic == "system":
+        return _system(session, "")
+    if topic not in _TOPICS:
         raise UsageError(f"/show wants one of {', '.join(_TOPICS)}: got {argument or 'nothing'}")
-    return _TOPICS[argument](session)
+    return _TOPICS[topic](session)
 
 
 def _tokens(session: Session, argument: str) -> str:
@@ -164,6 +210,24 @@ def _probs(session: Session, argument: str) -> str:
         f"candidates: the {session.candidates} most probable of each new token, after each step of "
         "the sampling; * marks the one drawn"
     )
+
+
+def _model(session: Session, argument: str) -> str | None:
+    from .model_choice import change_model
+
+    return change_model(session, argument)
+
+
+def _models(session: Session, argument: str) -> str:
+    from .model_list import reply_models
+
+    return reply_models(session, argument)
+
+
+def _model_names() -> Collection[str]:
+    from .model_list import model_names
+
+    return model_names()
 
 
 def _explore(session: Session, argument: str) -> None:
@@ -226,6 +290,8 @@ _TOPICS: dict[str, Callable[[Session], str]] = {
     "cache": _show_cache,
     "tokens": lambda s: token_table(s.tokenizer, s.history_ids()) or _NOTHING_YET,
 }
+# The names of the topics in ollama.
+_OTHER_TOPICS = {"info": "model", "parameters": "params", "template": "prompt"}
 
 
 def _why(session: Session, _argument: str) -> str:
@@ -260,6 +326,8 @@ COMMANDS = {
     "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
     "/set": Command("NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTINGS),
     "/show": Command("WHAT", "WHAT is model, params, prompt, cache or tokens", _show, _TOPICS),
+    "/model": Command("NAME", "go on with another model", _model, _model_names),
+    "/models": Command("", "the models on this machine, by their names", _models),
     "/save": Command("FILE", "write the chat to a file, as JSON", save_chat, None),
     "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
     "/read": Command("FILE", "put a text file before the next message", attach_text, None),

@@ -11,10 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ..ml.errors import LlamaBoltsError
 from ..untrusted import escape_controls, escape_line, reason_of
+
+if TYPE_CHECKING:
+    from .wrapping import WordWrap
 
 # Parameters of SGR. Source: ECMA-48, 8.3.117.
 _BOLD, _DIM, _RED, _YELLOW = "1", "2", "1;31", "1;33"
@@ -25,7 +28,11 @@ _WORTH_SECONDS = 1.0  # what takes less time needs no line of progress
 _GAP = "  "  # between the cells of a row
 
 
-class UsageError(LlamaBoltsError):
+class CommandLineError(LlamaBoltsError):
+    """Root of the errors of the command line."""
+
+
+class UsageError(CommandLineError):
     """A request that makes no sense; nothing was run."""
 
 
@@ -40,12 +47,15 @@ def refused(expected: str) -> Iterator[None]:
         raise UsageError(f"{expected}, got {reason_of(error)}") from None
 
 
-class DifferenceError(LlamaBoltsError):
+class DifferenceError(CommandLineError):
     """A result that is not the expected one; the report before it says what differs."""
 
 
 class OutputError(Exception):
-    """Standard output takes no more text; `closed`: the reader has gone, which is not a fault."""
+    """Standard output takes no more text; `closed`: the reader has gone, which is not a fault.
+
+    It is not a LlamaBoltsError: a chat goes on after those, but ends after this one.
+    """
 
     def __init__(self, message: str, *, closed: bool) -> None:
         super().__init__(message)
@@ -63,6 +73,8 @@ class Console:
         self._notes = _Output("standard error", sys.stderr, is_needed=False)
         self._answer_line_is_open = self._thought_is_open = False
         self._progress_is_shown = False
+        # Called when a signal ends the process: a chat gives the terminal its state back.
+        self.before_death: Callable[[], None] = lambda: None
 
     @property
     def can_edit_lines(self) -> bool:
@@ -110,25 +122,32 @@ class Console:
         """Write a part of an answer to standard output, at once."""
         if text:
             self._end_thought()
-            # Noted first: Ctrl-C may fall between the two.
-            self._answer_line_is_open = not text.endswith("\n")
-            self._output.write(escape_controls(text) if self._output.is_terminal else text)
+            shown = text
+            if self._output.is_terminal:
+                shown = self._output.wrapped(escape_controls(text))
+            if shown:
+                # Noted first: Ctrl-C may fall between the two.
+                self._answer_line_is_open = not shown.endswith("\n")
+            self._output.write(shown)
 
     def thought(self, text: str) -> None:
         """Write a part of what a model thinks to standard error, dimmed; nothing when quiet."""
         if text and not self.quiet:
             self._thought_is_open = True
-            dimmed = f"\x1b[{_DIM}m{escape_controls(text)}\x1b[22m"
-            self._notes.write(dimmed if self._notes.has_colour else escape_controls(text))
+            shown = self._notes.wrapped(escape_controls(text))
+            dimmed = f"\x1b[{_DIM}m{shown}\x1b[22m"
+            self._notes.write(dimmed if self._notes.has_colour else shown)
 
     def _end_thought(self) -> None:
         if self._thought_is_open:
             self._thought_is_open = False
+            self._notes.end_wrapped()
             self._notes.write("\n\n")
 
     def end_answer(self, *, interrupted: bool = False) -> None:
         """End the line of the answer; after an interrupt, without waiting for a slow reader."""
         self._end_thought()
+        self._output.end_wrapped()
         if self._answer_line_is_open:
             self._answer_line_is_open = False
             if not interrupted or self._output.takes_text_now():
@@ -170,7 +189,7 @@ class Console:
     def note(self, text: str, *, also_when_quiet: bool = False) -> None:
         """Write a line to standard error, dimmed where there is colour; nothing when quiet."""
         if also_when_quiet or not self.quiet:
-            self._notes.write(self._notes.line(text, _DIM))
+            self._notes.write(self._notes.paragraph(text, _DIM))
 
     def detail(self, text: str) -> None:
         """Write a line to standard error when verbose."""
@@ -178,16 +197,20 @@ class Console:
             self.note(text)
 
     def reply(self, text: str) -> None:
-        """Write to standard error what a command of the chat asked for; may hold several lines."""
-        self._notes.write(escape_controls(text) + "\n")
+        """Write to standard error what a command of the chat asked for.
+
+        A text of several lines may be a table, which is not wrapped.
+        """
+        is_line = "\n" not in text
+        self._notes.write(self._notes.paragraph(text) if is_line else escape_controls(f"{text}\n"))
 
     def warn(self, text: str) -> None:
         """Write one line `warning: ...` to standard error."""
-        self._notes.write(self._notes.line(f"warning: {text}", _YELLOW))
+        self._notes.write(self._notes.paragraph(f"warning: {text}", _YELLOW))
 
     def error(self, text: str) -> None:
         """Write one line `error: ...` to standard error."""
-        self._notes.write(self._notes.line(f"error: {text}", _RED))
+        self._notes.write(self._notes.paragraph(f"error: {text}", _RED))
 
     def ask(self, text: str) -> None:
         """Write a question to standard error and stay on its line."""
@@ -210,6 +233,7 @@ class _Output:
             # Past Python's buffer: what Ctrl-C left there would be written at exit, and wait again.
             buffer = getattr(stream.buffer, "raw", stream.buffer)
             self._raw = buffer if isinstance(buffer, io.FileIO) else None
+        self._wrap: WordWrap | None = None
 
     @property
     def columns(self) -> int:
@@ -241,13 +265,38 @@ class _Output:
                 closed = isinstance(error, BrokenPipeError)
                 raise OutputError(f"{self._name}: {error.strerror}", closed=closed) from None
 
+    def wrapped(self, text: str) -> str:
+        """Return a part of a text, without controls, as a terminal wraps it at blanks."""
+        if not (self.is_terminal and is_capable_terminal()):
+            return text
+        from .wrapping import WordWrap  # a pipe does without
+
+        if self._wrap is None:
+            self._wrap = WordWrap()
+        return self._wrap.wrapped(text, self.columns)
+
+    def end_wrapped(self) -> None:
+        """Begin another text."""
+        self._wrap = None
+
     def takes_text_now(self) -> bool:
         """Return whether a few characters can be written without waiting for the reader."""
         return self._raw is None or bool(select.select([], [self._raw], [], 0)[1])
 
     def line(self, text: str, style: str = "") -> str:
         """Return text that stays on one line, in a style where there is colour."""
+        return self._styled(escape_line(text), style)
+
+    def paragraph(self, text: str, style: str = "") -> str:
+        """Return a line of text as a terminal wraps it at blanks."""
         line = escape_line(text)
+        if self.is_terminal and is_capable_terminal():
+            from .wrapping import wrapped_line
+
+            line = wrapped_line(line, self.columns)
+        return self._styled(line, style)
+
+    def _styled(self, line: str, style: str) -> str:
         return f"\x1b[{style}m{line}\x1b[0m\n" if style and self.has_colour else f"{line}\n"
 
 

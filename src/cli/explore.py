@@ -21,17 +21,18 @@ from ..explorer import (
 )
 from ..inference import SamplingArgs
 from ..memory import readable_bytes
+from ..untrusted import check_writable, label_of
 from .answer import Answer
 from .arguments import DEFAULT_EXPLORER, Options
 from .console import UsageError, refused
-from .loading import open_beside
+from .loading import open_beside, template_named
 from .session import Session
 
 
 @contextmanager
 def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
     """Record the answer that is given inside, and write its page; refusals come before it."""
-    _check_writable(path)
+    check_writable(path, UsageError)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)
     model, name = session.engine.model, options.explore_with
@@ -47,7 +48,8 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
         second, prompt = None, options.explore_prompt
         if prompt is not None:
             asked = prompt if session.completion else session.messages([], prompt)
-            second = prompt_of(other, asked, options.chat_format, answer.settings.think != "off")
+            template = template_named(options)
+            second = prompt_of(other, asked, template, answer.settings.think != "off")
         most = session.settings.max_tokens or len(answer.ids)
         runs.append(run_beside(other, runs[0], second, most, _repeatable(answer), store))
     session.console.note(_save(runs, store, path))
@@ -58,10 +60,10 @@ def explore_last(session: Session, argument: str) -> None:
     answer, path = session.last, Path(argument) if argument else DEFAULT_EXPLORER
     if answer is None or not answer.ids:
         raise UsageError("/explore: nothing was answered yet")
-    _check_writable(path)
+    check_writable(path, UsageError)
     model, sampling, store = session.engine.model, _repeatable(answer), Store()
-    name, think = session.options.chat_format, answer.settings.think != "off"
-    ids, _ = prompt_of(model, answer.request, name, think)
+    template = None if session.completion else session.chat_format
+    ids, _ = prompt_of(model, answer.request, template, answer.settings.think != "off")
     was_on = trace.is_on()
     trace.stop()
     try:
@@ -89,14 +91,6 @@ def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
     return f"{path}: {readable_bytes(size)}, to be opened in a browser{what}"
 
 
-def _check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written before a long answer, not after it."""
-    with refused(f"{path}: --explore: expected a writable file"):
-        if path.is_dir():
-            raise IsADirectoryError(21, "Is a directory")
-        tempfile.TemporaryFile(dir=path.parent).close()
-
-
 @contextmanager
 def drawn(session: Session, directory: Path) -> Iterator[None]:
     """Record the answer that is given inside, and write its diagrams: all of them, or none."""
@@ -106,7 +100,7 @@ def drawn(session: Session, directory: Path) -> Iterator[None]:
     model, recorder = session.engine.model, Recorder()
     with session.trace.recorded(recorder):
         yield
-    name = f"this run of {'/'.join(model.source_directory.parts[-2:])}"
+    name = f"this run of {label_of(Path(*model.source_directory.parts[-2:]))}"
     sizes = model.args.sizes | {"C": session.engine.context.caches[0].capacity}
     pictures = draw_all(TracedRun(name, sizes, recorder.events))
     with refused(expected), tempfile.TemporaryDirectory(dir=directory) as unfinished:

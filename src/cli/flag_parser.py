@@ -22,12 +22,13 @@ _SAME = {
     "--repeat-penalty": "--repetition-penalty",
     "--stop": "-r --reverse-prompt",
     "--system": "-sys --system-prompt",
-    "--chat-format": "--chat-template",
+    "--chat-template": "--chat-template-file",
     "--rope-scaling-factor": "--rope-scale",
     "--draft-model": "-md --model-draft",
-    "--json-schema": "-jf --json-schema-file",
+    "--json-schema": "-j -jf --json-schema-file",
     "--grammar": "--grammar-file",
     "--slots": "-np --parallel",
+    "--hf-repo": "-hfr",
     "--help": "-help --usage",
 }
 # Their flags that change no answer here, by the reason; "=": a value follows, and is skipped.
@@ -53,9 +54,8 @@ _IGNORED = {
 }
 # Those whose meaning there is not here, by what there is.
 _REFUSED = {
-    "-m takes a directory, nothing is downloaded": (
-        "-hf= -hfr= --hf-repo= -hff= --hf-file= -hft= --hf-token= -mu= --model-url= -dr="
-    ),
+    "-m takes a path or a name, such as org/repo of Hugging Face's hub": "-mu= --model-url= -dr=",
+    "the variable HF_TOKEN has the token": "-hft= --hf-token=",
     '-s "$(cat FILE)" takes the text of a file': "-sysf= --system-prompt-file=",
     "the shell has it: $'two\\nlines'": "-e --escape",
     "the cache has the dtype of the activations": (
@@ -63,7 +63,7 @@ _REFUSED = {
         "--quantized-kv-start="
     ),
     "a draft is as long as it pays": "--draft= --draft-max= --draft-min= --num-draft-tokens=",
-    "--json-schema FILE or --grammar FILE constrains an answer": "-j= --format=",
+    "--json-schema FILE or --grammar FILE constrains an answer": "--format=",
     "-v shows details": "-lv= --verbosity= --verbose-prompt",
     "the sampling has temperature, top-k, top-p, min-p and three penalties": (
         "--samplers= --sampler-seq= --mirostat= --mirostat-lr= --mirostat-ent= --typical= "
@@ -71,11 +71,22 @@ _REFUSED = {
         "--dynatemp-range= --dynatemp-exp= --xtc-probability= --xtc-threshold= --dry-multiplier= "
         "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --ignore-eos --extra-eos-token="
     ),
+    "--kl-divergence MODEL runs the reference itself": "--kl-divergence-base=",
+    "chunks do not overlap": "--ppl-stride=",
+    "--overflow drop drops the oldest turns of a full chat": "--context-shift",
     "there are no adapters": "--lora= --lora-scaled= --control-vector= --adapter-path= --adapter=",
 }
 OTHER_NAMES = {theirs: ours for ours, names in _SAME.items() for theirs in names.split()}
 _LONGEST_MESSAGE = 400
 _NEAR = 0.7  # how alike a flag must be to be suggested
+
+
+def rejection_of(flag: str) -> str | None:
+    """Return why a flag of another program is not available here; None for any other flag."""
+    for reason, names in _REFUSED.items():
+        if flag in names.replace("=", "").split():
+            return f"not available: {reason}"
+    return None
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -165,6 +176,7 @@ def _ranges(text: str) -> tuple[range, ...]:
 
 integer = checked(int, "a whole number")
 positive_integer = checked(integer, "at least 1", lambda value: value >= 1)
+not_negative_integer = checked(integer, "0 or more", lambda value: value >= 0)
 number = checked(float, "a number")
 positive_number = checked(number, "a finite number above 0", lambda value: 0 < value < math.inf)
 ranges = checked(_ranges, "numbers and ranges from low to high like 0,3-5", all)

@@ -12,28 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.names import is_matrix
 from ..inference import (
-    FoundFormat,
+    CHAT_FORMATS,
+    ChatTemplate,
     GrammarError,
     InferenceEngine,
     Message,
+    SamplingDefaults,
     encode_chat,
     end_ids,
-    find_chat_format,
+    find_chat_template,
+    named_template,
+    sampling_defaults,
 )
 from ..inference.chat_encoding import template_to_write
+from ..inference.chat_template import LONGEST_TEMPLATE
 from ..memory import available_memory, readable_bytes
 from ..model import (
     Model,
-    ModelError,
-    ModelFiles,
+    Source,
+    find_source,
     forecast_memory,
     kv_cache_bytes,
     load_model,
-    read_model_files,
 )
-from ..model.loader import find_tokenizer
-from ..tokenizer import Tokenizer, load_tokenizer
-from ..untrusted import label_of
+from ..tokenizer import Tokenizer
+from ..untrusted import check_writable, label_of, read_whole
 from .answer import Settings, one_interrupt
 from .arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, Options
 from .console import Console, UsageError
@@ -47,23 +50,42 @@ if TYPE_CHECKING:
 class RankedOptions(Options):
     """The command line of the first of several processes; `load_on_ranks` loads on all of them."""
 
-    load_on_ranks: Callable[[ModelFiles, int | None, Console], tuple[Model, int]]
+    load_on_ranks: Callable[[Source, int | None, Console], tuple[Model, int]]
+
+
+def find_named_source(options: Options, console: Console) -> Source:
+    """Read the small files of the model of the command line; a name may download it first."""
+    download_if_missing(options, console)
+    return find_source(options.model)
+
+
+def download_if_missing(options: Options, console: Console) -> None:
+    """Download the model that the command line names, if it is not on this machine."""
+    if isinstance(options.model, str) and not os.path.lexists(options.model):
+        from .downloading import download_named  # of names alone
+
+        download_named(options.model, options, console)
 
 
 def open_model(options: Options, console: Console) -> Model:
     """Load the model of the command line to be looked at."""
-    return _load(options, console, read_model_files(options.model), 1)[0]
+    return _load(options, console, find_named_source(options, console), 1)[0]
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
-    """Load the model, with the positions of its cache: as asked for, or min(4096, the model's)."""
-    files, asked = read_model_files(options.model), options.context_length
-    longest = files.args.max_context_length
+    """Load the model, with the positions of its cache: as asked for, or min(4096, the model's).
+
+    A context length of 0 asks for the model's longest context.
+    """
+    source, asked = find_named_source(options, console), options.context_length
+    longest = source.args.max_context_length
+    if asked == 0:
+        asked = longest
     if asked is not None and asked > longest:
         raise UsageError(f"--context-length: expected at most the model's {longest}, got {asked}")
     if isinstance(options, RankedOptions):
-        return options.load_on_ranks(files, asked, console)
-    return _load(options, console, files, asked)
+        return options.load_on_ranks(source, asked, console)
+    return _load(options, console, source, asked)
 
 
 def open_beside(
@@ -73,16 +95,21 @@ def open_beside(
     if other in QUANTIZATION_NAMES:
         options = replace(options, quantize=str(other))
     else:
-        options = replace(options, model=Path(other), quantize=None, rope_scaling_factor=None)
-    files, taken = read_model_files(options.model), kv_cache_bytes(model.args, positions)
-    return _load(options, console, files, min(positions, files.args.max_context_length), taken)[0]
+        options = replace(
+            options, model=other, dequantize=False, quantize=None, rope_scaling_factor=None
+        )
+    source, taken = find_named_source(options, console), kv_cache_bytes(model.args, positions)
+    longest = source.args.max_context_length
+    return _load(options, console, source, min(positions, longest), taken)[0]
 
 
 def _load(
-    options: Options, console: Console, files: ModelFiles, positions: int | None, taken: int = 0
+    options: Options, console: Console, source: Source, positions: int | None, taken: int = 0
 ) -> tuple[Model, int]:
     """Load a model if it fits beside `taken` bytes, which is known before any weight is mapped."""
-    forecast = forecast_memory(files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize)
+    forecast = forecast_memory(
+        source, positions, DEFAULT_CONTEXT_LENGTH, options.quantize, options.dequantize
+    )
     if forecast.free is not None:
         forecast = replace(forecast, free=max(forecast.free - taken, 0))
     forecast.check()
@@ -90,7 +117,7 @@ def _load(
         console.warn(forecast.warning)
     console.show_progress("loading the model")
     try:
-        model = load_model(files, quantize=options.quantize, **_how(options, console))
+        model = load_model(source, quantize=options.quantize, **_how(options, console))
     finally:
         console.clear_progress()
     return model, forecast.positions
@@ -99,7 +126,11 @@ def _load(
 def _how(options: Options, console: Console) -> dict[str, Any]:
     """Return what loading and saving take alike."""
     progress = console.timed_progress("quantizing the weights", "matrices")
-    return {"rope_scaling_factor": options.rope_scaling_factor, "progress": progress}
+    return {
+        "rope_scaling_factor": options.rope_scaling_factor,
+        "dequantize": options.dequantize,
+        "progress": progress,
+    }
 
 
 def save_model(options: Options, console: Console) -> None:
@@ -107,18 +138,18 @@ def save_model(options: Options, console: Console) -> None:
     path, kind, how = options.model, options.quantize, _how(options, console)
     target = options.save_gguf or options.save_quantized
     assert target is not None
+    download_if_missing(options, console)
     try:
         with one_interrupt(signal.SIGTERM):
             if options.save_gguf is not None:
                 from ..model.saving_gguf import save_gguf
 
-                files = read_model_files(path)
-                template = template_to_write(files.directory.path, find_tokenizer(files))
+                source = find_source(path)
+                template = template_to_write(source)
                 nbytes = save_gguf(path, target, kind, chat_template=template, **how)
             else:
                 from ..model.saving import save_quantized
 
-                assert kind is not None
                 nbytes = save_quantized(path, target, kind, **how)
     finally:
         console.clear_progress()
@@ -128,7 +159,7 @@ def save_model(options: Options, console: Console) -> None:
 
 def open_session(options: Options, console: Console) -> Session:
     """Make all that a prompt needs; settings and grammar are checked before anything is loaded."""
-    settings = Settings.from_options(options)
+    Settings.from_options(options)
     grammar = _read_grammar(options)
     model, positions = open_model_to_run(options, console)
     tokenizer = required_tokenizer(model)
@@ -138,32 +169,40 @@ def open_session(options: Options, console: Console) -> Session:
         console.detail(f"draft model: {draft_model.description}")
     engine = InferenceEngine(model, positions, draft_model=draft_model)
     # The examples hold a completion too, so with them a format is looked for when it is needed.
-    is_chat = options.chat_format is not None or not (options.completion or options.examples)
+    is_named = options.chat_format is not None or options.chat_template is not None
+    is_chat = is_named or not (options.completion or options.examples)
     chat_format = chat_format_of(options, model) if is_chat else None
-    console.note(loading_line(engine))
+    defaults = sampling_defaults_of(options, model)
+    settings = Settings.from_options(options, defaults.settings)
+    console.note(loading_line(engine, defaults))
     console.detail("; ".join(model_parts(engine, chat_format)))
     new_mask = None
     if grammar is not None:
         from ..inference.grammars import Grammars
 
-        of_format = () if chat_format is None else end_ids(tokenizer, chat_format.name)
-        new_mask = partial(Grammars(tokenizer, model.stop_ids.union(of_format)).mask, grammar)
+        of_format = () if chat_format is None else end_ids(tokenizer, chat_format)
+        grammars = Grammars(tokenizer, model.stop_ids.union(of_format))
+        grammars.start()
+        new_mask = partial(grammars.mask, grammar)
     return Session(options, engine, tokenizer, console, settings, chat_format, new_mask)
 
 
 def _read_grammar(options: Options) -> "Grammar | None":
     """Read what answers have to follow, or return None for any answer."""
-    path = options.json_schema or options.grammar
-    if path is None:
+    source = options.json_schema or options.grammar
+    if source is None:
         return None
-    from ..inference.grammars import MOST_BYTES, Grammar
+    from ..inference.grammars import MOST_BYTES, Grammar, read_grammar
     from .saved_chat import read_text
 
-    text = read_text(path, MOST_BYTES)
+    text = source if isinstance(source, str) else read_text(source, MOST_BYTES)
     try:
-        return Grammar("lark" if options.json_schema is None else "json_schema", text)
+        if options.json_schema is not None:
+            return Grammar("json_schema", text)
+        return read_grammar(text)
     except GrammarError as error:
-        raise UsageError(f"{label_of(path)}: {error}") from None
+        where = "--json-schema" if isinstance(source, str) else label_of(source)
+        raise UsageError(f"{where}: {error}") from None
 
 
 @contextmanager
@@ -171,6 +210,7 @@ def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
     """Let an engine begin with what a file holds, and write to it what is cached at the end."""
     from ..inference import load_prompt_cache, save_prompt_cache
 
+    check_writable(path, UsageError)
     if os.path.lexists(path):
         load_prompt_cache(engine, path)
     try:
@@ -179,8 +219,17 @@ def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
         save_prompt_cache(engine, path)
 
 
-def loading_line(engine: InferenceEngine) -> str:
-    """Return one line for a person who chats: name, size, format, memory and context."""
+def sampling_defaults_of(options: Options, model: Model) -> SamplingDefaults:
+    """Return the model's defaults of sampling, as far as the command line leaves them in effect."""
+    if options.sampling_defaults == "engine":
+        return SamplingDefaults()
+    found = sampling_defaults(model.source)
+    settings = {n: value for n, value in found.settings.items() if getattr(options, n) is None}
+    return SamplingDefaults(settings, found.by)
+
+
+def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
+    """Return one line for a person who chats: name, size, format, memory, context, sampling."""
     model, count = engine.model, engine.model.parameter_count
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
@@ -191,13 +240,14 @@ def loading_line(engine: InferenceEngine) -> str:
     )
     kinds = ", ".join(kind for kind, _ in in_layers.most_common())
     return (
-        f"{model.files.name}: {size} parameters, {kinds}, "
+        f"{model.source.name}: {size} parameters, {kinds}, "
         f"{readable_bytes(nbytes)}; context {engine.sequence_length} tokens, "
         f"{readable_bytes(engine.context.nbytes)}"
+        f"{f'; {defaults}' if defaults.settings else ''}"
     )
 
 
-def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> list[str]:
+def model_parts(engine: InferenceEngine, chat_format: ChatTemplate | None) -> list[str]:
     """Return all that was decided on loading: model, chat format or None, cache, free memory."""
     context, free = engine.context, available_memory()
     found = [] if chat_format is None else [f"chat format {chat_format.name} by {chat_format.by}"]
@@ -209,23 +259,41 @@ def model_parts(engine: InferenceEngine, chat_format: FoundFormat | None) -> lis
     ]
 
 
-def chat_format_of(options: Options, model: Model) -> FoundFormat:
-    """Return the chat format that is named or found, once a message was written in it."""
+def chat_format_of(options: Options, model: Model) -> ChatTemplate:
+    """Return the chat template that is named or found, once a message was written with it."""
     tokenizer = required_tokenizer(model)
-    if options.chat_format is not None:
-        found = FoundFormat(options.chat_format, "--chat-format")
-    else:
-        found = find_chat_format(model.source_directory, tokenizer, model.files.chat_template)
-    message, think = Message("user", ""), options.think != "off"
-    encode_chat(tokenizer, [message], chat_format=found.name, think=think)
-    return found
+    template = template_named(options) or find_chat_template(model.source, tokenizer)
+    template = template.with_arguments(dict(options.template_arg))
+    question = Message("user", "")
+    encode_chat(tokenizer, [question], chat_format=template, think=options.think != "off")
+    return template
+
+
+def template_named(options: Options) -> ChatTemplate | None:
+    """Return the chat template that the command line names, or None for that of the model."""
+    value = options.chat_template
+    if value is None:
+        name = options.chat_format
+        return None if name is None else named_template(name, "--chat-format")
+    if value in CHAT_FORMATS:
+        return named_template(value, "--chat-template")
+    path = Path(value)
+    if not os.path.exists(path):
+        known = ", ".join(CHAT_FORMATS)
+        raise UsageError(
+            f"--chat-template: expected a file or one of {known}, got {label_of(path)}"
+        )
+    data = read_whole(path, LONGEST_TEMPLATE, UsageError)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        label = label_of(path)
+        raise UsageError(
+            f"{label}: text: expected UTF-8, got other bytes at byte {error.start}"
+        ) from None
+    return ChatTemplate(text, name=label_of(Path(path.name)), by="--chat-template")
 
 
 def required_tokenizer(model: Model) -> Tokenizer:
     """Return the tokenizer of a model; raise ModelError or TokenizerError where it has none."""
-    if model.tokenizer is not None:
-        return model.tokenizer
-    if model.files.directory.layout != "GGUF":
-        return load_tokenizer(model.source_directory)  # which says what it expected and found
-    rule = "tokenizer: expected the keys tokenizer.ggml.model and on, got none"
-    raise ModelError(f"{label_of(model.source_directory)}: {rule}")
+    return model.tokenizer or model.source.required_tokenizer()

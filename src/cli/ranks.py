@@ -18,12 +18,11 @@ from typing import Any, NoReturn, TypeVar
 from .. import __version__, ml
 from ..checkpoint import CheckpointError
 from ..checkpoint.mapped_file import file_fingerprint
-from ..ml.errors import LlamaBoltsError
-from ..model import Model, ModelFiles, forecast_memory, load_model
-from ..model.files import read_model_files
+from ..installation import install_hint
+from ..model import Model, Source, find_source, forecast_memory, load_model
 from ..model.ranks import Kept, Ranks, own_forecast
 from ..untrusted import escape_line
-from . import mpi_place, mpirun_is_at_terminal
+from . import SECONDS_FOR_RANK_0, mpi_place, mpirun_is_at_terminal
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
 from .loading import RankedOptions
@@ -46,9 +45,9 @@ def run_rank(
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
-            text = f"rank {rank}: mpi4py: expected `pip install -e '.[mpi]'`, got {error}"
+            text = f"rank {rank}: mpi4py: expected it installed, got {error}: {install_hint('mpi')}"
             if rank:  # of the same installation rank 0 says it, and mpirun ends all
-                time.sleep(2.0)
+                time.sleep(SECONDS_FOR_RANK_0)
                 _say(text)
                 return 2
             raise UsageError(text) from None
@@ -74,14 +73,19 @@ class World:
         self._mpi, self._told = mpi, told
         self.ranks = Ranks(mpi.COMM_WORLD.Dup(), self._fail)
         self._line = mpi.COMM_WORLD.Dup()
-        mine = __version__, mpi.Get_processor_name(), frozenset(os.sched_getaffinity(0))
-        found = self.ranks.comm.allgather(mine)
-        self._hosts = [host for _, host, _ in found]
-        self._beside = self._hosts.count(mine[1])
-        self._compare("version", [version for version, *_ in found], UsageError)
-        if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-            raise UsageError("mpi: expected MPI_THREAD_MULTIPLE, got less")
-        threads = options.threads or max(ml.get_num_threads() // found.count(mine), 1)
+        self._shared_error: Exception | None = None
+        host = mpi.Get_processor_name()
+        processors = frozenset(os.sched_getaffinity(0))
+        places = self.ranks.comm.allgather((host, processors))
+        self._hosts = [other_host for other_host, _ in places]
+        self._beside = self._hosts.count(host)
+        self._compare("version", self.ranks.comm.allgather(__version__), UsageError)
+        for rank, level in enumerate(self.ranks.comm.allgather(mpi.Query_thread())):
+            if level < mpi.THREAD_MULTIPLE:
+                text = f"mpi: expected MPI_THREAD_MULTIPLE ({mpi.THREAD_MULTIPLE}), got {level}"
+                raise UsageError(f"{self._name(rank)}: {text}")
+        ranks_here = places.count((host, processors))
+        threads = options.threads or max(ml.get_num_threads() // ranks_here, 1)
         ml.set_num_threads(threads)
         self.options = dataclasses.replace(options, threads=threads)
         self._over = threading.Event()
@@ -92,35 +96,52 @@ class World:
         for rank, value in enumerate(values):
             if value != values[0]:
                 text = f"{what}: expected {values[0]} as on rank 0, got {value}"
-                raise error(f"{self._name(rank)}: {text}")
+                self._shared_error = error(f"{self._name(rank)}: {text}")
+                raise self._shared_error
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on {self._hosts[rank]}"
 
     def load(
-        self, given: ModelFiles | None, positions: int | None, console: Console | None
+        self, given: Source | None, positions: int | None, console: Console | None
     ) -> tuple[Model, int]:
-        """Load a model on all ranks, as rank 0 says; raise what any of them raises."""
+        """Load a model on all ranks, as rank 0 says; raise what any of them raises.
+
+        An error that the other ranks do not know ends all ranks, because the others would wait
+        for this one.
+        """
+        try:
+            return self._load(given, positions, console)
+        except BaseException as error:
+            if error is not self._shared_error:
+                self._fail(error)
+            raise
+
+    def _load(
+        self, given: Source | None, positions: int | None, console: Console | None
+    ) -> tuple[Model, int]:
         options, ranks = self.options, self.ranks
         how: dict[str, Any] = {
-            "quantize": options.quantize, "rope_scaling_factor": options.rope_scaling_factor,
-        }  # fmt: skip
+            "dequantize": options.dequantize,
+            "quantize": options.quantize,
+            "rope_scaling_factor": options.rope_scaling_factor,
+        }
         if given is not None:
             ranks.command("load", positions)
-        files = self._together(lambda: given or read_model_files(options.model))
-        paths = files.directory.weight_files
+        source = self._together(lambda: given or find_source(options.model))
+        paths = self._together(lambda: source.weight_files)
         prints = self._together(lambda: [(path.name, file_fingerprint(path)) for path in paths])
-        for what, mine in (("sizes and settings", (files.args, how)), ("weight files", prints)):
+        for what, mine in (("sizes and settings", (source.args, how)), ("weight files", prints)):
             self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
-        sizes = files, positions, DEFAULT_CONTEXT_LENGTH, options.quantize
+        sizes = source, positions, DEFAULT_CONTEXT_LENGTH, options.quantize, options.dequantize
         whole = self._together(lambda: forecast_memory(*sizes))
-        is_merged = files.directory.layout == "Meta" and options.quantize is None
+        is_merged = source.is_merged and options.quantize is None
         shards = len(paths) if is_merged else 1
         forecast = own_forecast(whole, shards, ranks.size, self._beside)
         self._together(forecast.check)
         if console is not None and forecast.warning is not None:
             console.warn(forecast.warning)
-        return self._together(lambda: load_model(files, ranks=ranks, **how)), forecast.positions
+        return self._together(lambda: load_model(source, ranks=ranks, **how)), forecast.positions
 
     def _together(self, work: Callable[[], T]) -> T:
         """Do something on all ranks; where one fails, all raise."""
@@ -131,10 +152,12 @@ class World:
             failure, own = (type(error), self._told(error)[1]), error
         found = self.ranks.comm.allgather(failure)
         if own is not None:
+            self._shared_error = own
             raise own
         for rank, each in enumerate(found):
             if each is not None:
-                raise each[0](f"{self._name(rank)}: {each[1]}")
+                self._shared_error = each[0](f"{self._name(rank)}: {each[1]}")
+                raise self._shared_error
         return result
 
     def follow(self) -> int:
@@ -147,7 +170,7 @@ class World:
                 if word == "forward":
                     transformer.follow(kept, *rest)
                 elif word == "load":
-                    with contextlib.suppress(LlamaBoltsError):  # rank 0 says it, and ends
+                    with contextlib.suppress(Exception):  # shared: rank 0 reports it and ends
                         transformer = self.load(None, rest[0], None)[0].transformer
                 else:
                     self.end()

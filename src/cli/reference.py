@@ -90,11 +90,11 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
     return weights
 
 
-def _dequantized_weights(directory: Path, config: Any) -> dict[str, Any]:
+def _dequantized_weights(directory: Path) -> dict[str, Any]:
     """Return the weights of a quantized directory as this library dequantizes them, in float32."""
     model = load_model(directory)
     weights = {}
-    for row in rows_of(config.num_hidden_layers, model.args.parts):
+    for row in model.args.tensor_rows:
         weight = model.tensors.get(row.name)
         if weight is not None:  # an output that is tied
             plain = weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
@@ -104,17 +104,17 @@ def _dequantized_weights(directory: Path, config: Any) -> dict[str, Any]:
 
 def _read_model(request: dict[str, Any], folder: Path) -> Any:
     directory, kind = Path(request["directory"]), request["weights"]
-    if kind == "Hugging Face":
+    if kind == "directory":
         return transformers.AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, use_safetensors=True
         ).eval()
-    config = transformers.AutoConfig.from_pretrained(folder if kind == "Meta" else directory)
+    config = transformers.AutoConfig.from_pretrained(folder if kind == "tensors" else directory)
     config.dtype = torch.float32
-    if kind == "Meta":
+    if kind == "tensors":
         weights = meta_weights(directory, config)
     else:
         del config.quantization_config
-        weights = _dequantized_weights(directory, config)
+        weights = _dequantized_weights(directory)
     return build_llama(config, {name: weight.float() for name, weight in weights.items()})
 
 

@@ -1,6 +1,5 @@
 """Reports of the command line: `--metadata`, `--info` and `--explain`."""
 
-import dataclasses
 import platform
 from collections.abc import Mapping
 from importlib import metadata
@@ -25,7 +24,6 @@ from .loading import open_model
 _VALUES = ("name", "value")
 _TENSORS = ("name", "shape", "dtype", "bytes", "name in the file")
 _LONGEST_VALUE = 80
-_GIVEN = {"Meta": "params.json", "Hugging Face": "config.json", "GGUF": "keys of the file"}
 _ROPE_SCALINGS = {
     RopeScaling: "llama3", LinearRopeScaling: "linear", RopeFactors: "rope_freqs.weight",
 }  # fmt: skip
@@ -37,7 +35,7 @@ def report_metadata(options: Options, console: Console) -> None:
     """Write hyperparameters, tensors, counts and bytes of a model; no weight is read."""
     model = open_model(options, console)
     console.report_heading(str(model.source_directory))
-    checkpoint, files = model.checkpoint, model.files
+    checkpoint, given = model.checkpoint, model.source
     names = checkpoint.names_in_files
     columns = _TENSORS if names else _TENSORS[:-1]
     tensors = [
@@ -51,7 +49,7 @@ def report_metadata(options: Options, console: Console) -> None:
     ]
     for title, headings, rows in (
         ("source", _VALUES, source),
-        (f"hyperparameters given ({_GIVEN[files.directory.layout]})", _VALUES, _given(files.given)),
+        (f"hyperparameters given ({given.given_label})", _VALUES, _given(given.given)),
         ("hyperparameters used and derived", _VALUES, _used(model)),
         ("tensors", columns, [row[: len(columns)] for row in tensors]),
         ("sizes", _VALUES, _sizes(model)),
@@ -75,12 +73,12 @@ def _given(params: Mapping[str, object]) -> list[tuple[str, str]]:
 def _used(model: Model) -> list[tuple[str, str]]:
     """Return the fields of `ModelArgs` and what follows from them."""
     args = model.args
-    parts = dataclasses.asdict(args.parts) | {"biases": ", ".join(args.parts.biases)}
-    fields = vars(args) | {"dtype": args.dtype.name, "parts": None} | parts
+    fields = vars(args) | {"dtype": args.dtype.name, "biases": ", ".join(args.biases)}
+    del fields["layer_rows"]
     fields = {name: value for name, value in fields.items() if str(value) not in _LIKE_LLAMA}
     scaling = fields.pop("rope_scaling", None)
     if scaling is not None:
-        fields["rope_scaling"] = _ROPE_SCALINGS[type(scaling)]
+        fields["rope_scaling"] = _ROPE_SCALINGS.get(type(scaling), type(scaling).__name__)
         fields |= dict(_given({"rope_scaling": vars(scaling)}))
     fields["group_size (n_heads / n_kv_heads)"] = args.group_size
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2

@@ -30,7 +30,7 @@ LARGEST = 1 << 23  # bytes of a chat; more text than fits the longest context of
 _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
 # Settings that chats of version 0.1.0 lack.
 _ADDED = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
-_SETTINGS = [name for name in SETTINGS if name != "think"]
+_SETTINGS = [name for name in SETTINGS if name not in ("think", "overflow")]
 _KEYS = {
     "format": str, "version": int, "model": str, "completion": bool, "settings": dict,
     "messages": list,
@@ -73,7 +73,8 @@ def attach_text(session: Session, argument: str) -> str:
         raise _wrong(path, "text: expected some, got none")
     attached = f"{session.attached}\n\n{text}" if session.attached else text
     tokens = len(session.tokenizer.encode(attached, bos=False, eos=False))
-    needed = tokens + (0 if session.completion else len(session.history_ids()))
+    has_turns = not (session.completion or session.settings.overflow == "drop")
+    needed = tokens + (len(session.history_ids()) if has_turns else 0)
     if needed >= (positions := session.engine.sequence_length):
         rule = f"expected fewer than the {positions} tokens of the context"
         raise _wrong(path, f"text: {rule}, got {needed}")

@@ -6,13 +6,20 @@ import re
 import signal
 from functools import partial
 
-from ..inference import CHAT_FORMATS, BatchEngine, ChatFormatError
-from ..untrusted import label_of, read_whole
+from ..inference import BatchEngine, ChatFormatError
+from ..installation import install_hint
+from ..untrusted import check_writable, label_of, read_whole
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
-from .loading import RankedOptions, chat_format_of, open_model_to_run
+from .loading import (
+    RankedOptions,
+    chat_format_of,
+    open_model_to_run,
+    sampling_defaults_of,
+    template_named,
+)
 
-_LONGEST_KEY = 4096
+_LONGEST_KEY_FILE = 64 << 10
 
 
 def serve_model(options: Options, console: Console) -> None:
@@ -20,24 +27,29 @@ def serve_model(options: Options, console: Console) -> None:
     try:
         from .. import server
     except ModuleNotFoundError as error:
-        command = "run `pip install -e '.[serve]'` in the repository"
-        raise UsageError(f"--serve: {error.name} is not installed: {command}") from None
+        hint = install_hint("serve")
+        raise UsageError(f"--serve: {error.name} is not installed: {hint}") from None
     assert options.serve is not None
     host, port = options.serve
     try:
         is_local = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_local = host.lower() == "localhost"
-    key = _api_key(options)
-    if key is None and not options.no_api_key and not is_local:
+    keys = _api_keys(options)
+    if not keys and not options.no_api_key and not is_local:
         flags = "--api-key KEY, --api-key-file FILE or --no-api-key"
         raise UsageError(f"--serve: {host} can be reached from elsewhere: expected {flags}")
+    if options.prompt_cache is not None:
+        if len(keys) != 1 and not options.share_prefixes:
+            rule = "expected one API key or --share-prefixes, because its prefixes are shared"
+            raise UsageError(f"--prompt-cache: {rule}")
+        check_writable(options.prompt_cache, UsageError)
     with server.listen(host, port) as listener:
         model, positions = open_model_to_run(options, console)
         try:
-            chat_format = CHAT_FORMATS[chat_format_of(options, model).name]
+            chat_format = chat_format_of(options, model)
         except ChatFormatError as error:
-            if options.chat_format is not None:
+            if template_named(options) is not None:
                 raise
             chat_format = None
             console.warn(f"no chats, only completions: {error}")
@@ -45,14 +57,28 @@ def serve_model(options: Options, console: Console) -> None:
         engine = BatchEngine(model, sequence_length=positions, max_requests=slots)
         if cache is not None and os.path.lexists(cache):
             engine.load_prompt_cache(cache)
-        name = "bundled" if model.files.is_bundled else model.files.name
+        name = "bundled" if model.source.is_bundled else model.source.name
         loading = {
-            "path": None if options.model is None else str(options.model.absolute()),
+            "path": None if options.model is None else str(model.source.top.absolute()),
+            "dequantize": options.dequantize,
             "quantize": options.quantize,
             "rope_scaling_factor": options.rope_scaling_factor,
         }
+        defaults = sampling_defaults_of(options, model)
+        if defaults.settings:
+            console.note(f"requests without settings of sampling get {defaults}")
         inside = None if isinstance(options, RankedOptions) else loading  # one may not hold it
-        service = server.Service(engine, name, chat_format, key, is_local, inside, console.warn)
+        service = server.Service(
+            engine,
+            name,
+            chat_format,
+            keys,
+            is_local,
+            inside,
+            options.share_prefixes,
+            defaults.settings,
+            console.warn,
+        )
         place, port = listener.getsockname()[:2]
         shown = f"[{place}]" if ":" in place else place
         line = f"{name} at http://{shown}:{port}/ for a browser, /v1 for clients"
@@ -63,12 +89,16 @@ def serve_model(options: Options, console: Console) -> None:
             raise KeyboardInterrupt
 
 
-def _api_key(options: Options) -> str | None:
-    """Return what clients have to send, or None."""
-    key, path = options.api_key, options.api_key_file
-    if path is not None:
-        key = read_whole(path, _LONGEST_KEY, UsageError).decode("utf-8", "replace").strip()
-    if key is not None and not re.fullmatch("[!-~]+", key):
-        where = "--api-key" if path is None else label_of(path)
+def _api_keys(options: Options) -> list[str]:
+    """Return the keys, of which clients have to send one: a flag, or the lines of a file."""
+    path = options.api_key_file
+    if path is None:
+        where = "--api-key"
+        keys = [] if options.api_key is None else [options.api_key]
+    else:
+        where = label_of(path)
+        text = read_whole(path, _LONGEST_KEY_FILE, UsageError).decode("utf-8", "replace")
+        keys = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    if not all(re.fullmatch("[!-~]+", key) for key in keys):
         raise UsageError(f"{where}: expected a key of printable ASCII without blanks")
-    return key
+    return keys

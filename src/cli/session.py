@@ -6,11 +6,11 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 
 from ..inference import (
-    CHAT_FORMATS,
+    ChatTemplate,
     ContextFullError,
-    FoundFormat,
     GenerationStats,
     InferenceEngine,
+    InferenceError,
     Message,
     Step,
     TokenMask,
@@ -18,6 +18,7 @@ from ..inference import (
     split_thoughts,
 )
 from ..inference.answer_text import logprobs_of
+from ..inference.chat_encoding import opens_thought
 from ..tokenizer import Tokenizer
 from ..trace import mark
 from ..untrusted import replace_surrogates
@@ -26,6 +27,7 @@ from .answer import (
     Answer,
     Settings,
     choice_table,
+    counted,
     statistics_line,
     stream_answer,
 )
@@ -36,6 +38,9 @@ from .tracing import TraceSwitch
 # Why an answer stopped that can go on.
 RESUMABLE = (INTERRUPTED, "max tokens", "context full")
 _DIGITS = 6  # of a time in seconds
+# Where turns are dropped: an answer needs an eighth of the context, and what is dropped leaves a
+# quarter free. The turns that stay are read again, so this is to be rare.
+_NEEDED_SHARE, _FREED_SHARE = 8, 4
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Session:
     tokenizer: Tokenizer
     console: Console
     settings: Settings
-    found_format: FoundFormat | None  # None is the model's own
+    found_format: ChatTemplate | None  # None is the model's own
     # Returns a new mask for one answer, if answers follow a grammar.
     new_mask: Callable[[Sequence[int]], TokenMask] | None
 
@@ -88,9 +93,27 @@ class Session:
             self.trace.turn_on()
 
     def ask(self, question: str) -> Answer:
-        """Answer a message or continue a text; after an InferenceError the history is as before."""
+        """Answer a message or continue a text.
+
+        After an InferenceError, which rejects the question, the history is as before: `/continue`,
+        `/regen` and `/undo` do not see the question.
+        """
+        before = self.unanswered
         self.unanswered = question
-        return self._ask(question, self.turns)
+        try:
+            return self._ask(question, self.turns)
+        except InferenceError:
+            self.unanswered = before
+            raise
+
+    def ask_with_attached(self, question: str) -> Answer:
+        """Answer a question after the text that is attached; both stay if they are rejected."""
+        attached = self.attached
+        try:
+            return self.ask(self.with_attached(question))
+        except InferenceError:
+            self.attached = attached
+            raise
 
     def regenerate(self) -> Answer:
         """Answer again what has no answer yet, or else the last question."""
@@ -110,6 +133,7 @@ class Session:
 
     def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> Answer:
         """Answer a question after a history; keep both, unless nothing came of it."""
+        before = self._with_room(before, question, begun)
         answer = self._answer(self._request(before, question), begun)
         if answer.ids:
             ids = answer.ids if answer.stop_reason in RESUMABLE else ()
@@ -117,6 +141,34 @@ class Session:
             self.turns = [*before, Turn(question, answer.text, ids)]
         self._report(answer)
         return answer
+
+    def _with_room(self, before: list[Turn], question: str, begun: Turn | None) -> list[Turn]:
+        """Return the turns before a question, without the oldest ones if those are to be dropped.
+
+        Raise ContextFullError, and drop no turn, where the question alone does not fit.
+        """
+        if self.completion or self.settings.overflow != "drop":
+            return before
+        positions = self.engine.sequence_length
+        drawn = 0 if begun is None else len(begun.ids)
+        needed = min(positions // _NEEDED_SHARE, self.settings.max_tokens or positions)
+
+        def size(turns: Sequence[Turn]) -> int:
+            return len(self._encoded(self._request(turns, question))) + drawn
+
+        alone = size([])
+        if alone >= positions:
+            raise ContextFullError(alone, positions)
+        if not before or size(before) + needed <= positions:
+            return before
+        kept = before[1:]
+        while kept and size(kept) + positions // _FREED_SHARE > positions:
+            kept = kept[1:]
+        dropped = len(before) - len(kept)
+        turns = "the oldest turn is" if dropped == 1 else f"the {dropped} oldest turns are"
+        line = f"context full: {turns} dropped, {counted(len(kept), 'turn')} kept"
+        self.console.note(line, also_when_quiet=True)
+        return kept
 
     def undo(self) -> str:
         """Take back the question without an answer, or else the last one and its answer."""
@@ -134,9 +186,35 @@ class Session:
         other = copy(self)
         other.clear()
         other.system, other.turns, other.last = system, list(turns), None
-        other.settings = replace(settings, think=self.settings.think)
+        other.settings = replace(
+            settings, think=self.settings.think, overflow=self.settings.overflow
+        )
         if (tokens := len(other.history_ids())) >= self.engine.sequence_length:
             raise ContextFullError(tokens, self.engine.sequence_length)
+        vars(self).update(vars(other))
+
+    def change_model(self, other: "Session", options: Options) -> None:
+        """Take the model of another session, and keep the conversation.
+
+        Args:
+            other: A session without a conversation, whose settings count.
+            options: What `/show` and a later change of the model begin with.
+
+        Raises:
+            ContextFullError: The conversation does not fit its context.
+            ChatFormatError: Its chat format is not known, or does not have a message of these.
+        """
+        # The ids of an answer that was stopped belong to the tokenizer that is replaced.
+        turns = [replace(turn, ids=()) for turn in self.turns]
+        other.restore(self.system, turns, other.settings)
+        other.unanswered = self.unanswered
+        other.attached = self.attached
+        other.candidates = self.candidates
+        other.statistics = self.statistics
+        other.options = options
+        other.trace = self.trace
+        self.trace.engine = other.engine
+        self.trace.chat_format = other.found_format
         vars(self).update(vars(other))
 
     def with_attached(self, question: str) -> str:
@@ -146,8 +224,8 @@ class Session:
         return f"{attached}{gap}{question}"
 
     @property
-    def chat_format(self) -> FoundFormat:
-        """The chat format in use, and what told it; ChatFormatError where none is known."""
+    def chat_format(self) -> ChatTemplate:
+        """The chat template in use; ChatFormatError if the model has none."""
         return self.found_format or self.engine.chat_format
 
     def prompt_ids(self) -> list[int]:
@@ -175,8 +253,8 @@ class Session:
         """Return the ids of a text, or of messages."""
         if isinstance(request, str):
             return self.tokenizer.encode(request, bos=self.tokenizer.adds_bos, eos=False)
-        name, think = self.chat_format.name, self.settings.think != "off"
-        return encode_chat(self.tokenizer, request, opens_answer, name, think)
+        think = self.settings.think != "off"
+        return encode_chat(self.tokenizer, request, opens_answer, self.chat_format, think)
 
     def answer_apart(self, request: str | list[Message], line: int | None = None) -> Answer:
         """Answer a request as `ask` does, beside the history; its record names a line of a file."""
@@ -190,11 +268,16 @@ class Session:
         settings = self.settings
         already, drawn = ("", ()) if begun is None else (begun.answer, begun.ids)
 
+        opened: list[bool] = []  # whether the prompt ends inside of a thought, once it is known
+
         def split(text: str, is_over: bool) -> tuple[str, str]:
-            if isinstance(request, str):  # it has no thoughts
+            if isinstance(request, str) or not text:  # a completion has no thoughts
                 return "", text
-            chat_format = CHAT_FORMATS[self.chat_format.name]
-            return split_thoughts(text, chat_format.opens_thought, is_over)
+            template = self.chat_format
+            if not opened:
+                prompt = self._encoded(request)
+                opened.append(opens_thought(self.tokenizer, template, prompt))
+            return split_thoughts(text, opened[0], is_over, template.thought_form)
 
         def visible(text: str, is_over: bool) -> tuple[str, str]:
             thoughts, said = ("", "") if self._records else split(text, is_over)
@@ -248,9 +331,10 @@ class Session:
         candidates = max(self.candidates, 0 if logprobs is None else logprobs or 1)
         mask = None if self.new_mask is None else self.new_mask(answer_ids)
         if not isinstance(request, str):
-            name, think = self.chat_format.name, self.settings.think != "off"
+            template = self.chat_format
+            think = self.settings.think != "off"
             return self.engine.chat(
-                request, *limits, progress, name, candidates, answer_ids, think, mask
+                request, *limits, progress, template, candidates, answer_ids, think, mask
             )
         prompt = self._encoded(request)
         mark(1, details={"text": request, "ids": prompt})

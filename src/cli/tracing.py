@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import __version__, ml, trace
-from ..inference import FoundFormat, InferenceEngine
+from ..inference import ChatTemplate, InferenceEngine
 from ..model import InferenceContext
 from ..untrusted import reason_of
 from .answer import piece
@@ -28,7 +28,7 @@ class TraceSwitch:
     options: Options
     console: Console
     engine: InferenceEngine
-    chat_format: FoundFormat | None
+    chat_format: ChatTemplate | None
 
     def __post_init__(self) -> None:
         L = self.engine.model.args.n_layers

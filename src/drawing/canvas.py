@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from ..untrusted import escape_line
+
 WIDTH = 900
 MARGIN = 30
 INNER = WIDTH - 2 * MARGIN
@@ -112,7 +114,7 @@ class Canvas:
         room: float = math.inf,
     ) -> None:
         """Write a line of text, cut to a width (in the mono font); `at` is on its base line."""
-        text = shortened(text, room, size)
+        text = shortened(escape_line(text), room, size)
         kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' * bold}"
         where = "" if anchor == "start" else f' text-anchor="{anchor}"'
         where += ' text-decoration="line-through"' * struck
@@ -142,7 +144,7 @@ class Canvas:
         drawn = "\n".join(self._elements)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}" role="img">\n'
-            f"<title>{escape(title)}</title>\n<style>\n{_style()}\n</style>\n"
+            f"<title>{escape(escape_line(title))}</title>\n<style>\n{_style()}\n</style>\n"
             f'<rect class="paper" x="0" y="0" {size}/>\n{drawn}\n</svg>\n'
         )
 

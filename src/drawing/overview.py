@@ -164,7 +164,7 @@ def _layers(run: TracedRun) -> str:
 def draw_residual(sheet: Sheet, y: float) -> Drawn:
     """Draw stages 15 and 18: what the stream has and what it gains, added."""
     *before, event = sheet.run.first(sheet.number)
-    if before:  # Granite and OLMo 2 do more than add
+    if before:  # OLMo 2 does more than add
         return draw_flow(sheet, y)
     middle = WIDTH / 2
     plus = Box(middle - 20, y + sheet.tensor_height + 34, 40, 40)

@@ -167,13 +167,13 @@ def _rotation(sheet: Sheet, y: float) -> float:
         sheet.arrow([middle, (box.right, middle[1])], head=False)
         end = (middle[0] + _RADIUS * math.cos(angle), middle[1] - _RADIUS * math.sin(angle))
         sheet.arrow([middle, end], "residual", head=False)
-        said = f"pair {pair}: {each:.4g} rad a position"
+        said = f"pair {pair}: {each:.4g} rad per position"
         sheet.text((middle[0], box.bottom + 22), said, size=SMALL, anchor="middle")
         said = f"at {position}: {math.degrees(angle):.1f} degrees"
         sheet.text((middle[0], box.bottom + 40), said, size=SMALL, anchor="middle")
     said = (
-        "Grey: angle 0, as at position 0. Green: the angle of this position, in float32; a pair is "
-        "rotated by it as a complex number is multiplied."
+        "Grey: angle 0, as at position 0. Green: the angle of this position modulo 360 degrees, in "
+        "float32; a pair is rotated by it as a complex number is multiplied."
     )
     return draw_note(sheet, said, y + 2 * _RADIUS + 92)
 

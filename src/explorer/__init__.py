@@ -1,8 +1,9 @@
 """The explorer: a traced run as one HTML file, with its numbers, to be opened without a network."""
 
 from .collect import Collector
+from .errors import ExplorerError
 from .run import Page, explore, prompt_of, run_beside, run_traced
-from .write import DEFAULT_LIMIT, ExplorerError, Store, save_html, write_html
+from .write import DEFAULT_LIMIT, Store, save_html, write_html
 
 __all__ = [
     "DEFAULT_LIMIT",

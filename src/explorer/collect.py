@@ -3,7 +3,8 @@
 A collector takes the events of a trace, as the log and the diagrams do, and asks for the elements
 of the tensors that it keeps. What does not fit is left out in a stated order: later passes before
 earlier ones; in a pass, the first positions before the last ones; of the values, layers other than
-the first and the last. The document says what is missing.
+the first and the last. Values of layers wait until the end of the run, and take what the other
+kinds of arrays left. The document says what is missing.
 """
 
 from bisect import bisect_right
@@ -18,7 +19,7 @@ from ..model.rope import inverse_frequencies
 from ..trace.records import Event, Letters, TensorInfo
 from .lens import Floats, attribute, read_lens
 from .texts import facts_of, token_text
-from .write import Store
+from .write import DeflatedArray, Store, deflate_values
 
 # Passes whose ops are shown one by one: the prompt, and the first new token.
 _PASSES_WITH_OPS = 2
@@ -27,6 +28,16 @@ _LENS_BYTES = 60  # of the file, per position and depth: about, with the tokens 
 _FIRST_SHARE = 0.85  # of what there is of a kind, for the first pass
 _CHOSEN = 64  # most probable tokens of a step whose texts are kept
 _BASE64 = 4 / 3
+
+
+@dataclass
+class _Values:
+    """The elements of a tensor, which wait until the run has ended."""
+
+    event: list[Any]  # its last item becomes the place of the elements
+    array: DeflatedArray
+    axis: int | None  # of the tokens; None if there is no such axis
+    first: int  # the first token that is kept
 
 
 @dataclass
@@ -76,6 +87,8 @@ class Collector:
         self._pass: _Pass | None = None
         self._waiting: _Pass | None = None
         self._events: list[list[Any]] = []
+        # By the place of the layer in the order in which layers are kept, and the pass.
+        self._values: dict[tuple[int, int], list[_Values]] = {}
         self._tensors: dict[tuple[Any, ...], int] = {}
         self._shown_ids: set[int] = set()
         self._left_out: dict[str, list[str]] = {}
@@ -102,6 +115,7 @@ class Collector:
         """Return what the document says of the run."""
         self._end_pass()
         self._read_waiting()
+        self._keep_values()
         args = self._model.args
         texts = {}
         for token in sorted({*self._ids, *self._shown_ids}):
@@ -159,7 +173,7 @@ class Collector:
             one.value_rows = bisect_right(counts, room, key=lambda n: self._value_bytes(n, S))
             if one.value_rows:
                 order = dict.fromkeys((0, L - 1, *range(L)))
-                fitting = int(room // self._value_bytes(one.value_rows, S))
+                fitting = int(self._store.free // self._value_bytes(one.value_rows, S))
                 one.value_layers = tuple(order)[:fitting]
 
     def _value_bytes(self, rows: int, S: int) -> float:
@@ -185,8 +199,9 @@ class Collector:
             [[self._tensor(x), x.id] for x in event.inputs],
             [[self._tensor(x), x.id] for x in event.outputs],
             event.seconds, event.bytes, event.operations, event.code,
-            dict(event.details), self._keep(event, made, one),
+            dict(event.details), None,
         ])  # fmt: skip
+        self._keep(event, made, one)
 
     def _tensor(self, x: TensorInfo) -> int:
         return self._tensors.setdefault((x.name, x.shape, x.letters, x.dtype), len(self._tensors))
@@ -226,20 +241,54 @@ class Collector:
         if len(one.rms) % 2 and one.stream_rows:
             one.streams.append(x[-one.stream_rows :].copy())
 
-    def _keep(self, event: Event, made: TensorInfo, one: _Pass) -> Any:
-        """Keep the elements of a tensor: where they are and which rows, or None."""
+    def _keep(self, event: Event, made: TensorInfo, one: _Pass) -> None:
+        """Keep the elements of a tensor for the last event, or let those of a layer wait."""
         is_layer = event.layer in one.value_layers and event.stage > 5
         is_outside = event.layer is None and event.stage in (4, 19) and made.name != "logits"
         is_new = event.bytes > 0 and event.op != "repeat_heads"  # a view or a copy shows nothing
         values, axis, first = made.values, None, 0
         if values is None or not (is_new and (is_layer or is_outside) and one.value_rows):
-            return None
+            return
         if rows := [x for x in ("T", "S") if x in made.letters]:
             axis = made.letters.index(rows[0])
             first = max(values.shape[axis] - one.value_rows, 0)
             values = np.take(values, range(first, values.shape[axis]), axis=axis)
-        reference = self._store.add_values(values, made.dtype)
-        return None if reference is None else [reference, axis, first]
+        array = deflate_values(values, made.dtype)
+        waiting = _Values(self._events[-1], array, axis, first)
+        if event.layer is None:
+            self._place(waiting)
+        else:
+            order = one.value_layers.index(event.layer)
+            self._values.setdefault((order, one.number), []).append(waiting)
+
+    def _place(self, waiting: _Values) -> None:
+        """Store the elements of a tensor, and write their place into its event."""
+        reference = self._store.add_deflated(waiting.array, "values")
+        if reference is not None:
+            waiting.event[-1] = [reference, waiting.axis, waiting.first]
+
+    def _keep_values(self) -> None:
+        """Store the values of as many whole layers as fit into what other kinds left."""
+        self._store.lend("values")
+        kept: dict[int, list[int]] = {}
+        full: set[int] = set()  # passes of which no further layer is kept
+        for (order, number), waiting in sorted(self._values.items()):
+            size = sum(x.array.size for x in waiting)
+            if number in full or size > self._store.room["values"]:
+                full.add(number)
+                continue
+            for x in waiting:
+                self._place(x)
+            layers = self._passes[number]["values"][1]
+            kept.setdefault(number, []).append(layers[order])
+        self._values.clear()
+        for number, record in enumerate(self._passes[:_PASSES_WITH_OPS]):
+            layers = sorted(kept.get(number, []))
+            rows = record["values"][0]
+            record["values"] = [rows, layers]
+            is_whole = rows == record["T"] and len(layers) == self._sizes["L"]
+            if not is_whole:
+                self._leave_out("values", f"pass {number} keeps {_kept(layers, rows, record['T'])}")
 
     def _end_pass(self) -> None:
         """Write down the pass, if there is one; its lens waits until an op of the next one."""
@@ -262,12 +311,6 @@ class Collector:
         if len(one.attention) == self._sizes["L"]:
             one.record["attention"] = self._kept_attention(np.stack(one.attention), one)
         self._leave_out_first("attention", one, one.rows)
-        is_whole = one.value_rows == one.T and len(one.value_layers) == self._sizes["L"]
-        if one.number < _PASSES_WITH_OPS and not is_whole:
-            layers = ", ".join(map(str, sorted(one.value_layers)))
-            kept = f"those of layers {layers}, of the last {one.value_rows} of {one.T} tokens"
-            what = kept if layers else "none"
-            self._leave_out("values", f"pass {one.number} keeps {what}")
         if len(one.rms) == 2 * self._sizes["L"] + 1:
             numbers = np.stack((*one.rms, *one.norms, *one.cosines)).astype(np.float32)
             one.record["residual"] = add(numbers, "residual")  # [6 L + 1, T]
@@ -322,3 +365,14 @@ class Collector:
             is_one = end - one.start == 1
             which = f"position {one.start}" if is_one else f"positions {one.start} to {end - 1}"
             self._leave_out(what, which)
+
+
+def _kept(layers: list[int], rows: int, T: int) -> str:
+    """Say which values of a pass are kept: their layers and tokens."""
+    if not layers:
+        return "none"
+    names = ("layer " if len(layers) == 1 else "layers ") + ", ".join(map(str, layers))
+    if rows == T:
+        return f"those of {names}"
+    tokens = "token" if rows == 1 else f"{rows} tokens"
+    return f"those of {names}, of the last {tokens} of {T}"

@@ -33,10 +33,7 @@ def read_lens(
     for position, extra in enumerate(wanted):
         stream = ml.Tensor.from_numpy(np.ascontiguousarray(streams[:, position]))
         normed = transformer.norm.forward(stream)
-        found = ml.linear_transformation(normed, transformer.output, dtype=ml.float32)
-        if transformer.args.logits_scaling != 1:
-            found = ml.div(found, transformer.args.logits_scaling)
-        rows: Floats = found.numpy()  # [depths, V]
+        rows: Floats = transformer.logits(normed).numpy()  # [depths, V]
         top = np.argpartition(-rows, count - 1, axis=-1)[:, :count]
         order = np.lexsort((top, -np.take_along_axis(rows, top, -1)), axis=-1)
         top = np.take_along_axis(top, order, -1)  # the lowest id first among equals
@@ -85,20 +82,22 @@ def attribute(
     args, output = transformer.args, transformer.output
     ids = ml.Tensor.from_integers([token])
     row = ml.get_rows(output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
-    row /= args.logits_scaling
+    row /= getattr(args, "logits_scaling", 1.0)  # of families that divide logits
     exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
     gain = _norm_gain(transformer.norm, exact)
     shares = (added * (row * gain)).sum(-1)
     h, H = args.head_dim, args.n_heads
     by_head = np.empty((len(heads), H), np.float32)
     for layer, (block, made) in enumerate(zip(transformer.layers, heads, strict=True)):
-        alone = np.zeros((H, H, h), np.float32)  # row i: only head i speaks
+        alone = np.zeros((H + 1, H, h), np.float32)  # row i: only head i speaks; the last: none
         alone[range(H), range(H)] = made.reshape(H, h)
-        x = ml.Tensor.from_numpy(alone.reshape(H, H * h)).to(args.dtype)
-        each = ml.linear_transformation(x, block.attention.wo, dtype=ml.float32).numpy()  # [H, D]
-        if args.parts.norms_after:
-            each = each * _norm_gain(block.attention_norm, each.sum(0, dtype=np.float64))
-        by_head[layer] = (each * (row * gain)).sum(-1) * args.residual_multiplier
+        x = ml.Tensor.from_numpy(alone.reshape(H + 1, H * h)).to(args.dtype)
+        projected = block.attention.project(x).numpy()  # [H + 1, D]
+        each = projected[:-1] - projected[-1]  # without the bias
+        norm_after = getattr(block, "norm_after_attention", None)  # of families that have one
+        if norm_after is not None:
+            each = each * _norm_gain(norm_after, each.sum(0, dtype=np.float64))
+        by_head[layer] = (each * (row * gain)).sum(-1)
     bound = float(np.abs(exact * gain * row).sum()) * _ROUNDING[args.dtype.name]
     if isinstance(output.dtype, ml.BlockDType):  # what `linear_transformation` rounds besides
         normed = np.abs(exact * gain)

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import trace
-from ..inference import InferenceEngine, Message, SamplingArgs, encode_chat, end_ids
+from ..inference import ChatTemplate, InferenceEngine, Message, SamplingArgs, encode_chat, end_ids
 from ..model import Model
 from ..trace.tracer import Tracer
 from ..untrusted import shown
 from .collect import Collector
+from .errors import ExplorerError
 from .texts import token_text
-from .write import DEFAULT_LIMIT, ExplorerError, Store, write_html
+from .write import DEFAULT_LIMIT, Store, write_html
 
 
 class Page(str):
@@ -62,7 +63,7 @@ def explore(
 def prompt_of(
     model: Model,
     prompt: str | Sequence[Message],
-    chat_format: str | None = None,
+    chat_format: str | ChatTemplate | None = None,
     think: bool = True,
 ) -> tuple[list[int], frozenset[int]]:
     """Return the token ids of a prompt, and those that end its answer beside the model's own.
@@ -70,16 +71,16 @@ def prompt_of(
     Args:
         model: Its tokenizer is used, and its chat format where none is given.
         prompt: A text to continue, or the messages of a chat.
-        chat_format: A key of `CHAT_FORMATS`.
+        chat_format: A template, or a key of `CHAT_FORMATS`.
         think: False for an answer without thoughts, where the format has any.
     """
     engine = InferenceEngine(model, 1)
     tokenizer = engine._tokenizer()
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), frozenset()
-    name = engine.chat_format.name if chat_format is None else chat_format
-    ids = encode_chat(tokenizer, list(prompt), chat_format=name, think=think)
-    return ids, frozenset(end_ids(tokenizer, name))
+    template = engine.chat_format if chat_format is None else chat_format
+    ids = encode_chat(tokenizer, list(prompt), chat_format=template, think=think)
+    return ids, frozenset(end_ids(tokenizer, template))
 
 
 def run_traced(

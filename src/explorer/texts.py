@@ -1,14 +1,17 @@
 """What a reader has beside the numbers: lines of code, sections of chapter 14, tokens, machine."""
 
 import platform
+from pathlib import Path
 from typing import Any
 
 from .. import ml
 from ..ml import roofline
 from ..model import Model
+from ..model.loader import stored_quantization
 from ..tokenizer import Tokenizer
 from ..trace.code import PACKAGE, find_page, section_of, symbols_of
 from ..trace.events import HOLDS, STAGES
+from ..untrusted import label_of
 
 _ROUNDS = 1_000_000  # of multiplying and adding, to measure how fast that is
 _LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
@@ -62,11 +65,14 @@ def facts_of(model: Model) -> dict[str, Any]:
     isa, streams = roofline.fastest_reading(weights)
     layer = model.transformer.layers[0]
     # A file that is mailed tells nobody where its writer keeps models.
-    where, name = str(model.source_directory), model.source_directory.name
+    path = model.source_directory
+    where = label_of(path)
+    name = label_of(Path(path.name))
     return {
-        "name": f"{model.files.name}, {layer.attention.wq.dtype}",
+        "name": f"{model.source.name}, {layer.attention.wq.dtype}",
         "model": model.description.replace(where, name, 1),
         "weights": str(layer.attention.wq.dtype),
+        "beside": _format_beside(model),
         "eps": model.args.norm_eps,
         "machine": {
             "instruction set": info["isa"],
@@ -76,3 +82,11 @@ def facts_of(model: Model) -> dict[str, Any]:
             "operationRate": roofline.multiply_add_rate(layer.feed_forward_dtype.name, _ROUNDS, 3),
         },
     }
+
+
+def _format_beside(model: Model) -> str | None:
+    """Return another format that `--explore-with` can make of the model's files, or None."""
+    if stored_quantization(model.source, model.checkpoint) is not None:
+        return None
+    is_nf4 = model.transformer.layers[0].attention.wq.dtype is ml.nf4
+    return "int8" if is_nf4 else "nf4"

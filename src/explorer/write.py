@@ -12,6 +12,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..ml.errors import LlamaBoltsError
 from ..untrusted import write_whole
+from .errors import ExplorerError
 from .texts import sources, stages
 
 Array = npt.NDArray[Any]
@@ -59,8 +60,18 @@ trusted-types 'none'">
 """
 
 
-class ExplorerError(LlamaBoltsError):
-    """The explorer cannot show what was asked for."""
+@dataclass(frozen=True)
+class DeflatedArray:
+    """An array as bytes of the file."""
+
+    data: bytes
+    dtype: str  # what the page is told
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Its bytes in the file, as base64, with the element around it."""
+        return 4 * -(-len(self.data) // 3) + 48
 
 
 class Store:
@@ -91,6 +102,15 @@ class Store:
         """Give each kind of array its share again, for the next run."""
         self.room = dict(self._shares)
 
+    @property
+    def free(self) -> int:
+        """How many bytes of the file the arrays of this run can still take."""
+        return sum(self.room.values())
+
+    def lend(self, kind: str) -> None:
+        """Give the room that all other kinds left to one kind of array."""
+        self.room = {**dict.fromkeys(self.room, 0), kind: self.free}
+
     def add(self, array: Array, kind: str, dtype: str | None = None) -> Reference | None:
         """Keep an array, unless there is no room for it.
 
@@ -102,31 +122,35 @@ class Store:
         Returns:
             Where the page finds it; None if it was left out.
         """
-        data = zlib.compress(np.ascontiguousarray(array).data, 6)
-        size = 4 * -(-len(data) // 3) + 48  # as base64, with the element around it
-        if size > self.room[kind]:
+        return self.add_deflated(_deflate(array, dtype or array.dtype.name), kind)
+
+    def add_deflated(self, array: DeflatedArray, kind: str) -> Reference | None:
+        """Keep an array that is deflated already, unless there is no room for it."""
+        if array.size > self.room[kind]:
             return None
-        self.room[kind] -= size
-        self.blocks.append(data)
-        return {
-            "block": len(self.blocks) - 1,
-            "dtype": dtype or array.dtype.name,
-            "shape": list(array.shape),
-        }
+        self.room[kind] -= array.size
+        self.blocks.append(array.data)
+        return {"block": len(self.blocks) - 1, "dtype": array.dtype, "shape": list(array.shape)}
 
-    def add_values(self, values: Array, dtype: str) -> Reference | None:
-        """Keep the elements of a tensor, bit for bit.
 
-        Args:
-            values: float32 or complex64, as events carry them.
-            dtype: That of the tensor: of bfloat16, the 16 bits are stored.
-        """
-        if values.dtype.kind == "c":
-            values = np.ascontiguousarray(values).view(np.float32).reshape(*values.shape, 2)
-        if dtype == "bfloat16":
-            bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> 16
-            return self.add(bits.astype(np.uint16), "values", "bfloat16")
-        return self.add(values.astype(np.float32), "values")
+def deflate_values(values: Array, dtype: str) -> DeflatedArray:
+    """Deflate the elements of a tensor, bit for bit.
+
+    Args:
+        values: float32 or complex64, as events carry them.
+        dtype: That of the tensor: of bfloat16, the 16 bits are stored.
+    """
+    if values.dtype.kind == "c":
+        values = np.ascontiguousarray(values).view(np.float32).reshape(*values.shape, 2)
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32) >> 16
+        return _deflate(bits.astype(np.uint16), "bfloat16")
+    return _deflate(values.astype(np.float32), "float32")
+
+
+def _deflate(array: Array, dtype: str) -> DeflatedArray:
+    data = zlib.compress(np.ascontiguousarray(array).data, 6)
+    return DeflatedArray(data, dtype, array.shape)
 
 
 def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:

@@ -1,23 +1,31 @@
 """Answers as JSON: what a body asks the engine for, and what its steps add to the response."""
 
 import secrets
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..inference import Choice, GrammarError, Request, SamplingArgs, Step, ToolCall, split_thoughts
+from ..inference import Choice, GrammarError, Request, SamplingArgs, Step, ToolCall
+from ..inference.answer_forms import (
+    CallForm,
+    ThoughtForm,
+    split_calls,
+    split_thoughts,
+)
 from ..inference.answer_text import logprobs_of, token_name
-from ..inference.chat_encoding import encode_chat
-from ..inference.chat_formats import ToolStyle
+from ..inference.call_grammars import grammar_of_calls
+from ..inference.chat_encoding import encode_chat, opens_thought
 from ..inference.grammars import Grammar, GrammarMask
-from ..inference.tools import grammar_of_calls, split_calls
 from .bodies import ChatBody, CompletionBody
 from .errors import RequestError, encode, refusal
-from .service import Service
+from .service import Sender, Service
 
 _SECONDS = 600.0  # for an answer, its time in the queue included
 # OpenAI's names of the reasons to stop; whatever cut an answer is `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
+
+_ID_CHARACTERS = string.ascii_letters + string.digits
 
 Chunk = dict[str, Any]
 
@@ -27,12 +35,14 @@ class _Asked:
     """What the engine is asked for, and which tokens came so far."""
 
     service: Service
+    sender: Sender
     body: ChatBody | CompletionBody
     prompt_ids: Sequence[int]
     sampling: SamplingArgs
-    mask: GrammarMask | None
+    grammar: Grammar | None
     alternatives: int | None  # of how many tokens `logprobs` tell; None without them
     echo: str | None = None  # the text of the prompt, to come before the answer
+    mask: GrammarMask | None = field(init=False, default=None)  # once the grammar is compiled
     request: Request = field(init=False)  # once it is submitted
     ids: list[int] = field(init=False, default_factory=list)
 
@@ -49,6 +59,8 @@ class _Asked:
             body.stop or (), self.service.end_ids if is_chat else (), is_chat, self.candidates,
             mask=self.mask, time_limit=_SECONDS, deliver=deliver,
             prompt_candidates=0 if self.echo is None else self.candidates,
+            client=self.sender.client,
+            prefix_group=self.service.prefix_group(self.sender, body.prompt_cache_key),
         )  # fmt: skip
 
 
@@ -59,8 +71,9 @@ class ChatAnswer(_Asked):
     # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    opened: bool | None = field(kw_only=True)  # whether it begins in a thought; None for no thought
-    style: ToolStyle | None = field(kw_only=True)  # how it asks for calls; None where it may not
+    thoughts: ThoughtForm | None = field(kw_only=True)  # None if all of it is the answer
+    opened: bool = field(kw_only=True)  # whether it begins inside of a thought
+    style: CallForm | None = field(kw_only=True)  # how it asks for calls; None where it may not
     _text: str = field(init=False, default="")
     _told: tuple[str, str, int] = field(init=False, default=("", "", 0))
 
@@ -69,8 +82,9 @@ class ChatAnswer(_Asked):
         self._text += "".join(step.text for step in steps)
         reason = _REASONS.get(steps[-1].stop_reason, "length")
         thought, said, calls = "", self._text, list[ToolCall]()
-        if self.opened is not None:
-            thought, said = split_thoughts(said, self.opened, reason is not None)
+        if self.thoughts is not None:
+            is_over = reason is not None
+            thought, said = split_thoughts(said, self.opened, is_over, self.thoughts)
         if self.style is not None:
             said, calls = split_calls(self.style, said, reason is not None)
         old_thought, old_said, old_calls = self._told
@@ -82,7 +96,7 @@ class ChatAnswer(_Asked):
         if len(calls) > old_calls:
             delta["tool_calls"] = [
                 {
-                    "index": index, "id": f"call_{secrets.token_hex(12)}", "type": "function",
+                    "index": index, "id": _call_id(), "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
                 for index, call in enumerate(calls) if index >= old_calls
@@ -146,54 +160,101 @@ class TextAnswer(_Asked):
         return {name: [entry[at] for entry in entries] for at, name in enumerate(names)}
 
 
+def _call_id() -> str:
+    """Return a new id of a call: nine letters and digits, as the templates of Mistral want it."""
+    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
+
+
 Answer = ChatAnswer | TextAnswer
 
 
-def chat_answers(service: Service, body: ChatBody) -> list[Answer]:
+def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[Answer]:
     """Return the answers that a body asks for."""
     if (chat := service.chat_format) is None:
         text = "messages: this model has no chat format: use /v1/completions"
         raise RequestError(400, text, "messages", "unsupported")
     messages = [message.as_message() for message in body.messages]
-    tools, callable_ones = body.functions()
-    texts = [message.content for message in messages] + [encode(tool).decode() for tool in tools]
+    tools, callable_ones = body.offered_tools()
+    documents = body.documents or []
+    arguments = body.chat_template_kwargs or {}
+    texts = [message.content + message.reasoning for message in messages]
+    texts += [encode(value).decode() for value in (*tools, *documents, arguments)]
     service.check_length("".join(texts), "messages")
-    style, calls = chat.tools if callable_ones else None, None
+    style, calls = chat.call_form if callable_ones else None, None
+    must = body.tool_choice not in (None, "auto")
+    if callable_ones and style is None and must:
+        text = "tool_choice: expected auto, because the form of this model's calls is not known"
+        raise RequestError(400, text, "tool_choice", "unsupported")
     if style is not None:
-        many, must = body.parallel_tool_calls, body.tool_choice not in (None, "auto")
-        calls = grammar_of_calls(style, callable_ones, must, many is not False)
-    ids = encode_chat(service.tokenizer, messages, chat_format=chat.name, tools=tools)
+        many = body.parallel_tool_calls
+        special_ids = service.tokenizer.special_tokens
+        calls = grammar_of_calls(style, callable_ones, must, many is not False, special_ids)
+    think = body.reasoning_effort != "none"
+    if not think and not chat.can_leave_out_thoughts:
+        text = (
+            f'reasoning_effort: expected thoughts, as the format {chat.name} has them, got "none"'
+        )
+        raise RequestError(400, text, "reasoning_effort", "unsupported")
+    ids = encode_chat(
+        service.tokenizer,
+        messages,
+        chat_format=chat,
+        think=think,
+        tools=tools,
+        documents=documents,
+        template_args=arguments,
+    )
     top = (body.top_logprobs or 0) if body.logprobs else None
-    opened = chat.opens_thought if body.response_format is None else None
+    opened = opens_thought(service.tokenizer, chat, ids)
+    thoughts = chat.thought_form if body.response_format is None else None
+    grammar = _grammar(service, body, calls)
     return [
-        ChatAnswer(service, body, ids, sampling, mask, top, opened=opened, style=style)
-        for sampling, mask in _draws(service, body, calls)
+        ChatAnswer(
+            service,
+            sender,
+            body,
+            ids,
+            sampling,
+            grammar,
+            top,
+            thoughts=thoughts,
+            opened=opened,
+            style=style,
+        )
+        for sampling in body.sampling(service.sampling)
     ]
 
 
-def text_answers(service: Service, body: CompletionBody) -> list[Answer]:
+def text_answers(service: Service, sender: Sender, body: CompletionBody) -> list[Answer]:
     """Return the answers that a body asks for."""
     made, tokenizer = list[Answer](), service.tokenizer
+    grammar = _grammar(service, body)
     for prompt in body.prompts():
         if isinstance(prompt, str):
             service.check_length(prompt, "prompt")
             ids, text = tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), prompt
         else:
             ids, text = prompt, tokenizer.decode(prompt)
-        given = body.logprobs, text if body.echo else None
-        made += [TextAnswer(service, body, ids, *drawn, *given) for drawn in _draws(service, body)]
+        echo = text if body.echo else None
+        made += [
+            TextAnswer(service, sender, body, ids, sampling, grammar, body.logprobs, echo)
+            for sampling in body.sampling(service.sampling)
+        ]
     return made
 
 
-def _draws(
+def _grammar(
     service: Service, body: ChatBody | CompletionBody, calls: str | None = None
-) -> list[tuple[SamplingArgs, GrammarMask | None]]:
-    """Return the sampling and the mask of each answer to a prompt."""
-    samplings, form = body.sampling(), body.response_format
-    if form is None and calls is None:
-        return [(sampling, None) for sampling in samplings]
+) -> Grammar | None:
+    """Return the grammar that all answers to a body follow, or None for any answer."""
     try:
-        grammar = form.as_grammar() if form is not None else Grammar("lark", calls or "")
-        return [(sampling, service.mask(grammar)) for sampling in samplings]
+        if body.response_format is not None:
+            return body.response_format.as_grammar()
+        return None if calls is None else Grammar("lark", calls)
     except GrammarError as error:
-        raise refusal(error, service.log, "tools" if calls else "response_format") from None
+        raise refusal(error, service.log, grammar_param(body)) from None
+
+
+def grammar_param(body: ChatBody | CompletionBody) -> str:
+    """Return the field that a grammar comes from."""
+    return "tools" if body.response_format is None else "response_format"

@@ -1,7 +1,9 @@
 """What requests may say: the fields of each body, and what they mean to the engine."""
 
+import json
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -9,18 +11,29 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..inference import Message, SamplingArgs, Tool, ToolCall
-from ..inference.grammars import Grammar
+from ..inference.grammars import Grammar, read_grammar
 from .errors import RequestError
 
+# Entries of each list of a body: what an entry costs does not depend on how short it is.
 MOST_TOKENS = 1 << 20
 _MOST_PROMPTS, _MOST_STOPS, _MOST_ANSWERS = 64, 16, 16
+_MOST_BIASED = 1024
+# A negative seed stands for the seed that is this much larger: a number that JavaScript holds.
+_NEGATIVE_SEEDS = 1 << 53
+_MOST_MESSAGES, _MOST_PARTS, _MOST_TOOLS = 2048, 1024, 128
+_MOST_CONTAINERS = 1 << 16  # lists and objects in all
+_LONGEST_STOP = 4096  # characters: each step looks for the beginning of one
 _NULL = Raw(b"null")
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,18}")
+# Fields whose values are the client's own: a null inside of them is a value.
+_OPAQUE = ("schema", "parameters", "metadata")
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 # Where msgspec or a `__post_init__` names a field.
 _FIELD = re.compile(r"Object (?:contains unknown|missing required) field `([^`]*)`|(\w+): ")
 _SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
 
-Text = Annotated[str, Meta(min_length=1)]
+Text = Annotated[str, Meta(min_length=1, max_length=_LONGEST_STOP)]
 Many = Annotated[int, Meta(ge=1)]
 Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=MOST_TOKENS)]
 Top = Annotated[int, Meta(ge=0, le=20)]  # alternatives that the `logprobs` of a token name
@@ -29,19 +42,27 @@ T = TypeVar("T")
 
 
 class Body(Struct, forbid_unknown_fields=True):
-    """A body, of whose fields each is known or refused by name."""
+    """A body or a part of one; a field that it lacks is an error that names it, unless null."""
 
 
 class _StreamOptions(Body):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.include_obfuscation:  # msgspec before 0.22 has no Literal[False]
+            raise ValueError("include_obfuscation: expected false or no value, got true")
 
 
 class _JsonSchema(Body):
     name: str = ""  # which changes nothing
     description: str | None = None
-    schema: Raw = Raw(b'{"type":"object"}')
+    schema: Raw = _NULL
     strict: bool | None = None
+
+    def __post_init__(self) -> None:
+        if bytes(self.schema) == bytes(_NULL):
+            self.schema = Raw(b'{"type":"object"}')
 
 
 class ResponseFormat(Body):
@@ -58,9 +79,10 @@ class ResponseFormat(Body):
 
     def as_grammar(self) -> Grammar:
         """Return what an answer has to follow that is not any text, or raise GrammarError."""
-        if self.type in ("regex", "grammar"):
-            kind = "regex" if self.type == "regex" else "lark"
-            return Grammar(kind, getattr(self, self.type))
+        if self.type == "regex":
+            return Grammar("regex", self.regex or "")
+        if self.type == "grammar":
+            return read_grammar(self.grammar or "")
         asked = self.json_schema if self.type == "json_schema" else None
         return Grammar("json_schema", bytes((asked or _JsonSchema()).schema).decode())
 
@@ -68,6 +90,7 @@ class ResponseFormat(Body):
 class _TextPart(Body):
     type: Literal["text"]  # pictures and sounds are refused
     text: str
+    prompt_cache_breakpoint: Raw = _NULL  # without an effect
 
 
 class _Function(Body):
@@ -91,21 +114,23 @@ class _CalledFunction(Body):
 
 
 class _Call(Body):
-    type: Literal["function"]
     function: _CalledFunction
+    type: Literal["function"] = "function"
     id: str | None = None
+    index: int | None = None  # of a streamed call that a client sends back; the order counts
 
 
 class ChatMessage(Body):
     """A message; fields that clients send back from an answer may be null."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_TextPart] | None = None
+    content: str | Annotated[list[_TextPart], Meta(max_length=_MOST_PARTS)] | None = None
+    name: str | None = None
     refusal: None = None
     annotations: Raw = _NULL
     audio: None = None
     function_call: None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: Annotated[list[_Call], Meta(max_length=_MOST_TOOLS)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -119,8 +144,18 @@ class ChatMessage(Body):
         """Return the message; raise ChatFormatError for a call whose arguments are no object."""
         content = self.content or ""
         text = content if isinstance(content, str) else "".join(part.text for part in content)
-        calls = (ToolCall(c.function.name, c.function.arguments) for c in self.tool_calls or ())
-        return Message("system" if self.role == "developer" else self.role, text, tuple(calls))
+        calls = tuple(
+            ToolCall(call.function.name, call.function.arguments, call.id or "")
+            for call in self.tool_calls or ()
+        )
+        return Message(
+            role="system" if self.role == "developer" else self.role,
+            content=text,
+            tool_calls=calls,
+            reasoning=self.reasoning_content or "",
+            name=self.name or "",
+            tool_call_id=self.tool_call_id or "",
+        )
 
 
 class Generation(Body):
@@ -136,10 +171,13 @@ class Generation(Body):
     repeat_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=_MOST_BIASED)] | None = None
     seed: int | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=_MOST_STOPS)] | None = None
     n: Annotated[int, Meta(ge=1, le=_MOST_ANSWERS)] | None = None
     response_format: ResponseFormat | None = None
+    # Without API keys, requests with an equal key share cached prefixes.
+    prompt_cache_key: str | None = None
     # Accepted without an effect.
     user: str | None = None
     metadata: Raw = _NULL
@@ -147,30 +185,60 @@ class Generation(Body):
     service_tier: str | None = None
 
     def __post_init__(self) -> None:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options: needs stream")
+        options = self.stream_options
+        if options is not None and options.include_usage and not self.stream:
+            raise ValueError("stream_options: include_usage needs stream")
+        for token in self.logit_bias or ():
+            if not _TOKEN_ID.fullmatch(token):
+                raise ValueError(f"logit_bias: expected token ids, got {ascii(token)[:80]}")
         if self.response_format is not None and self.response_format.type == "text":
             self.response_format = None
 
-    def sampling(self) -> list[SamplingArgs]:
-        """Return that of each answer; their seeds follow one another. Raises SamplingError."""
+    def sampling(self, defaults: Mapping[str, float]) -> list[SamplingArgs]:
+        """Return that of each answer; their seeds follow one another. Raises SamplingError.
+
+        Args:
+            defaults: The settings of requests that do not give their own.
+        """
         given = ((name, getattr(self, name)) for name in _SETTINGS)
-        settings = {name: value for name, value in given if value is not None}
-        seed = secrets.randbits(32) if self.seed is None else self.seed
-        return [SamplingArgs(**settings, seed=seed + more) for more in range(self.n or 1)]
+        settings: dict[str, Any] = {**defaults}
+        settings |= {name: value for name, value in given if value is not None}
+        settings["logit_bias"] = {
+            int(token): bias for token, bias in (self.logit_bias or {}).items()
+        }
+        first = secrets.randbits(32) if self.seed is None else self.seed
+        seeds = range(first, first + (self.n or 1))
+        return [
+            SamplingArgs(**settings, seed=seed if seed >= 0 else seed % _NEGATIVE_SEEDS)
+            for seed in seeds
+        ]
 
 
 class ChatBody(Generation, kw_only=True):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=_MOST_MESSAGES)]
     max_tokens: Many | None = None
     max_completion_tokens: Many | None = None
     logprobs: bool | None = None
     top_logprobs: Top | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=_MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _FunctionTool | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    # Extensions, as vLLM has them: what the chat template reads in addition to the conversation.
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: Annotated[list[dict[str, Any]], Meta(max_length=_MOST_TOOLS)] | None = None
+    # Values that change nothing; others need what this server does not have.
+    modalities: Annotated[list[Literal["text"]], Meta(min_length=1)] | None = None
+    verbosity: Literal["medium"] | None = None
+    functions: Annotated[list[Any], Meta(max_length=0)] | None = None
+    function_call: Literal["none", "auto"] | None = None
+    # Accepted without an effect.
+    prediction: Raw = _NULL
+    prompt_cache_options: Raw = _NULL
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,16 +246,17 @@ class ChatBody(Generation, kw_only=True):
             if self.max_tokens is not None:
                 raise ValueError("max_tokens: not allowed with max_completion_tokens")
             self.max_tokens = self.max_completion_tokens
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs: needs logprobs")
+        _drop_nulls(self.tools or [])
         msgspec.convert({"tools": self.tools or []}, _Tools)  # the prompt has them as they came
-        if self.functions()[0] and self.response_format is not None:
+        if self.offered_tools()[0] and self.response_format is not None:
             raise ValueError("response_format: not allowed with tools")
 
-    def functions(self) -> tuple[list[Tool], list[Tool]]:
+    def offered_tools(self) -> tuple[list[Tool], list[Tool]]:
         """Return the functions that the prompt tells of, and those that the answer may call."""
         choice, tools = self.tool_choice, self.tools or []
-        if choice == "none" or (choice is None and not tools):
+        if choice == "none" or (choice in (None, "auto") and not tools):
             return [], []
         chosen: list[Tool] = [
             tool for tool in tools
@@ -206,7 +275,7 @@ class CompletionBody(Generation, kw_only=True):
     echo: bool | None = None
     logprobs: Top | None = None
     best_of: Literal[1] | None = None
-    suffix: None = None
+    suffix: Literal[""] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,17 +292,68 @@ class CompletionBody(Generation, kw_only=True):
         return [self.prompt] if is_one else self.prompt  # type: ignore
 
 
+def prepare(kind: type) -> None:
+    """Let msgspec look through the types of a body, before threads parse bodies.
+
+    Two threads that parse the first body of a type at the same time read what is half made, which
+    ends the process with a segmentation fault (msgspec 0.20 to 0.22).
+    """
+    msgspec.json.Decoder(kind)
+    msgspec.convert({"tools": []}, _Tools)
+
+
 def parsed(content: bytes, kind: type[T]) -> T:
-    """Return a body of JSON; raise a RequestError that names the field that is wrong."""
+    """Return a body of JSON; raise a RequestError that names the field that is wrong.
+
+    A field that is null counts as left out.
+    """
+    _check_containers(content)
     try:
         # msgspec does not check the UTF-8 of what it keeps as `Raw`.
-        return msgspec.json.decode(content.decode(), type=kind)
+        text = content.decode()
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.ValidationError:
+            if "null" not in text:
+                raise
+            fields = msgspec.json.decode(text)
+            _drop_nulls(fields)
+            return msgspec.json.decode(json.dumps(fields), type=kind)
     except msgspec.ValidationError as error:
         found, what = _WHERE.search(str(error)), _WHERE.sub("", str(error))
         field = _FIELD.match(what)
         name = (field[1] or field[2]) if field else ""
         place = ".".join(filter(None, (found and found[1], name))) or None
+        if what.startswith("Object contains unknown field"):
+            what = "expected no such field: this server does not support it"
         message = f"{place or 'the body'}: {what.removeprefix(f'{name}: ')}"
         raise RequestError(400, message, place, "invalid_value") from None
     except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
         raise RequestError(400, f"the body: expected JSON: {error}", None, "invalid_json") from None
+
+
+def _check_containers(content: bytes) -> None:
+    """Raise a RequestError for a body of more lists and objects than it may have.
+
+    Each costs as much as hundreds of bytes of text, also where it is empty.
+    """
+    if content.count(b"[") + content.count(b"{") <= _MOST_CONTAINERS:
+        return
+    structure = _STRING.sub(b"", content)
+    count = structure.count(b"[") + structure.count(b"{")
+    if count > _MOST_CONTAINERS:
+        message = f"the body: expected at most {_MOST_CONTAINERS} lists and objects, got {count}"
+        raise RequestError(400, message, None, "invalid_value")
+
+
+def _drop_nulls(value: Any) -> None:
+    """Remove the fields that are null from a value of JSON and from its parts."""
+    if isinstance(value, dict):
+        for name in [name for name, item in value.items() if item is None]:
+            del value[name]
+        parts = [item for name, item in value.items() if name not in _OPAQUE]
+    else:
+        parts = value if isinstance(value, list) else []
+    for part in parts:
+        if part and isinstance(part, dict | list):
+            _drop_nulls(part)

@@ -9,10 +9,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from ..checkpoint import CheckpointError
 from ..inference import ContextFullError, GrammarError, InferenceError, NumericError
-from ..inference.errors import ClosedError, QueueFullError, TimeLimitError
+from ..inference.errors import (
+    ClosedError,
+    GrammarLimitError,
+    QueueFullError,
+    ThreadRefusedError,
+    TimeLimitError,
+)
 from ..memory import is_lack_of_memory
 from ..ml.errors import LlamaBoltsError
+from ..model import TokenIdError
 from ..tokenizer import TokenizerError
 from ..untrusted import escape_line
 
@@ -30,11 +38,22 @@ _KINDS = (
     (QueueFullError, 429, "queue_full"),
     (ClosedError, 503, "shutting_down"),
     (TimeLimitError, 503, "time_limit"),
+    (ThreadRefusedError, 503, "no_thread"),
+    (CheckpointError, 503, "model_changed"),
     (ContextFullError, 400, "context_length_exceeded"),
+    (GrammarLimitError, 429, "too_many_grammars"),
     (GrammarError, 400, "invalid_grammar"),
     (NumericError, 500, "failed"),
-    ((InferenceError, TokenizerError), 400, "invalid_value"),
+    # A tokenizer may have more tokens than the embeddings have rows.
+    ((InferenceError, TokenIdError, TokenizerError), 400, "invalid_value"),
 )
+# What a client is told of a fault whose own text is for the log alone, by its code. The text may
+# name a path.
+_FAULTS = {
+    "failed": "the request failed: the server's log says why",
+    "out_of_memory": "the request failed: the system refused memory",
+    "model_changed": "a weight file was changed since it was loaded: restart the server",
+}
 _LONGEST = 500  # characters of a message
 # The engine's errors begin with what was called, such as `[sampling] temperature must be ...`.
 _CALLED = re.compile(r"^\[(\w+)\] ")
@@ -42,10 +61,10 @@ _SETTING = re.compile(r"^\[(?:sampling|generate|chat)\] (?!prompt_ids)(\w+) must
 
 
 class ServerError(LlamaBoltsError):
-    """A server that cannot be started."""
+    """Root of the errors of the server; raised itself for a server that cannot be started."""
 
 
-class RequestError(LlamaBoltsError):
+class RequestError(ServerError):
     """A refused request: `status` of HTTP, `param` the wrong field, `code` for programs."""
 
     def __init__(
@@ -82,10 +101,11 @@ def refusal(
     status, code = next(found, (500, "failed"))
     if is_lack_of_memory(error):
         status, code = 503, "out_of_memory"
-    if code in ("failed", "out_of_memory"):
+    if code in _FAULTS:
         log(f"fault: {error!r}")
-        text = "the system refused memory" if status == 503 else "the server's log says why"
-        return RequestError(status, f"the request failed: {text}", None, code)
+        return RequestError(status, _FAULTS[code], None, code)
+    if isinstance(error, ContextFullError):
+        return RequestError(status, f"the prompt does not fit: {error.sizes}", param, code)
     setting = _SETTING.match(str(error))
     field = (setting[1] if setting else param) if status == 400 else None
     return RequestError(status, _CALLED.sub("", str(error)), field, code)

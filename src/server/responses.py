@@ -3,21 +3,21 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing
 from functools import partial
 from typing import Any
 
-from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from .. import __version__
-from ..inference import Step
-from .answers import Answer, Chunk
+from ..inference import GrammarError, Step
+from ..inference.grammars import GrammarMask
+from .answers import Answer, Chunk, grammar_param
 from .errors import RequestError, encode, refusal
 from .service import Service
 
-_WRITE_SECONDS = 30.0  # for a client to take some of a stream
 # What a client that does not read may be behind, in steps, of which one with candidates takes more.
 _MOST_BEHIND = 8192
 
@@ -53,8 +53,7 @@ class Run:
 
         later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
         with ExitStack() as ends:
-            for mask in (one.mask for one in self._answers if one.mask is not None):
-                ends.callback(mask.close)
+            await self._compile(ends)
             for index, one in enumerate(self._answers):
                 one.submit(partial(later, put, index))
                 ends.callback(one.request.cancel)
@@ -70,6 +69,21 @@ class Run:
         self._service.insides.remember(
             self._head["id"], first.prompt_ids, first.ids, first.sampling
         )
+
+    async def _compile(self, ends: ExitStack) -> None:
+        """Compile the grammar of the answers, and give each of them a mask."""
+        first = self._answers[0]
+        if first.grammar is None:
+            return
+        try:
+            use = self._service.use_grammar(first.grammar, first.sender.client)
+            ends.callback(use.close)
+            compiled = await self._service.compile_grammar(use, first.sender.client)
+        except GrammarError as error:
+            raise refusal(error, self._service.log, grammar_param(first.body)) from None
+        for answer in self._answers:
+            answer.mask = GrammarMask(compiled)
+            ends.callback(answer.mask.close)
 
     async def whole(self) -> Chunk:
         """Return a response that is not streamed."""
@@ -112,21 +126,51 @@ class Run:
 
 
 class EventStream(StreamingResponse):
-    """A stream that ends when its client goes away, or takes nothing for too long."""
+    """A stream that ends when its client goes away."""
 
     media_type = "text/event-stream"
     body_iterator: AsyncGenerator[bytes, None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events, each within the time that a client may take."""
-
-        async def timed(message: Message) -> None:
-            async with asyncio.timeout(_WRITE_SECONDS):
-                await send(message)
-
-        # After a TimeoutError the server closes the connection: the response is not complete.
+        """Send the events; the connection ends if the client takes too few of them."""
         async with aclosing(self.body_iterator):
-            await super().__call__(scope, receive, timed)
+            await super().__call__(scope, receive, send)
+
+
+class PartStream(StreamingResponse):
+    """A response of JSON whose parts are made one by one, as the client takes them.
+
+    Args:
+        service: Has the threads that make the parts.
+        client: Whose turn it is for each part.
+        start, parts, end: The texts of the response, in this order.
+    """
+
+    media_type = "application/json"
+
+    def __init__(
+        self, service: Service, client: Hashable, start: bytes, parts: Iterator[bytes], end: bytes
+    ) -> None:
+        async def content() -> AsyncGenerator[bytes, None]:
+            yield start
+            while (part := await service.work(client, next, parts, None)) is not None:
+                yield part
+            yield end
+
+        super().__init__(content())
+
+
+class Holding(Response):
+    """A response that gives a place back when it has been sent, or cannot be."""
+
+    def __init__(self, response: Response, place: AsyncExitStack) -> None:
+        self._response = response
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        async with self._place:
+            await self._response(scope, receive, send)
 
 
 def _event(data: Any) -> bytes:

@@ -1,26 +1,49 @@
 """One model behind the endpoints: who may ask, and what all requests share."""
 
+import asyncio
 import hashlib
 import hmac
+import ipaddress
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, get_type_hints
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, get_type_hints
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 
-from ..inference import BatchEngine, ChatFormat, Counters, end_ids
-from ..inference.grammars import Grammar, GrammarMask, Grammars
+from ..inference import BatchEngine, ChatTemplate, Counters, end_ids
+from ..inference.grammars import CompiledGrammar, Grammar, Grammars, GrammarUse
 from ..tokenizer import Tokenizer
 from .errors import RequestError
+from .gate import Gate
 from .inside import Insides
 
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 # The Host of a request that names no other site: `localhost` or an address.
 _LOCAL_HOST = re.compile(r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE)
+WORKERS = 3  # threads that parse bodies and turn texts into tokens
+# Large bodies that are in memory at a time, in all and of one client.
+_LARGE_BODIES, _LARGE_BODIES_EACH = 4, 2
+COMPILERS = 2  # threads that wait for grammars to be compiled
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sends a request.
+
+    Attributes:
+        client: A key, or an address where the server has no keys.
+        connection: An object that no other connection has.
+    """
+
+    client: Hashable
+    connection: Hashable
 
 
 class Service(Collector):
@@ -30,10 +53,14 @@ class Service(Collector):
         engine: Answers; its model has a tokenizer.
         name: What clients call the model.
         chat_format: Of its chats; None where it has none.
-        api_key: What clients have to send; None for no key.
+        api_keys: The keys, of which clients have to send one; empty for no key.
         is_local: Whether it listens at a local address. Without a key it then refuses requests for
             another host, which come from pages of a site whose name leads to this address.
         loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
+        shares_prefixes: Whether all clients share cached prefixes, so that the time and the count
+            of cached tokens tell a client what others have asked.
+        sampling: The settings of sampling of requests that do not give their own, by the names of
+            `SamplingArgs`.
         log: Takes a line about a failure, for the person who runs the server.
     """
 
@@ -41,23 +68,30 @@ class Service(Collector):
         self,
         engine: BatchEngine,
         name: str,
-        chat_format: ChatFormat | None,
-        api_key: str | None,
+        chat_format: ChatTemplate | None,
+        api_keys: Sequence[str],
         is_local: bool,
         loading: dict[str, Any] | None,
+        shares_prefixes: bool,
+        sampling: Mapping[str, float],
         log: Callable[[str], object],
     ) -> None:
         assert engine.model.tokenizer is not None
         self.engine, self.name, self.chat_format, self.log = engine, name, chat_format, log
         self.tokenizer: Tokenizer = engine.model.tokenizer
         self.insides = Insides(loading)
+        self.sampling = sampling
         self.is_closing, self.created = False, int(time.time())
-        self._key = None if api_key is None else _digest(api_key.encode())
-        self._checks_host = api_key is None and is_local
-        ends = end_ids(self.tokenizer, chat_format.name) if chat_format else frozenset()
+        self._keys = [_digest(key.encode()) for key in api_keys]
+        self._checks_host = not self._keys and is_local
+        self._shares_prefixes = shares_prefixes or len(self._keys) == 1
+        self._workers = Gate(WORKERS, WORKERS)
+        self._compilers = Gate(COMPILERS, 1)
+        self._compiler_threads = ThreadPoolExecutor(COMPILERS, "grammar")
+        self.large_bodies = Gate(_LARGE_BODIES, _LARGE_BODIES_EACH)
+        ends = end_ids(self.tokenizer, chat_format) if chat_format else frozenset()
         self.end_ids = ends | engine.model.stop_ids
-        self._grammars: Grammars | None = None
-        self._grammars_lock = threading.Lock()
+        self._grammars = Grammars(self.tokenizer, self.end_ids)
         ids = range(self.tokenizer.vocab_size)
         self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
 
@@ -69,29 +103,59 @@ class Service(Collector):
             yield _METRICS[kind](f"llama_bolts_{name}", text, getattr(counters, name))
 
     def close(self) -> None:
-        """End the process that it started; the engine belongs to the caller."""
-        if self._grammars is not None:
-            self._grammars.close()
+        """End the processes that it started, and what waits for them; the engine stays open."""
+        self._grammars.close(kills=True)
+        self._compiler_threads.shutdown(wait=False, cancel_futures=True)
 
-    def check(self, request: Request) -> None:
-        """Refuse a request by its header, or because the server ends, with a RequestError."""
+    def check(self, request: Request, is_open: bool) -> Hashable:
+        """Return whose request it is: a key, or the address where the server has no keys.
+
+        Raise a RequestError for a wrong header, or because the server ends. An endpoint that
+        `is_open` needs no key.
+        """
         if self._checks_host and not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
             raise RequestError(400, "Host: expected an address or a name of this server", "Host")
-        kind, _, key = request.headers.get("authorization", "").partition(" ")
-        sent = key.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
-        # A page of the explorer has a name that nobody can guess, and no script that sends a key.
-        path = request.url.path
-        is_open = path in ("/", "/health") or path.startswith("/explorer/")
-        if not (is_open or self._key is None or hmac.compare_digest(_digest(sent), self._key)):
+        key = self._key_of(request)
+        if not (is_open or key is not None or not self._keys):
             message = "Authorization: expected Bearer and the server's key"
             raise RequestError(401, message, None, "invalid_api_key")
         if self.is_closing:
             raise RequestError(503, "the server is shutting down", None, "shutting_down")
+        return _network(request) if key is None else key
+
+    async def work(self, client: Hashable, function: Callable[..., T], *arguments: Any) -> T:
+        """Return the result of a function, which runs in a thread when it is the client's turn."""
+        async with self._workers.place(client):
+            return await _run_in(None, partial(function, *arguments))
+
+    def _key_of(self, request: Request) -> bytes | None:
+        """Return the digest of the key of the server that a request carries, or None."""
+        kind, _, key = request.headers.get("authorization", "").partition(" ")
+        sent = key.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
+        digest = _digest(sent)
+        equal = [each for each in self._keys if hmac.compare_digest(digest, each)]
+        return equal[0] if equal else None
+
+    def check_content_type(self, request: Request) -> None:
+        """Raise a RequestError unless a body is JSON by its header, or no page can have sent it.
+
+        A page of another site can post bodies of other types, or of none, without a preflight. Its
+        browser then says so in `Origin` or `Sec-Fetch-*`, and the page has no key.
+        """
+        headers = request.headers
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_from_page = "origin" in headers or any(name.startswith("sec-fetch-") for name in headers)
+        if kind == "" and (self._key_of(request) is not None or not is_from_page):
+            return
+        if kind != "application/json":
+            got = f'"{kind}"' if kind else "none"
+            message = f"Content-Type: expected application/json, got {got}"
+            raise RequestError(400, message, "Content-Type")
 
     def check_model(self, name: str | None) -> None:
         """Refuse a model that is not the one that runs."""
         if name is not None and name != self.name:
-            message = f"model: expected {self.name}, got {name}"
+            message = f'model: expected "{self.name}" or no model, got "{name}"'
             raise RequestError(404, message, "model", "model_not_found")
 
     def check_length(self, text: str, param: str) -> None:
@@ -99,15 +163,57 @@ class Service(Collector):
         least = len(text.encode("utf-8", "replace")) // self._longest
         positions = self.engine.sequence_length
         if least >= positions:
-            message = f"the prompt does not fit: at least {least} tokens >= {positions} positions"
+            sizes = f"it takes at least {least} tokens, and the context has {positions}"
+            message = f"the prompt does not fit: {sizes}"
             raise RequestError(400, message, param, "context_length_exceeded")
 
-    def mask(self, grammar: Grammar) -> GrammarMask:
-        """Return the mask of an answer; from any thread. Raise GrammarError as `Grammars` does."""
-        with self._grammars_lock:
-            self._grammars = self._grammars or Grammars(self.tokenizer, self.end_ids)
-        return self._grammars.mask(grammar)
+    def prefix_group(self, sender: Sender, cache_key: str | None) -> Hashable:
+        """Return the group of requests that share cached prefixes with one.
+
+        They have the same API key. Without keys, they come over the same connection, or have the
+        same `prompt_cache_key`.
+        """
+        if self._shares_prefixes:
+            return None
+        if self._keys:
+            return sender.client
+        return sender.connection if cache_key is None else ("prompt_cache_key", cache_key)
+
+    def use_grammar(self, grammar: Grammar, client: Hashable) -> GrammarUse:
+        """Return the use of a grammar by a client."""
+        return self._grammars.use(grammar, client)
+
+    async def compile_grammar(self, use: GrammarUse, client: Hashable) -> CompiledGrammar:
+        """Compile a grammar when it is the client's turn."""
+        async with self._compilers.place(client):
+            return await _run_in(self._compiler_threads, use.compile)
+
+
+async def _run_in(threads: ThreadPoolExecutor | None, function: Callable[[], T]) -> T:
+    """Return the result of a function in one of some threads, or of those of requests.
+
+    A thread cannot be ended, so that a task which is cancelled still waits for it.
+    """
+    job = asyncio.get_running_loop().run_in_executor(threads, function)
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.wait([job])
+        raise
 
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()  # of one length, so that comparing tells none
+
+
+def _network(request: Request) -> Hashable:
+    """Return the address of a client; of version 6 the first half, which one user may have."""
+    if request.client is None:
+        return None
+    try:
+        address = ipaddress.ip_address(request.client.host)
+    except ValueError:
+        return request.client.host
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    return address.ipv4_mapped or ipaddress.ip_network((address.packed[:8] + bytes(8), 64))

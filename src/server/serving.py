@@ -4,26 +4,27 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 from types import FrameType
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .app import create_app
-from .errors import RequestError, ServerError
-from .service import Service
+from .connections import MOST_HEADER, Connection, State
+from .errors import ServerError
+from .service import WORKERS, Service
 
-# Connections that are open at a time, and those that the system keeps until they are taken.
-_MOST_CONNECTIONS, _BACKLOG = 256, 128
-# Bytes of a request's line and header, and seconds for them to come.
-_MOST_HEADER, _HEADER_SECONDS = 16 << 10, 10
-_KEEP_ALIVE_SECONDS = 75
+_BACKLOG = 128  # connections that the system keeps until they are taken
+# Bytes that the system keeps of each direction of a connection; Linux takes twice as many.
+_SOCKET_BUFFER = 128 << 10
 # For what runs when the server is to end, and then for the responses to reach their clients.
 _SHUTDOWN_SECONDS, _LAST_SECONDS = 10.0, 1
+# After how many seconds a thread lets another one run Python. Each pass of the engine waits for the
+# interpreter many times, and a thread that encodes a long text would hold it for 5 ms each time.
+_SWITCH_SECONDS = 0.0005
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _SILENT = logging.CRITICAL + 1
 
@@ -42,6 +43,8 @@ def listen(host: str, port: int) -> socket.socket:
         made = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         # Of what such a socket accepts asyncio does not know that it is TCP, and leaves out this.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
         return made
     except OSError as error:
         reason = error.strerror or error
@@ -63,6 +66,7 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
         The number of the signal.
     """
     logging.getLogger("asyncio").setLevel(_SILENT)  # `service.log` says what is wrong
+    sys.setswitchinterval(_SWITCH_SECONDS)
     server = _Server(service)
     for number in _SIGNALS:
         signal.signal(number, server.handle_exit)
@@ -77,6 +81,26 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
     return server.number
 
 
+def _started_pool() -> ThreadPoolExecutor:
+    """Return a pool whose threads run already, so that no request finds that one cannot start.
+
+    Raises:
+        ServerError: The system does not start them.
+    """
+    pool = ThreadPoolExecutor(WORKERS, "request")
+    all_run = threading.Barrier(WORKERS + 1)
+    try:
+        for _ in range(WORKERS):
+            pool.submit(all_run.wait)
+    except RuntimeError as error:
+        all_run.abort()
+        pool.shutdown(wait=False, cancel_futures=True)
+        text = f"{WORKERS} threads must start: the system refuses one ({error})"
+        raise ServerError(f"[serve] {text}") from None
+    all_run.wait()
+    return pool
+
+
 class _Server(uvicorn.Server):
     """A server whose end the engine decides; `number` is that of the first signal."""
 
@@ -86,7 +110,7 @@ class _Server(uvicorn.Server):
         config = uvicorn.Config(
             create_app(service),
             loop="asyncio",
-            http=_Protocol,
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -95,9 +119,10 @@ class _Server(uvicorn.Server):
             server_header=False,
             headers=[("X-Content-Type-Options", "nosniff")],
             backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=int(State.IDLE.value),
             timeout_graceful_shutdown=_LAST_SECONDS,
-            h11_max_incomplete_event_size=_MOST_HEADER,
+            h11_max_incomplete_event_size=MOST_HEADER - 1,  # h11 refuses a longer one
+            proxy_headers=False,  # any client can send them
         )
         super().__init__(config)
         self._service = service
@@ -109,56 +134,23 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take connections."""
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3, "request"))
+        asyncio.get_running_loop().set_default_executor(_started_pool())
+        self._watching = asyncio.create_task(self._watch())
         await super().startup(sockets)
+
+    async def _watch(self) -> None:
+        """Let each connection look at its limits once a second."""
+        while True:
+            await asyncio.sleep(1)
+            for connection in [*self.server_state.connections]:
+                assert isinstance(connection, Connection)
+                connection.watch()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let what runs come to its end, and then close the connections."""
-        # Not in the pool of the requests: those that wait there would put off the end.
-        closing = Thread(target=self._service.engine.close, args=(_SHUTDOWN_SECONDS,))
-        closing.start()
-        while closing.is_alive() and not self.force_exit:
+        engine = self._service.engine
+        engine.close(_SHUTDOWN_SECONDS, wait=False)
+        while engine.is_running and not self.force_exit:
             await asyncio.sleep(0.05)
+        self._service.close()  # so that no task waits for a grammar
         await super().shutdown(sockets)
-
-
-class _Protocol(H11Protocol):
-    """One connection; refuses one beyond the limit, and a header that does not come."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._wait_for_header()
-        if len(self.connections) > _MOST_CONNECTIONS:
-            self._refuse(503, f"expected at most {_MOST_CONNECTIONS} connections, got more")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()  # it would keep what has come of a header
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._timer.cancel()
-        elif self._timer.cancelled():
-            self._wait_for_header()
-
-    def send_400_response(self, _message: str) -> None:
-        self._refuse(400, "the request: expected HTTP/1.1")
-
-    def _wait_for_header(self) -> None:
-        message = f"the header: expected within {_HEADER_SECONDS} seconds"
-        self._timer = self.loop.call_later(_HEADER_SECONDS, self._refuse, 408, message)
-
-    def _refuse(self, status: int, message: str) -> None:
-        """Answer in the place of the application, and close the connection."""
-        self._timer.cancel()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else the client has gone
-            answer = RequestError(status, message).response()
-            answer.headers["Connection"] = "close"
-            for part in (
-                h11.Response(status_code=status, headers=answer.raw_headers),
-                h11.Data(data=bytes(answer.body)),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(part) or b"")
-        self.transport.close()

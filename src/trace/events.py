@@ -83,7 +83,7 @@ def _stages(registry: str) -> dict[int, Stage]:
 # 6 and 16; Granite has `multiply`, and BF16 of GGUF files `to` in 17.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
-2 tokens tensor | model.llama token_tensor
+2 tokens tensor | model.context token_tensor
     mark tokens [T]
 3 loop over the sequence | inference.engine InferenceEngine._steps
 4 input tensor (embedding), frequencies, mask | model.llama LlamaTransformer.forward
@@ -98,19 +98,19 @@ STAGES: Mapping[int, Stage] = _stages("""
     rms_norm normed [T, D]
     to normed [T, D]
 7 attention | model.llama LlamaAttention.forward
-8 xq, xk, xv | model.llama LlamaAttention.forward
+8 xq, xk, xv | model.llama LlamaAttention.queries_keys_values
     linear_transformations xq [T, H*h]
     linear_transformations xk [T, K*h]
     linear_transformations xv [T, K*h]
     rms_norm xq_normed [T, H*h]
     rms_norm xk_normed [T, K*h]
-9 reshape to heads | model.llama LlamaAttention.forward
+9 reshape to heads | model.llama LlamaAttention.heads
     reshape xq [T, H, h]
     reshape xk [T, K, h]
     reshape xv [T, K, h]
     rms_norm xq_normed [T, H, h]
     rms_norm xk_normed [T, K, h]
-10 rotary embedding | model.llama LlamaAttention.forward
+10 rotary embedding | model.llama LlamaAttention.rotate
     rotary_embedding xq [T, H, h]
     rotary_embedding xk [T, K, h]
 11 KV cache update | model.llama LlamaAttention.forward
@@ -135,9 +135,9 @@ STAGES: Mapping[int, Stage] = _stages("""
     transpose output [T, H, h]
     reshape output [T, H*h]
     linear_transformation attention [T, D]
+    multiply scaled [T, D]
 15 attention residual | model.llama LlamaTransformerBlock.forward
     rms_norm normed [T, D]
-    multiply scaled [T, D]
     add x [T, D]
 16 feed-forward pre-norm | model.llama LlamaTransformerBlock.forward
     rms_norm normed [T, D]
@@ -148,9 +148,9 @@ STAGES: Mapping[int, Stage] = _stages("""
     swiglu hidden [T, F]
     to hidden [T, F]
     linear_transformation feed_forward [T, D]
+    multiply scaled [T, D]
 18 feed-forward residual | model.llama LlamaTransformerBlock.forward
     rms_norm normed [T, D]
-    multiply scaled [T, D]
     add x [T, D]
 19 output norm and logits | model.llama LlamaTransformer.forward
     slice x [1, D]
@@ -183,7 +183,9 @@ LEGEND: Mapping[str, str] = {
 HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 
 # What is read but is not the result of a step: weights by the end of their key, and the logits
-# of the last token, which is what sampling sees.
+# of the last token, which is what sampling sees. The sizes of weights are a copy of the table in
+# `checkpoint/names.py`, because `trace` imports no other package; `tests/trace/test_events.py`
+# compares them for every family.
 _READ_LETTERS: Mapping[str, Letters] = {
     "tok_embeddings.weight": ("V", "D"),
     "attention_norm.weight": ("D",),

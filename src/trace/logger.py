@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import structlog
 
+from ..untrusted import escape_controls
 from .events import LEGEND, STAGES
 from .records import LAYER, MARK, Event, TensorInfo
 
@@ -102,7 +103,7 @@ class _View(ABC):
         """Write text; where the file takes none, close it and raise OSError with its name."""
         assert self.file is not None
         try:
-            self.file.write(text)
+            self.file.write(escape_controls(text))
             self.file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.close()) from None
@@ -305,7 +306,8 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     settings = ", ".join(
         f"{name} {value}"
         for name, value in sampling.items()
-        if name != "seed" and (value or not name.endswith("_penalty"))  # a penalty of 0 is none
+        # A penalty of 0 and an empty bias change nothing.
+        if name != "seed" and (value or not name.endswith(("_penalty", "_bias")))
     )
     number = details["random"]
     said = "the largest logit" if number is None else f"random number {number:.6f}"

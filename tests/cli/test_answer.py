@@ -35,6 +35,12 @@ def test_flags_become_settings_and_without_any_they_are_the_defaults():
     )
 
 
+def test_defaults_of_the_model_are_below_flags():
+    defaults = {"temperature": 0.2, "top_p": 0.7}
+    found = Settings.from_options(parse_arguments(["--top-p=0.5", "--top-k=3"]), defaults)
+    assert found == Settings(temperature=0.2, top_p=0.5, top_k=3)
+
+
 def test_help_states_the_defaults_of_the_engine():
     text = re.sub(r"\s+", " ", build_parser().format_help())
     for name in ("temperature", "top_k", "top_p", "min_p", "repeat_penalty"):

@@ -13,7 +13,7 @@ from src.cli.application import told
 from src.cli.console import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
 from src.ml import ShapeError, kernels
-from src.ml.kernels import KernelSettingError
+from src.ml.errors import KernelSettingError
 from src.model import ModelConfigError, NotEnoughMemoryError
 from tests.cli.conftest import (
     ALPHABET,

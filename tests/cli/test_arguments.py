@@ -61,7 +61,7 @@ def test_flags_arrive_in_the_record():
     ])  # fmt: skip
     assert options == dataclasses.replace(
         parse_arguments([]),
-        prompt="hi", system="short", model=Path("dir"), context_length=64, threads=2, max_tokens=5,
+        prompt="hi", system="short", model="dir", context_length=64, threads=2, max_tokens=5,
         verbose=True, statistics=False, json=True, temperature=0.0, top_k=3, top_p=0.5, min_p=0.1,
         seed=7, debug_log=Path("debug.log"), trace_json=Path("t"), trace_stages=(range(8, 9),),
         trace_layers=(range(1), range(3, 6)), trace_statistics=True, trace_steps=(range(4, 5),),
@@ -80,7 +80,7 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
     ("arguments", "reason"),
     [
         (["-n", "0"], "argument -n/--max-tokens: must be at least 1: got 0"),
-        (["-c", "0"], "argument -c/--context-length: must be at least 1: got 0"),
+        (["-c", "-1"], "argument -c/--context-length: must be 0 or more: got -1"),
         (["-c", "1.5"], "must be a whole number: got 1.5"),
         (["--temperature", "warm"], "argument --temperature: must be a number: got warm"),
         (["--rope-scaling-factor", "nan"], "must be a finite number above 0: got nan"),
@@ -102,7 +102,9 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
         (["--max_tokens", "3"], "unrecognized arguments: --max_tokens; near it: --max-tokens"),
         (["--chat"], "unrecognized arguments: --chat; near it: --chat-format"),
         (["-s", "42"], "argument -s/--system: must be a text, --seed sets a seed: got 42"),
-        (["-hf", "a/b"], "argument -hf: not available: -m takes a directory"),
+        (["-hf", "a/b", "-m", "c"], "argument --hf-repo: not allowed with --model"),
+        (["-hff", "a.gguf"], "argument --hf-file: needs --hf-repo"),
+        (["-mu", "x"], "argument -mu: not available: -m takes a path or a name"),
         (["-x"], "unrecognized arguments: -x ("),
         (["-p"], "expected one argument"),
         (["--json", "-p", "x", "--logprobs", "101"], "argument --logprobs: must be 0 to 100"),
@@ -112,7 +114,23 @@ def test_a_wrong_command_line_is_refused_in_one_line(capsys, arguments, reason):
     assert reason in refusal(capsys, *arguments)
 
 
-VALUES = {"--system": "x", "--think": "on", "--chat-format": "llama3", "--quantize": "nf4"}
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["-hf", "org/repo"], "hf.co/org/repo"),
+        (["-hfr", "org/repo:Q4_K_M"], "hf.co/org/repo:Q4_K_M"),
+        (["--hf-repo", "org/repo", "-hff", "a/b.gguf"], "hf.co/org/repo/a/b.gguf"),
+        (["-m", "ollama:a"], "ollama:a"),
+    ],
+)
+def test_the_flags_of_llama_cpp_name_a_model_of_the_hub(arguments, name):
+    assert parse_arguments(arguments).model == name
+
+
+VALUES = {
+    "--system": "x", "--think": "on", "--chat-format": "llama3", "--quantize": "nf4",
+    "--overflow": "drop", "--template-arg": "name=1",
+}  # fmt: skip
 
 
 WRONG = [((f, o), f"not allowed with {o}") for f, others in _NOT_WITH for o in others]
@@ -170,7 +188,8 @@ FOREIGN: dict[str, dict[str, Any]] = {
     "--n-predict 3": {"max_tokens": 3}, "--max-new-tokens 3": {"max_tokens": 3},
     "-r User:": {"stop": ("User:",)}, "-no-cnv": {"completion": True},
     "--ignore-chat-template": {"completion": True},
-    "--chat-template llama2": {"chat_format": "llama2"},
+    "--chat-template-file a.jinja": {"chat_template": "a.jinja"},
+    "-j {}": {"json_schema": "{}"}, "-jf schema.json": {"json_schema": Path("schema.json")},
     "-st": {}, "-cnv": {}, "-ngl 99": {}, "-ngl -1": {}, "--mlock": {}, "-fa": {}, "-fa on": {},
     "-b 512": {}, "--jinja": {}, "--keepalive 5m": {},
 }  # fmt: skip
@@ -187,6 +206,17 @@ def test_flags_of_other_programs_mean_the_same_or_are_ignored_aloud(capsys, type
     assert said.out == ""
     assert said.err.startswith("" if FOREIGN[typed] else warning)
     assert said.err.count("\n") == (not FOREIGN[typed])
+
+
+def test_arguments_of_a_chat_template_are_json_and_the_last_of_a_name_counts():
+    typed = ["--template-arg", "a=1", "--template-arg", "b=[null]", "--template-arg", 'a="x=y"']
+    assert dict(parse_arguments([*typed, "-p", "x"]).template_arg) == {"a": "x=y", "b": [None]}
+
+
+@pytest.mark.parametrize("value", ["a", "=1", "a=", "a=x", "a b=1", "1=1", "a={1}", "a=NaN"])
+def test_a_wrong_argument_of_a_chat_template_is_refused(capsys, value):
+    expected = "argument --template-arg: must be NAME=JSON, as in enable_thinking=false: got "
+    assert expected + value in refusal(capsys, "--template-arg", value)
 
 
 def test_no_word_of_several_letters_is_read_as_a_flag_of_one_letter_and_its_value(capsys):

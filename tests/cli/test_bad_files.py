@@ -71,7 +71,7 @@ META: dict[str, tuple[str, Make, str]] = {
     "C1 no heads": ("params.json", params(n_heads=0), "n_heads"),
     "C1 many layers": ("params.json", params(n_layers=10**9), "n_layers"),
     "C1 theta": ("params.json", params(rope_theta="\x1b[2J"), "rope_theta"),
-    "C1 unknown key": ("params.json", params(**{"\x1b]0;x\x07": 1}), r"\x1b]0;x\x07"),
+    "C1 another model": ("params.json", params(model_type="\x1b]0;x\x07"), r"\x1b]0;x\x07"),
     "C1 other sizes": ("params.json", params(n_layers=7), "tensors"),
     "C1 no JSON": ("params.json", content(b"[" * 10**5), "error: "),
     "K1 base64": ("tokenizer.model", content(b"!!! 0\n"), "line 1"),

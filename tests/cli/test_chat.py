@@ -1,5 +1,6 @@
 """The chat in a pseudo-terminal: with the line editor, and on a plain terminal."""
 
+import io
 import re
 import time
 from collections.abc import Iterator
@@ -10,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
+from prompt_toolkit.layout.processors import TransformationInput
 
-from src.cli.chat import CommandCompleter, block_is_open, unquoted
+from src.cli.chat import (
+    CommandCompleter,
+    EscapeControls,
+    block_is_open,
+    ends_in_a_loop,
+    unquoted,
+)
+from src.untrusted import escape_line
 from tests.cli.conftest import ALPHABET, EITHER, FORMAT_TOKENS, SECONDS_TO_STOP, TERMINALS, Terminal
 
 WITH_EDITOR = pytest.mark.parametrize("chat", ["xterm-256color"], indirect=True)
@@ -115,11 +124,61 @@ def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(open_chat, alp
     answered(child)
     refused = "error: the message does not fit: with the conversation it takes 277 tokens"
     child.say("x" * 200, refused, "the context has 100; /undo and /clear make room")
-    child.say("/undo", "taken back: " + "x" * 65 + "…")
     child.say("/undo", "taken back: Hello")
+    child.say("/undo", "error: there is nothing to take back")
     child.say("x" * 200, "error: the message does not fit: it takes ", "has 100; shorten it")
     answered(child)
     child.say("/show tokens", f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens")
+
+
+def test_a_full_context_drops_the_oldest_turns_and_says_so(open_chat, alphabet_model):
+    child = open_chat("-m", alphabet_model, "-c", "150", "--overflow", "drop", TERM="dumb")
+    answered(child)
+    child.say("Hello", ALPHABET)
+    child.say("Hello", "context full: the oldest turn is dropped, 1 turn kept", ALPHABET)
+    child.say("x" * 200, "error: the message does not fit: it takes ", "has 150; shorten it")
+    child.say("/set overflow refuse", "overflow          refuse")
+    refused = "error: the message does not fit: with the conversation it takes "
+    child.say("x" * 90, refused, "/set overflow drop drops the oldest turns")
+    child.say("/set overflow none", "error: overflow: must be refuse, drop: got none")
+
+
+def test_an_answer_that_fills_the_context_goes_on_where_turns_are_dropped(open_chat, endless_model):
+    child = open_chat("-m", endless_model, "-c", "160", "--overflow", "drop", TERM="dumb")
+    child.say("Hello", "160/160, context full", "the next message drops this turn")
+    child.say("/set max_tokens 10", "max_tokens        10")
+    child.say(
+        "Hello", "context full: the oldest turn is dropped, 0 turns kept", "/continue goes on"
+    )
+    child.say("/set max_tokens none", "max_tokens        none")
+    child.say("Hello", "160/160, context full", "/continue goes on without the oldest turns")
+    dropped = "context full: the oldest turn is dropped, 0 turns kept"
+    child.say("/continue", dropped, "160/160, context full")
+
+
+def test_an_answer_that_repeats_itself_gets_a_hint(open_chat, endless_model):
+    child = open_chat("-m", endless_model, "-c", "400", "-n", "104", TERM="dumb")
+    hint = "/set repeat_penalty 1.1 makes that less likely"
+    child.say("Hello", "/continue goes on", hint)
+    child.say("/set repeat_penalty 1.01")
+    child.say("/regen", "/continue goes on")
+    assert hint not in child.before
+    child.say("/set repeat_penalty 1")
+    child.say("/set max_tokens 60")
+    child.say("/regen", "/continue goes on")
+    assert hint not in child.before
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_loop"),
+    [
+        ([], False), ([1] * 23, False), ([1] * 24, True), ([9, 9] + [1, 2] * 12, True),
+        ([*range(30)] * 3, True), ([*range(30)] * 2, False), ([*range(30)] * 3 + [5], False),
+        ([*range(300)] * 3, False), ([5, *range(30), *range(29), *range(30)], False),
+    ],
+)  # fmt: skip
+def test_a_loop_is_a_passage_that_comes_three_times_at_the_end(ids, is_loop):
+    assert ends_in_a_loop(tuple(ids)) is is_loop
 
 
 @pytest.mark.parametrize("terminal", ["dumb", pytest.param("", marks=pytest.mark.slow)])
@@ -214,7 +273,7 @@ def test_the_bundled_model_says_what_it_knows(open_chat):
     assert lines[0] == f"{loaded} 1024 tokens, 1.0 MiB"
     assert "It is tiny, and knows capitals, flags, small sums" in lines[1]
     assert lines[2].count('"') == 6
-    assert "start with -m DIRECTORY" in lines[3]
+    assert "type /model smollm2" in lines[3]
     assert all(len(line) <= 80 for line in lines)
     questions = re.findall('"(.*?)"', lines[2])
     for question, answer in zip(questions, ("Oslo", "42", "rotary"), strict=True):
@@ -264,3 +323,60 @@ def test_names_of_files_are_completed_where_a_command_wants_one(tmp_path, comman
     typed = Document(f"{command} {tmp_path}/m")
     found = list(CommandCompleter().get_completions(typed, CompleteEvent()))
     assert {completion.text for completion in found} == {"y chat.json", "ore"}
+
+
+# C1, BEL, SO, a bidirectional override and mark, an escape sequence, and a byte that is not UTF-8.
+HOSTILE = "a\x9b31m\x07\x0e\u202eb\u200f\x1b]0;title\x07\udcff"
+
+
+def is_harmless(text: str) -> bool:
+    return escape_line(text) == text
+
+
+def test_names_of_files_are_escaped_in_a_list_of_completions(tmp_path):
+    for name in (HOSTILE, "a plain name"):
+        (tmp_path / name).touch()
+    typed = Document(f"/load {tmp_path}/a")
+    found = {x.text: x.display_text for x in CommandCompleter().get_completions(typed, None)}
+    assert found[" plain name"] == "a plain name"
+    assert found[HOSTILE[1:]] == escape_line(HOSTILE)
+    assert all(map(is_harmless, found.values()))
+
+
+def test_a_hostile_name_is_completed_and_saved_without_a_control_in_the_terminal(
+    open_chat, alphabet_model, tmp_path
+):
+    names = "twin one", f"x{HOSTILE[:-1]}.json", f"y{HOSTILE[:-1]}1", f"y{HOSTILE[:-1]}2"
+    for name in names:
+        (tmp_path / name).touch()
+    child = open_chat("-m", alphabet_model, dimensions=(24, 250))
+    shown = io.StringIO()
+    child.logfile_read = shown
+    child.say("Hello", ALPHABET)
+    child.send(f"/save {tmp_path}/x\t")
+    child.expect_exact(r"\x9b31m\x07\x0e\u202eb\u200f\x1b]0;title\x07.json")
+    child.sendline("")
+    child.shows("saved: 1 answer")
+    child.send(f"/load {tmp_path}/y\t\t")
+    child.expect_exact("title")
+    child.expect_exact("title")
+    child.sendcontrol("c")
+    child.shows()
+    assert "Hello" in (tmp_path / names[1]).read_text("utf-8")
+    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|[=>])", "", shown.getvalue())  # of the line editor
+    assert not set("\x9b\x07\x0e\u202e\u200f\x1b") & set(text)
+
+
+def test_the_line_editor_maps_places_of_escaped_text():
+    text = "a\x9bb\u202e"
+    drawn = r"a\x9bb\u202e"
+    fragments = [("bold", text[:1]), ("", text[1:])]
+    line = TransformationInput(None, None, 0, lambda place: place, fragments, 80, 24)
+    result = EscapeControls().apply_transformation(line)
+    assert "".join(part for _, part in result.fragments) == drawn
+    assert [result.source_to_display(i) for i in range(6)] == [0, 1, 5, 6, 12, 13]
+    assert [result.display_to_source(i) for i in (0, 1, 2, 4, 5, 6, 11, 12)] == [
+        0, 1, 1, 1, 2, 3, 3, 4
+    ]  # fmt: skip
+    plain = TransformationInput(None, None, 0, lambda place: place, [("", "é 漢")], 80, 24)
+    assert EscapeControls().apply_transformation(plain).fragments == [("", "é 漢")]

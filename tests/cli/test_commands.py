@@ -15,7 +15,7 @@ WITHOUT_ARGUMENT = [name for name, command in COMMANDS.items() if not command.us
 
 def test_a_command_is_a_single_line_that_starts_with_a_slash_and_help_lists_every_one(typed):
     assert is_command("/help")
-    assert not any(map(is_command, ("/usr/bin\n/usr/lib", "1/2", "exit the room")))
+    assert not any(map(is_command, ("/usr/bin\n/usr/lib", "1/2", "exit the room", "help me")))
     text = typed("/help")
     for name in (*COMMANDS, "Ctrl-C", "Ctrl-D", '"""'):
         assert f"\n{name} " in f"\n{text}"
@@ -28,9 +28,11 @@ def test_a_command_is_a_single_line_that_starts_with_a_slash_and_help_lists_ever
         ("/regne", "/regen"), ("/bogus", ""), ("/", ""), ("/HELP", "/help"),
         ("/sytem x", "/system, /set"), ("/temperature 1", "/set temperature VALUE"),
         ("/top-p", "/set top_p VALUE"), ("/temp 0", "/set temperature VALUE"),
+        ("/hlep", "/help"), ("/cleer the chat", "/clear"), ("/help, please", "/help"),
     ],
 )  # fmt: skip
 def test_an_unknown_command_is_one_line_with_near_names(session, line, near):
+    assert is_command(line)
     with pytest.raises(UsageError) as raised:
         run_command(session, line)
     message = f"no command {line.split()[0]}"
@@ -43,6 +45,74 @@ def test_exit_leaves_by_any_of_its_names(session, line):
     assert is_command(line)
     with pytest.raises(EOFError):
         run_command(session, line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/etc/hosts is empty, why?",
+        "/no/such/file",
+        "/dev, /usr and /bogus differ in what?",
+        "/dev",
+        "/usr: what is it for?",
+        "/bogus is a name",
+        "/file.txt",
+        "/ is the root of what?",
+        "// what does a comment look like?",
+        "/help/index.html says nothing",
+    ],
+)
+def test_a_line_that_begins_with_a_path_is_a_message(line):
+    assert not is_command(line)
+
+
+@pytest.mark.parametrize("line", ["/exit/", "/clear?", "/set", "/help me", "/reset", "/?", "?"])
+def test_a_line_that_begins_with_a_command_or_nearly_one_is_a_command(line):
+    assert is_command(line) is (line != "/exit/")  # a second slash makes it a path
+
+
+@pytest.mark.parametrize("name", ["?", "help", " help ", "/?", "/help"])
+def test_help_has_the_names_of_other_programs(typed, name):
+    assert is_command(name)
+    assert typed(name).startswith("/help ")
+
+
+def test_reset_and_retry_are_clear_and_regen(session, typed):
+    session.ask("one")
+    answer = session.last
+    run_command(session, "/retry")
+    assert (session.last is answer, len(session.turns)) == (False, 1)
+    assert typed("/reset") == "the conversation starts anew\n"
+    assert session.turns == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("num_ctx", "context_length: it is fixed when the chat starts, with --context-length"),
+        ("parameter num_ctx", "context_length: it is fixed when the chat starts"),
+        ("threads", "threads: it is fixed when the chat starts, with --threads"),
+        ("verbose", "verbose: /stats on shows statistics"),
+        ("nothink", "nothink: /set think off "),
+        ("mirostat", "mirostat: not available: the sampling has temperature, "),
+        ("warmth", "warmth: expected one of temperature, "),
+    ],
+)
+def test_what_is_not_a_setting_here_is_answered_with_what_to_do(session, name, reason):
+    settings = session.settings
+    for line in (f"/set {name} 8", f"/set {name}"):
+        with pytest.raises(UsageError, match=f"^no setting {reason}"):
+            run_command(session, line)
+    assert session.settings is settings
+
+
+def test_set_system_and_the_topics_of_ollama_are_understood(session, typed):
+    assert typed("/set system Be short.") == "system prompt: Be short.\n"
+    assert typed("/show system") == "system prompt: Be short.\n"
+    assert session.system == "Be short."
+    session.ask("one")
+    for theirs, ours in (("info", "model"), ("parameters", "params"), ("template", "prompt")):
+        assert typed(f"/show {theirs}") == typed(f"/show {ours}")
 
 
 def test_system_sets_shows_and_removes_the_prompt_and_a_completion_has_none(session, typed):
@@ -114,6 +184,8 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
         ("/regen", "Ankara.", "(21 cached)"),
         ("/why", "eot: the model drew <|eot_id|>", "prompt: sent whole"),
         ("/show model", "3.2 M parameters"),
+        ("/model", "bundled model: 3.2 M parameters"),
+        ("/models", ""),
         (f"/save {chat}", "saved: 1 answer and"),
         ("/undo", "taken back: What is the capital of Turkey?"),
         (f"/load {chat}", "loaded: 1 answer and"),

@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import re
 import sys
 import termios
 from collections.abc import Callable, Iterator
@@ -88,6 +89,25 @@ def test_no_text_moves_the_cursor_of_a_terminal(text):
         assert "\x9b" not in stream.getvalue()
 
 
+def test_a_terminal_gets_answers_and_lines_wrapped_at_blanks_and_tables_as_they_are(screen):
+    answers, notes = screen("stdout"), screen("stderr")
+    answers.resize(23)
+    notes.resize(23)
+    console = Console()
+    for part in ("one two three ", "four fi", "ve six"):
+        console.answer(part)
+    console.end_answer()
+    assert answers.new() == "one two three four fiv\x1b[4D\x1b[K\r\nfive six\r\n"
+    table = "one two three four five six\nseven"
+    console.reply(table)
+    assert notes.new() == table.replace("\n", "\r\n") + "\r\n"
+    for write in (console.reply, console.warn, console.error, console.note):
+        write("one two three four five six")
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", notes.new())
+        assert shown.count("\r\n") == 2
+        assert all(len(row) < 23 and row == row.rstrip() for row in shown.split("\r\n"))
+
+
 def test_a_stream_that_is_not_utf8_gets_question_marks(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
@@ -103,7 +123,6 @@ class Screen:
 
     def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
         self._ours, theirs = pty.openpty()
-        os.set_blocking(self._ours, False)
         self._stream = open(theirs, "w")  # noqa: SIM115 - closed by the test
         patch.setattr(sys, name, self._stream)
         patch.setenv("TERM", "xterm-256color")
@@ -113,11 +132,12 @@ class Screen:
         termios.tcsetwinsize(self._stream.fileno(), (24, columns))
 
     def new(self) -> str:
-        """Returns what was written since the last time."""
-        try:
-            return os.read(self._ours, 10000).decode()
-        except BlockingIOError:
-            return ""
+        """Returns what was written since the last time; a mark tells that all of it has come."""
+        os.write(self._stream.fileno(), b"\0")
+        written = b""
+        while not written.endswith(b"\0"):
+            written += os.read(self._ours, 10000)
+        return written[:-1].decode()
 
     def close(self) -> None:
         self._stream.close()

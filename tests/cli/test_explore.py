@@ -75,10 +75,39 @@ def test_another_prompt_or_another_model_is_beside_it(run, alphabet_model, rando
 
 
 @pytest.mark.parametrize(
+    ("flags", "format_name"),
+    [((), "nf4"), (("--quantize", "nf4"), "int8"), (("--quantize", "int8"), "nf4")],
+)
+def test_the_format_that_a_page_recommends_can_be_beside_it(run, tmp_path, flags, format_name):
+    target = tmp_path / "page.html"
+    arguments = (*flags, "-p", "x", "-n1", "--explore", target)
+    assert run(*arguments).returncode == 0
+    [alone] = runs_of(target.read_text("utf-8"))
+    assert alone["beside"] == format_name
+    assert run(*arguments, "--explore-with", alone["beside"]).returncode == 0
+    first, second = runs_of(target.read_text("utf-8"))
+    assert first["weights"] == alone["weights"] != second["weights"]
+
+
+def test_a_page_recommends_no_format_for_a_file_of_blocks(run, tmp_path):
+    target, model = tmp_path / "page.html", tmp_path / "model.gguf"
+    assert run("--save-gguf", model, "--quantize", "q8_0").returncode == 0
+    arguments = ("-m", model, "-p", "x", "-n1", "--explore", target)
+    assert run(*arguments).returncode == 0
+    [alone] = runs_of(target.read_text("utf-8"))
+    assert (alone["weights"], alone["beside"]) == ("q8_0", None)
+    assert b"quantized already" in run(*arguments, "--explore-with", "nf4").stderr
+    plain = tmp_path / "plain.gguf"
+    assert run("--save-gguf", plain).returncode == 0
+    assert run(*arguments, "--explore-with", plain).returncode == 0
+    assert [x["weights"] for x in runs_of(target.read_text("utf-8"))] == ["q8_0", "bfloat16"]
+
+
+@pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--explore", "."), "expected a writable file, got Is a directory"),
-        (("--explore", "no/such/page.html"), "got No such file or directory"),
+        (("--explore", "."), ".: cannot be written: Is a directory"),
+        (("--explore", "no/such/page.html"), "cannot be written: No such file or directory"),
         (("--explore", "x.html", "--explore-limit", "0.2"), "expected at least 1 MB, got 0.2"),
         (("--explore", "x.html", "--explore-with", "no/such/model"), "no/such/model"),
     ],

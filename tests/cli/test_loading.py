@@ -17,11 +17,11 @@ from src.cli.arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, parse_
 from src.cli.console import Console, UsageError
 from src.cli.loading import loading_line, open_model_to_run
 from src.explorer.texts import facts_of
-from src.inference import CHAT_FORMATS, InferenceEngine
+from src.inference import InferenceEngine, SamplingDefaults
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
 from src.main import INTERRUPTED
 from src.model import QUANTIZATIONS, forecast_memory, load_model
-from src.model.files import BUNDLED_MODEL
+from src.model.sources import BUNDLED_MODEL
 from tests.cli.conftest import (
     ALPHABET,
     REPOSITORY,
@@ -34,6 +34,7 @@ from tests.cli.conftest import (
 )
 from tests.cli.reciting_model import LONGEST_CONTEXT, VOCABULARY
 from tests.inference.drafts import draft_always
+from tests.model.families import write_family
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_gguf import BLOCKS, small_vocabulary, with_rows, write
 from tests.model.tiny import GROUPED, weights, write_byte_tokenizer
@@ -53,11 +54,24 @@ def test_the_context_is_that_of_the_engine_and_may_be_as_long_as_the_model_allow
 def test_the_loading_line_tells_name_size_format_memory_and_context(alphabet_model, monkeypatch):
     monkeypatch.chdir(alphabet_model)
     session = session_of(Path("."), "-c", "64")
-    assert loading_line(session.engine) == (
+    assert loading_line(session.engine, SamplingDefaults()) == (
         f"{alphabet_model.name}: 1.3 M parameters, bfloat16, 2.5 MiB; context 64 tokens, 64.0 KiB"
     )
     session.engine.model = replace(session.engine.model, parameter_count=1_235_814_400)
-    assert loading_line(session.engine).startswith(f"{alphabet_model.name}: 1.2 B parameters, ")
+    assert loading_line(session.engine, SamplingDefaults()).startswith(
+        f"{alphabet_model.name}: 1.2 B parameters, "
+    )
+
+
+def test_a_context_of_0_is_the_longest_of_the_model_if_it_fits(run, random_model, monkeypatch):
+    longest = load_model(random_model).args.max_context_length
+    flags = ("-m", random_model, "-c", "0", "-p", "x", "-n", "1")
+    done = run(*flags)
+    assert (done.returncode, f"/{longest}, ".encode() in done.stderr) == (0, True)
+    needed = forecast_memory(random_model, longest, longest).needed
+    for free, code in ((needed - 1, 4), (needed, 0)):
+        monkeypatch.setattr("src.memory.available_memory", lambda free=free: free)
+        assert run(*flags).returncode == code
 
 
 def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(
@@ -245,14 +259,14 @@ def test_an_id_beyond_the_tokens_can_be_drawn_and_adds_nothing_to_the_text(tmp_p
     assert len(list(session.engine.generate(prompt, 2))) == 2
 
 
-UNKNOWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+OWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 @pytest.fixture
 def with_template(alphabet_model: Path, tmp_path: Path) -> Path:
-    """The model of the alphabet with a chat template that the table does not know."""
+    """The model of the alphabet with a chat template of its own."""
     directory = Path(shutil.copytree(alphabet_model, tmp_path / "model"))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": UNKNOWN}))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": OWN}))
     return directory
 
 
@@ -266,17 +280,17 @@ def test_show_prompt_tells_what_was_sent_in_the_named_format(alphabet_model, cap
     assert "chat format: zephyr (by --chat-format)" in reply(capsys, session, "/show params")
 
 
-UNHEARD_OF = "has a chat template that is not among the known ones"
+WRONG = json.dumps({"chat_template": "{{ unheard_of.content }}"})
 
 
 @pytest.mark.parametrize(
     ("config", "flags", "code", "words"),
     [
-        (None, (), 2, (UNHEARD_OF, "--chat-format", "--completion", *CHAT_FORMATS)),
+        (WRONG, (), 2, ("'unheard_of' is undefined", "--chat-format", "--completion")),
         (None, ("--chat-format", "chatml"), 2, ("<|im_start|>",)),
         ("{", (), 3, ("content: expected JSON",)),
     ],
-    ids=["unknown", "without its tokens", "damaged"],
+    ids=["wrong", "without its tokens", "damaged"],
 )
 def test_a_format_that_cannot_be_used_is_one_line(run, with_template, config, flags, code, words):
     if config is not None:
@@ -287,10 +301,53 @@ def test_a_format_that_cannot_be_used_is_one_line(run, with_template, config, fl
     assert all(word in line for word in words)
 
 
-@pytest.mark.parametrize("flags", [("--chat-format", "llama3"), ("--completion",)])
-def test_with_the_flag_or_as_a_completion_the_same_model_answers(run, with_template, flags):
+@pytest.mark.parametrize("flags", [(), ("--chat-format", "llama3"), ("--completion",)])
+def test_with_its_template_with_the_flag_or_as_a_completion_a_model_answers(
+    run, with_template, flags
+):
     done = run("-m", with_template, "-q", "-p", "Hello\n", *flags)
     assert done == Outcome(0, f"{ALPHABET}\n".encode(), b"")
+
+
+@pytest.fixture
+def template_file(tmp_path: Path) -> Path:
+    path = tmp_path / "own.jinja"
+    path.write_text("{{ messages[-1].content }} {{ size }}<|eot_id|>", encoding="utf-8")
+    return path
+
+
+def test_a_template_is_named_or_read_from_a_file_and_gets_its_arguments(
+    alphabet_model, template_file, capsys
+):
+    flags = ("-c", "300", "--chat-template", str(template_file), "--template-arg", "size=[5]")
+    session = session_of(alphabet_model, *flags)
+    session.ask("Hello")
+    assert reply(capsys, session, "/show prompt") == "Hello [5]<|eot_id|>\n"
+    assert "chat format: own.jinja (by --chat-template)" in reply(capsys, session, "/show params")
+    named = session_of(alphabet_model, "-c", "300", "--chat-template", "zephyr")
+    assert (named.chat_format.name, named.chat_format.by) == ("zephyr", "--chat-template")
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "error"),
+    [
+        (None, (), "--chat-template: expected a file or one of llama3, llama2, "),
+        (b"ab\xff", (), "own.jinja: text: expected UTF-8, got other bytes at byte 2"),
+        (b"x" * 300_000, (), "own.jinja: size: expected at most 131072"),
+        (b"{% for %}", (), "chat template: Expected an expression"),
+        (b"", ("--template-arg", "messages=[]"), "argument must not be called messages"),
+    ],
+)
+def test_a_template_file_that_cannot_be_used_is_one_line(
+    run, alphabet_model, template_file, content, flags, error
+):
+    template_file.unlink()
+    if content is not None:
+        template_file.write_bytes(content)
+    done = run("-m", alphabet_model, "-p", "x", "--chat-template", template_file, *flags)
+    assert (done.returncode, done.stdout) == (2, b"")
+    [line] = done.stderr.decode().splitlines()
+    assert error in line
 
 
 def test_a_gguf_file_answers_and_is_called_by_its_name(run, tmp_path):
@@ -305,19 +362,37 @@ def test_a_gguf_file_answers_and_is_called_by_its_name(run, tmp_path):
     assert facts_of(load_model(link))["name"] == "link.gguf, bfloat16"  # in the explorer
 
 
+def test_a_directory_that_holds_one_gguf_file_stands_for_it(run, tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    keys = small_vocabulary(tmp_path)
+    path = write(directory / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys)
+    arguments = ("--completion", "-p", "ab", "-n", "2", "--temperature", "0")
+    done, of_file = run("-m", directory, *arguments), run("-m", path, *arguments)
+    assert done.returncode == 0
+    assert done.stdout == of_file.stdout
+    assert done.stderr.startswith(b"a.gguf: ")
+    (directory / "b.gguf").write_bytes(path.read_bytes())
+    several = run("-m", directory, *arguments)
+    assert several.returncode == 3
+    assert b"or the path of one of them, got 'a.gguf', 'b.gguf' (2 in all)" in several.stderr
+
+
 def test_a_gguf_file_of_several_formats_names_them_all(tmp_path):
     matrices = {n: w for n, w in weights(BLOCKS).items() if n.endswith(("w1.weight", "w3.weight"))}
     blocks = {gguf_name(name): q8_0(weight) for name, weight in matrices.items()}
     path = write(tmp_path / "a.gguf", BLOCKS, ml.bfloat16.numpy_dtype, tensors=blocks)
-    assert "parameters, bfloat16, q8_0, " in loading_line(InferenceEngine(load_model(path), 16))
+    assert "parameters, bfloat16, q8_0, " in loading_line(
+        InferenceEngine(load_model(path), 16), SamplingDefaults()
+    )
 
 
 @pytest.mark.parametrize(
     ("keys", "flags", "error"),
     [
-        ({"tokenizer.chat_template": "{{ unheard_of }}"}, (), "not among the known ones; name one"),
+        ({"tokenizer.chat_template": "{{ x.y }}"}, (), "chat template: 'x' is undefined; name a"),
         ({}, ("--verify",), "--verify: expected a model directory, got a GGUF file"),
-        (None, (), "a.gguf: tokenizer: expected the keys tokenizer.ggml.model and on, got none"),
+        (None, (), "a.gguf: tokenizer: expected a vocabulary in the keys of the file, got none"),
     ],
     ids=["template", "verify", "no vocabulary"],
 )
@@ -330,6 +405,37 @@ def test_what_a_gguf_file_cannot_do_is_said(run, tmp_path, keys, flags, error):
     assert done.returncode in (2, 3)
     [line] = done.stderr.decode().splitlines()
     assert error in line
+
+
+def test_dequantized_weights_are_run_and_saved_as_plain_ones(run, tmp_path):
+    sizes = replace(BLOCKS, vocab=263)
+    blocks = {gguf_name(name): q8_0(w) for name, w in weights(sizes).items() if w.ndim == 2}
+    keys = small_vocabulary(tmp_path)
+    path = write(tmp_path / "a.gguf", sizes, keys=keys, tensors=blocks)
+    asked = ("--completion", "-p", "ab", "-n", "8", "--temperature", "0")
+    direct = run("-m", path, "--dequantize", *asked)
+    assert direct.returncode == 0
+    assert b" parameters, bfloat16, " in direct.stderr
+    done = run("-m", path, "--dequantize", "--save-quantized", tmp_path / "plain")
+    assert done.returncode == 0
+    assert done.stderr.endswith(b" of weights written\n")
+    assert run("-m", tmp_path / "plain", *asked).stdout == direct.stdout
+    done = run("-m", path, "--dequantize", "--quantize", "q4_0", "--save-gguf", tmp_path / "b.gguf")
+    assert done.returncode == 0
+    quantized = run("-m", tmp_path / "plain", "--quantize", "q4_0", *asked)
+    assert run("-m", tmp_path / "b.gguf", *asked).stdout == quantized.stdout
+
+
+@pytest.mark.parametrize(
+    "flags", [("-p", "a"), ("--save-gguf", "NEW"), ("--save-quantized", "NEW")], ids=" ".join
+)
+def test_plain_weights_cannot_be_dequantized(run, random_model, tmp_path, flags):
+    flags = [str(tmp_path / "new") if flag == "NEW" else flag for flag in flags]
+    done = run("-m", random_model, "--dequantize", *flags)
+    assert (done.returncode, done.stdout) == (3, b"")
+    [line] = done.stderr.decode().splitlines()
+    assert line.endswith(": dequantize: expected quantized weights, got plain weights")
+    assert os.listdir(tmp_path) == []
 
 
 # A draft model.
@@ -370,6 +476,20 @@ def test_another_model_that_does_not_fit_is_refused(
     assert run(*arguments).returncode == 0
 
 
+@pytest.mark.parametrize(
+    "flags", [("-p", "hi", "-n", "1"), ("--serve", "127.0.0.1:0", "--share-prefixes")]
+)
+def test_a_prompt_cache_that_cannot_be_written_is_rejected_at_the_start(run, tmp_path, flags):
+    if "--serve" in flags:
+        pytest.importorskip("msgspec", reason="needs the serve extra")
+    path = tmp_path / "missing" / "a.cache"
+    done = run("-q", *flags, "--prompt-cache", path)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    reason = "cannot be written: No such file or directory"
+    assert done.stderr.decode() == f"error: {path}: {reason}\n"
+
+
 def test_a_prompt_cache_changes_no_answer_and_saves_the_prompt(run, tmp_path):
     asked = ("-p", "What is the capital of Peru?", "--temperature", "0", "--json")
     plain = json.loads(run(*asked).stdout)
@@ -384,3 +504,44 @@ def test_a_prompt_cache_changes_no_answer_and_saves_the_prompt(run, tmp_path):
     assert done.stderr.startswith(b"error: ")
     assert b"a.cache: tensor 'sha256': data_offsets: expected [begin, end]" in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+def recommending_model(directory: Path, **recommended: float) -> Path:
+    """Writes a random model whose files recommend a sampling."""
+    write_family(directory, "qwen2", vocab_size=4096)
+    (directory / "generation_config.json").write_text(json.dumps(recommended))
+    shutil.copy(BUNDLED_MODEL / "tokenizer.model", directory)
+    return directory
+
+
+def test_defaults_of_sampling_are_those_of_the_model_unless_flags_say_otherwise(tmp_path, run):
+    path = recommending_model(tmp_path / "m", temperature=0.0, top_p=0.8)
+    how = ("-m", path, "--chat-format", "llama3", "-p", "hi", "-n", "3", "--no-stats")
+    cases = {
+        (): "; temperature 0, top_p 0.8 (by generation_config.json)",
+        ("--temperature", "2"): "; top_p 0.8 (by generation_config.json)",
+        ("--temperature", "2", "--top-p", "1"): "",
+        ("--sampling-defaults", "engine"): "",
+        ("--sampling-defaults", "model"): "; temperature 0, top_p 0.8 (by generation_config.json)",
+    }
+    for flags, expected in cases.items():
+        done = run(*how, *flags)
+        assert done.returncode == 0, done.stderr
+        line = next(x for x in done.stderr.decode().splitlines() if x.startswith("m: "))
+        assert line.partition(" tokens, ")[2].partition(";")[2] == expected.removeprefix(";")
+
+
+def test_the_chat_a_prompt_and_a_file_of_prompts_have_the_sampling_of_the_model(tmp_path, run):
+    path = recommending_model(tmp_path / "m", temperature=0.0)
+    how = ("-m", path, "--chat-format", "llama3", "-n", "8", "-q")
+    assert session_of(path, "--chat-format", "llama3").settings.temperature == 0.0
+    greedy = json.loads(run(*how, "--json", "-p", "hi", "--temperature", "0").stdout)["token_ids"]
+    for seed in ("1", "2"):
+        done = run(*how, "--json", "-p", "hi", "--seed", seed)
+        assert json.loads(done.stdout)["token_ids"] == greedy
+        lines = tmp_path / "prompts.jsonl"
+        lines.write_text('"hi"\n')
+        done = run(*how, "--jsonl", lines, "--seed", seed)
+        assert json.loads(done.stdout)["token_ids"] == greedy
+        engine = run(*how, "--json", "-p", "hi", "--seed", seed, "--sampling-defaults", "engine")
+        assert json.loads(engine.stdout)["token_ids"] != greedy

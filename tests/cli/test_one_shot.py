@@ -1,8 +1,10 @@
 """One prompt, and with `--jsonl` one per line: what is read, answered, refused and interrupted."""
 
+import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +14,17 @@ import pytest
 
 from src.cli.application import MOST_PROMPT_BYTES, find_prompt
 from src.cli.arguments import parse_arguments
-from src.cli.console import UsageError
+from src.cli.console import Console, UsageError
 from src.inference import Sampler
 from tests.cli.conftest import (
     ALPHABET,
     FORMAT_TOKENS,
+    PROGRAM,
+    REPOSITORY,
     SECONDS,
     Outcome,
     Run,
+    environment,
     press_ctrl_c_at,
     run_program,
     start_program,
@@ -34,6 +39,10 @@ ANSWER = f"{ALPHABET}\n".encode()
     [
         (["-p", "Hello"], b"", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
         (["-f", "FILE"], b"", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
+        (["-p", "Hello"], b"three\n", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 5} prompt"),
+        (["-p", "Hello", "-"], b"three", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 5} prompt"),
+        (["-f", "FILE", "-p", "Summarize"], b"", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 9} prompt"),
+        (["-f", "-", "-p", "Hello"], b"three", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 5} prompt"),
         (["-"], b"Hello", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
         (["-"], b"a\0b", ANSWER, f"{FORMAT_TOKENS + 3} prompt"),
         (["-p", "Hello", "-s", "short"], b"", ANSWER, f"{FORMAT_TOKENS + 5 + 16} prompt"),
@@ -139,7 +148,7 @@ def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_tracebac
 )
 def test_a_prompt_file_that_cannot_be_read_is_refused(path, reason):
     with pytest.raises(UsageError, match=reason):
-        find_prompt(parse_arguments(["-f", path]))
+        find_prompt(parse_arguments(["-f", path]), Console())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +158,40 @@ def test_a_prompt_file_that_cannot_be_read_is_refused(path, reason):
 def test_the_last_newline_and_the_byte_order_mark_are_left_out(tmp_path, content, prompt):
     path = tmp_path / "prompt"
     path.write_bytes(content.encode())
-    assert find_prompt(parse_arguments(["-f", str(path)])) == prompt
+    assert find_prompt(parse_arguments(["-f", str(path)]), Console()) == prompt
+
+
+@pytest.mark.parametrize(
+    ("flags", "content", "prompt"),
+    [
+        ((), "a\n", "a\n\nWhy?"),
+        ((), " a\nb\n\n\n", " a\nb\n\nWhy?"),
+        ((), "\ufeffé", "é\n\nWhy?"),
+        ((), "", "Why?"),
+        ((), "\n \n", "Why?"),
+        (("-",), "a", "a\n\nWhy?"),
+        (("-",), "", "Why?"),
+        (("--completion",), "a", "a\n\nWhy?"),
+    ],
+)
+def test_a_question_goes_after_the_text_on_standard_input(
+    monkeypatch, capsys, flags, content, prompt
+):
+    stream = io.TextIOWrapper(io.BytesIO(content.encode()), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", stream)
+    options = parse_arguments(["-p", "Why?", *flags])
+    assert find_prompt(options, Console()) == prompt
+    said = capsys.readouterr().err
+    assert ("characters go before the question" in said) == (prompt != "Why?")
+
+
+def test_an_empty_file_before_a_question_and_an_empty_question_are_refused(run, tmp_path):
+    path = tmp_path / "empty"
+    path.write_text("\n")
+    for flags, where in ((("-f", path, "-p", "Why?"), "empty"), (("-p", " "), "--prompt")):
+        done = run("-m", tmp_path, *flags, stdin=b"text" if "-f" not in flags else b"")
+        assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+        assert f"{where}: prompt: expected text, got none" in done.stderr.decode()
 
 
 def test_a_prompt_file_may_be_a_pipe(run, alphabet_model, tmp_path):
@@ -162,19 +204,19 @@ def test_a_prompt_file_may_be_a_pipe(run, alphabet_model, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "redirected", "where"),
     [
-        (("-p", "x"), "< LICENSE", "--prompt"),
-        (("-f", "LICENSE"), '<<< "a letter"', "LICENSE"),
-        (("--example", "2"), "< LICENSE", "--prompt"),
+        (("-f", "README.md"), "< LICENSE", "README.md"),
+        (("-f", "LICENSE", "-p", "x"), '<<< "a letter"', "LICENSE"),
+        (("--example", "2"), "< LICENSE", "--example"),
     ],
 )
-def test_text_on_stdin_beside_a_prompt_is_refused(alphabet_model, flags, redirected, where):
+def test_text_on_stdin_with_another_text_is_refused(alphabet_model, flags, redirected, where):
     """It was left unread, and the answer knew nothing of it."""
     # Bash writes a text before the program starts, which waits for none.
     letter = ["bash", "-c", f'"$@" {redirected}', "bash"]
     done = run_program("-m", alphabet_model, "-q", *flags, prefix=letter)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (
-        f"error: standard input: expected nothing beside {where}, got text; "
+        f"error: standard input: expected nothing with {where}, got text; "
         "< /dev/null leaves it out\n"
     )
 
@@ -186,12 +228,51 @@ def test_a_dash_reads_what_is_typed(spawn, alphabet_model):
     assert child.read().splitlines()[-1] == ALPHABET
 
 
-def test_nothing_on_stdin_beside_a_prompt_is_not_waited_for(alphabet_model):
+def test_nothing_on_stdin_with_a_question_is_not_waited_for(alphabet_model):
+    """As cron, CI and ssh leave it: at its end, or open without a word."""
     reading, writing = os.pipe()
-    with open("/dev/null", "rb") as nothing, open(reading) as silent, open(writing, "w"):
-        for stream in (nothing, silent):
-            arguments = ("-m", alphabet_model, "-q", "-p", "x", "-n", "1")
-            assert start_program(*arguments, stdin=stream).wait(timeout=SECONDS) == 0
+    ours, theirs = socket.socketpair()
+    with open("/dev/null", "rb") as nothing, open(reading) as silent, open(writing, "w"), ours:
+        for stream, is_silent in ((nothing, False), (silent, True), (theirs, True)):
+            arguments = ("-m", alphabet_model, "-q", "-p", "Hello", "-n", "1")
+            pipes = {"stdin": stream, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            shown, said = start_program(*arguments, **pipes).communicate(timeout=SECONDS)
+            assert shown == b"a\n"
+            warning = b"warning: standard input: expected text or its end within 1 s, got neither"
+            assert said.startswith(warning) is is_silent
+            assert said.count(b"\n") == is_silent
+        theirs.close()
+
+
+PIPELINE = 'exec 3>&1; { sleep 3; printf three; } | "$@"'
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "is_read"),
+    [
+        pytest.param(PIPELINE, (), True, marks=pytest.mark.skipif(
+            sys.platform != "linux", reason="Linux alone says who writes to a pipe")),
+        pytest.param('sleep 3 | sh -c \'"$@"; true\' sh "$@"', (), False, marks=pytest.mark.slow),
+        pytest.param('{ sleep 3; printf three; } | sh -c \'"$@"; true\' sh "$@"', ("-",), True,
+            marks=pytest.mark.slow),
+    ],
+    ids=["a pipeline", "an outer program", "an outer program and a hyphen"],
+)  # fmt: skip
+def test_a_slow_pipeline_is_waited_for_and_an_outer_program_only_with_a_hyphen(
+    alphabet_model, script, flags, is_read
+):
+    prefix = ["sh", "-c", script, "sh"]
+    arguments = ("-m", alphabet_model, "-p", "Hello", *flags)
+    reading, writing = os.pipe()
+    with open(reading) as silent, open(writing, "w"):
+        command = [*prefix, *PROGRAM, *map(str, arguments)]
+        done = subprocess.run(
+            command, stdin=silent, capture_output=True, cwd=REPOSITORY, env=environment(),
+            timeout=SECONDS, check=True,
+        )  # fmt: skip
+    tokens = FORMAT_TOKENS + 5 + (2 + 5 if is_read else 0)
+    assert f"{tokens} prompt" in done.stderr.decode()
+    assert done.stdout == ANSWER
 
 
 HELLO = b'{"prompt": "Hello"}\n'
@@ -318,3 +399,45 @@ def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(run, endless_model, m
     (record,) = records(done.stdout)
     assert (record["text"], record["stop_reason"]) == ("abcd", "interrupted")
     assert record["token_ids"] == [*b"abcd"]
+
+
+@pytest.fixture
+def with_grammars() -> None:
+    pytest.importorskip("llguidance", reason="the serve extra is not installed")
+
+
+@pytest.mark.usefixtures("with_grammars")
+def test_an_answer_follows_a_schema_in_a_file_or_written_out(tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["Oslo"]}')
+    for given in (schema, schema.read_text(), ' {"enum": ["Oslo"]}'):
+        done = run_program("-p", "Hello", "--json-schema", given, "-q")
+        assert (done.returncode, done.stdout) == (0, b'"Oslo"\n')
+
+
+@pytest.mark.usefixtures("with_grammars")
+@pytest.mark.parametrize("grammar", ['start: "Oslo" | "Oslo!"', 'root ::= "Oslo" "!"?'])
+def test_an_answer_follows_a_grammar_of_lark_or_of_llama_cpp(tmp_path, grammar):
+    file = tmp_path / "grammar"
+    file.write_text(grammar)
+    done = run_program("-p", "Hello", "--grammar", file, "-q")
+    assert done.returncode == 0
+    assert done.stdout in (b"Oslo\n", b"Oslo!\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "error"),
+    [
+        ("--json-schema", '{"enum": ', "--json-schema: [grammar] json_schema: expected JSON, got"),
+        ("--json-schema", "no.json", "no.json: cannot be opened: No such file"),
+        ("--grammar", "bad.gbnf", "[grammar] llama.cpp's notation (GBNF): line 1 column 10: exp"),
+    ],
+)
+def test_a_wrong_schema_or_grammar_is_one_line_before_a_model_is_loaded(
+    run, tmp_path, monkeypatch, flag, text, error
+):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.gbnf").write_text("root ::= nothing")
+    done = run("-m", tmp_path / "no-model", "-p", "Hello", flag, text)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert error in done.stderr.decode()

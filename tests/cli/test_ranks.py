@@ -13,7 +13,7 @@ import pexpect
 import pytest
 
 from src.cli import mpirun_is_at_terminal
-from src.model.files import BUNDLED_MODEL
+from src.model.sources import BUNDLED_MODEL
 from tests.cli.conftest import PROGRAM, REPOSITORY, Terminal, environment, run_code, run_program
 from tests.support.mpi import LAUNCH, mpirun, needs_mpi, processes
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
@@ -213,6 +213,15 @@ def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, random_model):
     tokenizer = random_model / "tokenizer.model"
     write_random_meta_directory(Path(other), params, tokenizer_model=tokenizer, seed=2)
     flags = ("-p", "a", "-n", "3")
+    cut = tmp_path / "cut"
+    write_random_meta_directory(cut, SMALL_PARAMS, tokenizer_model=tokenizer, seed=2)
+    (cut / "consolidated.00.pth").unlink()
+    broken_load = patched(
+        "from src.cli import ranks; "
+        "ranks.own_forecast = lambda *_: {}['an error between two collective calls']",
+        "-m", one, *flags,
+    )  # fmt: skip
+    no_threads = patched("from mpi4py import MPI; MPI.Query_thread = lambda: 0", "-m", one, *flags)
     no_mpi = tmp_path / "no_mpi" / "mpi4py"
     no_mpi.mkdir(parents=True)
     (no_mpi / "__init__.py").write_text("raise ImportError('none of that name')\n")
@@ -229,6 +238,10 @@ def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, random_model):
         "version: expected 0.": (2, own, version),
         "memory: expected at most": (4, own, no_memory),
         "got nothing": (3, own, (*PROGRAM, "-m", str(tmp_path / "none"), *flags)),
+        "error: rank 1: unrecognized arguments: --none": (2, own, (*own, "--none")),
+        "consolidated.00.pth": (3, own, (*PROGRAM, "-m", str(cut), *flags)),
+        "internal fault: KeyError('an error between": (1, own, broken_load),
+        "expected MPI_THREAD_MULTIPLE (3), got 0": (2, own, no_threads),
         "sizes and settings": (3, own, (*own, "--quantize", "nf4")),
         "rank 0: mpi4py: expected": (2, without, without),
         "rank 1: mpi4py: expected": (2, own, without),

@@ -22,7 +22,7 @@ from src.cli.saved_chat import (
     write_chat,
 )
 from src.cli.session import Session, Turn
-from src.model.files import BUNDLED_MODEL
+from src.model.sources import BUNDLED_MODEL
 from src.untrusted import write_whole
 from tests.cli.conftest import ALPHABET, reply, session_of
 

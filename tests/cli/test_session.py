@@ -3,19 +3,20 @@
 import itertools
 import random
 import signal
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
 import pytest
 
 from src.cli import chat
-from src.cli.answer import INTERRUPTED
+from src.cli.answer import INTERRUPTED, Settings
 from src.cli.commands import run_command
 from src.cli.console import Console, UsageError
 from src.cli.session import Session, Turn
-from src.inference import InferenceEngine, Message
+from src.inference import ContextFullError, InferenceEngine, Message
 from src.model import load_model
-from src.model.files import BUNDLED_MODEL
+from src.model.sources import BUNDLED_MODEL
 from tests.cli.conftest import ALPHABET, interrupt_after, press_ctrl_c_at, session_of
 
 
@@ -72,6 +73,32 @@ def test_nothing_is_regenerated_undone_or_goes_on_at_first_or_in_another_chat(se
     session.restore(None, [Turn("one", "abc")], session.settings)
     with pytest.raises(UsageError, match="no answer that was stopped"):
         session.resume()
+
+
+@pytest.mark.parametrize("earlier", [None, "not answered yet"])
+def test_a_message_that_is_rejected_is_no_turn(session, earlier):
+    session.ask("one")
+    session.unanswered, turns = earlier, list(session.turns)
+    session.attached = "a text"
+    with pytest.raises(ContextFullError):
+        session.ask_with_attached("x" * 300)
+    assert (session.turns, session.unanswered, session.attached) == (turns, earlier, "a text")
+    session.ask_with_attached("two")
+    assert session.turns[1:] == [Turn("a text\n\ntwo", ALPHABET)]
+    assert (session.unanswered, session.attached) == (None, "")
+
+
+def test_after_a_rejected_message_continue_and_undo_see_the_turn_before_it(session):
+    session.settings = session.settings.changed("max_tokens", "3")
+    session.ask("one")
+    with pytest.raises(ContextFullError):
+        session.ask("x" * 300)
+    session.resume()
+    assert session.turns == [Turn("one", ALPHABET[:6])]
+    with pytest.raises(ContextFullError):
+        session.ask("x" * 300)
+    assert session.undo() == "one"
+    assert session.turns == []
 
 
 def test_an_interrupted_answer_stays_and_goes_on(session, capsys):
@@ -142,10 +169,10 @@ def test_attached_text_goes_before_one_text_to_continue(session):
 def test_memory_that_is_refused_is_one_line_and_the_chat_goes_on(session, capsys):
     session.ask("Hello")
     with mock.patch.object(session.tokenizer, "encode", side_effect=MemoryError):
-        assert chat._take_turn_or_say_why_not(session, lambda: "more")
+        assert chat._take_turn_or_say_why_not(session, lambda: "more", nullcontext)
     assert session.turns == [Turn("Hello", ALPHABET)]
     assert capsys.readouterr().err == "error: memory: the system refused the allocation\n"
-    assert chat._take_turn_or_say_why_not(session, lambda: "and more")
+    assert chat._take_turn_or_say_why_not(session, lambda: "and more", nullcontext)
     assert session.turns[-1] == Turn("and more", ALPHABET)
 
 
@@ -228,3 +255,83 @@ def check_last_turn(session: Session) -> None:
     engine = InferenceEngine(session.engine.model, 2000)
     steps = engine.chat(messages, 6, session.settings.sampling)
     assert drawn(session) == [step.token_id for step in steps]
+
+
+def turn(question: str) -> Turn:
+    return Turn(question, ALPHABET)
+
+
+def test_a_full_context_drops_the_oldest_turns_where_that_is_set(session, capsys):
+    for question in ("one", "two", "three"):
+        session.ask(question)
+    assert session.settings.overflow == "refuse"
+    with pytest.raises(ContextFullError):
+        session.ask("x" * 120)
+    session.settings = session.settings.changed("overflow", "drop")
+    capsys.readouterr()
+    answer = session.ask("x" * 120)
+    assert capsys.readouterr().err == "context full: the 2 oldest turns are dropped, 1 turn kept\n"
+    assert session.turns == [turn("three"), turn("x" * 120)]
+    assert answer.stop_reason == "eot"
+
+
+def prompt_length(session: Session, turns: list[Turn], question: str) -> int:
+    return len(session._encoded(session.messages(turns, question)))
+
+
+@pytest.mark.parametrize(("max_tokens", "needed"), [("none", 1200 // 8), ("30", 30)])
+def test_turns_are_dropped_where_an_answer_has_no_room_until_a_quarter_is_free(
+    alphabet_model, capsys, max_tokens, needed
+):
+    session = session_of(alphabet_model, "-c", "1200")
+    session.settings = session.settings.changed("overflow", "drop").changed(
+        "max_tokens", max_tokens
+    )
+    counts = []
+    for number in range(40):
+        question, before = f"question {number}", list(session.turns)
+        session.ask(question)
+        kept = session.turns[:-1]
+        counts.append(len(before) - len(kept))
+        assert kept == before[counts[-1] :]
+        length = prompt_length(session, before, question)
+        assert (counts[-1] > 0) == (length + needed > 1200)
+        if counts[-1]:
+            assert prompt_length(session, kept, question) + 1200 // 4 <= 1200
+    assert 0 in counts[-4:]  # the turns that stay are not read again each time
+    assert sum(counts) > 9
+    assert f"context full: the {max(counts)} oldest turns are dropped, " in capsys.readouterr().err
+
+
+def test_a_message_that_cannot_fit_drops_no_turn(session, capsys):
+    session.settings = session.settings.changed("overflow", "drop")
+    session.ask("one")
+    with pytest.raises(ContextFullError) as caught:
+        session.ask("x" * 300)
+    assert caught.value.tokens == len(session._encoded(session.messages([], "x" * 300)))
+    assert session.turns == [turn("one")]
+    assert "dropped" not in capsys.readouterr().err
+
+
+def test_an_answer_goes_on_without_the_oldest_turns(session, capsys):
+    session.ask("one")
+    session.ask("two")
+    session.settings = session.settings.changed("max_tokens", "10")
+    session.ask("x" * 130)
+    assert session.turns[-1].answer == ALPHABET[:10]
+    session.settings = session.settings.changed("overflow", "drop").changed("max_tokens", "none")
+    session.resume()
+    assert session.turns == [turn("two"), turn("x" * 130)]
+    assert capsys.readouterr().err == "context full: the oldest turn is dropped, 1 turn kept\n"
+
+
+def test_texts_that_are_continued_have_no_turns_to_drop(alphabet_model):
+    session = session_of(alphabet_model, "-c", "40", "--completion", "--overflow", "drop")
+    with pytest.raises(ContextFullError):
+        session.ask("x" * 60)
+
+
+def test_another_conversation_keeps_what_becomes_of_a_full_context(session):
+    session.settings = session.settings.changed("overflow", "drop")
+    session.restore(None, [], Settings())
+    assert session.settings == Settings(overflow="drop")

@@ -289,7 +289,7 @@ def test_without_transformers_a_line_says_what_to_install(run, monkeypatch):
     monkeypatch.setattr(verify, "find_spec", lambda name: None if name == "torch" else name)
     text = (
         b"error: --verify: expected transformers and what it needs, got no torch: "
-        b"pip install -e '.[oracle]' in a clone, or pip install 'llama-bolts[oracle]'\n"
+        b"run `pip install -e '.[oracle]'` in the repository\n"
     )
     assert run("--verify") == Outcome(2, b"", text)
 

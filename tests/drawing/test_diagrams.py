@@ -56,7 +56,7 @@ def test_the_families_next_to_llama_are_drawn_without_overlaps(tmp_path, family)
     assert all(faults(svg) == [] for svg in drawn.values())
     stage, said = {
         "qwen2": (8, {"wq [H*h, D]", "wq.bias [H*h]", "wk.bias [K*h]", "wv.bias [K*h]"}),
-        "olmo2": (15, {"rms_norm"}), "granite": (15, {"multiply"}),
+        "olmo2": (15, {"rms_norm"}), "granite": (14, {"multiply"}),
     }.get(family, (15, set()))  # fmt: skip
     assert said <= set(texts(drawn[f"stage-{stage:02}.svg"]))
 
@@ -104,7 +104,7 @@ def test_the_loop_shows_what_each_pass_reads_anew(byte_diagrams):
 
 def test_an_angle_is_the_position_times_the_radians_of_its_pair():
     shown = " ".join(texts(current_diagrams()["stage-10.svg"]))
-    found = re.findall(r"pair (\d+): (\S+) rad a position at (\d+): (\S+) degrees", shown)
+    found = re.findall(r"pair (\d+): (\S+) rad per position at (\d+): (\S+) degrees", shown)
     args = bundled_model().args
     assert [int(pair) for pair, *_ in found] == [0, args.head_dim // 8, args.head_dim // 2 - 1]
     assert float(found[0][1]) == 1.0

@@ -14,6 +14,7 @@ import pytest
 
 from src import ml, trace
 from src.explorer import ExplorerError, Store, collect, explore, run_traced
+from src.explorer.write import SHARES
 from src.inference import Message, SamplingArgs
 from src.model import InferenceContext, Model, load_model
 from tests.model.families import CONFIGS as FAMILIES
@@ -168,6 +169,52 @@ def test_forced_tokens_are_taken_and_what_would_be_drawn_is_told(run, model):
 def runs_of(page: str) -> list[dict[str, Any]]:
     [document] = re.findall(r'id="document">([^<]*)<', page)
     return json.loads(zlib.decompress(base64.b64decode(document)))["runs"]
+
+
+def values_of(run: dict[str, Any], number: int) -> tuple[int, list[int]]:
+    """Return how many tokens the values of a pass have, and the layers that have all of them."""
+    layers = range(run["sizes"]["L"])
+    of_pass = [event for event in run["events"] if event[0] == number and event[11]]
+    lasts = {event[2]: event[11][0]["shape"][0] for event in of_pass if event[1] == 18}
+    stages = {layer: {event[1] for event in of_pass if event[2] == layer} for layer in layers}
+    whole = [layer for layer in layers if {6, 8, 10, 11, 13, 14, 15, 16, 17, 18} <= stages[layer]]
+    assert set(whole) == {layer for layer in layers if stages[layer]}
+    assert len({lasts[layer] for layer in whole}) <= 1
+    return lasts[whole[0]] if whole else 0, whole
+
+
+def test_values_of_layers_take_the_room_that_other_numbers_leave(model):
+    [run] = runs_of(explore(model, [Message("user", QUESTION)], 8))
+    T = run["passes"][0]["T"]
+    layers = [*range(run["sizes"]["L"])]
+    assert run["leftOut"] == []
+    assert [values_of(run, 0), values_of(run, 1)] == [(T, layers), (1, layers)]
+
+
+@pytest.mark.parametrize(
+    ("room", "layers"), [(100_000, [0]), (140_000, [0, 3]), (190_000, [0, 1, 3])]
+)
+def test_of_values_the_first_layer_is_kept_then_the_last_then_those_between(model, room, layers):
+    ids, store = model.tokenizer.encode("Hello world", bos=True, eos=False), Store()
+    store._shares = dict.fromkeys(SHARES, 0) | {"values": room}
+    run = run_traced(model, ids, 1, SamplingArgs(seed=1), store)
+    assert values_of(run, 0) == (len(ids), layers)
+    names = {1: "layer 0", 2: "layers 0, 3", 3: "layers 0, 1, 3"}[len(layers)]
+    assert f"values: pass 0 keeps those of {names}" in run["leftOut"]
+
+
+def test_the_page_of_docs_has_the_shares_and_the_context(model):
+    text = " ".join((ROOT / "docs" / "EXPLORER.md").read_text("utf-8").split())
+    names = {"logits": "logits", "attention": "attention", "values": "values",
+             "lens": "the lens", "residual": "the residual stream"}  # fmt: skip
+    for kind, name in names.items():
+        assert f"{name} {100 * SHARES[kind]:.0f} %" in text
+    assert SHARES.keys() == names.keys()
+    [run] = runs_of(explore(model, [Message("user", QUESTION)], 8, SamplingArgs(seed=1)))
+    assert f"C = {run['sizes']['C']} in the example" in text
+    processed = run["passes"][-1]["start"] + run["passes"][-1]["T"]
+    assert f"({len(run['tokens'])}/4096)" in text
+    assert f"{processed} filled slots" in text
 
 
 def test_a_limit_is_kept_and_what_is_left_out_is_said(model):

@@ -15,6 +15,8 @@ from src.explorer import Store, explore, run_beside, run_traced, save_html
 from src.explorer.run import prompt_of
 from src.inference import Message, Sampler, SamplingArgs
 from src.model import load_model
+from src.model.saving_gguf import save_gguf
+from tests.model.tiny import Tiny, write_meta_directory
 from tests.support.browser import api, chromium, quiet_page
 
 pytestmark = pytest.mark.slow
@@ -193,7 +195,8 @@ def test_the_browser_samples_as_the_engine(two_formats, page):
       const run = explorer.runs[0];
       const raw = await explorer.arrayOf(run.passes[n].logits);
       return settings.map((one) => {
-        const logits = explorer.penalised(raw, seen, one.repeat_penalty);
+        const shifted = explorer.biased(raw, one.logit_bias);
+        const logits = explorer.penalised(shifted, seen, one.repeat_penalty);
         const found = explorer.distribution(logits, one);
         return { ids: [...found.ids], probabilities: [...found.probabilities] };
       });
@@ -210,6 +213,7 @@ def test_the_browser_samples_as_the_engine(two_formats, page):
                 top_p=rng.choice([1.0, 0.9, 0.0, rng.random()]),
                 min_p=rng.choice([0.0, 1.0, rng.random() / 10, rng.random()]),
                 repeat_penalty=rng.choice([1.0, 1.0, 1.3, 0.8]),
+                logit_bias={rng.randrange(3000): rng.uniform(-100, 100) for _ in range(n % 4)},
             )
             for _ in range(1000 // len(steps) + 1)
         ]
@@ -332,3 +336,71 @@ def test_a_notebook_shows_the_page_in_a_frame_that_can_do_nothing_else(tmp_path,
     frame.locator("#tab-residual").click()
     frame.locator("#view[data-view=residual] #lens-position").wait_for()
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("quantized", "in_file", "expected"),
+    [(None, None, "nf4"), ("nf4", None, "int8"), ("int8", None, "nf4"), (None, "q8_0", "MODEL")],
+)
+def test_compare_recommends_a_format_that_works_for_the_run(
+    tmp_path, page, quantized, in_file, expected
+):
+    path = None
+    if in_file is not None:
+        path = tmp_path / "model.gguf"
+        save_gguf(None, path, in_file)
+    model = load_model(path, quantize=quantized)
+    (tmp_path / "one.html").write_text(explore(model, "Hi", 1), "utf-8")
+    opened(page, tmp_path / "one.html")
+    go(page, "compare")
+    lines = page.locator("#how-to-compare").inner_text().splitlines()
+    assert lines[0] == f"--explore --explore-with {expected}"
+    assert "--explore-prompt" in lines[1]
+    assert ("quantized in their file" in page.locator("#view").inner_text()) == bool(in_file)
+
+
+def test_the_map_says_that_the_section_describes_other_runs(two_formats, page):
+    opened(page, two_formats[0])
+    go(page, "map")
+    text = page.locator("#view").inner_text()
+    assert "those of the book's own runs" in page.locator("#section-run").inner_text()
+    assert "log of this run" not in text
+    assert "Its lines in the log of the run of this chapter" in text
+
+
+CUT = """() => [...document.querySelectorAll("#view *, #left-out")].filter((one) =>
+  getComputedStyle(one).overflowY !== "visible" && one.scrollHeight > one.clientHeight + 1
+).map((one) => `${one.tagName}.${one.className}: ${one.innerText.slice(0, 80)}`)"""
+UNMARKED = """() => [...document.querySelectorAll("#view .scroll")].filter((one) =>
+  (one.scrollWidth > one.clientWidth + 1) !== one.classList.contains("wide")).length"""
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_lists_of_many_layers_are_shown_whole_or_say_that_they_scroll(tmp_path, page, width):
+    config = Tiny("deep", dim=16, layers=40, heads=2, kv_heads=1, ffn=32, vocab=512)
+    model = load_model(write_meta_directory(tmp_path / "deep", config, tokenizer=True))
+    (tmp_path / "deep.html").write_text(explore(model, "x" * 20, 2), "utf-8")
+    page.set_viewport_size({"width": width, "height": 700})
+    opened(page, tmp_path / "deep.html")
+    for view in VIEWS:
+        go(page, view)
+        assert page.evaluate(CUT) == [], view
+        assert page.evaluate(UNMARKED) == 0, view
+    go(page, "residual")
+    for layer in range(40):
+        assert page.locator(f"#stream >> text='layer {layer}'").is_visible()
+    page.set_viewport_size({"width": 2560, "height": 700})
+    page.wait_for_timeout(100)
+    assert page.evaluate(UNMARKED) == 0
+
+
+def test_a_table_of_hundreds_of_rows_scrolls_and_says_so(tmp_path, page):
+    (tmp_path / "long.html").write_text(explore(load_model(), "a b " * 200, 1), "utf-8")
+    opened(page, tmp_path / "long.html")
+    rows = page.evaluate("explorer.runs[0].tokens.length")
+    assert rows > 300
+    caption = page.locator("#all-tokens caption").inner_text()
+    assert caption.endswith(f"({rows} rows: scroll down in the table)")
+    cut = page.evaluate(CUT)
+    assert len(cut) == 1
+    assert cut[0].startswith("DIV.scroll long: All tokens")

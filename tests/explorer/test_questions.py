@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.explorer.test_page import browser, opened, page  # noqa: F401
+from tests.support.browser import api
 from tools.pages import ROOT
 from tools.runs import PAGE
 
@@ -14,7 +15,7 @@ SECTION = (ROOT / "docs" / "EXPLORER.md").read_text("utf-8").partition("## Exerc
 ROWS = re.findall(r"^\| \d+ \| (.+?) \| (.+?) \| (.+) \|$", SECTION, re.MULTILINE)
 # Where the page has the answer of each, in order: CSS selectors.
 PLACES = (
-    ["#all-tokens tr.here td:nth-child(5)"], ["#heads tbody tr:first-child"],
+    ["#chosen-probability"], ["#heads-largest"],
     [".clock:first-child small"],
     ["#lens-position tr:has(td:nth-child(2) bdi:text-is(\"'Boston'\")) td:first-child"],
     ["#largest-part"], ["#largest-head"],
@@ -55,6 +56,8 @@ def test_a_question_is_answered_by_the_page_alone(page, row, places):  # noqa: F
     assert count == "none" or int(count) == len(texts)
     for text in texts:
         click(page, text)
+    if count == "none":
+        api.expect(page.locator(places[0])).to_be_in_viewport()
     told = ", ".join(page.locator(place).first.inner_text() for place in places)
     words, numbers = answered(told)
     assert words == answered(answer)[0]

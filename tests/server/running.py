@@ -120,15 +120,20 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(directory: Path, *arguments: str, launch: Sequence[str] = ()) -> Iterator[Running]:
-    """Starts `--serve`, with `launch` before it, and ends it; its end must be clean."""
+def running(
+    directory: Path,
+    *arguments: str,
+    launch: Sequence[str] = (),
+    program: Sequence[str] = (sys.executable, "-m", "src.main"),
+) -> Iterator[Running]:
+    """Starts `--serve` of a program, with `launch` before it; its end must be clean."""
     for package in ("starlette", "uvicorn", "msgspec", "prometheus_client", "llguidance"):
         pytest.importorskip(package, reason="the serve extra is not installed")
     log = directory / "server.log"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [*launch, sys.executable, "-m", "src.main", "--serve", "127.0.0.1:0", *arguments],
+            [*launch, *program, "--serve", "127.0.0.1:0", *arguments],
             cwd=directory, env=environment, stdin=subprocess.DEVNULL, stderr=stream,
         )  # fmt: skip
     try:

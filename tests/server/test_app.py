@@ -51,6 +51,7 @@ def test_an_answer_that_is_not_streamed_is_shown_from_the_inside(server):
 
 def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server):
     body = {"messages": [message(QUESTION)], "seed": 5, "temperature": 1.0}
+    body["prompt_cache_key"] = "of this test"
     whole = server.ask(CHAT, body)[1]
     events = server.stream(CHAT, body | {"stream_options": {"include_usage": True}})
     assert [event["choices"][0]["delta"].get("role") for event in events[:2]] == ["assistant", None]
@@ -179,11 +180,11 @@ def test_fields_without_an_effect_are_taken(server):
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"n": 0}, "n"),
         ({"n": 17}, "n"),
-        ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed"),
         ({"frequency_penalty": 3}, "frequency_penalty"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"logit_bias": {"1": 200}}, "logit_bias"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
@@ -196,7 +197,7 @@ def test_fields_without_an_effect_are_taken(server):
         ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
          "tool_choice"),
-        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
         ({"messages": [message(), {"role": "user", "content": "x", "tool_calls": [CALL]}]},
          "messages[1].tool_calls"),
@@ -211,6 +212,10 @@ def test_fields_without_an_effect_are_taken(server):
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"max_completion_tokens": 1, "max_tokens": 1}, "max_tokens"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"messages": []}}, "messages"),
+        ({"documents": ["x"]}, "documents[0]"),
+        ({"documents": [{"title": "x"}]}, "documents"),  # the template does not read them
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_refused_by_its_name(server, fields, param):

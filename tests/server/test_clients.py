@@ -1,18 +1,21 @@
-"""Programs that people use with such a server: the `openai` package and `lm-eval`.
+"""Programs that people use with such a server: libraries in Python, and `lm-eval`.
 
 `test_examples.py` has curl, and `llm`.
 """
 
 import asyncio
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from src.model.files import BUNDLED_MODEL
+from src.model.sources import BUNDLED_MODEL
+from tests.server.running import ROOT
 
 QUESTION = "What is the capital of Italy?"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
@@ -49,8 +52,8 @@ def test_the_openai_package(client, openai, expected):
     assert [model.id for model in client.models.list()] == ["bundled"]
     with pytest.raises(openai.NotFoundError):
         create(**ASKED | {"model": "gpt-4o"})
-    with pytest.raises(openai.BadRequestError, match="logit_bias"):
-        create(**ASKED, logit_bias={"1": 1})
+    with pytest.raises(openai.BadRequestError, match="web_search_options"):
+        create(**ASKED, web_search_options={})
 
 
 def test_the_openai_package_streams(client, expected):
@@ -120,6 +123,39 @@ def test_the_openai_package_calls_functions(client):
         assert is_call or isinstance(choice.message.content, str)
         assert is_call or tool_choice != "required" or choice.finish_reason == "length"
         assert not is_call or tool_choice != "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("langchain_openai", "clients"),
+        ("autogen_ext", "clients"),
+        ("pydantic_ai", "clients"),
+        ("litellm", "more-clients"),
+    ],
+)
+def test_what_a_library_sends_by_default_is_answered(server, expected, tmp_path, name, extra):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed: the {extra} extra has it")
+    own = ("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "LITELLM_")
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith(own)}
+    # The prices of the models of others, which LiteLLM reads from a network otherwise.
+    environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HOME": str(tmp_path)}
+    program = f"tests.server.client_programs.{name}"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", program, f"{server.url}/v1"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert results.pop("asked") == results.pop("streamed") == expected
+    assert results.pop("waited", expected) == expected
+    assert results.pop("tokens") > 0
+    assert results.pop("called")[1] in ("Rome", "Paris")
+    assert results.pop("after the call") in ("stop", "length", "tool_calls")
+    for structure in ("by a schema", "by a function"):
+        assert results.pop(structure, {"city": "Rome"}) == {"city": "Rome"}
+    assert all(text and isinstance(text, str) for text in results.values()), results
 
 
 @pytest.mark.slow

@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import json
+import os
 import random
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -18,7 +20,9 @@ from types import SimpleNamespace
 import pytest
 
 from src.cli.arguments import DEFAULT_ADDRESS, parse_arguments
+from src.inference import BatchEngine, batch, named_template
 from src.ml.errors import LlamaBoltsError
+from src.model.sources import BUNDLED_MODEL
 from tests.cli.conftest import run_program
 from tests.server.running import running, wait_until
 
@@ -89,7 +93,8 @@ def test_a_key_is_asked_for_everywhere_but_health_and_the_page(tmp_path):
 def test_a_page_of_another_site_cannot_ask(server):
     body = {"messages": [{"role": "user", "content": "hi"}]}
     for headers in ({"Host": "evil.example"}, {"Host": "localhost.evil.example:80"},
-                    {"Content-Type": "text/plain"}, {"Content-Type": ""}):  # fmt: skip
+                    {"Content-Type": "text/plain"},
+                    {"Content-Type": "", "Origin": "http://evil.example"}):  # fmt: skip
         status, answer = server.ask(CHAT, body, headers)
         assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
     assert server.ask("/v1/models", headers={"Host": "localhost:1"})[0] == 200
@@ -116,17 +121,27 @@ def test_a_body_may_have_4_mib_and_no_more(server):
 def test_a_header_may_have_16_kib_and_no_more(server):
     fits = server.raw(head(0, "/health", f"X: {'x' * 8000}\r\nConnection: close\r\n"))
     assert fits.startswith(b"HTTP/1.1 405")
-    assert error_of(server.raw(b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 20)))[0] == 400
+    assert error_of(server.raw(b"GET / HTTP/1.1\r\nX: " + b"x" * (1 << 20)))[0] == 431
+    start = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
+    for size, status in ((16 << 10, 200), ((16 << 10) + 1, 431), (60 << 10, 431)):
+        header = start + b"x" * (size - len(start) - 4) + b"\r\n\r\n"
+        assert len(header) == size
+        assert server.raw(header).startswith(b"HTTP/1.1 %d" % status)
     assert error_of(server.raw(b"\x16\x03\x01 what is this\r\n\r\n"))[0] == 400
 
 
 def test_a_connection_that_ends_within_a_header_is_forgotten_at_once():
     uvicorn = pytest.importorskip("uvicorn", reason="the serve extra is not installed")
-    from src.server.serving import _Protocol
+    from src.server.connections import Connection
 
     async def is_forgotten() -> bool:
-        protocol = _Protocol(uvicorn.Config(lambda: None), uvicorn.server.ServerState(), {})
-        nothing = {"get_extra_info": lambda *_: None, "close": lambda: None}
+        protocol = Connection(uvicorn.Config(lambda: None), uvicorn.server.ServerState(), {})
+        nothing = {
+            "get_extra_info": lambda *_: None,
+            "close": lambda: None,
+            "is_closing": lambda: False,
+            "get_write_buffer_size": lambda: 0,
+        }
         protocol.connection_made(SimpleNamespace(**nothing))
         protocol.data_received(b"GET / HTTP/1.1\r\nX: ")
         protocol.connection_lost(None)
@@ -141,7 +156,7 @@ def test_a_connection_that_ends_within_a_header_is_forgotten_at_once():
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_answer_that_is_not_sent_is_given_up_at_once(fails):
     app = pytest.importorskip("src.server.app", reason="the serve extra is not installed")
-    service, ended = SimpleNamespace(check=lambda _: None, log=print), list[bool]()
+    service, ended = SimpleNamespace(check=lambda *_: None, log=print), list[bool]()
 
     async def events() -> AsyncIterator[bytes]:
         try:
@@ -157,21 +172,21 @@ def test_an_answer_that_is_not_sent_is_given_up_at_once(fails):
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        async def endpoint(_service: object, _body: object) -> object:
+        async def endpoint(_service: object, _body: object, _caller: object) -> object:
             stream = events()
             await anext(stream)
             if fails:
                 raise app.RequestError(404, "none")
             gone.set()
-            await asyncio.sleep(
-                0
-            )  # the client is known to be gone in the step after which this ends
+            # The client is known to be gone in the step after which this ends.
+            await asyncio.sleep(0)
             return app.EventStream(stream)
 
         request = app.Request(
             {"type": "http", "path": "/", "path_params": {}, "headers": []}, receive
         )
-        response = await app._answered(service, None, endpoint, request)
+        answers = app.Endpoint(path="/", handler=endpoint)
+        response = await app._answered(service, answers, request)
         await asyncio.sleep(0.01)
         return response.status_code, [*ended]  # before the loop ends what is left
 
@@ -250,13 +265,13 @@ def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path, number):
 
 def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet():
     serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
-    engine = SimpleNamespace(close=lambda _seconds: None)
+    engine = SimpleNamespace(close=lambda _seconds, wait: None, is_running=False)
 
     async def end() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         is_over = threading.Event()
         request = asyncio.ensure_future(asyncio.to_thread(is_over.wait, 10))
-        server = serving._Server(SimpleNamespace(engine=engine))
+        server = serving._Server(SimpleNamespace(engine=engine, close=lambda: None))
         server.handle_exit(signal.SIGTERM, None)
         server.lifespan = SimpleNamespace(shutdown=lambda: asyncio.sleep(0))
         server.servers = []
@@ -266,6 +281,64 @@ def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet():
         assert await request
 
     asyncio.run(end())
+
+
+class RefusedThread(threading.Thread):
+    """A thread that the system does not start."""
+
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def test_an_engine_without_a_thread_is_503_until_it_has_one(bundled, monkeypatch):
+    testing = pytest.importorskip("starlette.testclient", reason="httpx is not installed")
+    server = pytest.importorskip("src.server", reason="the serve extra is not installed")
+    from src.server.app import create_app
+
+    engine = BatchEngine(bundled, sequence_length=256, max_requests=1)
+    log: list[str] = []
+    service = server.Service(
+        engine, "bundled", named_template("llama3"), (), False, None, False, {}, log.append
+    )
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    reason = "the thread of the engine must start: the system refuses it (can't start new thread)"
+    with testing.TestClient(create_app(service)) as client, engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "threading", SimpleNamespace(Thread=RefusedThread))
+            for response in (client.get("/health"), client.post(CHAT, json=body)):
+                assert response.status_code == 503
+                assert response.json()["error"]["code"] == "no_thread"
+                assert response.json()["error"]["message"] == reason
+                assert response.headers["Retry-After"] == "1"
+        assert client.get("/health").status_code == 200
+        assert client.post(CHAT, json=body).status_code == 200
+    assert log == []
+
+
+def test_a_server_whose_threads_the_system_refuses_does_not_start(monkeypatch):
+    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+    monkeypatch.setattr("concurrent.futures.thread.threading.Thread", RefusedThread)
+    rule = r"\[serve\] 3 threads must start: the system refuses one \(can't start new thread\)"
+    with pytest.raises(LlamaBoltsError, match=rule):
+        serving._started_pool()
+
+
+def test_a_weight_file_that_was_touched_is_503_in_health_and_requests(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(BUNDLED_MODEL, model)
+    with running(tmp_path, "-m", str(model)) as server:
+        assert server.ask("/health") == (200, {"status": "ok"})
+        server.chat(max_tokens=1)
+        [weights] = model.glob("*.pth")
+        os.utime(weights)
+        message = "a weight file was changed since it was loaded: restart the server"
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+        for path, sent in (("/health", None), (CHAT, body), (CHAT, body)):
+            status, answer = server.ask(path, sent)
+            assert (status, answer["error"]["code"]) == (503, "model_changed")
+            assert answer["error"]["message"] == message
+        log = server.log.read_text("utf-8")
+        assert "unchanged since loading" in log
 
 
 def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versions(monkeypatch):

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.server.running import Running
+from tests.server.running import Running, running
 from tests.support.browser import api, chromium
 
 pytestmark = pytest.mark.slow
@@ -104,6 +105,88 @@ def test_a_refusal_is_shown_and_the_question_is_kept(page):
     page.wait_for_selector(".error")
     assert "top_p" in page.locator(".error").text_content()
     assert page.input_value("#question") == "hi"
+
+
+@pytest.fixture
+def bare_page(browser: Any, server: Running) -> Iterator[Any]:
+    """The page, for errors that the browser reports on its console."""
+    page = browser.new_page()
+    page.goto(server.url)
+    api.expect(page.locator("#model")).to_have_text("bundled")
+    yield page
+    page.close()
+
+
+def error_of(page: Any, text: str) -> str:
+    """Asks, and returns the sentence of the error; the question has to be kept."""
+    before = page.locator(".error").count()
+    page.fill("#question", text)
+    page.press("#question", "Enter")
+    api.expect(page.locator(".error")).to_have_count(before + 1, timeout=30_000)
+    assert page.input_value("#question") == text.strip()
+    said = page.locator(".error").last.text_content()
+    assert isinstance(said, str)
+    return said
+
+
+def test_a_message_that_does_not_fit_has_the_sentence_of_the_terminal(bare_page):
+    long = "one two " * 4000
+    tokens = r"it takes (?:at least )?\d+ tokens, and the context has 4096"
+    rule = rf"the message does not fit: {tokens}; shorten it"
+    assert re.fullmatch(rule, error_of(bare_page, long))
+    ask(bare_page, "What is the capital of Italy?", 2)
+    rule = rf"the message does not fit: with the conversation {tokens}; New chat makes room"
+    assert re.fullmatch(rule, error_of(bare_page, long))
+
+
+def fulfil(route: Any, **answer: Any) -> None:
+    route.fulfill(**answer)
+
+
+def test_a_server_that_is_busy_or_gone_is_a_sentence(bare_page):
+    from src.inference.errors import ClosedError, QueueFullError, TimeLimitError
+    from src.server.errors import refusal
+
+    path = "**/v1/chat/completions"
+    for error, expected in (
+        (QueueFullError("[submit] 64 requests wait already"),
+         "the server is busy: 64 requests wait already; Send tries again"),
+        (TimeLimitError("[submit] the time limit was over before the first token"),
+         "the server is busy: the answer did not begin in time; Send tries again"),
+        (ClosedError("[submit] the engine was closed"), "the server is shutting down"),
+    ):  # fmt: skip
+        answer = refusal(error, print)
+        fill = partial(fulfil, status=answer.status, json=answer.body)
+        bare_page.route(path, fill)
+        assert error_of(bare_page, "hi") == expected
+        bare_page.unroute(path)
+    bare_page.route(path, lambda route: route.abort())
+    assert error_of(bare_page, "hi") == "the server cannot be reached; Send tries again"
+    bare_page.unroute(path)
+    cut = "the connection to the server was lost; the answer is not complete"
+    bare_page.route(path, partial(fulfil, status=200, content_type="text/event-stream", body=""))
+    assert error_of(bare_page, "hi") == cut
+    bare_page.unroute(path)
+    assert ask(bare_page, "What is the capital of Italy?", 6)
+
+
+def test_a_key_that_is_missing_or_wrong_is_a_sentence(browser, tmp_path):
+    with running(tmp_path, "--api-key", "sk-Secret") as locked:
+        page = browser.new_page()
+        page.goto(locked.url)
+        missing = "the server asks for an API key; Settings takes it"
+        api.expect(page.locator("#model")).to_have_text(missing)
+        assert error_of(page, "hi") == missing
+        page.click("summary")
+        for key in ("sk-Other", "s\u00e9cret", "a b"):
+            page.fill("#key", key)
+            assert (
+                error_of(page, "hi") == "the API key is not the key of the server; Settings has it"
+            )
+        page.fill("#key", "sk-Secret")
+        assert ask(page, "What is the capital of Italy?", 5)
+        api.expect(page.locator("#model")).to_have_text("bundled")
+        page.close()
 
 
 def test_it_looks_inside_of_an_answer(page, browser):

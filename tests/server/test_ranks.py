@@ -24,7 +24,7 @@ def compare(server: Running, model: Model, requests: int, seed: int) -> None:
 
 
 def test_two_ranks_serve_the_answers_of_one_process(tmp_path, bundled):
-    with running(tmp_path, "-c", "1024", launch=(*LAUNCH, "2")) as server:
+    with running(tmp_path, "-c", "1024", "--share-prefixes", launch=(*LAUNCH, "2")) as server:
         compare(server, bundled, 8, 1)
         status, refused = server.ask("/explorer", {"id": server.chat()["id"]})
         assert status == 400
@@ -34,6 +34,7 @@ def test_two_ranks_serve_the_answers_of_one_process(tmp_path, bundled):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_serve_chunks_shared_prefixes_and_evicted_blocks(tmp_path, bundled, ranks):
-    with running(tmp_path, "-c", "1024", "--slots", "3", launch=(*LAUNCH, str(ranks))) as server:
+    flags = ("-c", "1024", "--slots", "3", "--share-prefixes")
+    with running(tmp_path, *flags, launch=(*LAUNCH, str(ranks))) as server:
         compare(server, bundled, 60, ranks)
         assert server.metric("blocks") == 12

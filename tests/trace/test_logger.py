@@ -84,7 +84,8 @@ def test_an_input_of_another_dtype_says_so_and_further_results_of_a_call_have_no
 
 
 def test_every_line_names_the_line_of_code_that_it_comes_from():
-    files = source_files()
+    # No op of a model of Llama runs in the modules of other families.
+    files = [path for path in source_files() if path.parent.name != "families"]
     sources = {path.name: path.read_text("utf-8").splitlines() for path in files}
     checked = 0
     for line in event_lines(logged(PROMPT)[0]):

@@ -135,13 +135,19 @@ function headsOf(run, rowOf, p, key) {
     .sort((a, b) => b.weight - a.weight || a.layer - b.layer || a.head - b.head);
 }
 
+const MOST_HEADS = 64; // in the table: a large model has more than a thousand
+
 function headTable(run, rowOf, p, key) {
-  const rows = headsOf(run, rowOf, p, key).slice(0, 8).map(({ layer, head, weight }) => [
+  const heads = headsOf(run, rowOf, p, key);
+  const largest = heads[0].weight;
+  const ties = heads.filter(({ weight }) => weight === largest).length;
+  const rows = heads.slice(0, MOST_HEADS).map(({ layer, head, weight }) => [
     h("button", { type: "button", class: "plain", id: `head-${layer}-${head}`, onclick: () => show({ layer, head, key }) }, `layer ${layer}, head ${head}`),
     digits(weight / 255, 3)]);
   return h("section", {}, h("h3", {}, `Which heads look from token ${p} `, token(run, run.tokens[p]), ` at token ${key} `, token(run, run.tokens[key])),
     choice("attention-key", "token looked at", range(p + 1).map((j) => [j, `${j} ${run.label(run.tokens[j], 20)}`]), key, (x) => show({ key: Number(x) })),
-    table("The heads that give it the largest weights, of all layers", ["head", "weight"], rows, { id: "heads" }));
+    h("p", { id: "heads-largest" }, `${count(ties, "head")} of ${heads.length}: weight ${digits(largest / 255, 3)}, the largest.`),
+    table(rows.length < heads.length ? `The ${rows.length} heads of all ${heads.length} that give it the largest weights` : "All heads, by the weight that they give it", ["head", "weight"], rows, { id: "heads" }));
 }
 
 function textWeights(run, row, p) {
@@ -170,6 +176,6 @@ function angles(run, p, key) {
       h("small", {}, `${pair}: ${digits((angle * 180) / Math.PI % 360, 3)}°`));
   };
   return h("section", {}, h("h3", {}, `RoPE: how far each pair rotates between token ${key} and token ${p}`),
-    h("p", {}, `The distance is ${distance}. Pair i of a head rotates by distance × frequency i: ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} radians a position.`),
+    h("p", {}, `The distance is ${distance}. Pair i of a head rotates by distance × frequency i: from ${digits(run.rope[0])} to ${digits(run.rope.at(-1))} rad per position. Angles are shown modulo 360 degrees.`),
     h("div", { class: "clocks" }, run.rope.map(clock)));
 }

@@ -2,7 +2,10 @@
 
 async function compareView(root) {
   if (page.runs.length < 2) {
-    root.append(h("p", {}, "This file holds one run. Two are made with:"), h("pre", {}, "--explore --explore-with nf4\n--explore --explore-prompt \"another prompt\""));
+    const other = currentRun().beside;
+    root.append(h("p", {}, "This file holds one run. Two are made with:"),
+      h("pre", { id: "how-to-compare" }, `--explore --explore-with ${other ?? "MODEL"}\n--explore --explore-prompt "another prompt"`),
+      other ? null : h("p", {}, "The weights of this run are quantized in their file, so they cannot take another format. MODEL is a directory or a file of another model with the same tokens, such as another quantization of this one."));
     return;
   }
   const [a, b] = page.runs;

@@ -183,3 +183,4 @@ function digits(x, n = 4) {
 const percent = (p) => (p === null ? "–" : p >= 0.0001 || p === 0 ? `${(100 * p).toFixed(2)}\u00a0%` : "<0.01\u00a0%");
 const duration = (s) => (s === null ? "–" : s < 1e-3 ? `${digits(s * 1e6, 3)}\u00a0µs` : `${digits(s * 1e3, 3)}\u00a0ms`);
 const amount = (n) => n.toLocaleString("en");
+const count = (n, noun) => `${amount(n)} ${noun}${n === 1 ? "" : "s"}`;

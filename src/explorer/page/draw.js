@@ -23,10 +23,13 @@ function fill(element, attributes, children) {
 /** A token's text on its own, so that its direction changes nothing around it. */
 const token = (run, id, most) => h("bdi", { class: "token" }, run.label(id, most));
 
+const MOST_ROWS = 300; // of a table that is shown in its full height
+
 /** A table of rows of cells; a cell may be an element. */
 function table(caption, heads, rows, attributes = {}) {
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    h("table", attributes, h("caption", {}, caption),
+  const isLong = rows.length > MOST_ROWS;
+  return h("div", { class: isLong ? "scroll long" : "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", attributes, h("caption", {}, isLong ? `${caption} (${amount(rows.length)} rows: scroll down in the table)` : caption),
       h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
       h("tbody", {}, rows.map((row) => (row instanceof Element ? row
         : h("tr", {}, row.map((cell) => h("td", {}, cell ?? "–"))))))));

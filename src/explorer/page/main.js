@@ -6,7 +6,7 @@ const VIEWS = [["tokens", "Tokens", tokensView], ["map", "Map", mapView], ["atte
 async function tokensView(root) {
   const run = currentRun();
   const first = run.prompt.messages?.map((m) => `${m.role}: ${shown(m.content, 400)}`).join("\n") ?? (run.prompt.text ? shown(run.prompt.text, 400) : null);
-  root.append(h("p", {}, "Each token is a piece of text with a number. The one that is chosen in the strip above is marked here; every view shows the run at it. ",
+  root.append(h("p", {}, "Each token is a piece of text with a number. The one that is chosen in the strip above is marked here; every view shows the run at it. ", chosenToken(run),
     h("button", { id: "take-tour", type: "button", onclick: () => show({ view: "tour" }) }, "a tour in ten steps")), ...(first ? [h("h3", {}, "The prompt"), h("pre", {}, h("bdi", {}, first))] : []),
     table("All tokens; those drawn with their probability by the model", ["position", "id", "text", "kind", "probability", "random number"], run.tokens.map((id, i) => {
       const one = run.drawnFrom.get(i);
@@ -18,6 +18,22 @@ async function tokensView(root) {
     table("The run", ["what", "value"], [["model", shown(run.model, 600)], ["sizes", Object.entries(run.sizes).map(([k, v]) => `${k} = ${amount(v)}`).join(", ")], ["weights", run.weights],
       ["machine", `${run.machine["instruction set"]}, ${run.machine.threads} threads, Python ${run.machine.python}; reads ${digits(run.machine.readRate / 1e9, 3)} GB/s, ${run.machine.operationRate ? digits(run.machine.operationRate / 1e9, 3) : "unknown"} GFLOPS`],
       ["attention", "eager, stage by stage; drafts: none"], ["written by", page.program]]));
+}
+
+/** Say how the chosen token came to be, and how probable it was. */
+function chosenToken(run) {
+  const id = run.tokens[state.position];
+  const one = run.drawnFrom.get(state.position);
+  if (!one) return h("span", {}, token(run, id), " is a token of the prompt. ");
+  const found = one.choice.candidates.find((x) => x.token_id === id);
+  if (!found) return h("span", {}, token(run, id), " is a token of the answer. ");
+  return h("span", {}, token(run, id), " was drawn; before any filter its probability was ",
+    h("strong", { id: "chosen-probability" }, percent(found.probabilities[0])), ". ");
+}
+
+/** Say of what is wider than the page that it scrolls: a touch screen shows no scroll bar. */
+function markWide() {
+  for (const one of document.querySelectorAll("#view .scroll")) one.classList.toggle("wide", one.scrollWidth > one.clientWidth + 1);
 }
 
 /** Change what is chosen, and show it. */
@@ -39,6 +55,7 @@ async function show(changes) {
   const isSame = panel.dataset.view === state.view;
   panel.replaceChildren(...root.childNodes);
   panel.dataset.view = state.view;
+  markWide();
   panel.setAttribute("aria-labelledby", `tab-${state.view}`);
   if (isSame) panel.querySelectorAll(".scroll").forEach((one, n) => places[n]?.some(Boolean) && one.scrollTo(...places[n]));
   for (const [name] of VIEWS) {
@@ -105,9 +122,10 @@ async function start() {
     h("div", { id: "view", role: "tabpanel" }),
     h("footer", {}, "Keys: ← → choose a token, 1 to 9 a view, Tab a control."));
   document.addEventListener("keydown", keys);
+  window.addEventListener("resize", markWide);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show({}));
   await show({});
   // For the console: the state, the runs, and the sampler on plain arrays.
-  globalThis.explorer = { state, runs: page.runs, show, arrayOf, distribution, penalised, compareRuns };
+  globalThis.explorer = { state, runs: page.runs, show, arrayOf, distribution, biased, penalised, compareRuns };
   document.documentElement.dataset.ready = "yes";
 }

@@ -55,7 +55,9 @@ function stagePanel(run, pass) {
     stage.holds ? h("p", {}, `It is made of stages ${stage.holds}.`) : null,
     events.length ? opGraph(run, events) : h("p", {}, "This stage runs no op of the tensor library."),
     events.length ? table("Its ops; the limit is what memory bandwidth and arithmetic of this machine allow, measured with this run", COLUMNS, rows, { id: "ops" }) : null,
-    sourceOf(stage, events), h("details", { open: true }, h("summary", {}, `${stage.chapter}`), ...markdown(stage.section)));
+    sourceOf(stage, events), h("details", { open: true }, h("summary", {}, `${stage.chapter}`),
+      stage.section ? h("p", { class: "missing", id: "section-run" }, "Below is the section of the book. Its shapes, numbers and log lines are those of the book's own runs; those of this run are above.") : null,
+      ...markdown(stage.section)));
 }
 
 /** Say how near an op came to what the machine can do. */

@@ -4,15 +4,26 @@ const MANY = 4096; // more weights than this are float32 in the engine
 const STEPS = ["temperature", "top_k", "top_p", "min_p"];
 const OFF = { temperature: 1, top_k: 0, top_p: 1, min_p: 0 };
 
+const LARGEST_FLOAT = 3.4028234663852886e38; // of float32
+
+/** Return the logits with the bias of some tokens added: pairs of an id and a number. */
+function biased(logits, pairs) {
+  const changed = logits.slice();
+  for (const [id, bias] of pairs) {
+    const pushed = logits[id] + bias;
+    if (Number.isFinite(logits[id])) changed[id] = Math.min(Math.max(pushed, -LARGEST_FLOAT), LARGEST_FLOAT);
+  }
+  return changed;
+}
+
 /** Return the logits with those of seen tokens pushed down by the repeat penalty. */
 function penalised(logits, seen, penalty) {
   if (penalty === 1) return logits;
   const changed = logits.slice();
-  const limit = 3.4028234663852886e38;
   for (const id of new Set(seen)) {
     const x = logits[id];
     const pushed = x > 0 ? x / penalty : x * penalty;
-    if (Number.isFinite(x)) changed[id] = Math.min(Math.max(pushed, -limit), limit);
+    if (Number.isFinite(x)) changed[id] = Math.min(Math.max(pushed, -LARGEST_FLOAT), LARGEST_FLOAT);
   }
   return changed;
 }
@@ -121,7 +132,8 @@ async function samplingView(root) {
   if (!one.logits) return root.append(missing("The logits of this step"));
   const raw = await arrayOf(one.logits);
   const settings = { ...one.sampling };
-  const logits = penalised(raw, run.tokens.slice(0, at), settings.repeat_penalty);
+  const shifted = biased(raw, settings.logit_bias);
+  const logits = penalised(shifted, run.tokens.slice(0, at), settings.repeat_penalty);
   const result = h("div", {});
   const slider = (name, low, high, step, label) => {
     const output = h("output", { for: `sampling-${name}` }, String(settings[name]));
@@ -141,14 +153,15 @@ async function samplingView(root) {
     onclick: () => { Object.assign(settings, one.sampling); controls.replaceChildren(...sliders(), reset); update(); },
   }, "the run's own settings");
   controls.append(reset);
-  function update() { result.replaceChildren(...sampled(run, one, raw, logits, settings)); }
+  function update() { result.replaceChildren(...sampled(run, one, raw, shifted, logits, settings)); }
   update();
   root.append(controls, result);
 }
 
 /** Return the table of candidates and the line on which the random number falls. */
-function sampled(run, one, raw, logits, settings) {
+function sampled(run, one, raw, shifted, logits, settings) {
   const stages = [["model", distribution(raw, OFF)]];
+  if (settings.logit_bias.length) stages.push(["logit bias", distribution(shifted, OFF)]);
   if (settings.repeat_penalty !== 1) stages.push(["repeat penalty", distribution(logits, OFF)]);
   const partial = { ...OFF };
   for (const name of STEPS) {

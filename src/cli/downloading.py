@@ -1,0 +1,75 @@
+"""A download as the terminal shows it: a line of progress, and a question before a large one."""
+
+import os
+import sys
+import termios
+import time
+
+from ..catalog import Downloads, find_model, is_name
+from ..memory import readable_bytes
+from ..untrusted import escape_line
+from .arguments import Options
+from .console import Console, readable_seconds
+
+_LONGEST_ANSWER = 64  # bytes
+_SECONDS_TO_MEASURE = 1.0  # before a speed means anything
+
+
+def download_named(model: str, options: Options, console: Console) -> None:
+    """Download the model with a name if it is not on this machine; leave paths alone.
+
+    Raises:
+        CatalogError: There is no model with this name, or it cannot be downloaded.
+    """
+    if not is_name(model):
+        return
+    progress = DownloadProgress(console, model)
+
+    def allows(name: str, nbytes: int) -> bool:
+        return options.yes or ask_for_consent(console, name, nbytes)
+
+    try:
+        find_model(model, Downloads(console.note, progress.show, allows))
+    finally:
+        console.clear_progress()
+
+
+def ask_for_consent(console: Console, name: str, nbytes: int) -> bool:
+    """Ask whether to download so much; nobody answers without a terminal."""
+    if sys.stdin is None or not sys.stdin.isatty() or not console.can_edit_lines:
+        return False
+    console.clear_progress()
+    descriptor = sys.stdin.fileno()
+    termios.tcflush(descriptor, termios.TCIFLUSH)  # what was typed before is not an answer
+    console.ask(f"{name}: download {readable_bytes(nbytes)}? [y/N] ")
+    # A line, or a single key in a chat, whose terminal does not wait for the end of a line.
+    answer = os.read(descriptor, _LONGEST_ANSWER)
+    if not answer.endswith(b"\n"):
+        console.reply(escape_line(answer.decode("utf-8", "replace")))
+    return answer.strip().lower() in (b"y", b"yes")
+
+
+class DownloadProgress:
+    """One line with what is there, the speed and the time left."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._start: float | None = None
+        self._first = 0  # bytes that were there before
+
+    def show(self, done: int, total: int) -> None:
+        """Show the bytes that are there, of all of them."""
+        now = time.monotonic()
+        if self._start is None or done == self._first:  # the connection takes a while
+            self._start = now
+            self._first = done
+        text = f"{self._name}: {readable_bytes(done)} of {readable_bytes(total)}"
+        seconds = now - self._start
+        if done == total:
+            text = f"{self._name}: {readable_bytes(total)} downloaded, checking"
+        elif seconds >= _SECONDS_TO_MEASURE and done > self._first:
+            speed = (done - self._first) / seconds
+            left = readable_seconds((total - done) / speed)
+            text += f", {readable_bytes(round(speed))}/s, {left} left"
+        self._console.show_progress(text)

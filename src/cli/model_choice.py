@@ -1,0 +1,61 @@
+"""`/model`: another model in the same conversation."""
+
+from dataclasses import replace
+from typing import Any
+
+from .. import trace
+from .answer import SETTINGS, Settings, counted
+from .arguments import BUNDLED_CHAT_LENGTH
+from .console import UsageError
+from .loading import RankedOptions, loading_line, open_session, sampling_defaults_of
+from .session import Session
+
+
+def change_model(session: Session, argument: str) -> str | None:
+    """Go on with the model of a path or a name; without one, say which model answers.
+
+    The model is loaded as it is in its files, with its own chat format. After any exception nothing
+    has changed.
+    """
+    if not argument:
+        model = session.engine.model
+        return loading_line(session.engine, sampling_defaults_of(session.options, model))
+    options = session.options
+    if isinstance(options, RankedOptions):
+        raise UsageError("/model: expected one process, got several (mpirun)")
+    if options.prompt_cache is not None:
+        raise UsageError("/model: expected a chat without --prompt-cache, which holds one model")
+    if trace.is_on():
+        raise UsageError("/model: expected no trace, got one that is on; /trace off turns it off")
+    positions = options.context_length
+    if options.model is None and positions == BUNDLED_CHAT_LENGTH:
+        positions = None  # nobody asked for it
+    changed = replace(
+        options,
+        model=argument,
+        context_length=positions,
+        chat_format=None,
+        chat_template=None,
+        template_arg=(),
+        rope_scaling_factor=None,
+        dequantize=False,
+        quantize=None,
+        draft_model=None,
+    )
+    other = open_session(replace(changed, debug_log=None, trace_json=None), session.console)
+    other.settings = replace(other.settings, **_changed_settings(session))
+    session.change_model(other, changed)
+    kept = (
+        f"; the conversation goes on ({counted(len(session.turns), 'answer')})"
+        if session.turns
+        else ""
+    )
+    return f"model: {session.engine.model.source.name}{kept}"
+
+
+def _changed_settings(session: Session) -> dict[str, Any]:
+    """Return the settings that were changed since the model of a chat was loaded."""
+    defaults = sampling_defaults_of(session.options, session.engine.model)
+    first = Settings.from_options(session.options, defaults.settings)
+    now = {name: getattr(session.settings, name) for name in SETTINGS}
+    return {name: value for name, value in now.items() if value != getattr(first, name)}

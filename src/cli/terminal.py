@@ -1,0 +1,95 @@
+"""The terminal of a chat: typing during an answer is hidden, and the state always comes back."""
+
+import contextlib
+import os
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+from .answer import on_signal
+from .console import Console
+
+_INPUT_FLAGS, _LOCAL_FLAGS = 0, 3  # places in the list of `tcgetattr`
+# As in the raw mode of prompt_toolkit, which reads the queue later. Ctrl-C and Ctrl-Z still send
+# signals, and Ctrl-C does not empty the queue.
+_RAW_INPUT = ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
+_RAW_LOCAL = ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
+_MARK_PASTES = b"\x1b[?2004h"
+_LEAVE_PASTES = b"\x1b[?2004l"
+_DEADLY_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class ChatTerminal:
+    """The terminal on standard input and standard error for as long as a chat lasts."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._input = sys.stdin.fileno()
+        self._output = sys.stderr.fileno()
+        self._state = termios.tcgetattr(self._input)
+        self._is_hidden = False
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Give the terminal its state back at the end, also if a signal ends the process."""
+        with ExitStack() as stack:
+            for number in _DEADLY_SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                    stack.enter_context(on_signal(number, self._die))
+            self._console.before_death = self.restore
+            try:
+                yield
+            finally:
+                self._console.before_death = lambda: None
+                self._apply(self._state)
+
+    @contextmanager
+    def typing_hidden(self) -> Iterator[None]:
+        """Do not echo what is typed inside: the next prompt reads it from the terminal's queue."""
+        with on_signal(signal.SIGTSTP, self._suspend), on_signal(signal.SIGCONT, self._resume):
+            try:
+                self._hide()
+                yield
+            finally:
+                self._is_hidden = False
+                self.restore()
+
+    def restore(self) -> None:
+        """Give the terminal the state that it had before the chat."""
+        self._apply(self._state, _LEAVE_PASTES)
+
+    def _hide(self) -> None:
+        hidden = [*self._state]
+        hidden[_INPUT_FLAGS] &= _RAW_INPUT
+        hidden[_LOCAL_FLAGS] &= _RAW_LOCAL
+        hidden[_LOCAL_FLAGS] |= termios.NOFLSH
+        self._is_hidden = True
+        self._apply(hidden, _MARK_PASTES)
+
+    def _apply(self, state: list[Any], control: bytes = b"") -> None:
+        """Set the state and write a control sequence; do nothing in the background."""
+        with contextlib.suppress(OSError, termios.error):
+            # A process in the background would be stopped by the system.
+            if os.tcgetpgrp(self._input) == os.getpgrp():
+                termios.tcsetattr(self._input, termios.TCSANOW, state)
+                os.write(self._output, control)
+
+    def _suspend(self, number: int, _frame: FrameType | None) -> None:
+        """Stop as Ctrl-Z asks for, with the terminal as the shell expects it."""
+        self.restore()
+        with on_signal(number, signal.SIG_DFL):
+            signal.raise_signal(number)
+        self._hide()  # also where the system ignores Ctrl-Z, without a shell that could go on
+
+    def _resume(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_hidden:
+            self._hide()
+
+    def _die(self, number: int, _frame: FrameType | None) -> None:
+        self.restore()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)

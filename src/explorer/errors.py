@@ -1,0 +1,7 @@
+"""The error of the explorer."""
+
+from ..ml.errors import LlamaBoltsError
+
+
+class ExplorerError(LlamaBoltsError):
+    """The explorer cannot show what was asked for."""
