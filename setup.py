@@ -41,6 +41,10 @@ class BuildKernels(build_ext):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 return list(pool.map(compile_one, sources))
 
+        # Python's own link command may name the directory of the builder's libpython.
+        compiler.linker_so = [
+            argument for argument in compiler.linker_so if not argument.startswith("-Wl,-rpath")
+        ]
         compiler.compile = compile_side_by_side
         super().build_extension(ext)
 

@@ -7,6 +7,7 @@
 # sanitizers where a gcc for Arm is installed, which takes hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset LLAMA_BOLTS_WERROR  # another compiler, with warnings of its own
 work=$1
 shift
 command -v apt-get >/dev/null || { echo "skipped: no apt-get, and so no qemu"; exit 0; }
@@ -27,7 +28,7 @@ for package in "$work"/debs/*.deb; do
 done
 platforms=(--platform manylinux2014_aarch64 --platform manylinux_2_28_aarch64)
 pip install --quiet --target "$work/site" --only-binary :all: --python-version 311 "${platforms[@]}" \
-    numpy ml_dtypes cffi structlog regex rich prompt_toolkit pytest hypothesis setuptools pip
+    numpy ml_dtypes cffi structlog regex rich prompt_toolkit jinja2 platformdirs pytest hypothesis setuptools pip
 
 # pyconfig.h of Debian's own Python includes that of the processor.
 export CPATH=$work/arm/usr/include

@@ -17,6 +17,7 @@ slow = [HealthCheck.too_slow]
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=slow)
 settings.load_profile("steady")
 
+_QUICK = "not slow and not real"  # as in pyproject.toml
 MOST_WORKERS = 8  # each of them imports all tests
 IN_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if IN_WORKER:
@@ -35,7 +36,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     as they are.
     """
     options = config.option
-    named = config.args_source is pytest.Config.ArgsSource.ARGS or options.markexpr != "not slow"
+    named = config.args_source is pytest.Config.ArgsSource.ARGS or options.markexpr != _QUICK
     some = named or options.keyword or options.lf or options.stepwise
     watched = options.usepdb or options.trace or options.capture == "no"
     workers = getattr(options, "numprocesses", 0)  # None: there is the plugin, and nothing was said

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 import re
 import shlex
 import signal
@@ -12,13 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from src import ml, trace
+from src.catalog import CatalogError, find_model
+from src.cli.application import NUMERIC
 from src.cli.arguments import parse_arguments
-from src.model import load_model
+from src.cli.bench import operations
+from src.inference import Message, encode_chat
+from src.inference.chat_formats import CHAT_FORMATS
+from src.inference.messages import ROLES
+from src.ml.kernels import _ISAS as INSTRUCTION_SETS
+from src.model import InferenceContext, load_model
+from src.model.forecast import PREFILL_CHUNK
 from tools.examples import examples, run_examples
-from tools.pages import ROOT, anchor, blocks, documents, headings, links, name_of
+from tools.pages import ROOT, Block, anchor, blocks, documents, headings, links, name_of
 from tools.producers import current_text
+from tools.runs import LLAMA_3_1_8B
 
 PAGES = documents()
 every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -47,6 +58,32 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
             assert place in anchors_of(file), f"{name_of(page)}:{link.line}: {link.target}"
 
 
+@every_page
+def test_every_link_is_on_one_line_where_the_tools_find_it(page):
+    text = page.read_text(encoding="utf-8")
+    found = {link.target for link in links(text)}
+    missed = [target for target in link_targets(text) if target not in found]
+    assert missed == [], name_of(page)
+
+
+def link_targets(text: str) -> list[str]:
+    """Return the targets of the links of a page, as a parser of Markdown finds them."""
+    inline = [token for token in MarkdownIt().parse(text) if token.children]
+    children = itertools.chain.from_iterable(token.children for token in inline)
+    return [
+        str(child.attrs["href"])
+        for child in children
+        if child.type == "link_open" and child.info != "auto"
+    ]
+
+
+def test_a_link_over_two_lines_is_missed_by_the_tools():
+    text = "[a](b.md) and [c\nd](e.md)"
+    assert (link_targets(text), [link.target for link in links(text)]) == (
+        ["b.md", "e.md"], ["b.md"],
+    )  # fmt: skip
+
+
 # A chat in a terminal takes seconds.
 @pytest.mark.parametrize(
     "page",
@@ -57,10 +94,21 @@ def test_links_to_code_and_generated_blocks_are_current(page):
     assert current_text(page) == page.read_text(encoding="utf-8"), "python -m tools.update_docs"
 
 
+def skip_without_smollm2() -> None:
+    try:
+        find_model("smollm2")
+    except CatalogError as error:
+        pytest.skip(str(error))
+
+
 def with_needs(page: Path) -> Iterator[Any]:
     """Yields a page with what its examples may need: nothing, and all that some of them do."""
     yield pytest.param(page, frozenset(), id=name_of(page))
-    if needs := needs_of(page):
+    if "real" in needs_of(page):
+        yield pytest.param(
+            page, frozenset({"real"}), marks=pytest.mark.real, id=f"{name_of(page)} real"
+        )
+    if needs := needs_of(page) - {"real"}:
         allowed = sorted(needs | {"slow"})
         marks = [getattr(pytest.mark, need) for need in allowed]
         yield pytest.param(page, frozenset(allowed), marks=marks, id=f"{name_of(page)} {allowed}")
@@ -70,6 +118,8 @@ def with_needs(page: Path) -> Iterator[Any]:
 def test_the_examples_run_and_print_what_is_shown(page, allowed, tmp_path, monkeypatch):
     for package in ("torch", "transformers", "tiktoken") if "oracle" in allowed else ():
         pytest.importorskip(package, reason="the oracle extra is not installed")
+    if "real" in allowed:
+        skip_without_smollm2()
     monkeypatch.chdir(tmp_path)
     threads = ml.get_num_threads()
     try:
@@ -79,6 +129,30 @@ def test_the_examples_run_and_print_what_is_shown(page, allowed, tmp_path, monke
             assert outcome.is_as_shown, shown
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a whole run leaves it
+        trace.stop()
+        ml.set_num_threads(threads)
+
+
+CONTINUES = "The examples of this page continue each other"
+
+
+@pytest.mark.slow
+@every_page
+def test_each_example_runs_on_its_own_or_the_page_says_that_it_continues(
+    page, tmp_path, monkeypatch
+):
+    text = page.read_text(encoding="utf-8")
+    if CONTINUES in " ".join(text.split()):
+        pytest.skip("the page says that its examples continue each other")
+    monkeypatch.chdir(tmp_path)
+    threads = ml.get_num_threads()
+    try:
+        for example in examples(text, name_of(page)):
+            if not example.code.needs & {"oracle", "real"}:
+                exec(compile(example.code.text, name_of(page), "exec"), {"__name__": "__main__"})
+                assert [*tmp_path.iterdir()] == [], f"{name_of(page)}:{example.code.line}"
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         trace.stop()
         ml.set_num_threads(threads)
 
@@ -98,6 +172,32 @@ def test_fragments_of_python_are_valid_and_command_lines_are_taken_by_the_parser
         except SystemExit as end:
             if end.code:
                 pytest.fail(f"not taken: {arguments}")
+
+
+@every_page
+def test_a_fragment_that_quotes_the_source_is_a_generated_block(page):
+    text = without_generated(page.read_text(encoding="utf-8"))
+    quoted = [block.text for block in blocks(text) if quotes_the_source(block)]
+    assert quoted == [], "docs/DEVELOPING.md: generated blocks: excerpt, code"
+
+
+def without_generated(text: str) -> str:
+    """Return a page with its generated blocks taken out."""
+    generated = r"^<!-- generated: .*?^<!-- end -->$"
+    return re.sub(generated, "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def quotes_the_source(block: Block) -> bool:
+    """Return whether a fragment to read is code of this project."""
+    return block.language == "py" and re.search(r"\b(?:self|ml)\.", block.text) is not None
+
+
+def test_a_quotation_is_found_outside_of_generated_blocks():
+    quotation = "```py\nx = ml.add(x, self.bias)\n```\n"
+    generated = f"<!-- generated: excerpt a b c -->\n{quotation}<!-- end -->\n"
+    other = "```py\nx = torch.add(x, bias)\n```\n"
+    assert [*map(quotes_the_source, blocks(without_generated(generated + other)))] == [False]
+    assert [*map(quotes_the_source, blocks(without_generated(generated + quotation)))] == [True]
 
 
 def program_calls(line: str) -> list[list[str]]:
@@ -143,11 +243,137 @@ def test_the_legend_gives_the_sizes_of_the_bundled_model():
     rows = re.findall(r"^\| `(\w)` \|[^|]+\|[^|]+\| ([^|]+?) \|", text, flags=re.MULTILINE)
     args = load_model().args
     expected = {
-        "T": "1 when decoding", "S": f"up to {args.max_context_length}", "D": args.dim,
+        "T": "1 when decoding", "S": f"up to {args.max_context_length}",
+        "C": f"up to {args.max_context_length}", "D": args.dim,
         "H": args.n_heads, "K": args.n_kv_heads, "G": args.n_heads // args.n_kv_heads,
         "h": args.head_dim, "F": args.ffn_dim, "V": args.vocab_size, "L": args.n_layers,
     }  # fmt: skip
     assert dict(rows) == {letter: str(size) for letter, size in expected.items()}
+
+
+# ---- statements of single pages -----------------------------------------------------------------
+
+
+def words_of(page: str) -> str:
+    """Return the text of a page with single blanks."""
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def table_below(page: str, heading: str) -> list[list[str]]:
+    """Return the cells of the rows of the first table after a heading row."""
+    text = (ROOT / page).read_text(encoding="utf-8").partition(f"\n{heading}\n")[2]
+    lines = itertools.takewhile(lambda line: line.startswith("|"), text.split("\n")[1:])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_first_run_explains_the_numbers_that_it_prints():
+    text = words_of("docs/02-first-run.md")
+    ((prompt, new, used, size),) = re.findall(r"(\d+) prompt \S+, (\d+) new \S+, (\d+)/(\d+)", text)
+    assert int(prompt) + int(new) == int(used)
+    assert f"The prompt had {prompt} tokens" in text
+    assert f"The model generated {new} tokens" in text
+    assert f"{used} of {size} positions are in use" in text
+
+
+def test_the_exit_codes_of_the_pages_are_those_of_the_program():
+    codes = [str(code) for code in (*range(NUMERIC + 1), 128 + signal.SIGINT)]
+    for page in ("docs/02-first-run.md", "docs/COMMAND-LINE.md"):
+        assert [row[0] for row in table_below(page, "| code | meaning |")] == codes, page
+
+
+@pytest.mark.parametrize(
+    ("page", "before"),
+    [
+        ("README.md", "for the instruction sets "),
+        ("docs/20-extending.md", "compiled once for each instruction set: "),
+    ],
+)
+def test_the_pages_list_all_instruction_sets(page, before):
+    listed = (
+        words_of(page)
+        .partition(before)[2]
+        .partition("(plain" if page == "README.md" else "which")[0]
+    )
+    assert tuple(re.findall(r"`(\w+)`", listed)) == INSTRUCTION_SETS
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [
+        ("docs/08-kernels.md", "| path | vectors | bfloat16 products |"),
+        ("docs/DEVELOPING.md", "| path | needs | bfloat16 products |"),
+    ],
+)
+def test_the_tables_of_instruction_sets_have_all(page, heading):
+    names = tuple(row[0].strip("`") for row in table_below(page, heading))
+    assert names == INSTRUCTION_SETS
+
+
+def test_the_legend_has_the_length_of_a_chunk_of_a_prompt():
+    text = words_of("docs/LEGEND.md")
+    assert f"the whole prompt if it has at most {PREFILL_CHUNK} tokens" in text
+
+
+def test_the_table_of_roles_has_all():
+    names = [row[0].strip("`") for row in table_below("docs/12-asking.md", "| role | says |")]
+    assert sorted(names) == sorted(ROLES)
+
+
+def test_no_page_counts_the_chat_formats_wrongly():
+    numbers = {12: "twelve", 18: "eighteen", 19: "nineteen", 20: "twenty"}
+    for page in PAGES:
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        counts = re.findall(r"\b(\w+) (?:chat )?formats\b", text)
+        assert not {*counts} & {*numbers.values()} - {numbers.get(len(CHAT_FORMATS))}, name_of(page)
+
+
+def test_the_time_that_the_network_adds_follows_from_the_table_of_its_parts():
+    page = "docs/PAST-ONE-MACHINE.md"
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (heading,) = re.findall(r"^\| \| gathered for a token .*$", text, re.MULTILINE)
+    shares = table_below(page, "| | 2 ranks | 4 ranks | 8 ranks | 16 ranks |")
+    parts = table_below(page, heading)
+    assert [row[0] for row in shares] == [row[0] for row in parts] == ["8B", "70B", "405B"]
+    for (name, *stated), (_, nbytes, gathers, _wire, latency, reading) in zip(
+        shares, parts, strict=True
+    ):
+        megabytes = float(nbytes.removesuffix(" MB"))
+        message = float(latency.removesuffix(" ms")) / 1e3
+        assert message == pytest.approx(int(gathers) * 30e-6, rel=0.02)
+        read = float(reading.removesuffix(" s / ranks"))
+        for ranks, share in zip((2, 4, 8, 16), stated, strict=True):
+            wire = (ranks - 1) / ranks * megabytes * 8e6 / 10e9
+            added = wire + message * math.ceil(math.log2(ranks))
+            expected = 100 * added / (read / ranks)
+            assert float(share.removesuffix(" %")) == pytest.approx(expected, abs=0.6, rel=0.02), (
+                name
+            )
+
+
+def test_the_limit_of_a_prompt_in_chapter_8_is_the_work_that_the_program_counts():
+    text = (ROOT / "docs" / "08-kernels.md").read_text(encoding="utf-8")
+    assert r"{2 P' + \frac{2 V D}{T} + 4 \cdot \frac{T}{2} \cdot L H h}" in text
+    for args in (load_model().args, LLAMA_3_1_8B):
+        T, D, h = 512, args.dim, args.head_dim
+        layer = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * args.ffn_dim
+        attention = 4 * T / 2 * args.n_layers * args.n_heads * h
+        each = 2 * args.n_layers * layer + 2 * args.vocab_size * D / T + attention
+        assert T * each == pytest.approx(operations(args, 0, T), rel=0.002)
+
+
+def test_the_log_has_the_tokens_after_boston_in_the_order_that_chapter_1_states():
+    model = load_model()
+    question = "What is the capital of Massachusetts? Answer in one word."
+    ids = encode_chat(model.tokenizer, [Message("user", question)])
+    order = {}
+    for attention in ("fused", "eager"):
+        context = InferenceContext(model.args, 64, attention=attention)
+        logits = model.transformer.forward(context, ids).numpy()[0]
+        order[attention] = [model.tokenizer.decode([int(i)]) for i in logits.argsort()[::-1][:3]]
+    assert order == {
+        "fused": ["Boston", "Dhaka", "Topeka"], "eager": ["Boston", "Topeka", "Dhaka"],
+    }  # fmt: skip
+    assert "In `debug.log` 'Topeka' comes before 'Dhaka'" in words_of("docs/01-journey.md")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Imports run one way: ml <- checkpoint, tokenizer <- model <- inference <- cli <- main."""
 
 import ast
+import re
 import sys
 from functools import cache
 from graphlib import TopologicalSorter
@@ -9,33 +10,36 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 
-# What each package or module of `src` may import besides itself. `untrusted`, `memory` and `trace`
-# may be imported by all and import none of them.
-SHARED = {"untrusted", "memory", "trace"}
+# What each package or module of `src` may import besides itself. Those in `SHARED` may be imported
+# by all and import none of them, except that `trace` escapes what it writes with `untrusted`.
+SHARED = {"installation", "untrusted", "memory", "trace"}
 ALLOWED = {
+    "installation": set(),
     "untrusted": set(),
     "memory": set(),
-    "trace": set(),
+    "trace": {"untrusted"},
     "ml": SHARED,
     "drawing": SHARED,
     "checkpoint": {"ml", *SHARED},
     "tokenizer": {"ml", *SHARED},
-    "model": {"ml", "checkpoint", "tokenizer", "nano", *SHARED},
+    "catalog": {"ml", "checkpoint", *SHARED},
+    "model": {"ml", "checkpoint", "tokenizer", "nano", "catalog", *SHARED},
     "inference": {"ml", "checkpoint", "tokenizer", "model", *SHARED},
     "explorer": {"ml", "tokenizer", "model", "inference", *SHARED},
-    "server": {"ml", "tokenizer", "model", "inference", "explorer", *SHARED},
+    "server": {"ml", "checkpoint", "tokenizer", "model", "inference", "explorer", *SHARED},
     "cli": {
-        "ml", "checkpoint", "tokenizer", "model", "inference", "drawing", "explorer", "server",
-        *SHARED,
+        "ml", "checkpoint", "tokenizer", "catalog", "model", "inference", "drawing", "explorer",
+        "server", *SHARED,
     },
     # `tests/test_public_names.py` checks that they are imported on demand only.
     "__init__": {"inference", "ml", "model", "tokenizer"},
-    "main": {"cli", "memory"},
+    "main": {"cli", "installation", "memory"},
     "__main__": {"main"},
     "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
 }  # fmt: skip
 RUN_TIME_PACKAGES = {
-    "cffi", "ml_dtypes", "numpy", "prompt_toolkit", "psutil", "regex", "rich", "structlog",
+    "cffi", "jinja2", "ml_dtypes", "numpy", "platformdirs", "prompt_toolkit", "psutil", "regex",
+    "rich", "structlog",
 }  # fmt: skip
 # Of the serve extra, and where they may be imported.
 SERVE_PACKAGES = {"h11", "llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn"}
@@ -46,6 +50,8 @@ NEEDS_ORACLE = {
     "cli/reference.py",
 }  # fmt: skip
 
+# Of the hub extra.
+NEEDS_HUB = {"catalog/hub.py"}
 # What mpirun starts; nothing of it is imported in one process.
 NEEDS_MPI = {"cli/ranks.py", "model/ranks.py"}
 
@@ -99,6 +105,8 @@ def test_imports_inside_the_package_are_relative_and_the_rest_is_declared():
         declared = RUN_TIME_PACKAGES | sys.stdlib_module_names
         if relative in NEEDS_SERVE:
             declared |= SERVE_PACKAGES
+        if relative in NEEDS_HUB:
+            declared |= {"huggingface_hub"}
         if relative in NEEDS_MPI:
             declared |= {"mpi4py"}
         for line, target in imported(path):
@@ -147,6 +155,51 @@ def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path, monkeypatch)
     assert wrong_ways(wrong) == [f"{wrong}:1: ml imports model", f"{wrong}:2: ml imports cli"]
 
 
+# The modules with the root of a package's errors, and the only one outside of all roots.
+ERROR_MODULES = {"errors.py", "console.py"}
+OUTSIDE_THE_ROOTS = {"OutputError"}
+
+
+def error_classes(package: Path) -> dict[str, tuple[str, list[str]]]:
+    """Return the file and the bases of each class of errors that a package defines, by its name."""
+    classes = {}
+    for path in sorted(package.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
+                classes[node.name] = (path.name, [ast.unparse(base) for base in node.bases])
+    return classes
+
+
+def error_roots(classes: dict[str, tuple[str, list[str]]]) -> list[str]:
+    """Return the classes of errors of a package that no other one of its classes is a base of."""
+    own = classes.keys() - {"LlamaBoltsError"}
+    return [name for name in sorted(own) if not own & set(classes[name][1])]
+
+
+def test_each_package_has_one_root_class_of_errors():
+    packages = [path.parent for path in sorted(SRC.glob("*/__init__.py"))]
+    with_errors = 0
+    for package in packages:
+        classes = error_classes(package)
+        roots = set(error_roots(classes)) - OUTSIDE_THE_ROOTS
+        assert len(roots) == bool(classes), (package.name, roots)
+        for root in roots:
+            module, bases = classes[root]
+            assert bases == ["LlamaBoltsError"], (package.name, root)
+            assert module in ERROR_MODULES, (package.name, root, module)
+            with_errors += 1
+    assert with_errors >= 8
+
+
+def test_a_second_root_of_errors_is_found(tmp_path):
+    (tmp_path / "errors.py").write_text(
+        "class RootError(LlamaBoltsError): ...\nclass LeafError(RootError, OSError): ...\n"
+    )
+    assert error_roots(error_classes(tmp_path)) == ["RootError"]
+    (tmp_path / "other.py").write_text("class OtherError(LlamaBoltsError): ...\n")
+    assert error_roots(error_classes(tmp_path)) == ["OtherError", "RootError"]
+
+
 # Tests of modules that have no file of tests of their own name: those of a package as a whole, ...
 OF_PACKAGES = {
     "drawing": "drawing/test_diagrams", "explorer": "explorer/test_explorer",
@@ -156,9 +209,23 @@ OF_PACKAGES = {
 OF_MODULES = {
     "checkpoint/gguf_writer": "model/test_saving_gguf", "cli/flag_parser": "cli/test_arguments",
     "cli/reference": "cli/test_verify", "cli/serve": "server/test_limits",
-    "inference/blocks": "inference/test_batch",
+    "catalog/downloads": "catalog/test_pip_package", "inference/blocks": "inference/test_batch",
+    "inference/call_grammars": "inference/test_answer_forms",
+    "inference/marked_text": "inference/test_template_marks",
+    "inference/template_sandbox": "inference/test_template_limits",
+    "inference/template_budget": "inference/test_template_bombs",
+    "inference/template_code": "inference/test_template_bombs",
     "inference/grammar_server": "inference/test_grammars", "ml/checks": "ml/test_refusals",
-    "model/files": "model/test_families", "trace/code": "trace/test_logger",
+    "model/saved_config": "model/test_saving",
+    "model/families/llama": "model/test_args", "model/families/mistral": "model/test_args",
+    "model/families/phi3": "model/test_phi3",
+    **{
+        f"model/families/{name}": "model/test_families"
+        for name in ("granite", "olmo2", "qwen2", "qwen3", "smollm3")
+    },
+    "model/sources/meta": "model/test_args", "model/sources/gguf": "model/test_gguf",
+    "model/sources/hugging_face": "model/test_hugging_face",
+    "trace/code": "trace/test_logger",
     "trace/records": "trace/test_logger",
     "tokenizer/json_pipeline": "tokenizer/test_tokenizer_json",
 }  # fmt: skip
@@ -172,3 +239,97 @@ def test_each_module_has_its_tests():
         files = [ROOT / "tests" / f"{tests}.py" for tests in (own, OF_PACKAGES.get(package, own))]
         exempt = path.name in ("__init__.py", "__main__.py", "errors.py")
         assert exempt or any(file.exists() for file in files), name
+
+
+# ---- layouts and families ------------------------------------------------------------------------
+
+LAYOUTS = {"Meta", "Hugging Face", "GGUF", "meta", "hugging_face", "gguf"}
+FAMILIES = {path.stem for path in (SRC / "model" / "families").glob("*.py")} - {"__init__", "llama"}
+# Where the names of families are those of tokenizers and of chat formats too.
+CHAT_NAMES = {"cli/arguments.py"}
+
+
+def compared_layouts(path: Path) -> list[str]:
+    """List the comparisons with the name of a layout in a module, of `==`, `in` and `match`."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        inner = [each for part in parts for each in ast.walk(part)]
+        found += [
+            f"{path}:{each.lineno}: {each.value}"
+            for each in inner
+            if isinstance(each, ast.Constant) and each.value in LAYOUTS
+        ]
+    return found
+
+
+def named_families(path: Path) -> set[str]:
+    """Return the families that identifiers, texts and imports of a module name; not docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    words: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+            words.add(node.value.casefold())
+        elif isinstance(
+            node, ast.Name | ast.Attribute | ast.ClassDef | ast.FunctionDef | ast.alias
+        ):
+            name = getattr(node, "id", getattr(node, "attr", getattr(node, "name", "")))
+            words.add(name.casefold())
+    return {
+        family
+        for family in FAMILIES
+        for word in words
+        if re.search(rf"(?<![a-z0-9]){family}(?![0-9]|_?moe)", word)
+    }
+
+
+def test_only_the_sources_compare_layouts():
+    others = [path for path in SOURCES if path.parent.name != "sources"]
+    assert [text for path in others for text in compared_layouts(path)] == []
+
+
+def test_a_family_is_named_in_its_own_module_alone():
+    assert len(FAMILIES) >= 7
+    for package in ("model", "checkpoint", "cli"):
+        for path in SRC.joinpath(package).rglob("*.py"):
+            if path.relative_to(SRC).as_posix() in CHAT_NAMES:
+                continue
+            allowed = set()
+            if path.parent.name == "families":
+                # A family may build on another one, which it imports.
+                allowed = {path.stem, *(part for _, target in imported(path) for part in target)}
+            assert named_families(path) <= allowed, path
+
+
+def test_the_checks_see_a_layout_and_a_family(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        'def f(x):\n    """qwen2"""\n    return x.layout == "GGUF" or x.kind in ("Meta",)\n'
+    )
+    assert len(compared_layouts(path)) == 2
+    assert named_families(path) == set()
+    path.write_text('KINDS = {"qwen3": Granite}\nimport olmo2\nx.mistral_window = 1\n"qwen3_moe"\n')
+    assert named_families(path) == {"qwen3", "granite", "olmo2", "mistral"}
+
+
+def test_the_network_of_llama_is_short():
+    """Without its docstrings and blank lines it is a listing of less than 300 lines."""
+    text = (SRC / "model" / "llama.py").read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    prose = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() and n not in prose]
+    assert len(lines) < 300

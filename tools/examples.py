@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from .pages import Block, PageError, blocks
 
-KINDS = ("slow", "oracle")
+KINDS = ("slow", "oracle", "real")
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """The contents of generated blocks, by the first word of their names."""
 
+import ast
 import dataclasses
 import io
+import json
 import math
 import os
 import re
@@ -9,8 +11,10 @@ import shlex
 import sys
 import tempfile
 import textwrap
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pexpect
@@ -18,8 +22,8 @@ import pexpect
 from src.cli.flag_parser import ranges
 from src.memory import readable_bytes
 from src.model import MemoryForecast, ModelArgs
-from src.model.args import EMBEDDINGS
-from src.model.quantization import OUTPUT, quantization_of, quantized_model_bytes
+from src.model.args import EMBEDDINGS, OUTPUT
+from src.model.quantization import quantization_of, quantized_model_bytes
 from src.trace.code import symbols_of
 from src.trace.events import STAGES, size_of
 from src.trace.logger import TraceLog
@@ -45,11 +49,25 @@ _COMMAND = "python -m src.main --temperature 0 --seed 1 --context-length 512"
 _KEYS = {"Ctrl-C": "\x03", "Ctrl-D": "\x04"}
 _PROMPTS = [r"\r\n>>> ", r"\r\n\.\.\. ", pexpect.EOF]  # what the chat shows when it waits
 _REPEATED = re.compile(r"(\d+)\*(.+)")
+# Figures of `tests.bench.bench_real`, and the rows of the tables that are made of them.
+_REAL_FIGURES = ROOT / "tools" / "real_model.json"
+_REAL_FORMATS = {
+    "bfloat16": "bfloat16, dequantized from Q4_1", "in the file": "q4_1, as in the file",
+    "q8_0": "q8_0", "int8": "int8", "nf4": "nf4", "q4_0": "q4_0",
+}  # fmt: skip
+_REAL_SPEEDS = {
+    "prompt 128": ("prompt of 128 tokens, tokens/s", False),
+    "prompt 512": ("prompt of 512 tokens, tokens/s", False),
+    "decode": ("one token after the other, tokens/s", False),
+    "ready": ("loading, seconds", False),
+    "peak": ("memory, at most", True),
+}
 # What differs from run to run, and what is too long to show.
 _VARIES = (
     (re.compile(r"\b[\d.]+/s\b"), "N/s"),
     (re.compile(re.escape(f"{ROOT}{os.sep}")), ""),
-    (re.compile(r"(?:la ){20,}"), "la la la [600 times] "),
+    (re.compile(r"(?:la ){500,}"), "la la la [600 times] "),
+    (re.compile(r"(?:la ){20,}"), "la la la [450 times] "),
 )
 
 
@@ -68,6 +86,33 @@ def code(page: Path, argument: str) -> str:
         raise PageError(f"generated: code: expected a file and its symbol, got {argument!r}")
     language, shown = "py" if file.suffix == ".py" else "c", textwrap.dedent(found[1])
     return f"[`{symbol}`]({_from(page, name)}#L{found[0]})\n\n```{language}\n{shown}\n```"
+
+
+def excerpt(_page: Path, argument: str) -> str:
+    """Return some statements of a symbol of Python, each named by how it begins.
+
+    `excerpt src/model/llama.py LlamaAttention.forward "xq, xk, xv =" "xq = xq.reshape"`
+    """
+    name, symbol, *beginnings = shlex.split(argument)
+    source = symbols_of(ROOT / name).get(symbol)
+    if source is None or not beginnings:
+        expected = "expected a file, its symbol and beginnings of statements"
+        raise PageError(f"generated: excerpt: {expected}, got {argument!r}")
+    text = textwrap.dedent(source[1])
+    lines = text.split("\n")
+    statements = [
+        "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.stmt)
+    ]
+    quoted = []
+    for beginning in beginnings:
+        matches = [x for x in statements if x.lstrip().startswith(beginning)]
+        if len(matches) != 1:
+            expected = f"expected one statement of {symbol} that begins with {beginning!r}"
+            raise PageError(f"generated: excerpt: {expected}, got {len(matches)}")
+        quoted.append(textwrap.dedent(matches[0]))
+    return "```py\n" + "\n".join(quoted) + "\n```"
 
 
 def stages(page: Path, _argument: str) -> str:
@@ -118,7 +163,7 @@ def stage_part(page: Path, argument: str) -> str:
     link = f'[`{name}`]({_from(page, name)}#L{first} "{symbol}")'
     parts = [
         f"The code, {link}:\n\n```py\n{code}\n```",
-        f"Its lines in the log of this run:\n\n{log(page, argument)}",
+        f"Its lines in the log of the run of this chapter:\n\n{log(page, argument)}",
     ]
     if numbers := _token_numbers(number):
         said = "The last token of the prompt, before and after:"
@@ -179,11 +224,16 @@ def log(_page: Path, argument: str) -> str:
         raise PageError(f"generated: log: expected a model, 8b or none, got {model!r}")
     events = events_8b() if model else bundled_events()
     sizes = LLAMA_3_1_8B.sizes if model else bundled_model().args.sizes
+    capacity = next(x.shape[0] for event in events if event.stage == 11 for x in event.outputs)
     written = io.StringIO()
-    view = TraceLog(sizes, debug_log=written)
-    for event in _first_pass([event for event in events if event.stage in wanted], layer=None):
+    view = TraceLog(sizes | {"C": capacity}, debug_log=written)
+    text = ""
+    for event in _first_pass(list(events), layer=None):  # a heading may name an earlier stage's T
+        start = written.tell()
         view.write(dataclasses.replace(event, seconds=None))
-    lines = written.getvalue().split("\n\n", 1)[1].splitlines()
+        if event.stage in wanted:
+            text += written.getvalue()[start:]
+    lines = text.strip("\n").splitlines()
     shown = "\n".join(line for line in lines if not line.startswith("#   "))
     return f"```text\n{shown}\n```"
 
@@ -283,11 +333,90 @@ def _transcript(parts: tuple[str, ...]) -> list[str]:
     return transcript
 
 
+def real(_page: Path, argument: str) -> str:
+    """Return figures of SmolLM2: `formats`, `perplexity`, `speed`, `answer` or `log`."""
+    parts = {
+        "formats": _real_formats,
+        "perplexity": _real_perplexity,
+        "speed": _real_speed,
+        "answer": _real_answer,
+        "log": _real_log,
+    }
+    if argument not in parts:
+        raise PageError(f"generated: real: expected one of {', '.join(parts)}, got {argument!r}")
+    figures = json.loads(_REAL_FIGURES.read_text(encoding="utf-8"))
+    return parts[argument](figures["answer" if argument == "log" else argument])
+
+
+def _real_formats(figures: Mapping[str, Any]) -> str:
+    heading = "| weights | size | perplexity | KL divergence | same most probable token |"
+    heading = f"{heading}\n|---|---|---|---|---|"
+    rows = []
+    for name, label in _REAL_FORMATS.items():
+        row = figures[name]
+        rows.append(
+            [
+                label,
+                readable_bytes(row["bytes"]),
+                f"{row['perplexity']:.3f}",
+                f"{row['divergence']:.5f} ± {row['divergence_error']:.5f}",
+                f"{100 * row['same_top']:.1f} %",
+            ]
+        )
+    return f"{table(heading, rows)}\n\n{_run_of(figures)}"
+
+
+def _real_perplexity(figures: Mapping[str, Any]) -> str:
+    ours, theirs = figures["llama-bolts"], figures["llama.cpp"]
+    rows = [["llama-bolts", f"{ours:.4f}"], ["llama.cpp", f"{theirs:.4f}"]]
+    difference = f"{100 * abs(ours / theirs - 1):.2f} % apart, over {figures['tokens']} tokens"
+    shown = table("| program | perplexity |\n|---|---|", rows)
+    return f"{shown}\n\nBoth are {difference}. {_run_of(figures)}"
+
+
+def _real_speed(figures: Mapping[str, Any]) -> str:
+    rows = []
+    for name, (label, is_bytes) in _REAL_SPEEDS.items():
+        row = figures[name]
+        show = _rounded_bytes if is_bytes else _three_digits
+        span = f"{row['ratio']:.2f} ({row['least']:.2f} to {row['greatest']:.2f})"
+        rows.append([label, show(row["llama-bolts"]), show(row["llama.cpp"]), span])
+    heading = "| | llama-bolts | llama.cpp | ratio |\n|---|---|---|---|"
+    count = f"Medians of {figures['rounds']} rounds."
+    return f"{table(heading, rows)}\n\n{count} {_run_of(figures)}"
+
+
+def _real_answer(figures: Mapping[str, Any]) -> str:
+    text = textwrap.fill(figures["answer"], 100)
+    return f"```text\n>>> {figures['question']}\n{text}\n```"
+
+
+def _real_log(figures: Mapping[str, Any]) -> str:
+    return "\n".join(["```text", *figures["log"], "```"])
+
+
+def _rounded_bytes(count: float) -> str:
+    return readable_bytes(round(count))
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _run_of(figures: Mapping[str, Any]) -> str:
+    """Return when and on which machine figures were measured, as a sentence."""
+    run = figures["run"]
+    machine = f"{run['processor']}, {run['processors']} processors, `{run['instruction_set']}`"
+    return f"Measured on {run['date']}: {machine}."
+
+
 PRODUCERS: dict[str, Producer] = {
     "chat": chat,
     "code": code,
+    "excerpt": excerpt,
     "log": log,
     "memory": memory,
+    "real": real,
     "shapes": shapes,
     "stage": stage_part,
     "stages": stages,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from src.model.args import args_from_params
+from src.model.sources.meta import args_from_params
 from tests.csrc import calls
 
 from .kernels import (

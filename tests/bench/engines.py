@@ -173,11 +173,11 @@ class Transformers(Engine):
 
         from src.cli.reference import build_llama, meta_weights
         from src.model import load_model
-        from src.model.saving import hugging_face_config
+        from src.model.saved_config import hugging_face_config
 
         torch.set_num_threads(setup.threads)
         self.torch, self.transformers = torch, transformers
-        given = hugging_face_config(load_model(setup.directory).args, None, "bfloat16")
+        given = hugging_face_config(load_model(setup.directory).args, None, "bfloat16", "llama")
         config = transformers.LlamaConfig.from_dict(given | {"tie_word_embeddings": True})
         self.model = build_llama(config, meta_weights(setup.directory, config))
         self.seconds = {name: self._time(name) for name in ("eager", "sdpa")}

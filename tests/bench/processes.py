@@ -51,6 +51,11 @@ class Served:
             code = self._process.exitcode
             raise SystemExit(f"a measured process ended with {code}: nothing is reported") from None
 
+    @property
+    def process_id(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def close(self) -> None:
         self._pipe.close()
         self._process.join()

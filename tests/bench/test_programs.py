@@ -80,3 +80,18 @@ def test_every_format_runs_on_a_tiny_model(tmp_path: Path) -> None:
     )["results"]  # fmt: skip
     assert set(results) == {"decode", "prefill 22"}
     assert set(results["prefill 22"]["rates"]) == {"bfloat16", "int8", "nf4"}
+
+
+@pytest.mark.slow
+def test_a_model_beside_busy_programs_is_timed(tmp_path: Path) -> None:
+    results = record_of(
+        "tests.bench.bench_busy", "--shape", "tiny", "--loads", "0", "1", "--steps", "3",
+        "--prompts", "22", "--directory", str(tmp_path),
+    )["results"]  # fmt: skip
+    measures = ("decode", "prompt of 22")
+    assert set(results) == {
+        f"{measure}, beside {load} busy programs" for measure in measures for load in (0, 1)
+    }
+    assert set(results["decode, beside 1 busy programs"]["rates"]) == {
+        "default", "1 threads", "2 threads",
+    }  # fmt: skip

@@ -19,7 +19,15 @@ class _Params(ctypes.Structure):
 
 
 class _Batch(ctypes.Structure):
-    _fields_ = [("count", ctypes.c_int32), ("pointers", ctypes.c_void_p * 6)]
+    _fields_ = [
+        ("n_tokens", ctypes.c_int32),
+        ("token", ctypes.POINTER(ctypes.c_int32)),
+        ("embd", ctypes.c_void_p),
+        ("pos", ctypes.POINTER(ctypes.c_int32)),
+        ("n_seq_id", ctypes.POINTER(ctypes.c_int32)),
+        ("seq_id", ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+        ("logits", ctypes.POINTER(ctypes.c_int8)),
+    ]
 
 
 # The first fields of llama_context_params.
@@ -42,7 +50,11 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         _INT, [_POINTER, _TEXT, _INT, _TOKENS, _INT, ctypes.c_bool, ctypes.c_bool],
     ),
     "llama_batch_get_one": (_Batch, [_TOKENS, _INT]),
+    "llama_batch_init": (_Batch, [_INT, _INT, _INT]),
+    "llama_batch_free": (None, [_Batch]),
     "llama_decode": (_INT, [_POINTER, _Batch]),
+    "llama_get_memory": (_POINTER, [_POINTER]),
+    "llama_memory_clear": (None, [_POINTER, ctypes.c_bool]),
     "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), [_POINTER, _INT]),
     "llama_free": (None, [_POINTER]),
     "llama_model_free": (None, [_POINTER]),
@@ -85,9 +97,9 @@ def quantize(values: Any, number: int, nbytes: int) -> Any:
 
 
 class LlamaCpp:
-    """A model of a file, with a context of its own, on one thread; to be used with `with`."""
+    """A model of a file, with a context of its own; to be used with `with`."""
 
-    def __init__(self, path: Path, positions: int = 256) -> None:
+    def __init__(self, path: Path, positions: int = 256, threads: int = 1) -> None:
         self._lib = lib = library()
         self._model = lib.llama_model_load_from_file(
             str(path).encode(), lib.llama_model_default_params()
@@ -96,7 +108,7 @@ class LlamaCpp:
         params = lib.llama_context_default_params()
         for word in (_N_CTX, _N_BATCH, _N_UBATCH):
             params.words[word] = positions
-        params.words[_N_THREADS] = params.words[_N_THREADS_BATCH] = 1
+        params.words[_N_THREADS] = params.words[_N_THREADS_BATCH] = threads
         self._context = lib.llama_init_from_model(self._model, params)
         assert self._context, f"llama.cpp makes no context for {path}"
         self._vocabulary = lib.llama_model_get_vocab(self._model)
@@ -131,6 +143,10 @@ class LlamaCpp:
         assert count >= 0
         return list(ids[:count])
 
+    def clear(self) -> None:
+        """Forget all tokens."""
+        self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), True)
+
     def run(self, ids: Sequence[int]) -> Any:
         """Pass tokens through after those before; return the logits after the last, float32 [V]."""
         tokens = (ctypes.c_int32 * len(ids))(*ids)
@@ -142,3 +158,29 @@ class LlamaCpp:
     def run_each(self, ids: Sequence[int]) -> Any:
         """Pass tokens through one by one; return the logits after each, float32 [T, V]."""
         return np.stack([self.run([token]) for token in ids])
+
+    def run_chunk(self, ids: Sequence[int], first: int) -> Any:
+        """Pass tokens through from an empty cache; return the logits after each from `first` on.
+
+        They are float32 [T - first, V].
+        """
+        lib = self._lib
+        self.clear()
+        batch = lib.llama_batch_init(len(ids), 0, 1)
+        try:
+            batch.n_tokens = len(ids)
+            for place, token in enumerate(ids):
+                batch.token[place] = token
+                batch.pos[place] = place
+                batch.n_seq_id[place] = 1
+                batch.seq_id[place][0] = 0
+                batch.logits[place] = place >= first
+            assert lib.llama_decode(self._context, batch) == 0
+            shape = (self.vocabulary_size,)
+            rows = [
+                np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, place), shape).copy()
+                for place in range(first, len(ids))
+            ]
+        finally:
+            lib.llama_batch_free(batch)
+        return np.stack(rows)

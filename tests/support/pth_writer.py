@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from src.model.args import args_from_params
+from src.model.sources.meta import args_from_params
 
 ALIGNMENT = 64
 UINT32_MAX = 0xFFFFFFFF

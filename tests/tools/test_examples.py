@@ -46,7 +46,7 @@ def test_text_after_an_example_and_a_paragraph_is_not_its_output():
 
 
 def test_an_unknown_need_is_refused_with_its_line():
-    with pytest.raises(PageError, match="page:1: run: expected slow or oracle, got never"):
+    with pytest.raises(PageError, match="page:1: run: expected slow or oracle or real, got never"):
         run_examples("<!-- run: never -->\n```python\n```\n", "page")
 
 

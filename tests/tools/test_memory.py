@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from src.memory import readable_bytes
-from src.model import load_model
-from src.model.forecast import forecast_memory
+from src.model import forecast_memory, load_model
 from src.model.saving import save_quantized
 from tools.producers import memory, weight_bytes
 

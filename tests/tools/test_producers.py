@@ -1,12 +1,15 @@
 """Generated blocks: what the pages show of them is compared with the pages (tests/test_docs.py)."""
 
 import re
+import shlex
 
 import numpy as np
 import pytest
 
 from src.inference import Message, encode_chat
+from src.main import main
 from src.tokenizer import load_tokenizer
+from src.trace.events import STAGES
 from tests.support.shared_data import shared_data
 from tools.pages import ROOT, PageError
 from tools.producers import PRODUCERS
@@ -29,10 +32,42 @@ def test_the_numbers_of_a_token_are_those_before_and_after_a_stage():
     np.testing.assert_allclose(x + attention, total, rtol=0.01, atol=0.01)
 
 
-@pytest.mark.parametrize("name", ["log 22", "log 1 9b", "shapes 0", "code src/main.py no"])
+@pytest.mark.parametrize("name", ["log 22", "log 1 9b", "real no", "shapes 0",
+    "code src/main.py no",
+    "excerpt src/main.py no x", "excerpt src/model/llama.py LlamaAttention.forward",
+    "excerpt src/model/llama.py LlamaAttention.forward 'no ='",
+    "excerpt src/model/llama.py LlamaAttention.eager 'keys ='",
+])  # fmt: skip
 def test_an_argument_that_names_nothing_is_refused(name):
     with pytest.raises(PageError, match="generated: "):
         produced(name)
+
+
+def without_time(line: str) -> str:
+    """Return a line of a log without its time, and with single blanks."""
+    return " ".join(re.sub(r"^( ?\d+ .*?\.py:\d+) +[\d.]+ ", r"\1 ", line).split())
+
+
+def test_the_lines_of_the_log_are_those_of_the_command_of_chapter_14(tmp_path):
+    chapter = (ROOT / "docs" / "14-forward-pass.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python -m src\.main (-p .*) --debug-log$", chapter, re.MULTILINE)
+    path = tmp_path / "debug.log"
+    assert main([*shlex.split(command), "--quiet", "--debug-log", str(path)]) == 0
+    written = {without_time(line) for line in path.read_text(encoding="utf-8").splitlines()}
+    for stage in STAGES:
+        lines = produced(f"log {stage}").splitlines()[1:-1]
+        missing = [line for line in lines if without_time(line) not in written]
+        assert missing == [], stage
+
+
+def test_an_excerpt_has_the_lines_of_the_source():
+    arguments = "src/model/llama.py LlamaAttention.heads 'xq, xk, xv =' 'xq = xq.reshape'"
+    first, *lines, last = produced(f"excerpt {arguments}").split("\n")
+    assert (first, last) == ("```py", "```")
+    source = (ROOT / "src" / "model" / "llama.py").read_text(encoding="utf-8").split("\n")
+    assert len(lines) >= 2
+    assert {line.strip() for line in lines} <= {line.strip() for line in source}
+    assert [line for line in lines if not line.startswith((" ", "xq", ")"))] == []
 
 
 def test_the_ids_of_the_prompt_are_those_of_llama_3():

@@ -1,6 +1,7 @@
 """The parsers of files, each with small inputs and what must hold of those that it accepts."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,24 @@ from src.checkpoint.safetensors import SafetensorsFile, read_index
 from src.checkpoint.zip_directory import read_directory
 from src.cli.console import UsageError
 from src.cli.saved_chat import read_chat
-from src.inference.chat_encoding import format_of_template, read_template
+from src.inference import ChatTemplate, Message
+from src.inference.marked_text import marks_of
 from src.ml.errors import LlamaBoltsError
-from src.model.args import args_from_config, args_from_gguf
+from src.model.families import ARCHITECTURES, FAMILIES
+from src.model.sources.gguf import args_from_gguf
+from src.model.sources.hugging_face import args_from_config
 from src.tokenizer import TokenizerError
 from src.tokenizer.config_files import (
     is_sentencepiece_file,
     read_added_tokens_of_config,
     read_token_settings,
 )
-from src.tokenizer.gguf_keys import gguf_tokenizer
+from src.tokenizer.gguf_keys import ARRAYS, gguf_tokenizer
 from src.tokenizer.sentencepiece_model import (
     read_sentencepiece_model,
     sentencepiece_tokenizer,
 )
+from src.tokenizer.template_files import read_chat_templates
 from src.tokenizer.tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from src.tokenizer.tokenizer import Tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
@@ -46,6 +51,8 @@ Read = Callable[[bytes, Path], None]
 TARGETS: dict[str, Target] = {}
 DANGEROUS = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u202e", "\u2066", "\u2028"}
 PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"
+MESSAGES = (Message("system", "Be kind."), Message("user", "Hi"), Message("assistant", " Hello"))
+SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 # One of each kind of value.
 VALUES = ([1, -2.5e3, None, {"a": "\u00e9\n", "b": [True, False]}], "x")
 
@@ -109,7 +116,8 @@ def read_header(data: bytes, path: Path) -> None:
                 weight.numpy().copy()
         for value in file.keys.values():
             assert str(value) is not None
-        args_from_gguf(read_gguf_config(file), file.tensors)
+        config = read_gguf_config(file, ARCHITECTURES)
+        args_from_gguf(config, file.tensors, ARCHITECTURES[config.architecture])
     finally:
         mapped.close()
 
@@ -120,7 +128,10 @@ def try_out(tokenizer: Tokenizer) -> None:
 
 @target("vocabulary.gguf", inputs.vocabularies, refusals=LlamaBoltsError)
 def read_vocabulary(data: bytes, path: Path) -> None:
-    tokenizer = gguf_tokenizer(path, read_gguf(path).decoded("tokenizer."))
+    keys = read_gguf(path).decoded("tokenizer.", ARRAYS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the split pattern may be a guess
+        tokenizer = gguf_tokenizer(path, keys)
     if tokenizer is not None:
         try_out(tokenizer)
 
@@ -158,7 +169,8 @@ def read_files_of_index(data: bytes, path: Path) -> None:
     beside={"config.json": json.dumps(inputs.CONFIG).encode()},
 )
 def read_config(data: bytes, path: Path) -> None:
-    args_from_config(read_hugging_face_config(path.parent))
+    config = read_hugging_face_config(path.parent, FAMILIES)
+    args_from_config(config, FAMILIES[str(config.given["model_type"])])
 
 
 @target("quantization_config.json", as_json(*inputs.QUANTIZATION))
@@ -202,24 +214,28 @@ def read_json_tokenizer(data: bytes, path: Path) -> None:
     try_out(read_tokenizer_json(path))
 
 
-@target("chat_template.jinja", as_text(*inputs.TEMPLATES), refusals=TokenizerError)
-def read_format(data: bytes, path: Path) -> None:
-    template = read_template(path.parent)
-    if template is not None:
-        format_of_template(template)
+@target("chat_template.jinja", as_text(*inputs.TEMPLATES), refusals=LlamaBoltsError)
+def run_template(data: bytes, path: Path) -> None:
+    """Read a template and write a conversation with it, whose marks are one per character."""
+    for text in read_chat_templates(path.parent).values():
+        template = ChatTemplate(text)
+        assert template.call_form is None or template.has_tools
+        assert template.thought_form.begin
+        prompt = template.render_messages(MESSAGES, special_tokens=SPECIAL_TOKENS)
+        assert len(marks_of(prompt)) == len(prompt)
 
 
 @target(
     "tokenizer_config.json",
     as_json(inputs.TOKENIZER_CONFIG),
-    refusals=TokenizerError,
+    refusals=LlamaBoltsError,
     beside={"tokenizer.model": inputs.pieces(Path())[0]},
 )
 def read_beside(data: bytes, path: Path) -> None:
     model = read_sentencepiece_model(path.parent / "tokenizer.model")
     added = read_added_tokens_of_config(path.parent, model.ids, model.special)
     try_out(sentencepiece_tokenizer(model, read_token_settings(path.parent), added))
-    read_format(data, path)
+    run_template(data, path)
 
 
 @target("chat.json", inputs.chats, refusals=UsageError)

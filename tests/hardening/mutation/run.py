@@ -48,6 +48,7 @@ ALSO = {
     "checkpoint/pickle_machine": "checkpoint/torch_pth",
     "checkpoint/safetensors": "checkpoint/checkpoint",
     "checkpoint/safetensors_writer": "model/saving model/saving_gguf",
+    "checkpoint/sampling_values": "",
     "checkpoint/shards": "",
     "checkpoint/torch_pth": "checkpoint/pickle_machine",
     "checkpoint/zip_directory": "checkpoint/torch_pth",

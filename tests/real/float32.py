@@ -1,0 +1,94 @@
+"""SmolLM2 in float32, computed without this project: transformers on what the package gguf reads.
+
+gguf dequantizes the blocks with NumPy. transformers rotates the two halves of a head where llama
+files have neighbours, so the rows of q and k are put into its order first.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def float32_logits(path: Path, ids: list[int]) -> Any:
+    """Return the logits after each token, float32 [T, V], of a llama file with tied embeddings."""
+    gguf: Any = pytest.importorskip("gguf", reason="needs the oracle extra")
+    torch: Any = pytest.importorskip("torch", reason="needs the oracle extra")
+    transformers: Any = pytest.importorskip("transformers", reason="needs the oracle extra")
+    reader = gguf.GGUFReader(path)
+
+    def key(name: str) -> Any:
+        return reader.fields[f"llama.{name}"].contents()
+
+    heads = {"attn_q": key("attention.head_count"), "attn_k": key("attention.head_count_kv")}
+    config = transformers.LlamaConfig(
+        hidden_size=key("embedding_length"),
+        intermediate_size=key("feed_forward_length"),
+        num_hidden_layers=key("block_count"),
+        num_attention_heads=heads["attn_q"],
+        num_key_value_heads=heads["attn_k"],
+        max_position_embeddings=key("context_length"),
+        rms_norm_eps=key("attention.layer_norm_rms_epsilon"),
+        rope_parameters={"rope_type": "default", "rope_theta": key("rope.freq_base")},
+        vocab_size=key("vocab_size"),
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    )
+    weights = {}
+    for tensor in reader.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        parts = tensor.name.split(".")
+        if parts[0] != "blk":
+            weights[_NAMES[tensor.name]] = torch.from_numpy(values)
+            continue
+        _, layer, part, _ = parts
+        if part in heads:
+            neighbours = values.reshape(heads[part], -1, 2, values.shape[1])
+            values = np.ascontiguousarray(neighbours.swapaxes(1, 2)).reshape(values.shape)
+        weights[f"model.layers.{layer}.{_NAMES[part]}.weight"] = torch.from_numpy(values)
+    model = transformers.LlamaForCausalLM(config)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
+    with torch.inference_mode():
+        return model.eval()(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+def divergence(logits: Any, exact: Any) -> float:
+    """Return the mean over positions of KL(exact || logits), in nats.
+
+    sum of p * (log p - log q) over the vocabulary, p and q the softmax of the two rows
+    """
+    total = 0.0
+    for row, exact_row in zip(logits, exact, strict=True):
+        log_q, log_p = log_softmax(row), log_softmax(exact_row)
+        total += float(np.sum(np.exp(log_p) * (log_p - log_q)))
+    return total / len(logits)
+
+
+def perplexity(logits: Any, ids: list[int]) -> float:
+    """Return exp(-mean log p) of each id but the first, by the logits after the one before it."""
+    logs = [log_softmax(row)[token] for row, token in zip(logits, ids[1:], strict=False)]
+    return float(np.exp(-np.mean(logs)))
+
+
+def log_softmax(row: Any) -> Any:
+    """Return the logarithms of the probabilities of a row of logits, float64 [V]."""
+    wide = row.astype(np.float64)
+    wide -= wide.max()
+    return wide - np.log(np.exp(wide).sum())
