@@ -354,6 +354,7 @@ def test_the_process_ends_with_its_owner(bundled):
 def test_without_llguidance_the_extra_is_named(bundled, monkeypatch, tmp_path):
     (tmp_path / "absent.py").write_text("raise SystemExit(1)\n")
     monkeypatch.setattr("src.inference.grammars._PROGRAM", tmp_path / "absent.py")
-    rule = r"^grammars need llguidance 1.7 or later: run `pip install -e '.\[serve\]'` in the repository$"
+    rule = r"^grammars need llguidance 1.7 or later: run `pip install -e '.\[serve\]'` "
+    rule += "in the repository$"
     with pytest.raises(GrammarError, match=rule):
         Grammars(bundled.tokenizer, [1]).start()
