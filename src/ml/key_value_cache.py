@@ -11,6 +11,7 @@ from .dtype import DType, bfloat16, dtype_named, float32, uint8
 from .errors import DTypeError, ShapeError
 from .kernels import ffi, lib
 from .layout import checked_ints, packed
+from .op import Operand
 from .tensor import Tensor
 
 # Positions whose keys are adjacent, one in each lane of a sum.
@@ -41,7 +42,7 @@ class _ReadOnly:
         raise AttributeError(f"[{type(self).__name__}] {name} is read-only")
 
 
-class KeyValueCache(_ReadOnly):
+class KeyValueCache(_ReadOnly, Operand):
     """The keys and values of up to `positions` positions of a sequence, for the heads of a layer.
 
     Values are stored head by head: [K, C, h], where C is the number of positions rounded up to
@@ -110,6 +111,10 @@ class KeyValueCache(_ReadOnly):
     def __reduce__(self) -> tuple[Any, ...]:
         sizes = self.positions, self.heads, self.head_dim, self.dtype
         return _copied_cache, (sizes, np.array(self.keys.bits()), np.array(self.values.bits()))
+
+    def traced_sizes(self) -> dict[str, int]:
+        """Return C, which a trace shows."""
+        return {"C": self.capacity}
 
     @staticmethod
     def bytes_for(positions: int, heads: int, head_dim: int, dtype: DType | str) -> int:

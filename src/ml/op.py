@@ -7,18 +7,46 @@ needs no change to the ops. An op that runs inside another one is part of that o
 
 import functools
 import inspect
+import numbers
 import threading
 import time
-from collections.abc import Callable, Mapping
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast
+
+import numpy as np
 
 from .. import trace
 from .dtype import DType
-from .errors import DTypeError, LlamaBoltsError, TensorMemoryError, TensorTypeError
+from .errors import LlamaBoltsError, TensorError, TensorMemoryError, TensorTypeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Operand:
+    """Base class of the objects that ops compute with: the tensors and the key/value cache.
+
+    Attributes:
+        is_tensor: Whether a trace shows it as an input or a result of an op.
+        array_hint: What the error of an op adds if the argument is an array of NumPy instead.
+    """
+
+    __slots__ = ()
+
+    is_tensor: ClassVar[bool] = False
+    array_hint: ClassVar[str] = ""
+
+    def traced_sizes(self) -> dict[str, int]:
+        """Return the sizes that a trace shows among the arguments of an op, by their letters."""
+        return {}
+
+    def refusal(self, op: str) -> TensorError | None:
+        """Return the error of an op that takes tensors of another type; None for the usual one."""
+        del op
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +70,22 @@ class OpCall:
 
         Of an argument that is a sequence with one tensor for each result, only its own counts.
         """
-        found: list[Any] = []
+        inputs: list[Any] = []
         for value in self.arguments.values():
-            tensors = [x for x in _items(value) if hasattr(x, "with_name")]
+            tensors = _tensors(value)
             one_each = isinstance(value, list | tuple) and len(tensors) == len(self.results) > 1
-            found += tensors[number : number + 1] if one_each else tensors
-        return found
+            inputs += tensors[number : number + 1] if one_each else tensors
+        return inputs
 
     @property
     def scalars(self) -> dict[str, Any]:
         """The arguments that are single values, and C, the positions of a cache among them."""
         kinds = (bool, int, float, complex, DType)
         values = {name: x for name, x in self.arguments.items() if isinstance(x, kinds)}
-        caches = [x for x in self.arguments.values() if hasattr(type(x), "capacity")]
-        return values | ({"C": caches[0].capacity} if caches else {})
+        for value in self.arguments.values():
+            if isinstance(value, Operand):
+                values |= value.traced_sizes()
+        return values
 
 
 # Take a call, and return the names that its results are to have, or None.
@@ -132,7 +162,7 @@ def _observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
         elif result is given.get("self"):  # a method gave back the tensor itself
             return result
         else:
-            results = tuple(x for x in _items(result) if hasattr(x, "with_name"))
+            results = tuple(_tensors(result))
         if not results:
             return result
         call = OpCall(function.__name__, given, results, seconds)
@@ -151,41 +181,95 @@ def _items(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def _tensors(value: Any) -> list[Any]:
+    """Return the tensors of an argument or of a result."""
+    return [x for x in _items(value) if isinstance(x, Operand) and x.is_tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Annotation:
+    """The types that the annotation of an op's parameter names."""
+
+    operands: tuple[type[Operand], ...]  # the first one names the parameter's type in errors
+    others: tuple[type, ...]
+    is_sequence: bool
+
+    def error(self, op: str, label: str, value: Any) -> TensorError | None:
+        """Return the error of an argument of a wrong type; None for a right one."""
+        if isinstance(value, self.others):
+            return None
+        expected = self.operands[0]
+        kind = type(value).__name__
+        if self.is_sequence and not isinstance(value, list | tuple):
+            name = f"sequence of {expected.__name__}s"
+            return TensorTypeError(f"[{op}] {label} must be a {name}: {kind}")
+        for x in value if self.is_sequence else (value,):
+            if isinstance(x, (*self.operands, *self.others)):
+                continue
+            if isinstance(x, Operand) and expected.is_tensor and (refusal := x.refusal(op)):
+                return refusal
+            hint = expected.array_hint if isinstance(x, np.ndarray) else ""
+            text = f"{label} must be a {expected.__name__}: {type(x).__name__}{hint}"
+            return TensorTypeError(f"[{op}] {text}")
+        return None
+
+
+# A number may be of a narrower type than its annotation names, as for every type checker.
+_NUMBERS: dict[Any, type] = {complex: numbers.Complex, float: numbers.Real, int: numbers.Integral}
+
+
+@functools.cache
+def _annotations(function: Any) -> dict[str, _Annotation]:
+    """Return the annotations with a type of operands, by parameter.
+
+    They are resolved at the first error of an op: while ops are defined, the names in annotations
+    that are strings do not exist yet.
+    """
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:  # a name that exists for type checkers alone
+        return {}
+    annotations = {}
+    for label, hint in hints.items():
+        members: list[Any] = []
+        is_sequence = False
+        for member in _union_members(hint):
+            if typing.get_origin(member) is Sequence:
+                is_sequence = True
+                members += _union_members(*typing.get_args(member))
+            else:
+                members.append(_NUMBERS.get(member, member))
+        classes = [x for x in members if isinstance(x, type)]
+        operands = tuple(x for x in classes if issubclass(x, Operand))
+        others = tuple(x for x in classes if not issubclass(x, Operand))
+        if operands and label != "return":
+            annotations[label] = _Annotation(operands, others, is_sequence)
+    return annotations
+
+
+def _union_members(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
 def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Exception:
     """Return the error of this package that says what is wrong with a call, or the same one."""
     if isinstance(error, LlamaBoltsError):
         return error
-    name, signature = function.__name__, _signature(function)
+    name = function.__name__
     if isinstance(error, MemoryError):
         return TensorMemoryError(f"[{name}] memory: the system refused the allocation")
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = _signature(function).bind(*args, **kwargs).arguments
     except TypeError:
         return error  # Python's own, for a call without the arguments that it needs
-    for label, value in given.items():
-        kind = "Tensor" if label == "self" else str(signature.parameters[label].annotation)
-        type_error = f"[{name}] {label} must be a {{}}: {type(value).__name__}"
-        if "KeyValueCache" in kind and not hasattr(type(value), "capacity"):
-            return TensorTypeError(type_error.format("KeyValueCache"))
-        if "Tensor" not in kind or (value is None and "None" in kind):
-            continue
-        is_sequence = "Sequence" in kind
-        if is_sequence and not isinstance(value, list | tuple):
-            return TensorTypeError(type_error.format("sequence of Tensors"))
-        for x in value if is_sequence else (value,):
-            if x is None and "Tensor | None" in kind:
-                continue
-            if isinstance(x, complex | float) and ("complex" in kind or "float" in kind):
-                continue
-            if hasattr(x, "dequantize") and "QuantizedTensor" not in kind:
-                refusal: DTypeError = x.refusal(name)
-                return refusal
-            if not hasattr(type(x), "with_name"):
-                is_array = type(x).__name__ == "ndarray"
-                hint = "; Tensor.from_numpy(array) makes a Tensor" if is_array else ""
-                text = f"{label} must be a Tensor: {type(x).__name__}{hint}"
-                return TensorTypeError(f"[{name}] {text}")
-    return error
+    annotations = _annotations(function)
+    errors = (
+        annotations[label].error(name, label, value)
+        for label, value in arguments.items()
+        if label in annotations
+    )
+    return next(filter(None, errors), error)
 
 
 def _report(tracer: "trace.Tracer", call: OpCall) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from .dtype import (
 from .errors import DTypeError, ShapeError, TensorError, TensorMemoryError, TensorTypeError
 from .kernels import ffi, lib
 from .layout import Index, Shape, packed
-from .op import OPS, op, op_that_changes
+from .op import OPS, Operand, op, op_that_changes
 
 Array = np.ndarray[Any, Any]
 # The flat bytes that a tensor and its views share, each of which keeps them alive: memory that was
@@ -35,10 +35,13 @@ _PRINTED_VALUES = 1000
 _new: Any = object.__new__  # leaves out the checks of `Tensor.__init__`
 
 
-class TensorBase:
+class TensorBase(Operand):
     """What plain and block-quantized tensors share: a shape, a dtype and a name."""
 
     __slots__ = ("_dtype", "_name", "_pointer", "_shape", "_size", "_weight")
+
+    is_tensor = True
+    array_hint = "; Tensor.from_numpy(array) makes a Tensor"
 
     # The address for the kernels, taken as a `void *`: set only where the elements are contiguous.
     _pointer: Any
@@ -380,7 +383,7 @@ class Tensor(TensorBase):
         return array.copy() if copy else array
 
     @op
-    def reshape(self, *shape: int | Sequence[int]) -> "Tensor":
+    def reshape(self: "Tensor", *shape: int | Sequence[int]) -> "Tensor":
         """Return the elements, in row-major order, in another shape.
 
         A view where the strides allow one, otherwise a packed copy.
@@ -404,7 +407,7 @@ class Tensor(TensorBase):
         return view
 
     @op
-    def transpose(self, a: int, b: int) -> "Tensor":
+    def transpose(self: "Tensor", a: int, b: int) -> "Tensor":
         """Swap two dimensions; a view.
 
         Args:
@@ -422,7 +425,7 @@ class Tensor(TensorBase):
         return self._view(tuple(shape), tuple(strides), self._offset)
 
     @op
-    def slice(self, start: int, stop: int) -> "Tensor":
+    def slice(self: "Tensor", start: int, stop: int) -> "Tensor":
         """Take `start <= i < stop` of the first dimension; a view.
 
         Returns:
@@ -490,7 +493,7 @@ class Tensor(TensorBase):
         return view
 
     @op_that_changes(lambda given: (given["self"].slice(given["start"], given["stop"]),))
-    def set_slice(self, start: int, stop: int, value: "Tensor | complex") -> None:
+    def set_slice(self: "Tensor", start: int, stop: int, value: "Tensor | complex") -> None:
         """Set `start <= i < stop` of the first dimension.
 
         Args:
@@ -534,7 +537,7 @@ class Tensor(TensorBase):
         return result
 
     @op
-    def to(self, dtype: DType | str) -> "Tensor":
+    def to(self: "Tensor", dtype: DType | str) -> "Tensor":
         """Convert the elements.
 
         Floats round to nearest, ties to even; NaN stays NaN. Integers become bfloat16 or float16 by

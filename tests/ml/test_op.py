@@ -128,3 +128,35 @@ def test_memory_that_numpy_does_not_get_is_our_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(np, "concatenate", refuse)
     with pytest.raises(ml.TensorMemoryError, match=r"^\[concatenate\] memory: the system refused"):
         ml.concatenate([tensor(2), tensor(2)])
+
+
+@pytest.fixture
+def defined() -> Iterator[Any]:
+    """Make ops for a test alone."""
+    before = dict(op_module.OPS)
+    yield op_module.op
+    op_module.OPS.clear()
+    op_module.OPS.update(before)
+
+
+def test_annotations_that_are_strings_are_resolved_when_an_op_fails(defined: Any) -> None:
+    @defined
+    def failing(x: "ml.Tensor", y: "ml.Tensor | float | None" = None) -> None:
+        raise TypeError("not ours")
+
+    with pytest.raises(ml.TensorTypeError, match=r"x must be a Tensor: list$"):
+        failing([1.0])
+    with pytest.raises(ml.TensorTypeError, match=r"y must be a Tensor: str$"):
+        failing(tensor(1), "1")
+    for right in (tensor(1), 1.5, 1, np.float32(1), None):
+        with pytest.raises(TypeError, match=r"^not ours$"):
+            failing(tensor(1), right)
+
+
+def test_an_annotation_that_only_type_checkers_resolve_checks_nothing(defined: Any) -> None:
+    @defined
+    def failing(x: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F821
+        raise TypeError("not ours")
+
+    with pytest.raises(TypeError, match=r"^not ours$"):
+        failing([1.0])
