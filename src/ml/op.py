@@ -18,7 +18,6 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from .. import trace
 from .dtype import DType
 from .errors import LlamaBoltsError, TensorError, TensorMemoryError, TensorTypeError
 
@@ -270,27 +269,3 @@ def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Except
         if label in annotations
     )
     return next(filter(None, errors), error)
-
-
-def _report(tracer: "trace.Tracer", call: OpCall) -> tuple[str, ...]:
-    """Report each result of a call in one line; the first has all of the time."""
-    begun, scalars = time.perf_counter(), call.scalars
-    names = tuple(
-        tracer.op(call.op, call.inputs(i), result, scalars, None if i else call.seconds)
-        for i, result in enumerate(call.results)
-    )
-    trace.add_own_seconds(time.perf_counter() - begun)
-    return names
-
-
-def _report_to(tracer: "trace.Tracer | None") -> None:
-    """Subscribe a tracer in place of the one before; None for nobody."""
-    global _reporter
-    unsubscribe(_reporter)
-    if tracer is not None:
-        _reporter = functools.partial(_report, tracer)
-        subscribe(_reporter)
-
-
-_reporter: Any = None
-trace.add_reporter(_report_to)

@@ -1,26 +1,27 @@
 """The trace: one stream of events that follows a prompt through the 21 stages.
 
-The stages mark the one trace of the process, and the ops report to it while it is on. What makes,
-names and writes events is in the modules beside this one: a run without a trace loads none.
+The stages mark the one trace of the process, and while it is on it observes the ops. The modules of
+this package that make, name and write events are not loaded by a run without a trace.
 """
 
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from ..ml.op import Observer, OpCall, subscribe, unsubscribe
 
 if TYPE_CHECKING:
     from .records import Details
     from .tracer import TensorLike
     from .tracer import Tracer as Tracer
 
-__all__ = ["add_own_seconds", "add_reporter", "clock", "is_on", "mark", "start", "stop"]
-
-Reporter = Callable[["Tracer | None"], None]
+__all__ = ["add_own_seconds", "clock", "is_on", "mark", "start", "stop"]
 
 _NOTHING: Mapping[str, Any] = {}
 
 _tracer: "Tracer | None" = None
-_reporters: list[Reporter] = []
+_observer: Observer | None = None  # of the ops, while a trace is on
 _own_seconds = 0.0  # that tracers and those who take their events have used
 
 
@@ -67,21 +68,20 @@ def start(tracer: "Tracer") -> None:
     Args:
         tracer: makes the events; its `close` is called when the trace is turned off.
     """
-    global _tracer
+    global _tracer, _observer
     stop()
     _tracer = tracer
-    for reporter in _reporters:
-        reporter(tracer)
+    _observer = functools.partial(_report, tracer)
+    subscribe(_observer)
 
 
 def stop() -> None:
     """Turn the trace off, if one is on."""
-    global _tracer
-    if _tracer is None:
+    global _tracer, _observer
+    if _tracer is None or _observer is None:
         return
-    tracer, _tracer = _tracer, None
-    for reporter in _reporters:
-        reporter(None)
+    unsubscribe(_observer)
+    tracer, _tracer, _observer = _tracer, None, None
     tracer.close()
 
 
@@ -90,10 +90,16 @@ def is_on() -> bool:
     return _tracer is not None
 
 
-def add_reporter(reporter: Reporter) -> None:
-    """Add a source of op events.
+def _report(tracer: "Tracer", call: OpCall) -> tuple[str, ...]:
+    """Report each result of an op to a tracer; return the names that it gives to the results.
 
-    Args:
-        reporter: called with the tracer when a trace is turned on, and with None when it is off.
+    The first result has all of the time.
     """
-    _reporters.append(reporter)
+    start = time.perf_counter()
+    scalars = call.scalars
+    names = tuple(
+        tracer.op(call.op, call.inputs(i), result, scalars, None if i else call.seconds)
+        for i, result in enumerate(call.results)
+    )
+    add_own_seconds(time.perf_counter() - start)
+    return names
