@@ -101,9 +101,10 @@ _threads = min(
 _policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
 lib.choose_waiting(getattr(lib, _WAITING.get(_policy, "WAITING_ADAPTIVE")))
 _proven_threads = 1
-# What ops pass to the kernels, as `threads or checked_threads()`: 0 until the system has given as
-# many threads, and while the environment asks for an instruction set that is not available.
-threads = 0
+# What ops pass to the kernels. It has no value until the system has given as many threads, and
+# while the environment asks for an instruction set that is not available: the first op gets it from
+# `__getattr__`, and the following ones read an attribute without a call.
+threads: int
 
 
 def available_isas() -> tuple[str, ...]:
@@ -134,11 +135,11 @@ def set_num_threads(n: int) -> None:
     Raises:
         KernelSettingError: no integer, or less than 1.
     """
-    global _threads, threads
+    global _threads
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise KernelSettingError(f"[set_num_threads] n must be an integer >= 1: {ascii(n)[:80]}")
     _threads = min(n, _most_threads)
-    threads = 0
+    globals().pop("threads", None)
 
 
 def get_num_threads() -> int:
@@ -164,10 +165,17 @@ def checked_threads() -> int:
                 f"[threads] the system refuses more than {_threads} of {wanted} threads: the "
                 f"kernels use {_threads}",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
     threads = _threads
     return threads
+
+
+def __getattr__(name: str) -> int:
+    """Return `threads` where it has no value yet."""
+    if name != "threads":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return checked_threads()
 
 
 # Both are for programs: the handler of SIGBUS and the allocation of memory belong to the process.

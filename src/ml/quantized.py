@@ -298,7 +298,7 @@ def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> boo
     """
     refused: int = lib.get_rows(
         out._pointer, ffi.new(WEIGHT, weight), ids, T, V, D, out._dtype.code,
-        kernels.threads or kernels.checked_threads(),
+        kernels.threads,
     )  # fmt: skip
     return not refused
 
@@ -340,7 +340,7 @@ def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> Quanti
     x = x.contiguous()
     refused = lib.quantize(
         codes._pointer, codes._pointer if scales is None else scales._pointer, x._pointer,
-        x._size, x._dtype.code, dtype.code, kernels.threads or kernels.checked_threads(),
+        x._size, x._dtype.code, dtype.code, kernels.threads,
     )  # fmt: skip
     if refused:
         text = f"{refused} of {x.size} are not (shape {list(x.shape)})"

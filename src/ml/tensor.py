@@ -562,7 +562,7 @@ class Tensor(TensorBase):
             x = self if self._pointer is not None else self.contiguous()
             lib.convert(
                 result._pointer, x._pointer, x._size, x._dtype.code, dtype.code,
-                kernels.threads or kernels.checked_threads(),
+                kernels.threads,
             )  # fmt: skip
         elif self._dtype is complex64:
             raise DTypeError(f"[to] a complex dtype must stay complex: {self._dtype} to {dtype}")

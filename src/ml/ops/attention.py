@@ -114,7 +114,7 @@ def rotary_embedding(
     if result._size:
         lib.rotary(
             result._pointer, operand._pointer, turns._pointer, T, heads, rotated,
-            pairs == "halves", operand._dtype.code, kernels.threads or kernels.checked_threads(),
+            pairs == "halves", operand._dtype.code, kernels.threads,
         )  # fmt: skip
     if rotated < h:
         turned, result = result, allocate(x._shape, operand._dtype)
@@ -160,7 +160,7 @@ def write_cache(cache: KeyValueCache, start_pos: int | Spans, xk: Tensor, xv: Te
             raise TensorError("[write_cache] xk and xv must not share memory with the cache")
     if xk._pointer is None or xv._pointer is None:
         xk, xv = xk.contiguous(), xv.contiguous()
-    threads, code = kernels.threads or kernels.checked_threads(), cache.dtype.code
+    threads, code = kernels.threads, cache.dtype.code
     for row, count, first, _, blocks in parts:
         lib.write_cache(
             cache.keys._pointer, cache.values._pointer,
@@ -278,7 +278,7 @@ def attention(
     result = allocate(xq._shape, xq._dtype)
     if not result._size:
         return result
-    threads, code = kernels.threads or kernels.checked_threads(), xq._dtype.code
+    threads, code = kernels.threads, xq._dtype.code
     scale = _LOG2_E / (divisor or math.sqrt(h))
     for row, tokens, first, end, blocks in parts:
         step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1

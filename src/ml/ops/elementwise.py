@@ -341,7 +341,7 @@ def _run(code: int, a: Any, b: Any) -> Tensor:
     result = allocate(a._shape, a._dtype)
     lib.elementwise(
         result._pointer, a._pointer, b._pointer, a._size, code, a._dtype.code,
-        kernels.threads or kernels.checked_threads(),
+        kernels.threads,
     )  # fmt: skip
     return result
 

@@ -126,7 +126,7 @@ def _linear(
         features += rows
     columns = inner[0]
     T, products = x._size // columns if columns else math.prod(outer), features * columns
-    threads = kernels.threads or kernels.checked_threads()
+    threads = kernels.threads
     scratch = kernels.scratch(lib.product_scratch_bytes(columns, threads))
     t, x_at = 0, operand._pointer
     step = T if T * products <= MULTIPLY_ADDS_PER_CALL else rows_per_call(T, products)
@@ -240,7 +240,7 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
         return result
     stack = batch or (1,)
     wide_rows, wide_columns = _spread(rows, (*stack, m, k)), _spread(columns, (*stack, n, k))
-    threads = kernels.threads or kernels.checked_threads()
+    threads = kernels.threads
     scratch = kernels.scratch(lib.product_scratch_bytes(k, threads))
     # The kernel takes one batch dimension; all but the last are walked here.
     for place in itertools.product(*(range(size) for size in stack[:-1])):

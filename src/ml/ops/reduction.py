@@ -136,7 +136,7 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
             lib.argmax(
                 kernels.pointer(result._pointer), operand._pointer, result._size, columns,
                 operand._dtype.code,
-                kernels.threads or kernels.checked_threads(),
+                kernels.threads,
             )  # fmt: skip
     else:
         result.numpy()[...] = comparable(x).argmax(axis=dim)
@@ -171,7 +171,7 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tenso
     if result._size:
         lib.softmax(
             result._pointer, operand._pointer, math.prod(x._shape[:-1]), x._shape[-1],
-            operand._dtype.code, result._dtype.code, kernels.threads or kernels.checked_threads(),
+            operand._dtype.code, result._dtype.code, kernels.threads,
         )  # fmt: skip
     return result if result._dtype is dtype else result.to(dtype)
 
@@ -228,7 +228,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = 
         lib.rms_norm(
             result._pointer, operand._pointer, factors._pointer, result._size // shape[-1],
             shape[-1], eps, operand._dtype.code, factors._dtype.code, result._dtype.code,
-            kernels.threads or kernels.checked_threads(),
+            kernels.threads,
         )  # fmt: skip
     return result if result._dtype is dtype else result.to(dtype)
 
