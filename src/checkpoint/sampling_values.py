@@ -9,6 +9,7 @@ Source: transformers, `generation/configuration_utils.py`; llama.cpp, `src/llama
 import math
 from collections.abc import Mapping
 
+from ..sampling_steps import STEPS
 from .params import Rule, integer_in, number_in
 
 GENERATION_KEYS = {
@@ -25,13 +26,17 @@ GGUF_SAMPLING_KEYS = {
 """The keys of a GGUF file that are settings, and the names of these here."""
 
 _MOST = 1e6
-_RULES: Mapping[str, Rule] = {
-    "temperature": number_in(0, _MOST),
-    "top_k": integer_in(0, int(_MOST)),
-    "top_p": number_in(0, 1),
-    "min_p": number_in(0, 1),
-    "repeat_penalty": number_in(math.ulp(0.0), _MOST),
-}
+
+
+def _rule(name: str) -> Rule:
+    step = STEPS[name]
+    if step.is_whole:
+        return integer_in(int(step.low), int(_MOST))
+    low = math.nextafter(step.low, math.inf) if step.is_low_excluded else step.low
+    return number_in(low, min(step.high, _MOST))
+
+
+_RULES: Mapping[str, Rule] = {name: _rule(name) for name in GENERATION_KEYS.values()}
 _DIGITS = 7  # of a float32: a GGUF file has 0.949999988 for 0.95
 
 

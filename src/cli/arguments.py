@@ -5,12 +5,13 @@ Only what argparse needs is imported, so that `--help` answers at once. `Samplin
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import __version__
+from ..sampling_steps import STEPS
 from ..untrusted import parse_strict_json, replace_surrogates
 from . import mpi_place
 from .flag_parser import (
@@ -94,10 +95,9 @@ _NOT_WITH = (
     ("--no-api-key", ("--api-key", "--api-key-file")),
     # What requests say themselves, or what is of one run alone.
     ("--serve", (
-        "--system", "--completion", "--think", "--draft-model", "--max-tokens", "--temperature",
-        "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--frequency-penalty",
-        "--presence-penalty", "--seed", "--stop", "--json-schema", "--grammar", "--json",
-        "--logprobs", "--overflow", *_TRACES,
+        "--system", "--completion", "--think", "--draft-model", "--max-tokens",
+        *(step.flag for step in STEPS.values()), "--seed", "--stop", "--json-schema", "--grammar",
+        "--json", "--logprobs", "--overflow", *_TRACES,
     )),
 )  # fmt: skip
 
@@ -215,13 +215,25 @@ _TO_PATH, _TO_FILE, _DIRECTORY = (
 )
 
 
+# A flag for each step of the sampling.
+_STEP_FIELDS = {
+    name: Annotated[float | None, _WHOLE if step.is_whole else _NUMBER, step.help_with_default]
+    for name, step in STEPS.items()
+}
+if TYPE_CHECKING:
+    _StepOptions = object
+else:
+    _StepOptions = make_dataclass("_StepOptions", _STEP_FIELDS.items(), frozen=True, kw_only=True)
+
+
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(_StepOptions):
     """What the command line asks for, in the order of `--help`: the one table of flags.
 
     A flag is called as its field, unless `_NAMES` has other names. None where the default depends
-    on the model or the machine.
+    on the model or the machine. The flags of the steps of the sampling, which `STEPS` lists, follow
+    `sampling_defaults`.
     """
 
     prompt: Annotated[str | None, _TEXT,
@@ -274,15 +286,6 @@ class Options:
     sampling_defaults: Annotated[str | None,
         {"choices": SAMPLING_DEFAULTS, "metavar": "WHOSE"},
         "model: the settings that it is made for, if known; engine: those below (default: model)"]
-    temperature: Annotated[float | None, _NUMBER, "0: always the most likely token (default: 0.6)"]
-    top_k: Annotated[int | None, _WHOLE, "sample from the N most likely; 0: all (default: 50)"]
-    top_p: Annotated[float | None, _NUMBER, "sample from the top X of probability (default: 0.9)"]
-    min_p: Annotated[float | None, _NUMBER, "leave out below X times the likeliest (default: 0)"]
-    repeat_penalty: Annotated[float | None, _NUMBER,
-        "make what occurred less likely (default: 1, off)"]
-    frequency_penalty: Annotated[float | None, _NUMBER,
-        "less likely each time it was drawn (default: 0)"]
-    presence_penalty: Annotated[float | None, _NUMBER, "less likely once it was drawn (default: 0)"]
     overflow: Annotated[str | None, {"choices": OVERFLOW, "metavar": "WHAT"},
         "a full chat: refuse the message, or drop the oldest turns (default: refuse)"]
     seed: Annotated[int | None, _WHOLE, "repeat an answer (default: a new one, and shown)"]
@@ -355,9 +358,14 @@ _NAMES = {
     "quiet": "-q --quiet", "verbose": "-v --verbose",
 }  # fmt: skip
 # The rows of the table: the names of a flag, how argparse reads it, what `--help` says.
+_FIELDS: dict[str, Any] = {}
+for _name, _field in Options.__annotations__.items():
+    _FIELDS[_name] = _field
+    if _name == "sampling_defaults":
+        _FIELDS |= _STEP_FIELDS
 FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
     name: (_NAMES.get(name, f"--{name.replace('_', '-')}"), *field.__metadata__)
-    for name, field in Options.__annotations__.items()
+    for name, field in _FIELDS.items()
 }
 
 # The groups of `--help` by their first fields: the title, and a line below it.

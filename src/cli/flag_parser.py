@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from ..sampling_steps import STEPS
 from ..untrusted import escape_line
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ _IGNORED = {
         "--log-colors= --nowordwrap --use-default-chat-template"
     ),
 }
+_STEP_NAMES = [step.label for step in STEPS.values()]
 # Those whose meaning there is not here, by what there is.
 _REFUSED = {
     "-m takes a path or a name, such as org/repo of Hugging Face's hub": "-mu= --model-url= -dr=",
@@ -65,7 +67,7 @@ _REFUSED = {
     "a draft is as long as it pays": "--draft= --draft-max= --draft-min= --num-draft-tokens=",
     "--json-schema FILE or --grammar FILE constrains an answer": "--format=",
     "-v shows details": "-lv= --verbosity= --verbose-prompt",
-    "the sampling has temperature, top-k, top-p, min-p and three penalties": (
+    f"the sampling has {', '.join(_STEP_NAMES[:-1])} and {_STEP_NAMES[-1]}": (
         "--samplers= --sampler-seq= --mirostat= --mirostat-lr= --mirostat-ent= --typical= "
         "--top-nsigma= --repeat-last-n= -l= --logit-bias= "
         "--dynatemp-range= --dynatemp-exp= --xtc-probability= --xtc-threshold= --dry-multiplier= "

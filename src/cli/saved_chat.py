@@ -9,6 +9,7 @@ from typing import Any
 
 from ..inference import InferenceError, as_messages
 from ..inference.answer_text import StopStrings
+from ..sampling_steps import STEPS
 from ..untrusted import (
     JSON_KINDS,
     described,
@@ -29,7 +30,7 @@ _VERSION = 1
 LARGEST = 1 << 23  # bytes of a chat; more text than fits the longest context of a Llama
 _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
 # Settings that chats of version 0.1.0 lack.
-_ADDED = {"frequency_penalty": 0.0, "presence_penalty": 0.0}
+_ADDED = {name: step.off for name, step in STEPS.items() if step.is_new}
 _SETTINGS = [name for name in SETTINGS if name not in ("think", "overflow")]
 _KEYS = {
     "format": str, "version": int, "model": str, "completion": bool, "settings": dict,

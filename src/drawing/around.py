@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from ..sampling_steps import STEPS_IN_ORDER, is_worth_showing
 from ..trace.records import Event
 from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, shortened, text_width, wrapped
 from .frame import Drawn, Sheet, draw_tensor
@@ -16,13 +17,6 @@ _BAR = 430.0
 _HEIGHT = 46.0
 _FLOW = 390.0  # width of the steps of sampling
 _CHOICE = 160.0  # height of a draw with all its candidates
-_STEPS = (
-    ("repeat_penalty", 1.0, "makes tokens that occurred less probable"),
-    ("temperature", 1.0, "divides the logits: lower is sharper"),
-    ("top_k", 0, "keeps the k largest"),
-    ("top_p", 1.0, "keeps the most probable up to this sum"),
-    ("min_p", 0.0, "drops what is far less probable than the first"),
-)
 
 
 def draw_tokenization(sheet: Sheet, y: float) -> Drawn:
@@ -143,12 +137,16 @@ def draw_sampling(sheet: Sheet, y: float) -> Drawn:
     sampling = events[0].details["sampling"]
     greedy = sampling["temperature"] == 0
     y = draw_tensor(sheet, events[0].inputs[0], Box(MARGIN, y, _FLOW), "from 19").bottom
-    for name, off, said in _STEPS:
-        is_on = sampling[name] != off
-        if greedy and name != "repeat_penalty":
-            is_on = name == "temperature"
-            said = "the largest logit wins: nothing is drawn" if is_on else said
-        y = _draw_setting(sheet, f"{name} = {sampling[name]:g}", said, y, is_on=is_on)
+    for step in STEPS_IN_ORDER:
+        value = sampling[step.name]
+        if not is_worth_showing(step.name, value):
+            continue
+        is_on = value != step.off
+        effect = step.effect
+        if greedy and not step.is_penalty:
+            is_on = step.name == "temperature"
+            effect = "the largest logit wins: nothing is drawn" if is_on else effect
+        y = _draw_setting(sheet, f"{step.name} = {value:g}", effect, y, is_on=is_on)
     token = events[0].details["token"]
     out = Box(MARGIN, y + 24, _FLOW, 46)
     sheet.arrow([(out.middle[0], y), (out.middle[0], out.y)])

@@ -12,7 +12,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
+from ..sampling_steps import STEPS_IN_ORDER
 from ..untrusted import write_whole
 from .errors import ExplorerError
 from .texts import sources, stages
@@ -161,6 +162,15 @@ def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
         "limit": store.limit,
         "stages": stages(),
         "sources": sources(),
+        "steps": [
+            {
+                "name": step.name,
+                "label": step.label,
+                "off": step.off,
+                "slider": None if step.slider is None else asdict(step.slider),
+            }
+            for step in STEPS_IN_ORDER
+        ],
         "runs": runs,
     }
     script = '(() => {\n"use strict";\n' + "".join(map(_read, SCRIPTS)) + "start();\n})();\n"

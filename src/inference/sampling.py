@@ -20,6 +20,7 @@ import numpy as np
 import numpy.random
 import numpy.typing as npt
 
+from ..sampling_steps import STEPS, STEPS_IN_ORDER
 from .errors import NumericError, SamplingError
 
 Logits = npt.NDArray[np.float32]
@@ -45,17 +46,10 @@ _ROW = 256
 _SMALLEST_RATE, _LARGEST_RATE = 1e-37, 1e38
 _LARGEST_BIAS = 100.0
 
-# The settings that make a step, in the order of the steps, and their ranges.
-_STEPS: dict[str, tuple[float, float]] = {
-    "repeat_penalty": (0.0, math.inf), "frequency_penalty": (-2.0, 2.0),
-    "presence_penalty": (-2.0, 2.0), "temperature": (0.0, math.inf), "top_k": (0, math.inf),
-    "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class SamplingArgs:
-    """How the next token is chosen.
+    """How the next token is chosen. `sampling_steps.py` has the ranges and the defaults.
 
     Args:
         temperature: Divides the logits, >= 0; 0 takes the largest.
@@ -80,23 +74,25 @@ class SamplingArgs:
         al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last three).
     """
 
-    temperature: float = 0.6
-    top_k: int = 50
-    top_p: float = 0.9
-    min_p: float = 0.0
-    repeat_penalty: float = 1.0
+    temperature: float = STEPS["temperature"].default
+    top_k: int = STEPS["top_k"].default
+    top_p: float = STEPS["top_p"].default
+    min_p: float = STEPS["min_p"].default
+    repeat_penalty: float = STEPS["repeat_penalty"].default
     seed: int | None = None
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
+    frequency_penalty: float = STEPS["frequency_penalty"].default
+    presence_penalty: float = STEPS["presence_penalty"].default
     logit_bias: Mapping[int, float] | Iterable[tuple[int, float]] = ()
 
     def __post_init__(self) -> None:
-        for name, limits in _STEPS.items():
-            _check(name, getattr(self, name), *limits)
-        if self.repeat_penalty == 0.0:
-            raise SamplingError("[sampling] repeat_penalty must be above 0: got 0")
+        for step in STEPS_IN_ORDER:
+            value = getattr(self, step.name)
+            _check(step.name, value, step.low, step.high, is_whole=step.is_whole)
+            if step.is_low_excluded and value == step.low:
+                rule = f"{step.name} must be above {step.low:g}"
+                raise SamplingError(f"[sampling] {rule}: got {value:g}")
         if self.seed is not None:
-            _check("seed", self.seed, 0, math.inf)
+            _check("seed", self.seed, 0, math.inf, is_whole=True)
         object.__setattr__(self, "logit_bias", _bias_pairs(self.logit_bias))
 
 
@@ -119,12 +115,13 @@ def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(values.items()))
 
 
-def _check(name: str, value: float, low: float, high: float, place: str = "") -> None:
+def _check(
+    name: str, value: float, low: float, high: float, place: str = "", *, is_whole: bool = False
+) -> None:
     """Raise SamplingError unless a value is a finite number from low to high.
 
-    Top-k and the seed are whole numbers. The message has `place` after the name.
+    The message has `place` after the name.
     """
-    is_whole = name in ("top_k", "seed")
     if isinstance(value, bool) or not isinstance(value, int if is_whole else (int, float)):
         kind = "a whole number" if is_whole else "a number"
         raise SamplingError(f"[sampling] {name} must be {kind}{place}: got {type(value).__name__}")
@@ -186,7 +183,7 @@ class Choice:
 
 
 # Leaves the probabilities as the model has them.
-STEPS_OFF = SamplingArgs(1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.0, seed=0)
+STEPS_OFF = SamplingArgs(**{name: step.off for name, step in STEPS.items()}, seed=0)
 
 
 class Sampler:
@@ -302,11 +299,11 @@ class Sampler:
         if self._biased.size:
             partial._biased = self._biased
             yield "logit_bias", None, *partial.distribution(logits)
-        for name in _STEPS:
-            value = getattr(self.args, name)
-            if value != getattr(STEPS_OFF, name) and partial.args.temperature > 0.0:
-                partial.args = replace(partial.args, **{name: value})
-                yield name, value, *partial.distribution(logits)
+        for step in STEPS_IN_ORDER:
+            value = getattr(self.args, step.name)
+            if value != step.off and partial.args.temperature > 0.0:
+                partial.args = replace(partial.args, **{step.name: value})
+                yield step.name, value, *partial.distribution(logits)
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
         """Return the ids [n], ascending, that top-k keeps, None for all; and their weights [n].

@@ -5,13 +5,14 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ..inference import Message, SamplingArgs, Tool, ToolCall
 from ..inference.grammars import Grammar, read_grammar
+from ..sampling_steps import STEPS
 from .errors import RequestError
 
 # Entries of each list of a body: what an entry costs does not depend on how short it is.
@@ -158,19 +159,22 @@ class ChatMessage(Body):
         )
 
 
-class Generation(Body):
+if TYPE_CHECKING:
+    _Steps = Body
+else:  # a field for each step of the sampling
+    _Steps = msgspec.defstruct(
+        "_Steps",
+        [(name, (int if step.is_whole else float) | None, None) for name, step in STEPS.items()],
+        bases=(Body,),
+    )
+
+
+class Generation(_Steps):
     """The fields that chats and completions share."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=_MOST_BIASED)] | None = None
     seed: int | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=_MOST_STOPS)] | None = None

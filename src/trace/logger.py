@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import structlog
 
+from ..sampling_steps import is_worth_showing
 from ..untrusted import escape_controls
 from .events import LEGEND, STAGES
 from .records import LAYER, MARK, Event, TensorInfo
@@ -306,8 +307,7 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     settings = ", ".join(
         f"{name} {value}"
         for name, value in sampling.items()
-        # A penalty of 0 and an empty bias change nothing.
-        if name != "seed" and (value or not name.endswith(("_penalty", "_bias")))
+        if name != "seed" and is_worth_showing(name, value)
     )
     number = details["random"]
     said = "the largest logit" if number is None else f"random number {number:.6f}"

@@ -1,8 +1,6 @@
 // Sampling: the filters as the engine applies them, on the stored logits.
 
 const MANY = 4096; // more weights than this are float32 in the engine
-const STEPS = ["temperature", "top_k", "top_p", "min_p"];
-const OFF = { temperature: 1, top_k: 0, top_p: 1, min_p: 0 };
 
 const LARGEST_FLOAT = 3.4028234663852886e38; // of float32
 
@@ -143,10 +141,8 @@ async function samplingView(root) {
     });
     return h("label", { class: "control" }, label, input, output);
   };
-  const sliders = () => [
-    slider("temperature", 0, 3, 0.01, "temperature"), slider("top_k", 0, Math.min(200, raw.length), 1, "top-k (0: all)"),
-    slider("top_p", 0, 1, 0.01, "top-p"), slider("min_p", 0, 1, 0.01, "min-p"),
-  ];
+  const sliders = () => page.steps.filter((step) => step.slider).map(({ name, label, slider: { high, step, note } }) =>
+    slider(name, 0, Math.min(high, name === "top_k" ? raw.length : high), step, label + note));
   const controls = h("div", { class: "controls" }, sliders());
   const reset = h("button", {
     id: "sampling-reset", type: "button",
@@ -160,14 +156,14 @@ async function samplingView(root) {
 
 /** Return the table of candidates and the line on which the random number falls. */
 function sampled(run, one, raw, shifted, logits, settings) {
-  const stages = [["model", distribution(raw, OFF)]];
-  if (settings.logit_bias.length) stages.push(["logit bias", distribution(shifted, OFF)]);
-  if (settings.repeat_penalty !== 1) stages.push(["repeat penalty", distribution(logits, OFF)]);
-  const partial = { ...OFF };
-  for (const name of STEPS) {
-    if (settings[name] === OFF[name]) continue;
+  const partial = Object.fromEntries(page.steps.map(({ name, off }) => [name, off]));
+  const stages = [["model", distribution(raw, partial)]];
+  if (settings.logit_bias.length) stages.push(["logit bias", distribution(shifted, partial)]);
+  if (settings.repeat_penalty !== 1) stages.push(["repeat penalty", distribution(logits, partial)]);
+  for (const { name, label, off } of page.steps.filter((step) => step.slider)) {
+    if (settings[name] === off) continue;
     partial[name] = settings[name];
-    stages.push([`${name.replace("_", "-")} ${settings[name]}`, distribution(logits, partial)]);
+    stages.push([`${label} ${settings[name]}`, distribution(logits, partial)]);
     if (partial.temperature === 0) break;
   }
   const last = stages.at(-1)[1];
