@@ -139,6 +139,14 @@ def test_what_needs_the_oracle_extra_is_imported_by_nothing_else():
         assert not modules_imported(path) & needing, path
 
 
+def test_loading_a_model_knows_no_session_and_no_chat_template():
+    """The application opens a session, which loads a model; nothing calls back."""
+    imports = modules_imported(SRC / "cli" / "loading.py")
+    assert {name for name in imports if name.startswith("cli.")} == {
+        "cli.answer", "cli.arguments", "cli.console", "cli.downloading",
+    }  # fmt: skip
+
+
 def test_no_modules_import_one_another_in_a_circle():
     names = {
         ".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p
@@ -211,6 +219,7 @@ OF_PACKAGES = {
 OF_MODULES = {
     "checkpoint/gguf_writer": "model/test_saving_gguf", "cli/flag_parser": "cli/test_arguments",
     "cli/reference": "cli/test_verify", "cli/serve": "server/test_limits",
+    "cli/new_session": "cli/test_loading",
     "catalog/downloads": "catalog/test_pip_package", "inference/blocks": "inference/test_batch",
     "inference/call_grammars": "inference/test_answer_forms",
     "inference/marked_text": "inference/test_template_marks",

@@ -36,7 +36,7 @@ from ..untrusted import described, label_of, parse_strict_json
 from . import mpi_place, mpirun_is_at_terminal
 from .arguments import BUNDLED_CHAT_LENGTH, EXAMPLES, Options, example_lines
 from .console import Console, DifferenceError, OutputError, UsageError, refused
-from .loading import open_session, prompt_cached
+from .new_session import open_session, prompt_cached
 from .session import Session
 
 # A million tokens of prose: more than a context holds, and not worth the time to count exactly.

@@ -25,7 +25,8 @@ from ..untrusted import check_writable, label_of
 from .answer import Answer
 from .arguments import DEFAULT_EXPLORER, Options
 from .console import UsageError, refused
-from .loading import open_beside, template_named
+from .loading import open_beside
+from .new_session import template_named
 from .session import Session
 
 

@@ -3,29 +3,14 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..checkpoint.names import is_matrix
-from ..inference import (
-    CHAT_FORMATS,
-    ChatTemplate,
-    GrammarError,
-    InferenceEngine,
-    Message,
-    SamplingDefaults,
-    encode_chat,
-    end_ids,
-    find_chat_template,
-    named_template,
-    sampling_defaults,
-)
+from ..inference import ChatTemplate, InferenceEngine, SamplingDefaults
 from ..inference.chat_encoding import template_to_write
-from ..inference.chat_template import LONGEST_TEMPLATE
 from ..memory import available_memory, readable_bytes
 from ..model import (
     Model,
@@ -36,14 +21,9 @@ from ..model import (
     load_model,
 )
 from ..tokenizer import Tokenizer
-from ..untrusted import check_writable, label_of, read_whole
-from .answer import Settings, one_interrupt
+from .answer import one_interrupt
 from .arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, Options
 from .console import Console, UsageError
-from .session import Session
-
-if TYPE_CHECKING:
-    from ..inference.grammars import Grammar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,77 +137,6 @@ def save_model(options: Options, console: Console) -> None:
     console.note(f"{target}: {written}{f', {kind}' if kind else ''}")
 
 
-def open_session(options: Options, console: Console) -> Session:
-    """Make all that a prompt needs; settings and grammar are checked before anything is loaded."""
-    Settings.from_options(options)
-    grammar = _read_grammar(options)
-    model, positions = open_model_to_run(options, console)
-    tokenizer = required_tokenizer(model)
-    draft_model = None
-    if options.draft_model is not None:
-        draft_model = open_beside(options, console, model, positions, options.draft_model)
-        console.detail(f"draft model: {draft_model.description}")
-    engine = InferenceEngine(model, positions, draft_model=draft_model)
-    # The examples hold a completion too, so with them a format is looked for when it is needed.
-    is_named = options.chat_format is not None or options.chat_template is not None
-    is_chat = is_named or not (options.completion or options.examples)
-    chat_format = chat_format_of(options, model) if is_chat else None
-    defaults = sampling_defaults_of(options, model)
-    settings = Settings.from_options(options, defaults.settings)
-    console.note(loading_line(engine, defaults))
-    console.detail("; ".join(model_parts(engine, chat_format)))
-    new_mask = None
-    if grammar is not None:
-        from ..inference.grammars import Grammars
-
-        of_format = () if chat_format is None else end_ids(tokenizer, chat_format)
-        grammars = Grammars(tokenizer, model.stop_ids.union(of_format))
-        grammars.start()
-        new_mask = partial(grammars.mask, grammar)
-    return Session(options, engine, tokenizer, console, settings, chat_format, new_mask)
-
-
-def _read_grammar(options: Options) -> "Grammar | None":
-    """Read what answers have to follow, or return None for any answer."""
-    source = options.json_schema or options.grammar
-    if source is None:
-        return None
-    from ..inference.grammars import MOST_BYTES, Grammar, read_grammar
-    from .saved_chat import read_text
-
-    text = source if isinstance(source, str) else read_text(source, MOST_BYTES)
-    try:
-        if options.json_schema is not None:
-            return Grammar("json_schema", text)
-        return read_grammar(text)
-    except GrammarError as error:
-        where = "--json-schema" if isinstance(source, str) else label_of(source)
-        raise UsageError(f"{where}: {error}") from None
-
-
-@contextmanager
-def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
-    """Let an engine begin with what a file holds, and write to it what is cached at the end."""
-    from ..inference import load_prompt_cache, save_prompt_cache
-
-    check_writable(path, UsageError)
-    if os.path.lexists(path):
-        load_prompt_cache(engine, path)
-    try:
-        yield
-    finally:
-        save_prompt_cache(engine, path)
-
-
-def sampling_defaults_of(options: Options, model: Model) -> SamplingDefaults:
-    """Return the model's defaults of sampling, as far as the command line leaves them in effect."""
-    if options.sampling_defaults == "engine":
-        return SamplingDefaults()
-    found = sampling_defaults(model.source)
-    settings = {n: value for n, value in found.settings.items() if getattr(options, n) is None}
-    return SamplingDefaults(settings, found.by)
-
-
 def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
     """Return one line for a person who chats: name, size, format, memory, context, sampling."""
     model, count = engine.model, engine.model.parameter_count
@@ -257,41 +166,6 @@ def model_parts(engine: InferenceEngine, chat_format: ChatTemplate | None) -> li
         f"KV cache {readable_bytes(context.nbytes)} for {context.sequence_length} tokens",
         f"{'unknown' if free is None else readable_bytes(free)} free",
     ]
-
-
-def chat_format_of(options: Options, model: Model) -> ChatTemplate:
-    """Return the chat template that is named or found, once a message was written with it."""
-    tokenizer = required_tokenizer(model)
-    template = template_named(options) or find_chat_template(model.source, tokenizer)
-    template = template.with_arguments(dict(options.template_arg))
-    question = Message("user", "")
-    encode_chat(tokenizer, [question], chat_format=template, think=options.think != "off")
-    return template
-
-
-def template_named(options: Options) -> ChatTemplate | None:
-    """Return the chat template that the command line names, or None for that of the model."""
-    value = options.chat_template
-    if value is None:
-        name = options.chat_format
-        return None if name is None else named_template(name, "--chat-format")
-    if value in CHAT_FORMATS:
-        return named_template(value, "--chat-template")
-    path = Path(value)
-    if not os.path.exists(path):
-        known = ", ".join(CHAT_FORMATS)
-        raise UsageError(
-            f"--chat-template: expected a file or one of {known}, got {label_of(path)}"
-        )
-    data = read_whole(path, LONGEST_TEMPLATE, UsageError)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        label = label_of(path)
-        raise UsageError(
-            f"{label}: text: expected UTF-8, got other bytes at byte {error.start}"
-        ) from None
-    return ChatTemplate(text, name=label_of(Path(path.name)), by="--chat-template")
 
 
 def required_tokenizer(model: Model) -> Tokenizer:

@@ -7,7 +7,8 @@ from .. import trace
 from .answer import SETTINGS, Settings, counted
 from .arguments import BUNDLED_CHAT_LENGTH
 from .console import UsageError
-from .loading import RankedOptions, loading_line, open_session, sampling_defaults_of
+from .loading import RankedOptions, loading_line
+from .new_session import open_session, sampling_defaults_of
 from .session import Session
 
 

@@ -11,13 +11,8 @@ from ..installation import install_hint
 from ..untrusted import check_writable, label_of, read_whole
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
-from .loading import (
-    RankedOptions,
-    chat_format_of,
-    open_model_to_run,
-    sampling_defaults_of,
-    template_named,
-)
+from .loading import RankedOptions, open_model_to_run
+from .new_session import chat_format_of, sampling_defaults_of, template_named
 
 _LONGEST_KEY_FILE = 64 << 10
 

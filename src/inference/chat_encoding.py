@@ -363,6 +363,20 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     return ids[0] if is_one else None
 
 
+def check_template(tokenizer: Tokenizer, template: ChatTemplate, think: bool = True) -> None:
+    """Write an empty question, so that a template that cannot be used fails before a chat begins.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        template: The template.
+        think: False for an answer without thoughts.
+
+    Raises:
+        ChatFormatError: The template does not run, or the tokenizer lacks a token of it.
+    """
+    encode_chat(tokenizer, [Message("user", "")], chat_format=template, think=think)
+
+
 def template_to_write(source: Source) -> str | None:
     """Return the chat template for a GGUF file: the model's own, or that of Llama 3's tokens."""
     template = source.chat_templates.get("default")

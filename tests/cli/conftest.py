@@ -18,7 +18,7 @@ import pytest
 from src.cli.arguments import parse_arguments
 from src.cli.commands import run_command
 from src.cli.console import Console
-from src.cli.loading import open_session
+from src.cli.new_session import open_session
 from src.cli.session import Session
 from src.main import main
 from tests.cli.reciting_model import write_reciting_directory

@@ -108,7 +108,7 @@ import sys
 from src.cli.application import run
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console
-from src.cli.loading import open_session
+from src.cli.new_session import open_session
 session = open_session(parse_arguments(["-c", "64"]), Console(quiet=True))
 before = set(sys.modules)
 session.ask("Hello")

@@ -47,7 +47,7 @@ def test_the_new_model_has_its_own_sampling_but_for_what_was_changed(session, tm
     expected = Settings(top_p=0.5, min_p=0.1, overflow="drop", seed=3)
     assert session.settings == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("src.cli.loading.chat_format_of", lambda *_: named_template("llama3"))
+        patch.setattr("src.cli.new_session.chat_format_of", lambda *_: named_template("llama3"))
         run_command(session, f"/model {path}")
     assert session.settings == replace(expected, temperature=0.3)
     assert "; temperature 0.3, top_p 0.8 (by generation_config.json)" in reply(

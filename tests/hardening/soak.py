@@ -26,7 +26,7 @@ import pytest
 
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console, UsageError
-from src.cli.loading import open_session
+from src.cli.new_session import open_session
 from src.cli.saved_chat import load_chat, save_chat
 from src.cli.session import Session
 from src.inference import ContextFullError

@@ -8,7 +8,7 @@ import pytest
 
 from src.cli.arguments import parse_arguments
 from src.cli.console import Console
-from src.cli.loading import open_session
+from src.cli.new_session import open_session
 from src.ml import LlamaBoltsError
 from src.model import Model, load_model
 from tests.hardening.faults import scenes
