@@ -8,12 +8,14 @@ kinds of arrays left. The document says what is missing.
 """
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..inference import Sampler, SamplingArgs
 from ..model import Model
 from ..model.rope import inverse_frequencies
 from ..trace.records import Event, Letters, TensorInfo
@@ -55,6 +57,10 @@ class _Pass:
     attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     newest: Any = None  # the elements of what the op before made
     logits: Floats | None = None
+    # The name and the value of each step that changes logits, with the ids and the new logits.
+    changed: list[tuple[str, float | None, npt.NDArray[np.int32], Floats]] = field(
+        default_factory=list
+    )
     streams: list[Floats] = field(default_factory=list)
     added: list[Floats] = field(default_factory=list)
     heads: list[Floats] = field(default_factory=list)
@@ -141,6 +147,7 @@ class Collector:
         if event.stage == 1:
             self._prompt = {"messages": details.get("messages"), "text": details.get("text")}
             self._ids = list(details["ids"])
+            self._prompt_length = len(self._ids)
         elif event.stage == 3:
             self._end_pass()  # there is one before a further part of a long prompt
             self._begin_pass(int(event.position or 0), int(details["T"]))
@@ -150,11 +157,23 @@ class Collector:
             candidates = details["choice"]["candidates"]
             self._shown_ids.update(one["token_id"] for one in candidates)
             self._shown_ids.add(details.get("drawn", details["token"]))
+            self._change_logits(self._pass, details["sampling"])
         elif event.stage == 21 and self._pass is not None:
             self._pass.record |= {"text": details["text"], "stop": details["stop_reason"]}
             self._ids.append(details["token"])
             self._pass.token = details["token"]
             self._end_pass()
+
+    def _change_logits(self, one: _Pass, sampling: Mapping[str, Any]) -> None:
+        """Compute what the bias and the penalties make of the logits, before a token is drawn."""
+        if one.logits is None:
+            return
+        sampler = Sampler(SamplingArgs(**sampling))
+        sampler.observe(self._ids[: self._prompt_length])
+        sampler.observe(self._ids[self._prompt_length :], is_drawn=True)
+        for name, value, logits in sampler.changed_logits(one.logits):
+            ids = np.flatnonzero(logits != one.logits).astype(np.int32)
+            one.changed.append((name, value, ids, logits[ids]))
 
     def _begin_pass(self, start: int, T: int) -> None:
         number, sizes = len(self._passes), self._sizes
@@ -298,16 +317,19 @@ class Collector:
         self._passes.append(one.record)
         add = self._store.add
         one.record |= {
-            "start": one.start, "T": one.T, "seconds": one.seconds, "logits": None,
+            "start": one.start, "T": one.T, "seconds": one.seconds, "logits": None, "changed": None,
             "attention": None, "residual": None, "lens": None, "attribution": None,
             "values": [one.value_rows, list(one.value_layers)],
         }  # fmt: skip
         if one.logits is not None:
             one.record["logits"] = add(one.logits, "logits")
+            one.record["changed"] = self._kept_changes(one)
             near = np.argpartition(-one.logits, min(_CHOSEN, one.logits.size) - 1)[:_CHOSEN]
             self._shown_ids.update(near.tolist())
         if one.record["logits"] is None:
             self._leave_out("all logits", f"pass {one.number}")
+        elif one.record["changed"] is None:
+            self._leave_out("logits after penalties", f"pass {one.number}")
         if len(one.attention) == self._sizes["L"]:
             one.record["attention"] = self._kept_attention(np.stack(one.attention), one)
         self._leave_out_first("attention", one, one.rows)
@@ -344,6 +366,17 @@ class Collector:
             for name in ("parts", "heads"):
                 found[name] = self._store.add(found[name], "residual")
             one.record["attribution"] = None if found["parts"] is None else found
+
+    def _kept_changes(self, one: _Pass) -> list[dict[str, Any]] | None:
+        """Store the logits that the bias and the penalties changed; None if there is no room."""
+        changes = []
+        for name, value, ids, logits in one.changed:
+            places = self._store.add(ids, "logits")
+            values = self._store.add(logits, "logits")
+            if places is None or values is None:
+                return None
+            changes.append({"name": name, "value": value, "ids": places, "logits": values})
+        return changes
 
     def _kept_attention(self, weights: npt.NDArray[np.uint8], one: _Pass) -> Any:
         """Keep the attention [L, H, entries] of a pass, of half of the rows until it fits."""

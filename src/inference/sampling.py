@@ -292,18 +292,37 @@ class Sampler:
             `distribution`. The last are those that a token is drawn from. After a temperature of 0
             one token is left, and no step follows.
         """
+        for name, value, partial in self._partial_samplers():
+            yield name, value, *partial.distribution(logits)
+
+    def changed_logits(self, logits: Logits) -> Iterator[tuple[str, float | None, Logits]]:
+        """Yield the logits after the bias, and after each penalty that is on.
+
+        Args:
+            logits: float32 [V].
+
+        Yields:
+            `logit_bias` and None, or a setting and its value; then float32 [V], in memory that the
+            next step overwrites.
+        """
+        for name, value, partial in self._partial_samplers():
+            if name == "logit_bias" or (name in STEPS and STEPS[name].is_penalty):
+                yield name, value, partial._penalised(logits)
+
+    def _partial_samplers(self) -> Iterator[tuple[str, float | None, "Sampler"]]:
+        """Yield one sampler again and again: without any step, then with one more that is on."""
         partial = copy.copy(self)
         partial.args = STEPS_OFF
         partial._biased = self._biased[:0]
-        yield "model", None, *partial.distribution(logits)
+        yield "model", None, partial
         if self._biased.size:
             partial._biased = self._biased
-            yield "logit_bias", None, *partial.distribution(logits)
+            yield "logit_bias", None, partial
         for step in STEPS_IN_ORDER:
             value = getattr(self.args, step.name)
             if value != step.off and partial.args.temperature > 0.0:
                 partial.args = replace(partial.args, **{step.name: value})
-                yield step.name, value, *partial.distribution(logits)
+                yield step.name, value, partial
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
         """Return the ids [n], ascending, that top-k keeps, None for all; and their weights [n].

@@ -294,3 +294,28 @@ def test_attention_that_deflates_badly_is_cut_to_what_fits(monkeypatch):
     assert 0 < kept["rows"] < len(ids)
     assert kept["data"]["shape"][2] == sum(range(first + 1, len(ids) + 1))
     assert any(line == f"attention: positions 0 to {first - 1}" for line in found["leftOut"])
+
+
+def test_the_logits_after_the_bias_and_the_penalties_are_stored(model):
+    """Without a browser: a softmax of what is stored gives the probabilities of the trace."""
+    store, ids = Store(), model.tokenizer.encode(PROMPT, bos=True, eos=False)
+    settings = {"repeat_penalty": 1.5, "frequency_penalty": 1.0, "presence_penalty": 0.5}
+    sampling = SamplingArgs(seed=1, logit_bias={7: 2.0}, **settings)
+    document = run_traced(model, ids, 5, sampling, store)
+    for one in document["passes"]:
+        changed = [(step["name"], step["value"]) for step in one["changed"]]
+        assert changed == [("logit_bias", None), *settings.items()]
+        of_stages = dict(zip([x["name"] for x in one["choice"]["stages"]], range(20), strict=False))
+        for step in one["changed"]:
+            logits = stored(store, one["logits"]).astype(np.float64)
+            logits[stored(store, step["ids"])] = stored(store, step["logits"])
+            weights = np.exp(logits - logits.max())
+            for candidate in one["choice"]["candidates"]:
+                expected = candidate["probabilities"][of_stages[step["name"]]]
+                found = weights[candidate["token_id"]] / weights.sum()
+                assert abs(found - expected) < 1e-6
+
+
+def test_without_a_penalty_no_logits_are_stored_twice(run):
+    document, *_ = run
+    assert all(one["changed"] == [] for one in document["passes"])

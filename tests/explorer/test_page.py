@@ -191,12 +191,9 @@ def test_the_browser_samples_as_the_engine(two_formats, page):
     opened(page, path)
     rng = random.Random(0)
     steps = [n for n, one in enumerate(runs[0]["passes"]) if "token" in one]
-    code = """async ([n, settings, seen]) => {
-      const run = explorer.runs[0];
-      const raw = await explorer.arrayOf(run.passes[n].logits);
+    code = """async ([n, settings]) => {
+      const [{ logits }] = await explorer.logitsOf(explorer.runs[0].passes[n]);
       return settings.map((one) => {
-        const shifted = explorer.biased(raw, one.logit_bias);
-        const logits = explorer.penalised(shifted, seen, one.repeat_penalty);
         const found = explorer.distribution(logits, one);
         return { ids: [...found.ids], probabilities: [...found.probabilities] };
       });
@@ -212,21 +209,56 @@ def test_the_browser_samples_as_the_engine(two_formats, page):
                 top_k=rng.choice([0, 1, 2, 50, 5000, rng.randrange(4096)]),
                 top_p=rng.choice([1.0, 0.9, 0.0, rng.random()]),
                 min_p=rng.choice([0.0, 1.0, rng.random() / 10, rng.random()]),
-                repeat_penalty=rng.choice([1.0, 1.0, 1.3, 0.8]),
-                logit_bias={rng.randrange(3000): rng.uniform(-100, 100) for _ in range(n % 4)},
             )
             for _ in range(1000 // len(steps) + 1)
         ]
-        seen = runs[0]["tokens"][: runs[0]["passes"][n]["start"] + runs[0]["passes"][n]["T"]]
-        found = page.evaluate(code, [n, [vars(one) for one in settings], seen])
+        found = page.evaluate(code, [n, [vars(one) for one in settings]])
         for one, got in zip(settings, found, strict=True):
-            sampler = Sampler(one)
-            sampler.observe(seen)
-            ids, probabilities = sampler.distribution(logits)
+            ids, probabilities = Sampler(one).distribution(logits)
             assert got["ids"] == ids.tolist(), one
             assert np.abs(np.array(got["probabilities"]) - probabilities).max() <= 1e-6, one
             tried += 1
     assert tried >= 1000
+
+
+PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": -0.5}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.0, **PENALTIES},
+        {"min_p": 0.02, "top_k": 7, **PENALTIES, "logit_bias": {5: 3.0, 300: -100.0}},
+    ],
+)
+def test_the_stages_in_the_browser_are_those_of_the_run(tmp_path, page, settings):
+    model, store = load_model(), Store()
+    ids, ends = prompt_of(model, [Message("user", "Count from 1 to 9.")])
+    run = run_traced(model, ids, 8, SamplingArgs(seed=5, **settings), store, end_ids=ends)
+    opened(page, saved([run], store, tmp_path / "stages.html"))
+    code = """async (n) => {
+      const one = explorer.runs[0].passes[n];
+      const stages = explorer.stagesOf(await explorer.logitsOf(one), one.sampling);
+      return stages.map(([title, found]) => ({
+        title,
+        kept: found.ids.length,
+        probabilities: one.choice.candidates.map(({ token_id }) =>
+          found.probabilities[explorer.placeOf(found.ids, token_id)] ?? 0),
+      }));
+    }"""
+    drawn = [n for n, one in enumerate(run["passes"]) if "token" in one]
+    assert len(drawn) >= 3
+    for n in drawn:
+        choice = run["passes"][n]["choice"]
+        stages = page.evaluate(code, n)
+        assert [stage["title"].split()[0].replace("-", "_") for stage in stages] == [
+            stage["name"] for stage in choice["stages"]
+        ]
+        assert [stage["kept"] for stage in stages] == [stage["kept"] for stage in choice["stages"]]
+        ours = np.transpose([each["probabilities"] for each in choice["candidates"]])
+        theirs = np.array([stage["probabilities"] for stage in stages])
+        assert np.abs(ours - theirs).max() <= 1e-6
 
 
 def test_the_sliders_strike_out_what_a_filter_removes(two_formats, page):

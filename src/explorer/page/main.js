@@ -126,6 +126,6 @@ async function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show({}));
   await show({});
   // For the console: the state, the runs, and the sampler on plain arrays.
-  globalThis.explorer = { state, runs: page.runs, show, arrayOf, distribution, biased, penalised, compareRuns };
+  globalThis.explorer = { state, runs: page.runs, show, arrayOf, distribution, logitsOf, stagesOf, placeOf, compareRuns };
   document.documentElement.dataset.ready = "yes";
 }

@@ -1,29 +1,19 @@
-// Sampling: the filters as the engine applies them, on the stored logits.
+// Sampling: the steps that have a slider, as src/inference/sampling.py computes them.
 
 const MANY = 4096; // more weights than this are float32 in the engine
 
-const LARGEST_FLOAT = 3.4028234663852886e38; // of float32
-
-/** Return the logits with the bias of some tokens added: pairs of an id and a number. */
-function biased(logits, pairs) {
-  const changed = logits.slice();
-  for (const [id, bias] of pairs) {
-    const pushed = logits[id] + bias;
-    if (Number.isFinite(logits[id])) changed[id] = Math.min(Math.max(pushed, -LARGEST_FLOAT), LARGEST_FLOAT);
+/** Return the stored logits of a pass, and what the bias and each penalty made of them. */
+async function logitsOf(one) {
+  const raw = await arrayOf(one.logits);
+  const steps = [{ title: "model", logits: raw }];
+  for (const { name, value, ids, logits } of one.changed) {
+    const changed = raw.slice();
+    const [places, values] = [await arrayOf(ids), await arrayOf(logits)];
+    places.forEach((id, i) => { changed[id] = values[i]; });
+    const label = name.replaceAll("_", "-");
+    steps.push({ title: value === null ? label : `${label} ${value}`, logits: changed });
   }
-  return changed;
-}
-
-/** Return the logits with those of seen tokens pushed down by the repeat penalty. */
-function penalised(logits, seen, penalty) {
-  if (penalty === 1) return logits;
-  const changed = logits.slice();
-  for (const id of new Set(seen)) {
-    const x = logits[id];
-    const pushed = x > 0 ? x / penalty : x * penalty;
-    if (Number.isFinite(x)) changed[id] = Math.min(Math.max(pushed, -LARGEST_FLOAT), LARGEST_FLOAT);
-  }
-  return changed;
+  return steps;
 }
 
 const LARGEST = 256; // logits of a step that are kept in order
@@ -48,11 +38,7 @@ function largestOf(logits, k) {
   return order;
 }
 
-/**
- * Return what can be drawn: ids ascending and probabilities that add up to 1.
- *
- * The steps are those of src/inference/sampling.py: temperature, top-k, top-p, min-p.
- */
+/** Return what can be drawn: ids ascending and probabilities that add up to 1. */
 function distribution(logits, { temperature, top_k, top_p, min_p }) {
   const n = logits.length;
   if (temperature === 0) {
@@ -127,11 +113,9 @@ async function samplingView(root) {
     one.drawn === undefined ? "" : h("strong", {}, "A traced run would have drawn ", token(run, one.drawn), ": the answer was known and its tokens were kept."),
     one.random === null ? " Temperature 0 takes the largest logit; nothing is drawn."
       : ` Its random number was ${one.random}, with seed ${one.seed}.`));
-  if (!one.logits) return root.append(missing("The logits of this step"));
-  const raw = await arrayOf(one.logits);
+  if (!one.logits || !one.changed) return root.append(missing("The logits of this step"));
+  const steps = await logitsOf(one);
   const settings = { ...one.sampling };
-  const shifted = biased(raw, settings.logit_bias);
-  const logits = penalised(shifted, run.tokens.slice(0, at), settings.repeat_penalty);
   const result = h("div", {});
   const slider = (name, low, high, step, label) => {
     const output = h("output", { for: `sampling-${name}` }, String(settings[name]));
@@ -142,30 +126,35 @@ async function samplingView(root) {
     return h("label", { class: "control" }, label, input, output);
   };
   const sliders = () => page.steps.filter((step) => step.slider).map(({ name, label, slider: { high, step, note } }) =>
-    slider(name, 0, Math.min(high, name === "top_k" ? raw.length : high), step, label + note));
+    slider(name, 0, Math.min(high, name === "top_k" ? steps[0].logits.length : high), step, label + note));
   const controls = h("div", { class: "controls" }, sliders());
   const reset = h("button", {
     id: "sampling-reset", type: "button",
     onclick: () => { Object.assign(settings, one.sampling); controls.replaceChildren(...sliders(), reset); update(); },
   }, "the run's own settings");
   controls.append(reset);
-  function update() { result.replaceChildren(...sampled(run, one, raw, shifted, logits, settings)); }
+  function update() { result.replaceChildren(...sampled(run, one, steps, settings)); }
   update();
   root.append(controls, result);
 }
 
-/** Return the table of candidates and the line on which the random number falls. */
-function sampled(run, one, raw, shifted, logits, settings) {
+/** Return the title and the distribution of each stage: the model, and each step that is on. */
+function stagesOf(steps, settings) {
   const partial = Object.fromEntries(page.steps.map(({ name, off }) => [name, off]));
-  const stages = [["model", distribution(raw, partial)]];
-  if (settings.logit_bias.length) stages.push(["logit bias", distribution(shifted, partial)]);
-  if (settings.repeat_penalty !== 1) stages.push(["repeat penalty", distribution(logits, partial)]);
+  const stages = steps.map(({ title, logits }) => [title, distribution(logits, partial)]);
   for (const { name, label, off } of page.steps.filter((step) => step.slider)) {
     if (settings[name] === off) continue;
     partial[name] = settings[name];
-    stages.push([`${label} ${settings[name]}`, distribution(logits, partial)]);
+    stages.push([`${label} ${settings[name]}`, distribution(steps.at(-1).logits, partial)]);
     if (partial.temperature === 0) break;
   }
+  return stages;
+}
+
+/** Return the table of candidates and the line on which the random number falls. */
+function sampled(run, one, steps, settings) {
+  const stages = stagesOf(steps, settings);
+  const raw = steps[0].logits, { logits } = steps.at(-1);
   const last = stages.at(-1)[1];
   const least = largestOf(logits, 30)[29] ?? -Infinity;
   const near = [];
