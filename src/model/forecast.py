@@ -22,8 +22,11 @@ def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
 class MemoryForecast:
     """What a model and a context will take.
 
-    The dtype of the cache is what the configuration makes likely. Where the weights turn out to
-    have a wider one, the check that is made again before the cache is allocated is the exact one.
+    `check` runs before two allocations. Before a model is loaded, the weights that will be copied
+    and the planned context are checked together, so that a context for which they leave no room is
+    refused before minutes of quantizing. Before a context is allocated, it is checked alone, with
+    the memory that is free then, and with the dtype of the loaded weights, which the configuration
+    only makes likely.
 
     Attributes:
         args: The sizes of the model; what only the tensors show is estimated.
