@@ -1,23 +1,24 @@
 /*
- * Attention over the key/value cache, block by block, without a matrix of scores.
+ * Attention over the key/value cache, with the bits of matmul, softmax and matmul.
  *
- * Rows are the query heads of the tokens: the T * G rows of a key/value head, in order of tokens,
- * share every read of its keys and values. Positions are cut into blocks at fixed places. What a
- * block makes of a row, its state (attention.h), depends on nothing but the row and the block, and
- * blocks are merged in their order: so one row or many, and any split over threads, give the same
- * bits. From the innermost loop to the outermost:
+ * Rows are the query heads of the tokens: the T * G rows of a key/value head, in order of tokens.
+ * The rows of a unit make all of their scores first, so that the maximum and the sum of each row
+ * are known before any value is weighed. There are so few rows in a unit that their scores stay in
+ * the cache. All sums have a fixed order (kernels.h), so that one row or many, and any split over
+ * threads, give the same bits. From the innermost loop to the outermost:
  *   - a tile of 6 rows x 64 positions, then of 6 rows x 64 columns of values (16 with AVX2), lives
  *     in registers;
- *   - a panel of 6 rows makes its scores of a block, its weights, and its sum of values;
+ *   - a panel of 6 rows passes over a block of 256 positions;
  *   - a block stays in the L2 cache while all panels of a unit pass over it.
  */
 #include "attention.h"
-#include <string.h>
+#include "scalar.h"
 
 enum {
-    /* Most rows that pass over a block together. */
+    /* Most panels of a unit, and most of their scores unless one panel has more: 512 KiB. */
     UNIT_PANELS = 16,
-    /* Most rows of a head for which the blocks are split over threads. */
+    UNIT_SCORES = 128 * 1024,
+    /* Most rows of a head for which the positions are split over threads. */
     SPLIT_ROWS = 2 * PANEL_TOKENS,
     /* Units for each thread, so that a disturbed one holds nobody up. */
     UNITS_PER_THREAD = 4,
@@ -33,50 +34,64 @@ typedef struct Attention {
     ptrdiff_t start_pos, H, G, h;
     ptrdiff_t head_bytes; /* of a key/value head in the cache */
     ptrdiff_t words;      /* of one head of one position */
-    ptrdiff_t floats;     /* of a state */
+    ptrdiff_t floats;     /* of a row's weighted sum */
     ElementType type;
     float scale;
 } Attention;
 
-/* How the work is cut, and where the scratch of each thread lies. */
+/* How the work is cut, and what is in the scratch. */
 typedef struct Plan {
-    ptrdiff_t rows;    /* of one key/value head */
-    ptrdiff_t blocks;  /* that the last row sees */
-    ptrdiff_t panels;  /* in a unit */
-    ptrdiff_t groups;  /* units of one key/value head, where rows are split */
-    int splits_blocks; /* units are blocks, not groups of rows */
+    ptrdiff_t K, rows;    /* key/value heads; rows of one of them */
+    ptrdiff_t blocks;     /* that the last row sees */
+    ptrdiff_t panels;     /* in a unit */
+    ptrdiff_t groups;     /* units of one key/value head, where rows are split */
+    int splits_positions; /* units are blocks, not groups of rows */
     int workers;
     ptrdiff_t panel_floats; /* of a packed panel */
     ptrdiff_t thread_floats;
+    ptrdiff_t head_floats; /* that threads share, where positions are split */
 } Plan;
 
+/* A plan for more positions never needs less scratch. */
 static Plan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K, ptrdiff_t h,
                       ElementType type, int threads)
 {
-    const ptrdiff_t S = start_pos + T, state = state_floats(type, h);
-    Plan plan = {.rows = T * (H / K), .blocks = ceil_div(S, ATTENTION_BLOCK)};
+    const ptrdiff_t S = start_pos + T, sum = sum_floats(type, h);
+    Plan plan = {.K = K, .rows = T * (H / K), .blocks = ceil_div(S, ATTENTION_BLOCK)};
     plan.workers = threads_for(T * H * S * h, MULTIPLY_ADDS_PER_THREAD, threads);
-    const ptrdiff_t wanted = ceil_div(UNITS_PER_THREAD * (ptrdiff_t)plan.workers, K);
+    plan.splits_positions = plan.workers > 1 && plan.rows <= SPLIT_ROWS && plan.blocks > 1;
     const ptrdiff_t panels = ceil_div(plan.rows, PANEL_TOKENS);
-    plan.panels = min_size(UNIT_PANELS, ceil_div(panels, wanted));
-    plan.splits_blocks = plan.workers > 1 && plan.rows <= SPLIT_ROWS && plan.blocks > 1;
-    if (plan.splits_blocks)
+    const ptrdiff_t wanted = ceil_div(UNITS_PER_THREAD * (ptrdiff_t)plan.workers, K);
+    const ptrdiff_t row_scores = plan.blocks * ATTENTION_BLOCK;
+    const ptrdiff_t panel_scores = PANEL_TOKENS * row_scores;
+    const ptrdiff_t cached = UNIT_SCORES < panel_scores ? 1 : UNIT_SCORES / panel_scores;
+    const ptrdiff_t most = min_size(panels, UNIT_PANELS); /* few rows are not more */
+    plan.panels = min_size(min_size(most, cached), ceil_div(panels, wanted));
+    if (plan.splits_positions)
         plan.panels = panels;
-    plan.groups = panels ? ceil_div(panels, plan.panels) : 0;
+    plan.groups = ceil_div(panels, plan.panels);
     plan.panel_floats = ceil_div(h * PANEL_TOKENS, LANES) * LANES;
-    /* The unit's packed queries; a panel's scores and its states of a block; the unit's states. */
-    plan.thread_floats = plan.panels * plan.panel_floats + PANEL_TOKENS * ATTENTION_BLOCK
-                         + PANEL_TOKENS * state + plan.panels * PANEL_TOKENS * state;
+    /* The unit's packed queries; each row's lanes, factor and sum; a panel's sums of a block. */
+    plan.thread_floats =
+        most * (plan.panel_floats + PANEL_TOKENS * (LANES + 1 + sum)) + PANEL_TOKENS * sum;
+    if (plan.splits_positions) {
+        plan.thread_floats += plan.rows * ATTENTION_BLOCK;
+        plan.head_floats = plan.rows * (LANES + plan.blocks * (ATTENTION_BLOCK + LANES + sum));
+    } else {
+        const ptrdiff_t unit_scores = panel_scores < UNIT_SCORES ? UNIT_SCORES : panel_scores;
+        plan.thread_floats += min_size(plan.rows * row_scores, unit_scores);
+    }
     return plan;
 }
 
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
                                   ptrdiff_t h, ElementType type, int threads)
 {
+    if (T == 0 || H == 0 || h == 0)
+        return LINE;
     const Plan plan = make_plan(T, start_pos, H, K, h, type, threads);
-    const ptrdiff_t split = plan.splits_blocks ? K * plan.blocks * plan.rows : 0;
-    const ptrdiff_t floats = plan.workers * plan.thread_floats + split * state_floats(type, h);
-    return floats * (ptrdiff_t)sizeof(float) + 64;
+    const ptrdiff_t floats = plan.workers * plan.thread_floats + K * plan.head_floats;
+    return floats * (ptrdiff_t)sizeof(float) + LINE;
 }
 
 /* Where a row's query, and its result, lie: bytes from the first. */
@@ -98,147 +113,256 @@ static int panel_rows(ptrdiff_t row, ptrdiff_t end)
     return (int)min_size(PANEL_TOKENS, end - row);
 }
 
+/* Where a block of a head begins in the cache, in keys and values alike. */
+static ptrdiff_t block_offset(const Attention *a, ptrdiff_t head, ptrdiff_t block)
+{
+    const ptrdiff_t place = a->blocks ? a->blocks[block] : block;
+    return head * a->head_bytes + place * ATTENTION_BLOCK * a->words * 4;
+}
+
+/* Packs rows into panels; in a panel, blocks of elements follow each other. */
 static void pack_rows(const Attention *a, const Plan *plan, ptrdiff_t head, ptrdiff_t row,
                       ptrdiff_t end, float *panels)
 {
+    const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
     for (; row < end; row += PANEL_TOKENS, panels += plan->panel_floats) {
         const int rows = panel_rows(row, end);
-        for (int r = 0; r < rows; r++)
-            a->set->pack_query(panels + r, a->xq + row_offset(a, head, row + r), a->words, rows,
-                               a->type);
+        for (int r = 0; r < rows; r++) {
+            const char *query = a->xq + row_offset(a, head, row + r);
+            float *part = panels + r;
+            for (ptrdiff_t w = 0; w < a->words; w += most, part += PANEL_TOKENS * ATTENTION_BLOCK)
+                a->set->pack_chains(part, query + 4 * w, min_size(most, a->words - w), rows,
+                                    a->type);
+        }
     }
 }
 
 /*
- * Makes the states of one block for the rows of a panel. Returns how many rows, the first ones, see
- * nothing of the block and have no state. Keys that a row does not see are multiplied and not used;
- * values that it does not see are not touched.
+ * Makes the scaled scores of a panel's rows in a block, and raises the largest of each. Keys that a
+ * row does not see are multiplied and not used.
  */
-static int attend_block(const Attention *a, const float *panel, ptrdiff_t head, ptrdiff_t row,
-                        int rows, ptrdiff_t block, float *scores, float *states)
+static void score_block(const Attention *a, const float *panel, ptrdiff_t head, ptrdiff_t row,
+                        int rows, ptrdiff_t block, float *scores, float *largest)
 {
-    const ptrdiff_t place = a->blocks ? a->blocks[block] : block;
-    const ptrdiff_t first = head * a->head_bytes + place * ATTENTION_BLOCK * a->words * 4;
-    const ptrdiff_t most = visible(a, row + rows - 1, block);
-    int masked = 0;
-    while (visible(a, row + masked, block) <= 0)
-        masked++;
-    a->set->attention_scores(scores, panel, a->keys + first, rows, ceil_div(most, LANES), a->words,
-                             a->type);
-    for (int r = masked; r < rows; r++) {
-        float *state = states + r * a->floats;
-        memset(state, 0, (size_t)a->floats * sizeof(float));
-        a->set->attention_weights(scores + r * ATTENTION_BLOCK, state, visible(a, row + r, block),
-                                  a->scale);
+    const ptrdiff_t positions = visible(a, row + rows - 1, block);
+    if (positions <= 0)
+        return;
+    const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
+    const ptrdiff_t groups = ceil_div(positions, LANES);
+    const char *keys = a->keys + block_offset(a, head, block);
+    a->set->multiply_chains(scores, panel, keys, rows, groups, min_size(most, a->words), a->words,
+                            a->type);
+    for (ptrdiff_t w = most; w < a->words; w += most) {
+        float sums[PANEL_TOKENS * ATTENTION_BLOCK];
+        panel += PANEL_TOKENS * ATTENTION_BLOCK;
+        a->set->multiply_chains(sums, panel, keys + w * LINE, rows, groups,
+                                min_size(most, a->words - w), a->words, a->type);
+        for (int r = 0; r < rows; r++)
+            for (ptrdiff_t s = 0; s < groups * LANES; s++)
+                scores[r * ATTENTION_BLOCK + s] += sums[r * ATTENTION_BLOCK + s];
     }
-    const ptrdiff_t common = visible(a, row + masked, block);
-    a->set->attention_sum(states + masked * a->floats + STATE_VALUES,
-                          scores + masked * ATTENTION_BLOCK, a->values + first, rows - masked,
-                          common, a->words, a->floats, a->type);
-    for (int r = masked + 1; r < rows && common < most; r++)
-        a->set->attention_sum(states + r * a->floats + STATE_VALUES,
-                              scores + r * ATTENTION_BLOCK + common,
-                              a->values + first + common * a->words * 4, 1,
-                              visible(a, row + r, block) - common, a->words, a->floats, a->type);
-    return masked;
+    for (int r = 0; r < rows; r++) {
+        const ptrdiff_t count = visible(a, row + r, block);
+        if (count > 0)
+            a->set->scale_scores(scores + r * ATTENTION_BLOCK, largest + r * LANES, count,
+                                 a->scale);
+    }
 }
 
-/* A group of rows over all of their blocks, on one thread. */
+/* Turns a row's scores of a block into exponentials, and adds these to the lanes of their sum. */
+static void exponentiate_block(const Attention *a, ptrdiff_t row, ptrdiff_t block, float maximum,
+                               float *scores, float *sums)
+{
+    const ptrdiff_t count = visible(a, row, block);
+    if (count > 0)
+        a->set->exponentiate(scores, sums, count, maximum);
+}
+
+/*
+ * Adds a block's values, weighed for a panel's rows, to totals, or to zeros the first time. Values
+ * that a row does not see are not touched.
+ */
+static void weigh_block(const Attention *a, ptrdiff_t head, ptrdiff_t row, int rows,
+                        ptrdiff_t block, float *scores, const float *factors, float *sums)
+{
+    const ptrdiff_t positions = visible(a, row + rows - 1, block);
+    int first = 0;
+    while (visible(a, row + first, block) <= 0)
+        first++;
+    for (int r = first; r < rows; r++)
+        a->set->normalize_row(scores + r * ATTENTION_BLOCK, visible(a, row + r, block), factors[r]);
+    memset(sums, 0, (size_t)(rows * a->floats) * sizeof(float));
+    const char *values = a->values + block_offset(a, head, block);
+    const ptrdiff_t common = visible(a, row + first, block);
+    a->set->sum_values(sums + first * a->floats, scores + first * ATTENTION_BLOCK, values,
+                       rows - first, common, a->words, a->floats, a->type);
+    for (int r = first + 1; r < rows && common < positions; r++)
+        a->set->sum_values(sums + r * a->floats, scores + r * ATTENTION_BLOCK + common,
+                           values + common * a->words * 4, 1, visible(a, row + r, block) - common,
+                           a->words, a->floats, a->type);
+}
+
+static void add_sums(float *totals, const float *sums, ptrdiff_t count)
+{
+    for (ptrdiff_t i = 0; i < count; i++)
+        totals[i] += sums[i];
+}
+
+/* A group of rows over all of their positions, on one thread. */
 static void attend_rows(const Attention *a, const Plan *plan, ptrdiff_t head, ptrdiff_t row,
                         ptrdiff_t end, float *scratch)
 {
-    float *scores = scratch + plan->panels * plan->panel_floats;
-    float *blocks = scores + PANEL_TOKENS * ATTENTION_BLOCK;
-    float *states = blocks + PANEL_TOKENS * a->floats;
+    const ptrdiff_t rows = end - row, stride = rows * ATTENTION_BLOCK;
+    float *lanes = scratch + plan->panels * plan->panel_floats;   /* [row][lane] */
+    float *factors = lanes + plan->panels * PANEL_TOKENS * LANES; /* maxima before */
+    float *sums = factors + plan->panels * PANEL_TOKENS;
+    float *totals = sums + PANEL_TOKENS * a->floats;
+    float *scores = totals + plan->panels * PANEL_TOKENS * a->floats; /* [block][row][position] */
     pack_rows(a, plan, head, row, end, scratch);
-    for (ptrdiff_t r = row; r < end; r++)
-        a->set->attention_begin(states + (r - row) * a->floats, a->floats);
-    for (ptrdiff_t block = 0; visible(a, end - 1, block) > 0; block++) {
-        const float *panel = scratch;
-        for (ptrdiff_t at = row; at < end; at += PANEL_TOKENS, panel += plan->panel_floats) {
-            const int rows = panel_rows(at, end);
-            if (visible(a, at + rows - 1, block) <= 0)
+    for (ptrdiff_t i = 0; i < rows * LANES; i++)
+        lanes[i] = -INFINITY;
+    const ptrdiff_t blocks = ceil_div(a->start_pos + (end - 1) / a->G + 1, ATTENTION_BLOCK);
+    for (ptrdiff_t block = 0; block < blocks; block++)
+        for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS)
+            score_block(a, scratch + r / PANEL_TOKENS * plan->panel_floats, head, row + r,
+                        panel_rows(r, rows), block, scores + block * stride + r * ATTENTION_BLOCK,
+                        lanes + r * LANES);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        factors[r] = largest_lane(lanes + r * LANES);
+    memset(lanes, 0, (size_t)(rows * LANES) * sizeof(float));
+    for (ptrdiff_t block = 0; block < blocks; block++)
+        for (ptrdiff_t r = 0; r < rows; r++)
+            exponentiate_block(a, row + r, block, factors[r],
+                               scores + block * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        factors[r] = 1.0f / reduce_lanes(lanes + r * LANES);
+    memset(totals, 0, (size_t)(rows * a->floats) * sizeof(float));
+    for (ptrdiff_t block = 0; block < blocks; block++)
+        for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS) {
+            const int count = panel_rows(r, rows);
+            if (visible(a, row + r + count - 1, block) <= 0)
                 continue;
-            const int masked = attend_block(a, panel, head, at, rows, block, scores, blocks);
-            for (int r = masked; r < rows; r++)
-                a->set->attention_merge(states + (at + r - row) * a->floats, blocks + r * a->floats,
-                                        a->floats);
+            weigh_block(a, head, row + r, count, block,
+                        scores + block * stride + r * ATTENTION_BLOCK, factors + r, sums);
+            add_sums(totals + r * a->floats, sums, count * a->floats);
         }
-    }
-    for (ptrdiff_t r = row; r < end; r++)
-        a->set->attention_finish(a->out + row_offset(a, head, r), states + (r - row) * a->floats,
-                                 a->h, a->type);
-}
-
-/* One block for all rows of a head, on one thread; states: [rows]. */
-static void attend_split(const Attention *a, const Plan *plan, ptrdiff_t head, ptrdiff_t block,
-                         float *states, float *scratch)
-{
-    float *scores = scratch + plan->panels * plan->panel_floats;
-    pack_rows(a, plan, head, 0, plan->rows, scratch);
-    for (ptrdiff_t row = 0; row < plan->rows; row += PANEL_TOKENS, scratch += plan->panel_floats) {
-        const int rows = panel_rows(row, plan->rows);
-        if (visible(a, row + rows - 1, block) > 0)
-            attend_block(a, scratch, head, row, rows, block, scores, states + row * a->floats);
-    }
-}
-
-/* Merges the states [blocks][rows] of one row of a head. */
-static void merge_split(const Attention *a, const Plan *plan, ptrdiff_t head, ptrdiff_t row,
-                        const float *states, float *state)
-{
-    a->set->attention_begin(state, a->floats);
-    for (ptrdiff_t block = 0; block < plan->blocks && visible(a, row, block) > 0; block++)
-        a->set->attention_merge(state, states + (block * plan->rows + row) * a->floats, a->floats);
-    a->set->attention_finish(a->out + row_offset(a, head, row), state, a->h, a->type);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        a->set->finish_row(a->out + row_offset(a, head, row + r), totals + r * a->floats, a->h,
+                           a->type);
 }
 
 /* All that threads read. */
 typedef struct Pass {
     const Attention *a;
     const Plan *plan;
-    ptrdiff_t K;
-    float *scratch, *states; /* of each thread; of all blocks, where they are split */
+    float *scratch; /* of each thread */
+    float *shared;  /* of each head, where positions are split */
 } Pass;
 
-static float *states_of(const Pass *pass, ptrdiff_t head)
-{
-    return pass->states + head * pass->plan->blocks * pass->plan->rows * pass->a->floats;
-}
-
-static void run_block(void *work, ptrdiff_t unit, int thread)
-{
-    const Pass *pass = work;
-    const Plan *plan = pass->plan;
-    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
-    attend_split(pass->a, plan, head, block,
-                 states_of(pass, head) + block * plan->rows * pass->a->floats,
-                 pass->scratch + thread * plan->thread_floats);
-}
-
-static void merge_row(void *work, ptrdiff_t unit, int thread)
-{
-    const Pass *pass = work;
-    const Plan *plan = pass->plan;
-    const ptrdiff_t head = unit / plan->rows;
-    merge_split(pass->a, plan, head, unit % plan->rows, states_of(pass, head),
-                pass->scratch + thread * plan->thread_floats);
-}
-
-/* The last tokens first, whose work is the longest. */
+/* Head by head, so that its keys and values stay near; the last tokens first, whose work is the
+ * longest. */
 static void run_group(void *work, ptrdiff_t unit, int thread)
 {
     const Pass *pass = work;
     const Plan *plan = pass->plan;
     const ptrdiff_t rows = plan->panels * PANEL_TOKENS;
-    const ptrdiff_t row = (plan->groups - 1 - unit / pass->K) * rows;
-    attend_rows(pass->a, plan, unit % pass->K, row, min_size(row + rows, plan->rows),
+    const ptrdiff_t row = (plan->groups - 1 - unit % plan->groups) * rows;
+    attend_rows(pass->a, plan, unit / plan->groups, row, min_size(row + rows, plan->rows),
                 pass->scratch + thread * plan->thread_floats);
 }
 
+/* What threads share of a head. */
+typedef struct Head {
+    float *factors; /* [row] */
+    float *largest; /* [block][row][lane] */
+    float *sums;    /* [block][row][place of a sum] */
+    float *scores;  /* [block][row][position] */
+} Head;
+
+static Head shared_head(const Pass *pass, ptrdiff_t head)
+{
+    const Plan *plan = pass->plan;
+    float *factors = pass->shared + head * plan->head_floats;
+    float *largest = factors + plan->rows * LANES;
+    float *sums = largest + plan->blocks * plan->rows * LANES;
+    return (Head){factors, largest, sums, sums + plan->blocks * plan->rows * pass->a->floats};
+}
+
+/* The scores of one block for all rows of a head. */
+static void score_split(void *work, ptrdiff_t unit, int thread)
+{
+    const Pass *pass = work;
+    const Plan *plan = pass->plan;
+    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
+    const Head shared = shared_head(pass, head);
+    float *largest = shared.largest + block * plan->rows * LANES;
+    float *scores = shared.scores + block * plan->rows * ATTENTION_BLOCK;
+    float *panels = pass->scratch + thread * plan->thread_floats;
+    pack_rows(pass->a, plan, head, 0, plan->rows, panels);
+    for (ptrdiff_t i = 0; i < plan->rows * LANES; i++)
+        largest[i] = -INFINITY;
+    for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS)
+        score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head, r,
+                    panel_rows(r, plan->rows), block, scores + r * ATTENTION_BLOCK,
+                    largest + r * LANES);
+}
+
+/* The exponentials of one row of a head. */
+static void exponentiate_split(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    const Pass *pass = work;
+    const Plan *plan = pass->plan;
+    const ptrdiff_t row = unit % plan->rows;
+    const Head shared = shared_head(pass, unit / plan->rows);
+    float maximum = -INFINITY;
+    for (ptrdiff_t block = 0; block < plan->blocks; block++) {
+        const float of_block = largest_lane(shared.largest + (block * plan->rows + row) * LANES);
+        maximum = of_block > maximum ? of_block : maximum;
+    }
+    float sums[LANES] = {0};
+    for (ptrdiff_t block = 0; block < plan->blocks; block++)
+        exponentiate_block(pass->a, row, block, maximum,
+                           shared.scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
+    shared.factors[row] = 1.0f / reduce_lanes(sums);
+}
+
+/* The weighted values of one block for all rows of a head. */
+static void weigh_split(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    const Pass *pass = work;
+    const Plan *plan = pass->plan;
+    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
+    const Head shared = shared_head(pass, head);
+    for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS) {
+        const int count = panel_rows(r, plan->rows);
+        const ptrdiff_t row = block * plan->rows + r;
+        if (visible(pass->a, r + count - 1, block) > 0)
+            weigh_block(pass->a, head, r, count, block, shared.scores + row * ATTENTION_BLOCK,
+                        shared.factors + r, shared.sums + row * pass->a->floats);
+    }
+}
+
+/* The sums of the blocks of one row of a head, added in order. */
+static void add_split(void *work, ptrdiff_t unit, int thread)
+{
+    const Pass *pass = work;
+    const Plan *plan = pass->plan;
+    const Attention *a = pass->a;
+    const ptrdiff_t head = unit / plan->rows, row = unit % plan->rows;
+    const Head shared = shared_head(pass, head);
+    float *totals = pass->scratch + thread * plan->thread_floats;
+    memset(totals, 0, (size_t)a->floats * sizeof(float));
+    for (ptrdiff_t block = 0; visible(a, row, block) > 0; block++)
+        add_sums(totals, shared.sums + (block * plan->rows + row) * a->floats, a->floats);
+    a->set->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
+}
+
 /*
- * attention: out[t, i, :] = (sum over s of 2^z[s] * v[s, j, :]) / (sum over s of 2^z[s]),
- *            z[s] = scale * xq[t, i, :] . k[s, j, :], for s <= start_pos + t, with j = i / (H / K)
+ * attention: out[t, i, :] = sum over s of p[s] * v[s, j, :],
+ *            p = softmax over s of (scale * xq[t, i, :] . k[s, j, :]), for s <= start_pos + t,
+ *            with j = i / (H / K)
  *
  *   xq       [T, H, h]              bfloat16 or float32
  *   keys     [K, C/16, words, 16]   the same type; a word of 4 bytes is one float32 or two bfloat16
@@ -249,7 +373,10 @@ static void run_group(void *work, ptrdiff_t unit, int thread)
  *   out      [T, H, h]              the same type
  *   scratch  attention_scratch_bytes(...)
  *
- * Threads take groups of rows, or blocks of positions where rows are few (decoding).
+ * Scores and weights are float32. The result has the bits of batched_matmul, a multiplication by
+ * scale, softmax and batched_matmul with values widened to float32.
+ * Threads take groups of rows; where rows are few (decoding), they take blocks of positions, of
+ * which each makes the scores and, when the rows are normalized, the weighted values.
  * Checked by the caller: contiguity, sizes, h even, C a multiple of 16, blocks inside of the cache,
  * positions below start_pos + T written, and that out and scratch overlap nothing.
  */
@@ -257,6 +384,8 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
                const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
                ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads)
 {
+    if (T == 0 || H == 0 || h == 0)
+        return;
     const Plan plan = make_plan(T, start_pos, H, K, h, type, threads);
     const Attention a = {.set = kernel_set(),
                          .xq = xq,
@@ -269,16 +398,20 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
                          .G = H / K,
                          .h = h,
                          .head_bytes = C * h * type_bytes(type),
-                         .words = head_words(type, h),
-                         .floats = state_floats(type, h),
+                         .words = element_words(type, h),
+                         .floats = sum_floats(type, h),
                          .type = type,
                          .scale = scale};
     float *lines = (float *)align_to_line(scratch);
-    Pass pass = {&a, &plan, K, lines, lines + plan.workers * plan.thread_floats};
-    if (plan.splits_blocks) {
-        run_units(&pass, run_block, K * plan.blocks, 1, plan.workers);
-        run_units(&pass, merge_row, K * plan.rows, 1, plan.workers);
-    } else {
+    Pass pass = {&a, &plan, lines, lines + plan.workers * plan.thread_floats};
+    if (!plan.splits_positions) {
         run_units(&pass, run_group, K * plan.groups, 1, plan.workers);
+        return;
     }
+    run_units(&pass, score_split, K * plan.blocks, 1, plan.workers);
+    run_units(&pass, exponentiate_split, K * plan.rows, 1, plan.workers);
+    run_units(&pass, weigh_split, K * plan.blocks, 1, plan.workers);
+    run_units(
+        &pass, add_split, K * plan.rows, 1,
+        threads_for(K * plan.rows * plan.blocks * a.floats, ELEMENTS_PER_THREAD, plan.workers));
 }

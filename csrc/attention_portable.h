@@ -1,33 +1,36 @@
-/* The sums of attention in plain C, for every machine: 16 lanes of one row at a time. */
+/* The chains of attention and matmul in plain C, for every machine: 16 columns at a time. */
 #pragma once
 #include "attention_rows.h"
 #include "dot_portable.h"
 
-static inline void largest_lanes(const float *restrict scores, ptrdiff_t padded,
-                                 float *restrict largest)
+static inline void scale_lanes(float *restrict x, ptrdiff_t padded, float scale,
+                               float *restrict largest)
 {
-    for (int l = 0; l < LANES; l++)
-        largest[l] = -INFINITY;
+    for (ptrdiff_t s = 0; s < padded; s += LANES)
+        for (int l = 0; l < LANES; l++) {
+            x[s + l] = x[s + l] * scale;
+            largest[l] = x[s + l] > largest[l] ? x[s + l] : largest[l];
+        }
+}
+
+static inline void add_lanes(const float *restrict x, ptrdiff_t padded, float *restrict sums)
+{
     for (ptrdiff_t s = 0; s < padded; s += LANES)
         for (int l = 0; l < LANES; l++)
-            largest[l] = scores[s + l] > largest[l] ? scores[s + l] : largest[l];
+            sums[l] += x[s + l];
 }
 
-static inline void sum_lanes(const float *restrict weights, ptrdiff_t padded, float *restrict sums)
+static void scale_scores(float *scores, float *largest, ptrdiff_t count, float scale)
 {
-    for (int l = 0; l < LANES; l++)
-        sums[l] = 0.0f;
-    for (ptrdiff_t s = 0; s < padded; s += LANES)
-        for (int l = 0; l < LANES; l++)
-            sums[l] += weights[s + l];
+    scale_row(scores, largest, count, scale, scale_lanes);
 }
 
-static void attention_weights(float *scores, float *state, ptrdiff_t count, float scale)
+static void exponentiate(float *scores, float *sums, ptrdiff_t count, float maximum)
 {
-    weigh_scores(scores, state, count, scale, largest_lanes, sum_lanes);
+    exponentiate_row(scores, sums, count, maximum, add_lanes);
 }
 
-static void pack_query(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type)
+static void pack_chains(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type)
 {
     pack_words(panel, x, words, rows, type == TYPE_BFLOAT16 ? 2 : 1);
 }
@@ -37,38 +40,39 @@ INLINE Product product_of(ElementType type)
     return (Product){type == TYPE_BFLOAT16 ? FORM_BFLOAT16 : FORM_FLOAT32, type};
 }
 
-/* One group of 16 positions for all rows; the lanes of a word are widened once. */
-INLINE void score_group(float *restrict scores, const float *panel, const char *keys, int rows,
+/* One group of 16 columns for all rows; the lanes of a word are widened once. */
+INLINE void chain_group(float *restrict sums, const float *panel, const char *columns, int rows,
                         ptrdiff_t words, ElementType type)
 {
     const Product p = product_of(type);
     float acc[PANEL_TOKENS][LANES] = {{0}}, lanes[LANES];
-    for (ptrdiff_t w = 0; w < words; w++, keys += 64)
+    for (ptrdiff_t w = 0; w < words; w++, columns += 64)
         for (int phase = 0; phase < phases_of(p); phase++, panel += rows) {
-            widen_block(lanes, keys, elements_of(p), phase, p);
+            widen_block(lanes, columns, elements_of(p), phase, p);
             for (int r = 0; r < rows; r++) {
-                float query[LANES];
+                float same[LANES];
                 for (int l = 0; l < LANES; l++)
-                    query[l] = panel[r];
-                add_products(acc[r], query, lanes, p.form);
+                    same[l] = panel[r];
+                add_products(acc[r], same, lanes, p.form);
             }
         }
     for (int r = 0; r < rows; r++)
-        memcpy(scores + r * ATTENTION_BLOCK, acc[r], sizeof acc[r]);
+        memcpy(sums + r * ATTENTION_BLOCK, acc[r], sizeof acc[r]);
 }
 
-static void attention_scores(float *scores, const float *panel, const char *keys, int rows,
-                             ptrdiff_t groups, ptrdiff_t words, ElementType type)
+static void multiply_chains(float *sums, const float *panel, const char *columns, int rows,
+                            ptrdiff_t groups, ptrdiff_t words, ptrdiff_t group_words,
+                            ElementType type)
 {
-    for (ptrdiff_t group = 0; group < groups; group++, keys += words * 64, scores += LANES)
+    for (ptrdiff_t group = 0; group < groups; group++, columns += group_words * 64, sums += LANES)
         if (type == TYPE_BFLOAT16)
-            score_group(scores, panel, keys, rows, words, TYPE_BFLOAT16);
+            chain_group(sums, panel, columns, rows, words, TYPE_BFLOAT16);
         else
-            score_group(scores, panel, keys, rows, words, TYPE_FLOAT32);
+            chain_group(sums, panel, columns, rows, words, TYPE_FLOAT32);
 }
 
-static void attention_sum(float *sums, const float *weights, const char *values, int rows,
-                          ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type)
+static void sum_values(float *sums, const float *weights, const char *values, int rows,
+                       ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type)
 {
     const Product p = product_of(type);
     const ptrdiff_t phase_floats = ceil_div(words, LANES) * LANES;

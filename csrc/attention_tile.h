@@ -1,6 +1,6 @@
 /*
- * Register tiles of attention, shared by the sets with vector intrinsics; vectors_*.h says how many
- * vectors stand beside the rows of a tile (TILE_VECTORS).
+ * Register tiles of attention and matmul, shared by the sets with vector intrinsics; vectors_*.h
+ * says how many vectors stand beside the rows of a tile (TILE_VECTORS).
  */
 #pragma once
 #include "attention_rows.h"
@@ -8,98 +8,112 @@
 
 enum { TILE_GROUPS = TILE_VECTORS / VEC_PARTS, PREFETCH_POSITIONS = 16 };
 
-typedef vec (*vec_function)(vec a, vec b);
+INLINE void scale_lanes(float *restrict x, ptrdiff_t padded, float scale, float *restrict largest)
+{
+    const vec factor = vec_all(&scale);
+    vec all[VEC_PARTS];
+#pragma GCC unroll 4
+    for (int part = 0; part < VEC_PARTS; part++)
+        all[part] = vec_load(largest + part * VEC_LANES);
+    for (ptrdiff_t s = 0; s < padded; s += LANES)
+#pragma GCC unroll 4
+        for (int part = 0; part < VEC_PARTS; part++) {
+            float *at = x + s + part * VEC_LANES;
+            const vec scaled = vec_multiply(vec_load(at), factor);
+            vec_store(at, scaled);
+            all[part] = vec_maximum(scaled, all[part]);
+        }
+#pragma GCC unroll 4
+    for (int part = 0; part < VEC_PARTS; part++)
+        vec_store(largest + part * VEC_LANES, all[part]);
+}
 
-/* Combines all vectors of whole lanes, beginning with `start` in each lane. */
-INLINE void combine_lanes(const float *x, ptrdiff_t padded, float *lanes, float start,
-                          const vec_function combine)
+INLINE void add_lanes(const float *restrict x, ptrdiff_t padded, float *restrict sums)
 {
     vec all[VEC_PARTS];
 #pragma GCC unroll 4
     for (int part = 0; part < VEC_PARTS; part++)
-        all[part] = vec_all(&start);
+        all[part] = vec_load(sums + part * VEC_LANES);
     for (ptrdiff_t s = 0; s < padded; s += LANES)
 #pragma GCC unroll 4
         for (int part = 0; part < VEC_PARTS; part++)
-            all[part] = combine(vec_load(x + s + part * VEC_LANES), all[part]);
+            all[part] = vec_add(all[part], vec_load(x + s + part * VEC_LANES));
 #pragma GCC unroll 4
     for (int part = 0; part < VEC_PARTS; part++)
-        vec_store(lanes + part * VEC_LANES, all[part]);
+        vec_store(sums + part * VEC_LANES, all[part]);
 }
 
-INLINE void largest_lanes(const float *scores, ptrdiff_t padded, float *largest)
+static void scale_scores(float *scores, float *largest, ptrdiff_t count, float scale)
 {
-    combine_lanes(scores, padded, largest, -INFINITY, vec_maximum);
+    scale_row(scores, largest, count, scale, scale_lanes);
 }
 
-INLINE void sum_lanes(const float *weights, ptrdiff_t padded, float *sums)
+static void exponentiate(float *scores, float *sums, ptrdiff_t count, float maximum)
 {
-    combine_lanes(weights, padded, sums, 0.0f, vec_add);
+    exponentiate_row(scores, sums, count, maximum, add_lanes);
 }
 
-static void attention_weights(float *scores, float *state, ptrdiff_t count, float scale)
-{
-    weigh_scores(scores, state, count, scale, largest_lanes, sum_lanes);
-}
-
-static void pack_query(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type)
+static void pack_chains(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type)
 {
     pack_words(panel, x, words, rows, type == TYPE_BFLOAT16 ? PAIR_PHASES : 1);
 }
 
-/* The products of `rows` queries with `groups` groups of 16 positions. */
-INLINE void score_tile(const Product p, const int rows, const int groups, const float *panel,
-                       const char *keys, ptrdiff_t words, float *scores)
+/* The chains of `rows` rows of a panel with `groups` groups of 16 columns. */
+INLINE void chain_tile(const Product p, const int rows, const int groups, const float *panel,
+                       const char *columns, ptrdiff_t words, ptrdiff_t group_bytes, float *sums)
 {
     const int vectors = groups * VEC_PARTS;
     vec acc[PANEL_TOKENS * TILE_VECTORS];
 #pragma GCC unroll 24
     for (int i = 0; i < rows * vectors; i++)
         acc[i] = vec_zero();
-    for (const char *end = keys + words * 64; keys != end; keys += 64) {
+    for (const char *end = columns + words * 64; columns != end; columns += 64) {
 #pragma GCC unroll 4
         for (int group = 0; group < groups; group++)
-            __builtin_prefetch(keys + (group + groups) * words * 64);
+            __builtin_prefetch(columns + (group + groups) * group_bytes);
 #pragma GCC unroll 2
         for (int phase = 0; phase < p.phases; phase++, panel += rows) {
             vec lanes[TILE_VECTORS];
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                lanes[v] = p.load(keys + v / VEC_PARTS * words * 64, phase, v % VEC_PARTS);
+                lanes[v] = p.load(columns + v / VEC_PARTS * group_bytes, phase, v % VEC_PARTS);
 #pragma GCC unroll 6
             for (int r = 0; r < rows; r++) {
-                const vec query = vec_all(panel + r);
+                const vec same = vec_all(panel + r);
 #pragma GCC unroll 4
                 for (int v = 0; v < vectors; v++)
-                    acc[r * vectors + v] = p.mac(acc[r * vectors + v], query, lanes[v]);
+                    acc[r * vectors + v] = p.mac(acc[r * vectors + v], same, lanes[v]);
             }
         }
     }
 #pragma GCC unroll 24
     for (int i = 0; i < rows * vectors; i++)
-        vec_store(scores + i / vectors * ATTENTION_BLOCK + i % vectors * VEC_LANES, acc[i]);
+        vec_store(sums + i / vectors * ATTENTION_BLOCK + i % vectors * VEC_LANES, acc[i]);
 }
 
-INLINE void score_rows(const int rows, const Product p, const float *panel, const char *keys,
-                       ptrdiff_t groups, ptrdiff_t words, float *scores)
+INLINE void chain_tiles(const int rows, const Product p, const float *panel, const char *columns,
+                        ptrdiff_t groups, ptrdiff_t words, ptrdiff_t group_bytes, float *sums)
 {
     ptrdiff_t group = 0;
     for (; group + TILE_GROUPS <= groups; group += TILE_GROUPS)
-        score_tile(p, rows, TILE_GROUPS, panel, keys + group * words * 64, words,
-                   scores + group * LANES);
+        chain_tile(p, rows, TILE_GROUPS, panel, columns + group * group_bytes, words, group_bytes,
+                   sums + group * LANES);
     for (; group < groups; group++)
-        score_tile(p, rows, 1, panel, keys + group * words * 64, words, scores + group * LANES);
+        chain_tile(p, rows, 1, panel, columns + group * group_bytes, words, group_bytes,
+                   sums + group * LANES);
 }
 
-static void attention_scores(float *scores, const float *panel, const char *keys, int rows,
-                             ptrdiff_t groups, ptrdiff_t words, ElementType type)
+static void multiply_chains(float *sums, const float *panel, const char *columns, int rows,
+                            ptrdiff_t groups, ptrdiff_t words, ptrdiff_t group_words,
+                            ElementType type)
 {
     const Product pairs = PAIR_PRODUCT(bfloat16, TYPE_BFLOAT16, 2);
     const Product singles = SINGLE_PRODUCT(float32, TYPE_FLOAT32, 4);
+    const ptrdiff_t group_bytes = group_words * 64;
     if (type == TYPE_BFLOAT16) {
-        WITH_CONSTANT(score_rows, rows, pairs, panel, keys, groups, words, scores);
+        WITH_CONSTANT(chain_tiles, rows, pairs, panel, columns, groups, words, group_bytes, sums);
     } else {
-        WITH_CONSTANT(score_rows, rows, singles, panel, keys, groups, words, scores);
+        WITH_CONSTANT(chain_tiles, rows, singles, panel, columns, groups, words, group_bytes, sums);
     }
 }
 
@@ -155,8 +169,8 @@ INLINE void sum_rows(const int rows, const int phases, const float *weights, con
                  values + w * 4, count, words, floats, sums + w);
 }
 
-static void attention_sum(float *sums, const float *weights, const char *values, int rows,
-                          ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type)
+static void sum_values(float *sums, const float *weights, const char *values, int rows,
+                       ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type)
 {
     if (type == TYPE_BFLOAT16) {
         WITH_CONSTANT(sum_rows, rows, 2, weights, values, count, words, floats, sums);

@@ -132,19 +132,22 @@ typedef struct KernelSet {
     ptrdiff_t (*multiply_add_chains)(float *result, const float *seeds, ptrdiff_t rounds,
                                      ElementType type);
 
-    /* Lays a query out as one row of a panel (attention_rows.h). */
-    void (*pack_query)(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type);
-    /* scores[r][16 * g + l] = query of row r . key of lane l in group g. */
-    void (*attention_scores)(float *scores, const float *panel, const char *keys, int rows,
-                             ptrdiff_t groups, ptrdiff_t words, ElementType type);
-    /* The scores of one row and block become weights; the state gets their maximum and sum. */
-    void (*attention_weights)(float *scores, float *state, ptrdiff_t count, float scale);
+    /* Attention and matmul (attention_rows.h): lays words out as one row of a panel. */
+    void (*pack_chains)(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type);
+    /* sums[r][16 * g + l] = the chain of row r with lane l of group g, along at most a block of
+     * elements; a row of sums has ATTENTION_BLOCK places. */
+    void (*multiply_chains)(float *sums, const float *panel, const char *columns, int rows,
+                            ptrdiff_t groups, ptrdiff_t words, ptrdiff_t group_words,
+                            ElementType type);
+    /* Attention: scales a row's scores of a block, and raises `largest`, a maximum per lane. */
+    void (*scale_scores)(float *scores, float *largest, ptrdiff_t count, float scale);
+    /* scores[s] = exp(scores[s] - maximum), added to the lanes of their sum. */
+    void (*exponentiate)(float *scores, float *sums, ptrdiff_t count, float maximum);
+    void (*normalize_row)(float *weights, ptrdiff_t count, float factor);
     /* sums[r] += sum over `count` positions s, in order, of weights[r][s] * values[s]. */
-    void (*attention_sum)(float *sums, const float *weights, const char *values, int rows,
-                          ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type);
-    void (*attention_begin)(float *state, ptrdiff_t floats);
-    void (*attention_merge)(float *state, const float *block, ptrdiff_t floats);
-    void (*attention_finish)(void *out, const float *state, ptrdiff_t h, ElementType type);
+    void (*sum_values)(float *sums, const float *weights, const char *values, int rows,
+                       ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type);
+    void (*finish_row)(void *out, const float *sums, ptrdiff_t h, ElementType type);
 } KernelSet;
 
 /* The set in use (dispatch.c); and the one that multiplies many tokens of bfloat16 in its place:

@@ -7,18 +7,19 @@
  * are row-major and contiguous unless a stride is passed.
  *
  * Numeric contract, the same on every instruction set, for any number of threads or rows:
- *   - a bfloat16 product runs in 16 float32 lanes; lane l takes, for each block of 32 elements,
- *     acc[l] = fma(x[2l], w[2l], fma(x[2l+1], w[2l+1], acc[l])); a float32 product runs in 16
- *     lanes, acc[l] = fma(x[l], w[l], acc[l]) for each block of 16; the tail is padded by zeros;
+ *   - a product with a weight (linear) runs in 16 float32 lanes; for bfloat16, lane l takes, for
+ *     each block of 32 elements, acc[l] = fma(x[2l], w[2l], fma(x[2l+1], w[2l+1], acc[l])), and for
+ *     float32, acc[l] = fma(x[l], w[l], acc[l]) for each block of 16; the tail is padded by zeros;
  *   - the lanes are reduced as l + (l + 8), then + 4, then + 2, then + 1;
+ *   - a product of two tensors (batched_matmul) cuts k into blocks of 256 that begin at multiples
+ *     of 256; in a block it is one chain from 0, acc = fma(a[2i], b[2i], fma(a[2i+1], b[2i+1],
+ *     acc)) for bfloat16, padded by a zero, and acc = fma(a[i], b[i], acc) for float32; the blocks
+ *     are added in order to 0;
+ *   - softmax: exp(x[i] - max), their sum in the 16 lanes, and each times 1 / sum;
+ *   - attention has the bits of scores = batched_matmul(q, k), times scale, softmax over the
+ *     visible positions, and batched_matmul(weights, v), all in float32, with finite keys and
+ *     values;
  *   - every other sum has the same 16 lanes, reduced in the same order;
- *   - attention: a score is one chain along the head, acc = fma(q[2i], k[2i], fma(q[2i+1],
- *     k[2i+1], acc)) for bfloat16 and acc = fma(q[i], k[i], acc) for float32. Positions are
- *     cut into blocks of 256 that begin at multiples of 256. In a block, m is the scale times the
- *     largest visible score, p[s] = 2^fma(score[s], scale, -m), l the sum of p, and a[d] the chain
- *     fma(p[s], v[s, d], a[d]) along the visible positions. Blocks are merged in order, each of
- *     l and a as x * 2^(m - M) + x_block * 2^(m_block - M) with M the larger maximum. A power
- *     below 2^-125 is 0;
  *   - a product with bfloat16 x runs in bfloat16 where that holds the weight's elements (PAIR_TYPES
  *     in dtypes.h), else in float32, as all products with float32 x; each is widened exactly;
  *   - a product with a block format (BLOCK_TYPES) has the bits of the product with that weight
@@ -56,7 +57,8 @@ typedef enum InstructionSet {
 enum {
     /* Rows of x that a product takes side by side. */
     PANEL_TOKENS = 6,
-    /* Positions whose scores are normalised together; blocks begin at multiples of it. */
+    /* Elements of a block of a sum, and positions of a block of a cache; blocks begin at
+     * multiples of it. */
     ATTENTION_BLOCK = 256
 };
 
@@ -109,7 +111,7 @@ void exit_on_bus_error(void);
 /* memory.c: from now on malloc keeps up to 128 MiB of what is freed; with glibc alone. */
 void keep_freed_memory(void);
 
-/* product.c: bytes of scratch that linear and batched_matmul need for rows of `in` elements. */
+/* product.c: bytes of scratch that linear needs for rows of `in` elements. */
 ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 
 /* linear.c: x times each of some weights of one type. */
@@ -120,11 +122,15 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
 void linear_reference(float *out, const float *x, const float *weight, const float *bias,
                       ptrdiff_t T, ptrdiff_t in, ptrdiff_t rows);
 
-/* matmul.c: a times b transposed, for each of a batch; strides in bytes. */
+/* matmul.c: bytes of scratch that batched_matmul needs. */
+ptrdiff_t matmul_scratch_bytes(int threads);
+
+/* matmul.c: a times b transposed, for each of a batch; strides in bytes, along k the last one. */
 void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrdiff_t batches,
                     ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, ptrdiff_t a_batch_stride,
-                    ptrdiff_t a_row_stride, ptrdiff_t b_batch_stride, ptrdiff_t b_row_stride,
-                    ElementType type, ElementType out_type, int threads);
+                    ptrdiff_t a_row_stride, ptrdiff_t a_stride, ptrdiff_t b_batch_stride,
+                    ptrdiff_t b_row_stride, ptrdiff_t b_stride, ElementType type,
+                    ElementType out_type, int threads);
 
 /* quantized.c: codes and scales of x; returns how many elements are not finite. */
 ptrdiff_t quantize(void *codes, void *scales, const void *x, ptrdiff_t n, ElementType x_type,
@@ -154,7 +160,7 @@ void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, Elementwi
 ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
                                   ptrdiff_t h, ElementType type, int threads);
 
-/* attention.c: queries over a cache; scale is log2(e) / sqrt(h), as for a softmax. */
+/* attention.c: queries over a cache; scale is 1 / sqrt(h), as for a softmax. */
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
                const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
                ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads);

@@ -1,102 +1,182 @@
-#include "product.h"
+/*
+ * Each element is a sum along k in blocks of 256 elements: one chain in a block, and the sums of
+ * the blocks added in order. Attention sums in the same way, along the elements of a head and along
+ * positions, so that it has the bits of two matmuls. From the innermost loop to the outermost:
+ *   - a tile of 6 rows x 64 columns (16 with AVX2) lives in registers;
+ *   - a panel of 6 rows passes over the columns of a span;
+ *   - a block of 256 elements of these columns, packed, stays in the L2 cache while all panels of
+ *     the unit pass over it.
+ */
+#include "attention.h"
+#include <string.h>
+
+enum {
+    UNIT_ROWS = 42 * PANEL_TOKENS,
+    SPAN_COLUMNS = ATTENTION_BLOCK, /* at most, as multiply_chains has it */
+    /* Units for each thread, so that a disturbed one holds nobody up. */
+    UNITS_PER_THREAD = 4,
+    /* Multiply-adds that are worth one more thread. */
+    MULTIPLY_ADDS_PER_THREAD = 128 * 1024
+};
+
+/* The scratch of a thread. */
+typedef struct Scratch {
+    _Alignas(LINE) float columns[SPAN_COLUMNS * ATTENTION_BLOCK]; /* [group][word][lane] */
+    float panel[PANEL_TOKENS * ATTENTION_BLOCK];
+    float sums[PANEL_TOKENS * SPAN_COLUMNS];
+    float totals[UNIT_ROWS * SPAN_COLUMNS];
+} Scratch;
+
+/* Bytes between the neighbours of a batch, of a matrix's rows, and of a row's elements. */
+typedef struct Strides {
+    ptrdiff_t batch, row, element;
+} Strides;
 
 /* The operands of batched_matmul, and how its work is cut into units. */
 typedef struct Batch {
     const KernelSet *set;
     const char *a, *b;
     char *out;
-    ptrdiff_t a_batch_stride, a_row_stride, b_batch_stride, b_row_stride, m, n, k;
-    Form form;
+    Strides a_strides, b_strides;
+    ptrdiff_t m, n, k;
     ElementType type, out_type;
-    Scratch scratch;
-    ptrdiff_t group, groups; /* rows of a in one; of them, for each member of the batch */
-    ptrdiff_t span, spans;   /* rows of b in one; of them */
+    Scratch *scratch;
+    ptrdiff_t unit, units; /* rows of a in a unit; of these, for each member of the batch */
+    ptrdiff_t span, spans; /* columns of b in a span; spans */
 } Batch;
 
-/* Groups that a thread's panels have room for, and spans of b's rows: whole chunks, as long as
- * each thread has several units to take. */
-static void cut_work(Batch *batch, ptrdiff_t batches, int workers, int threads)
+ptrdiff_t matmul_scratch_bytes(int threads) { return LINE + threads * (ptrdiff_t)sizeof(Scratch); }
+
+/* Copies `count` elements that are `stride` bytes apart, of 2 or 4 bytes each. */
+static void gather(char *restrict to, const char *restrict from, ptrdiff_t stride, ptrdiff_t count,
+                   ptrdiff_t bytes)
 {
-    batch->group =
-        min_size(batch->scratch.panel_tokens / PANEL_TOKENS / threads * PANEL_TOKENS, GROUP_TOKENS);
-    batch->groups = ceil_div(batch->m, batch->group);
-    const ptrdiff_t wanted = ceil_div(4 * (ptrdiff_t)workers, batches * batch->groups);
-    batch->span = ceil_div(ceil_div(batch->n, wanted), CHUNK_ROWS) * CHUNK_ROWS;
-    batch->spans = ceil_div(batch->n, batch->span);
+    if (stride == bytes)
+        memcpy(to, from, (size_t)(count * bytes));
+    else if (bytes == 2)
+        for (ptrdiff_t i = 0; i < count; i++)
+            memcpy(to + 2 * i, from + i * stride, 2);
+    else
+        for (ptrdiff_t i = 0; i < count; i++)
+            memcpy(to + 4 * i, from + i * stride, 4);
 }
 
-/* One group of a's rows times one span of b's rows. */
+/* Lays elements [0, count) of some columns out as [group][word][lane], padded by zeros. */
+static void pack_columns(const Batch *batch, const char *b, ptrdiff_t columns, ptrdiff_t count,
+                         float *packed)
+{
+    const ptrdiff_t bytes = type_bytes(batch->type), words = element_words(batch->type, count);
+    const Strides strides = batch->b_strides;
+    for (ptrdiff_t column = 0; column < ceil_div(columns, LANES) * LANES; column++) {
+        char *to = (char *)(packed + column / LANES * words * LANES + column % LANES);
+        const char *from = b + column * strides.row;
+        if (column >= columns)
+            for (ptrdiff_t w = 0; w < words; w++)
+                memset(to + w * LINE, 0, 4);
+        else if (bytes == 4)
+            for (ptrdiff_t w = 0; w < words; w++)
+                memcpy(to + w * LINE, from + w * strides.element, 4);
+        else
+            for (ptrdiff_t w = 0; w < words; w++, from += 2 * strides.element) {
+                memcpy(to + w * LINE, from, 2);
+                if (2 * w + 1 < count)
+                    memcpy(to + w * LINE + 2, from + strides.element, 2);
+                else
+                    memset(to + w * LINE + 2, 0, 2);
+            }
+    }
+}
+
+/* Packs elements [0, count) of some rows of a. */
+static void pack_panel(const Batch *batch, const char *a, int rows, ptrdiff_t count, float *panel)
+{
+    const ptrdiff_t bytes = type_bytes(batch->type), words = element_words(batch->type, count);
+    float row[ATTENTION_BLOCK];
+    row[words - 1] = 0.0f;
+    for (int r = 0; r < rows; r++) {
+        gather((char *)row, a + r * batch->a_strides.row, batch->a_strides.element, count, bytes);
+        batch->set->pack_chains(panel + r, (const char *)row, words, rows, batch->type);
+    }
+}
+
+/* Some rows of a times a span of b's columns. */
 static void multiply_unit(void *work, ptrdiff_t unit, int thread)
 {
     const Batch *batch = work;
-    const ptrdiff_t begin = unit % batch->spans * batch->span;
-    const ptrdiff_t end = min_size(begin + batch->span, batch->n);
-    const ptrdiff_t i = unit / batch->spans % batch->groups * batch->group;
-    const ptrdiff_t member = unit / batch->spans / batch->groups;
-    const ptrdiff_t out_bytes = type_bytes(batch->out_type), room = panel_room(batch->k);
-    Weight rows = {.type = batch->type};
-    Operands operands = {.out_stride = batch->n * out_bytes,
-                         .x = batch->a + member * batch->a_batch_stride + i * batch->a_row_stride,
-                         .x_stride = batch->a_row_stride,
-                         .panels =
-                             batch->scratch.panels + thread * batch->group / PANEL_TOKENS * room,
-                         .weight = &rows,
-                         .weight_stride = batch->b_row_stride,
-                         .tokens = min_size(batch->group, batch->m - i),
-                         .in = batch->k,
-                         .form = batch->form,
-                         .x_type = batch->type,
-                         .out_type = batch->out_type};
-    if (batch->k && !reads_rows(operands.tokens, batch->type, batch->type, batch->form))
-        for (ptrdiff_t t = 0; t < operands.tokens; t += PANEL_TOKENS)
-            batch->set->pack[batch->form](operands.panels + t / PANEL_TOKENS * room,
-                                          operands.x + t * operands.x_stride, operands.x_stride,
-                                          (int)min_size(PANEL_TOKENS, operands.tokens - t),
-                                          batch->k, batch->type);
-    for (ptrdiff_t j = begin; j < end; j += CHUNK_ROWS) {
-        rows.data = batch->b + member * batch->b_batch_stride + j * batch->b_row_stride;
-        operands.rows = min_size(CHUNK_ROWS, end - j);
-        operands.out = batch->out + ((member * batch->m + i) * batch->n + j) * out_bytes;
-        multiply(batch->set, &operands, &batch->scratch, thread);
+    Scratch *scratch = batch->scratch + thread;
+    const ptrdiff_t column = unit % batch->spans * batch->span;
+    const ptrdiff_t columns = min_size(batch->span, batch->n - column);
+    const ptrdiff_t row = unit / batch->spans % batch->units * batch->unit;
+    const ptrdiff_t rows = min_size(batch->unit, batch->m - row);
+    const ptrdiff_t member = unit / batch->spans / batch->units;
+    const char *a = batch->a + member * batch->a_strides.batch + row * batch->a_strides.row;
+    const char *b = batch->b + member * batch->b_strides.batch + column * batch->b_strides.row;
+    memset(scratch->totals, 0, (size_t)(rows * SPAN_COLUMNS) * sizeof(float));
+    for (ptrdiff_t start = 0; start < batch->k; start += ATTENTION_BLOCK) {
+        const ptrdiff_t count = min_size(ATTENTION_BLOCK, batch->k - start);
+        const ptrdiff_t words = element_words(batch->type, count);
+        pack_columns(batch, b + start * batch->b_strides.element, columns, count, scratch->columns);
+        for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS) {
+            const int of_panel = (int)min_size(PANEL_TOKENS, rows - r);
+            pack_panel(batch, a + r * batch->a_strides.row + start * batch->a_strides.element,
+                       of_panel, count, scratch->panel);
+            batch->set->multiply_chains(scratch->sums, scratch->panel,
+                                        (const char *)scratch->columns, of_panel,
+                                        ceil_div(columns, LANES), words, words, batch->type);
+            float *totals = scratch->totals + r * SPAN_COLUMNS;
+            for (int i = 0; i < of_panel; i++)
+                for (ptrdiff_t j = 0; j < columns; j++)
+                    totals[i * SPAN_COLUMNS + j] += scratch->sums[i * SPAN_COLUMNS + j];
+        }
     }
+    char *out =
+        batch->out + ((member * batch->m + row) * batch->n + column) * type_bytes(batch->out_type);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        batch->set->convert_span(out + r * batch->n * type_bytes(batch->out_type),
+                                 scratch->totals + r * SPAN_COLUMNS, columns, TYPE_FLOAT32,
+                                 batch->out_type);
 }
 
 /*
  * batched_matmul: out[b, i, j] = sum over l of a[b, i, l] * b[b, j, l]
  *
- *   a        [batches, m, k]  bfloat16 or float32, unit stride along k
- *   b        [batches, n, k]  the type of a, unit stride along k
+ *   a        [batches, m, k]  bfloat16 or float32
+ *   b        [batches, n, k]  the type of a
  *   out      [batches, m, n]  bfloat16 or float32, contiguous
- *   scratch  product_scratch_bytes(k, threads)
+ *   scratch  matmul_scratch_bytes(threads)
  *
- * Threads take units of (member of the batch, group of a's rows, span of b's rows), which are
- * independent; b is cut into spans only where batch and groups give too few units.
+ * Threads take units of (member of the batch, rows of a, span of b's columns), which are
+ * independent.
  * Checked by the caller: strides (bytes, not negative), sizes, and that out and scratch overlap
  * nothing.
  */
 void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrdiff_t batches,
                     ptrdiff_t m, ptrdiff_t n, ptrdiff_t k, ptrdiff_t a_batch_stride,
-                    ptrdiff_t a_row_stride, ptrdiff_t b_batch_stride, ptrdiff_t b_row_stride,
-                    ElementType type, ElementType out_type, int threads)
+                    ptrdiff_t a_row_stride, ptrdiff_t a_stride, ptrdiff_t b_batch_stride,
+                    ptrdiff_t b_row_stride, ptrdiff_t b_stride, ElementType type,
+                    ElementType out_type, int threads)
 {
     if (batches == 0 || m == 0 || n == 0)
         return;
+    const int workers = threads_for(batches * m * n * (k + 1), MULTIPLY_ADDS_PER_THREAD, threads);
+    const ptrdiff_t wanted = workers > 1 ? ceil_div(UNITS_PER_THREAD * workers, batches) : 1;
     Batch batch = {.set = kernel_set(),
                    .a = a,
                    .b = b,
                    .out = out,
-                   .a_batch_stride = a_batch_stride,
-                   .a_row_stride = a_row_stride,
-                   .b_batch_stride = b_batch_stride,
-                   .b_row_stride = b_row_stride,
+                   .a_strides = {a_batch_stride, a_row_stride, a_stride},
+                   .b_strides = {b_batch_stride, b_row_stride, b_stride},
                    .m = m,
                    .n = n,
                    .k = k,
-                   .form = product_form(m, type, type, k),
                    .type = type,
                    .out_type = out_type,
-                   .scratch = cut_scratch(scratch, k, threads)};
-    const int workers = threads_for(batches * m * n * (k + 1), PRODUCTS_PER_THREAD, threads);
-    cut_work(&batch, batches, workers, threads);
-    run_units(&batch, multiply_unit, batches * batch.groups * batch.spans, 1, workers);
+                   .scratch = (Scratch *)align_to_line(scratch)};
+    /* Columns are cut first, because each unit packs the columns that it takes. */
+    batch.span = ceil_div(min_size(SPAN_COLUMNS, ceil_div(n, wanted)), LANES) * LANES;
+    batch.spans = ceil_div(n, batch.span);
+    batch.unit = min_size(UNIT_ROWS, ceil_div(m, ceil_div(wanted, batch.spans)));
+    batch.unit = ceil_div(batch.unit, PANEL_TOKENS) * PANEL_TOKENS;
+    batch.units = ceil_div(m, batch.unit);
+    run_units(&batch, multiply_unit, batches * batch.spans * batch.units, 1, workers);
 }

@@ -73,15 +73,6 @@ static inline ptrdiff_t widen_lanes(float *restrict block, const void *x, ptrdif
     return padded;
 }
 
-/* The one order in which 16 lanes become one number. */
-static inline float reduce_lanes(float lanes[LANES])
-{
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int l = 0; l < width; l++)
-            lanes[l] += lanes[l + width];
-    return lanes[0];
-}
-
 /* The maximum, passing over NaN (which comes back through exp). */
 static inline float row_maximum(const void *x, ptrdiff_t n, ElementType type)
 {
@@ -94,9 +85,7 @@ static inline float row_maximum(const void *x, ptrdiff_t n, ElementType type)
             for (int l = 0; l < LANES; l++)
                 lanes[l] = block[i + l] > lanes[l] ? block[i + l] : lanes[l];
     }
-    for (int l = 1; l < LANES; l++)
-        lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
-    return lanes[0];
+    return largest_lane(lanes);
 }
 
 /* block[i] = exp(x[i] - maximum), padded by zeros. */
@@ -108,6 +97,9 @@ static inline ptrdiff_t exp_block(float *restrict block, const void *x, ptrdiff_
         block[i] = exp_f32(block[i] - maximum);
     return padded;
 }
+
+/* What the exponentials of a row are multiplied by, given the 16 lanes of their sum. */
+static inline float softmax_factor(float lanes[LANES]) { return 1.0f / reduce_lanes(lanes); }
 
 /* The exponentials are computed twice rather than kept: no scratch, and x may be out. */
 static void softmax_row(void *out, const void *x, ptrdiff_t n, ElementType x_type,
@@ -121,11 +113,11 @@ static void softmax_row(void *out, const void *x, ptrdiff_t n, ElementType x_typ
             for (int l = 0; l < LANES; l++)
                 lanes[l] += block[i + l];
     }
-    const float sum = reduce_lanes(lanes);
+    const float factor = softmax_factor(lanes);
     FOR_EACH_BLOCK (start, count, n) {
         exp_block(block, x, start, count, maximum, x_type);
         for (ptrdiff_t i = 0; i < count; i++)
-            block[i] = block[i] / sum;
+            block[i] = block[i] * factor;
         narrow(output_at(out, out_type, start), block, count, out_type);
     }
 }

@@ -93,29 +93,45 @@ INLINE float fused_multiply_add(float a, float b, float c)
 #endif
 }
 
+/* The one order in which 16 lanes become one number. */
+static inline float reduce_lanes(float lanes[LANES])
+{
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++)
+            lanes[l] += lanes[l + width];
+    return lanes[0];
+}
+
+/* The largest of 16 lanes; none is a NaN. */
+static inline float largest_lane(const float lanes[LANES])
+{
+    float largest = lanes[0];
+    for (int l = 1; l < LANES; l++)
+        largest = lanes[l] > largest ? lanes[l] : largest;
+    return largest;
+}
+
 /*
- * exp(x) = 2^n * exp(r), n = round(x / ln 2), r = x - n ln 2 in two parts, exp(r) by a polynomial
- * (coefficients of the Cephes library's expf, S. L. Moshier). Error below 2 units in the last
- * place; subnormal results, 0, Inf and NaN come out right. 2^n goes in as two factors because n
- * reaches from -150 to 128. Adding 1.5 * 2^23 rounds to an integer held in the low bits.
+ * exp(x) for x up to 0: 2^n * exp(r), n = round(x / ln 2), r = x - n ln 2 in two steps, exp(r) by a
+ * polynomial (coefficients of the Cephes library's expf, S. L. Moshier). Error below 2 units in the
+ * last place; subnormal results, 0 and NaN come out right. 2^n goes in as two factors because n
+ * reaches down to -150; what would round to 0 is 0 at once, for underflow takes time. Adding
+ * 1.5 * 2^23 rounds to an integer held in the low bits.
  */
 INLINE float exp_f32(float x)
 {
-    const float low = x < -104.0f ? -104.0f : x;
-    const float clamped = low > 89.0f ? 89.0f : low;
-    const float shifted = clamped * 1.44269504088896341f + 12582912.0f;
+    const float shifted = fused_multiply_add(x, 1.44269504088896341f, 12582912.0f);
     const float n = shifted - 12582912.0f;
-    const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    const float y = (p * (r * r) + r) + 1.0f;
-    const uint32_t biased = bits_of(shifted) - 0x4B400000u + 256u;
-    const uint32_t half = biased >> 1;
-    return y * float_of((half - 1u) << 23) * float_of((biased - half - 1u) << 23);
+    float r = fused_multiply_add(n, -0.693359375f, x);
+    r = fused_multiply_add(n, 2.12194440e-4f, r);
+    const float square = r * r;
+    const float high = fused_multiply_add(1.9875691500e-4f, r, 1.3981999507e-3f);
+    const float middle = fused_multiply_add(8.3334519073e-3f, r, 4.1665795894e-2f);
+    const float low = fused_multiply_add(1.6666665459e-1f, r, 5.0000001201e-1f);
+    const float p = fused_multiply_add(fused_multiply_add(high, square, middle), square, low);
+    const float y = fused_multiply_add(p, square, r) + 1.0f;
+    const float result = y * float_of((bits_of(shifted) << 23) + 0x5F800000u) * 0x1p-64f;
+    return x < -103.98f ? 0.0f : result;
 }
 
 /* silu(x) = x / (1 + exp(-x)), by exp(-|x|), which cannot overflow. */

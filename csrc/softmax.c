@@ -17,7 +17,7 @@ static void run_row(void *work, ptrdiff_t r, int thread)
 }
 
 /*
- * softmax: out[r, i] = exp(x[r, i] - max_r) / sum over j of exp(x[r, j] - max_r)
+ * softmax: out[r, i] = exp(x[r, i] - max_r) * (1 / sum over j of exp(x[r, j] - max_r))
  *
  *   x    [rows, n]  bfloat16 or float32
  *   out  [rows, n]  bfloat16 or float32; may be x itself when the types are equal

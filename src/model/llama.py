@@ -142,7 +142,7 @@ class LlamaAttention:
     def eager(
         self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
     ) -> ml.Tensor:
-        """Do what `ml.attention` does, with one op per stage.
+        """Do what `ml.attention` does, bit for bit, with one op per stage.
 
         The new keys and values have been written. Queries and result are [T, H, h].
         """
@@ -155,15 +155,15 @@ class LlamaAttention:
         keys = keys.transpose(0, 1).transpose(1, 2)  # [S, H, h] -> [H, h, S]
         values = values.transpose(0, 1)  # [S, H, h] -> [H, S, h]
 
-        mark(13)  # scores, mask, softmax: float32 until they are probabilities
+        mark(13)  # scores, mask, softmax, in float32
         scores = ml.matmul(xq, keys, dtype=ml.float32)  # [H, T, h] x [H, h, S] -> [H, T, S]
-        scores = ml.div(scores, self.divisor)
+        scores = ml.multiply(scores, 1 / self.divisor)
         if mask is not None:
             scores = ml.add(scores, mask)
-        scores = ml.softmax(scores, dim=-1, dtype=xq.dtype)
+        scores = ml.softmax(scores, dim=-1)
 
         mark(14)  # attention output
-        output = ml.matmul(scores, values)  # [H, T, S] x [H, S, h] -> [H, T, h]
+        output = ml.matmul(scores, values, xq.dtype)  # [H, T, S] x [H, S, h] -> [H, T, h]
         return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 

@@ -127,7 +127,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     transpose values [H, S, h]
 13 scores, mask, softmax | model.llama LlamaAttention.eager
     matmul scores [H, T, S]
-    div scores [H, T, S]
+    multiply scores [H, T, S]
     add scores [H, T, S]
     softmax scores [H, T, S]
 14 attention output | model.llama LlamaAttention.eager

@@ -30,7 +30,6 @@ Array = np.ndarray[Any, Any]
 # A weight, or a tensor: its memory is that of an array.
 Operand = Any
 _GROUP = 16
-_LOG2_E = math.log2(math.e)
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
 
@@ -95,8 +94,8 @@ def batched_matmul(a: Operand, b: Operand, out: Operand) -> None:
     a, b, threads = array_of(a), array_of(b), get_num_threads()
     (batch, m, k), n = a.shape, b.shape[1]
     lib.batched_matmul(
-        pointer(out), scratch(lib.product_scratch_bytes(k, threads)), pointer(a), pointer(b),
-        batch, m, n, k, *a.strides[:2], *b.strides[:2], code(a), code(out), threads,
+        pointer(out), scratch(lib.matmul_scratch_bytes(threads)), pointer(a), pointer(b),
+        batch, m, n, k, *a.strides, *b.strides, code(a), code(out), threads,
     )  # fmt: skip
 
 
@@ -185,7 +184,7 @@ def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
 def attention(xq: Operand, cache: Cache, start_pos: int, out: Operand) -> None:
     (T, H, h), threads, kind = array_of(xq).shape, get_num_threads(), code(xq)
     K, _, C = cache.sizes
-    scale = _LOG2_E / math.sqrt(h or 1)
+    scale = 1 / math.sqrt(h or 1)
     lib.attention(
         pointer(out), scratch(lib.attention_scratch_bytes(T, start_pos, H, K, h, kind, threads)),
         pointer(xq), pointer(cache.keys), pointer(cache.values), ffi.NULL, T, start_pos, H, K, h,

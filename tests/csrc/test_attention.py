@@ -1,6 +1,7 @@
 """Attention over the cache: right within the bound, and the same bits however it is cut."""
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -127,10 +128,22 @@ def test_scratch_does_not_grow_with_tokens_times_positions() -> None:
     def scratch(T: int, start: int, threads: int) -> int:
         return int(lib.attention_scratch_bytes(T, start, 32, 8, 64, lib.TYPE_BFLOAT16, threads))
 
-    assert scratch(512, 0, 2) == scratch(512, 2**17, 2) == scratch(8192, 2**17, 2)
-    assert scratch(512, 2**17, 2) < 2**18
-    # One token: for each head and block a state, 1/4 of the bytes of the block's keys.
-    assert scratch(1, 2**17, 2) - scratch(1, 2**16, 2) == 32 * 2**16 // 256 * (16 + 64) * 4
+    assert scratch(512, 0, 2) == scratch(512, 2**13, 2) == scratch(8192, 2**13, 2) < 5 * 2**18
+    # Beyond, each thread has the scores of one panel of 6 rows.
+    assert scratch(512, 2**17, 2) - scratch(512, 2**16, 2) == 2 * 6 * 2**16 * 4
+    # One token: for each head and block the scores, their largest ones, and the sum of values.
+    assert scratch(1, 2**17, 2) - scratch(1, 2**16, 2) == 32 * 2**16 // 256 * (256 + 16 + 64) * 4
+
+
+@types
+def test_more_positions_never_need_less_scratch(dtype: Any) -> None:
+    kind = calls.code(np.zeros(0, dtype))
+    for T, (H, K, h), threads in product((1, 2, 9, 300), HEADS, (1, 2, 7)):
+        sizes = [
+            lib.attention_scratch_bytes(T, start, H, K, h, kind, threads)
+            for start in (*range(0, 3000, 50), 10_000, 60_000, 100_000)
+        ]
+        assert sizes == sorted(sizes)
 
 
 @types

@@ -10,6 +10,8 @@ import pytest
 from . import calls
 from .operands import (
     PRODUCTS,
+    UNIT_ROUNDOFF,
+    Array,
     bf16,
     bits,
     check_products,
@@ -118,20 +120,66 @@ def test_float32_products_are_fused_even_where_rounding_twice_would_show(isa: st
 
 BATCHES = [
     (1, 1, 1, 1), (3, 1, 65, 40), (2, 7, 5, 33), (2, 130, 3, 16), (1, 6, 200, 4100), (2, 3, 4, 0),
+    (1, 257, 270, 300), (1, 2, 3, 257), (5, 1, 1, 512),
 ]  # fmt: skip
 
 
+def run_matmul(a: Array, b: Array, dtype: "np.dtype[Any]") -> Array:
+    out = empty((*a.shape[:2], b.shape[1]), dtype)
+    calls.batched_matmul(a, b, out)
+    return out
+
+
+def check_chains(out: Array, a: Array, b: Array) -> None:
+    """Check a [m, k] times b [n, k] against float64.
+
+    A block's chain of up to 256 steps rounds once in each, and each block is added once.
+    """
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    expected = wide_a @ wide_b.T
+    magnitude = np.abs(wide_a) @ np.abs(wide_b).T
+    steps = min(256, a.shape[-1]) + a.shape[-1] / 256 + 1
+    bound = steps * 2.0**-24 * magnitude + UNIT_ROUNDOFF[out.dtype] * np.abs(expected)
+    assert (np.abs(out.astype(np.float64) - expected) <= bound * 1.01).all()
+
+
 @pytest.mark.parametrize("types", PRODUCTS[:3], ids=name_of)
-def test_batched_matmul_is_right_and_has_the_bits_of_linear(isa: str, types: Types) -> None:
+def test_batched_matmul_is_right_with_the_same_bits_on_every_path(types: Types) -> None:
     for batch, m, n, k in BATCHES:
         a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
-        for threads in (1, 3):
-            calls.set_num_threads(threads)
-            out = empty((batch, m, n), types[2])
-            calls.batched_matmul(a, b, out)
-            for i in range(batch):
-                check_products(out[i], a[i], b[i])
-                assert bits(out[i]) == bits(run_linear(a[i], b[i], types[2]))
+        check_same_bits(lambda a=a, b=b: bits(run_matmul(a, b, types[2])), threads=(1, 3))
+        out = run_matmul(a, b, types[2])
+        for i in range(batch):
+            check_chains(out[i], a[i], b[i])
+
+
+@pytest.mark.parametrize("types", PRODUCTS[:3], ids=name_of)
+def test_batched_matmul_gives_the_same_bits_for_any_cut_and_strides(isa: str, types: Types) -> None:
+    calls.set_num_threads(2)
+    a, b = normal((2, 40, 301), types[0]), normal((2, 35, 301), types[1], seed=1)
+    whole = run_matmul(a, b, types[2])
+    for row, column in ((0, 0), (17, 34), (39, 3)):
+        part = run_matmul(a[:, row : row + 1], b[:, column : column + 1], types[2])
+        assert bits(part) == bits(whole[:, row : row + 1, column : column + 1])
+    turned = [np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (a, b)]
+    assert bits(run_matmul(*turned, types[2])) == bits(whole)
+    apart = [np.repeat(x, 3, axis=2)[:, :, ::3] for x in (a, b)]
+    assert bits(run_matmul(*apart, types[2])) == bits(whole)
+
+
+def test_batched_matmul_sums_in_the_order_that_is_documented(isa: str) -> None:
+    for dtype, k in ((bf16, 701), (f32, 600)):
+        a, b = normal((1, 1, k), dtype), normal((1, 1, k), dtype, seed=1)
+        x, y = np.zeros(702, np.float32), np.zeros(702, np.float32)
+        x[:k], y[:k] = a[0, 0], b[0, 0]
+        order = np.arange(702).reshape(-1, 2)[:, ::-1] if dtype is bf16 else np.arange(k)
+        total = np.float32(0)
+        for start in range(0, k, 256):
+            chain = np.zeros(1, np.float32)
+            for i in order[(order >= start) & (order < start + 256)].ravel():
+                chain = fma(x[i : i + 1], y[i : i + 1], chain)
+            total = total + chain[0]
+        assert run_matmul(a, b, f32)[0, 0, 0] == total
 
 
 def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:

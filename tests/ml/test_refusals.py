@@ -54,7 +54,7 @@ DTypeError: a.dtype must equal b.dtype:
   ml.outer(f(2), of("float16", 3)) -> float32 != float16 (a [2], b [3])
   ml.equal(ml.ones(2), ml.tensor([1, 2])) -> float32 != int64 (a [2], b [2])
   ml.where(ml.tensor([True]), ml.ones(1), ml.tensor([1])) -> float32 != int64 (a [1], b [1])
-  ml.matmul(f(2, 2), of("bfloat16", 2, 2)) -> float32 != bfloat16 (a [2, 2], b [2, 2])
+  ml.matmul(of("bfloat16", 2, 2), f(2, 2)) -> bfloat16 != float32 (a [2, 2], b [2, 2])
 ShapeError: sizes must be equal or 1, aligned at the right:
   ml.add(f(2, 3), f(4)) -> 3 != 4 (a [2, 3], b [4])
   ml.pow(f(2), f(3)) -> 2 != 3 (a [2], b [3])

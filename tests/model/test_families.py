@@ -38,11 +38,14 @@ def test_every_way_to_run_a_text_gives_the_same_bits(
 
 
 @EVERY_FAMILY
-def test_fused_and_eager_attention_differ_by_rounding_only(tmp_path: Path, family: str) -> None:
-    network = load_model(write_family(tmp_path, family, ml.float32)).transformer
+@DTYPES
+def test_fused_and_eager_attention_give_the_same_bits(
+    tmp_path: Path, family: str, dtype: ml.DType
+) -> None:
+    network = load_model(write_family(tmp_path, family, dtype)).transformer
     context = InferenceContext(network.args, LENGTH, attention="eager")
     eager = network.forward(context, IDS, all_positions=True).numpy()
-    assert 0 < np.abs(run(network, IDS) - eager).max() < 1e-4
+    np.testing.assert_array_equal(run(network, IDS), eager)
 
 
 @pytest.mark.parametrize(

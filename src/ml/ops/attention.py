@@ -14,9 +14,6 @@ from ..layout import check_slice, checked_ints
 from ..op import op, op_that_changes
 from ..tensor import Tensor, allocate
 
-# The kernel computes powers of two.
-_LOG2_E = math.log2(math.e)
-
 
 @op
 def repeat_heads(x: Tensor, repeats: int) -> Tensor:
@@ -240,13 +237,14 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 def attention(
     xq: Tensor, cache: KeyValueCache, start_pos: int | Spans, divisor: float | None = None
 ) -> Tensor:
-    """Sum the cached values that each token may see by their weights, without a score matrix.
+    """Sum the cached values that each token may see by their weights, a few rows at a time.
 
     out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] / sqrt(h))
     * v[s, j], j = i // G, in float32, rounded once
 
-    The order of every sum is fixed by the positions (see `csrc/kernels.h`): the same bits for any
-    way to cut the tokens into calls and for any number of threads.
+    The result has the bits of `matmul`, `multiply` by 1 / sqrt(h), `softmax` and `matmul` with the
+    values in float32: the same for any way to cut the tokens into calls and for any number of
+    threads.
 
     Args:
         xq: Rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K heads.
@@ -263,7 +261,7 @@ def attention(
         TensorError: A divisor that is not a positive float.
         DTypeError: Another dtype than that of the cache.
 
-    Source: Dao et al., FlashAttention, 2022, for the merging of blocks; Ainslie et al., GQA, 2023.
+    Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
     parts = _parts("attention", "xq", xq, cache, start_pos)
     _, H, h = xq._shape
@@ -279,7 +277,7 @@ def attention(
     if not result._size:
         return result
     threads, code = kernels.threads, xq._dtype.code
-    scale = _LOG2_E / (divisor or math.sqrt(h))
+    scale = 1 / (divisor or math.sqrt(h))
     for row, tokens, first, end, blocks in parts:
         step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
         while tokens:

@@ -1,4 +1,7 @@
-"""Products of matrices. Every element is one dot product, summed in one order (csrc/kernels.h)."""
+"""Products of matrices. Every element is one dot product, summed in a fixed order.
+
+`csrc/kernels.h` has the order of products with weights, and that of `matmul`.
+"""
 
 import itertools
 import math
@@ -186,12 +189,13 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     out[..., i, j] = sum_k a[..., i, k] * b[..., k, j], accumulated in float32, rounded once
 
     A vector counts as one row on the left and as one column on the right, and that dimension is
-    left out of the result. The kernel reads rows of `a` and columns of `b`: what is contiguous
-    along k (a transposed view, say) is used in place, the rest is packed first.
+    left out of the result. Views are used in place. Along k, blocks of 256 elements are summed
+    one after the other, as `attention` sums.
 
     Args:
         a: A real floating-point tensor [..., m, k] or [k].
-        b: A tensor [..., k, n] or [k] of the same dtype; leading sizes broadcast.
+        b: A tensor [..., k, n] or [k] of the same dtype, or of a narrower one whose values that of
+            `a` holds; leading sizes broadcast.
         dtype: Of the result; that of `a` when left out.
 
     Returns:
@@ -199,9 +203,11 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
 
     Raises:
         ShapeError: The sizes of k differ, the leading sizes do not broadcast, or there are none.
-        DTypeError: Not floating point, or the dtypes differ.
+        DTypeError: Not floating point, or dtypes that do not go together.
     """
     check_float("matmul", a, b)
+    if _goes_with(a._dtype, b._dtype):
+        b = b.to(a._dtype)
     check_same_dtype("matmul", a, b)
     dtype = a._dtype if dtype is None else float_dtype("matmul", dtype)
     check_ndim_at_least("matmul", a, 1)
@@ -211,7 +217,7 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     if rows.shape[-1] != columns.shape[-1]:
         what = f"{rows.shape[-1]} != {columns.shape[-1]} ({shown(('a', a), ('b', b))})"
         raise ShapeError(f"[matmul] a.shape[-1] must equal b.shape[-2]: {what}")
-    result = _dot_products(_unit_stride(rows), _unit_stride(columns), dtype)
+    result = _dot_products(_addressable(rows), _addressable(columns), dtype)
     if a.ndim == 1 or b.ndim == 1:
         kept_rows = result.shape[-2:-1] if a.ndim > 1 else ()
         kept_columns = result.shape[-1:] if b.ndim > 1 else ()
@@ -219,12 +225,12 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     return result.to(dtype)
 
 
-def _unit_stride(x: Tensor) -> Tensor:
-    """Return a tensor of adjacent elements along its last dimension, which kernels can address."""
+def _addressable(x: Tensor) -> Tensor:
+    """Return a tensor whose elements kernels can address."""
     if x.dtype not in KERNEL_DTYPES:
         return x.to(float32)
     itemsize = x.dtype.itemsize
-    usable = x.strides[-1] == itemsize and min(x.strides) >= 0
+    usable = min(x.strides) >= 0
     if usable and not any(n % itemsize for n in (x.data_pointer, *x.strides)):
         return x
     return x.copy()
@@ -241,13 +247,13 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
     stack = batch or (1,)
     wide_rows, wide_columns = _spread(rows, (*stack, m, k)), _spread(columns, (*stack, n, k))
     threads = kernels.threads
-    scratch = kernels.scratch(lib.product_scratch_bytes(k, threads))
+    scratch = kernels.scratch(lib.matmul_scratch_bytes(threads))
     # The kernel takes one batch dimension; all but the last are walked here.
     for place in itertools.product(*(range(size) for size in stack[:-1])):
         a, b, out = wide_rows[place], wide_columns[place], result[place if batch else ...]
         lib.batched_matmul(
             kernels.pointer(out.data_pointer), scratch, kernels.pointer(a.data_pointer),
-            kernels.pointer(b.data_pointer), stack[-1], m, n, k, *a.strides[:2], *b.strides[:2],
+            kernels.pointer(b.data_pointer), stack[-1], m, n, k, *a.strides, *b.strides,
             a._dtype.code, out_dtype.code, threads,
         )  # fmt: skip
     return result

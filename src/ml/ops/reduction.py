@@ -147,7 +147,7 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
 def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
     """Turn scores into weights that add up to 1.
 
-    out[i] = exp(x[i] - max(x)) / sum_j exp(x[j] - max(x)), along `dim`, in float32, rounded once
+    out[i] = exp(x[i] - max(x)) * (1 / sum_j exp(x[j] - max(x))), along `dim`, in float32
 
     Args:
         x: A real floating-point tensor; -inf gets the weight 0.

@@ -8,9 +8,7 @@ from tests.ml.op_checks import (
     EVERY_CACHE_DTYPE,
     EVERY_DTYPE,
     EVERY_FLOAT,
-    UNIT_ROUNDOFF,
     check_same,
-    exact,
     sample,
     samples,
 )
@@ -73,7 +71,7 @@ def test_frequencies_of_fewer_pairs_rotate_the_first_elements(dtype, pairs):
 
 @EVERY_CACHE_DTYPE
 @pytest.mark.parametrize(("start", "T"), [(0, 1), (0, 9), (30, 1), (31, 0), (300, 40)])
-def test_fused_attention_stays_within_a_bound_of_the_separate_ops(dtype, start, T):
+def test_attention_has_the_bits_of_the_separate_ops(dtype, start, T):
     H, K, h, S = 6, 2, 34, start + T
     cache = ml.KeyValueCache(max(S, 1), K, h, dtype)
     ml.write_cache(cache, 0, *(sample((S, K, h), dtype, seed) for seed in (1, 2)))
@@ -81,12 +79,6 @@ def test_fused_attention_stays_within_a_bound_of_the_separate_ops(dtype, start, 
     mask = ml.triu(ml.full((T, S), -np.inf, ml.float32), start + 1)
     for q in samples((T, H, h), dtype):
         scores = ml.matmul(q.transpose(0, 1), keys.transpose(0, 1).transpose(1, 2), ml.float32)
-        weights = ml.softmax(ml.add(ml.div(scores, np.sqrt(h)), mask), dim=-1, dtype=dtype)
-        eager = ml.matmul(weights, values.transpose(0, 1)).transpose(0, 1)
-        fused = ml.attention(q, cache, start)
-        assert (fused.shape, fused.dtype) == (eager.shape, dtype)
-        # The separate ops round each weight to the dtype; both round the result.
-        bound = 2 * UNIT_ROUNDOFF[dtype] * np.abs(exact(values)).max(initial=0) + 1e-5
-        error = np.abs(exact(fused) - exact(eager))
-        assert (error < bound).all()
-        assert error.any() or S < 40  # they are two implementations
+        weights = ml.softmax(ml.add(ml.multiply(scores, 1 / np.sqrt(h)), mask), dim=-1)
+        eager = ml.matmul(weights, values.transpose(0, 1), dtype).transpose(0, 1)
+        check_same(ml.attention(q, cache, start), eager.numpy())

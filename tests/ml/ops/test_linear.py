@@ -150,6 +150,13 @@ def test_matmul_is_numpys(dtype):
         check_matmul(sample((2, 3, 40), dtype), sample((2, 40, 4), dtype, seed=1), target)
 
 
+def test_matmul_widens_a_second_operand_whose_values_the_first_one_holds():
+    a = sample((3, 40), ml.float32)
+    for dtype in (ml.bfloat16, ml.float16):
+        b = sample((40, 5), dtype, seed=1)
+        check_same(ml.matmul(a, b), ml.matmul(a, b.to(ml.float32)).numpy())
+
+
 @EVERY_FLOAT
 def test_matmul_gives_views_the_bits_of_their_elements(dtype):
     a, b = sample((4, 6, 33), dtype), sample((4, 5, 33), dtype, seed=1)

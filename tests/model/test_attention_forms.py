@@ -1,0 +1,152 @@
+"""Attention has one arithmetic and two forms: `eager`, the definition, and `ml.attention`."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from src import ml
+from src.ml.kernels import available_isas, build_info, set_isa
+from src.model.llama import LlamaAttention, causal_mask
+
+DTYPES = (ml.bfloat16, ml.float32)
+THREADS = (1, 2, 3, 7)
+BLOCK = 256  # positions of a block of a cache
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of one call, the threads that run it, and what scores are divided by."""
+
+    T: int
+    start_pos: int
+    K: int
+    G: int
+    h: int
+    dtype: ml.DType
+    threads: int
+    divisor: float
+
+    @property
+    def positions(self) -> int:
+        return self.start_pos + self.T
+
+
+@pytest.fixture(autouse=True)
+def _settings_come_back() -> Iterator[None]:
+    isa, threads = build_info()["isa"], ml.get_num_threads()
+    yield
+    set_isa(isa)
+    ml.set_num_threads(threads)
+
+
+def random_shape(random: np.random.Generator, most_tokens: int, most_positions: int) -> Shape:
+    """Draw sizes, of which one token, a short prompt and a few positions are frequent."""
+    T = int(random.choice((1, random.integers(1, 9), random.integers(1, most_tokens + 1))))
+    S = int(random.choice((T, random.integers(T, T + 300), random.integers(T, most_positions + 1))))
+    K, G = (int(n) for n in random.choice((1, 2, 3, 4, 5), 2))
+    h = 2 * int(random.choice((random.integers(1, 20), random.integers(1, 160), 32, 64)))
+    if T * S * K * G * h > 2**27:  # keeps the eager form's memory and time small
+        h, K, G = 34, 1, min(G, 3)
+    divisor = float(random.choice((math.sqrt(h), 1 / 0.0078125, 3.7)))
+    dtype = DTYPES[random.integers(2)]
+    return Shape(T, S - T, K, G, h, dtype, int(random.choice(THREADS)), divisor)
+
+
+def drawn(random: np.random.Generator, shape: tuple[int, ...], dtype: ml.DType) -> ml.Tensor:
+    values = random.standard_normal(shape, dtype=np.float32)
+    return ml.Tensor.from_numpy(values).to(dtype)
+
+
+def filled_cache(keys: ml.Tensor, values: ml.Tensor, positions: int) -> ml.KeyValueCache:
+    """Return a cache of keys and values [S, K, h]; what follows them is NaN."""
+    _, K, h = keys.shape
+    cache = ml.KeyValueCache(positions, K, h, keys.dtype)
+    for x in (cache.keys, cache.values):
+        x.bits().view(np.uint8)[...] = 0xFF
+    ml.write_cache(cache, 0, keys, values)
+    return cache
+
+
+def run_eager(xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, divisor: float) -> ml.Tensor:
+    T, H, _ = xq.shape
+    args = SimpleNamespace(group_size=H // cache.heads)
+    model: Any = SimpleNamespace(args=args, divisor=divisor)
+    return LlamaAttention.eager(model, xq, cache, start_pos, causal_mask(T, start_pos))
+
+
+def scattered(
+    random: np.random.Generator, keys: ml.Tensor, values: ml.Tensor, shape: Shape
+) -> tuple[ml.KeyValueCache, ml.Spans]:
+    """Lay the blocks of the sequence into a larger cache, in a random order."""
+    count = -(-shape.positions // BLOCK)
+    blocks = [int(block) for block in random.permutation(count + 2)[:count]]
+    cache = ml.KeyValueCache((count + 2) * BLOCK, shape.K, shape.h, keys.dtype)
+    for x in (cache.keys, cache.values):
+        x.bits().view(np.uint8)[...] = 0xFF
+    ml.write_cache(cache, ml.Spans([(0, shape.positions, blocks)]), keys, values)
+    return cache, ml.Spans([(shape.start_pos, shape.T, blocks)])
+
+
+def check_forms(random: np.random.Generator, shape: Shape) -> None:
+    """Compare both forms, whole, in chunks, and with scattered blocks, on one instruction set."""
+    set_isa(random.choice(available_isas()))
+    ml.set_num_threads(shape.threads)
+    xq = drawn(random, (shape.T, shape.K * shape.G, shape.h), shape.dtype)
+    keys = drawn(random, (shape.positions, shape.K, shape.h), shape.dtype)
+    values = drawn(random, (shape.positions, shape.K, shape.h), shape.dtype)
+    cache = filled_cache(keys, values, shape.positions + int(random.integers(0, 300)))
+    expected = run_eager(xq, cache, shape.start_pos, shape.divisor).bits()
+    whole = ml.attention(xq, cache, shape.start_pos, shape.divisor)
+    np.testing.assert_array_equal(whole.bits(), expected)
+    set_isa(random.choice(available_isas()))
+    ml.set_num_threads(int(random.choice(THREADS)))
+    cut = int(random.integers(0, shape.T))
+    for start, stop in ((0, cut), (cut, shape.T)):
+        part = ml.attention(xq[start:stop], cache, shape.start_pos + start, shape.divisor)
+        np.testing.assert_array_equal(part.bits(), expected[start:stop])
+    places, spans = scattered(random, keys, values, shape)
+    result = ml.attention(xq, places, spans, shape.divisor)
+    np.testing.assert_array_equal(result.bits(), expected)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_both_forms_give_the_same_bits(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for _ in range(20):
+        shape = random_shape(random, 40, 700)
+        check_forms(random, shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_both_forms_give_the_same_bits_for_long_sequences(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for _ in range(50):
+        shape = random_shape(random, 300, 9000)
+        check_forms(random, shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_both_forms_give_the_same_bits_for_every_instruction_set_and_threads(
+    dtype: ml.DType,
+) -> None:
+    random = np.random.default_rng(7)
+    for T, start_pos in ((1, 0), (1, 700), (7, 255), (40, 500)):
+        xq, keys, values = (
+            drawn(random, (count, heads, 34), dtype)
+            for count, heads in ((T, 6), (start_pos + T, 2), (start_pos + T, 2))
+        )
+        cache = filled_cache(keys, values, start_pos + T)
+        results = set()
+        for isa in available_isas():
+            set_isa(isa)
+            for threads in THREADS:
+                ml.set_num_threads(threads)
+                results.add(run_eager(xq, cache, start_pos, 5.5).bits().tobytes())
+                results.add(ml.attention(xq, cache, start_pos, 5.5).bits().tobytes())
+        assert len(results) == 1
