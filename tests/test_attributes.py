@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The classes that hold memory for kernels, or say where in a memory they read and write.
 MEMORY = (
     "KeyValueCache", "Spans", "Tensor", "QuantizedTensor", "NestedScales", "InferenceContext",
-    "SharedContext", "BatchContext",
+    "CacheMemory", "BatchContext",
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from src.trace.records import Event, TensorInfo
 
 from .generated import Producer, line_in, with_blocks, with_lines
 from .pages import ROOT, PageError, table
+from .prompt_path import prompt_path
 from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model, events_8b
 
 _SHOWN_NUMBERS = 6  # of a row
@@ -410,12 +411,25 @@ def _run_of(figures: Mapping[str, Any]) -> str:
     return f"Measured on {run['date']}: {machine}."
 
 
+def path_of_a_prompt(_page: Path, _argument: str) -> str:
+    """Return the files that a prompt passes through: of a completion, and the others of a chat."""
+    completion = prompt_path("--completion")
+    chat = prompt_path()
+    others = [name for name in chat if name not in completion]
+    lines = [f"Of a completion, {len(completion)} files:", "", "```text"]
+    lines += textwrap.wrap(" ".join(completion), 100, break_on_hyphens=False)
+    lines += ["```", "", f"Of a chat, {len(chat)} files, these in addition:", "", "```text"]
+    lines += textwrap.wrap(" ".join(others), 100, break_on_hyphens=False)
+    return "\n".join([*lines, "```"])
+
+
 PRODUCERS: dict[str, Producer] = {
     "chat": chat,
     "code": code,
     "excerpt": excerpt,
     "log": log,
     "memory": memory,
+    "path": path_of_a_prompt,
     "real": real,
     "shapes": shapes,
     "stage": stage_part,

@@ -105,10 +105,10 @@ def _reason_of_absence(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PrintedAnswer:
     """What came of one prompt."""
 
-    request: str | list[Message]  # a text to continue, or a conversation
+    asked: str | list[Message]  # a text to continue, or a conversation
     settings: Settings
     text: str  # complete or as far as it came
     parts: tuple[str, str]  # its thoughts, and what it says

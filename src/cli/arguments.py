@@ -45,6 +45,8 @@ OVERFLOW = ("refuse", "drop")
 SAMPLING_DEFAULTS = ("model", "engine")
 # The keys of `QUANTIZATIONS` in `model/quantization.py`.
 QUANTIZATION_NAMES = ("nf4", "int8", "q8_0", "q4_0")
+# `ATTENTIONS` of `model/context.py`.
+ATTENTION_NAMES = ("fused", "eager")
 # The number of the last of `STAGES` in `trace/events.py`.
 LAST_STAGE = 21
 _REPORTS = (
@@ -89,13 +91,13 @@ _NOT_WITH = (
     ("--quiet", ("--verbose",)),
     ("--hf-repo", ("--model",)),
     ("--jsonl", ("--diagrams", "--explore", "--prompt-cache")),
-    ("--prompt-cache", _TRACES),  # which run attention stage by stage
     ("--grammar", ("--json-schema",)),
     ("--api-key-file", ("--api-key",)),
     ("--no-api-key", ("--api-key", "--api-key-file")),
     # What requests say themselves, or what is of one run alone.
     ("--serve", (
-        "--system", "--completion", "--think", "--draft-model", "--max-tokens",
+        "--system", "--completion", "--think", "--draft-model", "--attention",
+        "--max-tokens",
         *(step.flag for step in STEPS.values()), "--seed", "--stop", "--json-schema", "--grammar",
         "--json", "--logprobs", "--overflow", *_TRACES,
     )),
@@ -278,6 +280,8 @@ class Options(_StepOptions):
         "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"]
     draft_model: Annotated[Path | str | None, _NAME,
         "a smaller model with the same tokens that guesses the next ones"]
+    attention: Annotated[str | None, {"choices": ATTENTION_NAMES, "metavar": "FORM"},
+        "fused: one op; eager: an op per stage, with the same bits (default: fused)"]
     prompt_cache: Annotated[Path | None, _TO_FILE,
         "begin with what FILE has of the prompt, and keep there what is read"]
 

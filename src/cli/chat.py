@@ -26,7 +26,7 @@ from ..inference import ContextFullError
 from ..memory import NO_MEMORY_TEXT
 from ..ml.errors import LlamaBoltsError
 from ..untrusted import escape_controls, escape_line, replace_surrogates
-from .answer import INTERRUPTED, Answer, on_signal
+from .answer import INTERRUPTED, PrintedAnswer, on_signal
 from .arguments import example_lines
 from .commands import COMMANDS, is_command, run_command
 from .console import Console, has_colour
@@ -150,7 +150,7 @@ def _take_turn(session: Session, typed: str | None) -> None:
             session.console.note(_LOOP_HINT)
 
 
-def _hint(session: Session, last: Answer) -> str:
+def _hint(session: Session, last: PrintedAnswer) -> str:
     """Return what to do after an answer that stopped before its end."""
     if last.stop_reason != "context full" or last.settings.overflow != "drop":
         return _HINTS[last.stop_reason]

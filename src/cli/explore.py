@@ -22,7 +22,7 @@ from ..explorer import (
 from ..inference import SamplingArgs
 from ..memory import readable_bytes
 from ..untrusted import check_writable, label_of
-from .answer import Answer
+from .answer import PrintedAnswer
 from .arguments import DEFAULT_EXPLORER, Options
 from .console import UsageError, refused
 from .loading import open_beside
@@ -64,7 +64,7 @@ def explore_last(session: Session, argument: str) -> None:
     check_writable(path, UsageError)
     model, sampling, store = session.engine.model, _repeatable(answer), Store()
     template = None if session.completion else session.chat_format
-    ids, _ = prompt_of(model, answer.request, template, answer.settings.think != "off")
+    ids, _ = prompt_of(model, answer.asked, template, answer.settings.think != "off")
     was_on = trace.is_on()
     trace.stop()
     try:
@@ -75,7 +75,7 @@ def explore_last(session: Session, argument: str) -> None:
     session.console.reply(_save([run], store, path))
 
 
-def _repeatable(answer: Answer) -> SamplingArgs:
+def _repeatable(answer: PrintedAnswer) -> SamplingArgs:
     """Return the sampling of an answer with the seed that it used."""
     assert answer.stats is not None
     return replace(answer.settings.sampling, seed=answer.stats.seed)

@@ -27,7 +27,7 @@ from ..inference.chat_template import LONGEST_TEMPLATE
 from ..model import Model
 from ..untrusted import check_writable, label_of, read_whole
 from .answer import Settings
-from .arguments import Options
+from .arguments import ATTENTION_NAMES, Options
 from .console import Console, UsageError
 from .loading import (
     loading_line,
@@ -52,7 +52,12 @@ def open_session(options: Options, console: Console) -> Session:
     if options.draft_model is not None:
         draft_model = open_beside(options, console, model, positions, options.draft_model)
         console.detail(f"draft model: {draft_model.description}")
-    engine = InferenceEngine(model, positions, draft_model=draft_model)
+    engine = InferenceEngine(
+        model,
+        positions,
+        draft_model=draft_model,
+        attention=options.attention or ATTENTION_NAMES[0],
+    )
     # The examples hold a completion too, so with them a format is looked for when it is needed.
     is_named = options.chat_format is not None or options.chat_template is not None
     is_chat = is_named or not (options.completion or options.examples)

@@ -19,8 +19,8 @@ from .. import __version__, ml
 from ..checkpoint import CheckpointError
 from ..checkpoint.mapped_file import file_fingerprint
 from ..installation import install_hint
-from ..model import Model, Source, find_source, forecast_memory, load_model
-from ..model.ranks import Kept, Ranks, own_forecast
+from ..model import CacheMemory, Model, Source, find_source, forecast_memory, load_model
+from ..model.ranks import Ranks, own_forecast
 from ..untrusted import escape_line
 from . import SECONDS_FOR_RANK_0, mpi_place, mpirun_is_at_terminal
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
@@ -162,13 +162,13 @@ class World:
 
     def follow(self) -> int:
         """Do what rank 0 says until it ends; return its exit code."""
-        kept: dict[int, Kept] = {}
+        memories: dict[int, CacheMemory] = {}
         transformer: Any = None
         while True:
             try:
                 word, *rest = self.ranks.next_command()
                 if word == "forward":
-                    transformer.follow(kept, *rest)
+                    transformer.follow(memories, *rest)
                 elif word == "load":
                     with contextlib.suppress(Exception):  # shared: rank 0 reports it and ends
                         transformer = self.load(None, rest[0], None)[0].transformer

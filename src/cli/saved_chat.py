@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..inference import InferenceError, as_messages
-from ..inference.answer_text import StopStrings
+from ..inference.answer import StopStrings
 from ..sampling_steps import STEPS
 from ..untrusted import (
     JSON_KINDS,

@@ -63,17 +63,13 @@ def serve_model(options: Options, console: Console) -> None:
         if defaults.settings:
             console.note(f"requests without settings of sampling get {defaults}")
         inside = None if isinstance(options, RankedOptions) else loading  # one may not hold it
-        service = server.Service(
-            engine,
-            name,
-            chat_format,
-            keys,
-            is_local,
-            inside,
-            options.share_prefixes,
-            defaults.settings,
-            console.warn,
+        served = server.ServedModel(
+            name=name, chat_format=chat_format, loading=inside, sampling=defaults.settings
         )
+        access = server.Access(
+            api_keys=keys, is_local=is_local, shares_prefixes=options.share_prefixes
+        )
+        service = server.Service(engine, served, access, console.warn)
         place, port = listener.getsockname()[:2]
         shown = f"[{place}]" if ":" in place else place
         line = f"{name} at http://{shown}:{port}/ for a browser, /v1 for clients"

@@ -12,19 +12,21 @@ from ..inference import (
     InferenceEngine,
     InferenceError,
     Message,
+    Request,
     Step,
     TokenMask,
     encode_chat,
+    end_ids,
     split_thoughts,
 )
-from ..inference.answer_text import logprobs_of
+from ..inference.answer import logprobs_of
 from ..inference.chat_encoding import opens_thought
+from ..inference.engine import mark_prompt
 from ..tokenizer import Tokenizer
-from ..trace import mark
 from ..untrusted import replace_surrogates
 from .answer import (
     INTERRUPTED,
-    Answer,
+    PrintedAnswer,
     Settings,
     choice_table,
     counted,
@@ -87,12 +89,12 @@ class Session:
         self.turns: list[Turn] = []
         self.unanswered: str | None = None  # the question that has no answer yet
         self.attached = ""  # text that goes before the next question
-        self.last: Answer | None = None  # it may no longer be in the history
+        self.last: PrintedAnswer | None = None  # it may no longer be in the history
         self.trace = TraceSwitch(self.options, self.console, self.engine, self.found_format)
         if self.options.debug_log is not None or self.options.trace_json is not None:
             self.trace.turn_on()
 
-    def ask(self, question: str) -> Answer:
+    def ask(self, question: str) -> PrintedAnswer:
         """Answer a message or continue a text.
 
         After an InferenceError, which rejects the question, the history is as before: `/continue`,
@@ -106,7 +108,7 @@ class Session:
             self.unanswered = before
             raise
 
-    def ask_with_attached(self, question: str) -> Answer:
+    def ask_with_attached(self, question: str) -> PrintedAnswer:
         """Answer a question after the text that is attached; both stay if they are rejected."""
         attached = self.attached
         try:
@@ -115,7 +117,7 @@ class Session:
             self.attached = attached
             raise
 
-    def regenerate(self) -> Answer:
+    def regenerate(self) -> PrintedAnswer:
         """Answer again what has no answer yet, or else the last question."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
@@ -123,7 +125,7 @@ class Session:
             raise UsageError("there is no question to answer again")
         return self._ask(self.turns[-1].question, self.turns[:-1])
 
-    def resume(self) -> Answer:
+    def resume(self) -> PrintedAnswer:
         """Go on with the last answer, which was stopped; answer a question that has none yet."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
@@ -131,10 +133,10 @@ class Session:
             raise UsageError("there is no answer that was stopped (by Ctrl-C, or at max_tokens)")
         return self._ask(self.turns[-1].question, self.turns[:-1], self.turns[-1])
 
-    def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> Answer:
+    def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> PrintedAnswer:
         """Answer a question after a history; keep both, unless nothing came of it."""
         before = self._with_room(before, question, begun)
-        answer = self._answer(self._request(before, question), begun)
+        answer = self._answer(self._asked(before, question), begun)
         if answer.ids:
             ids = answer.ids if answer.stop_reason in RESUMABLE else ()
             self.unanswered = None
@@ -154,7 +156,7 @@ class Session:
         needed = min(positions // _NEEDED_SHARE, self.settings.max_tokens or positions)
 
         def size(turns: Sequence[Turn]) -> int:
-            return len(self._encoded(self._request(turns, question))) + drawn
+            return len(self._encoded(self._asked(turns, question))) + drawn
 
         alone = size([])
         if alone >= positions:
@@ -233,36 +235,37 @@ class Session:
         if not self.turns:
             return self.history_ids()
         *before, last = self.turns
-        return self._encoded(self._request(before, last.question))
+        return self._encoded(self._asked(before, last.question))
 
     def history_ids(self) -> list[int]:
         """Return the token ids of the history as the model sees them; none when it is empty."""
         text = "".join(turn.question + turn.answer for turn in self.turns[-1:])
-        request = text if self.completion else self.messages(self.turns)
-        return self._encoded(request, False) if request else []
+        asked = text if self.completion else self.messages(self.turns)
+        return self._encoded(asked, False) if asked else []
 
     def messages(self, turns: Sequence[Turn], question: str | None = None) -> list[Message]:
         """Return the messages of a history, and of what is asked next, if anything is."""
         asked = [] if question is None else [Message("user", question)]
         return messages_of(self.system, turns) + asked
 
-    def _request(self, before: Sequence[Turn], question: str) -> str | list[Message]:
+    def _asked(self, before: Sequence[Turn], question: str) -> str | list[Message]:
+        """Return what is asked after some turns: a text to continue, or a conversation."""
         return question if self.completion else self.messages(before, question)
 
-    def _encoded(self, request: str | list[Message], opens_answer: bool = True) -> list[int]:
+    def _encoded(self, asked: str | list[Message], opens_answer: bool = True) -> list[int]:
         """Return the ids of a text, or of messages."""
-        if isinstance(request, str):
-            return self.tokenizer.encode(request, bos=self.tokenizer.adds_bos, eos=False)
+        if isinstance(asked, str):
+            return self.tokenizer.encode(asked, bos=self.tokenizer.adds_bos, eos=False)
         think = self.settings.think != "off"
-        return encode_chat(self.tokenizer, request, opens_answer, self.chat_format, think)
+        return encode_chat(self.tokenizer, asked, opens_answer, self.chat_format, think)
 
-    def answer_apart(self, request: str | list[Message], line: int | None = None) -> Answer:
-        """Answer a request as `ask` does, beside the history; its record names a line of a file."""
-        answer = self._answer(request)
+    def answer_apart(self, asked: str | list[Message], line: int | None = None) -> PrintedAnswer:
+        """Answer a prompt as `ask` does, beside the history; its record names a line of a file."""
+        answer = self._answer(asked)
         self._report(answer, line)
         return answer
 
-    def _answer(self, request: str | list[Message], begun: Turn | None = None) -> Answer:
+    def _answer(self, asked: str | list[Message], begun: Turn | None = None) -> PrintedAnswer:
         """Run one prompt and write its answer, or the rest of one that was begun."""
         self.engine.last_stats = None
         settings = self.settings
@@ -271,11 +274,11 @@ class Session:
         opened: list[bool] = []  # whether the prompt ends inside of a thought, once it is known
 
         def split(text: str, is_over: bool) -> tuple[str, str]:
-            if isinstance(request, str) or not text:  # a completion has no thoughts
+            if isinstance(asked, str) or not text:  # a completion has no thoughts
                 return "", text
             template = self.chat_format
             if not opened:
-                prompt = self._encoded(request)
+                prompt = self._encoded(asked)
                 opened.append(opens_thought(self.tokenizer, template, prompt))
             return split_thoughts(text, opened[0], is_over, template.thought_form)
 
@@ -284,15 +287,23 @@ class Session:
             return "" if settings.think == "hide" else thoughts, said
 
         steps, reason = stream_answer(
-            self.console, lambda: self._steps(request, drawn), already, visible
+            self.console, lambda: self._steps(asked, drawn), already, visible
         )
         text = "".join(step.text for step in steps) or already
         ids = (*drawn, *(step.token_id for step in steps))
-        parts, stats = split(text, True), self.engine.last_stats
-        self.last = Answer(request, settings, text, parts, ids, reason, steps, stats)
+        self.last = PrintedAnswer(
+            asked=asked,
+            settings=settings,
+            text=text,
+            parts=split(text, True),
+            ids=ids,
+            stop_reason=reason,
+            steps=steps,
+            stats=self.engine.last_stats,
+        )
         return self.last
 
-    def _report(self, answer: Answer, line: int | None = None) -> None:
+    def _report(self, answer: PrintedAnswer, line: int | None = None) -> None:
         """Write what an answer took and how its tokens were chosen, as far as wanted."""
         if answer.stats is None:  # nothing was run
             return
@@ -306,7 +317,7 @@ class Session:
             text = statistics_line(answer.stats, answer.stop_reason, length)
             self.console.note(text, also_when_quiet=True)
 
-    def _record(self, answer: Answer, stats: GenerationStats, line: int | None) -> str:
+    def _record(self, answer: PrintedAnswer, stats: GenerationStats, line: int | None) -> str:
         """Return an answer as JSON on one line in ASCII."""
         numbers, most = asdict(stats).items(), self.options.logprobs
         record = {
@@ -324,20 +335,24 @@ class Session:
             record["logprobs"] = {"content": content}
         return json.dumps(record)
 
-    def _steps(self, request: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
-        limits = self.settings.max_tokens, self.settings.sampling, self.settings.stop
-        progress = self.console.timed_progress("reading the prompt", "tokens")
-        logprobs = self.options.logprobs
-        candidates = max(self.candidates, 0 if logprobs is None else logprobs or 1)
+    def _steps(self, asked: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
+        """Return the steps of an answer, of which some tokens were drawn before."""
         mask = None if self.new_mask is None else self.new_mask(answer_ids)
-        if not isinstance(request, str):
-            template = self.chat_format
-            think = self.settings.think != "off"
-            return self.engine.chat(
-                request, *limits, progress, template, candidates, answer_ids, think, mask
-            )
-        prompt = self._encoded(request)
-        mark(1, details={"text": request, "ids": prompt})
-        return self.engine.generate(
-            prompt, *limits, progress, candidates=candidates, answer_ids=answer_ids, mask=mask
+        prompt_ids = self._encoded(asked)
+        settings = self.settings
+        logprobs = self.options.logprobs
+        is_chat = not isinstance(asked, str)
+        request = Request(
+            prompt_ids=prompt_ids,
+            max_new_tokens=settings.max_tokens,
+            sampling=settings.sampling,
+            stop=settings.stop,
+            end_ids=end_ids(self.tokenizer, self.chat_format) if is_chat else (),
+            new_text=is_chat,
+            candidates=max(self.candidates, 0 if logprobs is None else logprobs or 1),
+            answer_ids=answer_ids,
+            mask=mask,
         )
+        mark_prompt(asked, prompt_ids)
+        progress = self.console.timed_progress("reading the prompt", "tokens")
+        return self.engine.answer(request, progress)

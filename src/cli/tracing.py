@@ -134,5 +134,5 @@ class TraceSwitch:
             "chat format": "none" if self.chat_format is None else self.chat_format.name,
             "instruction set": info["isa"],
             "threads": str(info["threads"]),
-            "attention": "eager, stage by stage; drafts: none",
+            "attention": "one op per stage, with the bits of the fused op; drafts: none",
         }

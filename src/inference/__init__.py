@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .answer import GenerationStats, Step
 from .answer_forms import split_thoughts
-from .answer_text import GenerationStats, Step, TokenMask
 from .chat_encoding import encode_chat, end_ids, find_chat_template
 from .chat_formats import CHAT_FORMATS, ChatFormat, named_template
 from .chat_template import ChatTemplate
@@ -24,11 +24,12 @@ from .errors import (
     TimeLimitError,
 )
 from .messages import AnyMessage, Message, Tool, ToolCall, as_messages
-from .sampling import Candidate, Choice, Sampler, SamplingArgs, Stage
+from .request import Request, TokenMask
+from .sampling import Candidate, Choice, Sampler, SamplingArgs, SamplingStage
 from .sampling_defaults import SamplingDefaults, sampling_defaults
 
 if TYPE_CHECKING:
-    from .batch import BatchEngine, Counters, Request
+    from .batch import BatchEngine, Counters, SubmittedAnswer
     from .perplexity import mean_estimate, perplexity_of, score_chunks, text_chunks
     from .prompt_cache import load_prompt_cache, save_prompt_cache
 
@@ -59,8 +60,9 @@ __all__ = [
     "SamplingArgs",
     "SamplingDefaults",
     "SamplingError",
-    "Stage",
+    "SamplingStage",
     "Step",
+    "SubmittedAnswer",
     "ThreadRefusedError",
     "TimeLimitError",
     "TokenMask",
@@ -80,7 +82,7 @@ __all__ = [
     "split_thoughts",
     "text_chunks",
 ]
-_ON_DEMAND = dict.fromkeys(("BatchEngine", "Counters", "Request"), "batch")
+_ON_DEMAND = dict.fromkeys(("BatchEngine", "Counters", "SubmittedAnswer"), "batch")
 _ON_DEMAND |= dict.fromkeys(("load_prompt_cache", "save_prompt_cache"), "prompt_cache")
 _ON_DEMAND |= dict.fromkeys(
     ("mean_estimate", "perplexity_of", "score_chunks", "text_chunks"), "perplexity"

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from .answer_text import overlap
+from .answer import overlap
 from .errors import ChatFormatError
 from .messages import ToolCall
 

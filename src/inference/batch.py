@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -18,8 +17,8 @@ from ..checkpoint import CheckpointError
 from ..ml.errors import declared_lack_of_memory
 from ..model import Model, NotEnoughMemoryError, kv_cache_bytes
 from ..trace import is_on
-from .answer_text import Answer, GenerationStats, Patience, Step, TokenMask, check_whole
-from .blocks import SIZE, BlockPool, Part, PooledSequence
+from .answer import Answer, GenerationStats, Patience, Step, check_whole
+from .blocks import SIZE, BlockPool, Part
 from .engine import DEFAULT_SEQUENCE_LENGTH
 from .errors import (
     ClosedError,
@@ -29,12 +28,12 @@ from .errors import (
     ThreadRefusedError,
     TimeLimitError,
 )
-from .sampling import STEPS_OFF, Choice, Logits, Sampler, SamplingArgs, explain_choice
-from .speculation import TEXT_STAKE, Drafter, PassCosts, TextIndex
+from .passes import Passes, RunningAnswer
+from .prompt_cache import load_pool, save_pool
+from .request import Request, TokenMask
+from .sampling import Choice, SamplingArgs
 from .turns import Ticket, Turns, to_give_way
 
-# Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take memory.
-_EXPLAINED_CHUNK = 64
 # How long all requests of a pass wait for masks that are not ready: longer than an ordinary mask
 # takes, and far shorter than a pass of a model of 1B. Without another request there is more time.
 _MASK_SECONDS, _LONE_MASK_SECONDS = 0.002, 0.05
@@ -62,44 +61,42 @@ class Counters:
     failed: Annotated[int, "counter", "answers that ended with an error"] = 0
 
 
-class Request:
+class SubmittedAnswer:
     """One answer of a `BatchEngine`: an iterator of its steps, each of which it waits for.
 
     The error that ended the answer is raised where its next step would be. After `cancel` there is
-    no further step. A request that is not wanted any more is to be cancelled: otherwise it goes on.
+    no further step. An answer that is not wanted any more is to be cancelled: otherwise it goes on.
 
     Attributes:
-        prompt_choices: For a request with `prompt_candidates`, complete from its first step on: for
-            each token of the prompt what the model, without any step of the sampling, held of it;
-            None for the first.
         is_over: Whether no step and no error comes any more from the engine.
     """
 
-    def __init__(
-        self,
-        engine: "BatchEngine",
-        answer: Answer,
-        explained: int,
-        deadline: float,
-        deliver: Deliver | None,
-        prefix_group: Hashable,
-    ) -> None:
-        self.prompt_choices: list[Choice | None] | None = [None] if explained else None
-        self.is_over = self._is_cancelled = self._is_running = self._is_read = False
-        self._engine, self._answer, self._deadline = engine, answer, deadline
-        self._prompt_candidates, self._prefix_group = explained, prefix_group
-        self._positions = len(answer.ids) + answer.limit - 1  # at most: the last token is not run
+    def __init__(self, engine: "BatchEngine", answer: Answer, deliver: Deliver | None) -> None:
+        self.is_over = False
+        self._engine = engine
+        self._answer = answer
+        self._is_cancelled = False
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         self._deliver: Deliver = deliver or self._items.put
-        # Its steps from the newest pass, while its mask is not ready.
-        self._steps: Iterator[Step | None] | None = None
         self._ticket: Ticket  # once it waits
-        self._sequence: PooledSequence  # once it runs
+        self._running: RunningAnswer | None = None  # once it runs
 
     @property
     def stats(self) -> GenerationStats:
-        """Return what it took so far."""
+        """What it took so far."""
         return self._answer.stats
+
+    @property
+    def prompt_choices(self) -> list[Choice | None] | None:
+        """With `prompt_candidates`, how each token of the prompt might have been chosen.
+
+        It is complete from the first step on; None for the first token.
+        """
+        return None if self._running is None else self._running.prompt_choices
+
+    @property
+    def _is_read(self) -> bool:
+        return self._running is not None and self._running.is_read
 
     def __iter__(self) -> Iterator[Step]:
         return self
@@ -117,7 +114,7 @@ class Request:
         with self._engine._changed:
             self._is_cancelled = True
             self._items.put(None)  # for one who waits
-            if not self._is_running:
+            if self._running is None:
                 self._engine._end(self)
 
 
@@ -172,15 +169,18 @@ class BatchEngine:
                 most = min(most, free // 2 // kv_cache_bytes(model.args, SIZE) * SIZE)
             cache_tokens = max(most, sequence_length)
         check_whole("cache_tokens", cache_tokens, 1)
-        self.model, self.sequence_length = model, sequence_length
+        self.model = model
+        self.sequence_length = sequence_length
         self._pool = BlockPool(model, sequence_length, -(-cache_tokens // SIZE))
-        self._limits = max_requests, max_waiting, prompt_chunk
-        self._speculation = speculation
-        # What is known of passes that continue a number of requests.
-        self._costs_of = cache(partial(PassCosts, TEXT_STAKE))
+        self._passes = Passes(model, self._pool, speculation)
+        self._max_requests = max_requests
+        self._max_waiting = max_waiting
+        self._prompt_chunk = prompt_chunk
         self._changed = threading.Condition()
         self._passing = threading.Lock()  # held while the pool is in use
-        self._requests: list[Request] = []  # those that run, then those that wait, as they came
+        self._answers: list[
+            SubmittedAnswer
+        ] = []  # those that run, then those that wait, as they came
         self._turns = Turns()
         self._thread: threading.Thread | None = None
         self._closes_at: float | None = None
@@ -209,31 +209,23 @@ class BatchEngine:
         deliver: Deliver | None = None,
         client: Hashable = None,
         prefix_group: Hashable = None,
-    ) -> Request:
+    ) -> SubmittedAnswer:
         """Let a sequence of tokens be continued; from any thread, without waiting.
 
         Args:
-            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates: As in
-                `InferenceEngine.generate`; the steps are the same, bit for bit.
-            mask: Which tokens may be drawn, asked before each draw in the thread of the engine. A
-                request whose `SlowMask` is not ready leaves out passes and holds up no other one.
-                The other logits become -inf before the sampler and `candidates` see them. What it
-                raises ends the request.
-            time_limit: Seconds from now. An answer that has begun by then ends with its next step,
-                for the reason `time limit`.
-            prompt_candidates: How many of the most probable tokens to report for each place of the
-                prompt, beside its token. Such a prompt is read without cached tokens.
+            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates, mask,
+                time_limit, prompt_candidates, client, prefix_group: As in `Request`; the steps are
+                those of `InferenceEngine.generate`, bit for bit. The mask is asked before each draw
+                in the thread of the engine. An answer whose `SlowMask` is not ready leaves out
+                passes and holds up no other one. What the mask raises ends the answer. Where too
+                many answers wait, the newest one of the client with the most of them ends with a
+                QueueFullError, if that client has at least two more than this one.
             deliver: Called in the thread of the engine with each step, and with the error that ends
-                the answer, which another call of `submit` may pass; it must not wait. The request
+                the answer, which another call of `submit` may pass; it must not wait. The answer
                 is then not to be iterated over.
-            client: Whose request it is: clients take turns. Where too many requests wait, the
-                newest one of the client with the most of them ends with a QueueFullError, if that
-                client has at least two more than this one.
-            prefix_group: The requests that this one shares cached prefixes with: those of an equal
-                group. Only prefixes of the group None are saved.
 
         Raises:
-            QueueFullError: Too many requests wait.
+            QueueFullError: Too many answers wait.
             ClosedError: The engine was closed.
             ThreadRefusedError: The system does not start the thread of the engine.
             InferenceError: A trace is on: it shows one sequence.
@@ -242,26 +234,41 @@ class BatchEngine:
                 `InferenceEngine.generate`. What that raises while stepping comes as a step would;
                 so does a TimeLimitError if no token was drawn in time, and a ClosedError.
         """
+        request = Request(
+            prompt_ids=prompt_ids,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop=stop,
+            end_ids=end_ids,
+            new_text=new_text,
+            candidates=candidates,
+            mask=mask,
+            time_limit=time_limit,
+            prompt_candidates=prompt_candidates,
+            client=client,
+            prefix_group=prefix_group,
+        )
+        return self.answer(request, deliver)
+
+    def answer(self, request: Request, deliver: Deliver | None = None) -> SubmittedAnswer:
+        """Return the answer to a request, as `submit` does."""
         if is_on():
             raise InferenceError("[submit] a trace shows one sequence: turn it off first")
-        check_whole("prompt_candidates", prompt_candidates, 0)
-        if time_limit is not None and not time_limit > 0:
-            raise PromptError(f"[generate] time_limit must be above 0: got {time_limit!r}")
-        given = prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates
-        answer = Answer(self.model, self.sequence_length, *given, mask=mask)
-        deadline = time.monotonic() + (math.inf if time_limit is None else time_limit)
-        request = Request(self, answer, prompt_candidates, deadline, deliver, prefix_group)
-        if request._positions > (most := self._pool.blocks * SIZE):
-            needed = f"{len(answer.ids)} tokens + {answer.limit} new ones - 1"
+        answer = Answer(self.model, self.sequence_length, request)
+        needed = len(answer.ids) + answer.limit - 1
+        most = self._pool.blocks * SIZE
+        if needed > most:
+            terms = f"{len(answer.ids)} tokens + {answer.limit} new ones - 1"
             rule = "prompt and answer must fit into the cache"
-            raise PromptError(f"[submit] {rule}: {needed} > {most} positions")
+            raise PromptError(f"[submit] {rule}: {terms} > {most} positions")
+        submitted = SubmittedAnswer(self, answer, deliver)
         with self._changed:
             self._start()
-            request._ticket = self._turns.ticket(client)
-            self._make_room(request)
-            self._requests.append(request)
+            submitted._ticket = self._turns.ticket(request.client)
+            self._make_room(submitted)
+            self._answers.append(submitted)
             self._changed.notify_all()
-        return request
+        return submitted
 
     def _start(self) -> None:
         """Start the thread of the engine if it does not run; the caller holds `_changed`."""
@@ -290,13 +297,13 @@ class BatchEngine:
             self._start()
         self.model.checkpoint.check_unchanged()
 
-    def _make_room(self, request: Request) -> None:
-        """End a request that waits if too many do, or raise QueueFullError for this one."""
-        waiting = self._requests[self._counts["running"] :]
-        if len(waiting) < self._limits[1]:
+    def _make_room(self, submitted: SubmittedAnswer) -> None:
+        """End an answer that waits if too many do, or raise QueueFullError for this one."""
+        waiting = self._answers[self._counts["running"] :]
+        if len(waiting) < self._max_waiting:
             return
-        error = QueueFullError(f"[submit] {self._limits[1]} requests wait already")
-        index = to_give_way([each._ticket for each in waiting], request._ticket.client)
+        error = QueueFullError(f"[submit] {self._max_waiting} requests wait already")
+        index = to_give_way([each._ticket for each in waiting], submitted._ticket.client)
         if index is None:
             raise error
         self._end(waiting[index], error)
@@ -304,7 +311,7 @@ class BatchEngine:
     def counters(self) -> Counters:
         """Return what the engine does and did."""
         return Counters(
-            waiting=len(self._requests) - self._counts["running"],
+            waiting=len(self._answers) - self._counts["running"],
             blocks=self._pool.blocks,
             blocks_used=len(self._pool.held) - len(self._pool.unused),
             blocks_cached=len(self._pool.unused),
@@ -318,7 +325,7 @@ class BatchEngine:
             PromptCacheError: The file cannot be written.
         """
         with self._passing:
-            self._pool.save(Path(path))
+            save_pool(self._pool, Path(path))
 
     def load_prompt_cache(self, path: str | Path) -> int:
         """Add the prefixes of a file to the cache, as far as blocks are free.
@@ -331,7 +338,7 @@ class BatchEngine:
                 set.
         """
         with self._passing:
-            return self._pool.load(Path(path))
+            return load_pool(self._pool, Path(path))
 
     @property
     def is_running(self) -> bool:
@@ -361,7 +368,7 @@ class BatchEngine:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._requests or self._closes_at is not None)
+                    self._changed.wait_for(lambda: self._answers or self._closes_at is not None)
                     ends = self._closes_at
                 if ends is not None and not (self._counts["running"] and time.monotonic() < ends):
                     break
@@ -372,168 +379,131 @@ class BatchEngine:
         finally:
             with self._changed:
                 self._closes_at = self._closes_at or 0.0
-            for request in [*self._requests]:
-                self._end(request, ClosedError(_CLOSED))
+            for submitted in [*self._answers]:
+                self._end(submitted, ClosedError(_CLOSED))
 
     def _drop_ended(self) -> None:
-        """End requests that were cancelled or whose time is over, and at last those that wait."""
-        now = time.monotonic()
-        for request in [*self._requests]:
-            is_late = now >= request._deadline
-            if request._is_cancelled:
-                self._end(request)
-            elif is_late and request._is_read:
-                request._answer.end_at_next_step("time limit")
-            elif is_late:
+        """End answers that were cancelled or came too late, and at last those that wait."""
+        for submitted in [*self._answers]:
+            if submitted._is_cancelled:
+                self._end(submitted)
+            elif submitted._answer.is_late and not submitted._is_read:
                 error = "[submit] the time limit was over before the first token"
-                self._end(request, TimeLimitError(error))
-            elif not request._is_running and self._closes_at is not None:
-                self._end(request, ClosedError(_CLOSED))
+                self._end(submitted, TimeLimitError(error))
+            elif submitted._running is None and self._closes_at is not None:
+                self._end(submitted, ClosedError(_CLOSED))
 
     def _make_pass(self) -> None:
-        """Run the newest tokens and a chunk of prompts; let the answers draw from what came."""
+        """Run the newest tokens and a chunk of prompts; let the answers draw from the logits."""
         try:
             with declared_lack_of_memory("generate", NotEnoughMemoryError):
-                requests, parts = self._chosen_tokens()
-                if not requests:
+                chosen, parts = self._chosen_parts()
+                if not chosen:
                     return
-                started = time.perf_counter()
-                rows = self._pool.run(parts)
+                runs = [submitted._running for submitted in chosen if submitted._running]
+                rows, seconds = self._passes.run(runs, parts)
         except Exception as error:  # noqa: BLE001 (it belongs to those who wait for the pass)
-            for request in self._requests[: self._counts["running"] + 1]:
-                self._end(request, error)
+            for submitted in self._answers[: self._counts["running"] + 1]:
+                self._end(submitted, error)
             return
-        seconds = time.perf_counter() - started
         self._counts["passes"] += 1
-        drafted = sum(len(ids) - certain for _, ids, certain, _ in parts)
-        if all(request._is_read for request in requests):
-            self._costs_of(len(requests)).note_pass(drafted, seconds)
-        elif len(requests) == 1:
-            self._costs_of(1).note_prompt(len(parts[0][1]), seconds)
         self._patience.seconds = _MASK_SECONDS
-        for request, logits in zip(requests, rows, strict=True):
-            with self._errors_of(request):
-                self._take_rows(request, logits, seconds)
+        for submitted, running, logits in zip(chosen, runs, rows, strict=True):
+            with self._errors_of(submitted):
+                self._passes.take_rows(running, logits, seconds, self._patience)
+                if running.steps is not None:
+                    self._deliver_steps(submitted, running)
 
     @contextmanager
-    def _errors_of(self, request: Request) -> Iterator[None]:
-        """End a request with the error that is raised inside."""
+    def _errors_of(self, submitted: SubmittedAnswer) -> Iterator[None]:
+        """End an answer with the error that is raised inside."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (it belongs to this request)
+        except Exception as error:  # noqa: BLE001 (it belongs to this answer)
             if isinstance(error, CheckpointError):
                 self._pool.forget()
-            self._end(request, error)
+            self._end(submitted, error)
 
-    def _chosen_tokens(self) -> tuple[list[Request], list[Part]]:
-        """Return the requests of the next pass, and their parts as `BlockPool.run` takes them."""
-        requests, parts = list[Request](), list[Part]()
-        running = self._requests[: self._counts["running"]]
-        reading = [request for request in running if not request._is_read]
-        decoding = [each for each in running if each._is_read and each._steps is None]
-        left = self._limits[2]
+    def _chosen_parts(self) -> tuple[list[SubmittedAnswer], list[Part]]:
+        """Return the answers of the next pass, and what it runs of each."""
+        chosen = list[SubmittedAnswer]()
+        parts = list[Part]()
+        running = self._answers[: self._counts["running"]]
+        reading = [each for each in running if not each._is_read]
+        left = self._prompt_chunk
         while left > 0:
-            request = reading.pop(0) if reading else self._admitted()
-            if request is None:
+            submitted = reading.pop(0) if reading else self._admitted()
+            if submitted is None:
                 break
-            sequence, ids = request._sequence, request._answer.ids
-            explains = request.prompt_choices is not None
-            start = sequence.length
-            chunk = ids[start:][: min(left, _EXPLAINED_CHUNK) if explains else left]
-            is_last = start + len(chunk) == len(ids)
-            requests.append(request)
-            parts.append((sequence, chunk, len(chunk), len(chunk) if explains else int(is_last)))
-            left -= len(chunk)
-        costs = None if requests or not decoding else self._costs_of(len(decoding))
-        drafted = 0
-        for request in decoding:
-            answer = request._answer
-            draft = [] if costs is None else answer.draft(costs, drafted)
-            drafted += len(draft)
-            requests.append(request)
-            parts.append((request._sequence, [answer.newest, *draft], 1, 1 + len(draft)))
-        return requests, parts
+            assert submitted._running is not None, "it was admitted"
+            part = self._passes.prompt_part(submitted._running, left)
+            chosen.append(submitted)
+            parts.append(part)
+            left -= len(part.ids)
+        decoding = [
+            (each, each._running)
+            for each in running
+            if each._running and each._is_read and each._running.steps is None
+        ]
+        newest = self._passes.newest_parts([run for _, run in decoding], drafts=not chosen)
+        chosen += [submitted for submitted, _ in decoding]
+        return chosen, parts + newest
 
-    def _admitted(self) -> Request | None:
-        """Let the request begin whose turn it is, if there is a place for it."""
+    def _admitted(self) -> SubmittedAnswer | None:
+        """Let the answer begin whose turn it is, if there is a place for it."""
         with self._changed:
             running = self._counts["running"]
-            if running == min(len(self._requests), self._limits[0]):
+            if running == min(len(self._answers), self._max_requests):
                 return None
-            waiting = [each._ticket for each in self._requests[running:]]
+            waiting = [each._ticket for each in self._answers[running:]]
             index = self._turns.next(waiting)
-            request = self._requests.pop(running + index)
-            self._requests.insert(running, request)
-            answer, share = request._answer, request.prompt_choices is None
-            sequence = self._pool.admit(
-                answer.ids, request._positions, share, request._prefix_group
-            )
-            if sequence is None:
+            submitted = self._answers.pop(running + index)
+            self._answers.insert(running, submitted)
+            submitted._running = self._passes.admit(submitted._answer)
+            if submitted._running is None:
                 return None
-            request._sequence, request._is_running = sequence, True
-            self._turns.begin(request._ticket, {ticket.client for ticket in waiting})
+            self._turns.begin(submitted._ticket, {ticket.client for ticket in waiting})
             self._counts["running"] += 1
-        answer.stats.cached_tokens = sequence.length
-        self._counts["prompt_tokens"] += len(answer.ids)
-        self._counts["cached_tokens"] += sequence.length
-        return request
+        self._counts["prompt_tokens"] += submitted.stats.prompt_tokens
+        self._counts["cached_tokens"] += submitted.stats.cached_tokens
+        return submitted
 
-    def _take_rows(self, request: Request, rows: Logits, seconds: float) -> None:
-        """Let an answer draw from the logits of a pass, and deliver its steps."""
-        answer, choices = request._answer, request.prompt_choices
-        if request._is_read:
-            answer.note_pass(rows, seconds)
-        else:
-            answer.stats.prefill_seconds += seconds
-            if choices is not None:
-                sampler, many = Sampler(STEPS_OFF), request._prompt_candidates
-                for at, row in enumerate(rows[: len(answer.ids) - len(choices)], len(choices)):
-                    choices.append(explain_choice(sampler, row, answer.ids[at], at, many))
-            if request._sequence.length < len(answer.ids):
-                return
-            request._is_read = True
-            drafter = Drafter(TextIndex(answer.ids), self._costs_of(1))
-            answer.begin(request._sequence, drafter if self._speculation else None)
-            rows = rows[-1:]
-        request._steps = answer.advance_ready(rows[0], self._patience)
-        self._deliver_steps(request)
-
-    def _deliver_steps(self, request: Request) -> None:
+    def _deliver_steps(self, submitted: SubmittedAnswer, running: RunningAnswer) -> None:
         """Deliver the steps of the newest pass, up to one whose mask is not ready."""
-        assert request._steps is not None
-        for step in request._steps:
+        assert running.steps is not None
+        for step in running.steps:
             if step is None:
                 return
             self._counts["new_tokens"] += 1
-            if request._is_cancelled:
+            if submitted._is_cancelled:
                 break
-            if request._answer.is_over:
-                self._end(request)
-            request._deliver(step)
-        request._steps = None
+            if running.answer.is_over:
+                self._end(submitted)
+            submitted._deliver(step)
+        running.steps = None
 
     def _draw_after_masks(self) -> None:
-        """Go on with requests that wait for masks; with nothing else to do, wait for them."""
-        running = self._requests[: self._counts["running"]]
-        waiting = [request for request in running if request._steps is not None]
-        is_alone = len(waiting) == len(self._requests)
+        """Go on with answers that wait for masks; with nothing else to do, wait for them."""
+        runs = [(each, each._running) for each in self._answers[: self._counts["running"]]]
+        waiting = [(each, run) for each, run in runs if run and run.steps is not None]
+        is_alone = len(waiting) == len(self._answers)
         self._patience.seconds = _LONE_MASK_SECONDS if is_alone else 0.0
-        for request in waiting:
-            with self._errors_of(request):
-                self._deliver_steps(request)
+        for submitted, running in waiting:
+            with self._errors_of(submitted):
+                self._deliver_steps(submitted, running)
 
-    def _end(self, request: Request, error: Exception | None = None) -> None:
-        """Give back what a request has, count it, and deliver the error that ended it."""
+    def _end(self, submitted: SubmittedAnswer, error: Exception | None = None) -> None:
+        """Give back what an answer has, count it, and deliver the error that ended it."""
         with self._changed:
-            if request.is_over:
+            if submitted.is_over:
                 return
-            request.is_over = True
-            how = "cancelled" if request._is_cancelled else "failed" if error else "finished"
-            self._counts[how] += 1
-            if request._is_running:
+            submitted.is_over = True
+            result = "failed" if error else "finished"
+            self._counts["cancelled" if submitted._is_cancelled else result] += 1
+            if submitted._running is not None:
                 self._counts["running"] -= 1
-                self._pool.release(request._sequence)
-            self._requests.remove(request)
-        if error is not None and not request._is_cancelled:
+                self._pool.release(submitted._running.sequence)
+            self._answers.remove(submitted)
+        if error is not None and not submitted._is_cancelled:
             with suppress(Exception):  # whoever takes it may have gone
-                request._deliver(error)
+                submitted._deliver(error)

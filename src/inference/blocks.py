@@ -1,4 +1,4 @@
-"""A pool of cache blocks for many sequences; what several of them begin with is kept once.
+"""The KV cache of an engine: blocks for one sequence or many, shared where these begin equally.
 
 A block holds the keys and values of 256 positions. The blocks of all sequences, also of those that
 have ended, form a tree: a block hangs below the one before it, and its tokens say what it holds. A
@@ -7,21 +7,23 @@ they are; of the last one that agrees in part, the part is copied. A full block 
 no block is free, the one that was unused for the longest time goes, of those without any below.
 A sequence belongs to a group and begins with blocks of its group alone, so that neither a count nor
 a time tells a client what another one asked.
+
+The pool of a lone chat holds one sequence at a time, whose blocks lie in order: nothing is copied,
+and the next sequence goes on in place from what it shares with the one before it.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import ml
-from ..model import BatchContext, Model, SharedContext
-from .prompt_cache import SavedBlock, read_blocks, save_blocks, write_rows
+from ..model import BatchContext, CacheMemory, InferenceContext, Model
+from ..trace import mark
 from .sampling import Logits
-from .speculation import common_length
 
 SIZE = ml.BLOCK_POSITIONS
 
@@ -37,27 +39,46 @@ class Block:
     references: int = 0  # sequences that use it and have not ended
 
 
-@dataclass(eq=False)
-class PooledSequence:
-    """A sequence whose blocks lie in a pool."""
+class PooledSequence(InferenceContext):
+    """A sequence whose blocks lie in a pool.
 
-    pool: "BlockPool"
-    group: Hashable
-    most: int  # blocks that it may take
-    blocks: list[Block]
-    length: int  # its tokens that are cached
+    Attributes:
+        pool: The pool.
+        group: Whose sequences may begin with its blocks.
+        most: The blocks that it may take.
+        blocks: Its blocks, in the order of its positions.
+        ids: Its tokens that are cached. They are noted when the cache holds them: wherever an
+            interrupt falls, what is noted is true.
+        is_in_order: Whether block b lies at place b, so that no pass needs a table of blocks.
+    """
 
-    def span(self, count: int) -> tuple[int, int, list[int]]:
-        """Return where new tokens belong, as `ml.Spans` takes it; take blocks for them."""
-        while len(self.blocks) * SIZE < self.length + count:
-            self.pool._grow(self)
-        return self.length, count, [block.place for block in self.blocks]
+    def __init__(
+        self, pool: "BlockPool", blocks: list[Block], ids: Sequence[int], group: Hashable, most: int
+    ) -> None:
+        memory = pool.memory
+        super().__init__(memory.args, memory.sequence_length, pool.attention, memory)
+        self.pool = pool
+        self.group = group
+        self.most = most
+        self.blocks = blocks
+        self.ids = list(ids)
+        self.length = len(self.ids)
+        self.is_in_order = all(block.place == at for at, block in enumerate(blocks))
+
+    def reserve(self, count: int) -> None:
+        """Take the blocks for new tokens."""
+        while len(self.blocks) * SIZE < len(self.ids) + count:
+            block = self.pool._grow(self)
+            self.is_in_order = self.is_in_order and block.place == len(self.blocks) - 1
 
     def confirm(self, *ids: int) -> None:
         """Count the next tokens as cached, such as a drafted one of the last pass."""
+        length = len(self.ids)
         for token in ids:
-            self.blocks[self.length // SIZE].ids.append(token)
-            self.length += 1
+            self.blocks[length // SIZE].ids.append(token)
+            self.ids.append(token)
+            length += 1
+        self.length = length
 
     def clear(self) -> None:
         """Forget what blocks of this sequence alone hold, and all that no sequence uses."""
@@ -65,37 +86,78 @@ class PooledSequence:
         for block in self.blocks:
             if block.references == 1:
                 block.ids = []
+        self.ids = []
         self.length = 0
 
 
-# New tokens of a sequence for a pass; how many of them, the first ones, become cached; and after
-# how many, the last ones, logits are wanted.
-Part = tuple[PooledSequence, Sequence[int], int, int]
+class Part(NamedTuple):
+    """What a pass runs of one sequence.
+
+    Attributes:
+        sequence: The sequence.
+        ids: Its new tokens.
+        certain: How many of them, the first ones, become cached; the others are drafted.
+        wanted: After how many of them, the last ones, the logits are wanted.
+    """
+
+    sequence: PooledSequence
+    ids: Sequence[int]
+    certain: int
+    wanted: int
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many first tokens two texts share."""
+    most = min(len(a), len(b))
+    return next((at for at in range(most) if a[at] != b[at]), most)
 
 
 class BlockPool:
-    """Blocks, the tree of what they hold, and passes over sequences; errors of `SharedContext`."""
+    """The KV cache of an engine: blocks, the tree of what they hold, and passes over sequences.
 
-    def __init__(self, model: Model, sequence_length: int, blocks: int) -> None:
-        self.model, self.blocks = model, blocks
-        self.context = SharedContext(model.args, sequence_length, blocks)
+    Args:
+        model: Runs the tokens.
+        sequence_length: The most positions of a sequence.
+        blocks: The number of blocks. By default the pool holds one sequence at a time, whose blocks
+            lie in order: it goes on in place from what it shares with the sequence before it.
+        attention: "fused" or "eager", as in `InferenceContext`.
+
+    Raises:
+        ModelError, NotEnoughMemoryError: As from `CacheMemory`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sequence_length: int,
+        blocks: int | None = None,
+        attention: str = "fused",
+    ) -> None:
+        self.model = model
+        self.memory = CacheMemory(model.args, sequence_length, blocks)
+        self.attention = attention
+        self.blocks = self.memory.blocks
         self.held = dict[Block, None]()  # the tree, each block after the one before it
         self.sequences: list[PooledSequence] = []  # that have not ended
-        self._free = list(range(blocks))[::-1]
+        self._free = list(range(self.blocks))[::-1]
         # Blocks that only the tree holds, in the order in which they were used last. A block was
         # used with all that are before it, so that none is below the first one.
         self.unused = dict[Block, None]()
+        if not self.memory.is_pool:
+            self._hold_one([])
 
     def admit(
-        self, ids: Sequence[int], positions: int, share: bool, group: Hashable = None
+        self, ids: Sequence[int], positions: int, share: bool = True, group: Hashable = None
     ) -> PooledSequence | None:
         """Begin a sequence with what is cached of it, but for its last token, if it may share that.
 
         It is promised blocks for all its positions. Return None while there are too few.
         """
+        if not self.memory.is_pool:
+            return self._succeed(ids, share)
         shared, source, common = self._match(ids[:-1], group) if share else ([], None, 0)
-        length = SIZE * len(shared)
-        sequence = PooledSequence(self, group, -(-positions // SIZE), shared, length)
+        cached = ids[: SIZE * len(shared)]
+        sequence = PooledSequence(self, shared, cached, group, -(-positions // SIZE))
         promised = sum(one.most - len(one.blocks) for one in [*self.sequences, sequence])
         revived = sum(not block.references for block in shared)
         if promised + revived > len(self._free) + len(self.unused):
@@ -107,11 +169,37 @@ class BlockPool:
         if common and source:
             if source in self.unused:  # used now, so it is the last to be removed
                 self.unused[source] = self.unused.pop(source)
-            target = self._grow(sequence)
+            sequence.reserve(1)
+            target = sequence.blocks[-1]
             if target.place != source.place:
-                self.context.copy_block(source.place, target.place)
+                self.memory.copy_block(source.place, target.place)
             sequence.confirm(*source.ids[:common])
         return sequence
+
+    def _succeed(self, ids: Sequence[int], share: bool) -> PooledSequence:
+        """Begin the one sequence of the pool in the place of the one before it."""
+        before = self._hold_one(self.sequence.ids)  # as an interrupt may have left it
+        if not share:
+            return self._hold_one([])
+        shared, _, common = self._match(ids[:-1], None)
+        return self._hold_one(before.ids[: SIZE * len(shared) + common])
+
+    def _hold_one(self, ids: Sequence[int]) -> PooledSequence:
+        """Hold the tokens of one sequence alone, in blocks at places 0, 1, ..."""
+        blocks = list[Block]()
+        for at in range(0, len(ids), SIZE):
+            parent = blocks[-1] if blocks else None
+            blocks.append(Block(len(blocks), parent, None, list(ids[at : at + SIZE]), 1))
+        sequence = PooledSequence(self, blocks, ids, None, self.blocks)
+        self.held = dict.fromkeys(blocks)
+        self._free = list(range(len(blocks), self.blocks))[::-1]
+        self.sequences = [sequence]
+        return sequence
+
+    @property
+    def sequence(self) -> PooledSequence:
+        """The newest sequence: of a pool for one sequence the only one."""
+        return self.sequences[-1]
 
     def _match(self, ids: Sequence[int], group: Hashable) -> tuple[list[Block], Block | None, int]:
         """Return the blocks that begin a text, then one of which some tokens go on with it."""
@@ -149,6 +237,10 @@ class BlockPool:
                     self._remove(block)
         sequence.blocks = []
 
+    def clear(self) -> None:
+        """Forget the tokens of the one sequence of the pool."""
+        self._hold_one([])
+
     def forget(self) -> None:
         """Forget all that no sequence uses."""
         for block in [*self.unused]:
@@ -159,37 +251,61 @@ class BlockPool:
         del self.held[block], self.unused[block]
         self._free.append(block.place)
 
-    def save(self, path: Path) -> None:
-        """Write what the tree holds for the group None, or raise PromptCacheError."""
-        blocks, numbers = list[SavedBlock](), dict[Block | None, int]({None: -1})
+    def blocks_to_save(self) -> list[tuple[int, Block]]:
+        """Return the blocks of the group None, each with the number of its parent, or -1."""
+        if not self.memory.is_pool:
+            self._hold_one(self.sequence.ids)
+        blocks = list[tuple[int, Block]]()
+        numbers: dict[Block | None, int] = {None: -1}
         for block in self.held:
             if block.group is None and block.ids and block.parent in numbers:
-                blocks.append((numbers[block.parent], block.ids, block.place * SIZE))
-                numbers[block] = len(blocks) - 1
-        save_blocks(path, self.model, self.context.caches, blocks)
+                numbers[block] = len(blocks)
+                blocks.append((numbers[block.parent], block))
+        return blocks
 
-    def load(self, path: Path) -> int:
-        """Read what was saved into free blocks, for the group None; return how many tokens.
+    def free_place(self) -> int | None:
+        """Return the place that `adopt` takes next, or None if no block is free."""
+        return self._free[-1] if self._free else None
 
-        At a damaged block it raises PromptCacheError; the blocks before it are kept.
+    def adopt(self, ids: Sequence[int], parent: Block | None) -> Block:
+        """Hold tokens whose keys and values were written to the place of `free_place`.
+
+        Args:
+            ids: The tokens of the block, at most 256.
+            parent: The block before it; a pool for one sequence needs its newest block.
         """
-        tokens, made = 0, dict[int, Block | None]({-1: None})
-        for number, (parent, ids, rows) in enumerate(read_blocks(path, self.model)):
-            if parent in made and self._free:
-                write_rows(self.context.caches, self._free[-1] * SIZE, rows)
-                block = made[number] = Block(self._free.pop(), made[parent], None, ids)
-                self.held[block] = None
-                self.unused = {block: None} | self.unused
-                tokens += len(ids)
-        return tokens
+        if not self.memory.is_pool:
+            self._hold_one([*self.sequence.ids, *ids])
+            return self.sequence.blocks[-1]
+        block = Block(self._free.pop(), parent, None, list(ids))
+        self.held[block] = None
+        self.unused = {block: None} | self.unused
+        return block
 
     def run(self, parts: Sequence[Part]) -> list[Logits]:
-        """Run tokens of several sequences in one pass; return the logits [wanted, V] of each."""
-        spans = ml.Spans([sequence.span(len(ids)) for sequence, ids, _, _ in parts])
-        wanted = [count for *_, count in parts]
-        tokens = np.array([token for _, ids, _, _ in parts for token in ids], np.int32)
-        context = BatchContext(self.context, spans, wanted)
-        logits: Logits = self.model.transformer.forward(context, tokens, spans).numpy()
-        for sequence, ids, certain, _ in parts:
-            sequence.confirm(*ids[:certain])
+        """Run tokens of several sequences in one pass; return the logits [wanted, V] of each.
+
+        A sequence that is alone in the pass, and whose blocks lie in order, is its own context.
+        """
+        for part in parts:
+            part.sequence.reserve(len(part.ids))
+        first = parts[0]
+        forward = self.model.transformer.forward
+        if len(parts) == 1 and first.sequence.is_in_order:
+            start_pos = len(first.sequence.ids)
+            mark(3, position=start_pos, T=len(first.ids))
+            wants_all = first.wanted > 1
+            result = forward(first.sequence, first.ids, start_pos, all_positions=wants_all)
+            logits: Logits = result.numpy()
+            first.sequence.confirm(*first.ids[: first.certain])
+            return [logits[len(logits) - first.wanted :]]
+        spans = ml.Spans(
+            (len(part.sequence.ids), len(part.ids), [block.place for block in part.sequence.blocks])
+            for part in parts
+        )
+        wanted = [part.wanted for part in parts]
+        tokens = np.array([token for part in parts for token in part.ids], np.int32)
+        logits = forward(BatchContext(self.memory, spans, wanted), tokens).numpy()
+        for part in parts:
+            part.sequence.confirm(*part.ids[: part.certain])
         return np.split(logits, np.cumsum(wanted)[:-1])

@@ -9,6 +9,7 @@ token, whatever the template does with it.
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -88,33 +89,35 @@ def template_of(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None) ->
     return named_template(name, "special tokens")
 
 
-def render_chat(
-    tokenizer: Tokenizer,
-    messages: Sequence[AnyMessage],
-    add_generation_prompt: bool = True,
-    chat_format: str | ChatTemplate | None = None,
-    think: bool = True,
-    tools: Sequence[Tool] = (),
-    documents: Sequence[Mapping[str, Any]] = (),
-    template_args: Mapping[str, Any] | None = None,
-) -> str:
-    """Write a conversation as `encode_chat` encodes it; arguments and errors as there."""
-    template = template_of(tokenizer, chat_format)
-    read = as_messages(messages)
-    _check_expressible(template, read, tools, documents)
+@dataclass(frozen=True)
+class Conversation:
+    """What a template writes; the attributes are the arguments of `encode_chat`."""
+
+    messages: Sequence[AnyMessage]
+    add_generation_prompt: bool = True
+    think: bool = True
+    tools: Sequence[Tool] = ()
+    documents: Sequence[Mapping[str, Any]] = ()
+    template_args: Mapping[str, Any] | None = None
+
+
+def render_chat(tokenizer: Tokenizer, conversation: Conversation, template: ChatTemplate) -> str:
+    """Write a conversation as `encode_chat` encodes it, with the same errors."""
+    read = as_messages(conversation.messages)
+    _check_expressible(template, read, conversation.tools, conversation.documents)
     _check_tokens(template, tokenizer)
-    variables = dict(template_args or {})
+    variables = dict(conversation.template_args or {})
     check_argument_names(variables)
-    if not think:
-        if add_generation_prompt and not template.can_leave_out_thoughts:
+    if not conversation.think:
+        if conversation.add_generation_prompt and not template.can_leave_out_thoughts:
             rule = f"think must be on in the format {template.name}, which cannot turn it off"
             raise ChatFormatError(f"[chat] {rule}")
         variables = {"enable_thinking": False, "thinking": False} | variables
     return template.render_messages(
         read,
-        tools=[*tools] or None,
-        documents=[*documents] or None,
-        add_generation_prompt=add_generation_prompt,
+        tools=[*conversation.tools] or None,
+        documents=[*conversation.documents] or None,
+        add_generation_prompt=conversation.add_generation_prompt,
         special_tokens=_special_variables(tokenizer),
         **variables,
     )
@@ -152,16 +155,15 @@ def encode_chat(
             thoughts, the template fails, or the tokenizer lacks a special token of the format.
     """
     template = template_of(tokenizer, chat_format)
-    prompt = render_chat(
-        tokenizer,
-        messages,
-        add_generation_prompt,
-        template,
-        think,
-        tools,
-        documents,
-        template_args,
+    conversation = Conversation(
+        messages=messages,
+        add_generation_prompt=add_generation_prompt,
+        think=think,
+        tools=tools,
+        documents=documents,
+        template_args=template_args,
     )
+    prompt = render_chat(tokenizer, conversation, template)
     return encode_prompt(tokenizer, prompt, template)
 
 
@@ -231,7 +233,8 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None = None)
     template = template_of(tokenizer, chat_format)
     messages = [Message("user", "question"), Message("assistant", _END_PROBE)]
     try:
-        prompt = render_chat(tokenizer, messages, False, template)
+        conversation = Conversation(messages, add_generation_prompt=False)
+        prompt = render_chat(tokenizer, conversation, template)
     except ChatFormatError:
         return tokenizer.stop_ids
     at = prompt.rfind(_END_PROBE)

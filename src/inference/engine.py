@@ -1,4 +1,4 @@
-"""Answers: read a prompt in chunks, then choose and run one token after the other."""
+"""The engine of one chat: read a prompt in chunks, then choose and run a token at a time."""
 
 import threading
 import time
@@ -7,18 +7,21 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ..ml.errors import declared_lack_of_memory
 from ..model import PREFILL_CHUNK, Model, NotEnoughMemoryError
 from ..tokenizer import Tokenizer
-from ..trace import clock, is_on, mark
-from .answer_text import Answer, GenerationStats, Step, TokenMask
+from ..trace import is_on, mark
+from .answer import Answer, GenerationStats, Step
+from .blocks import BlockPool, PooledSequence
 from .chat_encoding import encode_chat, end_ids, find_chat_template
 from .chat_template import ChatTemplate
 from .errors import InferenceError, PromptError
-from .messages import AnyMessage, as_messages
-from .sampling import Logits, Sampler, SamplingArgs
-from .speculation import MODEL_STAKE, CachedSequence, Drafter, DraftModel, PassCosts, TextIndex
+from .messages import AnyMessage, Message, as_messages
+from .passes import Passes, RunningAnswer
+from .request import Request, TokenMask
+from .sampling import SamplingArgs
 
 # With `progress`, chunks take about this time; the first has WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
@@ -29,31 +32,65 @@ DEFAULT_SEQUENCE_LENGTH = 4096
 Progress = Callable[[int, int], None]
 
 
+def mark_prompt(asked: str | Sequence[Message], prompt_ids: Sequence[int]) -> None:
+    """Begin stage 1 of the trace: a text or messages, and the ids that they became."""
+    if isinstance(asked, str):
+        details: dict[str, Any] = {"text": asked}
+    else:
+        details = {"messages": [{"role": each.role, "content": each.content} for each in asked]}
+    mark(1, details={**details, "ids": prompt_ids})
+
+
 @dataclass(eq=False)
 class Call:
-    """One answer, for as long as its iterator can go on."""
+    """One answer, for as long as its iterator can go on.
 
-    thread: threading.Thread | None = None  # that asked for its newest step
-    is_over: bool = False  # whether it needs the engine no more
+    Attributes:
+        thread: The thread that asked for its newest step.
+        is_over: Whether it no longer needs the engine.
+    """
+
+    thread: threading.Thread | None = None
+    is_over: bool = False
 
     def close(self) -> None:
         """Let the engine go."""
         self.is_over = True
 
 
-class Turn:
-    """The right of a call to change an engine, from one step to the next.
+class Ownership:
+    """Which call an engine belongs to: a lock with an owner.
 
-    A lock could stay held for ever, by Ctrl-C or in a forked process. Here the call is held weakly
-    instead: however its iterator ends, the engine is free when the iterator is gone.
+    The owner is held weakly: however the iterator of an answer ends, the engine is free when the
+    iterator is gone. The lock is held only while the owner is compared and changed.
     """
 
-    def __init__(self, call: Call) -> None:
-        self.call, self.next = weakref.ref(call), dict[str, Turn]()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: Callable[[], Call | None] = weakref.ref(Call())
+
+    def take(self, call: Call) -> None:
+        """Give the engine to a call, until another one may have it.
+
+        Raises:
+            InferenceError: A call of another thread has the engine, or a newer call has ended this
+                call.
+        """
+        thread = threading.current_thread()
+        with self._lock:
+            owner = self._owner()
+            if call.thread is not None and owner is not call:
+                raise InferenceError("[generate] this answer was ended by a newer call")
+            if owner is not None and owner is not call and not owner.is_over:
+                holder = owner.thread
+                if holder is not None and holder is not thread and holder.is_alive():
+                    raise InferenceError("this engine is in use by another thread")
+            call.thread = thread
+            self._owner = weakref.ref(call)
 
 
 class InferenceEngine:
-    """Answers prompts with one model and one KV cache.
+    """Answers prompts with one model and one KV cache: a batch of one.
 
     The cache is kept between prompts: of a new prompt only what differs from the last sequence is
     run, with the same bits as if all of it were. An iterator of steps may be closed, or an
@@ -73,12 +110,12 @@ class InferenceEngine:
             saves time. The answers are the same, bit for bit.
         draft_model: A smaller model with the same vocabulary that guesses them; without one they
             are looked up in the text.
+        attention: "fused", or "eager" for one op per stage of attention, with the same bits.
 
     Raises:
         ModelError: The draft model has another vocabulary.
 
     Attributes:
-        context: The KV cache.
         sequence_length: The positions of the context.
         last_stats: What the last answer took, also when it was not finished.
     """
@@ -90,27 +127,30 @@ class InferenceEngine:
         *,
         speculation: bool = True,
         draft_model: Model | None = None,
+        attention: str = "fused",
     ) -> None:
         if sequence_length is None:
             sequence_length = min(DEFAULT_SEQUENCE_LENGTH, model.args.max_context_length)
-        self.model, self.speculation, self.sequence_length = model, speculation, sequence_length
+        self.model = model
+        self.sequence_length = sequence_length
         self.last_stats: GenerationStats | None = None
-        self._cached = CachedSequence(model, sequence_length)
-        self.context = self._cached.context
-        self._turn = Turn(Call())
-        self._pass_costs, self._draft_model = PassCosts(), None
-        if draft_model is not None:
-            self._pass_costs = PassCosts(MODEL_STAKE)
-            self._draft_model = DraftModel(draft_model, sequence_length, model)
+        self._pool = BlockPool(model, sequence_length, attention=attention)
+        self._passes = Passes(model, self._pool, speculation, draft_model)
+        self._ownership = Ownership()
 
     def __repr__(self) -> str:
-        cached = f"{len(self._cached.ids)} of {self.sequence_length} positions cached"
+        cached = f"{len(self.cached_ids)} of {self.sequence_length} positions cached"
         return f"InferenceEngine({self.model!r}, {cached})"
 
     @property
+    def context(self) -> PooledSequence:
+        """The sequence in the KV cache."""
+        return self._pool.sequence
+
+    @property
     def cached_ids(self) -> tuple[int, ...]:
-        """Return the tokens whose keys and values are in the cache."""
-        return tuple(self._cached.ids)
+        """The tokens whose keys and values are in the cache."""
+        return tuple(self.context.ids)
 
     @cached_property
     def chat_format(self) -> ChatTemplate:
@@ -128,32 +168,22 @@ class InferenceEngine:
             raise PromptError("[chat] model must have a tokenizer: its directory holds none")
         return self.model.tokenizer
 
+    def idle_pool(self) -> BlockPool:
+        """End the newest answer; return the KV cache, for `prompt_cache`.
+
+        Raises:
+            InferenceError: Another thread is using the engine.
+        """
+        self._ownership.take(Call())
+        return self._pool
+
     def reset(self) -> None:
         """Forget the cached tokens.
 
         Raises:
             InferenceError: Another thread is using the engine.
         """
-        self._take(Call())
-        self._cached.clear()
-
-    def _take(self, call: Call) -> None:
-        """Give the engine to a call, until another one may have it, or raise InferenceError.
-
-        Which of several threads gets it is decided by one `setdefault`, which is atomic.
-        """
-        newest, turn, thread = self._turn, Turn(call), threading.current_thread()
-        while newest.next:
-            newest = newest.next["turn"]
-        owner = newest.call()
-        if call.thread is not None and owner is not call:
-            raise InferenceError("[generate] this answer was ended by a newer call")
-        holder = None if owner is None or owner is call or owner.is_over else owner.thread
-        is_held = holder is not None and holder is not thread and holder.is_alive()
-        call.thread = thread
-        if is_held or newest.next.setdefault("turn", turn) is not turn:
-            raise InferenceError("this engine is in use by another thread")
-        self._turn = turn
+        self.idle_pool().clear()
 
     def chat(
         self,
@@ -184,11 +214,19 @@ class InferenceEngine:
         template = self.chat_format if chat_format is None else chat_format
         read = as_messages(messages)
         prompt_ids = encode_chat(tokenizer, read, chat_format=template, think=think)
-        said = [{"role": message.role, "content": message.content} for message in read]
-        mark(1, details={"messages": said, "ids": prompt_ids})
-        ends = end_ids(tokenizer, template)
-        how = max_new_tokens, sampling, stop, progress, ends, True, candidates, answer_ids
-        return self.generate(prompt_ids, *how, mask=mask)
+        mark_prompt(read, prompt_ids)
+        request = Request(
+            prompt_ids=prompt_ids,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop=stop,
+            end_ids=end_ids(tokenizer, template),
+            new_text=True,
+            candidates=candidates,
+            answer_ids=answer_ids,
+            mask=mask,
+        )
+        return self.answer(request, progress)
 
     def generate(
         self,
@@ -209,23 +247,9 @@ class InferenceEngine:
         Everything is checked before the first step is asked for; a refused call changes nothing.
 
         Args:
-            prompt_ids: Token ids; at least one, and fewer than the context has positions.
-            max_new_tokens: The most tokens to choose, `--max-tokens` on the command line; None goes
-                on until another reason stops.
-            sampling: How to choose; None stands for the defaults.
-            stop: Texts that end the answer and are not part of it.
+            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates, answer_ids,
+                forced_ids, mask: As in `Request`.
             progress: Called while the prompt is read.
-            end_ids: Ids that end the answer, beside those of the model.
-            new_text: Whether the answer begins a text, so that the space which some tokenizers
-                put before one is not shown; otherwise it goes on from the prompt.
-            candidates: How many of the most probable tokens each step reports, beside the drawn
-                one; 0 for none, which saves time.
-            answer_ids: Tokens of the answer that were drawn before, without an end token: the
-                answer goes on after them. Their text comes again, with that of the first step.
-            forced_ids: The first tokens of the answer, one a step, whatever is drawn: a trace
-                shows an answer that is known.
-            mask: Which tokens may be drawn, as a grammar says; the logits of all others become
-                -inf before the sampler and `candidates` see them.
 
         Yields:
             One step per chosen token. Without a tokenizer the texts are empty and no token ends
@@ -244,59 +268,62 @@ class InferenceEngine:
             GrammarError: While stepping: the mask cannot be made.
             NotEnoughMemoryError, TensorError: While stepping: the system refuses memory.
         """
-        given = prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates
-        answer = Answer(self.model, self.sequence_length, *given, answer_ids, forced_ids, mask)
+        request = Request(
+            prompt_ids=prompt_ids,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop=stop,
+            end_ids=end_ids,
+            new_text=new_text,
+            candidates=candidates,
+            answer_ids=answer_ids,
+            forced_ids=forced_ids,
+            mask=mask,
+        )
+        return self.answer(request, progress)
+
+    def answer(self, request: Request, progress: Progress | None = None) -> Iterator[Step]:
+        """Return the steps of the answer to a request, as `generate` does."""
+        answer = Answer(self.model, self.sequence_length, request)
         return self._steps(answer, progress)
 
     def _steps(self, answer: Answer, progress: Progress | None) -> Iterator[Step]:
         """Run the prompt, then draw, show and run tokens until a reason to stop."""
         with closing(Call()) as call, declared_lack_of_memory("generate", NotEnoughMemoryError):
-            self._take(call)
-            ids, stats, cached = answer.ids, answer.stats, self._cached
-            stats.cached_tokens = cached.reusable(ids)
-            self.last_stats = stats
-            started = clock()
-            rows = self._prefill(ids, stats.cached_tokens, progress)
-            answer.begin(cached, self._drafter(ids, answer.sampler) if self.speculation else None)
-            stats.prefill_seconds = clock() - started
+            self._ownership.take(call)
+            running = self._passes.admit(answer)
+            assert running is not None, "a pool for one sequence has room for it"
+            self.last_stats = answer.stats
+            self._read_prompt(running, progress)
             while True:
-                for step in answer.advance(rows[0]):
+                assert running.steps is not None, "the prompt is read"
+                for step in running.steps:
+                    assert step is not None, "without a patience each mask is waited for"
                     call.is_over = answer.is_over
                     yield step
                     if answer.is_over:
                         return
-                    self._take(call)
-                drafted = answer.draft()
-                started = clock()
-                rows = cached.run([answer.newest], drafted)
-                seconds = clock() - started
-                answer.note_pass(rows, seconds)
-                if not is_on():
-                    self._pass_costs.note_pass(len(drafted), seconds)
+                    self._ownership.take(call)
+                parts = self._passes.newest_parts([running])
+                [rows], seconds = self._passes.run([running], parts)
+                self._passes.take_rows(running, rows, seconds, None)
 
-    def _drafter(self, ids: list[int], sampler: Sampler) -> Drafter:
-        """Return what drafts an answer; a draft model has read the prompt."""
-        if self._draft_model is None or is_on():
-            return Drafter(TextIndex(ids), self._pass_costs)
-        self._draft_model.begin(ids, sampler)
-        return Drafter(self._draft_model, self._pass_costs)
-
-    def _prefill(self, ids: list[int], cached: int, progress: Progress | None) -> Logits:
-        """Run the part of the prompt that is not cached; return the logits after its end [1, V]."""
-        del self._cached.ids[cached:]
+    def _read_prompt(self, running: RunningAnswer, progress: Progress | None) -> None:
+        """Run the part of the prompt that is not cached, and draw from the logits after it."""
+        total = len(running.answer.ids)
         is_watched = progress is not None and not is_on()  # a trace shows the same in any window
         chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
-        while (start := len(self._cached.ids)) < len(ids):
+        while (start := len(running.sequence.ids)) < total:
             if progress is not None:
-                progress(start, len(ids))
+                progress(start, total)
             started = time.perf_counter()
-            rows = self._cached.run(ids[start : start + chunk])
-            seconds = time.perf_counter() - started
-            self._pass_costs.note_prompt(len(self._cached.ids) - start, seconds)
+            part = self._passes.prompt_part(running, chunk)
+            [rows], seconds = self._passes.run([running], [part])
+            self._passes.take_rows(running, rows, seconds, None)
             if is_watched:
                 # Any chunks give the same bits; longer ones pass over the weights less often.
-                parts = int(chunk * WATCHED_SECONDS / max(seconds, 1e-3)) // WATCHED_CHUNK
+                seconds = max(time.perf_counter() - started, 1e-3)
+                parts = int(chunk * WATCHED_SECONDS / seconds) // WATCHED_CHUNK
                 chunk = min(max(parts, 1) * WATCHED_CHUNK, PREFILL_CHUNK)
         if progress is not None:
-            progress(len(ids), len(ids))
-        return rows
+            progress(total, total)

@@ -26,7 +26,8 @@ from ..checkpoint.mapped_file import file_fingerprint
 from ..checkpoint.safetensors import SafetensorsFile
 from ..checkpoint.safetensors_writer import NewTensor, bytes_of, safetensors_head
 from ..model import Model
-from ..untrusted import label_of, shown, some_of, write_whole
+from ..untrusted import shown, some_of, write_whole
+from .blocks import Block, BlockPool
 from .engine import InferenceEngine
 from .errors import PromptCacheError
 
@@ -160,20 +161,50 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
         yield parent, ids, rows
 
 
+def save_pool(pool: BlockPool, path: Path) -> None:
+    """Write what a pool holds for the group None, or raise PromptCacheError."""
+    blocks = [(parent, block.ids, block.place * BLOCK) for parent, block in pool.blocks_to_save()]
+    save_blocks(path, pool.model, pool.memory.caches, blocks)
+
+
+def load_pool(pool: BlockPool, path: Path) -> int:
+    """Read what was saved into free blocks of a pool, for the group None.
+
+    A pool for one sequence takes the first text of the file, as far as it fits.
+
+    Returns:
+        How many tokens were read.
+
+    Raises:
+        PromptCacheError: As from `read_blocks`. The blocks before a damaged one are kept.
+    """
+    is_lone = not pool.memory.is_pool
+    if is_lone:
+        pool.clear()
+    tokens = 0
+    newest = -1
+    made: dict[int, Block | None] = {-1: None}
+    for number, (parent, ids, rows) in enumerate(read_blocks(path, pool.model)):
+        place = pool.free_place()
+        if parent not in made or place is None:
+            continue
+        if is_lone and (parent != newest or tokens + len(ids) > pool.memory.sequence_length):
+            continue
+        write_rows(pool.memory.caches, place * BLOCK, rows)
+        made[number] = pool.adopt(ids, made[parent])
+        newest = number
+        tokens += len(ids)
+    return tokens
+
+
 def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
     """Save what an engine has cached.
 
     Raises:
-        PromptCacheError: The file cannot be written; or a trace ran, whose attention rounds
-            differently.
+        PromptCacheError: The file cannot be written.
+        InferenceError: Another thread is using the engine.
     """
-    if engine._cached.was_eager:
-        text = "tokens that ran under a trace cannot be kept"
-        raise PromptCacheError(f"{label_of(path)}: {text}")
-    ids = engine.cached_ids
-    starts = range(0, len(ids), BLOCK)
-    blocks = [(number - 1, ids[at : at + BLOCK], at) for number, at in enumerate(starts)]
-    save_blocks(path, engine.model, engine.context.caches, blocks)
+    save_pool(engine.idle_pool(), path)
 
 
 def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
@@ -186,12 +217,9 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
         PromptCacheError: As from `read_blocks`; nothing is cached then.
         InferenceError: Another thread is using the engine.
     """
-    engine.reset()
-    before, found = -1, list[int]()
-    for number, (parent, ids, rows) in enumerate(read_blocks(path, engine.model)):
-        if parent == before and len(found) + len(ids) <= engine.sequence_length:
-            write_rows(engine.context.caches, len(found), rows)
-            found += ids
-            before = number
-    engine._cached.adopt(found)
-    return len(found)
+    pool = engine.idle_pool()
+    try:
+        return load_pool(pool, path)
+    except BaseException:
+        pool.clear()
+        raise

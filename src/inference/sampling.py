@@ -134,7 +134,7 @@ def _check(
 
 
 @dataclass(frozen=True)
-class Stage:
+class SamplingStage:
     """One step of the sampling, or the model before all steps.
 
     Attributes:
@@ -178,7 +178,7 @@ class Choice:
 
     token_id: int
     position: int
-    stages: tuple[Stage, ...]
+    stages: tuple[SamplingStage, ...]
     candidates: tuple[Candidate, ...]
 
 
@@ -407,7 +407,7 @@ def explain_choice(
         tokens.append(token_id)
     stages, columns = [], []
     for name, value, ids, probabilities in sampler.stages(logits):
-        stages.append(Stage(name, value, ids.size))
+        stages.append(SamplingStage(name, value, ids.size))
         places = np.minimum(np.searchsorted(ids, tokens), ids.size - 1)
         columns.append(np.where(ids[places] == tokens, probabilities[places], 0.0).tolist())
     exact: Floats = logits.astype(np.float64)

@@ -16,9 +16,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ..model import PREFILL_CHUNK, InferenceContext, Model, ModelError
-from ..trace import clock, mark
+from ..model import PREFILL_CHUNK, Model, ModelError
+from ..trace import clock
 from ..untrusted import label_of
+from .blocks import BlockPool, Part
 from .errors import NumericError
 from .sampling import Logits, Sampler
 
@@ -49,60 +50,6 @@ _LEAST_GAIN = 1.05
 TEXT_STAKE, MODEL_STAKE = 0.01, 0.05
 # The most plain steps that drafts may lose again of what they have saved.
 _MOST_CREDIT = 8.0
-
-
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many first tokens two texts share."""
-    most = min(len(a), len(b))
-    return next((at for at in range(most) if a[at] != b[at]), most)
-
-
-class CachedSequence:
-    """Runs tokens with a model after those that are cached."""
-
-    def __init__(self, model: Model, sequence_length: int) -> None:
-        self.model = model
-        self.context = InferenceContext(model.args, sequence_length)
-        # The tokens whose keys and values are at positions 0, 1, ... of the cache. They are noted
-        # when the cache holds them: wherever an interrupt falls, what is noted is true.
-        self.ids: list[int] = []
-        self.was_eager = False  # whether some may have run stage by stage, which rounds differently
-
-    def clear(self) -> None:
-        """Forget all tokens."""
-        self.ids = []
-        self.context.clear()
-
-    def adopt(self, ids: Sequence[int]) -> None:
-        """Count tokens as cached whose keys and values were written at positions 0, 1, ..."""
-        self.context.begin(0, len(ids))
-        self.context.end(0, len(ids))
-        self.ids, self.was_eager = list(ids), False
-
-    def reusable(self, ids: Sequence[int]) -> int:
-        """Return how many tokens of a text are cached; its last one always has to be run."""
-        return common_length(ids[:-1], self.ids)
-
-    def run(self, ids: list[int], drafted: Sequence[int] = ()) -> Logits:
-        """Run tokens after the cached ones; return the logits [1 + n, V] after the last of them.
-
-        The n drafted tokens need a single id before them, and do not become cached.
-        """
-        start_pos = len(self.ids)
-        mark(3, position=start_pos, T=len(ids))
-        forward, tokens = self.model.transformer.forward, [*ids, *drafted]
-        result = forward(self.context, tokens, start_pos, all_positions=bool(drafted))
-        self.was_eager = self.context.is_eager or (self.was_eager and start_pos > 0)
-        if drafted:
-            self.context.length = start_pos + len(ids)
-        self.ids.extend(ids)
-        rows: Logits = result.numpy()
-        return rows
-
-    def confirm(self, token: int) -> None:
-        """Count a drafted token as cached, the next one of the last run."""
-        self.context.length += 1
-        self.ids.append(token)
 
 
 class TextIndex:
@@ -155,14 +102,15 @@ class DraftModel:
                 f"{label_of(model.source_directory)}: vocabulary: expected {rule} of the model "
                 f"that it is to draft for, got {got}"
             )
-        positions = min(sequence_length, model.args.max_context_length)
-        self._cached = CachedSequence(model, positions)
+        self._positions = min(sequence_length, model.args.max_context_length)
+        self._pool = BlockPool(model, self._positions)
         self._vocab_size = min(sizes)  # rows of padding in one table stand for nothing in the other
         self.token_seconds = 0.0
 
     def begin(self, ids: Sequence[int], sampler: Sampler) -> None:
         """Read the prompt of an answer that the sampler will draw."""
-        self._text, self._sampler = list(ids), sampler
+        self._text = list(ids)
+        self._sampler = sampler
         self._read()
 
     def append(self, token: int) -> None:
@@ -172,13 +120,13 @@ class DraftModel:
     def match(self) -> tuple[int, int] | None:
         """Return that a guess rests on the whole text; None where its context is full."""
         end = len(self._text)
-        return (WHOLE_TEXT, end) if end <= self._cached.context.sequence_length else None
+        return (WHOLE_TEXT, end) if end <= self._positions else None
 
     def guess(self, place: int, count: int) -> list[int]:
         """Return up to `count` tokens that may follow."""
         started, tokens = time.perf_counter(), list[int]()
         sampler, logits = self._sampler.fork(self._vocab_size), self._read()
-        count = min(count, self._cached.context.sequence_length - place + 1)
+        count = min(count, self._positions - place + 1)
         with suppress(NumericError):  # the answer does not depend on this model
             while logits is not None and len(tokens) < count:
                 token = sampler.sample(logits, place + len(tokens))
@@ -187,7 +135,7 @@ class DraftModel:
                 tokens.append(token)
                 sampler.observe((token,), is_drawn=True)
                 if len(tokens) < count:
-                    logits = self._cached.run([token])[0]
+                    logits = self._run([token])
         if tokens:
             seconds = (time.perf_counter() - started) / len(tokens)
             self.token_seconds += _TIME_WEIGHT * (seconds - self.token_seconds)
@@ -195,14 +143,21 @@ class DraftModel:
 
     def _read(self) -> Logits | None:
         """Run what is new in the text; return what may follow it, None where it does not fit."""
-        cached, text = self._cached, self._text
-        del cached.ids[cached.reusable(text) :]
+        text = self._text
+        sequence = self._pool.admit(text, len(text))
+        assert sequence is not None, "a pool for one sequence has room for it"
         logits = None
-        new = text[len(cached.ids) :]
-        if len(text) <= cached.context.sequence_length and max(new) < self._vocab_size:
-            while (start := len(cached.ids)) < len(text):
-                logits = cached.run(text[start : start + PREFILL_CHUNK])[0]
+        new = text[len(sequence.ids) :]
+        if len(text) <= self._positions and max(new) < self._vocab_size:
+            while (start := len(sequence.ids)) < len(text):
+                logits = self._run(text[start : start + PREFILL_CHUNK])
         return logits
+
+    def _run(self, ids: list[int]) -> Logits:
+        """Run tokens after the cached ones; return the logits [V] after the last of them."""
+        part = Part(self._pool.sequence, ids, len(ids), 1)
+        rows: Logits = self._pool.run([part])[0][0]
+        return rows
 
 
 class PassCosts:

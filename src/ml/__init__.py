@@ -13,7 +13,7 @@ from .errors import (
     TensorTypeError,
 )
 from .kernels import build_info, get_num_threads, set_num_threads
-from .key_value_cache import BLOCK_POSITIONS, KeyValueCache, Spans
+from .key_value_cache import BLOCK_POSITIONS, KeyValueCache, Positions, Spans
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
 from .quantized import NestedScales, QuantizedTensor, Weight, dynamic_map, nf4_code, quantize
@@ -21,7 +21,7 @@ from .tensor import Tensor
 
 __all__ = [
     "BLOCK_POSITIONS", "DTypeError", "IndexOutOfRangeError", "KeyValueCache", "LlamaBoltsError",
-    "NestedScales", "OpCall", "QuantizedTensor", "ShapeError", "Spans", "Tensor",
+    "NestedScales", "OpCall", "Positions", "QuantizedTensor", "ShapeError", "Spans", "Tensor",
     "TensorError", "TensorMemoryError", "TensorTypeError", "Weight", "bool", "build_info",
     "dynamic_map", "get_num_threads", "nf4_code", "quantize", "set_num_threads", "subscribe",
     "unsubscribe",

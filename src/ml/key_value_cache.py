@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -208,6 +208,10 @@ class Spans(_ReadOnly):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Spans, (self.spans,)
+
+
+# Where new tokens belong in a cache: the position of the first one, or those of several sequences.
+Positions: TypeAlias = int | Spans
 
 
 def _checked_spans(spans: Iterable[Any]) -> list[tuple[int, int, tuple[int, ...]]]:

@@ -554,7 +554,7 @@ class Tensor(TensorBase):
             DTypeError: From complex64 to a real dtype (`view_as_real` shows both parts).
             TensorError: A value that the integer dtype cannot hold.
         """
-        dtype = dtype_named("to", dtype)
+        dtype = dtype if isinstance(dtype, DType) else dtype_named("to", dtype)
         if dtype is self._dtype:
             return self
         result = allocate(self._shape, dtype, self._name)

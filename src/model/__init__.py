@@ -3,8 +3,8 @@
 from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
 from .context import (
     BatchContext,
+    CacheMemory,
     InferenceContext,
-    SharedContext,
     token_list,
     token_tensor,
 )
@@ -19,6 +19,7 @@ __all__ = [
     "PREFILL_CHUNK",
     "QUANTIZATIONS",
     "BatchContext",
+    "CacheMemory",
     "InferenceContext",
     "LinearRopeScaling",
     "LlamaTransformer",
@@ -32,7 +33,6 @@ __all__ = [
     "QuantizationProgress",
     "RopeFactors",
     "RopeScaling",
-    "SharedContext",
     "Source",
     "TokenIdError",
     "find_source",

@@ -17,34 +17,92 @@ from .rope import rotary_frequencies
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 
 ATTENTIONS = ("fused", "eager")
-_READ_ONLY = frozenset(("args", "caches", "frequencies", "sequence_length"))
+_READ_ONLY = frozenset(("args", "caches", "frequencies", "memory", "sequence_length"))
+
+
+class CacheMemory:
+    """The keys and values of all layers, in blocks of 256 positions, and the rotary table.
+
+    It does not know which sequence a block belongs to. One sequence has its blocks in order, so
+    that its keys and values are contiguous; several sequences share the blocks of a pool.
+
+    Args:
+        args: The sizes of the model.
+        sequence_length: The most positions of a sequence.
+        blocks: The number of blocks of a pool; by default one sequence has all positions.
+
+    Attributes:
+        args, sequence_length: The arguments.
+        is_pool: Whether several sequences share the blocks.
+        blocks: The number of blocks; the last one of a single sequence may be short.
+        caches: For each layer, the rotated keys and the values in the activations' dtype.
+        frequencies: complex64 [sequence_length, h/2].
+        copies: Pairs of a block that was copied since the last pass and of its target.
+
+    Raises:
+        ModelError: The length is out of range.
+        NotEnoughMemoryError: The blocks do not fit.
+    """
+
+    def __init__(self, args: ModelArgs, sequence_length: int, blocks: int | None = None) -> None:
+        self.caches, self.frequencies = _allocated(args, sequence_length, blocks)
+        self.args = args
+        self.sequence_length = sequence_length
+        self.is_pool = blocks is not None
+        self.blocks = -(-sequence_length // ml.BLOCK_POSITIONS) if blocks is None else blocks
+        self.copies: list[tuple[int, int]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the keys and values."""
+        return kv_cache_bytes(self.args, self.caches[0].positions)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy the keys and values of a block over those of another block."""
+        for cache in self.caches:
+            cache.copy_block(source, target)
+        self.copies.append((source, target))
 
 
 class InferenceContext:
-    """The KV cache of one sequence and the rotary frequencies of its positions.
+    """The sequence that a pass continues: where its keys and values lie, and its length.
+
+    Args:
+        args: The sizes of the model that it is made for.
+        sequence_length: The most positions that it can hold.
+        attention: "fused" for one op per layer, or "eager" for one op per stage; both give the
+            same bits.
+        memory: Holds the keys and values; by default a separate memory.
 
     Attributes:
-        args: The sizes of the model that it was made for.
-        sequence_length: The most positions it can hold.
-        attention: "fused" for one op per layer, or "eager" for one op per stage.
+        args, sequence_length, attention, memory: The arguments.
         is_eager: Whether the newest pass runs every stage of attention as an op: because
             `attention` says so, or because a trace is on.
         length: The positions that are filled, from 0 on; at most sequence_length. This and
             `attention` are the only attributes that can be set.
         caches: For each layer, the rotated keys and the values in the activations' dtype.
-        frequencies: complex64 [sequence_length, h/2].
 
     Raises:
         ModelError: The length is out of range, or the attention is unknown.
         NotEnoughMemoryError: The context does not fit.
     """
 
-    def __init__(self, args: ModelArgs, sequence_length: int, attention: str = "fused") -> None:
+    def __init__(
+        self,
+        args: ModelArgs,
+        sequence_length: int,
+        attention: str = "fused",
+        memory: CacheMemory | None = None,
+    ) -> None:
         _check_attention(attention)
-        self.caches, self.frequencies = _allocated(args, sequence_length)
-        self.args, self.sequence_length = args, sequence_length
-        self.attention, self.is_eager = attention, attention == "eager"
+        self.memory = CacheMemory(args, sequence_length) if memory is None else memory
+        self.caches = self.memory.caches
+        self.args = args
+        self.sequence_length = sequence_length
+        self.attention = attention
+        self.is_eager = attention == "eager"
         self.length = 0
+        self._opened = 0  # the positions that are filled once the newest pass has ended
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, unless the kernels would then read or write outside of the cache.
@@ -54,15 +112,16 @@ class InferenceContext:
             PositionError: A length that is not a whole number from 0 to sequence_length.
             ModelError: An unknown attention.
         """
-        if name == "attention":
+        if name == "length":
+            if type(value) is not int or not 0 <= value <= self.sequence_length:
+                raise PositionError(
+                    "[InferenceContext] length must be a whole number from 0 to sequence_length "
+                    f"{self.sequence_length}: got {ascii(value)[:80]}"
+                )
+        elif name == "attention":
             _check_attention(value)
-        if name in _READ_ONLY and hasattr(self, name):
+        elif name in _READ_ONLY and hasattr(self, name):
             raise AttributeError(f"[InferenceContext] {name} is read-only")
-        if name == "length" and (type(value) is not int or not 0 <= value <= self.sequence_length):
-            raise PositionError(
-                "[InferenceContext] length must be a whole number from 0 to sequence_length "
-                f"{self.sequence_length}: got {ascii(value)[:80]}"
-            )
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -70,18 +129,24 @@ class InferenceContext:
         raise AttributeError(f"[InferenceContext] {name} cannot be deleted")
 
     @property
-    def nbytes(self) -> int:
-        """Return the bytes of the KV cache."""
-        return kv_cache_bytes(self.args, self.sequence_length)
+    def frequencies(self) -> ml.Tensor:
+        """The rotary frequencies of all positions, complex64 [sequence_length, h/2]."""
+        return self.memory.frequencies
 
-    def begin(self, start_pos: int, count: int) -> ml.Tensor:
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the KV cache."""
+        return self.memory.nbytes
+
+    def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
         """Begin a pass: open the positions from start_pos on for writing, and choose the attention.
 
-        Those below start_pos stay. Until `end` is called after the last layer, only they count as
-        filled: an interrupted step leaves no half-written position behind.
+        The positions below start_pos stay. Until `end` is called after the last layer, only they
+        count as filled: an interrupted step leaves no half-written position behind.
 
         Returns:
-            The rotary frequencies of the new positions, complex64 [T, h/2].
+            Where the new tokens belong in the caches; and the rotary frequencies of their
+            positions, complex64 [T, h/2].
 
         Raises:
             PositionError: A gap would be left before start_pos, or the tokens do not fit.
@@ -91,19 +156,22 @@ class InferenceContext:
                 "[forward] start_pos must be a whole number from 0 to the number of cached "
                 f"positions {self.length}: got {ascii(start_pos)[:80]}"
             )
-        if start_pos + count > self.sequence_length:
+        end = start_pos + count
+        if end > self.sequence_length:
             what = f"{start_pos} + {count} > {self.sequence_length}"
             raise PositionError(f"[forward] start_pos + T must be at most sequence_length: {what}")
         super().__setattr__("length", start_pos)
+        self._opened = end
         self.is_eager = self.attention == "eager" or is_on()
-        return self.frequencies.slice(start_pos, start_pos + count)
+        return start_pos, self.memory.frequencies.slice(start_pos, end)
 
-    def end(self, start_pos: int, count: int) -> None:
+    def end(self) -> None:
         """End the pass that `begin` began: count its positions as filled."""
-        super().__setattr__("length", start_pos + count)
+        super().__setattr__("length", self._opened)
 
-    def last_rows(self, x: ml.Tensor, T: int) -> ml.Tensor:
-        """Return the row of the last token of x [T, D]: [1, D]."""
+    def last_rows(self, x: ml.Tensor) -> ml.Tensor:
+        """Return the rows of x [T, D] whose logits are wanted: that of the last token, [1, D]."""
+        T = x.shape[0]
         return x.slice(T - 1, T)
 
     def clear(self) -> None:
@@ -111,74 +179,43 @@ class InferenceContext:
         self.length = 0
 
 
-class SharedContext:
-    """The KV caches of several sequences, which share one by blocks of 256 positions.
-
-    It knows of no sequence: which blocks belong to one is up to who runs it.
+class BatchContext(InferenceContext):
+    """One pass over new tokens of several sequences whose blocks lie in one memory.
 
     Args:
-        args: The sizes of the model.
-        sequence_length: The most positions of a sequence.
-        blocks: How many blocks there are.
-
-    Attributes:
-        copies: The blocks that were copied since the last pass, each with its target.
-
-    Raises:
-        ModelError: The length is out of range.
-        NotEnoughMemoryError: The blocks do not fit.
-    """
-
-    def __init__(self, args: ModelArgs, sequence_length: int, blocks: int) -> None:
-        self.caches, self.frequencies = _allocated(args, sequence_length, blocks)
-        self.args, self.sequence_length, self.blocks = args, sequence_length, blocks
-        self.copies: list[tuple[int, int]] = []
-
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy the keys and values of a block over those of another one."""
-        for cache in self.caches:
-            cache.copy_block(source, target)
-        self.copies.append((source, target))
-
-
-class BatchContext:
-    """One pass over new tokens of several sequences, in the place of an `InferenceContext`.
-
-    Args:
-        shared: Holds the keys and values.
-        spans: Where the new tokens belong; `start_pos` of the pass.
+        memory: Holds the keys and values.
+        spans: Where the new tokens of each sequence belong.
         wanted: For each sequence, after how many of its last tokens the logits are wanted.
     """
 
-    is_eager = False  # a trace shows one sequence
-
-    def __init__(self, shared: SharedContext, spans: ml.Spans, wanted: Sequence[int]) -> None:
-        self.shared, self.wanted = shared, wanted
-        self.args, self.caches = shared.args, shared.caches
-        self._table, self._tokens = shared.frequencies, spans.tokens
-        positions, rows = list[int](), list[int]()
+    def __init__(self, memory: CacheMemory, spans: ml.Spans, wanted: Sequence[int]) -> None:
+        super().__init__(memory.args, memory.sequence_length, memory=memory)
+        self.spans = spans
+        self.wanted = wanted
+        positions = list[int]()
+        rows = list[int]()
         for (row, count, start_pos, *_), most in zip(spans.parts, wanted, strict=True):
             positions += range(start_pos, start_pos + count)
             rows += range(row + count - most, row + count)
-        self._positions, self._rows = map(ml.Tensor.from_integers, (positions, rows))
+        self._positions = ml.Tensor.from_integers(positions)
+        self._rows = ml.Tensor.from_integers(rows)
 
-    def begin(self, _spans: ml.Spans, count: int) -> ml.Tensor:
-        """Return the rotary frequencies of the new tokens, complex64 [T, h/2].
+    def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
+        """Begin the pass; start_pos is 0, because the spans say where the tokens belong.
 
         Raises:
-            PositionError: Another number of tokens.
+            PositionError: Another number of tokens, or another position.
         """
-        if count != self._tokens:
-            raise PositionError(
-                f"[forward] tokens must be those of the spans: {count} != {self._tokens}"
-            )
-        return ml.get_rows(self._table, self._positions)
+        if count != self.spans.tokens or start_pos != 0:
+            text = f"{count} from {start_pos} != {self.spans.tokens} from 0"
+            raise PositionError(f"[forward] tokens must be the tokens of the spans: {text}")
+        return self.spans, ml.get_rows(self.memory.frequencies, self._positions)
 
-    def end(self, _spans: ml.Spans, _count: int) -> None:
-        """End the pass; who runs it notes what the blocks hold."""
-        self.shared.copies.clear()
+    def end(self) -> None:
+        """End the pass; the owner of the sequences notes what the blocks hold."""
+        self.memory.copies.clear()
 
-    def last_rows(self, x: ml.Tensor, _T: int) -> ml.Tensor:
+    def last_rows(self, x: ml.Tensor) -> ml.Tensor:
         """Return the rows of x [T, D] whose logits are wanted."""
         return ml.get_rows(x, self._rows)
 

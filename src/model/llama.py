@@ -22,11 +22,9 @@ from typing import Any, ClassVar, TypeAlias
 from .. import ml
 from ..trace import mark
 from .args import ModelArgs
-from .context import BatchContext, InferenceContext, Tokens, token_tensor, wrong_weight
+from .context import InferenceContext, Tokens, token_tensor, wrong_weight
 from .errors import ModelError
 
-Context: TypeAlias = InferenceContext | BatchContext
-StartPos: TypeAlias = Any  # an int; with a BatchContext the `ml.Spans` of its sequences
 # By checkpoint key: `ml.Tensor`, or for matrices `ml.QuantizedTensor` too.
 Weights: TypeAlias = Mapping[str, Any]
 
@@ -77,8 +75,8 @@ class LlamaAttention:
     def forward(
         self,
         x: ml.Tensor,
-        context: Context,
-        start_pos: StartPos,
+        context: InferenceContext,
+        positions: ml.Positions,
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
@@ -87,7 +85,8 @@ class LlamaAttention:
         Args:
             x: Normalized hidden state [T, D].
             context: KV cache; receives the keys and values of the T new positions.
-            start_pos: Position of the first new token, or where those of several sequences belong.
+            positions: Where the new tokens belong in the cache: the position of the first one, or
+                the places of the tokens of several sequences.
             frequencies: Rotary table of the new positions, complex64 [T, h/2].
             mask: 0 where a token may look and -inf elsewhere, float32 [T, S]; None for one token,
                 which may look everywhere, and for fused attention, which needs none.
@@ -104,12 +103,12 @@ class LlamaAttention:
 
         mark(11)  # KV cache update
         cache = context.caches[self.layer]
-        ml.write_cache(cache, start_pos, xk, xv)
+        ml.write_cache(cache, positions, xk, xv)
 
-        if context.is_eager:
-            output = self.eager(xq, cache, start_pos, mask)  # [T, H, h]
+        if context.is_eager and isinstance(positions, int):
+            output = self.eager(xq, cache, positions, mask)  # [T, H, h]
         else:
-            output = ml.attention(xq, cache, start_pos, self.divisor)  # [T, H, h]
+            output = ml.attention(xq, cache, positions, self.divisor)  # [T, H, h]
         T, H, h = output.shape
         return self.project(output.reshape(T, H * h))  # [T, H*h] -> [T, D]
 
@@ -221,8 +220,8 @@ class LlamaTransformerBlock:
     def forward(
         self,
         x: ml.Tensor,
-        context: Context,
-        start_pos: StartPos,
+        context: InferenceContext,
+        positions: ml.Positions,
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
@@ -233,7 +232,7 @@ class LlamaTransformerBlock:
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
         normed = self.attention_norm.forward(x)
-        attention = self.attention.forward(normed, context, start_pos, frequencies, mask)
+        attention = self.attention.forward(normed, context, positions, frequencies, mask)
         mark(15)  # attention residual
         x = ml.add(x, attention)
         mark(16)  # feed-forward pre-norm
@@ -270,9 +269,9 @@ class LlamaTransformer:
 
     def forward(
         self,
-        context: Context,
+        context: InferenceContext,
         tokens: Tokens,
-        start_pos: StartPos = 0,
+        start_pos: int = 0,
         all_positions: bool = False,
     ) -> ml.Tensor:
         """Compute what may follow the tokens.
@@ -285,8 +284,8 @@ class LlamaTransformer:
                 written, and what was beyond them is forgotten. A `BatchContext` holds several
                 sequences, whose tokens follow each other.
             tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of integers.
-            start_pos: Position of the first new token, at most `context.length`; with several
-                sequences, where the tokens of each belong.
+            start_pos: Position of the first new token, at most `context.length`; 0 with several
+                sequences, whose positions the context has.
             all_positions: Whether to return the logits after each token, not only the last.
 
         Returns:
@@ -305,19 +304,19 @@ class LlamaTransformer:
 
         mark(4, position=start_pos, T=T)  # input tensor (embedding), frequencies, mask
         x = self.embed(ids)  # [T] -> [T, D]
-        frequencies = context.begin(start_pos, T)  # [T, h/2]
+        positions, frequencies = context.begin(start_pos, T)  # [T, h/2]
         mask = causal_mask(T, start_pos) if context.is_eager else None
         for layer in self.layers:
             try:
-                x = layer.forward(x, context, start_pos, frequencies, mask)
+                x = layer.forward(x, context, positions, frequencies, mask)
             except (ml.ShapeError, ml.DTypeError) as error:
                 where = wrong_weight(layer, layer.layer, self.args)
                 raise type(error)(f"{where}: {error}") from error
-        context.end(start_pos, T)
+        context.end()
 
         mark(19)  # output norm and logits
         if not all_positions:
-            x = context.last_rows(x, T)  # [T, D] -> [1, D]
+            x = context.last_rows(x)  # [T, D] -> [1, D]
         x = self.norm.forward(x)
         return self.logits(x)  # [T, D] -> [T, V]
 

@@ -12,9 +12,9 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -24,16 +24,14 @@ from ..checkpoint.shards import MergedShards
 from ..ml.quantized import NESTED_BLOCK
 from ..trace import is_on
 from .args import EMBEDDINGS, OUTPUT, ModelArgs
-from .context import BatchContext, InferenceContext, SharedContext, Tokens, token_tensor
+from .context import BatchContext, CacheMemory, InferenceContext, Tokens, token_tensor
 from .errors import ModelError
 from .forecast import MemoryForecast
 from .llama import (
-    Context,
     LlamaAttention,
     LlamaFeedForward,
     LlamaTransformer,
     RMSNorm,
-    StartPos,
     Weights,
 )
 
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
 
 # By the letter of rows, as in `checkpoint/names.py`: rank r owns rows bounds[r] to bounds[r + 1].
 Bounds = Mapping[str, Sequence[int]]
-# What keeps keys and values between passes.
-Kept: TypeAlias = InferenceContext | SharedContext
 
 _SPIN_SECONDS, _PAUSE_SECONDS = 0.05, 0.001  # of waiting for the next pass, at full speed at first
 
@@ -187,6 +183,46 @@ class _NormOfAllHeads(RMSNorm):
         return whole[:, first:last].contiguous()
 
 
+class RankedMemory(NamedTuple):
+    """A cache memory that each rank has for its own heads."""
+
+    number: int
+    sequence_length: int
+    blocks: int | None  # of a pool; None for one sequence
+
+
+@dataclass(frozen=True)
+class RankedPass:
+    """One pass over tokens, as rank 0 sends it to the other ranks.
+
+    Attributes:
+        memory: Holds the keys and values.
+        copies: The blocks of it that are copied before the pass.
+        ids: The tokens.
+        start_pos, all_positions: As in `LlamaTransformer.forward`.
+        spans, wanted: As in `BatchContext`; None for one sequence.
+        attention: As in `InferenceContext`.
+    """
+
+    memory: RankedMemory
+    copies: Sequence[tuple[int, int]]
+    ids: Tokens
+    start_pos: int
+    spans: Sequence[tuple[int, int, Sequence[int]]] | None
+    wanted: Sequence[int] | None
+    all_positions: bool
+    attention: str
+
+    def context(self, memory: CacheMemory) -> InferenceContext:
+        """Return the context of the pass in the memory of another rank."""
+        if self.spans is not None and self.wanted is not None:
+            return BatchContext(memory, ml.Spans(self.spans), self.wanted)
+        args, length = memory.args, memory.sequence_length
+        context = InferenceContext(args, length, self.attention, memory)
+        context.length = self.start_pos
+        return context
+
+
 class RankedNetwork(LlamaTransformer):
     """The network of one rank, with its sizes and tensors, which joins its results with others.
 
@@ -197,7 +233,7 @@ class RankedNetwork(LlamaTransformer):
         super().__init__(args, tensors)
         self.own, self.ranks = own, own.ranks
         self._made, self._dropped = 0, list[int]()
-        self._numbers = weakref.WeakKeyDictionary[Kept, int]()
+        self._numbers = weakref.WeakKeyDictionary[CacheMemory, int]()
         letters = {row.name: row.sizes[0] for row in args.layer_rows}
         for layer in self.layers:
             attention, feed_forward = layer.attention, layer.feed_forward
@@ -220,61 +256,68 @@ class RankedNetwork(LlamaTransformer):
         return self.own.gather(super().logits(x), "V")
 
     def forward(
-        self, context: Context, tokens: Tokens, start_pos: StartPos = 0, all_positions: bool = False
+        self,
+        context: InferenceContext,
+        tokens: Tokens,
+        start_pos: int = 0,
+        all_positions: bool = False,
     ) -> ml.Tensor:
         """Run a pass on all ranks, without a trace."""
         if is_on():
             raise ModelError("[forward] a trace needs one process: several run the model")
         ids = token_tensor(tokens, self.args.vocab_size)
-        context.begin(start_pos, ids.shape[0])  # what is refused is refused before others run
-        kept: Kept
-        more: int | str
-        of_batch: tuple[Any, ...] = ()
-        if isinstance(context, BatchContext):
-            kept, where, more = context.shared, start_pos.spans, context.shared.blocks
-            of_batch = context.wanted, kept.copies
-        else:
-            kept, where, more = context, start_pos, context.attention
-        if kept not in self._numbers:
-            self._made += 1
-            self._numbers[kept] = self._made
-            weakref.finalize(kept, self._dropped.append, self._made)
-        made = self._numbers[kept], type(kept), kept.sequence_length, more
+        context.begin(start_pos, ids.shape[0])  # an error comes before the other ranks run
+        batch = context if isinstance(context, BatchContext) else None
+        ranked_pass = RankedPass(
+            memory=self._numbered(context.memory),
+            copies=context.memory.copies,
+            ids=ids.numpy(),
+            start_pos=start_pos,
+            spans=None if batch is None else batch.spans.spans,
+            wanted=None if batch is None else batch.wanted,
+            all_positions=all_positions,
+            attention=context.attention,
+        )
         dropped = [self._dropped.pop() for _ in self._dropped[:]]
-        what = dropped, made, ids.numpy(), where, all_positions, *of_batch
         try:
-            self.ranks.command("forward", *what)
+            self.ranks.command("forward", dropped, ranked_pass)
             return super().forward(context, ids, start_pos, all_positions)
         except BaseException as error:  # noqa: BLE001 - the others wait in the middle of it
             self.ranks.fail(error)
 
-    def follow(
-        self,
-        kept: dict[int, Kept],
-        dropped: list[int],
-        made: tuple[int, type[Kept], int, Any],
-        ids: Tokens,
-        where: Any,
-        all_positions: bool,
-        wanted: Sequence[int] = (),
-        copies: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        """Run the part of this rank in a pass of rank 0, as the words after "forward" say.
+    def _numbered(self, memory: CacheMemory) -> RankedMemory:
+        """Return the number of the cache memory of this rank, and how to make another one."""
+        if memory not in self._numbers:
+            self._made += 1
+            self._numbers[memory] = self._made
+            weakref.finalize(memory, self._dropped.append, self._made)
+        blocks = memory.blocks if memory.is_pool else None
+        return RankedMemory(self._numbers[memory], memory.sequence_length, blocks)
 
-        `kept` are the caches of this rank by their numbers, and `made` says how to make one; rank 0
-        has `dropped` some of them. `wanted` and `copies` are those of a batch.
+    def follow(
+        self, memories: dict[int, CacheMemory], dropped: list[int], ranked_pass: RankedPass
+    ) -> None:
+        """Run the part of this rank in a pass of rank 0.
+
+        Args:
+            memories: The cache memories of this rank by their numbers.
+            dropped: The numbers of memories that rank 0 no longer has.
+            ranked_pass: The pass.
         """
         for old in dropped:
-            kept.pop(old, None)
-        number, kind, *sizes = made
-        context: Any = kept[number] if number in kept else kind(self.args, *sizes)
-        kept[number] = context
-        if kind is SharedContext:
-            for copy in copies:
-                context.copy_block(*copy)
-            where = ml.Spans(where)
-            context = BatchContext(context, where, wanted)
-        super().forward(context, ids, where, all_positions)
+            memories.pop(old, None)
+        number, sequence_length, blocks = ranked_pass.memory
+        if number not in memories:
+            memories[number] = CacheMemory(self.args, sequence_length, blocks)
+        memory = memories[number]
+        for source, target in ranked_pass.copies:
+            memory.copy_block(source, target)
+        super().forward(
+            ranked_pass.context(memory),
+            ranked_pass.ids,
+            ranked_pass.start_pos,
+            ranked_pass.all_positions,
+        )
 
 
 def _join(own: OwnWeights, part: LlamaAttention | LlamaFeedForward, letters: str) -> None:

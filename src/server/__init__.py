@@ -2,7 +2,15 @@
 
 from .app import create_app
 from .errors import ServerError
-from .service import Service
+from .service import Access, ServedModel, Service
 from .serving import listen, serve
 
-__all__ = ["ServerError", "Service", "create_app", "listen", "serve"]
+__all__ = [
+    "Access",
+    "ServedModel",
+    "ServerError",
+    "Service",
+    "create_app",
+    "listen",
+    "serve",
+]

@@ -6,14 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..inference import Choice, GrammarError, Request, SamplingArgs, Step, ToolCall
+from ..inference import (
+    Choice,
+    GrammarError,
+    Request,
+    SamplingArgs,
+    Step,
+    SubmittedAnswer,
+    ToolCall,
+)
+from ..inference.answer import logprobs_of, token_name
 from ..inference.answer_forms import (
     CallForm,
     ThoughtForm,
     split_calls,
     split_thoughts,
 )
-from ..inference.answer_text import logprobs_of, token_name
 from ..inference.call_grammars import grammar_of_calls
 from ..inference.chat_encoding import encode_chat, opens_thought
 from ..inference.grammars import Grammar, GrammarMask
@@ -43,7 +51,7 @@ class _Asked:
     alternatives: int | None  # of how many tokens `logprobs` tell; None without them
     echo: str | None = None  # the text of the prompt, to come before the answer
     mask: GrammarMask | None = field(init=False, default=None)  # once the grammar is compiled
-    request: Request = field(init=False)  # once it is submitted
+    submitted: SubmittedAnswer = field(init=False)  # once the engine has it
     ids: list[int] = field(init=False, default_factory=list)
 
     @property
@@ -53,15 +61,23 @@ class _Asked:
 
     def submit(self, deliver: Callable[[Step | Exception], object]) -> None:
         """Ask the engine, or raise an error of `BatchEngine.submit`."""
-        body, is_chat = self.body, isinstance(self, ChatAnswer)
-        self.request = self.service.engine.submit(
-            self.prompt_ids, 1 if body.max_tokens == 0 else body.max_tokens, self.sampling,
-            body.stop or (), self.service.end_ids if is_chat else (), is_chat, self.candidates,
-            mask=self.mask, time_limit=_SECONDS, deliver=deliver,
+        body = self.body
+        is_chat = isinstance(self, ChatAnswer)
+        request = Request(
+            prompt_ids=self.prompt_ids,
+            max_new_tokens=1 if body.max_tokens == 0 else body.max_tokens,
+            sampling=self.sampling,
+            stop=body.stop or (),
+            end_ids=self.service.end_ids if is_chat else (),
+            new_text=is_chat,
+            candidates=self.candidates,
+            mask=self.mask,
+            time_limit=_SECONDS,
             prompt_candidates=0 if self.echo is None else self.candidates,
             client=self.sender.client,
             prefix_group=self.service.prefix_group(self.sender, body.prompt_cache_key),
-        )  # fmt: skip
+        )
+        self.submitted = self.service.engine.answer(request, deliver)
 
 
 @dataclass
@@ -134,7 +150,7 @@ class TextAnswer(_Asked):
         text, tokens = "", list[tuple[int, Choice | None]]()
         if len(self.ids) == len(steps) and self.echo is not None:
             text = self.echo
-            tokens += zip(self.prompt_ids, self.request.prompt_choices or (), strict=False)
+            tokens += zip(self.prompt_ids, self.submitted.prompt_choices or (), strict=False)
         if self.body.max_tokens != 0:
             text += "".join(step.text for step in steps)
             tokens += [(s.token_id, s.choice) for s in steps if s.stop_reason != "eot"]
@@ -165,10 +181,10 @@ def _call_id() -> str:
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
-Answer = ChatAnswer | TextAnswer
+HttpAnswer = ChatAnswer | TextAnswer
 
 
-def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[Answer]:
+def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpAnswer]:
     """Return the answers that a body asks for."""
     if (chat := service.chat_format) is None:
         text = "messages: this model has no chat format: use /v1/completions"
@@ -225,9 +241,9 @@ def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[Answe
     ]
 
 
-def text_answers(service: Service, sender: Sender, body: CompletionBody) -> list[Answer]:
+def text_answers(service: Service, sender: Sender, body: CompletionBody) -> list[HttpAnswer]:
     """Return the answers that a body asks for."""
-    made, tokenizer = list[Answer](), service.tokenizer
+    made, tokenizer = list[HttpAnswer](), service.tokenizer
     grammar = _grammar(service, body)
     for prompt in body.prompts():
         if isinstance(prompt, str):

@@ -21,10 +21,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..inference.answer_text import token_name
+from ..inference.answer import token_name
 from ..tokenizer import StreamDecoder, Tokenizer
 from . import bodies
-from .answers import Answer, chat_answers, text_answers
+from .answers import HttpAnswer, chat_answers, text_answers
 from .connections import CONNECTION
 from .errors import RequestError, encode, refusal
 from .responses import EventStream, Holding, PartStream, Run
@@ -179,7 +179,7 @@ async def _gone(request: Request) -> NoReturn:
 
 
 async def _generate(
-    made: Callable[[Service, Sender, Any], Sequence[Answer]],
+    made: Callable[[Service, Sender, Any], Sequence[HttpAnswer]],
     service: Service,
     body: Any,
     caller: Caller,

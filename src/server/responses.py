@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from .. import __version__
 from ..inference import GrammarError, Step
 from ..inference.grammars import GrammarMask
-from .answers import Answer, Chunk, grammar_param
+from .answers import Chunk, HttpAnswer, grammar_param
 from .errors import RequestError, encode, refusal
 from .service import Service
 
@@ -29,7 +29,7 @@ class Run:
     `events` before the first one.
     """
 
-    def __init__(self, service: Service, answers: Sequence[Answer], is_stream: bool) -> None:
+    def __init__(self, service: Service, answers: Sequence[HttpAnswer], is_stream: bool) -> None:
         self._service, self._answers = service, answers
         begin, *kinds = answers[0].names
         self._head: Chunk = {
@@ -56,7 +56,7 @@ class Run:
             await self._compile(ends)
             for index, one in enumerate(self._answers):
                 one.submit(partial(later, put, index))
-                ends.callback(one.request.cancel)
+                ends.callback(one.submitted.cancel)
             left = len(self._answers)
             while left:
                 index, item = await items.get()
@@ -114,7 +114,9 @@ class Run:
     def _usage(self) -> Chunk:
         """Return the counts of tokens; a prompt with several answers counts once."""
         # The first answer reads the prompt, the others find it.
-        stats = {id(one.prompt_ids): one.request.stats for one in reversed(self._answers)}.values()
+        stats = {
+            id(one.prompt_ids): one.submitted.stats for one in reversed(self._answers)
+        }.values()
         asked = sum(one.prompt_tokens for one in stats)
         made = sum(len(one.ids) for one in self._answers if one.body.max_tokens != 0)
         return {

@@ -46,49 +46,77 @@ class Sender:
     connection: Hashable
 
 
+@dataclass(frozen=True)
+class ServedModel:
+    """What clients see of the model.
+
+    Attributes:
+        name: The name that clients use.
+        chat_format: The template of its chats; None if it has no chats.
+        loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
+        sampling: The settings of sampling of requests that do not give their own, by the names of
+            `SamplingArgs`.
+    """
+
+    name: str
+    chat_format: ChatTemplate | None
+    loading: dict[str, Any] | None
+    sampling: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask, and what clients share.
+
+    Attributes:
+        api_keys: The keys, of which clients have to send one; empty for no key.
+        is_local: Whether the server listens at a local address. Without a key it then rejects
+            requests for another host, which come from pages of a site whose name leads to this
+            address.
+        shares_prefixes: Whether all clients share cached prefixes, so that the time and the count
+            of cached tokens tell a client what others have asked.
+    """
+
+    api_keys: Sequence[str]
+    is_local: bool
+    shares_prefixes: bool
+
+
 class Service(Collector):
     """One model behind the endpoints.
 
     Args:
         engine: Answers; its model has a tokenizer.
-        name: What clients call the model.
-        chat_format: Of its chats; None where it has none.
-        api_keys: The keys, of which clients have to send one; empty for no key.
-        is_local: Whether it listens at a local address. Without a key it then refuses requests for
-            another host, which come from pages of a site whose name leads to this address.
-        loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
-        shares_prefixes: Whether all clients share cached prefixes, so that the time and the count
-            of cached tokens tell a client what others have asked.
-        sampling: The settings of sampling of requests that do not give their own, by the names of
-            `SamplingArgs`.
+        served: What clients see of the model.
+        access: Who may ask.
         log: Takes a line about a failure, for the person who runs the server.
     """
 
     def __init__(
         self,
         engine: BatchEngine,
-        name: str,
-        chat_format: ChatTemplate | None,
-        api_keys: Sequence[str],
-        is_local: bool,
-        loading: dict[str, Any] | None,
-        shares_prefixes: bool,
-        sampling: Mapping[str, float],
+        served: ServedModel,
+        access: Access,
         log: Callable[[str], object],
     ) -> None:
         assert engine.model.tokenizer is not None
-        self.engine, self.name, self.chat_format, self.log = engine, name, chat_format, log
+        self.engine = engine
+        self.name = served.name
+        self.chat_format = served.chat_format
+        self.log = log
         self.tokenizer: Tokenizer = engine.model.tokenizer
-        self.insides = Insides(loading)
-        self.sampling = sampling
-        self.is_closing, self.created = False, int(time.time())
-        self._keys = [_digest(key.encode()) for key in api_keys]
-        self._checks_host = not self._keys and is_local
-        self._shares_prefixes = shares_prefixes or len(self._keys) == 1
+        self.insides = Insides(served.loading)
+        self.sampling = served.sampling
+        self.is_closing = False
+        self.created = int(time.time())
+        self._keys = [_digest(key.encode()) for key in access.api_keys]
+        self._checks_host = not self._keys and access.is_local
+        self._shares_prefixes = access.shares_prefixes or len(self._keys) == 1
         self._workers = Gate(WORKERS, WORKERS)
         self._compilers = Gate(COMPILERS, 1)
         self._compiler_threads = ThreadPoolExecutor(COMPILERS, "grammar")
         self.large_bodies = Gate(_LARGE_BODIES, _LARGE_BODIES_EACH)
+        chat_format = served.chat_format
         ends = end_ids(self.tokenizer, chat_format) if chat_format else frozenset()
         self.end_ids = ends | engine.model.stop_ids
         self._grammars = Grammars(self.tokenizer, self.end_ids)

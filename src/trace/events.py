@@ -16,7 +16,7 @@ _PAGES = ((16, "14c-next-token.md"), (6, "14b-attention.md"), (1, "14-forward-pa
 
 
 @dataclass(frozen=True)
-class Step:
+class StageOp:
     """One op of a stage and what its result is called."""
 
     op: str
@@ -34,7 +34,7 @@ class Stage:
     function: str  # its qualified name
     # Its ops in run order. One may be left out by a run: one token needs no mask, and some are
     # those of one family of models.
-    steps: tuple[Step, ...] = ()
+    steps: tuple[StageOp, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -73,7 +73,7 @@ def _stages(registry: str) -> dict[int, Stage]:
         steps = []
         for line in lines:
             op, result, letters = line.split(maxsplit=2)
-            steps.append(Step(op, result, tuple(letters.strip("[]").split(", "))))
+            steps.append(StageOp(op, result, tuple(letters.strip("[]").split(", "))))
         stages[int(number)] = Stage(int(number), name, module, function, tuple(steps))
     return stages
 
@@ -161,7 +161,7 @@ STAGES: Mapping[int, Stage] = _stages("""
     div scaled [1, V]
     div scaled [T, V]
 20 sampling | inference.sampling Sampler.sample
-21 token to text, stop check | inference.answer_text AnswerText.push
+21 token to text, stop check | inference.answer AnswerText.push
 """)
 
 # What the letters stand for, in the order of docs/LEGEND.md.

@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
+from src.cli import session as session_module
 from src.cli.answer import Settings, statistics_line
 from src.cli.arguments import build_parser, parse_arguments
 from src.cli.commands import run_command
 from src.cli.console import UsageError
-from src.inference import GenerationStats, InferenceEngine, SamplingError, Step
+from src.inference import (
+    GenerationStats,
+    InferenceEngine,
+    Request,
+    SamplingError,
+    Step,
+    encode_chat,
+)
 from tests.cli.conftest import ALPHABET, FORMAT_TOKENS, REPOSITORY, reply, session_of
 from tests.cli.reciting_model import EOT_ID
 
@@ -195,15 +203,21 @@ def test_what_a_step_left_out_is_a_dash(alphabet_model, capsys):
 def thinking(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Makes the engine think before each answer; notes whether it was asked to."""
     asked: list[bool] = []
+    encoded: list[bool] = []
 
-    def chat(engine: InferenceEngine, *given: Any) -> Iterator[Step]:
-        asked.append(given[-2])  # the last one is the mask
+    def encode(*given: Any) -> list[int]:
+        encoded.append(given[-1])
+        return encode_chat(*given)
+
+    def answer(engine: InferenceEngine, _request: Request, _progress: Any) -> Iterator[Step]:
+        asked.append(encoded[-1])
         engine.last_stats = GenerationStats(5, 0, 4, 0.1, 0.1, 1)
         for text in ("<think>", "\nHm\x1b.\n", "</thi"):
             yield Step(1, text)
         yield Step(1, "nk>\n\nYes.", "eot")
 
-    monkeypatch.setattr(InferenceEngine, "chat", chat)
+    monkeypatch.setattr(session_module, "encode_chat", encode)
+    monkeypatch.setattr(InferenceEngine, "answer", answer)
     return asked
 
 

@@ -20,7 +20,7 @@ from src.cli.arguments import (
 )
 from src.cli.commands import run_command
 from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
-from src.inference import CHAT_FORMATS, InferenceEngine
+from src.inference import CHAT_FORMATS, Request
 from src.trace.events import STAGES
 from tests.cli.conftest import ALPHABET, REPOSITORY, run_code, session_of
 
@@ -129,7 +129,7 @@ def test_the_flags_of_llama_cpp_name_a_model_of_the_hub(arguments, name):
 
 VALUES = {
     "--system": "x", "--think": "on", "--chat-format": "llama3", "--quantize": "nf4",
-    "--overflow": "drop", "--template-arg": "name=1",
+    "--overflow": "drop", "--template-arg": "name=1", "--attention": "eager",
 }  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def test_the_page_of_the_command_line_shows_the_names_of_other_programs():
 def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_the_other():
     assert "--max-tokens N      " in build_parser().format_help()
     assert "in Python: max_new_tokens" in " ".join(build_parser().format_help().split())
-    assert "`--max-tokens` on the command line" in (InferenceEngine.generate.__doc__ or "")
+    assert "`--max-tokens` on the command line" in (Request.__doc__ or "")
 
 
 def test_the_list_has_the_six_prompts_of_the_source_engine_with_their_system_prompts():

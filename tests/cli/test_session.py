@@ -136,7 +136,7 @@ def test_ctrl_c_before_an_answer_begins_or_goes_on_keeps_what_was(alphabet_model
         (session.resume, [Turn("one", "abc")], [Turn("one", "abcdef")]),
     ):
         with monkeypatch.context() as patch:
-            press_ctrl_c_at(patch, InferenceEngine, "_prefill", 0, after=False)
+            press_ctrl_c_at(patch, InferenceEngine, "_read_prompt", 0, after=False)
             do()
         assert (session.turns, session.unanswered) == (turns, None if turns else "one")
         session.resume()

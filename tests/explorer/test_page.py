@@ -288,19 +288,6 @@ def test_the_first_difference_of_two_formats_is_named(two_formats, page):
     assert all(one["isSame"] for one in found["cells"][first["depth"]][: first["position"]])
 
 
-def test_a_token_that_a_traced_run_would_not_have_drawn_is_marked(tmp_path, page):
-    model, store = load_model(), Store()
-    ids, _ = prompt_of(model, [Message("user", QUESTION)])
-    settings = 2, SamplingArgs(temperature=0.0)
-    drawn = run_traced(model, ids, *settings, Store())["tokens"][len(ids)]
-    run = run_traced(model, ids, *settings, store, forced_ids=[100, 101])
-    opened(page, saved([run], store, tmp_path / "forced.html"))
-    told = f"would have drawn '{model.tokenizer.decode([drawn])}'"
-    assert told in page.locator(f"#all-tokens tr:nth-child({len(ids) + 1}) strong").inner_text()
-    go(page, "sampling")
-    assert told in page.locator("#view strong").inner_text()
-
-
 def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, page):
     model, store = load_model(), Store(runs=2)
     settings = 4, SamplingArgs(temperature=0.0)

@@ -16,11 +16,12 @@ from src.inference import (
     Message,
     NumericError,
     PromptError,
+    Sampler,
     SamplingArgs,
     Step,
 )
 from src.inference import engine as engine_module
-from src.inference.speculation import CachedSequence
+from src.inference.blocks import BlockPool, Part
 from src.model import InferenceContext, ModelError, NotEnoughMemoryError, TokenIdError, load_model
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 from tests.support.clock import Clock
@@ -266,13 +267,13 @@ def test_who_watches_a_prompt_hears_of_it_about_once_a_second(scripted, monkeypa
     clock, seconds = Clock(monkeypatch), iter((0.1, 0.99, 1.99, 1.0))  # what each chunk takes
     monkeypatch.setattr(engine_module, "WATCHED_CHUNK", 2)
     monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 8)
-    run = CachedSequence.run
+    run = BlockPool.run
 
-    def timed(cached: CachedSequence, tokens: list[int]) -> Any:
+    def timed(pool: BlockPool, parts: list[Part]) -> Any:
         clock.advance(next(seconds))
-        return run(cached, tokens)
+        return run(pool, parts)
 
-    monkeypatch.setattr(CachedSequence, "run", timed)
+    monkeypatch.setattr(BlockPool, "run", timed)
     prompt = [*b"0123456789abcdefghijkl"]
     engine = scripted.engine(64, [EOT], len(prompt))
     list(engine.generate(prompt, progress=lambda _done, _total: None))
@@ -382,7 +383,7 @@ def test_memory_that_is_refused_is_an_error_of_the_package_and_changes_nothing(m
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module.Sampler, "observe", refuse)
+        patch.setattr(Sampler, "observe", refuse)
         with pytest.raises(NotEnoughMemoryError, match=r"\[generate\] memory: the system"):
             answer(engine, [1, 2, 9], 4)
     assert answer(engine, [1, 2, 3], 4) == expected

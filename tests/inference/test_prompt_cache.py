@@ -279,12 +279,13 @@ def test_what_is_no_file_is_refused(bundled, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["fifo"]
 
 
-def test_tokens_of_a_traced_run_are_not_saved(bundled, tmp_path):
+def test_tokens_of_a_traced_run_are_saved(bundled, tmp_path):
     engine = InferenceEngine(bundled, 700)
     with recorded(bundled.args):
         answer(engine, IDS[:20])
-    with pytest.raises(PromptCacheError, match="ran under a trace"):
-        save_prompt_cache(engine, tmp_path / "a")
-    answer(engine, IDS[30:50])
-    save_prompt_cache(engine, tmp_path / "a")
-    assert load_prompt_cache(engine, tmp_path / "a") >= 20
+    save_prompt_cache(engine, tmp_path / "traced")
+    engine.reset()
+    answer(engine, IDS[:20])
+    save_prompt_cache(engine, tmp_path / "plain")
+    assert (tmp_path / "traced").read_bytes() == (tmp_path / "plain").read_bytes()
+    assert load_prompt_cache(engine, tmp_path / "traced") >= 20

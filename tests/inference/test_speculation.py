@@ -12,7 +12,8 @@ import pytest
 
 from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
 from src.inference import speculation as speculation_module
-from src.inference.speculation import CachedSequence, Drafter, DraftModel, PassCosts, TextIndex
+from src.inference.blocks import BlockPool, Part
+from src.inference.speculation import Drafter, DraftModel, PassCosts, TextIndex
 from src.ml import bfloat16
 from src.model import LlamaTransformer, Model, ModelError, load_model
 from tests.inference.drafts import costs_of, guess_and_draw
@@ -300,14 +301,14 @@ def test_a_second_prompt_runs_what_is_new_in_it_alone(bare, other, eager, monkey
     engine = InferenceEngine(bare, 256, draft_model=other)
     answer = [step.token_id for step in engine.generate(PROMPT, 10, GREEDY)]
     lengths: list[int] = []
-    run = CachedSequence.run
+    run = BlockPool.run
 
-    def counted(cached: CachedSequence, ids: list[int], drafted: Any = ()) -> Any:
-        if cached.model is other:
-            lengths.append(len(ids))
-        return run(cached, ids, drafted)
+    def counted(pool: BlockPool, parts: list[Part]) -> Any:
+        if pool.model is other:
+            lengths.append(len(parts[0].ids))
+        return run(pool, parts)
 
-    monkeypatch.setattr(CachedSequence, "run", counted)
+    monkeypatch.setattr(BlockPool, "run", counted)
     next(engine.generate([*PROMPT, *answer[:8], 7, 8, 9], 10))
     assert 3 <= lengths[0] <= 4
 

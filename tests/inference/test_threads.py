@@ -178,7 +178,7 @@ def test_of_threads_that_want_the_engine_at_once_one_gets_it(engine):
         for _ in range(1000):
             call = Call()
             try:
-                engine._take(call)
+                engine._ownership.take(call)
             except InferenceError:
                 continue
             inside.append(1)

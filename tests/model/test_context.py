@@ -10,12 +10,12 @@ import pytest
 from src import ml
 from src.model import (
     BatchContext,
+    CacheMemory,
     InferenceContext,
     LlamaTransformer,
     ModelError,
     NotEnoughMemoryError,
     PositionError,
-    SharedContext,
     kv_cache_bytes,
 )
 from tests.model.tiny import CONFIGS, GROUPED, Tiny, token_ids, transformer
@@ -49,7 +49,7 @@ def test_attention_is_fused_unless_asked_otherwise_and_no_other_is_known() -> No
 @pytest.mark.parametrize("length", [0, -1, 4097, 10**9, 10**30, True, 8.0, "8", None])
 def test_a_length_that_is_no_whole_number_in_the_range_is_refused(length: object) -> None:
     text = f"sequence_length must be a whole number .* longest context 4096: got {length!r}"
-    for made in (lambda: InferenceContext(ARGS, length), lambda: SharedContext(ARGS, length, 2)):  # type: ignore[arg-type]
+    for made in (lambda: InferenceContext(ARGS, length), lambda: CacheMemory(ARGS, length, 2)):  # type: ignore[arg-type]
         with pytest.raises(ModelError, match=text):
             made()
 
@@ -126,13 +126,13 @@ def test_a_length_beyond_the_cache_is_refused() -> None:
 
 def run_spans(
     model: LlamaTransformer,
-    shared: SharedContext,
+    memory: CacheMemory,
     spans: Sequence[tuple[int, int, list[int]]],
     tokens: list[int],
     wanted: list[int],
 ) -> np.ndarray:
     placed = ml.Spans(spans)
-    return model.forward(BatchContext(shared, placed, wanted), tokens, placed).numpy()
+    return model.forward(BatchContext(memory, placed, wanted), tokens).numpy()
 
 
 @pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
@@ -144,23 +144,25 @@ def test_rows_of_several_sequences_have_the_bits_of_one(config: Tiny, dtype: ml.
         model.forward(InferenceContext(model.args, 40), ids, all_positions=True).numpy()
         for ids in texts
     ]
-    shared = SharedContext(model.args, 40, 5)
+    memory = CacheMemory(model.args, 40, 5)
     places = [[3], [0], [4]]
     first = [(0, len(ids) - 1, place) for ids, place in zip(texts[1:], places[1:], strict=True)]
-    rows = run_spans(model, shared, first, texts[1][:-1] + texts[2][:-1], [0, 3])
+    rows = run_spans(model, memory, first, texts[1][:-1] + texts[2][:-1], [0, 3])
     np.testing.assert_array_equal(rows, alone[2][-4:-1])
     newest = [(len(ids) - 1, 1, place) for ids, place in zip(texts, places, strict=True)]
-    rows = run_spans(model, shared, newest, [ids[-1] for ids in texts], [1, 1, 1])
+    rows = run_spans(model, memory, newest, [ids[-1] for ids in texts], [1, 1, 1])
     np.testing.assert_array_equal(rows, np.concatenate([logits[-1:] for logits in alone]))
 
 
 def test_what_does_not_fit_is_refused() -> None:
     model = transformer(GROUPED, ml.bfloat16)
-    shared = SharedContext(model.args, 40, 2)
+    memory = CacheMemory(model.args, 40, 2)
     spans = ml.Spans([(0, 2, [0])])
-    context = BatchContext(shared, spans, [1])
-    with pytest.raises(PositionError, match=r"tokens must be those of the spans: 3 != 2"):
-        model.forward(context, [1, 2, 3], spans)
-    assert model.forward(context, [1, 2], spans).shape == (1, model.args.vocab_size)
+    context = BatchContext(memory, spans, [1])
+    with pytest.raises(
+        PositionError, match=r"tokens must be the tokens of the spans: 3 from 0 != 2 from 0"
+    ):
+        model.forward(context, [1, 2, 3])
+    assert model.forward(context, [1, 2]).shape == (1, model.args.vocab_size)
     with pytest.raises(NotEnoughMemoryError, match="keys and values"):
-        SharedContext(model.args, 40, 1 << 40)
+        CacheMemory(model.args, 40, 1 << 40)

@@ -297,9 +297,9 @@ def test_an_engine_without_a_thread_is_503_until_it_has_one(bundled, monkeypatch
 
     engine = BatchEngine(bundled, sequence_length=256, max_requests=1)
     log: list[str] = []
-    service = server.Service(
-        engine, "bundled", named_template("llama3"), (), False, None, False, {}, log.append
-    )
+    served = server.ServedModel("bundled", named_template("llama3"), loading=None, sampling={})
+    access = server.Access(api_keys=(), is_local=False, shares_prefixes=False)
+    service = server.Service(engine, served, access, log.append)
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
     reason = "the thread of the engine must start: the system refuses it (can't start new thread)"
     with testing.TestClient(create_app(service)) as client, engine:

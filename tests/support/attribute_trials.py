@@ -20,7 +20,7 @@ import numpy as np
 
 from src import inference, ml, model
 from src.inference import BatchEngine, InferenceEngine, Message, SamplingArgs
-from src.model import BatchContext, InferenceContext, LlamaTransformer, SharedContext, load_model
+from src.model import BatchContext, CacheMemory, InferenceContext, LlamaTransformer, load_model
 
 BUNDLED = load_model()
 ARGS = BUNDLED.args
@@ -116,12 +116,11 @@ def _use_context(context: Any) -> None:
 
 def _batch_context() -> Any:
     spans = ml.Spans([(0, 2, [0]), (0, 1, [1])])
-    return BatchContext(SharedContext(ARGS, 64, 2), spans, (1, 1))
+    return BatchContext(CacheMemory(ARGS, 64, 2), spans, (1, 1))
 
 
 def _use_batch_context(context: Any) -> None:
-    spans = ml.Spans([(0, 2, [0]), (0, 1, [1])])
-    BUNDLED.transformer.forward(context, [1, 2, 3], spans)
+    BUNDLED.transformer.forward(context, [1, 2, 3])
 
 
 def _use_shared(shared: Any) -> None:
@@ -171,13 +170,13 @@ def _use_batch_engine(engine: Any) -> None:
         list(engine.submit([1, 2], 2, SamplingArgs(temperature=0.0), time_limit=5))
 
 
-def _request() -> Any:
+def _submitted() -> Any:
     return BatchEngine(BUNDLED, sequence_length=16, cache_tokens=BLOCK).submit([1, 2], 2)
 
 
-def _use_request(request: Any) -> None:
-    request._engine.close(1)
-    request.cancel()
+def _use_submitted(submitted: Any) -> None:
+    submitted._engine.close(1)
+    submitted.cancel()
 
 
 def _use_sampler(sampler: Any) -> None:
@@ -221,7 +220,7 @@ def _trials() -> dict[str, Trials]:
         "Generator": Trials(ml.Generator, lambda generator: ml.rand(4, generator=generator)),
         # of src.model
         "InferenceContext": Trials(lambda: InferenceContext(ARGS, 16), _use_context),
-        "SharedContext": Trials(lambda: SharedContext(ARGS, 64, 2), _use_shared),
+        "CacheMemory": Trials(lambda: CacheMemory(ARGS, 64, 2), _use_shared),
         "BatchContext": Trials(_batch_context, _use_batch_context),
         "LlamaTransformer": Trials(_transformer, _use_transformer),
         "Model": Trials(lambda: copy.copy(BUNDLED), _use_model),
@@ -240,7 +239,8 @@ def _trials() -> dict[str, Trials]:
         "BatchEngine": Trials(
             lambda: BatchEngine(BUNDLED, sequence_length=16, cache_tokens=BLOCK), _use_batch_engine
         ),
-        "Request": Trials(_request, _use_request),
+        "SubmittedAnswer": Trials(_submitted, _use_submitted),
+        "Request": Trials(lambda: inference.Request([1, 2]), _unused),
         "Sampler": Trials(lambda: inference.Sampler(SamplingArgs(seed=1)), _use_sampler),
         "SamplingArgs": Trials(
             lambda: SamplingArgs(seed=1), lambda args: _use_sampler(inference.Sampler(args))
@@ -250,7 +250,7 @@ def _trials() -> dict[str, Trials]:
         "Step": Trials(_step, _unused),
         "Choice": Trials(lambda: _step().choice, _unused),
         "Candidate": Trials(lambda: _step().choice.candidates[0], _unused),
-        "Stage": Trials(lambda: _step().choice.stages[0], _unused),
+        "SamplingStage": Trials(lambda: _step().choice.stages[0], _unused),
         "GenerationStats": Trials(lambda: _step().stats, _unused),
         "Counters": Trials(inference.Counters, _unused),
         "Message": Trials(lambda: message, lambda x: [*InferenceEngine(BUNDLED, 64).chat([x], 1)]),

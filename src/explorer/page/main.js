@@ -12,12 +12,12 @@ async function tokensView(root) {
       const one = run.drawnFrom.get(i);
       const found = one?.choice.candidates.find((x) => x.token_id === id);
       const kind = run.texts[id]?.[1] ? "special" : "text";
-      return h("tr", { class: i === state.position ? "here" : "" }, h("td", {}, String(i)), h("td", {}, String(id)), h("td", {}, token(run, id, 200), one?.drawn === undefined ? "" : h("strong", {}, " a traced run would have drawn ", token(run, one.drawn))), h("td", {}, `${kind}, ${one ? "drawn" : "prompt"}`),
+      return h("tr", { class: i === state.position ? "here" : "" }, h("td", {}, String(i)), h("td", {}, String(id)), h("td", {}, token(run, id, 200)), h("td", {}, `${kind}, ${one ? "drawn" : "prompt"}`),
         h("td", {}, found ? percent(found.probabilities[0]) : ""), h("td", {}, one ? (one.random === null ? "none" : String(one.random)) : ""));
     }), { id: "all-tokens" }),
     table("The run", ["what", "value"], [["model", shown(run.model, 600)], ["sizes", Object.entries(run.sizes).map(([k, v]) => `${k} = ${amount(v)}`).join(", ")], ["weights", run.weights],
       ["machine", `${run.machine["instruction set"]}, ${run.machine.threads} threads, Python ${run.machine.python}; reads ${digits(run.machine.readRate / 1e9, 3)} GB/s, ${run.machine.operationRate ? digits(run.machine.operationRate / 1e9, 3) : "unknown"} GFLOPS`],
-      ["attention", "eager, stage by stage; drafts: none"], ["written by", page.program]]));
+      ["attention", "one op per stage, with the bits of the fused op; drafts: none"], ["written by", page.program]]));
 }
 
 /** Say how the chosen token came to be, and how probable it was. */

@@ -110,7 +110,6 @@ async function samplingView(root) {
   if (!one) return root.append(h("p", {}, "No token was drawn in this run."));
   const at = one.start + one.T;
   root.append(h("p", {}, `After position ${at - 1} the run took token ${one.token} `, token(run, one.token), ` for position ${at}. `,
-    one.drawn === undefined ? "" : h("strong", {}, "A traced run would have drawn ", token(run, one.drawn), ": the answer was known and its tokens were kept."),
     one.random === null ? " Temperature 0 takes the largest logit; nothing is drawn."
       : ` Its random number was ${one.random}, with seed ${one.seed}.`));
   if (!one.logits || !one.changed) return root.append(missing("The logits of this step"));

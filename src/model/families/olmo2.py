@@ -10,13 +10,12 @@ from ...checkpoint.names import tensor_row, with_rows
 from ...checkpoint.params import one_of
 from ...trace import mark
 from ..args import ModelArgs
+from ..context import InferenceContext
 from ..llama import (
-    Context,
     LlamaAttention,
     LlamaTransformer,
     LlamaTransformerBlock,
     RMSNorm,
-    StartPos,
     Weights,
 )
 from . import Family
@@ -53,8 +52,8 @@ class Olmo2Block(LlamaTransformerBlock):
     def forward(
         self,
         x: ml.Tensor,
-        context: Context,
-        start_pos: StartPos,
+        context: InferenceContext,
+        positions: ml.Positions,
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
@@ -62,7 +61,7 @@ class Olmo2Block(LlamaTransformerBlock):
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
         rounded = x.to(self.dtype)
-        attention = self.attention.forward(rounded, context, start_pos, frequencies, mask)
+        attention = self.attention.forward(rounded, context, positions, frequencies, mask)
         mark(15)  # attention residual
         x = ml.add(x, self.attention_norm.forward(attention))
         mark(16)  # feed-forward pre-norm

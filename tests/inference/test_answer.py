@@ -1,10 +1,13 @@
+"""The text of an answer: stop strings and thoughts."""
+
 import random
 from itertools import pairwise
 
 import pytest
 
 from src.inference import PromptError
-from src.inference.answer_text import StopStrings, split_thoughts
+from src.inference.answer import StopStrings
+from src.inference.answer_forms import split_thoughts
 
 
 def passed_on(stops: list[str], pieces: list[str]) -> tuple[str, bool]:

@@ -1,9 +1,11 @@
 """An answer in the making: its tokens, its steps, and its text up to a reason to stop."""
 
+import math
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from ..model import Model, token_list, token_tensor
 from ..tokenizer import StreamDecoder, Tokenizer
 from ..trace import clock, is_on, mark
 from .errors import ContextFullError, GrammarError, NumericError, PromptError
+from .request import Request, SlowMask
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts
 
@@ -66,9 +69,6 @@ class Step:
     choice: Choice | None = None
 
 
-_THOUGHT, _SAID = "<think>", "</think>"
-
-
 class StopStrings:
     """Passes text on, except what is, or may still become, a stop string; the first one ends it."""
 
@@ -97,23 +97,6 @@ def overlap(text: str, stop: str) -> int:
     """Return the length of the longest end of the text that begins the stop string."""
     lengths = range(min(len(text), len(stop) - 1), 0, -1)
     return next((length for length in lengths if text.endswith(stop[:length])), 0)
-
-
-def split_thoughts(text: str, opened: bool = False, is_over: bool = True) -> tuple[str, str]:
-    """Return the thoughts that an answer begins with, up to `</think>`, and the rest.
-
-    Args:
-        text: The answer as far as it came.
-        opened: Whether it begins inside of a thought.
-        is_over: Whether no more comes; else what may become a mark is held back.
-    """
-    begun = text.lstrip()
-    if not opened and not begun.startswith(_THOUGHT):
-        return "", "" if not is_over and _THOUGHT.startswith(begun) else text
-    thought, mark, said = begun.removeprefix(_THOUGHT).partition(_SAID)
-    if not mark and not is_over:
-        thought = thought[: len(thought) - overlap(thought, _SAID)]
-    return thought.strip("\n"), said.lstrip("\n")
 
 
 def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
@@ -185,29 +168,6 @@ def logprobs_of(tokenizer: Tokenizer, choice: Choice, count: int | None) -> dict
     return told[choice.token_id] | {"top_logprobs": [*told.values()][:count]}
 
 
-class TokenMask(Protocol):
-    """Says which tokens may come next: a grammar, for one answer."""
-
-    def allowed(self) -> Any:
-        """Return which tokens may be drawn now; called once before each draw.
-
-        Returns:
-            Bools [V]; or as bits in words of 32, the lowest bit first; or None for all tokens. A
-            token that it does not reach is forbidden.
-        """
-
-    def accept(self, token_id: int) -> None:
-        """Take the token that was drawn."""
-
-
-@runtime_checkable
-class SlowMask(TokenMask, Protocol):
-    """A mask that another process computes, so that `allowed` may have to wait."""
-
-    def is_ready(self, seconds: float = 0.0) -> bool:
-        """Wait at most some seconds; return whether `allowed` now returns, or raises, at once."""
-
-
 @dataclass
 class Patience:
     """The seconds that the requests of a pass may still wait for their masks, together."""
@@ -231,68 +191,76 @@ class _Cached(Protocol):  # a sequence whose keys and values are cached
 class Answer:
     """One answer: draws its tokens from the logits of passes, one step for each, until it ends.
 
-    The arguments are those of `InferenceEngine.generate`, whose errors are raised. Whoever runs the
-    passes reads the prompt, calls `begin`, and gives `advance` the logits of each pass. After that
-    the next pass is over `newest` and what `draft` returns.
+    Whoever runs the passes reads the prompt, calls `begin`, and gives `advance` the logits of each
+    pass. After that the next pass is over `newest` and what `draft` returns.
+
+    Args:
+        model: Runs the tokens.
+        sequence_length: The positions of the context.
+        request: What the answer is to be.
+
+    Attributes:
+        request: The argument.
+        ids: The tokens of the prompt, and of an answer that goes on.
+        limit: The most tokens to draw.
+        sampler: Draws them.
+        stats: What the answer took so far.
+        newest: The token that was drawn last.
+        is_over: Whether its last step was made.
+
+    Raises:
+        PromptError, TokenIdError, ContextFullError, CheckpointError: As in
+            `InferenceEngine.generate`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        sequence_length: int,
-        prompt_ids: Sequence[int],
-        max_new_tokens: int | None = None,
-        sampling: SamplingArgs | None = None,
-        stop: Sequence[str] = (),
-        end_ids: Collection[int] = (),
-        new_text: bool = False,
-        candidates: int = 0,
-        answer_ids: Sequence[int] = (),
-        forced_ids: Sequence[int] = (),
-        mask: TokenMask | None = None,
-    ) -> None:
-        self.ids = _checked_prompt(model, sequence_length, prompt_ids, answer_ids)
-        if max_new_tokens is not None:
-            check_whole("max_new_tokens", max_new_tokens, 1)
-        check_whole("candidates", candidates, 0)
+    def __init__(self, model: Model, sequence_length: int, request: Request) -> None:
+        self.ids = _checked_prompt(model, sequence_length, request)
+        most = request.max_new_tokens
+        if most is not None:
+            check_whole("max_new_tokens", most, 1)
+        check_whole("candidates", request.candidates, 0)
+        check_whole("prompt_candidates", request.prompt_candidates, 0)
+        seconds = math.inf if request.time_limit is None else request.time_limit
+        if not seconds > 0:
+            raise PromptError(f"[generate] time_limit must be above 0: got {seconds!r}")
+        self._deadline = time.monotonic() + seconds
         model.checkpoint.check_unchanged()
-        self._model, self._mask, self._candidates = model, mask, candidates
-        self._slow_mask = mask if isinstance(mask, SlowMask) else None
-        self._text = AnswerText(model, stop, end_ids, new_text)
-        # Text of tokens that were drawn before, which comes with that of the next one.
-        begun = self.ids[len(prompt_ids) :]
+        self.request = request
+        self._model = model
+        self._slow_mask = request.mask if isinstance(request.mask, SlowMask) else None
+        self._text = AnswerText(model, request.stop, request.end_ids, request.new_text)
+        # The text of tokens that were drawn before comes with the text of the next one.
+        begun = self.ids[len(request.prompt_ids) :]
         self._begun = "".join([self._text.push(token)[0] for token in begun])
         room = sequence_length - len(self.ids)
-        self.limit = room if max_new_tokens is None else min(room, max_new_tokens)  # tokens to draw
-        self._at_limit = "max tokens" if self.limit == max_new_tokens else "context full"
-        self.sampler = Sampler(sampling or SamplingArgs())
+        self.limit = room if most is None else min(room, most)
+        self._at_limit = "max tokens" if self.limit == most else "context full"
+        self.sampler = Sampler(request.sampling or SamplingArgs())
         self.sampler.check_vocabulary(model.args.vocab_size)
-        self._forced = iter(_checked_forced(model, forced_ids))
+        self._forced = iter(_checked_forced(model, request.forced_ids))
         self.stats = GenerationStats(len(self.ids), 0, 0, 0.0, 0.0, self.sampler.seed)
-        self.newest, self.is_over = -1, False  # the token that was drawn last
+        self.newest = -1
+        self.is_over = False
+        self._cached: _Cached
         self._drafter: Drafter | None = None
 
     def begin(self, cached: _Cached, drafter: Drafter | None) -> None:
         """Begin to draw after the prompt was read; `cached` forgets it if an error spoiled it."""
-        self._cached, self._drafter = cached, drafter
+        self._cached = cached
+        self._drafter = drafter
         self.sampler.observe(self.ids)
 
-    def end_at_next_step(self, reason: str) -> None:
-        """Let the next step be the last one, with a reason."""
-        self.limit, self._at_limit = self.stats.new_tokens + 1, reason
+    @property
+    def is_late(self) -> bool:
+        """Whether its time limit is over: the next step is then the last one."""
+        return time.monotonic() >= self._deadline
 
-    def advance(self, logits: Logits) -> Iterator[Step]:
-        """As `advance_ready`, but wait for each mask."""
-        for step in self.advance_ready(logits, None):
-            assert step is not None, "it waits for each mask"
-            yield step
-
-    def advance_ready(self, logits: Logits, patience: Patience | None) -> Iterator[Step | None]:
+    def advance(self, logits: Logits, patience: Patience | None = None) -> Iterator[Step | None]:
         """Draw from the logits [V] after the newest token, and from those after drafted tokens.
 
         Yields:
             Each step; or None while the mask is not ready and no patience is left, after which the
-            caller may go on with other requests and ask again. Without a patience, each mask is
+            caller may go on with other answers and ask again. Without a patience, each mask is
             waited for.
 
         Of a pass that checks drafted tokens, only the token that was drawn counts as cached; each
@@ -306,7 +274,11 @@ class Answer:
                 and not patience.waits_for(self._slow_mask)
             ):
                 yield None
-            started, following = clock(), None
+            if self.is_late:
+                self.limit = self.stats.new_tokens + 1
+                self._at_limit = "time limit"
+            started = clock()
+            following = None
             try:
                 step = self._step(logits)
             except (NumericError, CheckpointError):  # what is cached may be wrong too
@@ -359,12 +331,14 @@ class Answer:
     def _choose(self, logits: Logits) -> tuple[int, Choice | None]:
         """Draw a token and say how, if that is asked for."""
         sampler, position = self.sampler, len(self.ids) + self.stats.new_tokens
-        if self._mask is not None:
-            logits = _masked(logits, self._mask.allowed())
+        mask = self.request.mask
+        if mask is not None:
+            logits = _masked(logits, mask.allowed())
         drawn = sampler.sample(logits, position)
         token = next(self._forced, drawn)
         explained = partial(explain_choice, sampler, logits, token, position)
-        choice = explained(self._candidates) if self._candidates else None
+        candidates = self.request.candidates
+        choice = explained(candidates) if candidates else None
         if is_on():
             details = {
                 "sampling": sampler.args, "seed": sampler.seed, "random": sampler.last_random,
@@ -374,8 +348,8 @@ class Answer:
                 details["drawn"] = drawn
             mark(20, position=position, inputs={"logits": logits}, details=details)
         sampler.observe((token,), is_drawn=True)
-        if self._mask is not None:
-            self._mask.accept(token)
+        if mask is not None:
+            mask.accept(token)
         return token, choice
 
 
@@ -398,10 +372,9 @@ def _masked(logits: Logits, allowed: Any) -> Logits:
     return masked
 
 
-def _checked_prompt(
-    model: Model, sequence_length: int, prompt_ids: Sequence[int], answer_ids: Sequence[int]
-) -> list[int]:
+def _checked_prompt(model: Model, sequence_length: int, request: Request) -> list[int]:
     """Return the tokens to run as a list of ids that the model knows and the context holds."""
+    prompt_ids = request.prompt_ids
     if isinstance(prompt_ids, str | bytes):
         raise PromptError(
             "[generate] prompt_ids must be token ids, such as model.tokenizer.encode(text, "
@@ -410,7 +383,7 @@ def _checked_prompt(
     numbers = token_list("[generate] prompt_ids", prompt_ids)
     if not numbers:
         raise PromptError("[generate] prompt_ids must hold at least one token: got none")
-    numbers = numbers + token_list("[generate] answer_ids", answer_ids)
+    numbers = numbers + token_list("[generate] answer_ids", request.answer_ids)
     if len(numbers) >= sequence_length:
         raise ContextFullError(len(numbers), sequence_length)
     ids = token_tensor(numbers, model.args.vocab_size)
