@@ -15,9 +15,9 @@
 #include "scalar.h"
 
 enum {
-    /* Most panels of a unit, and most of their scores unless one panel has more: 512 KiB. */
+    /* Most panels of a unit, and most of their scores unless one panel has more: 256 KiB. */
     UNIT_PANELS = 16,
-    UNIT_SCORES = 128 * 1024,
+    UNIT_SCORES = 64 * 1024,
     /* Most rows of a head for which the positions are split over threads. */
     SPLIT_ROWS = 2 * PANEL_TOKENS,
     /* Units for each thread, so that a disturbed one holds nobody up. */
@@ -71,9 +71,10 @@ static Plan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K
         plan.panels = panels;
     plan.groups = ceil_div(panels, plan.panels);
     plan.panel_floats = ceil_div(h * PANEL_TOKENS, LANES) * LANES;
-    /* The unit's packed queries; each row's lanes, factor and sum; a panel's sums of a block. */
-    plan.thread_floats =
-        most * (plan.panel_floats + PANEL_TOKENS * (LANES + 1 + sum)) + PANEL_TOKENS * sum;
+    /* The unit's packed queries; each row's lanes, factor and sum; a panel's sums of a block. All
+     * of them begin at a cache line. */
+    plan.thread_floats = most * (plan.panel_floats + PANEL_TOKENS * (LANES + sum))
+                         + PANEL_TOKENS * (UNIT_PANELS + sum);
     if (plan.splits_positions) {
         plan.thread_floats += plan.rows * ATTENTION_BLOCK;
         plan.head_floats = plan.rows * (LANES + plan.blocks * (ATTENTION_BLOCK + LANES + sum));
@@ -101,11 +102,17 @@ static ptrdiff_t row_offset(const Attention *a, ptrdiff_t head, ptrdiff_t row)
     return ((t * a->H + head * a->G + g) * a->h) * type_bytes(a->type);
 }
 
-/* Positions of a block that a row sees; not above 0 where it sees none. */
-static ptrdiff_t visible(const Attention *a, ptrdiff_t row, ptrdiff_t block)
+/* How many positions each of some rows sees. */
+static void count_seen(const Attention *a, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t *seen)
 {
-    const ptrdiff_t seen = a->start_pos + row / a->G + 1 - block * ATTENTION_BLOCK;
-    return min_size(seen, ATTENTION_BLOCK);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        seen[r] = a->start_pos + (row + r) / a->G + 1;
+}
+
+/* Of these, the positions in a block; not above 0 if there are none. */
+static ptrdiff_t visible(ptrdiff_t seen, ptrdiff_t block)
+{
+    return min_size(seen - block * ATTENTION_BLOCK, ATTENTION_BLOCK);
 }
 
 static int panel_rows(ptrdiff_t row, ptrdiff_t end)
@@ -138,13 +145,13 @@ static void pack_rows(const Attention *a, const Plan *plan, ptrdiff_t head, ptrd
 }
 
 /*
- * Makes the scaled scores of a panel's rows in a block, and raises the largest of each. Keys that a
- * row does not see are multiplied and not used.
+ * Makes the scores of a panel's rows in a block, and raises the largest of each. Keys that a row
+ * does not see are multiplied and not used.
  */
-static void score_block(const Attention *a, const float *panel, ptrdiff_t head, ptrdiff_t row,
-                        int rows, ptrdiff_t block, float *scores, float *largest)
+static void score_block(const Attention *a, const float *panel, ptrdiff_t head, int rows,
+                        const ptrdiff_t *seen, ptrdiff_t block, float *scores, float *largest)
 {
-    const ptrdiff_t positions = visible(a, row + rows - 1, block);
+    const ptrdiff_t positions = visible(seen[rows - 1], block);
     if (positions <= 0)
         return;
     const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
@@ -162,43 +169,43 @@ static void score_block(const Attention *a, const float *panel, ptrdiff_t head, 
                 scores[r * ATTENTION_BLOCK + s] += sums[r * ATTENTION_BLOCK + s];
     }
     for (int r = 0; r < rows; r++) {
-        const ptrdiff_t count = visible(a, row + r, block);
+        const ptrdiff_t count = visible(seen[r], block);
         if (count > 0)
-            a->set->scale_scores(scores + r * ATTENTION_BLOCK, largest + r * LANES, count,
-                                 a->scale);
+            a->set->raise_largest(scores + r * ATTENTION_BLOCK, largest + r * LANES, count);
     }
 }
 
-/* Turns a row's scores of a block into exponentials, and adds these to the lanes of their sum. */
-static void exponentiate_block(const Attention *a, ptrdiff_t row, ptrdiff_t block, float maximum,
+/* Turns a row's scores of a block into exponentials, and adds these to the lanes of their sum. The
+ * maximum is that of the scaled scores, which is the scaled maximum. */
+static void exponentiate_block(const Attention *a, ptrdiff_t seen, ptrdiff_t block, float maximum,
                                float *scores, float *sums)
 {
-    const ptrdiff_t count = visible(a, row, block);
+    const ptrdiff_t count = visible(seen, block);
     if (count > 0)
-        a->set->exponentiate(scores, sums, count, maximum);
+        a->set->exponentiate(scores, sums, count, a->scale, maximum);
 }
 
 /*
- * Adds a block's values, weighed for a panel's rows, to totals, or to zeros the first time. Values
- * that a row does not see are not touched.
+ * Makes weights of a panel's exponentials, and sums the values of a block by them. Values that a
+ * row does not see are not touched.
  */
-static void weigh_block(const Attention *a, ptrdiff_t head, ptrdiff_t row, int rows,
+static void weigh_block(const Attention *a, ptrdiff_t head, int rows, const ptrdiff_t *seen,
                         ptrdiff_t block, float *scores, const float *factors, float *sums)
 {
-    const ptrdiff_t positions = visible(a, row + rows - 1, block);
+    const ptrdiff_t positions = visible(seen[rows - 1], block);
     int first = 0;
-    while (visible(a, row + first, block) <= 0)
+    while (visible(seen[first], block) <= 0)
         first++;
     for (int r = first; r < rows; r++)
-        a->set->normalize_row(scores + r * ATTENTION_BLOCK, visible(a, row + r, block), factors[r]);
+        a->set->normalize_row(scores + r * ATTENTION_BLOCK, visible(seen[r], block), factors[r]);
     memset(sums, 0, (size_t)(rows * a->floats) * sizeof(float));
     const char *values = a->values + block_offset(a, head, block);
-    const ptrdiff_t common = visible(a, row + first, block);
+    const ptrdiff_t common = visible(seen[first], block);
     a->set->sum_values(sums + first * a->floats, scores + first * ATTENTION_BLOCK, values,
                        rows - first, common, a->words, a->floats, a->type);
     for (int r = first + 1; r < rows && common < positions; r++)
         a->set->sum_values(sums + r * a->floats, scores + r * ATTENTION_BLOCK + common,
-                           values + common * a->words * 4, 1, visible(a, row + r, block) - common,
+                           values + common * a->words * 4, 1, visible(seen[r], block) - common,
                            a->words, a->floats, a->type);
 }
 
@@ -215,24 +222,26 @@ static void attend_rows(const Attention *a, const Plan *plan, ptrdiff_t head, pt
     const ptrdiff_t rows = end - row, stride = rows * ATTENTION_BLOCK;
     float *lanes = scratch + plan->panels * plan->panel_floats;   /* [row][lane] */
     float *factors = lanes + plan->panels * PANEL_TOKENS * LANES; /* maxima before */
-    float *sums = factors + plan->panels * PANEL_TOKENS;
+    float *sums = factors + UNIT_PANELS * PANEL_TOKENS;
     float *totals = sums + PANEL_TOKENS * a->floats;
     float *scores = totals + plan->panels * PANEL_TOKENS * a->floats; /* [block][row][position] */
+    ptrdiff_t seen[UNIT_PANELS * PANEL_TOKENS];
+    count_seen(a, row, rows, seen);
     pack_rows(a, plan, head, row, end, scratch);
     for (ptrdiff_t i = 0; i < rows * LANES; i++)
         lanes[i] = -INFINITY;
-    const ptrdiff_t blocks = ceil_div(a->start_pos + (end - 1) / a->G + 1, ATTENTION_BLOCK);
+    const ptrdiff_t blocks = ceil_div(seen[rows - 1], ATTENTION_BLOCK);
     for (ptrdiff_t block = 0; block < blocks; block++)
         for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS)
-            score_block(a, scratch + r / PANEL_TOKENS * plan->panel_floats, head, row + r,
-                        panel_rows(r, rows), block, scores + block * stride + r * ATTENTION_BLOCK,
-                        lanes + r * LANES);
+            score_block(a, scratch + r / PANEL_TOKENS * plan->panel_floats, head,
+                        panel_rows(r, rows), seen + r, block,
+                        scores + block * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
     for (ptrdiff_t r = 0; r < rows; r++)
-        factors[r] = largest_lane(lanes + r * LANES);
+        factors[r] = largest_lane(lanes + r * LANES) * a->scale;
     memset(lanes, 0, (size_t)(rows * LANES) * sizeof(float));
     for (ptrdiff_t block = 0; block < blocks; block++)
         for (ptrdiff_t r = 0; r < rows; r++)
-            exponentiate_block(a, row + r, block, factors[r],
+            exponentiate_block(a, seen[r], block, factors[r],
                                scores + block * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
     for (ptrdiff_t r = 0; r < rows; r++)
         factors[r] = 1.0f / reduce_lanes(lanes + r * LANES);
@@ -240,9 +249,9 @@ static void attend_rows(const Attention *a, const Plan *plan, ptrdiff_t head, pt
     for (ptrdiff_t block = 0; block < blocks; block++)
         for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS) {
             const int count = panel_rows(r, rows);
-            if (visible(a, row + r + count - 1, block) <= 0)
+            if (visible(seen[r + count - 1], block) <= 0)
                 continue;
-            weigh_block(a, head, row + r, count, block,
+            weigh_block(a, head, count, seen + r, block,
                         scores + block * stride + r * ATTENTION_BLOCK, factors + r, sums);
             add_sums(totals + r * a->floats, sums, count * a->floats);
         }
@@ -257,6 +266,7 @@ typedef struct Pass {
     const Plan *plan;
     float *scratch; /* of each thread */
     float *shared;  /* of each head, where positions are split */
+    ptrdiff_t seen[SPLIT_ROWS];
 } Pass;
 
 /* Head by head, so that its keys and values stay near; the last tokens first, whose work is the
@@ -302,8 +312,8 @@ static void score_split(void *work, ptrdiff_t unit, int thread)
     for (ptrdiff_t i = 0; i < plan->rows * LANES; i++)
         largest[i] = -INFINITY;
     for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS)
-        score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head, r,
-                    panel_rows(r, plan->rows), block, scores + r * ATTENTION_BLOCK,
+        score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
+                    panel_rows(r, plan->rows), pass->seen + r, block, scores + r * ATTENTION_BLOCK,
                     largest + r * LANES);
 }
 
@@ -315,14 +325,16 @@ static void exponentiate_split(void *work, ptrdiff_t unit, int thread)
     const Plan *plan = pass->plan;
     const ptrdiff_t row = unit % plan->rows;
     const Head shared = shared_head(pass, unit / plan->rows);
-    float maximum = -INFINITY;
-    for (ptrdiff_t block = 0; block < plan->blocks; block++) {
-        const float of_block = largest_lane(shared.largest + (block * plan->rows + row) * LANES);
-        maximum = of_block > maximum ? of_block : maximum;
+    float largest[LANES], sums[LANES] = {0};
+    memcpy(largest, shared.largest + row * LANES, sizeof largest);
+    for (ptrdiff_t block = 1; block < plan->blocks; block++) {
+        const float *of_block = shared.largest + (block * plan->rows + row) * LANES;
+        for (int l = 0; l < LANES; l++)
+            largest[l] = of_block[l] > largest[l] ? of_block[l] : largest[l];
     }
-    float sums[LANES] = {0};
+    const float maximum = largest_lane(largest) * pass->a->scale;
     for (ptrdiff_t block = 0; block < plan->blocks; block++)
-        exponentiate_block(pass->a, row, block, maximum,
+        exponentiate_block(pass->a, pass->seen[row], block, maximum,
                            shared.scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
     shared.factors[row] = 1.0f / reduce_lanes(sums);
 }
@@ -338,9 +350,10 @@ static void weigh_split(void *work, ptrdiff_t unit, int thread)
     for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS) {
         const int count = panel_rows(r, plan->rows);
         const ptrdiff_t row = block * plan->rows + r;
-        if (visible(pass->a, r + count - 1, block) > 0)
-            weigh_block(pass->a, head, r, count, block, shared.scores + row * ATTENTION_BLOCK,
-                        shared.factors + r, shared.sums + row * pass->a->floats);
+        if (visible(pass->seen[r + count - 1], block) > 0)
+            weigh_block(pass->a, head, count, pass->seen + r, block,
+                        shared.scores + row * ATTENTION_BLOCK, shared.factors + r,
+                        shared.sums + row * pass->a->floats);
     }
 }
 
@@ -354,7 +367,7 @@ static void add_split(void *work, ptrdiff_t unit, int thread)
     const Head shared = shared_head(pass, head);
     float *totals = pass->scratch + thread * plan->thread_floats;
     memset(totals, 0, (size_t)a->floats * sizeof(float));
-    for (ptrdiff_t block = 0; visible(a, row, block) > 0; block++)
+    for (ptrdiff_t block = 0; visible(pass->seen[row], block) > 0; block++)
         add_sums(totals, shared.sums + (block * plan->rows + row) * a->floats, a->floats);
     a->set->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
 }
@@ -403,11 +416,12 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
                          .type = type,
                          .scale = scale};
     float *lines = (float *)align_to_line(scratch);
-    Pass pass = {&a, &plan, lines, lines + plan.workers * plan.thread_floats};
+    Pass pass = {&a, &plan, lines, lines + plan.workers * plan.thread_floats, {0}};
     if (!plan.splits_positions) {
         run_units(&pass, run_group, K * plan.groups, 1, plan.workers);
         return;
     }
+    count_seen(&a, 0, plan.rows, pass.seen);
     run_units(&pass, score_split, K * plan.blocks, 1, plan.workers);
     run_units(&pass, exponentiate_split, K * plan.rows, 1, plan.workers);
     run_units(&pass, weigh_split, K * plan.blocks, 1, plan.workers);

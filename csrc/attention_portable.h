@@ -3,31 +3,29 @@
 #include "attention_rows.h"
 #include "dot_portable.h"
 
-static inline void scale_lanes(float *restrict x, ptrdiff_t padded, float scale,
+static inline void raise_lanes(const float *restrict scores, ptrdiff_t padded,
                                float *restrict largest)
 {
     for (ptrdiff_t s = 0; s < padded; s += LANES)
-        for (int l = 0; l < LANES; l++) {
-            x[s + l] = x[s + l] * scale;
-            largest[l] = x[s + l] > largest[l] ? x[s + l] : largest[l];
-        }
+        for (int l = 0; l < LANES; l++)
+            largest[l] = scores[s + l] > largest[l] ? scores[s + l] : largest[l];
 }
 
-static inline void add_lanes(const float *restrict x, ptrdiff_t padded, float *restrict sums)
+static inline void add_lanes(const float *restrict scores, ptrdiff_t padded, float *restrict sums)
 {
     for (ptrdiff_t s = 0; s < padded; s += LANES)
         for (int l = 0; l < LANES; l++)
-            sums[l] += x[s + l];
+            sums[l] += scores[s + l];
 }
 
-static void scale_scores(float *scores, float *largest, ptrdiff_t count, float scale)
+static void raise_largest(float *scores, float *largest, ptrdiff_t count)
 {
-    scale_row(scores, largest, count, scale, scale_lanes);
+    raise_row(scores, largest, count, raise_lanes);
 }
 
-static void exponentiate(float *scores, float *sums, ptrdiff_t count, float maximum)
+static void exponentiate(float *scores, float *sums, ptrdiff_t count, float scale, float maximum)
 {
-    exponentiate_row(scores, sums, count, maximum, add_lanes);
+    exponentiate_row(scores, sums, count, scale, maximum, add_lanes);
 }
 
 static void pack_chains(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type)

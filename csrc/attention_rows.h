@@ -21,34 +21,31 @@ INLINE void pack_words(float *panel, const char *x, ptrdiff_t words, int rows, c
     }
 }
 
-/* Of whole lanes: scales x, and raises each lane of `largest` to its maximum, NaNs passed over. */
-typedef void (*scale_function)(float *restrict x, ptrdiff_t padded, float scale,
-                               float *restrict largest);
-/* Of whole lanes: adds x to the sums. */
-typedef void (*add_function)(const float *restrict x, ptrdiff_t padded, float *restrict sums);
+/* Of whole lanes: raises each lane of `largest` to the maximum of its scores, NaNs passed over; or
+ * adds each score to its lane of `sums`. */
+typedef void (*lanes_function)(const float *restrict scores, ptrdiff_t padded,
+                               float *restrict lanes);
 
-/* Scales `count` scores; what lies beyond, up to whole lanes, becomes -Inf. */
-INLINE void scale_row(float *restrict scores, float *restrict largest, ptrdiff_t count, float scale,
-                      const scale_function scale_lanes)
+/* Raises the lanes of the largest score; what lies beyond the scores becomes -Inf. */
+INLINE void raise_row(float *restrict scores, float *restrict largest, ptrdiff_t count,
+                      const lanes_function raise_lanes)
 {
-    const ptrdiff_t whole = count / LANES * LANES;
-    scale_lanes(scores, whole, scale, largest);
-    if (whole == count)
-        return;
-    for (ptrdiff_t s = whole; s < count; s++)
-        scores[s] = scores[s] * scale;
-    for (ptrdiff_t s = count; s < whole + LANES; s++)
+    const ptrdiff_t padded = ceil_div(count, LANES) * LANES;
+    for (ptrdiff_t s = count; s < padded; s++)
         scores[s] = -INFINITY;
-    scale_lanes(scores + whole, LANES, 1.0f, largest);
+    raise_lanes(scores, padded, largest);
 }
 
-/* Turns scores into exponentials, whole lanes of them, and adds these to the lanes of their sum. */
+/* scores[s] = exp(scores[s] * scale - maximum), added to the lanes of their sum; what lies beyond
+ * becomes 0. */
 INLINE void exponentiate_row(float *restrict scores, float *restrict sums, ptrdiff_t count,
-                             float maximum, const add_function add_lanes)
+                             float scale, float maximum, const lanes_function add_lanes)
 {
     const ptrdiff_t padded = ceil_div(count, LANES) * LANES;
     for (ptrdiff_t s = 0; s < padded; s++)
-        scores[s] = exp_f32(scores[s] - maximum);
+        scores[s] = exp_f32(scores[s] * scale - maximum);
+    for (ptrdiff_t s = count; s < padded; s++)
+        scores[s] = 0.0f;
     add_lanes(scores, padded, sums);
 }
 

@@ -8,49 +8,43 @@
 
 enum { TILE_GROUPS = TILE_VECTORS / VEC_PARTS, PREFETCH_POSITIONS = 16 };
 
-INLINE void scale_lanes(float *restrict x, ptrdiff_t padded, float scale, float *restrict largest)
-{
-    const vec factor = vec_all(&scale);
-    vec all[VEC_PARTS];
-#pragma GCC unroll 4
-    for (int part = 0; part < VEC_PARTS; part++)
-        all[part] = vec_load(largest + part * VEC_LANES);
-    for (ptrdiff_t s = 0; s < padded; s += LANES)
-#pragma GCC unroll 4
-        for (int part = 0; part < VEC_PARTS; part++) {
-            float *at = x + s + part * VEC_LANES;
-            const vec scaled = vec_multiply(vec_load(at), factor);
-            vec_store(at, scaled);
-            all[part] = vec_maximum(scaled, all[part]);
-        }
-#pragma GCC unroll 4
-    for (int part = 0; part < VEC_PARTS; part++)
-        vec_store(largest + part * VEC_LANES, all[part]);
-}
+typedef vec (*vec_function)(vec a, vec b);
 
-INLINE void add_lanes(const float *restrict x, ptrdiff_t padded, float *restrict sums)
+/* Combines the vectors of whole lanes with those of `lanes`. */
+INLINE void combine_lanes(const float *scores, ptrdiff_t padded, float *lanes,
+                          const vec_function combine)
 {
     vec all[VEC_PARTS];
 #pragma GCC unroll 4
     for (int part = 0; part < VEC_PARTS; part++)
-        all[part] = vec_load(sums + part * VEC_LANES);
+        all[part] = vec_load(lanes + part * VEC_LANES);
     for (ptrdiff_t s = 0; s < padded; s += LANES)
 #pragma GCC unroll 4
         for (int part = 0; part < VEC_PARTS; part++)
-            all[part] = vec_add(all[part], vec_load(x + s + part * VEC_LANES));
+            all[part] = combine(vec_load(scores + s + part * VEC_LANES), all[part]);
 #pragma GCC unroll 4
     for (int part = 0; part < VEC_PARTS; part++)
-        vec_store(sums + part * VEC_LANES, all[part]);
+        vec_store(lanes + part * VEC_LANES, all[part]);
 }
 
-static void scale_scores(float *scores, float *largest, ptrdiff_t count, float scale)
+INLINE void raise_lanes(const float *scores, ptrdiff_t padded, float *largest)
 {
-    scale_row(scores, largest, count, scale, scale_lanes);
+    combine_lanes(scores, padded, largest, vec_maximum);
 }
 
-static void exponentiate(float *scores, float *sums, ptrdiff_t count, float maximum)
+INLINE void add_lanes(const float *scores, ptrdiff_t padded, float *sums)
 {
-    exponentiate_row(scores, sums, count, maximum, add_lanes);
+    combine_lanes(scores, padded, sums, vec_add);
+}
+
+static void raise_largest(float *scores, float *largest, ptrdiff_t count)
+{
+    raise_row(scores, largest, count, raise_lanes);
+}
+
+static void exponentiate(float *scores, float *sums, ptrdiff_t count, float scale, float maximum)
+{
+    exponentiate_row(scores, sums, count, scale, maximum, add_lanes);
 }
 
 static void pack_chains(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type)

@@ -139,10 +139,10 @@ typedef struct KernelSet {
     void (*multiply_chains)(float *sums, const float *panel, const char *columns, int rows,
                             ptrdiff_t groups, ptrdiff_t words, ptrdiff_t group_words,
                             ElementType type);
-    /* Attention: scales a row's scores of a block, and raises `largest`, a maximum per lane. */
-    void (*scale_scores)(float *scores, float *largest, ptrdiff_t count, float scale);
-    /* scores[s] = exp(scores[s] - maximum), added to the lanes of their sum. */
-    void (*exponentiate)(float *scores, float *sums, ptrdiff_t count, float maximum);
+    /* Attention: raises `largest`, a maximum per lane, to a row's scores of a block. */
+    void (*raise_largest)(float *scores, float *largest, ptrdiff_t count);
+    /* scores[s] = exp(scores[s] * scale - maximum), added to the lanes of their sum. */
+    void (*exponentiate)(float *scores, float *sums, ptrdiff_t count, float scale, float maximum);
     void (*normalize_row)(float *weights, ptrdiff_t count, float factor);
     /* sums[r] += sum over `count` positions s, in order, of weights[r][s] * values[s]. */
     void (*sum_values)(float *sums, const float *weights, const char *values, int rows,
