@@ -12,6 +12,7 @@ The pool of a lone chat holds one sequence at a time, whose blocks lie in order:
 and the next sequence goes on in place from what it shares with the one before it.
 """
 
+import weakref
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,8 @@ class PooledSequence(InferenceContext):
     """A sequence whose blocks lie in a pool.
 
     Attributes:
-        pool: The pool.
+        pool: The pool, held weakly, because it holds the sequence: the memory of an engine that is
+            gone is then free at once.
         group: Whose sequences may begin with its blocks.
         most: The blocks that it may take.
         blocks: Its blocks, in the order of its positions.
@@ -57,7 +59,7 @@ class PooledSequence(InferenceContext):
     ) -> None:
         memory = pool.memory
         super().__init__(memory.args, memory.sequence_length, pool.attention, memory)
-        self.pool = pool
+        self.pool: BlockPool = weakref.proxy(pool)
         self.group = group
         self.most = most
         self.blocks = blocks
@@ -70,6 +72,12 @@ class PooledSequence(InferenceContext):
         while len(self.blocks) * SIZE < len(self.ids) + count:
             block = self.pool._grow(self)
             self.is_in_order = self.is_in_order and block.place == len(self.blocks) - 1
+
+    def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
+        """Begin a pass as `InferenceContext` does; what it writes over is no longer noted."""
+        begun = super().begin(start_pos, count)
+        del self.ids[start_pos:]
+        return begun
 
     def confirm(self, *ids: int) -> None:
         """Count the next tokens as cached, such as a drafted one of the last pass."""
@@ -186,6 +194,8 @@ class BlockPool:
 
     def _hold_one(self, ids: Sequence[int]) -> PooledSequence:
         """Hold the tokens of one sequence alone, in blocks at places 0, 1, ..."""
+        if self.sequences:
+            self.attention = self.sequence.attention  # which may have been set
         blocks = list[Block]()
         for at in range(0, len(ids), SIZE):
             parent = blocks[-1] if blocks else None

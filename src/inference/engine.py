@@ -1,10 +1,11 @@
 """The engine of one chat: read a prompt in chunks, then choose and run a token at a time."""
 
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -62,11 +63,13 @@ class Ownership:
     """Which call an engine belongs to: a lock with an owner.
 
     The owner is held weakly: however the iterator of an answer ends, the engine is free when the
-    iterator is gone. The lock is held only while the owner is compared and changed.
+    iterator is gone. The lock is held only while the owner is compared and changed. A forked
+    process gets a new lock, because a thread that stayed in the parent may hold the old lock.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        _ownerships.add(self)
         self._owner: Callable[[], Call | None] = weakref.ref(Call())
 
     def take(self, call: Call) -> None:
@@ -87,6 +90,18 @@ class Ownership:
                     raise InferenceError("this engine is in use by another thread")
             call.thread = thread
             self._owner = weakref.ref(call)
+
+
+_ownerships = weakref.WeakSet[Ownership]()
+
+
+def _renew_locks() -> None:
+    for ownership in _ownerships:
+        ownership._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class InferenceEngine:
@@ -168,14 +183,16 @@ class InferenceEngine:
             raise PromptError("[chat] model must have a tokenizer: its directory holds none")
         return self.model.tokenizer
 
-    def idle_pool(self) -> BlockPool:
-        """End the newest answer; return the KV cache, for `prompt_cache`.
+    @contextmanager
+    def idle_pool(self) -> Iterator[BlockPool]:
+        """End the newest answer, and give its KV cache; other threads are rejected inside.
 
         Raises:
             InferenceError: Another thread is using the engine.
         """
-        self._ownership.take(Call())
-        return self._pool
+        with closing(Call()) as call:
+            self._ownership.take(call)
+            yield self._pool
 
     def reset(self) -> None:
         """Forget the cached tokens.
@@ -183,7 +200,8 @@ class InferenceEngine:
         Raises:
             InferenceError: Another thread is using the engine.
         """
-        self.idle_pool().clear()
+        with self.idle_pool() as pool:
+            pool.clear()
 
     def chat(
         self,
@@ -294,7 +312,7 @@ class InferenceEngine:
             running = self._passes.admit(answer)
             assert running is not None, "a pool for one sequence has room for it"
             self.last_stats = answer.stats
-            self._read_prompt(running, progress)
+            self._read_prompt(call, running, progress)
             while True:
                 assert running.steps is not None, "the prompt is read"
                 for step in running.steps:
@@ -308,7 +326,7 @@ class InferenceEngine:
                 [rows], seconds = self._passes.run([running], parts)
                 self._passes.take_rows(running, rows, seconds, None)
 
-    def _read_prompt(self, running: RunningAnswer, progress: Progress | None) -> None:
+    def _read_prompt(self, call: Call, running: RunningAnswer, progress: Progress | None) -> None:
         """Run the part of the prompt that is not cached, and draw from the logits after it."""
         total = len(running.answer.ids)
         is_watched = progress is not None and not is_on()  # a trace shows the same in any window
@@ -316,6 +334,7 @@ class InferenceEngine:
         while (start := len(running.sequence.ids)) < total:
             if progress is not None:
                 progress(start, total)
+                self._ownership.take(call)  # `progress` may have used the engine
             started = time.perf_counter()
             part = self._passes.prompt_part(running, chunk)
             [rows], seconds = self._passes.run([running], [part])

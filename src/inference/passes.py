@@ -12,6 +12,7 @@ from ..model import Model
 from ..trace import clock, is_on
 from .answer import Answer, Patience, Step
 from .blocks import BlockPool, Part, PooledSequence
+from .errors import InferenceError
 from .sampling import STEPS_OFF, Choice, Logits, Sampler, explain_choice
 from .speculation import MODEL_STAKE, TEXT_STAKE, Drafter, DraftModel, PassCosts, TextIndex
 
@@ -102,6 +103,8 @@ class Passes:
         drafted = 0
         for running in decoding:
             answer = running.answer
+            if len(running.sequence.ids) != len(answer.ids) + answer.stats.new_tokens - 1:
+                raise InferenceError("[generate] the context of this answer was changed")
             draft = [] if costs is None else answer.draft(costs, drafted)
             drafted += len(draft)
             parts.append(Part(running.sequence, [answer.newest, *draft], 1, 1 + len(draft)))

@@ -204,7 +204,8 @@ def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
         PromptCacheError: The file cannot be written.
         InferenceError: Another thread is using the engine.
     """
-    save_pool(engine.idle_pool(), path)
+    with engine.idle_pool() as pool:
+        save_pool(pool, path)
 
 
 def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
@@ -217,9 +218,9 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
         PromptCacheError: As from `read_blocks`; nothing is cached then.
         InferenceError: Another thread is using the engine.
     """
-    pool = engine.idle_pool()
-    try:
-        return load_pool(pool, path)
-    except BaseException:
-        pool.clear()
-        raise
+    with engine.idle_pool() as pool:
+        try:
+            return load_pool(pool, path)
+        except BaseException:
+            pool.clear()
+            raise

@@ -168,6 +168,7 @@ class InferenceContext:
     def end(self) -> None:
         """End the pass that `begin` began: count its positions as filled."""
         super().__setattr__("length", self._opened)
+        self.memory.copies.clear()
 
     def last_rows(self, x: ml.Tensor) -> ml.Tensor:
         """Return the rows of x [T, D] whose logits are wanted: that of the last token, [1, D]."""
