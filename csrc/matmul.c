@@ -61,30 +61,49 @@ static void gather(char *restrict to, const char *restrict from, ptrdiff_t strid
             memcpy(to + 4 * i, from + i * stride, 4);
 }
 
-/* Lays elements [0, count) of some columns out as [group][word][lane], padded by zeros. */
+/* Copies one word of a column: an element of 4 bytes, or two neighbours of 2 bytes along k. */
+static inline void copy_word(char *to, const char *from, ptrdiff_t stride, int is_pair,
+                             ptrdiff_t bytes)
+{
+    if (bytes == 4) {
+        memcpy(to, from, 4);
+        return;
+    }
+    uint16_t pair[2] = {0, 0};
+    memcpy(&pair[0], from, 2);
+    if (is_pair)
+        memcpy(&pair[1], from + stride, 2);
+    memcpy(to, pair, 4);
+}
+
+/*
+ * Lays elements [0, count) of some columns out as [group][word][lane], padded by zeros. Columns
+ * that lie side by side in memory are read together, word by word; of others, each is read along k.
+ */
 static void pack_columns(const Batch *batch, const char *b, ptrdiff_t columns, ptrdiff_t count,
                          float *packed)
 {
     const ptrdiff_t bytes = type_bytes(batch->type), words = element_words(batch->type, count);
-    const Strides strides = batch->b_strides;
-    for (ptrdiff_t column = 0; column < ceil_div(columns, LANES) * LANES; column++) {
-        char *to = (char *)(packed + column / LANES * words * LANES + column % LANES);
-        const char *from = b + column * strides.row;
-        if (column >= columns)
-            for (ptrdiff_t w = 0; w < words; w++)
-                memset(to + w * LINE, 0, 4);
-        else if (bytes == 4)
-            for (ptrdiff_t w = 0; w < words; w++)
-                memcpy(to + w * LINE, from + w * strides.element, 4);
-        else
-            for (ptrdiff_t w = 0; w < words; w++, from += 2 * strides.element) {
-                memcpy(to + w * LINE, from, 2);
-                if (2 * w + 1 < count)
-                    memcpy(to + w * LINE + 2, from + strides.element, 2);
-                else
-                    memset(to + w * LINE + 2, 0, 2);
-            }
+    const ptrdiff_t along = batch->b_strides.element, across = batch->b_strides.row;
+    const ptrdiff_t word_bytes = 4 / bytes * along; /* from a word to the next one, in b */
+    const ptrdiff_t group_bytes = words * LINE, whole_words = count * bytes / 4;
+    char *to = (char *)packed;
+    ptrdiff_t column = 0;
+    if (across == bytes) {
+        column = columns / LANES * LANES;
+        for (ptrdiff_t w = 0; w < words; w++)
+            for (ptrdiff_t first = 0; first < column; first += LANES)
+                for (ptrdiff_t l = 0; l < LANES; l++)
+                    copy_word(to + first / LANES * group_bytes + w * LINE + l * 4,
+                              b + w * word_bytes + (first + l) * bytes, along, w < whole_words,
+                              bytes);
     }
+    if (columns % LANES != 0)
+        memset(to + columns / LANES * group_bytes, 0, (size_t)group_bytes);
+    for (; column < columns; column++)
+        for (ptrdiff_t w = 0; w < words; w++)
+            copy_word(to + column / LANES * group_bytes + w * LINE + column % LANES * 4,
+                      b + column * across + w * word_bytes, along, w < whole_words, bytes);
 }
 
 /* Packs elements [0, count) of some rows of a. */
