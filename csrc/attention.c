@@ -13,6 +13,7 @@
  */
 #include "attention.h"
 #include "scalar.h"
+#include <stdatomic.h>
 
 enum {
     /* Most panels of a unit, and most of their scores unless one panel has more: 256 KiB. */
@@ -77,7 +78,8 @@ static Plan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K
                          + PANEL_TOKENS * (UNIT_PANELS + sum);
     if (plan.splits_positions) {
         plan.thread_floats += plan.rows * ATTENTION_BLOCK;
-        plan.head_floats = plan.rows * (LANES + plan.blocks * (ATTENTION_BLOCK + LANES + sum));
+        plan.head_floats =
+            LANES + plan.rows * (LANES + plan.blocks * (ATTENTION_BLOCK + LANES + sum));
     } else {
         const ptrdiff_t unit_scores = panel_scores < UNIT_SCORES ? UNIT_SCORES : panel_scores;
         plan.thread_floats += min_size(plan.rows * row_scores, unit_scores);
@@ -281,8 +283,14 @@ static void run_group(void *work, ptrdiff_t unit, int thread)
                 pass->scratch + thread * plan->thread_floats);
 }
 
+/* Blocks of a head whose scores, and whose weighted values, are not there yet. */
+typedef struct Missing {
+    atomic_int scores, values;
+} Missing;
+
 /* What threads share of a head. */
 typedef struct Head {
+    Missing *missing;
     float *factors; /* [row] */
     float *largest; /* [block][row][lane] */
     float *sums;    /* [block][row][place of a sum] */
@@ -292,13 +300,36 @@ typedef struct Head {
 static Head shared_head(const Pass *pass, ptrdiff_t head)
 {
     const Plan *plan = pass->plan;
-    float *factors = pass->shared + head * plan->head_floats;
+    float *missing = pass->shared + head * plan->head_floats;
+    float *factors = missing + LANES;
     float *largest = factors + plan->rows * LANES;
     float *sums = largest + plan->blocks * plan->rows * LANES;
-    return (Head){factors, largest, sums, sums + plan->blocks * plan->rows * pass->a->floats};
+    float *scores = sums + plan->blocks * plan->rows * pass->a->floats;
+    return (Head){(Missing *)(void *)missing, factors, largest, sums, scores};
 }
 
-/* The scores of one block for all rows of a head. */
+/* The exponentials of one row of a head. */
+static void exponentiate_row(const Pass *pass, const Head *shared, ptrdiff_t row)
+{
+    const Plan *plan = pass->plan;
+    float largest[LANES], sums[LANES] = {0};
+    memcpy(largest, shared->largest + row * LANES, sizeof largest);
+    for (ptrdiff_t block = 1; block < plan->blocks; block++) {
+        const float *of_block = shared->largest + (block * plan->rows + row) * LANES;
+        for (int l = 0; l < LANES; l++)
+            largest[l] = of_block[l] > largest[l] ? of_block[l] : largest[l];
+    }
+    const float maximum = largest_lane(largest) * pass->a->scale;
+    for (ptrdiff_t block = 0; block < plan->blocks; block++)
+        exponentiate_block(pass->a, pass->seen[row], block, maximum,
+                           shared->scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
+    shared->factors[row] = 1.0f / reduce_lanes(sums);
+}
+
+/*
+ * The scores of one block for all rows of a head. The thread that makes the last ones of a head
+ * goes on with the exponentials, so that no thread waits for all heads.
+ */
 static void score_split(void *work, ptrdiff_t unit, int thread)
 {
     const Pass *pass = work;
@@ -315,34 +346,26 @@ static void score_split(void *work, ptrdiff_t unit, int thread)
         score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
                     panel_rows(r, plan->rows), pass->seen + r, block, scores + r * ATTENTION_BLOCK,
                     largest + r * LANES);
+    if (atomic_fetch_sub(&shared.missing->scores, 1) == 1)
+        for (ptrdiff_t row = 0; row < plan->rows; row++)
+            exponentiate_row(pass, &shared, row);
 }
 
-/* The exponentials of one row of a head. */
-static void exponentiate_split(void *work, ptrdiff_t unit, int thread)
+/* The sums of the blocks of one row of a head, added in order. */
+static void add_row(const Pass *pass, const Head *shared, ptrdiff_t head, ptrdiff_t row,
+                    float *totals)
 {
-    (void)thread;
-    const Pass *pass = work;
-    const Plan *plan = pass->plan;
-    const ptrdiff_t row = unit % plan->rows;
-    const Head shared = shared_head(pass, unit / plan->rows);
-    float largest[LANES], sums[LANES] = {0};
-    memcpy(largest, shared.largest + row * LANES, sizeof largest);
-    for (ptrdiff_t block = 1; block < plan->blocks; block++) {
-        const float *of_block = shared.largest + (block * plan->rows + row) * LANES;
-        for (int l = 0; l < LANES; l++)
-            largest[l] = of_block[l] > largest[l] ? of_block[l] : largest[l];
-    }
-    const float maximum = largest_lane(largest) * pass->a->scale;
-    for (ptrdiff_t block = 0; block < plan->blocks; block++)
-        exponentiate_block(pass->a, pass->seen[row], block, maximum,
-                           shared.scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
-    shared.factors[row] = 1.0f / reduce_lanes(sums);
+    const Attention *a = pass->a;
+    memset(totals, 0, (size_t)a->floats * sizeof(float));
+    for (ptrdiff_t block = 0; visible(pass->seen[row], block) > 0; block++)
+        add_sums(totals, shared->sums + (block * pass->plan->rows + row) * a->floats, a->floats);
+    a->set->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
 }
 
-/* The weighted values of one block for all rows of a head. */
+/* The weighted values of one block for all rows of a head; the thread that makes the last ones of a
+ * head adds the blocks. */
 static void weigh_split(void *work, ptrdiff_t unit, int thread)
 {
-    (void)thread;
     const Pass *pass = work;
     const Plan *plan = pass->plan;
     const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
@@ -355,21 +378,9 @@ static void weigh_split(void *work, ptrdiff_t unit, int thread)
                         shared.scores + row * ATTENTION_BLOCK, shared.factors + r,
                         shared.sums + row * pass->a->floats);
     }
-}
-
-/* The sums of the blocks of one row of a head, added in order. */
-static void add_split(void *work, ptrdiff_t unit, int thread)
-{
-    const Pass *pass = work;
-    const Plan *plan = pass->plan;
-    const Attention *a = pass->a;
-    const ptrdiff_t head = unit / plan->rows, row = unit % plan->rows;
-    const Head shared = shared_head(pass, head);
-    float *totals = pass->scratch + thread * plan->thread_floats;
-    memset(totals, 0, (size_t)a->floats * sizeof(float));
-    for (ptrdiff_t block = 0; visible(pass->seen[row], block) > 0; block++)
-        add_sums(totals, shared.sums + (block * plan->rows + row) * a->floats, a->floats);
-    a->set->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
+    if (atomic_fetch_sub(&shared.missing->values, 1) == 1)
+        for (ptrdiff_t row = 0; row < plan->rows; row++)
+            add_row(pass, &shared, head, row, pass->scratch + thread * plan->thread_floats);
 }
 
 /*
@@ -422,10 +433,11 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
         return;
     }
     count_seen(&a, 0, plan.rows, pass.seen);
+    for (ptrdiff_t head = 0; head < K; head++) {
+        Missing *missing = shared_head(&pass, head).missing;
+        atomic_init(&missing->scores, (int)plan.blocks);
+        atomic_init(&missing->values, (int)plan.blocks);
+    }
     run_units(&pass, score_split, K * plan.blocks, 1, plan.workers);
-    run_units(&pass, exponentiate_split, K * plan.rows, 1, plan.workers);
     run_units(&pass, weigh_split, K * plan.blocks, 1, plan.workers);
-    run_units(
-        &pass, add_split, K * plan.rows, 1,
-        threads_for(K * plan.rows * plan.blocks * a.floats, ELEMENTS_PER_THREAD, plan.workers));
 }
