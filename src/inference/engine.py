@@ -1,6 +1,5 @@
 """The engine of one chat: read a prompt in chunks, then choose and run a token at a time."""
 
-import os
 import threading
 import time
 import weakref
@@ -59,18 +58,25 @@ class Call:
         self.is_over = True
 
 
+class Claim:
+    """The right of a call to change an engine, until `next` holds the claim of another call."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = weakref.ref(call)
+        self.next = dict[str, Claim]()
+
+
 class Ownership:
-    """Which call an engine belongs to: a lock with an owner.
+    """Which call an engine belongs to.
 
     The owner is held weakly: however the iterator of an answer ends, the engine is free when the
-    iterator is gone. The lock is held only while the owner is compared and changed. A forked
-    process gets a new lock, because a thread that stayed in the parent may hold the old lock.
+    iterator is gone. Which of several threads gets the engine is decided by one `setdefault`, which
+    is atomic. A `threading.Lock` in its place would stay held for ever after an interrupt between
+    its last two lines, or in a process that is forked while another thread holds it.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        _ownerships.add(self)
-        self._owner: Callable[[], Call | None] = weakref.ref(Call())
+        self._claim = Claim(Call())
 
     def take(self, call: Call) -> None:
         """Give the engine to a call, until another one may have it.
@@ -80,28 +86,21 @@ class Ownership:
                 call.
         """
         thread = threading.current_thread()
-        with self._lock:
-            owner = self._owner()
-            if call.thread is not None and owner is not call:
-                raise InferenceError("[generate] this answer was ended by a newer call")
-            if owner is not None and owner is not call and not owner.is_over:
-                holder = owner.thread
-                if holder is not None and holder is not thread and holder.is_alive():
-                    raise InferenceError("this engine is in use by another thread")
-            call.thread = thread
-            self._owner = weakref.ref(call)
-
-
-_ownerships = weakref.WeakSet[Ownership]()
-
-
-def _renew_locks() -> None:
-    for ownership in _ownerships:
-        ownership._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+        newest = self._claim
+        while newest.next:
+            newest = newest.next["claim"]
+        owner = newest.call()
+        if call.thread is not None and owner is not call:
+            raise InferenceError("[generate] this answer was ended by a newer call")
+        claim = Claim(call)
+        is_held = False
+        if owner is not None and owner is not call and not owner.is_over:
+            holder = owner.thread
+            is_held = holder is not None and holder is not thread and holder.is_alive()
+        call.thread = thread
+        if is_held or newest.next.setdefault("claim", claim) is not claim:
+            raise InferenceError("this engine is in use by another thread")
+        self._claim = claim
 
 
 class InferenceEngine:
