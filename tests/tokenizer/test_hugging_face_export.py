@@ -32,15 +32,21 @@ def written(source: Path, target: Path, rows: int | None = None) -> tuple[Tokeni
 LLAMA_3 = pytest.param("llama3", marks=pytest.mark.slow)  # whose merges take seconds
 
 
-@pytest.mark.parametrize("name", [*TRAINED, "llama2", LLAMA_3])
-def test_the_files_of_a_kind_give_its_ids_and_roles(name: str, tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+def source_of(name: str, directory: Path) -> Path:
+    """Returns a directory with the tokenizer of a kind."""
+    source = directory / "source"
     source.mkdir()
     if name in TRAINED:
         pytest.importorskip("tokenizers", reason="needs the oracle extra")
         write_json(source, TRAINED[name]())
     else:
         shutil.copy(shared_data(f"{name}/tokenizer.model"), source)
+    return source
+
+
+@pytest.mark.parametrize("name", [*TRAINED, "llama2", LLAMA_3])
+def test_the_files_of_a_kind_give_its_ids_and_roles(name: str, tmp_path: Path) -> None:
+    source, target = source_of(name, tmp_path), tmp_path / "target"
     ours, theirs = written(source, target)
     if name not in TRAINED:  # which have no token that begins a text
         assert_same_roles(ours, theirs)
@@ -53,13 +59,7 @@ def test_the_files_of_a_kind_give_its_ids_and_roles(name: str, tmp_path: Path) -
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", [*TRAINED, "llama2", "llama3"])
 def test_the_libraries_read_the_files_and_give_the_same_ids(name: str, tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    if name in TRAINED:
-        pytest.importorskip("tokenizers", reason="needs the oracle extra")
-        write_json(source, TRAINED[name]())
-    else:
-        shutil.copy(shared_data(f"{name}/tokenizer.model"), source)
+    source, target = source_of(name, tmp_path), tmp_path / "target"
     ours, _ = written(source, target)
     texts = ["Hello  world 123456", "a\n\n b\t", "日本語 🦙", " x", "don't I'LL", "  two\r\n"]
     expected = [ours.encode(text, bos=False, eos=False) for text in texts]
