@@ -40,7 +40,7 @@ typedef struct Attention {
     float scale;
 } Attention;
 
-/* How the work is cut, and what is in the scratch. */
+/* The division of the work, and the contents of the scratch. */
 typedef struct Plan {
     ptrdiff_t K, rows;    /* key/value heads; rows of one of them */
     ptrdiff_t blocks;     /* that the last row sees */
@@ -111,7 +111,7 @@ static void count_seen(const Attention *a, ptrdiff_t row, ptrdiff_t rows, ptrdif
         seen[r] = a->start_pos + (row + r) / a->G + 1;
 }
 
-/* Of these, the positions in a block; not above 0 if there are none. */
+/* Counts the seen positions of a row in a block; 0 or less without any. */
 static ptrdiff_t visible(ptrdiff_t seen, ptrdiff_t block)
 {
     return min_size(seen - block * ATTENTION_BLOCK, ATTENTION_BLOCK);
@@ -178,7 +178,7 @@ static void score_block(const Attention *a, const float *panel, ptrdiff_t head, 
 }
 
 /* Turns a row's scores of a block into exponentials, and adds these to the lanes of their sum. The
- * maximum is that of the scaled scores, which is the scaled maximum. */
+ * maximum of the scaled scores equals the scaled maximum of the scores. */
 static void exponentiate_block(const Attention *a, ptrdiff_t seen, ptrdiff_t block, float maximum,
                                float *scores, float *sums)
 {

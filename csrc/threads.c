@@ -322,9 +322,9 @@ static void start_workers(int wanted)
 
 static void open_region(void *work, range_function run, ptrdiff_t count, Shares shares, int threads)
 {
-    /* Also the spans that the last region did not have: the ticket of a span that no region has
-     * had yet is 0, which is that of an open one, and a late worker may see the new number of
-     * spans before the new tickets. */
+    /* Also close the spans that the last region did not use: the ticket of an unused span is 0,
+     * like the ticket of an open span, and a late worker may see the new number of spans before
+     * the new tickets. */
     const int spans = READ(spans) > shares.spans ? READ(spans) : shares.spans;
     for (int span = 0; span < spans; span++)
         atomic_store_explicit(&pool.span[span].ticket, CLOSED, memory_order_release);
