@@ -172,7 +172,7 @@ class BatchEngine:
         self.model = model
         self.sequence_length = sequence_length
         self._pool = BlockPool(model, sequence_length, -(-cache_tokens // SIZE))
-        self._passes = Passes(model, self._pool, speculation)
+        self._passes = Passes(self._pool, speculation)
         self._max_requests = max_requests
         self._max_waiting = max_waiting
         self._prompt_chunk = prompt_chunk

@@ -8,8 +8,7 @@ no block is free, the one that was unused for the longest time goes, of those wi
 A sequence belongs to a group and begins with blocks of its group alone, so that neither a count nor
 a time tells a client what another one asked.
 
-The pool of a lone chat holds one sequence at a time, whose blocks lie in order: nothing is copied,
-and the next sequence goes on in place from what it shares with the one before it.
+A `LonePool` holds the one sequence of a chat, whose blocks lie in order.
 """
 
 import weakref
@@ -126,24 +125,17 @@ class BlockPool:
     Args:
         model: Runs the tokens.
         sequence_length: The most positions of a sequence.
-        blocks: The number of blocks. By default the pool holds one sequence at a time, whose blocks
-            lie in order: it goes on in place from what it shares with the sequence before it.
-        attention: "fused" or "eager", as in `InferenceContext`.
+        blocks: The number of blocks; None for the blocks of one sequence, as in `CacheMemory`.
 
     Raises:
         ModelError, NotEnoughMemoryError: As from `CacheMemory`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        sequence_length: int,
-        blocks: int | None = None,
-        attention: str = "fused",
-    ) -> None:
+    attention = "fused"
+
+    def __init__(self, model: Model, sequence_length: int, blocks: int | None) -> None:
         self.model = model
         self.memory = CacheMemory(model.args, sequence_length, blocks)
-        self.attention = attention
         self.blocks = self.memory.blocks
         self.held = dict[Block, None]()  # the tree, each block after the one before it
         self.sequences: list[PooledSequence] = []  # that have not ended
@@ -151,8 +143,6 @@ class BlockPool:
         # Blocks that only the tree holds, in the order in which they were used last. A block was
         # used with all that are before it, so that none is below the first one.
         self.unused = dict[Block, None]()
-        if not self.memory.is_pool:
-            self._hold_one([])
 
     def admit(
         self, ids: Sequence[int], positions: int, share: bool = True, group: Hashable = None
@@ -161,8 +151,6 @@ class BlockPool:
 
         It is promised blocks for all its positions. Return None while there are too few.
         """
-        if not self.memory.is_pool:
-            return self._succeed(ids, share)
         shared, source, common = self._match(ids[:-1], group) if share else ([], None, 0)
         cached = ids[: SIZE * len(shared)]
         sequence = PooledSequence(self, shared, cached, group, -(-positions // SIZE))
@@ -183,33 +171,6 @@ class BlockPool:
                 self.memory.copy_block(source.place, target.place)
             sequence.confirm(*source.ids[:common])
         return sequence
-
-    def _succeed(self, ids: Sequence[int], share: bool) -> PooledSequence:
-        """Begin the one sequence of the pool in the place of the one before it."""
-        before = self._hold_one(self.sequence.ids)  # as an interrupt may have left it
-        if not share:
-            return self._hold_one([])
-        shared, _, common = self._match(ids[:-1], None)
-        return self._hold_one(before.ids[: SIZE * len(shared) + common])
-
-    def _hold_one(self, ids: Sequence[int]) -> PooledSequence:
-        """Hold the tokens of one sequence alone, in blocks at places 0, 1, ..."""
-        if self.sequences:
-            self.attention = self.sequence.attention  # which may have been set
-        blocks = list[Block]()
-        for at in range(0, len(ids), SIZE):
-            parent = blocks[-1] if blocks else None
-            blocks.append(Block(len(blocks), parent, None, list(ids[at : at + SIZE]), 1))
-        sequence = PooledSequence(self, blocks, ids, None, self.blocks)
-        self.held = dict.fromkeys(blocks)
-        self._free = list(range(len(blocks), self.blocks))[::-1]
-        self.sequences = [sequence]
-        return sequence
-
-    @property
-    def sequence(self) -> PooledSequence:
-        """The newest sequence: of a pool for one sequence the only one."""
-        return self.sequences[-1]
 
     def _match(self, ids: Sequence[int], group: Hashable) -> tuple[list[Block], Block | None, int]:
         """Return the blocks that begin a text, then one of which some tokens go on with it."""
@@ -247,10 +208,6 @@ class BlockPool:
                     self._remove(block)
         sequence.blocks = []
 
-    def clear(self) -> None:
-        """Forget the tokens of the one sequence of the pool."""
-        self._hold_one([])
-
     def forget(self) -> None:
         """Forget all that no sequence uses."""
         for block in [*self.unused]:
@@ -263,8 +220,6 @@ class BlockPool:
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
         """Return the blocks of the group None, each with the number of its parent, or -1."""
-        if not self.memory.is_pool:
-            self._hold_one(self.sequence.ids)
         blocks = list[tuple[int, Block]]()
         numbers: dict[Block | None, int] = {None: -1}
         for block in self.held:
@@ -277,20 +232,15 @@ class BlockPool:
         """Return the place that `adopt` takes next, or None if no block is free."""
         return self._free[-1] if self._free else None
 
-    def adopt(self, ids: Sequence[int], parent: Block | None) -> Block:
-        """Hold tokens whose keys and values were written to the place of `free_place`.
+    def takes(self, block: Block) -> bool:
+        """Return whether `adopt` may take a saved block."""
+        return block.parent is None or block.parent in self.held
 
-        Args:
-            ids: The tokens of the block, at most 256.
-            parent: The block before it; a pool for one sequence needs its newest block.
-        """
-        if not self.memory.is_pool:
-            self._hold_one([*self.sequence.ids, *ids])
-            return self.sequence.blocks[-1]
-        block = Block(self._free.pop(), parent, None, list(ids))
+    def adopt(self, block: Block) -> None:
+        """Hold a saved block whose keys and values were written to its place, `free_place`."""
+        self._free.pop()
         self.held[block] = None
         self.unused = {block: None} | self.unused
-        return block
 
     def run(self, parts: Sequence[Part]) -> list[Logits]:
         """Run tokens of several sequences in one pass; return the logits [wanted, V] of each.
@@ -319,3 +269,72 @@ class BlockPool:
         for part in parts:
             part.sequence.confirm(*part.ids[: part.certain])
         return np.split(logits, np.cumsum(wanted)[:-1])
+
+
+class LonePool(BlockPool):
+    """A pool for one sequence at a time, whose blocks lie in order: nothing is copied.
+
+    The next sequence goes on in place from what it shares with the sequence before it. The tokens
+    of the sequence alone say what is cached: the rest is made of them again for each sequence, so
+    that it does not matter where an interrupt left it.
+
+    Args:
+        model: Runs the tokens.
+        sequence_length: The most positions of the sequence.
+        attention: "fused" or "eager", as in `InferenceContext`.
+
+    Attributes:
+        sequence: The newest sequence.
+
+    Raises:
+        ModelError, NotEnoughMemoryError: As from `CacheMemory`.
+    """
+
+    def __init__(self, model: Model, sequence_length: int, attention: str = "fused") -> None:
+        super().__init__(model, sequence_length, None)
+        self.attention = attention
+        self.sequence = self._hold([])
+
+    def admit(
+        self,
+        ids: Sequence[int],
+        positions: int,  # noqa: ARG002 - all blocks belong to the sequence
+        share: bool = True,
+        group: Hashable = None,  # noqa: ARG002 - there is no other client
+    ) -> PooledSequence:
+        """Begin a sequence in the place of the one before it."""
+        self.attention = self.sequence.attention  # which may have been set
+        before = self._hold(self.sequence.ids)
+        shared, _, common = self._match(ids[:-1], None) if share else ([], None, 0)
+        return self._hold(before.ids[: SIZE * len(shared) + common])
+
+    def clear(self) -> None:
+        """Forget the tokens of the sequence."""
+        self._hold([])
+
+    def blocks_to_save(self) -> list[tuple[int, Block]]:
+        """Return the blocks of the sequence, each with the number of its parent, or -1."""
+        self._hold(self.sequence.ids)
+        return super().blocks_to_save()
+
+    def takes(self, block: Block) -> bool:
+        """Return whether a saved block goes on with the sequence, and fits."""
+        before = -1 if block.parent is None else block.parent.place
+        is_next = before == len(self.sequence.blocks) - 1
+        end = len(self.sequence.ids) + len(block.ids)
+        return is_next and end <= self.memory.sequence_length
+
+    def adopt(self, block: Block) -> None:
+        """Let the sequence go on with a saved block."""
+        self._hold([*self.sequence.ids, *block.ids])
+
+    def _hold(self, ids: Sequence[int]) -> PooledSequence:
+        """Hold some tokens in blocks at places 0, 1, ... as the newest sequence."""
+        blocks = list[Block]()
+        for at in range(0, len(ids), SIZE):
+            parent = blocks[-1] if blocks else None
+            blocks.append(Block(len(blocks), parent, None, list(ids[at : at + SIZE]), 1))
+        self.held = dict.fromkeys(blocks)
+        self._free = list(range(len(blocks), self.blocks))[::-1]
+        self.sequence = PooledSequence(self, blocks, ids, None, self.blocks)
+        return self.sequence

@@ -14,7 +14,7 @@ from ..model import PREFILL_CHUNK, Model, NotEnoughMemoryError
 from ..tokenizer import Tokenizer
 from ..trace import is_on, mark
 from .answer import Answer, GenerationStats, Step
-from .blocks import BlockPool, PooledSequence
+from .blocks import LonePool, Part, PooledSequence
 from .chat_encoding import encode_chat, end_ids, find_chat_template
 from .chat_template import ChatTemplate
 from .errors import InferenceError, PromptError
@@ -148,8 +148,8 @@ class InferenceEngine:
         self.model = model
         self.sequence_length = sequence_length
         self.last_stats: GenerationStats | None = None
-        self._pool = BlockPool(model, sequence_length, attention=attention)
-        self._passes = Passes(model, self._pool, speculation, draft_model)
+        self._pool = LonePool(model, sequence_length, attention)
+        self._passes = Passes(self._pool, speculation, draft_model)
         self._ownership = Ownership()
 
     def __repr__(self) -> str:
@@ -183,7 +183,7 @@ class InferenceEngine:
         return self.model.tokenizer
 
     @contextmanager
-    def idle_pool(self) -> Iterator[BlockPool]:
+    def idle_pool(self) -> Iterator[LonePool]:
         """End the newest answer, and give its KV cache; other threads are rejected inside.
 
         Raises:
@@ -321,9 +321,8 @@ class InferenceEngine:
                     if answer.is_over:
                         return
                     self._ownership.take(call)
-                parts = self._passes.newest_parts([running])
-                [rows], seconds = self._passes.run([running], parts)
-                self._passes.take_rows(running, rows, seconds, None)
+                [part] = self._passes.newest_parts([running])
+                self._make_pass(running, part)
 
     def _read_prompt(self, call: Call, running: RunningAnswer, progress: Progress | None) -> None:
         """Run the part of the prompt that is not cached, and draw from the logits after it."""
@@ -335,9 +334,7 @@ class InferenceEngine:
                 progress(start, total)
                 self._ownership.take(call)  # `progress` may have used the engine
             started = time.perf_counter()
-            part = self._passes.prompt_part(running, chunk)
-            [rows], seconds = self._passes.run([running], [part])
-            self._passes.take_rows(running, rows, seconds, None)
+            self._make_pass(running, self._passes.prompt_part(running, chunk))
             if is_watched:
                 # Any chunks give the same bits; longer ones pass over the weights less often.
                 seconds = max(time.perf_counter() - started, 1e-3)
@@ -345,3 +342,8 @@ class InferenceEngine:
                 chunk = min(max(parts, 1) * WATCHED_CHUNK, PREFILL_CHUNK)
         if progress is not None:
             progress(total, total)
+
+    def _make_pass(self, running: RunningAnswer, part: Part) -> None:
+        """Run a part of the one answer, and let it draw from the logits."""
+        [rows], seconds = self._passes.run([running], [part])
+        self._passes.take_rows(running, rows, seconds, None)

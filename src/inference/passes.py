@@ -45,8 +45,7 @@ class Passes:
     """Runs answers whose sequences share one pool of cache blocks.
 
     Args:
-        model: The model.
-        pool: The keys and values.
+        pool: The keys and values of a model.
         speculation: Whether a pass may check drafted tokens, where that saves time.
         draft_model: A smaller model that drafts; by default drafts are looked up in the text.
 
@@ -55,20 +54,15 @@ class Passes:
     """
 
     def __init__(
-        self,
-        model: Model,
-        pool: BlockPool,
-        speculation: bool,
-        draft_model: Model | None = None,
+        self, pool: BlockPool, speculation: bool, draft_model: Model | None = None
     ) -> None:
-        self.model = model
         self.pool = pool
         self.speculation = speculation
         self._draft_model: DraftModel | None = None
         stake = TEXT_STAKE
         if draft_model is not None:
             stake = MODEL_STAKE
-            self._draft_model = DraftModel(draft_model, pool.memory.sequence_length, model)
+            self._draft_model = DraftModel(draft_model, pool.memory.sequence_length, pool.model)
         # What is known of passes that continue a number of answers.
         self._costs_of = cache(partial(PassCosts, stake))
 

@@ -170,29 +170,24 @@ def save_pool(pool: BlockPool, path: Path) -> None:
 def load_pool(pool: BlockPool, path: Path) -> int:
     """Read what was saved into free blocks of a pool, for the group None.
 
-    A pool for one sequence takes the first text of the file, as far as it fits.
-
     Returns:
         How many tokens were read.
 
     Raises:
         PromptCacheError: As from `read_blocks`. The blocks before a damaged one are kept.
     """
-    is_lone = not pool.memory.is_pool
-    if is_lone:
-        pool.clear()
     tokens = 0
-    newest = -1
-    made: dict[int, Block | None] = {-1: None}
+    adopted: dict[int, Block | None] = {-1: None}
     for number, (parent, ids, rows) in enumerate(read_blocks(path, pool.model)):
         place = pool.free_place()
-        if parent not in made or place is None:
+        if parent not in adopted or place is None:
             continue
-        if is_lone and (parent != newest or tokens + len(ids) > pool.memory.sequence_length):
+        block = Block(place, adopted[parent], None, ids)
+        if not pool.takes(block):
             continue
         write_rows(pool.memory.caches, place * BLOCK, rows)
-        made[number] = pool.adopt(ids, made[parent])
-        newest = number
+        pool.adopt(block)
+        adopted[number] = block
         tokens += len(ids)
     return tokens
 
@@ -219,6 +214,7 @@ def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
         InferenceError: Another thread is using the engine.
     """
     with engine.idle_pool() as pool:
+        pool.clear()
         try:
             return load_pool(pool, path)
         except BaseException:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from ..model import PREFILL_CHUNK, Model, ModelError
 from ..trace import clock
 from ..untrusted import label_of
-from .blocks import BlockPool, Part
+from .blocks import LonePool, Part
 from .errors import NumericError
 from .sampling import Logits, Sampler
 
@@ -103,7 +103,7 @@ class DraftModel:
                 f"that it is to draft for, got {got}"
             )
         self._positions = min(sequence_length, model.args.max_context_length)
-        self._pool = BlockPool(model, self._positions)
+        self._pool = LonePool(model, self._positions)
         self._vocab_size = min(sizes)  # rows of padding in one table stand for nothing in the other
         self.token_seconds = 0.0
 
@@ -145,7 +145,6 @@ class DraftModel:
         """Run what is new in the text; return what may follow it, None where it does not fit."""
         text = self._text
         sequence = self._pool.admit(text, len(text))
-        assert sequence is not None, "a pool for one sequence has room for it"
         logits = None
         new = text[len(sequence.ids) :]
         if len(text) <= self._positions and max(new) < self._vocab_size:
