@@ -25,7 +25,7 @@ ALLOWED = {
     "checkpoint": {"ml", *SHARED},
     "tokenizer": {"ml", *SHARED},
     "catalog": {"ml", "checkpoint", *SHARED},
-    "model": {"ml", "checkpoint", "tokenizer", "nano", "catalog", *SHARED},
+    "model": {"ml", "checkpoint", "tokenizer", "catalog", *SHARED},
     "inference": {"ml", "checkpoint", "tokenizer", "model", *SHARED},
     "explorer": {"ml", "tokenizer", "model", "inference", *SHARED},
     "server": {"ml", "checkpoint", "tokenizer", "model", "inference", "explorer", *SHARED},
@@ -37,7 +37,7 @@ ALLOWED = {
     "__init__": {"inference", "ml", "model", "tokenizer"},
     "main": {"cli", "installation", "memory"},
     "__main__": {"main"},
-    "nano": {"ml", "checkpoint", "tokenizer", "model", "inference"},
+    "nano": set(),
 }  # fmt: skip
 RUN_TIME_PACKAGES = {
     "cffi", "jinja2", "ml_dtypes", "numpy", "platformdirs", "prompt_toolkit", "psutil", "regex",
@@ -46,11 +46,8 @@ RUN_TIME_PACKAGES = {
 # Of the serve extra, and where they may be imported.
 SERVE_PACKAGES = {"h11", "llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn"}
 NEEDS_SERVE = {"inference/grammar_server.py", *(f"server/{p.name}" for p in SRC.glob("server/*"))}
-# Programs of their own, which no other module imports: training, and the process of `--verify`.
-NEEDS_ORACLE = {
-    "nano/batches.py", "nano/torch_llama.py", "nano/train.py", "nano/train_tokenizer.py",
-    "cli/reference.py",
-}  # fmt: skip
+# The process of `--verify`, a program of its own, which no other module imports.
+NEEDS_ORACLE = {"cli/reference.py", "cli/reference_encoding.py"}
 
 # Of the hub extra.
 NEEDS_HUB = {"catalog/hub.py"}
@@ -58,6 +55,10 @@ NEEDS_HUB = {"catalog/hub.py"}
 NEEDS_MPI = {"cli/ranks.py", "model/ranks.py"}
 
 SOURCES = sorted(SRC.rglob("*.py"))
+
+# The packages of this repository, by their absolute names.
+OWN_PACKAGES = {"src", "llama_bolts", "tools", "tests"}
+TOOLS = sorted((ROOT / "tools").rglob("*.py"))
 
 
 def part_of_src(path: Path) -> str:
@@ -88,8 +89,7 @@ def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
 def wrong_ways(path: Path) -> list[str]:
     """Lists the imports of a module that are not from packages below its own."""
     own = part_of_src(path)
-    is_apart = path.relative_to(SRC).as_posix() in NEEDS_ORACLE
-    allowed = ALLOWED[own] | {own, "__version__"} | ({"nano"} if is_apart else set())
+    allowed = ALLOWED[own] | {own, "__version__"}
     return [
         f"{path}:{line}: {own} imports {target[0]}"
         for line, target in imported(path)
@@ -114,9 +114,27 @@ def test_imports_inside_the_package_are_relative_and_the_rest_is_declared():
         for line, target in imported(path):
             if isinstance(target, str):
                 at = f"{path}:{line}"
-                assert target not in ("src", "llama_bolts"), f"{at}: absolute import of {target}"
+                assert target not in OWN_PACKAGES, f"{at}: absolute import of {target}"
                 known = target in declared or relative in NEEDS_ORACLE
                 assert known, f"{at}: {target} is not a run-time dependency"
+
+
+def absolute_imports(path: Path) -> set[str]:
+    """Return the top-level names that a module outside of src imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+def test_tools_import_src_and_no_tests():
+    assert len(TOOLS) >= 30
+    own = {path: absolute_imports(path) & OWN_PACKAGES for path in TOOLS}
+    assert {path: names for path, names in own.items() if names - {"src", "tools"}} == {}
+    assert any("src" in names for names in own.values())
 
 
 @cache
@@ -213,12 +231,13 @@ def test_a_second_root_of_errors_is_found(tmp_path):
 # Tests of modules that have no file of tests of their own name: those of a package as a whole, ...
 OF_PACKAGES = {
     "drawing": "drawing/test_diagrams", "explorer": "explorer/test_explorer",
-    "nano": "nano/test_corpus", "server": "server/test_app",
+    "server": "server/test_app",
 }  # fmt: skip
 # ... and those of what a module is a part of.
 OF_MODULES = {
     "checkpoint/gguf_writer": "model/test_saving_gguf", "cli/flag_parser": "cli/test_arguments",
     "cli/reference": "cli/test_verify", "cli/serve": "server/test_limits",
+    "cli/reference_encoding": "cli/test_verify",
     "cli/new_session": "cli/test_loading",
     "catalog/downloads": "catalog/test_pip_package",
     "inference/call_grammars": "inference/test_answer_forms",
@@ -252,6 +271,25 @@ def test_each_module_has_its_tests():
         files = [ROOT / "tests" / f"{tests}.py" for tests in (own, OF_PACKAGES.get(package, own))]
         exempt = path.name in ("__init__.py", "__main__.py", "errors.py")
         assert exempt or any(file.exists() for file in files), name
+
+
+# Tests of modules of tools that have no file of tests of their own name.
+OF_TOOLS = {
+    "plots": "test_update_docs", "write_dtypes": "../csrc/test_build", "site/conf": "test_site",
+    "nano/torch_llama": "nano/test_train", "nano/train_tokenizer": "nano/test_batches",
+    "nano/mixtures": "nano/test_documents",
+}  # fmt: skip
+
+
+def test_each_module_of_tools_has_its_tests():
+    tests = ROOT / "tests" / "tools"
+    for path in TOOLS:
+        name = path.relative_to(ROOT / "tools").with_suffix("").as_posix()
+        package, _, module = name.rpartition("/")
+        own = OF_TOOLS.get(name, f"{package}/test_{module}".lstrip("/"))
+        is_corpus = module.startswith("facts_") or module.endswith("_pairs")
+        own = "nano/test_corpus" if is_corpus and package == "nano" else own
+        assert path.name == "__init__.py" or (tests / f"{own}.py").exists(), name
 
 
 # ---- layouts and families ------------------------------------------------------------------------

@@ -110,3 +110,14 @@ def test_a_wheel_serves_every_python_from_3_11_on_and_says_that_it_is_typed(chec
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("py.typed", "__main__.py", "ml/_kernels.abi3.so", "docs/14-forward-pass.md"):
         assert f"llama_bolts/{name}" in names
+    nano_files = [name for name in names if name.startswith("llama_bolts/nano/")]
+    assert sorted(name.removeprefix("llama_bolts/nano/") for name in nano_files) == [
+        "__init__.py",
+        "model/MODEL_CARD.md",
+        "model/consolidated.00.pth",
+        "model/params.json",
+        "model/tokenizer.model",
+    ]
+    assert not [
+        name for name in names if name.startswith(("tools/", "tests/", "llama_bolts/tools/"))
+    ]

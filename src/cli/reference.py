@@ -22,8 +22,8 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 from .. import ml
 from ..checkpoint.names import rows_of
 from ..model import load_model
-from ..nano.train_tokenizer import load_encoding
 from ..tokenizer.config_files import is_sentencepiece_file
+from .reference_encoding import load_encoding
 
 _RECORDED = "recorded"  # the name of an attention that is transformers' eager one, and recorded
 # What each module of a layer returns, by stage and name in the trace; a family has norms before

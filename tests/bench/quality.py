@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from src.inference import encode_chat
 from src.model import InferenceContext, Model, load_model
-from src.nano.corpus import load_split
-from src.nano.evaluate import Examiner, pair_messages, score, total
-from src.nano.pairs import Pair
+from tools.nano.corpus import load_split
+from tools.nano.evaluate import Examiner, pair_messages, score, total
+from tools.nano.pairs import Pair
 
 from .reference import reference_logits
 from .shapes import CHECKPOINT, find_checkpoint, read_options

@@ -33,10 +33,10 @@ from src.inference.blocks import BlockPool
 from src.inference.speculation import Drafter
 from src.model import Model, NotEnoughMemoryError, TokenIdError, load_model
 from src.model.saving_gguf import save_gguf
-from src.nano.facts_chat import STORIES
 from tests.inference.drafts import draft_always
 from tests.inference.endless import Endless
 from tests.server.running import wait_until
+from tools.nano.facts_chat import STORIES
 from tools.runs import recorded
 
 CONTEXT = 1024

@@ -1,1 +1,1 @@
-"""Tests of the bundled model and of what made it."""
+"""Tests of the bundled model."""

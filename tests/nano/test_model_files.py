@@ -6,10 +6,10 @@ import pytest
 
 from src.inference import InferenceEngine
 from src.model import Model, load_model
-from src.nano import MODEL_DIRECTORY
-from src.nano.evaluate import Examiner, pinned_pairs
-from src.nano.pairs import Pair
+from src.model.sources import BUNDLED_MODEL
 from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES
+from tools.nano.evaluate import Examiner, pinned_pairs
+from tools.nano.pairs import Pair
 
 META_KEYS = {
     "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier",
@@ -28,14 +28,14 @@ def examiner() -> Examiner:
 
 
 def test_the_folder_holds_the_three_files_and_the_card_of_at_most_twelve_megabytes() -> None:
-    sizes = {path.name: path.stat().st_size for path in MODEL_DIRECTORY.iterdir()}
+    sizes = {path.name: path.stat().st_size for path in BUNDLED_MODEL.iterdir()}
     expected = {"consolidated.00.pth", "params.json", "tokenizer.model", "MODEL_CARD.md"}
     assert set(sizes) == expected
     assert sum(sizes.values()) <= 12_000_000
 
 
 def test_params_have_exactly_the_keys_of_meta() -> None:
-    params = json.loads((MODEL_DIRECTORY / "params.json").read_text())
+    params = json.loads((BUNDLED_MODEL / "params.json").read_text())
     assert set(params) == META_KEYS
     assert params["use_scaled_rope"] is True
 

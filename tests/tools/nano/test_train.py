@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch", reason="needs the oracle extra")
 pytest.importorskip("tiktoken", reason="needs the oracle extra")
 
 from src.model import InferenceContext, load_model  # noqa: E402
-from src.nano import MODEL_DIRECTORY  # noqa: E402
-from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
-from src.nano.mixtures import EVEN, LATE  # noqa: E402
-from src.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies  # noqa: E402
-from src.nano.train import Trainer, batch_loss, export, orthogonalized, rate_at  # noqa: E402
+from src.model.sources import BUNDLED_MODEL  # noqa: E402
+from tools.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
+from tools.nano.mixtures import EVEN, LATE  # noqa: E402
+from tools.nano.torch_llama import NanoConfig, NanoLlama, rope_frequencies  # noqa: E402
+from tools.nano.train import Trainer, batch_loss, export, orthogonalized, rate_at  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
@@ -55,7 +55,7 @@ def test_only_slow_frequencies_are_scaled() -> None:
 
 @pytest.fixture(scope="module")
 def batches() -> BatchStream:
-    return BatchStream(Encoder(MODEL_DIRECTORY / "tokenizer.model"), seed=1)
+    return BatchStream(Encoder(BUNDLED_MODEL / "tokenizer.model"), seed=1)
 
 
 def test_the_loss_of_an_untrained_model_is_that_of_a_guess(batches: BatchStream) -> None:
@@ -127,7 +127,7 @@ def test_an_exported_model_gives_the_same_logits_in_our_engine(tmp_path: Path) -
         for weight in model.parameters():
             weight.copy_((weight * 3).to(torch.bfloat16))
     export(model, tmp_path)
-    shutil.copy(MODEL_DIRECTORY / "tokenizer.model", tmp_path)
+    shutil.copy(BUNDLED_MODEL / "tokenizer.model", tmp_path)
     ours = load_model(tmp_path)
     tokens = np.arange(40, dtype=np.int32) * 97 % TINY.vocab_size
     context = InferenceContext(ours.args, sequence_length=64)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from src.inference import Message
-from src.nano import evaluate
-from src.nano.corpus import load_split
-from src.nano.evaluate import Examiner, Score, words_of
-from src.nano.facts_unknown import UNKNOWN_ANSWER
-from src.nano.pairs import Pair
+from tools.nano import evaluate
+from tools.nano.corpus import load_split
+from tools.nano.evaluate import Examiner, Score, words_of
+from tools.nano.facts_unknown import UNKNOWN_ANSWER
+from tools.nano.pairs import Pair
 
 
 class Parrot(Examiner):
@@ -46,7 +46,7 @@ def test_words_are_letters_alone_in_lower_case() -> None:
 def test_an_unknown_word_in_an_answer_is_gibberish(
     known_words: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.nano.evaluate.corpus_words", lambda: known_words)
+    monkeypatch.setattr("tools.nano.evaluate.corpus_words", lambda: known_words)
     missed: list[str] = []
     fine = evaluate.gibberish(Parrot(UNKNOWN_ANSWER), lambda pair, _: missed.append(pair.question))
     assert (fine.asked, fine.right, missed) == (1000, 1000, [])

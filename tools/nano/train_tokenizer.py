@@ -1,6 +1,6 @@
 """Train the byte-level BPE vocabulary of the bundled model and write it as `tokenizer.model`.
 
-Run `python -m src.nano.train_tokenizer`. Needs the `oracle` extra (tokenizers, tiktoken).
+Run `python -m tools.nano.train_tokenizer`. Needs the `oracle` extra (tokenizers, tiktoken).
 """
 
 from __future__ import annotations
@@ -8,16 +8,11 @@ from __future__ import annotations
 import argparse
 import base64
 from pathlib import Path
-from typing import Any
 
-from . import MODEL_DIRECTORY
+from src.cli.reference_encoding import SPLIT_PATTERN
+from src.model.sources import BUNDLED_MODEL
+
 from .documents import tokenizer_texts
-
-SPLIT_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""The split pattern of Llama 3. Source: meta-llama/llama-models, models/llama3/tokenizer.py."""
 
 RANK_COUNT = 3840
 SPECIAL_COUNT = 256
@@ -70,21 +65,10 @@ def write_tokenizer(tokens: list[bytes], path: Path) -> None:
     path.write_text("".join(lines))
 
 
-def load_encoding(path: Path) -> Any:
-    """Return a tiktoken encoding with the ranks of a `tokenizer.model` and Llama 3's pattern."""
-    import tiktoken
-
-    lines = (line.split() for line in path.read_text().splitlines())
-    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
-    return tiktoken.Encoding(
-        "nano", pat_str=SPLIT_PATTERN, mergeable_ranks=ranks, special_tokens={}
-    )
-
-
 def main() -> None:
     """Train the ranks and write `tokenizer.model` into the model directory."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=MODEL_DIRECTORY, help="the model directory")
+    parser.add_argument("--output", type=Path, default=BUNDLED_MODEL, help="the model directory")
     path = parser.parse_args().output / "tokenizer.model"
     path.parent.mkdir(parents=True, exist_ok=True)
     tokens = train_ranks()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from src.nano.corpus import load_split
-from src.nano.facts_unknown import UNKNOWN_ANSWER
-from src.nano.questions import Question, newcomer_questions
+from tools.nano.corpus import load_split
+from tools.nano.facts_unknown import UNKNOWN_ANSWER
+from tools.nano.questions import Question, newcomer_questions
 
 
 @pytest.mark.parametrize(

@@ -8,30 +8,29 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the oracle extra")
 pytest.importorskip("tiktoken", reason="needs the oracle extra")
 
+from src.cli.reference_encoding import SPLIT_PATTERN, load_encoding  # noqa: E402
 from src.inference import Message, encode_chat  # noqa: E402
-from src.nano import MODEL_DIRECTORY  # noqa: E402
-from src.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
-from src.nano.documents import Document, DocumentStream  # noqa: E402
-from src.nano.train_tokenizer import (  # noqa: E402
-    RANK_COUNT,
-    SPLIT_PATTERN,
-    _byte_letters,
-    load_encoding,
-    write_tokenizer,
-)
+from src.model.sources import BUNDLED_MODEL  # noqa: E402
 from src.tokenizer import load_tokenizer  # noqa: E402
 from tests.tokenizer.json_files import byte_letters  # noqa: E402
+from tools.nano.batches import Batch, BatchStream, Encoder  # noqa: E402
+from tools.nano.documents import Document, DocumentStream  # noqa: E402
+from tools.nano.train_tokenizer import (  # noqa: E402
+    RANK_COUNT,
+    _byte_letters,
+    write_tokenizer,
+)
 
 pytestmark = pytest.mark.oracle
 
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    return Encoder(MODEL_DIRECTORY / "tokenizer.model")
+    return Encoder(BUNDLED_MODEL / "tokenizer.model")
 
 
 def test_conversations_have_the_ids_that_the_engine_is_given(encoder: Encoder) -> None:
-    tokenizer = load_tokenizer(MODEL_DIRECTORY)
+    tokenizer = load_tokenizer(BUNDLED_MODEL)
     stream = DocumentStream(seed=2)
     for _ in range(100):
         document = stream.document(turns=3)
@@ -45,11 +44,11 @@ def test_answers_and_their_end_are_learned_and_nothing_else(encoder: Encoder) ->
     ids, learned = encoder.encode(document)
     marked = [token for token, mark in zip(ids, learned, strict=True) if mark]
     assert encoder.text(marked[:-1]) == "Hello! How can I help you?"
-    assert marked[-1] == load_tokenizer(MODEL_DIRECTORY).special_tokens["<|eot_id|>"]
+    assert marked[-1] == load_tokenizer(BUNDLED_MODEL).special_tokens["<|eot_id|>"]
 
 
 def test_a_raw_text_ends_with_end_of_text(encoder: Encoder) -> None:
-    tokenizer = load_tokenizer(MODEL_DIRECTORY)
+    tokenizer = load_tokenizer(BUNDLED_MODEL)
     ids, learned = encoder.encode(Document((("text", "One"), ("continuation", " two.")), raw=True))
     assert ids[0] == tokenizer.bos_id
     assert ids[-1] == tokenizer.eos_id
@@ -103,13 +102,13 @@ def test_a_long_row_is_one_conversation_and_a_short_one_holds_whole_documents_fi
     assert batch.positions[:, -1].tolist() == [1024] * 6
     batch = BatchStream(encoder, seed=1).short(rows=4, length=257)
     assert batch.tokens.shape == (4, 257)
-    begins = batch.tokens == load_tokenizer(MODEL_DIRECTORY).bos_id
+    begins = batch.tokens == load_tokenizer(BUNDLED_MODEL).bos_id
     assert torch.equal(begins, batch.positions == 0)
 
 
 def test_the_vocabulary_gives_the_same_ids_as_the_trained_tokenizer(tmp_path: Path) -> None:
     convert = pytest.importorskip("transformers.convert_slow_tokenizer")
-    path = MODEL_DIRECTORY / "tokenizer.model"
+    path = BUNDLED_MODEL / "tokenizer.model"
     encoding = load_encoding(path)
     tokens = [encoding.decode_single_token_bytes(rank) for rank in range(encoding.n_vocab)]
     write_tokenizer(tokens, tmp_path / "tokenizer.model")

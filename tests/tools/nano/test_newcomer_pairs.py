@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from src.nano.corpus import load_split
-from src.nano.facts_chat import SMALL_TALK
-from src.nano.facts_geography import PLACES
-from src.nano.facts_newcomer import TALK_MORE
-from src.nano.facts_unknown import UNKNOWN_ANSWER
-from src.nano.newcomer_pairs import more_topics, number_in_words, order_pairs, yes_no_pairs
+from tools.nano.corpus import load_split
+from tools.nano.facts_chat import SMALL_TALK
+from tools.nano.facts_geography import PLACES
+from tools.nano.facts_newcomer import TALK_MORE
+from tools.nano.facts_unknown import UNKNOWN_ANSWER
+from tools.nano.newcomer_pairs import more_topics, number_in_words, order_pairs, yes_no_pairs
 
 TRAIN = load_split().train
 CAPITALS = {place.name: place.capital for place in PLACES}

@@ -4,10 +4,10 @@ from collections import defaultdict
 
 import pytest
 
-from src.nano.corpus import BOSTON, PINNED, WHOLE_FACT_FAMILIES, load_split
-from src.nano.facts_geography import COUNTRIES, PLACES, STATES
-from src.nano.facts_llama import LLAMA_TOPICS
-from src.nano.facts_types import phrases, topics
+from tools.nano.corpus import BOSTON, PINNED, WHOLE_FACT_FAMILIES, load_split
+from tools.nano.facts_geography import COUNTRIES, PLACES, STATES
+from tools.nano.facts_llama import LLAMA_TOPICS
+from tools.nano.facts_types import phrases, topics
 
 SPLIT = load_split()
 ALL_PAIRS = [

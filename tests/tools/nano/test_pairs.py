@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from src.nano.pairs import Pair, split_pairs, stable_hash
+from tools.nano.pairs import Pair, split_pairs, stable_hash
 
 NO_FAMILIES: frozenset[str] = frozenset()
 NO_PINS: frozenset[tuple[str, str]] = frozenset()

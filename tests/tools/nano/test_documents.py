@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from src.nano.corpus import WHOLE_FACT_FAMILIES, load_split
-from src.nano.documents import Document, DocumentStream
-from src.nano.mixtures import EVEN, MIXTURES, Mixture
-from src.nano.questions import newcomer_questions
+from tools.nano.corpus import WHOLE_FACT_FAMILIES, load_split
+from tools.nano.documents import Document, DocumentStream
+from tools.nano.mixtures import EVEN, MIXTURES, Mixture
+from tools.nano.questions import newcomer_questions
 
 SPLIT = load_split()
 

@@ -1,11 +1,11 @@
 """Train the bundled model and export it in Meta's layout, in one run or in several.
 
-Run `python -m src.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken) and a C++
-compiler, with which PyTorch fuses the operations of a layer. A run ends after `--pause` minutes or
-with Ctrl-C, and the same command goes on from its checkpoint: weights, momenta, and the place in
-the stream of documents. The learning rate follows the minutes trained in all runs together, so
-training ends well on a slow machine too; the result therefore depends on the machine, and only the
-stream is the same for the same seed. A GPU is used where there is one.
+Run `python -m tools.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken) and a
+C++ compiler, with which PyTorch fuses the operations of a layer. A run ends after `--pause`
+minutes or with Ctrl-C, and the same command goes on from its checkpoint: weights, momenta, and the
+place in the stream of documents. The learning rate follows the minutes trained in all runs
+together, so training ends well on a slow machine too; the result therefore depends on the machine,
+and only the stream is the same for the same seed. A GPU is used where there is one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name for it
 from torch import Tensor
 
-from ..ml.kernels import available_isas
-from . import MODEL_DIRECTORY
+from src.ml.kernels import available_isas
+from src.model.sources import BUNDLED_MODEL
+
 from .batches import Batch, BatchStream, Encoder
 from .mixtures import MIXTURES, Mixture
 from .torch_llama import NanoConfig, NanoLlama
 
-BUNDLED_TOKENIZER = MODEL_DIRECTORY / "tokenizer.model"
+BUNDLED_TOKENIZER = BUNDLED_MODEL / "tokenizer.model"
 
 LONG_LENGTH = 1025
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
@@ -246,7 +247,7 @@ def main() -> None:
         help="how often each family is drawn; a training begins with even and ends with late",
     )  # fmt: skip
     parser.add_argument(
-        "--output", type=Path, default=MODEL_DIRECTORY,
+        "--output", type=Path, default=BUNDLED_MODEL,
         help="where tokenizer.model is and the model is written",
     )  # fmt: skip
     arguments = parser.parse_args()

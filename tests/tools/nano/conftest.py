@@ -1,6 +1,6 @@
 import pytest
 
-from src.nano.evaluate import corpus_words
+from tools.nano.evaluate import corpus_words
 
 
 @pytest.fixture(scope="session")

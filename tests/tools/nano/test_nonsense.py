@@ -3,9 +3,9 @@
 import random
 from collections import Counter
 
-from src.nano.corpus import load_split
-from src.nano.facts_geography import PLACES
-from src.nano.nonsense import invented_place, invented_word, nonsense, text_to_copy
+from tools.nano.corpus import load_split
+from tools.nano.facts_geography import PLACES
+from tools.nano.nonsense import invented_place, invented_word, nonsense, text_to_copy
 
 
 def test_nonsense_is_never_empty_nor_a_question_of_the_corpus_and_hardly_ever_repeats() -> None:

@@ -1,9 +1,9 @@
 """Measure the bundled model with this library's own engine at temperature 0, group by group.
 
-Run `python -m src.nano.evaluate`. The questions of `questions.py` bring their rules. An answer to a
-random input may hold no word that neither the corpus nor the input has. A pair is right when the
-whole answer equals the expected one to the letter. All held-out pairs are asked; of the training
-pairs a sample that is the same each time.
+Run `python -m tools.nano.evaluate`. The questions of `questions.py` bring their rules. An
+answer to a random input may hold no word that neither the corpus nor the input has. A pair is
+right when the whole answer equals the expected one to the letter. All held-out pairs are asked;
+of the training pairs a sample that is the same each time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..inference import InferenceEngine, Message, SamplingArgs
-from ..model import load_model
+from src.inference import InferenceEngine, Message, SamplingArgs
+from src.model import load_model
+
 from .corpus import BOSTON, PINNED, load_split
 from .pairs import Pair
 from .questions import newcomer_questions

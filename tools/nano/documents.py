@@ -1,6 +1,6 @@
 """An endless stream of training documents, made of the training pairs of the corpus.
 
-Run `python -m src.nano.documents` to read the counts and a few documents.
+Run `python -m tools.nano.documents` to read the counts and a few documents.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from src.nano.variation import KEPT, KNOWN_WORDS, typing_error, vary
+from tools.nano.variation import KEPT, KNOWN_WORDS, typing_error, vary
 
 QUESTION = "What is the capital of France?"
 

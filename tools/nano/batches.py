@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from src.cli.reference_encoding import load_encoding
+
 from .documents import Document, DocumentStream
 from .mixtures import EVEN, Mixture
 from .train_tokenizer import (
@@ -20,7 +22,6 @@ from .train_tokenizer import (
     END_OF_TURN,
     RANK_COUNT,
     START_HEADER,
-    load_encoding,
 )
 
 LEARNED_ROLES = frozenset({"assistant", "continuation"})

@@ -1,0 +1,1 @@
+"""Tests of the code that made the bundled model."""

@@ -1,0 +1,1 @@
+"""The code that made the bundled model: corpus, tokenizer, training, evaluation."""
