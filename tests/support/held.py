@@ -55,6 +55,8 @@ class Held:
 
 def held_now(native: NativeBytes, *, collect: bool = True) -> Held:
     """Returns what the process holds, once all garbage has been collected if so wished."""
+    if not _PROCESS.exists():
+        pytest.skip("the system does not tell what a process holds")
     if collect:
         gc.collect()
     pages = int((_PROCESS / "statm").read_text(encoding="ascii").split()[1])
