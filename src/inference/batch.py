@@ -426,8 +426,8 @@ class BatchEngine:
 
     def _chosen_parts(self) -> tuple[list[SubmittedAnswer], list[Part]]:
         """Return the answers of the next pass, and what it runs of each."""
-        chosen = list[SubmittedAnswer]()
-        parts = list[Part]()
+        chosen: list[SubmittedAnswer] = []
+        parts: list[Part] = []
         running = self._answers[: self._counts["running"]]
         reading = [each for each in running if not each._is_read]
         left = self._prompt_chunk

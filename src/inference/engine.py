@@ -90,6 +90,8 @@ class Ownership:
         while newest.next:
             newest = newest.next["claim"]
         owner = newest.call()
+        if owner is call and call.thread is thread:
+            return  # no other thread takes the engine from a thread that is alive
         if call.thread is not None and owner is not call:
             raise InferenceError("[generate] this answer was ended by a newer call")
         claim = Claim(call)

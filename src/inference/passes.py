@@ -93,7 +93,7 @@ class Passes:
     def newest_parts(self, decoding: Sequence[RunningAnswer], drafts: bool = True) -> list[Part]:
         """Return the newest token of each answer, with what is drafted after it."""
         costs = self._costs_of(len(decoding)) if drafts and decoding else None
-        parts = list[Part]()
+        parts: list[Part] = []
         drafted = 0
         for running in decoding:
             answer = running.answer

@@ -331,6 +331,8 @@ class Tensor(TensorBase):
         """Whether the elements are in row-major order, without gaps, and aligned."""
         if self._pointer is not None:
             return True
+        if self._strides is None:  # row-major without gaps: only the address is in question
+            return self.data_pointer % self._dtype.bits_dtype.alignment == 0
         flags = self.bits().flags
         return flags.c_contiguous and flags.aligned
 
@@ -442,8 +444,12 @@ class Tensor(TensorBase):
             raise ShapeError(f"[{op}] ndim must be >= 1: 0 (shape [])")
         start, stop = layout.checked_ints(op, "start and stop", (start, stop))
         layout.check_slice(op, start, stop, self._shape[0])
-        moved = start * self.strides[0]
-        return self._view((stop - start, *self._shape[1:]), self._strides, self._offset + moved)
+        if self._strides is None:  # row-major without gaps
+            row_bytes = self.nbytes // (self._shape[0] or 1)
+        else:
+            row_bytes = self._strides[0]
+        shape = (stop - start, *self._shape[1:])
+        return self._view(shape, self._strides, self._offset + start * row_bytes)
 
     def __getitem__(self, key: Index) -> "Tensor":
         """Select by integers, slices and Ellipsis; always a view, never clamped."""

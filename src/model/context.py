@@ -17,7 +17,6 @@ from .rope import rotary_frequencies
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 
 ATTENTIONS = ("fused", "eager")
-_READ_ONLY = frozenset(("args", "caches", "frequencies", "memory", "sequence_length"))
 
 
 class CacheMemory:
@@ -67,6 +66,9 @@ class CacheMemory:
 class InferenceContext:
     """The sequence that a pass continues: where its keys and values lie, and its length.
 
+    Only `attention` and `length` can be set: with other sizes or caches, the kernels would read
+    or write outside of the memory.
+
     Args:
         args: The sizes of the model that it is made for.
         sequence_length: The most positions that it can hold.
@@ -75,12 +77,8 @@ class InferenceContext:
         memory: Holds the keys and values; by default a separate memory.
 
     Attributes:
-        args, sequence_length, attention, memory: The arguments.
         is_eager: Whether the newest pass runs every stage of attention as an op: because
             `attention` says so, or because a trace is on.
-        length: The positions that are filled, from 0 on; at most sequence_length. This and
-            `attention` are the only attributes that can be set.
-        caches: For each layer, the rotated keys and the values in the activations' dtype.
 
     Raises:
         ModelError: The length is out of range, or the attention is unknown.
@@ -94,39 +92,65 @@ class InferenceContext:
         attention: str = "fused",
         memory: CacheMemory | None = None,
     ) -> None:
-        _check_attention(attention)
-        self.memory = CacheMemory(args, sequence_length) if memory is None else memory
-        self.caches = self.memory.caches
-        self.args = args
-        self.sequence_length = sequence_length
+        self._memory = CacheMemory(args, sequence_length) if memory is None else memory
+        self._args = args
+        self._sequence_length = sequence_length
+        self._length = 0
+        self._opened = 0  # the positions that are filled once the newest pass has ended
         self.attention = attention
         self.is_eager = attention == "eager"
-        self.length = 0
-        self._opened = 0  # the positions that are filled once the newest pass has ended
 
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, unless the kernels would then read or write outside of the cache.
+    @property
+    def args(self) -> ModelArgs:
+        """The sizes of the model that the context is made for."""
+        return self._args
+
+    @property
+    def sequence_length(self) -> int:
+        """The most positions that the context can hold."""
+        return self._sequence_length
+
+    @property
+    def memory(self) -> CacheMemory:
+        """The memory that holds the keys and values."""
+        return self._memory
+
+    @property
+    def caches(self) -> tuple[ml.KeyValueCache, ...]:
+        """For each layer, the rotated keys and the values in the activations' dtype."""
+        return self._memory.caches
+
+    @property
+    def length(self) -> int:
+        """The positions that are filled, from 0 on; at most sequence_length.
 
         Raises:
-            AttributeError: It belongs to the memory of the cache, and is read-only.
-            PositionError: A length that is not a whole number from 0 to sequence_length.
-            ModelError: An unknown attention.
+            PositionError: A new length is not a whole number from 0 to sequence_length.
         """
-        if name == "length":
-            if type(value) is not int or not 0 <= value <= self.sequence_length:
-                raise PositionError(
-                    "[InferenceContext] length must be a whole number from 0 to sequence_length "
-                    f"{self.sequence_length}: got {ascii(value)[:80]}"
-                )
-        elif name == "attention":
-            _check_attention(value)
-        elif name in _READ_ONLY and hasattr(self, name):
-            raise AttributeError(f"[InferenceContext] {name} is read-only")
-        super().__setattr__(name, value)
+        return self._length
 
-    def __delattr__(self, name: str) -> None:
-        """Raise AttributeError."""
-        raise AttributeError(f"[InferenceContext] {name} cannot be deleted")
+    @length.setter
+    def length(self, length: int) -> None:
+        if type(length) is not int or not 0 <= length <= self._sequence_length:
+            raise PositionError(
+                "[InferenceContext] length must be a whole number from 0 to sequence_length "
+                f"{self._sequence_length}: got {ascii(length)[:80]}"
+            )
+        self._length = length
+
+    @property
+    def attention(self) -> str:
+        """How attention runs: "fused" or "eager".
+
+        Raises:
+            ModelError: A new value is neither of them.
+        """
+        return self._attention
+
+    @attention.setter
+    def attention(self, attention: str) -> None:
+        _check_attention(attention)
+        self._attention = attention
 
     @property
     def frequencies(self) -> ml.Tensor:
@@ -151,7 +175,7 @@ class InferenceContext:
         Raises:
             PositionError: A gap would be left before start_pos, or the tokens do not fit.
         """
-        if type(start_pos) is not int or not 0 <= start_pos <= self.length:
+        if type(start_pos) is not int or not 0 <= start_pos <= self._length:
             raise PositionError(
                 "[forward] start_pos must be a whole number from 0 to the number of cached "
                 f"positions {self.length}: got {ascii(start_pos)[:80]}"
@@ -160,14 +184,14 @@ class InferenceContext:
         if end > self.sequence_length:
             what = f"{start_pos} + {count} > {self.sequence_length}"
             raise PositionError(f"[forward] start_pos + T must be at most sequence_length: {what}")
-        super().__setattr__("length", start_pos)
+        self._length = start_pos
         self._opened = end
         self.is_eager = self.attention == "eager" or is_on()
         return start_pos, self.memory.frequencies.slice(start_pos, end)
 
     def end(self) -> None:
         """End the pass that `begin` began: count its positions as filled."""
-        super().__setattr__("length", self._opened)
+        self._length = self._opened
         self.memory.copies.clear()
 
     def last_rows(self, x: ml.Tensor) -> ml.Tensor:
@@ -193,8 +217,8 @@ class BatchContext(InferenceContext):
         super().__init__(memory.args, memory.sequence_length, memory=memory)
         self.spans = spans
         self.wanted = wanted
-        positions = list[int]()
-        rows = list[int]()
+        positions: list[int] = []
+        rows: list[int] = []
         for (row, count, start_pos, *_), most in zip(spans.parts, wanted, strict=True):
             positions += range(start_pos, start_pos + count)
             rows += range(row + count - most, row + count)
