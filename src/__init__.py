@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .model import InferenceContext, load_model
     from .tokenizer import load_tokenizer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "InferenceContext",
