@@ -39,9 +39,8 @@ def faults(text: str) -> list[str]:
     for newer, older in pairwise(numbers):
         if newer <= older:
             wrong.append(f"{newer} above {older}")
-    for newer, older in pairwise(dates):
-        if newer < older:
-            wrong.append(f"{newer} above {older}")
+    if dates != sorted(dates, reverse=True):
+        wrong.append(" above ".join(dates))
     for lines in versions(text).values():
         sections = [line[4:] for line in lines if line.startswith("### ")]
         if sections != [each for each in SECTIONS if each in sections]:

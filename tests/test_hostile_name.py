@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -13,7 +14,6 @@ import pytest
 from src.cli.answer import Settings
 from src.cli.saved_chat import SavedChat, chat_as_json, read_chat
 from src.cli.session import Turn
-from src.explorer import write
 from src.inference import SamplingArgs
 from src.model import Model, load_model
 from src.model.saving_gguf import save_gguf
@@ -101,7 +101,12 @@ def test_reports_and_errors_are_harmless(model_file, tmp_path):
 
 def test_the_explorer_knows_the_model_by_its_escaped_name(model, monkeypatch):
     documents = []
-    monkeypatch.setattr(write.zlib, "compress", lambda data, level: documents.append(data) or data)
+
+    def compress(data: bytes, _level: int) -> bytes:
+        documents.append(data)
+        return data
+
+    monkeypatch.setattr(zlib, "compress", compress)
     from src.explorer import explore
 
     explore(model, "Hi", 1, SamplingArgs(temperature=0.0))

@@ -96,8 +96,8 @@ def test_the_sources_are_compiled_side_by_side_once_and_again_when_they_change(c
     os.utime(checkout / "csrc" / "kernels.h")
     build(checkout, "-q", "build_ext", *places)
     assert sum(line.endswith(".o") for line in notes_of(checkout)) == SOURCES
-    places = ("--build-lib", str(checkout.parent / "three"))
-    build(checkout, "-q", "build_ext", *places, CFLAGS="-DOTHER")
+    build_library = ("--build-lib", str(checkout.parent / "three"))
+    build(checkout, "-q", "build_ext", *build_library, CFLAGS="-DOTHER")
     assert sum(line.endswith(".o") for line in notes_of(checkout)) == SOURCES
 
 

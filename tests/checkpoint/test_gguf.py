@@ -49,7 +49,7 @@ def refusal(path: Path, content: bytes, words: str = "") -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_values_of_every_type_and_plain_tensors_are_read(path: Path, version: int) -> None:
-    tensors = {"f": FLOATS, "h": HALVES, "b": BFLOATS}
+    tensors: dict[str, Any] = {"f": FLOATS, "h": HALVES, "b": BFLOATS}
     file = read(path, gguf_bytes(VALUES, tensors, version=version))
     expected = {k: v.value if isinstance(v, Typed) else v for k, v in VALUES.items()}
     assert dict(file.keys) == expected

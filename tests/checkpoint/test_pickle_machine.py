@@ -1,6 +1,7 @@
 """The pickle machine builds data and nothing else: rows P1 to P4, each with its valid twin."""
 
 from collections import OrderedDict
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.support.pth_writer import (
 )
 
 
-def run(program: bytes) -> object:
+def run(program: bytes) -> Any:
     return PickleMachine(program, "model.pth: data.pkl").run()
 
 

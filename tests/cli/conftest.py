@@ -252,7 +252,8 @@ def session(alphabet_model: Path) -> Session:
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Gives the chat of a test the streams that pytest captures during the test itself."""
     if isinstance(item, pytest.Function) and "session" in item.funcargs:
-        item.funcargs["session"].console = Console(quiet=True)
+        session: Any = item.funcargs["session"]
+        session.console = Console(quiet=True)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ sampling setting overturns.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -51,7 +52,7 @@ def _tensors(successors: "np.ndarray") -> "dict[str, np.ndarray]":
         "layers.0.feed_forward.w1.weight": (FFN, D), "layers.0.feed_forward.w3.weight": (FFN, D),
         "layers.0.feed_forward.w2.weight": (D, FFN),
     }  # fmt: skip
-    tensors = {"tok_embeddings.weight": np.eye(D)}
+    tensors: dict[str, np.ndarray[Any, Any]] = {"tok_embeddings.weight": np.eye(D)}
     tensors |= {name: np.zeros(shape) for name, shape in shapes.items()}
     for norm in ("layers.0.attention_norm", "layers.0.ffn_norm", "norm"):
         tensors[f"{norm}.weight"] = np.ones(D)

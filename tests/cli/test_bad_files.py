@@ -26,7 +26,10 @@ Make = Callable[[Path], None]
 
 
 def content(data: bytes) -> Make:
-    return lambda path: path.write_bytes(data) and None
+    def make(path: Path) -> None:
+        path.write_bytes(data)
+
+    return make
 
 
 def archive(program: bytes) -> Make:

@@ -82,8 +82,10 @@ def test_no_text_moves_the_cursor_of_a_terminal(text):
         console = Console(verbose=True)
         for write in (console.answer, console.note, console.detail, console.error):
             write(text)
-        for write in (console.reply, console.report, console.report_heading, console.ask):
-            write(text)
+        console.reply(text)
+        console.report(text)
+        console.report_heading(text)
+        console.ask(text)
     for stream in streams:
         assert not [c for c in stream.getvalue() if ord(c) < 32 and c not in "\n\t"]
         assert "\x9b" not in stream.getvalue()

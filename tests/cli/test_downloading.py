@@ -3,6 +3,7 @@
 import os
 import pty
 import sys
+import time
 
 import pytest
 
@@ -28,7 +29,7 @@ class Shown(Console):
 
 def test_progress_has_sizes_then_speed_and_time_left(monkeypatch):
     times = iter((0.0, 0.5, 2.0, 4.0))
-    monkeypatch.setattr(downloading.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
     console = Shown()
     progress = DownloadProgress(console, "a")
     for done in (1 << 20, 2 << 20, 5 << 20, 9 << 20):

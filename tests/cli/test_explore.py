@@ -9,7 +9,7 @@ import pytest
 
 from src import trace
 from src.cli.console import UsageError
-from src.explorer import collect
+from src.explorer import collect, lens
 from src.explorer import run as run_module
 from src.inference import encode_chat
 from src.trace.logger import tensor_text
@@ -45,7 +45,7 @@ def test_a_run_is_explored_beside_its_log_and_its_diagrams(run, alphabet_model, 
 
 
 def test_what_the_page_needs_is_no_time_of_the_answer(run, alphabet_model, tmp_path, monkeypatch):
-    seconds, clock, read_lens = 0.5, Clock(monkeypatch), collect.read_lens
+    seconds, clock, read_lens = 0.5, Clock(monkeypatch), lens.read_lens
 
     def slow(*arguments: Any) -> Any:
         clock.advance(seconds)

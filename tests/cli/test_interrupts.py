@@ -126,9 +126,12 @@ def test_an_answer_imports_no_extension_module_that_may_lose_a_ctrl_c():
 
 def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(monkeypatch):
     editor = LineEditor()
-    monkeypatch.setattr(
-        editor._session, "prompt", lambda **_: signal.raise_signal(signal.SIGINT) or "a line"
-    )
+
+    def prompt(**_: object) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "a line"
+
+    monkeypatch.setattr(editor._session, "prompt", prompt)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="a line"):
         editor.read()

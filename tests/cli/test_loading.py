@@ -472,9 +472,9 @@ def test_another_model_that_does_not_fit_is_refused(
     run, random_model, monkeypatch, tmp_path, flags
 ):
     needed = forecast_memory(random_model, 512, 512).needed
-    arguments = ("-m", random_model, "-c", "512", "-p", "a", "-n", "1")
+    arguments = ["-m", random_model, "-c", "512", "-p", "a", "-n", "1"]
     if flags[0] == "--explore-with":
-        arguments += ("--explore", tmp_path / "page.html")
+        arguments += ["--explore", tmp_path / "page.html"]
     monkeypatch.setattr(memory, "available_memory", lambda: needed + 1000)
     done = run(*arguments, *(random_model if flag == "MODEL" else flag for flag in flags))
     assert (done.returncode, done.stdout) == (4, b"")

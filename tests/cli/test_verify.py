@@ -71,7 +71,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         reference.main(Path(command[-1]))
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(verify.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
 
 
 # The processes themselves.
@@ -102,7 +102,7 @@ def test_a_model_that_transformers_refuses_is_one_line(run, with_biases, tmp_pat
         (directory / "model.safetensors").unlink()
         return start(command, **more)
 
-    monkeypatch.setattr(verify.subprocess, "run", without_weights)
+    monkeypatch.setattr(subprocess, "run", without_weights)
     done = run("-m", directory, "--verify")
     assert (done.returncode, done.stdout) == (3, b"")
     assert re.fullmatch(rb"error: .*: --verify: transformers: OSError: [^\n]+\n", done.stderr)
@@ -312,7 +312,7 @@ def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(run, installed,
 
 def test_a_process_that_the_system_ends_is_a_lack_of_memory(run, installed, monkeypatch):
     ended = subprocess.CompletedProcess([], -9, "", "")
-    monkeypatch.setattr(verify.subprocess, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
     text = b"error: memory: the system ended the process of transformers\n"
     assert run("--verify") == Outcome(4, b"", text)
 

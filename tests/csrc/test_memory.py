@@ -66,7 +66,7 @@ lib.probe_read(pointer(array) - {before}, 1000 + {beyond}, 1, 1)
 
 @ends
 def test_arrays_lie_flush_against_their_page_and_come_back_when_released(end: str) -> None:
-    memory: Memory = GuardPages(end)  # type: ignore[arg-type]
+    memory: Memory = GuardPages(end)
     array = memory.array((3, 5), f32)
     edge = array.ctypes.data if end == "first" else array.ctypes.data + array.nbytes
     assert edge % os.sysconf("SC_PAGE_SIZE") == 0
@@ -77,7 +77,7 @@ def test_arrays_lie_flush_against_their_page_and_come_back_when_released(end: st
 
 @ends
 def test_a_pointer_to_memory_that_is_not_watched_is_refused(end: str) -> None:
-    memory = GuardPages(end)  # type: ignore[arg-type]
+    memory = GuardPages(end)
     inside = memory.array((4, 4), f32)
     outside = normal((4, 4), f32)
     with watching(memory, Note(None)) as watched:

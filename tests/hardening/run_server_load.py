@@ -159,10 +159,11 @@ def check_form(
     if form == "gguf":
         path = directory / "nano.gguf"
         assert run_program("--save-gguf", str(path), "--quantize", "q8_0").returncode == 0
-        arguments, model = ("-m", str(path)), load_model(path)
+        arguments = ["-m", str(path)]
+        model = load_model(path)
     else:
         quantize = None if form == "bfloat16" else form
-        arguments = () if quantize is None else ("--quantize", quantize)
+        arguments = [] if quantize is None else ["--quantize", quantize]
         model = load_model(quantize=quantize)
     with running(directory, *arguments) as server:
         return [check(server, model, count, seed + number) for number in range(rounds)]

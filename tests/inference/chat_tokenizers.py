@@ -79,8 +79,8 @@ def r1(directory: Path) -> Path:
     """R1-Distill-Llama's names, of which some are plain words."""
     words = ("<｜User｜>", "<｜Assistant｜>", "<think>", "</think>")
     edges = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")
-    old = ("<|begin_of_text|>", "<|end_of_text|>")
-    old += tuple(f"<|reserved_special_token_{number}|>" for number in range(3, 7))
+    reserved = [f"<|reserved_special_token_{number}|>" for number in range(3, 7)]
+    old = ("<|begin_of_text|>", "<|end_of_text|>", *reserved)
     content = _renamed(dict(zip(old, (*edges, *words), strict=True)), words)
     return _write(directory, content, *edges)
 
@@ -92,8 +92,8 @@ def hermes(directory: Path) -> Path:
 
 def qwen(directory: Path) -> Path:
     """The tokens of ChatML; the marks of thoughts, calls and results are plain words."""
-    words = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-    words += ("<think>", "</think>")
+    calls = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+    words = (*calls, "<think>", "</think>")
     names = {"<|reserved_special_token_0|>": "<|im_start|>", "<|eot_id|>": "<|im_end|>"}
     names["<|begin_of_text|>"] = "<|endoftext|>"
     for number, word in enumerate(words, start=2):

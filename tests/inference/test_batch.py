@@ -219,16 +219,16 @@ def test_what_never_fits_is_refused_with_the_arithmetic(bundled):
             engine.submit([1] * CONTEXT, 1)
         for wrong, error in (([], PromptError), ("a", PromptError), ([1 << 20], TokenIdError)):
             with pytest.raises(error):
-                engine.submit(wrong)  # type: ignore[arg-type]
+                engine.submit(wrong)
         for name in ("time_limit", "prompt_candidates", "candidates"):
             with pytest.raises(PromptError, match=name):
-                engine.submit([1], **{name: -1})  # type: ignore[arg-type]
+                engine.submit([1], **{name: -1})
         assert engine.counters().failed == 0
     with pytest.raises(NotEnoughMemoryError, match=r"2 \* 4 layers \* 1099511627776 positions"):
         BatchEngine(bundled, cache_tokens=1 << 40)
     for name in ("cache_tokens", "max_requests", "max_waiting", "prompt_chunk"):
         with pytest.raises(PromptError, match=name):
-            BatchEngine(bundled, **{name: 0})  # type: ignore[arg-type]
+            BatchEngine(bundled, **{name: 0})
 
 
 def test_the_queue_is_bounded_and_in_order(bundled):

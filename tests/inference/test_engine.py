@@ -206,9 +206,9 @@ def test_end_ids_and_stops_are_sequences(model):
     engine = InferenceEngine(model, 32)
     for ends in ({1}, [1], (), frozenset((1, 2)), range(2), {1: None}):
         assert list(engine.generate([1], 1, end_ids=ends))
-    for ends in (5, None, "1", ["1"], [1.5], [None]):
+    for wrong in (5, None, "1", ["1"], [1.5], [None]):
         with pytest.raises((PromptError, TokenIdError), match=r"^\[generate\] end_ids must be "):
-            engine.generate([1], end_ids=ends)
+            engine.generate([1], end_ids=wrong)
     for stop in (5, None, 1.5):
         with pytest.raises(PromptError, match=r"^\[generate\] stop must be a sequence: got "):
             engine.generate([1], stop=stop)

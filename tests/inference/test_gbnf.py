@@ -94,7 +94,7 @@ def allows() -> Any:
     """Returns whether a grammar in Lark's notation allows each of some texts, byte by byte."""
     llguidance = pytest.importorskip("llguidance", reason="the serve extra is not installed")
 
-    class Bytes(llguidance.TokenizerWrapper):
+    class Bytes(llguidance.TokenizerWrapper):  # type: ignore[name-defined]
         def __init__(self) -> None:
             self.tokens = [bytes([value]) for value in range(256)] + [b"<end>"]
             self.special_token_ids, self.bos_token_id, self.eos_token_id = [256], None, 256

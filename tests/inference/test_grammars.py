@@ -321,9 +321,9 @@ def test_an_answer_whose_mask_is_late_has_the_bits_of_one_alone(own_grammars, bu
         engine = InferenceEngine(bundled, 256)
         steps = engine.generate(prompt, 60, args, mask=own_grammars.mask(grammar))
         expected.append([step.token_id for step in steps])
-    with BatchEngine(bundled, sequence_length=256) as engine:
+    with BatchEngine(bundled, sequence_length=256) as batch:
         requests = [
-            engine.submit(prompt, 60, args, mask=own_grammars.mask(grammar))
+            batch.submit(prompt, 60, args, mask=own_grammars.mask(grammar))
             for prompt, args in zip(ids, sampling, strict=True)
         ]
         assert [[step.token_id for step in request] for request in requests] == expected

@@ -27,7 +27,7 @@ def random_logits(seed: int = 0, size: int = V) -> Logits:
 
 
 def sampler(**changes: object) -> Sampler:
-    return Sampler(SamplingArgs(**(ALL | changes)))  # type: ignore[arg-type]
+    return Sampler(SamplingArgs(**(ALL | changes)))
 
 
 def distribution(drawer: Sampler, logits: Logits) -> dict[int, float]:

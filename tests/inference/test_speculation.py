@@ -13,6 +13,7 @@ import pytest
 from src.inference import InferenceEngine, NumericError, SamplingArgs, Step
 from src.inference import speculation as speculation_module
 from src.inference.blocks import BlockPool, Part
+from src.inference.sampling import Sampler
 from src.inference.speculation import Drafter, DraftModel, PassCosts, TextIndex
 from src.ml import bfloat16
 from src.model import LlamaTransformer, Model, ModelError, load_model
@@ -375,9 +376,7 @@ def test_rows_of_padding_are_neither_drafted_nor_run(model, eager):
     model = DraftModel(model, 64, replace(model, args=replace(model.args, vocab_size=300)))
     # The answering model may have tokens that the drafting one lacks, and a bias for them.
     bias = {299: 2.0, 10**6: -100.0}
-    sampler = speculation_module.Sampler(
-        SamplingArgs(temperature=5.0, top_k=0, top_p=1.0, seed=2, logit_bias=bias)
-    )
+    sampler = Sampler(SamplingArgs(temperature=5.0, top_k=0, top_p=1.0, seed=2, logit_bias=bias))
     model.begin([1, 2, 3], sampler)
     lengths = set()
     for _ in range(20):

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.explorer.collect import Store
-from src.explorer.run import run_traced
+from src.explorer import Store, run_traced
 from src.inference import (
     BatchEngine,
     GrammarError,
@@ -143,9 +142,9 @@ def test_a_grammar_masks_the_rows_of_the_model(tmp_path: Path, rows: int) -> Non
         with pytest.raises(GrammarError, match=text):
             list(engine.generate(PROMPT, 9, GREEDY, mask=mask, end_ids={SPECIAL}))
     else:
-        steps = list(engine.generate(PROMPT, 9, GREEDY, mask=mask, end_ids={SPECIAL}))
-        assert "".join(step.text for step in steps) == "ab"
-        assert steps[-1].token_id == SPECIAL
+        answer = list(engine.generate(PROMPT, 9, GREEDY, mask=mask, end_ids={SPECIAL}))
+        assert "".join(step.text for step in answer) == "ab"
+        assert answer[-1].token_id == SPECIAL
     for each in (grammars, ends):
         each.close()
 

@@ -35,6 +35,7 @@ Array = np.ndarray[Any, Any]
 def sample(shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0) -> ml.Tensor:
     """Make a tensor of random elements: normal floats, small integers, complex numbers, bools."""
     generator = np.random.default_rng([seed, *shape])
+    values: Array
     if dtype.kind == "int":
         values = generator.integers(0, 100, shape)
     elif dtype.kind == "bool":

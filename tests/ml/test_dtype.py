@@ -3,6 +3,8 @@
 import inspect
 import operator
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -94,7 +96,7 @@ ROW = ml.ones(64)
 QUANTIZED = ml.quantize(X, ml.int8_block)
 # For each function with an argument `dtype`: a call, and dtypes that it takes.
 FLOATS = (ml.bfloat16, ml.float32)
-CALLS = {
+CALLS: dict[str, tuple[Callable[[Any], Any], Sequence[ml.DType]]] = {
     "KeyValueCache": (lambda d: ml.KeyValueCache(4, 1, 2, d).keys, FLOATS),
     "KeyValueCache.bytes_for": (lambda d: ml.KeyValueCache.bytes_for(4, 1, 2, d), FLOATS),
     "QuantizedTensor": (
@@ -152,7 +154,9 @@ def functions_with_a_dtype():
 
 
 def is_a_dtype(parameter, place):
-    return re.search(r"\bDType|\bBlockDType", str(parameter.annotation)) and place != "BlockDType"
+    """Whether a parameter is a dtype alone; a dtype may also follow sizes, as in `zeros`."""
+    is_named = re.search(r"\bDType|\bBlockDType", str(parameter.annotation))
+    return is_named and place != "BlockDType" and parameter.kind != parameter.VAR_POSITIONAL
 
 
 def test_every_function_with_a_dtype_says_that_it_takes_a_name():

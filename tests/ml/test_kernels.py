@@ -260,7 +260,7 @@ def test_the_number_of_threads_is_checked_and_clamped() -> None:
     before = kernels.get_num_threads()
     for wrong in (0, -1, True, 1.5, "2", None):
         with pytest.raises(LlamaBoltsError, match="n must be an integer >= 1"):
-            kernels.set_num_threads(wrong)  # type: ignore[arg-type]
+            kernels.set_num_threads(wrong)
     kernels.set_num_threads(10**9)
     most = 1 if kernels.build_info()["threading"] == "serial" else MAX_THREADS
     assert kernels.get_num_threads() == most

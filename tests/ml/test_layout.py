@@ -92,6 +92,6 @@ def test_integers_of_any_kind_become_python_ints_and_nothing_else_does():
         result = checked_ints("op", "sizes", values)
         assert result == tuple(int(value) for value in values)
         assert all(type(value) is int for value in result)
-    for values in ((1.0,), (True,), ("x" * 10_000,), (None,), (2, np.bool_(True))):
+    for wrong in ((1.0,), (True,), ("x" * 10_000,), (None,), (2, np.bool_(True))):
         with pytest.raises(ml.ShapeError, match=r"^\[op\] sizes must be integers: .{,90}$"):
-            checked_ints("op", "sizes", values)
+            checked_ints("op", "sizes", wrong)

@@ -28,7 +28,7 @@ class Listener:
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     listener = Listener()
-    trace.start(listener)  # type: ignore[arg-type]
+    trace.start(listener)
     yield listener
     trace.stop()
 

@@ -42,14 +42,14 @@ def test_attention_is_fused_unless_asked_otherwise_and_no_other_is_known() -> No
     text = "attention must be one of fused, eager: got"
     for name in ("flash", "", None, "x" * 1000):
         with pytest.raises(ModelError, match=text) as caught:
-            InferenceContext(ARGS, 8, attention=name)  # type: ignore[arg-type]
+            InferenceContext(ARGS, 8, attention=name)
         assert len(str(caught.value)) < 150
 
 
 @pytest.mark.parametrize("length", [0, -1, 4097, 10**9, 10**30, True, 8.0, "8", None])
 def test_a_length_that_is_no_whole_number_in_the_range_is_refused(length: object) -> None:
     text = f"sequence_length must be a whole number .* longest context 4096: got {length!r}"
-    for made in (lambda: InferenceContext(ARGS, length), lambda: CacheMemory(ARGS, length, 2)):  # type: ignore[arg-type]
+    for made in (lambda: InferenceContext(ARGS, length), lambda: CacheMemory(ARGS, length, 2)):
         with pytest.raises(ModelError, match=text):
             made()
 
@@ -90,7 +90,7 @@ def test_positions_may_be_written_over_but_leave_no_gap_and_end_with_the_context
     for start, shown in ((5, "5"), (-1, "-1"), (1.0, r"1\.0")):
         text = f"whole number from 0 to the number of cached positions 4: got {shown}"
         with pytest.raises(PositionError, match=text):
-            context.begin(start, 1)  # type: ignore[arg-type]
+            context.begin(start, 1)
     assert context.length == 4
     context.begin(0, 16)
     with pytest.raises(PositionError, match="at most sequence_length: 0 \\+ 17 > 16"):

@@ -11,6 +11,7 @@ from src import ml
 from src.checkpoint import CheckpointError
 from src.model import InferenceContext, ModelArgs, load_model
 from src.model.sources import find_source
+from src.model.sources.hugging_face import HuggingFaceSource
 from tests.model.families import CONFIGS, config_of, write_family
 from tests.model.test_llama import DTYPES, check_every_way, run
 from tests.model.tiny import uniform
@@ -104,7 +105,9 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path, family: s
     sizes = {"hidden_size": 64, "num_attention_heads": 32}
     args = args_of(tmp_path, family, **absent | sizes)
     assert {key: getattr(args, key) for key in DEFAULTS[family]} == DEFAULTS[family]
-    assert find_source(tmp_path).tied is (family == "smollm3")
+    source = find_source(tmp_path)
+    assert isinstance(source, HuggingFaceSource)
+    assert source.tied is (family == "smollm3")
     null = args_of(tmp_path, family, **absent | sizes | {"num_key_value_heads": None})
     assert null.n_kv_heads == 32
     theta = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}

@@ -63,7 +63,7 @@ def requantized(source: GgufFile, path: Path, file_type: str) -> Path:
         blocks = llama_cpp.quantize(tensor.numpy(), number, nbytes_of(dtype, entry.shape))
         weights[name] = ml.QuantizedTensor(dtype, entry.shape, ml.Tensor.from_numpy(blocks))
     tensors = {name: (weight.dtype, weight.shape) for name, weight in weights.items()}
-    with GgufWriter(path, source.keys, tensors) as writer:  # type: ignore[arg-type]
+    with GgufWriter(path, source.keys, tensors) as writer:
         for name, weight in weights.items():
             writer.write(name, weight)
     return path

@@ -101,7 +101,7 @@ def test_attention_runs_once_per_layer_and_pass(
     def counted(*given: object) -> ml.Tensor:
         nonlocal entered
         entered += 1
-        return forward(*given)  # type: ignore[arg-type]
+        return forward(*given)
 
     monkeypatch.setattr(LlamaAttention, "forward", counted)
     answer(model, "fused")

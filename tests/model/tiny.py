@@ -103,8 +103,8 @@ def uniform(seed: int, count: int) -> npt.NDArray[np.float64]:
     """Returns numbers from -1 to 1 by splitmix64: no library version changes them."""
     with np.errstate(over="ignore"):
         golden = np.uint64(0x9E3779B97F4A7C15)
-        z = np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
-        z = z + golden * np.arange(1, count + 1, dtype=np.uint64)
+        start = np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
+        z = start + golden * np.arange(1, count + 1, dtype=np.uint64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))

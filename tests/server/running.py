@@ -101,7 +101,7 @@ class Running:
     def resident(self) -> int:
         """Returns the bytes of its memory."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) << 10  # type: ignore[index]
+        return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) << 10
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))

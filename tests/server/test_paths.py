@@ -82,11 +82,11 @@ def test_the_endpoint_that_answers_is_the_one_whose_key_is_checked(locked):
             response = locked.raw(request)
             status = int(response.split(b" ", 2)[1])
             assert status in (400, 401, 404), response
-    for path in ("/metrics", "//metrics", "/v1/models/", "/explorer/../metrics", "/%6detrics"):
-        status, answer = locked.ask(path)
-        assert status in (401, 404), path
+    for closed in ("/metrics", "//metrics", "/v1/models/", "/explorer/../metrics", "/%6detrics"):
+        status, answer = locked.ask(closed)
+        assert status in (401, 404), closed
         assert "bundled" not in json.dumps(answer)
-    for path in ("/health", "/health/", "//health", "/", "//"):
-        assert locked.ask(path)[0] == 200
+    for public in ("/health", "/health/", "//health", "/", "//"):
+        assert locked.ask(public)[0] == 200
     assert locked.ask("/v1/models/", headers=KEY)[0] == 200
     assert locked.ask("/v1/models/", headers=KEY | {"Host": "x/health?"})[0] == 200

@@ -103,7 +103,7 @@ def test_a_client_without_a_key_is_an_address_or_half_of_one():
             self.client = type("Address", (), {"host": host})()
 
     def network(host: str) -> object:
-        return _network(Request(host))  # type: ignore[arg-type]
+        return _network(Request(host))
 
     assert network("192.0.2.1") == network("::ffff:192.0.2.1") != network("192.0.2.2")
     assert network("2001:db8:0:1::1") == network("2001:db8:0:1:ffff::2")

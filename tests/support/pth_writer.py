@@ -238,8 +238,8 @@ def random_tensor(
         left = int(np.prod(shape))
         while left:
             count = min(left, _ELEMENTS_PER_CHUNK)
-            values = generator.standard_normal(count, dtype=np.float32)
-            values = 1 + values / 8 if len(shape) == 1 else values * shape[-1] ** -0.5
+            normal = generator.standard_normal(count, dtype=np.float32)
+            values = 1 + normal / 8 if len(shape) == 1 else normal * shape[-1] ** -0.5
             yield values.astype(dtype)
             left -= count
 

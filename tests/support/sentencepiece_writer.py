@@ -59,8 +59,8 @@ def model_message(
     35 byte fallback, 46 and 47 names of the begin and end of text; of the normalizer's: 2 table of
     characters, 3 dummy prefix, 4 extra whitespaces removed, 5 whitespaces escaped.
     """
-    trainer = {3: BPE, 35: 1} | dict(trainer or {})
-    normalizer = {1: "identity", 2: b"", 3: 1, 4: 0} | dict(normalizer or {})
+    trainer = {3: BPE, 35: 1, **(trainer or {})}
+    normalizer = {1: "identity", 2: b"", 3: 1, 4: 0, **(normalizer or {})}
     messages = [bytes_field(1, piece_message(*piece)) for piece in pieces]
     messages += [bytes_field(2, spec_message(trainer)), bytes_field(3, spec_message(normalizer))]
     return b"".join(messages)

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from src.tokenizer import Tokenizer, TokenizerError, config_files, load_tokenizer
-from src.tokenizer.sentencepiece_model import MAX_TOKENS, read_sentencepiece_model
+from src.tokenizer.config_files import MAX_TOKENS
+from src.tokenizer.sentencepiece_model import read_sentencepiece_model
 from tests.support.sentencepiece_writer import RESERVED, bytes_field, model_message, ranked
 from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import encode
@@ -202,7 +203,7 @@ def test_ids_are_those_of_the_slow_tokenizer_of_transformers(tmp_path):
     name = "transformers.tokenization_utils_sentencepiece"
     oracle = pytest.importorskip(name, reason="needs the oracle extra")
 
-    class Slow(oracle.SentencePieceBackend):  # type: ignore[misc, name-defined]
+    class Slow(oracle.SentencePieceBackend):  # type: ignore[name-defined]
         vocab_files_names: ClassVar[dict[str, str]] = {"vocab_file": "tokenizer.model"}
 
     shutil.copy(shared_data("llama2/tokenizer.model"), tmp_path)

@@ -84,7 +84,8 @@ def test_ids_of_a_published_file_are_those_of_transformers(tmp_path: Path, name:
         module = "transformers.tokenization_utils_sentencepiece"
         base = pytest.importorskip(module, reason="needs the oracle extra").SentencePieceBackend
         files = {"vocab_files_names": {"vocab_file": "tokenizer.model"}}
-        theirs = type("Slow", (base,), files).from_pretrained(tmp_path)
+        slow: Any = type("Slow", (base,), files)
+        theirs = slow.from_pretrained(tmp_path)
     else:
         theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
     assert ours.vocab_size == len(theirs)

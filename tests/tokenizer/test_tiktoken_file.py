@@ -7,6 +7,7 @@ import pytest
 
 from src.tokenizer import TokenizerError
 from src.tokenizer import tiktoken_file as reader
+from src.tokenizer.config_files import MAX_TOKEN_LENGTH
 from src.tokenizer.tiktoken_file import SPECIAL_TOKEN_NAMES
 from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import SINGLE_BYTES, check_refused, tiktoken_lines
@@ -88,7 +89,7 @@ def test_a_malformed_file_is_refused_by_its_line(write_model, data, line, messag
         TOKENS,
         SINGLE_BYTES,  # nothing ever merges
         TOKENS[::-1],  # single bytes last
-        (*TOKENS, b"x" * reader.MAX_TOKEN_LENGTH),
+        (*TOKENS, b"x" * MAX_TOKEN_LENGTH),
         (*TOKENS, b"\0\n\r \xff"),
     ],
 )

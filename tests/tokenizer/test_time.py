@@ -49,8 +49,13 @@ TEXTS = {
     "random bytes and surrogates": lambda size: random_bytes(size, "surrogateescape"),
     "prose": prose,
 }
-KINDS = ("bundled", "llama3/tokenizer.model", "llama3/tokenizer.json")
-KINDS += ("llama2/tokenizer.model", "llama2/tokenizer.json")
+KINDS = (
+    "bundled",
+    "llama3/tokenizer.model",
+    "llama3/tokenizer.json",
+    "llama2/tokenizer.model",
+    "llama2/tokenizer.json",
+)
 
 
 @pytest.fixture(scope="module", params=KINDS)

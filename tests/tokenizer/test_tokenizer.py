@@ -133,7 +133,7 @@ def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id):
 @pytest.mark.parametrize("text", [b"bytes", None, 7, ["a"]])
 def test_what_is_no_text_is_refused(text):
     with pytest.raises(TokenizerError, match="text must be str"):
-        encode(SMALL, text)  # type: ignore[arg-type]
+        encode(SMALL, text)
 
 
 def test_a_lack_of_memory_is_an_error_of_the_package(monkeypatch):

@@ -165,7 +165,7 @@ class Trainer:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             loss = batch_loss(self.model, batch)
         self.model.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         for optimizer, full_rate in self.optimizers:
             for group in optimizer.param_groups:

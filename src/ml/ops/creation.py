@@ -85,14 +85,20 @@ def full(shape: Iterable[int] | int, value: complex, dtype: DType | str = float3
 
 
 @op
-def zeros(*shape: int | Iterable[int], dtype: DType | str = float32) -> Tensor:
-    """Make a tensor of zeros: `zeros(3, 4)` or `zeros((3, 4))`; errors as in `full`."""
+def zeros(*shape: int | Iterable[int] | DType, dtype: DType | str = float32) -> Tensor:
+    """Make a tensor of zeros: `zeros(3, 4)` or `zeros((3, 4))`; errors as in `full`.
+
+    A dtype may follow the sizes: `zeros((3, 4), ml.bfloat16)`.
+    """
     return _filled("zeros", shape, 0, dtype)
 
 
 @op
-def ones(*shape: int | Iterable[int], dtype: DType | str = float32) -> Tensor:
-    """Make a tensor of ones: `ones(3, 4)` or `ones((3, 4))`; errors as in `full`."""
+def ones(*shape: int | Iterable[int] | DType, dtype: DType | str = float32) -> Tensor:
+    """Make a tensor of ones: `ones(3, 4)` or `ones((3, 4))`; errors as in `full`.
+
+    A dtype may follow the sizes: `ones((3, 4), ml.bfloat16)`.
+    """
     return _filled("ones", shape, 1, dtype)
 
 
@@ -182,7 +188,9 @@ _default_generator = Generator()
 
 @op
 def rand(
-    *shape: int | Iterable[int], generator: Generator | None = None, dtype: DType | str = float32
+    *shape: int | Iterable[int] | DType,
+    generator: Generator | None = None,
+    dtype: DType | str = float32,
 ) -> Tensor:
     """Draw numbers from [0, 1), each multiple of the dtype's precision equally often.
 
@@ -201,7 +209,9 @@ def rand(
 
 @op
 def randn(
-    *shape: int | Iterable[int], generator: Generator | None = None, dtype: DType | str = float32
+    *shape: int | Iterable[int] | DType,
+    generator: Generator | None = None,
+    dtype: DType | str = float32,
 ) -> Tensor:
     """Draw from the normal distribution with mean 0 and variance 1; the rest as in `rand`."""
     sizes, row = sizes_and_dtype("randn", shape, dtype)

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from src import untrusted
-from src.checkpoint import mapped_file
 from src.ml import kernels
 
 HERE = str(Path(__file__).resolve().parent)
@@ -101,8 +99,8 @@ def failing_read(how: str) -> Inject:
                 return super().__new__(cls, *arguments, **named)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(untrusted.io, "FileIO", FaultyFile)
-            patch.setattr(mapped_file.mmap, "mmap", FaultyMap)
+            patch.setattr(io, "FileIO", FaultyFile)
+            patch.setattr(mmap, "mmap", FaultyMap)
             yield fault
 
     return inject

@@ -37,12 +37,16 @@ PYTHONS = ("unsupported operand", "not supported between", "multiply sequence", 
 
 SIZES = (0, 1, 1, 2, 3, 4, 5, 8, 16, 33)
 HUGE = (2**31, 2**40, 2**62, 2**63, 2**64, 10**400, -(2**63), -(2**70))
-NUMBERS = (0, 1, -1, 2, 0.5, -3.0, 1e-45, 1e39, float("nan"), float("inf"), 1j, np.float32(2.5))
-NUMBERS = (*NUMBERS, np.int64(3), np.float64(1e300), 255, -129, 2**31)
-WRONG = (None, True, "a", "float32", b"x", (), [], [[1], [1, 2]], {}, object(), 1.5, 1j, np.float32)
-WRONG = (*WRONG, np.ones(3), np.ma.masked_array([1.0], [True]), np.array("a"), ml.float32, ml.nf4)
-WRONG = (*WRONG, ..., slice(0, 1), float, np.array(None), ml.Tensor, range(3), -1, 7)
-WRONG = (*WRONG, *HUGE)
+NUMBERS = (
+    *(0, 1, -1, 2, 0.5, -3.0, 1e-45, 1e39, float("nan"), float("inf"), 1j),
+    *(np.float32(2.5), np.int64(3), np.float64(1e300), 255, -129, 2**31),
+)
+WRONG: tuple[Any, ...] = (
+    *(None, True, "a", "float32", b"x", (), [], [[1], [1, 2]], {}, object(), 1.5, 1j),
+    *(np.float32, np.ones(3), np.ma.masked_array([1.0], [True]), np.array("a")),
+    *(ml.float32, ml.nf4, ..., slice(0, 1), float, np.array(None), ml.Tensor),
+    *(range(3), -1, 7, *HUGE),
+)
 BUFFERS = (b"", bytes(7), bytearray(300), np.ones(9), None, "a")
 ARRAYS = (*WRONG, np.zeros(3, ">f4"), np.zeros((2, 0, 3)), np.array("2000", "M8[Y]"))
 OPERATORS: dict[str, Callable[..., Any]] = {
@@ -210,8 +214,9 @@ class Caller:
         return self.random.choice(NUMBERS) if chance < 0.9 else self.wrong()
 
     def index(self) -> Any:
-        parts = (self.random.randrange(-3, 3), slice(None), slice(0, 1), ..., slice(-2, None))
-        parts = (*parts, slice(1, None, 2), self.wrong())
+        first = self.random.randrange(-3, 3)
+        slices = (slice(None), slice(0, 1), slice(-2, None), slice(1, None, 2))
+        parts = (first, *slices[:2], ..., *slices[2:], self.wrong())
         chosen = [self.random.choice(parts) for _ in range(self.random.randrange(4))]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
 

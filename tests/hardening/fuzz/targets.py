@@ -44,6 +44,7 @@ from src.untrusted import escape_controls, escape_line, parse_strict_json, read_
 from tests.hardening.fuzz import inputs
 from tests.hardening.fuzz.bed import Make, Target
 from tests.hardening.fuzz.inputs import as_json, as_ranks, as_text
+from tests.support.hugging_face_writer import CONFIG
 from tests.tokenizer.conftest import SINGLE_BYTES
 from tests.tokenizer.json_files import byte_level_file, metaspace_file
 
@@ -160,13 +161,13 @@ def read_files_of_index(data: bytes, path: Path) -> None:
 
 @target(
     "config.json",
-    as_json(inputs.CONFIG, inputs.OLDER, inputs.MISTRAL),
+    as_json(CONFIG, inputs.OLDER, inputs.MISTRAL),
     refusals=LlamaBoltsError,
 )
 @target(
     "generation_config.json",
     as_json(inputs.GENERATION),
-    beside={"config.json": json.dumps(inputs.CONFIG).encode()},
+    beside={"config.json": json.dumps(CONFIG).encode()},
 )
 def read_config(data: bytes, path: Path) -> None:
     config = read_hugging_face_config(path.parent, FAMILIES)
