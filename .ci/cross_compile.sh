@@ -9,9 +9,10 @@ mkdir "$1"
 targets=(aarch64-linux-gnu aarch64-macos x86_64-macos x86_64-windows-gnu riscv64-linux-gnu)
 if [ $# -gt 1 ]; then targets=("${@:2}"); fi
 flags=(-std=c11 -O1 -g0 -ffp-contract=off -Wall -Wextra -Werror -DLLAMA_BOLTS_PTHREADS -Icsrc)
+sources=$(python csrc/write_units.py)
 for target in "${targets[@]}"; do
-    for source in csrc/*.c; do
-        printf '%s %s %s/%s-%s.o\n' "$target" "$source" "$1" "$target" "$(basename "$source" .c)"
+    for source in $sources; do
+        printf '%s %s %s/%s-%s.o\n' "$target" "$source" "$1" "$target" "$(tr / - <<<"${source%.c}")"
     done
 done | xargs -P "$(nproc)" -L 1 bash -c \
     'python -m ziglang cc '"${flags[*]}"' -target "$0" -c "$1" -o "$2" || { echo "$0: $1"; exit 255; }'

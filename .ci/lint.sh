@@ -4,6 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 ruff check .
 ruff format --check .
-clang-format --dry-run -Werror csrc/*.c csrc/*.h csrc/*.inc
+find csrc -name "*.[ch]" -exec clang-format --dry-run -Werror {} +
 actionlint -no-color -shellcheck= -pyflakes=  # .github/workflows, without programs that may be absent
 mypy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -95,13 +96,14 @@ def make_builder() -> cffi.FFI:
     if builds(PYTHON_PROGRAM, LINK_HARDENING_FLAG):
         link_hardening = [LINK_HARDENING_FLAG]
     errors = ["-Werror"] if os.environ.get(WERROR_VARIABLE) else []
+    find_sources = runpy.run_path("csrc/write_units.py")["find_sources"]
     builder = cffi.FFI()
     builder.cdef(read_surface(Path("csrc")))
     builder.set_source(
         "llama_bolts.ml._kernels",
         '#include "kernels.h"',
-        sources=sorted(path.as_posix() for path in Path("csrc").glob("*.c")),
-        depends=sorted(path.as_posix() for path in Path("csrc").glob("*.[hi]*")),
+        sources=find_sources(),
+        depends=sorted(path.as_posix() for path in Path("csrc").rglob("*.h")),
         include_dirs=["csrc"],
         extra_compile_args=COMPILE_FLAGS + errors + branches + hardening + threads,
         extra_link_args=threads + link_hardening,

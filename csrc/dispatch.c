@@ -1,10 +1,33 @@
 /* Chooses the instruction set at run time, from what this build holds and this machine can run;
  * and what this build was made with. */
-#include "kernel_set.h"
 #include <stdatomic.h>
+#include "kernels.h"
+
+/* The kernels of each instruction set, from its units (build_kernels.py). */
+extern const RowKernels row_kernels_portable, row_kernels_avx2, row_kernels_avx512,
+    row_kernels_avx512bf16, row_kernels_neon, row_kernels_neondot, row_kernels_neonbf16;
+extern const struct ProductKernels product_kernels_portable, product_kernels_avx2,
+    product_kernels_avx512, product_kernels_avx512bf16, product_kernels_neon,
+    product_kernels_neondot, product_kernels_neonbf16;
+extern const struct AttentionKernels attention_kernels_portable, attention_kernels_avx2,
+    attention_kernels_avx512, attention_kernels_avx512bf16, attention_kernels_neon,
+    attention_kernels_neondot, attention_kernels_neonbf16;
+extern const struct ProbeKernels probe_kernels_portable, probe_kernels_avx2, probe_kernels_avx512,
+    probe_kernels_avx512bf16, probe_kernels_neon, probe_kernels_neondot, probe_kernels_neonbf16;
+
+static const KernelSet kernel_set_portable = {&row_kernels_portable, &product_kernels_portable,
+                                              &attention_kernels_portable, &probe_kernels_portable};
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+
+static const KernelSet kernel_set_avx2 = {&row_kernels_avx2, &product_kernels_avx2,
+                                          &attention_kernels_avx2, &probe_kernels_avx2};
+static const KernelSet kernel_set_avx512 = {&row_kernels_avx512, &product_kernels_avx512,
+                                            &attention_kernels_avx512, &probe_kernels_avx512};
+static const KernelSet kernel_set_avx512bf16 = {
+    &row_kernels_avx512bf16, &product_kernels_avx512bf16, &attention_kernels_avx512bf16,
+    &probe_kernels_avx512bf16};
 
 /* F16C has no name in the older compilers' __builtin_cpu_supports. */
 static int has_f16c(void)
@@ -49,6 +72,13 @@ static const KernelSet *find_set(InstructionSet isa)
 }
 
 #elif defined(__aarch64__)
+static const KernelSet kernel_set_neon = {&row_kernels_neon, &product_kernels_neon,
+                                          &attention_kernels_neon, &probe_kernels_neon};
+static const KernelSet kernel_set_neondot = {&row_kernels_neondot, &product_kernels_neondot,
+                                             &attention_kernels_neondot, &probe_kernels_neondot};
+static const KernelSet kernel_set_neonbf16 = {&row_kernels_neonbf16, &product_kernels_neonbf16,
+                                              &attention_kernels_neonbf16, &probe_kernels_neonbf16};
+
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
 

@@ -71,3 +71,21 @@ enum { TYPE_COUNT = 21 };
     ROW(mxfp4, TYPE_MXFP4, 32, 17, 0)
 
 /* clang-format on */
+
+/* The same sizes as constants. */
+enum { nf4_elements = 64, nf4_code_bytes = 32, nf4_scale_bytes = 4 };
+enum { nf4_double_elements = 64, nf4_double_code_bytes = 32, nf4_double_scale_bytes = 1 };
+enum { int8_block_elements = 32, int8_block_code_bytes = 32, int8_block_scale_bytes = 2 };
+enum { q4_0_elements = 32, q4_0_code_bytes = 18, q4_0_scale_bytes = 0 };
+enum { q4_1_elements = 32, q4_1_code_bytes = 20, q4_1_scale_bytes = 0 };
+enum { q5_0_elements = 32, q5_0_code_bytes = 22, q5_0_scale_bytes = 0 };
+enum { q5_1_elements = 32, q5_1_code_bytes = 24, q5_1_scale_bytes = 0 };
+enum { q8_0_elements = 32, q8_0_code_bytes = 34, q8_0_scale_bytes = 0 };
+enum { q2_k_elements = 256, q2_k_code_bytes = 84, q2_k_scale_bytes = 0 };
+enum { q3_k_elements = 256, q3_k_code_bytes = 110, q3_k_scale_bytes = 0 };
+enum { q4_k_elements = 256, q4_k_code_bytes = 144, q4_k_scale_bytes = 0 };
+enum { q5_k_elements = 256, q5_k_code_bytes = 176, q5_k_scale_bytes = 0 };
+enum { q6_k_elements = 256, q6_k_code_bytes = 210, q6_k_scale_bytes = 0 };
+enum { iq4_nl_elements = 32, iq4_nl_code_bytes = 18, iq4_nl_scale_bytes = 0 };
+enum { iq4_xs_elements = 256, iq4_xs_code_bytes = 136, iq4_xs_scale_bytes = 0 };
+enum { mxfp4_elements = 32, mxfp4_code_bytes = 17, mxfp4_scale_bytes = 0 };

@@ -1,5 +1,6 @@
 /*
- * The whole C surface of llama-bolts: all that Python may call, and nothing else.
+ * The whole C surface of llama-bolts: all that Python may call, and nothing else; and below it,
+ * what the files of csrc share and Python does not see.
  *
  * Python (src/ml/ops) checks dtypes, shapes, layouts, byte lengths and overlaps; the kernels
  * compute and never allocate, print or exit. Letters of the legend: T new tokens, D model dim,
@@ -24,7 +25,7 @@
  *     in dtypes.h), else in float32, as all products with float32 x; each is widened exactly;
  *   - a product with a block format (BLOCK_TYPES) has the bits of the product with that weight
  *     dequantized to the type of x; but with rows of whole blocks and bfloat16 x, each block b of
- *     32 of x becomes integers q of 16 bits times a power of two, xs (integer_rows.h), and
+ *     32 of x becomes integers q of 16 bits times a power of two, xs (integer_panel.h), and
  *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]), once for each
  *     half where these have scales of their own; then, with a minimum, the same of q alone. A code
  *     of nf4 is there its level in steps of 2^-11, rounded to nearest, and its scale 2^-11 times
@@ -111,7 +112,7 @@ void exit_on_bus_error(void);
 /* memory.c: from now on malloc keeps up to 128 MiB of what is freed; with glibc alone. */
 void keep_freed_memory(void);
 
-/* product.c: bytes of scratch that linear needs for rows of `in` elements. */
+/* linear.c: bytes of scratch that linear needs for rows of `in` elements. */
 ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 
 /* linear.c: x times each of some weights of one type. */
@@ -132,27 +133,27 @@ void batched_matmul(void *out, void *scratch, const void *a, const void *b, ptrd
                     ptrdiff_t b_row_stride, ptrdiff_t b_stride, ElementType type,
                     ElementType out_type, int threads);
 
-/* quantized.c: codes and scales of x; returns how many elements are not finite. */
+/* rows.c: codes and scales of x; returns how many elements are not finite. */
 ptrdiff_t quantize(void *codes, void *scales, const void *x, ptrdiff_t n, ElementType x_type,
                    ElementType type, int threads);
 
-/* get_rows.c: rows ids[t] of a table, or t if ids is NULL; returns 0 if all of them are there. */
+/* rows.c: rows ids[t] of a table, or t if ids is NULL; returns 0 if all of them are there. */
 ptrdiff_t get_rows(void *out, const Weight *table, const int32_t *ids, ptrdiff_t T, ptrdiff_t V,
                    ptrdiff_t D, ElementType out_type, int threads);
 
-/* softmax.c: of each row. */
+/* rows.c: softmax of each row. */
 void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType x_type,
              ElementType out_type, int threads);
 
-/* rms_norm.c: rows scaled to a root mean square of 1, times weight. */
+/* rows.c: rows scaled to a root mean square of 1, times weight. */
 void rms_norm(void *out, const void *x, const void *weight, ptrdiff_t rows, ptrdiff_t D, float eps,
               ElementType x_type, ElementType weight_type, ElementType out_type, int threads);
 
-/* rotary.c: pairs of each head as complex numbers, times frequencies[t, pair]. */
+/* rows.c: pairs of each head as complex numbers, times frequencies[t, pair]. */
 void rotary(void *out, const void *x, const void *frequencies, ptrdiff_t T, ptrdiff_t heads,
             ptrdiff_t h, int halves, ElementType type, int threads);
 
-/* elementwise.c: op of a, and of b but for OP_SILU. */
+/* rows.c: op of a, and of b but for OP_SILU. */
 void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
                  ElementType type, int threads);
 
@@ -165,16 +166,16 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
                const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
                ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads);
 
-/* write_cache.c: keys and values of T positions from start_pos on. */
+/* rows.c: keys and values of T positions from start_pos on. */
 void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,
                  ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
                  ElementType type, int threads);
 
-/* argmax.c: the index of each row's first maximum. */
+/* rows.c: the index of each row's first maximum. */
 void argmax(int32_t *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType type,
             int threads);
 
-/* convert.c: x in another type. */
+/* rows.c: x in another type. */
 void convert(void *out, const void *x, ptrdiff_t n, ElementType x_type, ElementType out_type,
              int threads);
 
@@ -185,3 +186,102 @@ uint32_t probe_read(const void *bytes, ptrdiff_t count, int streams, int threads
 ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, int threads);
 
 /* cffi: end */
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    LANES = 16, /* of every sum */
+    LINE = 64,  /* bytes of a cache line */
+    /* Fewest elements of a thread: to open a region takes about a microsecond. */
+    ELEMENTS_PER_THREAD = 16384
+};
+
+/* The kernels of one format of block-quantized weights that work on spans of elements. */
+typedef struct FormatConversions {
+    /* Writes the codes and scales of blocks from block `first` on; returns how many of the `count`
+     * elements are not finite. NULL if nothing is quantized to the format. */
+    ptrdiff_t (*quantize_span)(void *codes, void *scales, const void *x, ptrdiff_t first,
+                               ptrdiff_t count, ElementType x_type);
+    /* out[i] = element first + i, rounded once to out_type; for any first and any count. */
+    void (*dequantize_span)(void *out, const Weight *weight, ptrdiff_t first, ptrdiff_t count,
+                            ElementType out_type);
+} FormatConversions;
+
+/* The kernels of an instruction set on one row or one span of elements (rows/row_kernels.h). */
+typedef struct RowKernels {
+    void (*softmax_row)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
+                        ElementType out_type);
+    void (*rms_norm_row)(void *out, const void *x, const void *weight, ptrdiff_t D, float eps,
+                         ElementType x_type, ElementType weight_type, ElementType out_type);
+    void (*rotary_row)(void *out, const void *x, const float *frequencies, ptrdiff_t heads,
+                       ptrdiff_t h, int halves, ElementType type);
+    void (*elementwise_span)(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
+                             ElementType type);
+    ptrdiff_t (*argmax_row)(const void *x, ptrdiff_t n, ElementType type);
+    void (*convert_span)(void *out, const void *x, ptrdiff_t n, ElementType x_type,
+                         ElementType out_type);
+    const FormatConversions *formats; /* [TYPE_COUNT]; zeros for plain types */
+} RowKernels;
+
+/* All kernels of an instruction set. The drivers split the work of an op over threads and call
+ * these; none of these splits work itself. */
+typedef struct KernelSet {
+    const RowKernels *rows;
+    const struct ProductKernels *products;    /* products/product.h */
+    const struct AttentionKernels *attention; /* attention/attention.h */
+    const struct ProbeKernels *probe;         /* probe.h */
+} KernelSet;
+
+/* dispatch.c: the set in use; and the set whose products multiply many tokens of bfloat16 instead,
+ * with the same bits, because KBlock.flushes makes it treat subnormal numbers in the same way. */
+const KernelSet *kernel_set(void);
+const KernelSet *kernel_set_of_many(void);
+
+static inline ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) { return (a + b - 1) / b; }
+static inline ptrdiff_t min_size(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+
+/* Bytes of an element of a plain type. */
+static inline ptrdiff_t type_bytes(ElementType type)
+{
+#define BYTES(name, number, bytes) [number] = bytes,
+    static const uint8_t sizes[TYPE_COUNT] = { PLAIN_TYPES(BYTES) };
+    return sizes[type];
+}
+
+/* Elements of a block of a format; 0 for a plain type. */
+static inline ptrdiff_t block_elements(ElementType type)
+{
+#define ELEMENTS(name, number, elements, codes, scale) [number] = elements,
+    static const uint16_t sizes[TYPE_COUNT] = { BLOCK_TYPES(ELEMENTS) };
+    return sizes[type];
+}
+
+/* Scratch comes unaligned from Python; panels start at a cache line. */
+static inline char *align_to_line(void *pointer)
+{
+    return (char *)(((uintptr_t)pointer + 63) & ~(uintptr_t)63);
+}
+
+/* Threads for `work` units of which each thread should have at least `share`. */
+static inline int threads_for(ptrdiff_t work, ptrdiff_t share, int threads)
+{
+    const ptrdiff_t useful = work / share;
+    return useful < 1 ? 1 : useful < threads ? (int)useful : threads;
+}
+
+/* Runs some units of an op's work, or one; `thread` is below the number of threads. */
+typedef void (*range_function)(void *work, ptrdiff_t first, ptrdiff_t count, int thread);
+typedef void (*unit_function)(void *work, ptrdiff_t unit, int thread);
+
+/* How the units of an op are shared out. */
+typedef struct Shares {
+    ptrdiff_t smallest; /* fewest units that a thread takes at a time, near the end */
+    ptrdiff_t largest;  /* most units that a thread takes at a time */
+    int spans;          /* parts of neighbouring units; a thread ends its own before it helps */
+} Shares;
+
+/* threads.c: runs units [0, count), which threads take as they become free. */
+void run_ranges(void *work, range_function run, ptrdiff_t count, Shares shares, int threads);
+
+/* The same for a function of one unit; threads take `chunk` units at a time. */
+void run_units(void *work, unit_function run, ptrdiff_t count, ptrdiff_t chunk, int threads);

@@ -12,7 +12,7 @@
  * alone.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "kernel_set.h"
+#include "kernels.h"
 
 static void run_alone(void *work, range_function run, ptrdiff_t count)
 {

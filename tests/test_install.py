@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = len(list((ROOT / "csrc").glob("*.c"))) + 1  # and what cffi generates
+FIND_SOURCES = runpy.run_path(str(ROOT / "csrc" / "write_units.py"))["find_sources"]
+SOURCES = len(FIND_SOURCES(ROOT)) + 1  # and what cffi generates
 ADVICE = "install them, such as with `apt install gcc python3-dev` on Debian and Ubuntu"
 COMPILER = """#!/bin/sh
 out=; input=
@@ -89,10 +91,10 @@ def test_the_sources_are_compiled_side_by_side_once_and_again_when_they_change(c
         assert [name for name in begun if name.endswith(".so")] == begun[len(compiled) :]
         at_once = itertools.accumulate(1 if line.startswith("begin") else -1 for line in lines)
         assert max(at_once) == 1 if where == "two" else max(at_once) > 1 or os.cpu_count() == 1
-    os.utime(checkout / "csrc" / "softmax.c")
+    os.utime(checkout / "csrc" / "rows" / "rows.c")
     build(checkout, "-q", "build_ext", *places)
     [line] = (line for line in notes_of(checkout) if line.endswith(".o"))
-    assert line.endswith("csrc/softmax.o")
+    assert line.endswith("csrc/rows/rows.o")
     os.utime(checkout / "csrc" / "kernels.h")
     build(checkout, "-q", "build_ext", *places)
     assert sum(line.endswith(".o") for line in notes_of(checkout)) == SOURCES

@@ -81,7 +81,9 @@ def code(page: Path, argument: str) -> str:
         found = symbols_of(file).get(symbol)
     elif file.is_file() and (number := line_in(file, symbol)) is not None:
         lines = file.read_text(encoding="utf-8").split("\n")
-        end = number if lines[number - 1].endswith("}") else lines.index("}", number) + 1
+        end = number
+        if not lines[number - 1].endswith("}"):
+            end += next(i for i, line in enumerate(lines[number:], 1) if line in ("}", "};"))
         found = number, "\n".join(lines[number - 1 : end])
     if found is None:
         raise PageError(f"generated: code: expected a file and its symbol, got {argument!r}")

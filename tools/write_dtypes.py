@@ -42,6 +42,9 @@ enum {{ TYPE_COUNT = {count} }};
 {blocks}
 
 /* clang-format on */
+
+/* The same sizes as constants. */
+{sizes}
 """
 
 
@@ -63,6 +66,7 @@ def write_header() -> str:
         plain=_macro("PLAIN_TYPES", plain),
         pairs=_macro("PAIR_TYPES", pairs),
         blocks=_macro("BLOCK_TYPES", blocks),
+        sizes="\n".join(_constants(name, *sizes) for name, sizes in blocks.items()),
     )
 
 
@@ -70,6 +74,13 @@ def _macro(name: str, rows: Mapping[str, list[int]]) -> str:
     """Return a macro that applies ROW to each row."""
     arguments = (", ".join([row, f"TYPE_{row.upper()}", *map(str, rows[row])]) for row in rows)
     return " \\\n".join([f"#define {name}(ROW)", *(f"    ROW({each})" for each in arguments)])
+
+
+def _constants(name: str, elements: int, codes: int, scale: int) -> str:
+    """Return the sizes of a block format as constants of C."""
+    sizes = {"elements": elements, "code_bytes": codes, "scale_bytes": scale}
+    values = ", ".join(f"{name}_{size} = {value}" for size, value in sizes.items())
+    return f"enum {{ {values} }};"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
  * It is built together with csrc/threads.c as a test build, in which a thread that lets others run
  * sleeps for some time. So the workers come while a region is opened, and after it has ended.
  */
-#include "kernel_set.h"
+#include "kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -51,13 +51,13 @@ def build(
     include = ["-Icsrc", f"-I{sysconfig.get_path('include')}"]
 
     def compile_one(source: Path) -> str:
-        result = f"{source.stem}.o"
+        result = f"{'-'.join(source.with_suffix('').parts)}.o"
         if changed is not None and source not in changed:
             return result
         subprocess.run([compiler, *flags, *include, "-c", source, "-o", result], check=True)
         return result
 
-    sources = [*sorted(Path("csrc").glob("*.c")), Path("kernels_module.c")]
+    sources = [*map(Path, module.find_sources()), Path("kernels_module.c")]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
     target = f"src/ml/_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -32,13 +32,13 @@ FLAGS = [
 # Of a kernel, in its file: what is right, and what makes threads share what they must not.
 MISTAKES = {
     # All threads keep their sums in the same scratch.
-    "linear.c": ("&pass->scratch, thread)", "&pass->scratch, 0)"),
-    "matmul.c": ("batch->scratch + thread;", "batch->scratch;"),
-    "attention.c": ("pass->scratch + thread * plan->thread_floats", "pass->scratch"),
+    "products/linear.c": ("pass->threads + thread *", "pass->threads + 0 * thread *"),
+    "attention/matmul.c": ("batch->scratch + thread;", "batch->scratch;"),
+    "attention/attention.c": ("pass->scratch + thread * plan->thread_floats", "pass->scratch"),
     # A region ends while others still have units.
     "threads.c": ("    wait_for_units(opened);", "    (void)wait_for_units, (void)opened;"),
     # The spans of two threads overlap by an element.
-    "elementwise.c": ("start = unit * SPAN,", "start = unit * (SPAN - 1),"),
+    "rows/rows.c": ("start = unit * SPAN, at", "start = unit * (SPAN - 1), at"),
 }
 
 
@@ -88,9 +88,10 @@ def unseen_mistakes(copy: Path) -> list[str]:
         assert right in text, f"{name}: {right} is not there any more"
         source.write_text(text.replace(right, wrong), encoding="utf-8")
         build(copy, "gcc", FLAGS, [source.relative_to(copy)])
-        kernel = {"matmul": "batched_matmul", "threads": "linear"}.get(source.stem, source.stem)
+        names = {"matmul": "batched_matmul", "threads": "linear", "rows": "elementwise"}
+        kernel = names.get(source.stem, source.stem)
         _, reports = run_under_sanitizer(copy, "portable", [kernel], "halt_on_error=1")
-        if not any("data race" in report and name in report for report in reports):
+        if not any("data race" in report and source.name in report for report in reports):
             unseen.append(name)
         source.write_text(text, encoding="utf-8")
         build(copy, "gcc", FLAGS, [source.relative_to(copy)])

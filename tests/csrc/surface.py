@@ -23,7 +23,8 @@ def without_comments(text: str) -> str:
 
 def functions() -> dict[str, tuple[Parameter, ...]]:
     """Return the parameters of each function that Python may call."""
-    surface = HEADER.read_text(encoding="utf-8").split("/* cffi: begin */")[1]
+    surface = HEADER.read_text(encoding="utf-8").partition("/* cffi: begin */")[2]
+    surface = surface.partition("/* cffi: end */")[0]
     found = re.findall(
         r"^(?:\w+ )+\*?(\w+)\(([^;]*?)\);", without_comments(surface), flags=re.M | re.S
     )

@@ -4,6 +4,7 @@ import ast
 import importlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -21,9 +22,10 @@ from .surface import HEADER, functions, without_comments
 
 _kernels: Any = importlib.import_module("src.ml._kernels")  # what cffi has compiled
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "csrc").glob("*.[ch]"))
-UNITS = [path for path in SOURCES if path.suffix == ".c"]
-SURFACE = HEADER.read_text(encoding="utf-8") + write_header()
+CSRC = ROOT / "csrc"
+SOURCES = sorted(CSRC.rglob("*.[ch]"))
+WRITE_UNITS = runpy.run_path(str(CSRC / "write_units.py"))["write_units"]
+SURFACE = HEADER.read_text(encoding="utf-8").partition("/* cffi: end */")[0] + write_header()
 
 # What takes or gives back memory, speaks, ends the program, leaves a function sideways, or reaches
 # the system.
@@ -63,7 +65,7 @@ def code_of(path: Path) -> str:
 def compiled(compiler: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Let a compiler check C11; skip the test where it is missing."""
     found = shutil.which(compiler) or pytest.skip(f"needs {compiler}")
-    command = [found, "-std=c11", "-fsyntax-only", *arguments]
+    command = [found, "-std=c11", "-fsyntax-only", f"-I{CSRC}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=PLAIN_ENVIRONMENT)
 
 
@@ -89,11 +91,12 @@ TARGETS = [
 ]  # fmt: skip
 ARM_TARGETS = ["-march=armv8.2-a+bf16"]
 # Beside headers with their names, those that are written for their vectors.
-OF_ARM, OF_X86 = re.compile("neon|fours"), re.compile("avx|integer_tile")
+OF_ARM = re.compile("neon|fours")
+OF_X86 = re.compile("avx|few_tokens|many_tokens|transposed")
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in SOURCES if path.suffix == ".h"], ids=lambda path: path.name
+    "path", [path for path in SOURCES if path.suffix == ".h"], ids=lambda path: path.stem
 )
 def test_every_header_compiles_alone(path: Path, tmp_path: Path) -> None:
     if (OF_X86 if ON_ARM else OF_ARM).search(path.name):
@@ -115,41 +118,62 @@ def test_every_header_compiles_alone(path: Path, tmp_path: Path) -> None:
 def test_a_block_that_does_not_fit_into_k_blocks_and_vectors_does_not_compile(
     tmp_path: Path, row: str, elements: int, compiles: bool
 ) -> None:
-    shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
+    shutil.copytree(CSRC, tmp_path / "csrc")
     header = tmp_path / "csrc" / "dtypes.h"
-    changed = re.sub(rf"(ROW\({row}, \w+), \d+", rf"\1, {elements}", header.read_text("utf-8"))
+    changed = re.sub(rf"({row}_elements) = \d+", rf"\1 = {elements}", header.read_text("utf-8"))
     header.write_text(changed, encoding="utf-8")
-    run = compiled("gcc", str(tmp_path / "csrc" / "isa_portable.c"))
+    WRITE_UNITS(tmp_path / "csrc", tmp_path)
+    command = (f"-iquote{tmp_path / 'csrc'}", str(tmp_path / "portable" / "conversions.c"))
+    run = compiled("gcc", *command)
     assert (run.returncode == 0) is compiles, run.stderr
     assert (f'static assertion failed: "{row}"' in run.stderr) is not compiles
 
 
-# The units through which one bfloat16 product runs with AVX512-BF16: the op, the product, the
-# kernels of the instruction set, the choice of that set, and the threads.
-PRODUCT_UNITS = ("linear.c", "product.c", "isa_avx512bf16.c", "dispatch.c", "threads.c")
+# For each kernel: the units that a reader of it needs with AVX512-BF16, which are the driver and
+# those of the instruction set, and how many files of C they may have.
+CLOSURES = {
+    "a bfloat16 product": (("products/linear.c", "avx512bf16/products.c"), 10),
+    "a Q4_K product of few tokens": (("products/linear.c", "avx512bf16/k_quants_few.c"), 14),
+    "a Q4_K product of many tokens": (
+        ("products/linear.c", "avx512bf16/k_quants_many.c", "avx512bf16/tiles_of_codes.c"),
+        14,
+    ),
+    "a kernel on rows": (("rows/rows.c", "avx512bf16/rows.c"), 6),
+    "attention": (("attention/attention.c", "avx512bf16/attention.c"), 12),
+}
+# What all kernels share: the choice of the instruction set, and the threads.
+SHARED_UNITS = ("dispatch.c", "threads.c")
 
 
-def files_read_for(units: Iterable[str]) -> set[str]:
+def files_read_for(units: Iterable[str], written: Path) -> set[str]:
     """Return the project's files that gcc reads to compile some units, as `gcc -MM` lists them."""
     compiler = shutil.which("gcc") or pytest.skip("needs gcc")
-    paths = [str(HEADER.parent / unit) for unit in units]
-    command = [compiler, "-std=c11", "-MM", *paths]
+    folders = (CSRC, written)
+    paths = [
+        str(folder / unit) for unit in units for folder in folders if (folder / unit).is_file()
+    ]
+    assert len(paths) == len(tuple(units))
+    command = [compiler, "-std=c11", f"-I{CSRC}", "-MM", *paths]
     rules = subprocess.check_output(command, text=True, env=PLAIN_ENVIRONMENT)
-    files = {Path(word).name for word in rules.replace("\\\n", " ").split()}
-    return {name for name in files if not name.endswith(".o:")}
+    files = {word for word in rules.replace("\\\n", " ").split() if not word.endswith(".o:")}
+    assert all(
+        Path(file).is_relative_to(folders[0]) or file.startswith(str(written)) for file in files
+    )
+    return files
 
 
 @pytest.mark.skipif(ON_ARM, reason="not an x86-64 machine")
-def test_the_pages_state_how_many_files_a_bfloat16_product_has() -> None:
-    files = files_read_for(PRODUCT_UNITS)
-    assert {*PRODUCT_UNITS, "tile.h", "vectors_avx512.h", "set.inc", "integers.h"} <= files
-    assert files <= {path.name for path in (ROOT / "csrc").iterdir()}
-    named = ", ".join(f"`{unit}`" for unit in PRODUCT_UNITS[:-1]) + f" and `{PRODUCT_UNITS[-1]}`"
-    for page in ("08-kernels.md", "DEVELOPING.md"):
-        text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
-        numbers = re.findall(r"(\d+) files of C", text)
-        assert numbers == [str(len(files))], page
-        assert named in text, page
+@pytest.mark.parametrize("kernel", CLOSURES)
+def test_a_kernel_needs_few_files(tmp_path: Path, kernel: str) -> None:
+    units, most = CLOSURES[kernel]
+    WRITE_UNITS(CSRC, tmp_path)
+    files = files_read_for(units, tmp_path)
+    assert len(files) <= most, sorted(files)
+    assert len(files_read_for((*units, *SHARED_UNITS), tmp_path) - files) == len(SHARED_UNITS)
+    named = CSRC / "README.md"
+    row = re.search(rf"^\| {kernel} \| (\d+) \|", named.read_text(encoding="utf-8"), re.M)
+    assert row is not None, kernel
+    assert int(row[1]) == len(files)
 
 
 def test_the_extension_offers_all_of_the_surface_and_nothing_else() -> None:
@@ -212,10 +236,27 @@ def test_every_size_of_the_surface_and_its_structs_is_a_ptrdiff_t() -> None:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("threads", ["-fopenmp", "-DLLAMA_BOLTS_PTHREADS", "-UNO_THREADS"])
-def test_the_sources_compile_without_a_warning(compiler: str, threads: str) -> None:
-    for path in UNITS if threads == "-fopenmp" else [HEADER.parent / "threads.c"]:
+def test_the_sources_compile_without_a_warning(tmp_path: Path, compiler: str, threads: str) -> None:
+    paths = [CSRC / "threads.c"]
+    if threads == "-fopenmp":
+        written = [path for path in SOURCES if path.suffix == ".c"]
+        paths = [*written, *WRITE_UNITS(CSRC, tmp_path)]
+    for path in paths:
         run = compiled(compiler, threads, *WARNINGS, str(path))
         assert run.returncode == 0, run.stderr
+
+
+def test_every_struct_has_a_name_of_its_own() -> None:
+    places: dict[str, set[Path]] = {}
+    for path in SOURCES:
+        for name in re.findall(r"typedef (?:struct|enum) (\w+) \{", code_of(path)):
+            places.setdefault(name, set()).add(path)
+    # The same type of two instruction sets has one name, as `vec` and `ivec` have.
+    per_set = {
+        name for name, paths in places.items() if {path.parent.name for path in paths} == {"isa"}
+    }
+    twice = {name for name, paths in places.items() if len(paths) > 1}
+    assert twice - per_set == set()
 
 
 def test_nothing_is_suppressed_in_the_commands_that_look_for_faults() -> None:

@@ -54,7 +54,7 @@ def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site, page):
     marked = page.locator("a:target + a .linenos")
     assert marked.inner_text().strip() == line
     api.expect(marked).to_be_in_viewport()  # the page scrolls smoothly
-    assert "rotary(" in (ROOT / "csrc" / "rotary.c").read_text().splitlines()[int(line) - 1]
+    assert "rotary(" in (ROOT / "csrc" / "rows" / "rows.c").read_text().splitlines()[int(line) - 1]
 
 
 def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site, page):

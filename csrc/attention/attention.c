@@ -1,0 +1,444 @@
+/*
+ * Attention over the key/value cache, with the bits of matmul, softmax and matmul.
+ *
+ * Rows are the query heads of the tokens: the T * G rows of a key/value head, in order of tokens.
+ * The rows of a unit make all of their scores first, so that the maximum and the sum of each row
+ * are known before any value is weighed. There are so few rows in a unit that their scores stay in
+ * the cache. All sums have a fixed order (kernels.h), so that one row or many, and any split over
+ * threads, give the same bits. From the innermost loop to the outermost:
+ *   - a tile of 6 rows x 64 positions, then of 6 rows x 64 columns of values (16 with AVX2), lives
+ *     in registers;
+ *   - a panel of 6 rows passes over a block of 256 positions;
+ *   - a block stays in the L2 cache while all panels of a unit pass over it.
+ */
+#include "attention/attention.h"
+#include <stdatomic.h>
+#include "floats.h"
+
+enum {
+    /* Most panels of a unit, and most of their scores unless one panel has more: 256 KiB. */
+    UNIT_PANELS = 16,
+    UNIT_SCORES = 64 * 1024,
+    /* Most rows of a head for which the positions are split over threads. */
+    SPLIT_ROWS = 2 * PANEL_TOKENS,
+    /* Several units per thread, so that a preempted thread delays little work. */
+    UNITS_PER_THREAD = 4,
+    /* Multiply-adds that are worth one more thread. */
+    MULTIPLY_ADDS_PER_THREAD = 128 * 1024
+};
+
+typedef struct Attention {
+    const AttentionKernels *kernels;
+    const char *xq, *keys, *values;
+    const ptrdiff_t *blocks; /* where the blocks of the sequence lie, or NULL: in order */
+    char *out;
+    ptrdiff_t start_pos, H, G, h;
+    ptrdiff_t head_bytes; /* of a key/value head in the cache */
+    ptrdiff_t words;      /* of one head of one position */
+    ptrdiff_t floats;     /* of a row's weighted sum */
+    ElementType type;
+    float scale;
+} Attention;
+
+/* The division of the work, and the contents of the scratch. */
+typedef struct AttentionPlan {
+    ptrdiff_t K, rows;    /* key/value heads; rows of one of them */
+    ptrdiff_t blocks;     /* that the last row sees */
+    ptrdiff_t panels;     /* in a unit */
+    ptrdiff_t groups;     /* units of one key/value head, where rows are split */
+    int splits_positions; /* units are blocks, not groups of rows */
+    int workers;
+    ptrdiff_t panel_floats; /* of a packed panel */
+    ptrdiff_t thread_floats;
+    ptrdiff_t head_floats; /* that threads share, where positions are split */
+} AttentionPlan;
+
+/* A plan for more positions never needs less scratch. */
+static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
+                               ptrdiff_t h, ElementType type, int threads)
+{
+    const ptrdiff_t S = start_pos + T, sum = sum_floats(type, h);
+    AttentionPlan plan = {.K = K, .rows = T * (H / K), .blocks = ceil_div(S, ATTENTION_BLOCK)};
+    plan.workers = threads_for(T * H * S * h, MULTIPLY_ADDS_PER_THREAD, threads);
+    plan.splits_positions = plan.workers > 1 && plan.rows <= SPLIT_ROWS && plan.blocks > 1;
+    const ptrdiff_t panels = ceil_div(plan.rows, PANEL_TOKENS);
+    const ptrdiff_t wanted = ceil_div(UNITS_PER_THREAD * (ptrdiff_t)plan.workers, K);
+    const ptrdiff_t row_scores = plan.blocks * ATTENTION_BLOCK;
+    const ptrdiff_t panel_scores = PANEL_TOKENS * row_scores;
+    const ptrdiff_t cached = UNIT_SCORES < panel_scores ? 1 : UNIT_SCORES / panel_scores;
+    const ptrdiff_t most = min_size(panels, UNIT_PANELS); /* few rows are not more */
+    plan.panels = min_size(min_size(most, cached), ceil_div(panels, wanted));
+    if (plan.splits_positions)
+        plan.panels = panels;
+    plan.groups = ceil_div(panels, plan.panels);
+    plan.panel_floats = ceil_div(h * PANEL_TOKENS, LANES) * LANES;
+    /* The unit's packed queries; each row's lanes, factor and sum; a panel's sums of a block. All
+     * of them begin at a cache line. */
+    plan.thread_floats = most * (plan.panel_floats + PANEL_TOKENS * (LANES + sum))
+                         + PANEL_TOKENS * (UNIT_PANELS + sum);
+    if (plan.splits_positions) {
+        plan.thread_floats += plan.rows * ATTENTION_BLOCK;
+        plan.head_floats =
+            LANES + plan.rows * (LANES + plan.blocks * (ATTENTION_BLOCK + LANES + sum));
+    } else {
+        const ptrdiff_t unit_scores = panel_scores < UNIT_SCORES ? UNIT_SCORES : panel_scores;
+        plan.thread_floats += min_size(plan.rows * row_scores, unit_scores);
+    }
+    return plan;
+}
+
+ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
+                                  ptrdiff_t h, ElementType type, int threads)
+{
+    if (T == 0 || H == 0 || h == 0)
+        return LINE;
+    const AttentionPlan plan = make_plan(T, start_pos, H, K, h, type, threads);
+    const ptrdiff_t floats = plan.workers * plan.thread_floats + K * plan.head_floats;
+    return floats * (ptrdiff_t)sizeof(float) + LINE;
+}
+
+/* Where a row's query, and its result, lie: bytes from the first. */
+static ptrdiff_t row_offset(const Attention *a, ptrdiff_t head, ptrdiff_t row)
+{
+    const ptrdiff_t t = row / a->G, g = row % a->G;
+    return ((t * a->H + head * a->G + g) * a->h) * type_bytes(a->type);
+}
+
+/* How many positions each of some rows sees. */
+static void count_seen(const Attention *a, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t *seen)
+{
+    for (ptrdiff_t r = 0; r < rows; r++)
+        seen[r] = a->start_pos + (row + r) / a->G + 1;
+}
+
+/* Counts the seen positions of a row in a block; 0 or less without any. */
+static ptrdiff_t visible(ptrdiff_t seen, ptrdiff_t block)
+{
+    return min_size(seen - block * ATTENTION_BLOCK, ATTENTION_BLOCK);
+}
+
+static int panel_rows(ptrdiff_t row, ptrdiff_t end)
+{
+    return (int)min_size(PANEL_TOKENS, end - row);
+}
+
+/* Where a block of a head begins in the cache, in keys and values alike. */
+static ptrdiff_t block_offset(const Attention *a, ptrdiff_t head, ptrdiff_t block)
+{
+    const ptrdiff_t place = a->blocks ? a->blocks[block] : block;
+    return head * a->head_bytes + place * ATTENTION_BLOCK * a->words * 4;
+}
+
+/* Packs rows into panels; in a panel, blocks of elements follow each other. */
+static void pack_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t head, ptrdiff_t row,
+                      ptrdiff_t end, float *panels)
+{
+    const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
+    for (; row < end; row += PANEL_TOKENS, panels += plan->panel_floats) {
+        const int rows = panel_rows(row, end);
+        for (int r = 0; r < rows; r++) {
+            const char *query = a->xq + row_offset(a, head, row + r);
+            float *part = panels + r;
+            for (ptrdiff_t w = 0; w < a->words; w += most, part += PANEL_TOKENS * ATTENTION_BLOCK)
+                a->kernels->pack_chains(part, query + 4 * w, min_size(most, a->words - w), rows,
+                                        a->type);
+        }
+    }
+}
+
+/*
+ * Makes the scores of a panel's rows in a block, and raises the largest of each. Keys that a row
+ * does not see are multiplied and not used.
+ */
+static void score_block(const Attention *a, const float *panel, ptrdiff_t head, int rows,
+                        const ptrdiff_t *seen, ptrdiff_t block, float *scores, float *largest)
+{
+    const ptrdiff_t positions = visible(seen[rows - 1], block);
+    if (positions <= 0)
+        return;
+    const ptrdiff_t most = element_words(a->type, ATTENTION_BLOCK);
+    const ptrdiff_t groups = ceil_div(positions, LANES);
+    const char *keys = a->keys + block_offset(a, head, block);
+    a->kernels->multiply_chains(scores, panel, keys, rows, groups, min_size(most, a->words),
+                                a->words, a->type);
+    for (ptrdiff_t w = most; w < a->words; w += most) {
+        float sums[PANEL_TOKENS * ATTENTION_BLOCK];
+        panel += PANEL_TOKENS * ATTENTION_BLOCK;
+        a->kernels->multiply_chains(sums, panel, keys + w * LINE, rows, groups,
+                                    min_size(most, a->words - w), a->words, a->type);
+        for (int r = 0; r < rows; r++)
+            for (ptrdiff_t s = 0; s < groups * LANES; s++)
+                scores[r * ATTENTION_BLOCK + s] += sums[r * ATTENTION_BLOCK + s];
+    }
+    for (int r = 0; r < rows; r++) {
+        const ptrdiff_t count = visible(seen[r], block);
+        if (count > 0)
+            a->kernels->raise_largest(scores + r * ATTENTION_BLOCK, largest + r * LANES, count);
+    }
+}
+
+/* Turns a row's scores of a block into exponentials, and adds these to the lanes of their sum. The
+ * maximum of the scaled scores equals the scaled maximum of the scores. */
+static void exponentiate_block(const Attention *a, ptrdiff_t seen, ptrdiff_t block, float maximum,
+                               float *scores, float *sums)
+{
+    const ptrdiff_t count = visible(seen, block);
+    if (count > 0)
+        a->kernels->exponentiate(scores, sums, count, a->scale, maximum);
+}
+
+/*
+ * Makes weights of a panel's exponentials, and sums the values of a block by them. Values that a
+ * row does not see are not touched.
+ */
+static void weigh_block(const Attention *a, ptrdiff_t head, int rows, const ptrdiff_t *seen,
+                        ptrdiff_t block, float *scores, const float *factors, float *sums)
+{
+    const ptrdiff_t positions = visible(seen[rows - 1], block);
+    int first = 0;
+    while (visible(seen[first], block) <= 0)
+        first++;
+    for (int r = first; r < rows; r++)
+        a->kernels->normalize_row(scores + r * ATTENTION_BLOCK, visible(seen[r], block),
+                                  factors[r]);
+    memset(sums, 0, (size_t)(rows * a->floats) * sizeof(float));
+    const char *values = a->values + block_offset(a, head, block);
+    const ptrdiff_t common = visible(seen[first], block);
+    a->kernels->sum_values(sums + first * a->floats, scores + first * ATTENTION_BLOCK, values,
+                           rows - first, common, a->words, a->floats, a->type);
+    for (int r = first + 1; r < rows && common < positions; r++)
+        a->kernels->sum_values(sums + r * a->floats, scores + r * ATTENTION_BLOCK + common,
+                               values + common * a->words * 4, 1, visible(seen[r], block) - common,
+                               a->words, a->floats, a->type);
+}
+
+static void add_sums(float *totals, const float *sums, ptrdiff_t count)
+{
+    for (ptrdiff_t i = 0; i < count; i++)
+        totals[i] += sums[i];
+}
+
+/* A group of rows over all of their positions, on one thread. */
+static void attend_rows(const Attention *a, const AttentionPlan *plan, ptrdiff_t head,
+                        ptrdiff_t row, ptrdiff_t end, float *scratch)
+{
+    const ptrdiff_t rows = end - row, stride = rows * ATTENTION_BLOCK;
+    float *lanes = scratch + plan->panels * plan->panel_floats;   /* [row][lane] */
+    float *factors = lanes + plan->panels * PANEL_TOKENS * LANES; /* maxima before */
+    float *sums = factors + UNIT_PANELS * PANEL_TOKENS;
+    float *totals = sums + PANEL_TOKENS * a->floats;
+    float *scores = totals + plan->panels * PANEL_TOKENS * a->floats; /* [block][row][position] */
+    ptrdiff_t seen[UNIT_PANELS * PANEL_TOKENS];
+    count_seen(a, row, rows, seen);
+    pack_rows(a, plan, head, row, end, scratch);
+    for (ptrdiff_t i = 0; i < rows * LANES; i++)
+        lanes[i] = -INFINITY;
+    const ptrdiff_t blocks = ceil_div(seen[rows - 1], ATTENTION_BLOCK);
+    for (ptrdiff_t block = 0; block < blocks; block++)
+        for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS)
+            score_block(a, scratch + r / PANEL_TOKENS * plan->panel_floats, head,
+                        panel_rows(r, rows), seen + r, block,
+                        scores + block * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        factors[r] = largest_lane(lanes + r * LANES) * a->scale;
+    memset(lanes, 0, (size_t)(rows * LANES) * sizeof(float));
+    for (ptrdiff_t block = 0; block < blocks; block++)
+        for (ptrdiff_t r = 0; r < rows; r++)
+            exponentiate_block(a, seen[r], block, factors[r],
+                               scores + block * stride + r * ATTENTION_BLOCK, lanes + r * LANES);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        factors[r] = 1.0f / reduce_lanes(lanes + r * LANES);
+    memset(totals, 0, (size_t)(rows * a->floats) * sizeof(float));
+    for (ptrdiff_t block = 0; block < blocks; block++)
+        for (ptrdiff_t r = 0; r < rows; r += PANEL_TOKENS) {
+            const int count = panel_rows(r, rows);
+            if (visible(seen[r + count - 1], block) <= 0)
+                continue;
+            weigh_block(a, head, count, seen + r, block,
+                        scores + block * stride + r * ATTENTION_BLOCK, factors + r, sums);
+            add_sums(totals + r * a->floats, sums, count * a->floats);
+        }
+    for (ptrdiff_t r = 0; r < rows; r++)
+        a->kernels->finish_row(a->out + row_offset(a, head, row + r), totals + r * a->floats, a->h,
+                               a->type);
+}
+
+/* All that threads read. */
+typedef struct AttentionPass {
+    const Attention *a;
+    const AttentionPlan *plan;
+    float *scratch; /* of each thread */
+    float *shared;  /* of each head, where positions are split */
+    ptrdiff_t seen[SPLIT_ROWS];
+} AttentionPass;
+
+/* SharedHead by head, so that its keys and values stay near; the last tokens first, whose work is
+ * the longest. */
+static void run_group(void *work, ptrdiff_t unit, int thread)
+{
+    const AttentionPass *pass = work;
+    const AttentionPlan *plan = pass->plan;
+    const ptrdiff_t rows = plan->panels * PANEL_TOKENS;
+    const ptrdiff_t row = (plan->groups - 1 - unit % plan->groups) * rows;
+    attend_rows(pass->a, plan, unit / plan->groups, row, min_size(row + rows, plan->rows),
+                pass->scratch + thread * plan->thread_floats);
+}
+
+/* Blocks of a head whose scores, and whose weighted values, are not there yet. */
+typedef struct Missing {
+    atomic_int scores, values;
+} Missing;
+
+/* What threads share of a head. */
+typedef struct SharedHead {
+    Missing *missing;
+    float *factors; /* [row] */
+    float *largest; /* [block][row][lane] */
+    float *sums;    /* [block][row][place of a sum] */
+    float *scores;  /* [block][row][position] */
+} SharedHead;
+
+static SharedHead shared_head(const AttentionPass *pass, ptrdiff_t head)
+{
+    const AttentionPlan *plan = pass->plan;
+    float *missing = pass->shared + head * plan->head_floats;
+    float *factors = missing + LANES;
+    float *largest = factors + plan->rows * LANES;
+    float *sums = largest + plan->blocks * plan->rows * LANES;
+    float *scores = sums + plan->blocks * plan->rows * pass->a->floats;
+    return (SharedHead){(Missing *)(void *)missing, factors, largest, sums, scores};
+}
+
+/* The exponentials of one row of a head. */
+static void exponentiate_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff_t row)
+{
+    const AttentionPlan *plan = pass->plan;
+    float largest[LANES], sums[LANES] = {0};
+    memcpy(largest, shared->largest + row * LANES, sizeof largest);
+    for (ptrdiff_t block = 1; block < plan->blocks; block++) {
+        const float *of_block = shared->largest + (block * plan->rows + row) * LANES;
+        for (int l = 0; l < LANES; l++)
+            largest[l] = of_block[l] > largest[l] ? of_block[l] : largest[l];
+    }
+    const float maximum = largest_lane(largest) * pass->a->scale;
+    for (ptrdiff_t block = 0; block < plan->blocks; block++)
+        exponentiate_block(pass->a, pass->seen[row], block, maximum,
+                           shared->scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
+    shared->factors[row] = 1.0f / reduce_lanes(sums);
+}
+
+/*
+ * The scores of one block for all rows of a head. The thread that makes the last ones of a head
+ * goes on with the exponentials, so that no thread waits for all heads.
+ */
+static void score_split(void *work, ptrdiff_t unit, int thread)
+{
+    const AttentionPass *pass = work;
+    const AttentionPlan *plan = pass->plan;
+    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
+    const SharedHead shared = shared_head(pass, head);
+    float *largest = shared.largest + block * plan->rows * LANES;
+    float *scores = shared.scores + block * plan->rows * ATTENTION_BLOCK;
+    float *panels = pass->scratch + thread * plan->thread_floats;
+    pack_rows(pass->a, plan, head, 0, plan->rows, panels);
+    for (ptrdiff_t i = 0; i < plan->rows * LANES; i++)
+        largest[i] = -INFINITY;
+    for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS)
+        score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
+                    panel_rows(r, plan->rows), pass->seen + r, block, scores + r * ATTENTION_BLOCK,
+                    largest + r * LANES);
+    if (atomic_fetch_sub(&shared.missing->scores, 1) == 1)
+        for (ptrdiff_t row = 0; row < plan->rows; row++)
+            exponentiate_row(pass, &shared, row);
+}
+
+/* The sums of the blocks of one row of a head, added in order. */
+static void add_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff_t head,
+                    ptrdiff_t row, float *totals)
+{
+    const Attention *a = pass->a;
+    memset(totals, 0, (size_t)a->floats * sizeof(float));
+    for (ptrdiff_t block = 0; visible(pass->seen[row], block) > 0; block++)
+        add_sums(totals, shared->sums + (block * pass->plan->rows + row) * a->floats, a->floats);
+    a->kernels->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
+}
+
+/* The weighted values of one block for all rows of a head; the thread that makes the last ones of a
+ * head adds the blocks. */
+static void weigh_split(void *work, ptrdiff_t unit, int thread)
+{
+    const AttentionPass *pass = work;
+    const AttentionPlan *plan = pass->plan;
+    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
+    const SharedHead shared = shared_head(pass, head);
+    for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS) {
+        const int count = panel_rows(r, plan->rows);
+        const ptrdiff_t row = block * plan->rows + r;
+        if (visible(pass->seen[r + count - 1], block) > 0)
+            weigh_block(pass->a, head, count, pass->seen + r, block,
+                        shared.scores + row * ATTENTION_BLOCK, shared.factors + r,
+                        shared.sums + row * pass->a->floats);
+    }
+    if (atomic_fetch_sub(&shared.missing->values, 1) == 1)
+        for (ptrdiff_t row = 0; row < plan->rows; row++)
+            add_row(pass, &shared, head, row, pass->scratch + thread * plan->thread_floats);
+}
+
+/*
+ * attention: out[t, i, :] = sum over s of p[s] * v[s, j, :],
+ *            p = softmax over s of (scale * xq[t, i, :] . k[s, j, :]), for s <= start_pos + t,
+ *            with j = i / (H / K)
+ *
+ *   xq       [T, H, h]              bfloat16 or float32
+ *   keys     [K, C/16, words, 16]   the same type; a word of 4 bytes is one float32 or two bfloat16
+ *                                   neighbours of a position, and 16 positions stand side by side
+ *   values   [K, C, h]              the same type
+ *   blocks   [start_pos + T in blocks]  block b of the sequence is block blocks[b] of the cache; or
+ *                                   NULL: all lie in their order from the first on
+ *   out      [T, H, h]              the same type
+ *   scratch  attention_scratch_bytes(...)
+ *
+ * Scores and weights are float32. The result has the bits of batched_matmul, a multiplication by
+ * scale, softmax and batched_matmul with values widened to float32.
+ * Threads take groups of rows; where rows are few (decoding), they take blocks of positions, of
+ * which each makes the scores and, when the rows are normalized, the weighted values.
+ * Checked by the caller: contiguity, sizes, h even, C a multiple of 16, blocks inside of the cache,
+ * positions below start_pos + T written, and that out and scratch overlap nothing.
+ */
+void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
+               const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
+               ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads)
+{
+    if (T == 0 || H == 0 || h == 0)
+        return;
+    const AttentionPlan plan = make_plan(T, start_pos, H, K, h, type, threads);
+    const Attention a = {.kernels = kernel_set()->attention,
+                         .xq = xq,
+                         .keys = keys,
+                         .values = values,
+                         .blocks = blocks,
+                         .out = out,
+                         .start_pos = start_pos,
+                         .H = H,
+                         .G = H / K,
+                         .h = h,
+                         .head_bytes = C * h * type_bytes(type),
+                         .words = element_words(type, h),
+                         .floats = sum_floats(type, h),
+                         .type = type,
+                         .scale = scale};
+    float *lines = (float *)align_to_line(scratch);
+    AttentionPass pass = {&a, &plan, lines, lines + plan.workers * plan.thread_floats, {0}};
+    if (!plan.splits_positions) {
+        run_units(&pass, run_group, K * plan.groups, 1, plan.workers);
+        return;
+    }
+    count_seen(&a, 0, plan.rows, pass.seen);
+    for (ptrdiff_t head = 0; head < K; head++) {
+        Missing *missing = shared_head(&pass, head).missing;
+        atomic_init(&missing->scores, (int)plan.blocks);
+        atomic_init(&missing->values, (int)plan.blocks);
+    }
+    run_units(&pass, score_split, K * plan.blocks, 1, plan.workers);
+    run_units(&pass, weigh_split, K * plan.blocks, 1, plan.workers);
+}

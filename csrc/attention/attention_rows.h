@@ -1,0 +1,71 @@
+/* The parts of attention and matmul that are plain C, compiled once for each instruction set. */
+#pragma once
+#include "attention/attention.h"
+#include "floats.h"
+
+/*
+ * Lays one row of words out as row 0 of a panel [word][phase][row], so that a step of the chains
+ * finds the numbers of all rows side by side. With one phase, a word of two bfloat16 stays as it
+ * is.
+ */
+INLINE void pack_words(float *panel, const char *x, ptrdiff_t words, int rows, const int phases)
+{
+    for (ptrdiff_t w = 0; w < words; w++, panel += phases * rows) {
+        uint32_t word;
+        memcpy(&word, x + 4 * w, 4);
+        const uint32_t first = phases == 2 ? word & 0xFFFF0000u : word;
+        const uint32_t second = word << 16;
+        memcpy(panel, &first, 4);
+        if (phases == 2)
+            memcpy(panel + rows, &second, 4);
+    }
+}
+
+/* Of whole lanes: raises each lane of `largest` to the maximum of its scores, NaNs passed over; or
+ * adds each score to its lane of `sums`. */
+typedef void (*lanes_function)(const float *restrict scores, ptrdiff_t padded,
+                               float *restrict lanes);
+
+/* Raises the lanes of the largest score; what lies beyond the scores becomes -Inf. */
+INLINE void raise_row(float *restrict scores, float *restrict largest, ptrdiff_t count,
+                      const lanes_function raise_lanes)
+{
+    const ptrdiff_t padded = ceil_div(count, LANES) * LANES;
+    for (ptrdiff_t s = count; s < padded; s++)
+        scores[s] = -INFINITY;
+    raise_lanes(scores, padded, largest);
+}
+
+/* scores[s] = exp(scores[s] * scale - maximum), added to the lanes of their sum; what lies beyond
+ * becomes 0. */
+INLINE void exponentiate_row(float *restrict scores, float *restrict sums, ptrdiff_t count,
+                             float scale, float maximum, const lanes_function add_lanes)
+{
+    const ptrdiff_t padded = ceil_div(count, LANES) * LANES;
+    for (ptrdiff_t s = 0; s < padded; s++)
+        scores[s] = exp_f32(scores[s] * scale - maximum);
+    for (ptrdiff_t s = count; s < padded; s++)
+        scores[s] = 0.0f;
+    add_lanes(scores, padded, sums);
+}
+
+static void normalize_row(float *weights, ptrdiff_t count, float factor)
+{
+    for (ptrdiff_t s = 0; s < count; s++)
+        weights[s] = weights[s] * factor;
+}
+
+/* Rounds the weighted sum of a row. */
+static void finish_row(void *out, const float *sums, ptrdiff_t h, ElementType type)
+{
+    if (type == TYPE_FLOAT32) {
+        memcpy(out, sums, (size_t)h * sizeof(float));
+        return;
+    }
+    const float *even = sums + sum_phase(type, h);
+    uint16_t *half = out;
+    for (ptrdiff_t w = 0; w < h / 2; w++) {
+        half[2 * w] = float32_to_bfloat16(even[w]);
+        half[2 * w + 1] = float32_to_bfloat16(sums[w]);
+    }
+}

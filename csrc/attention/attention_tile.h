@@ -1,0 +1,175 @@
+/*
+ * Register tiles of attention and matmul, shared by the sets with vector intrinsics; vectors_*.h
+ * says how many vectors stand beside the rows of a tile (TILE_VECTORS).
+ */
+#pragma once
+#include "attention/attention_rows.h"
+#include "products/tile.h"
+
+enum { TILE_GROUPS = TILE_VECTORS / VEC_PARTS, PREFETCH_POSITIONS = 16 };
+
+typedef vec (*vec_function)(vec a, vec b);
+
+/* Combines the vectors of whole lanes with those of `lanes`. */
+INLINE void combine_lanes(const float *scores, ptrdiff_t padded, float *lanes,
+                          const vec_function combine)
+{
+    vec all[VEC_PARTS];
+#pragma GCC unroll 4
+    for (int part = 0; part < VEC_PARTS; part++)
+        all[part] = vec_load(lanes + part * VEC_LANES);
+    for (ptrdiff_t s = 0; s < padded; s += LANES)
+#pragma GCC unroll 4
+        for (int part = 0; part < VEC_PARTS; part++)
+            all[part] = combine(vec_load(scores + s + part * VEC_LANES), all[part]);
+#pragma GCC unroll 4
+    for (int part = 0; part < VEC_PARTS; part++)
+        vec_store(lanes + part * VEC_LANES, all[part]);
+}
+
+INLINE void raise_lanes(const float *scores, ptrdiff_t padded, float *largest)
+{
+    combine_lanes(scores, padded, largest, vec_maximum);
+}
+
+INLINE void add_lanes(const float *scores, ptrdiff_t padded, float *sums)
+{
+    combine_lanes(scores, padded, sums, vec_add);
+}
+
+static void raise_largest(float *scores, float *largest, ptrdiff_t count)
+{
+    raise_row(scores, largest, count, raise_lanes);
+}
+
+static void exponentiate(float *scores, float *sums, ptrdiff_t count, float scale, float maximum)
+{
+    exponentiate_row(scores, sums, count, scale, maximum, add_lanes);
+}
+
+static void pack_chains(float *panel, const char *x, ptrdiff_t words, int rows, ElementType type)
+{
+    pack_words(panel, x, words, rows, type == TYPE_BFLOAT16 ? PAIR_PHASES : 1);
+}
+
+/* The chains of `rows` rows of a panel with `groups` groups of 16 columns. */
+INLINE void chain_tile(const TileProduct p, const int rows, const int groups, const float *panel,
+                       const char *columns, ptrdiff_t words, ptrdiff_t group_bytes, float *sums)
+{
+    const int vectors = groups * VEC_PARTS;
+    vec acc[PANEL_TOKENS * TILE_VECTORS];
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * vectors; i++)
+        acc[i] = vec_zero();
+    for (const char *end = columns + words * 64; columns != end; columns += 64) {
+#pragma GCC unroll 4
+        for (int group = 0; group < groups; group++)
+            __builtin_prefetch(columns + (group + groups) * group_bytes);
+#pragma GCC unroll 2
+        for (int phase = 0; phase < p.phases; phase++, panel += rows) {
+            vec lanes[TILE_VECTORS];
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++)
+                lanes[v] = p.load(columns + v / VEC_PARTS * group_bytes, phase, v % VEC_PARTS);
+#pragma GCC unroll 6
+            for (int r = 0; r < rows; r++) {
+                const vec same = vec_all(panel + r);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++)
+                    acc[r * vectors + v] = p.mac(acc[r * vectors + v], same, lanes[v]);
+            }
+        }
+    }
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * vectors; i++)
+        vec_store(sums + i / vectors * ATTENTION_BLOCK + i % vectors * VEC_LANES, acc[i]);
+}
+
+INLINE void chain_tiles(const int rows, const TileProduct p, const float *panel,
+                        const char *columns, ptrdiff_t groups, ptrdiff_t words,
+                        ptrdiff_t group_bytes, float *sums)
+{
+    ptrdiff_t group = 0;
+    for (; group + TILE_GROUPS <= groups; group += TILE_GROUPS)
+        chain_tile(p, rows, TILE_GROUPS, panel, columns + group * group_bytes, words, group_bytes,
+                   sums + group * LANES);
+    for (; group < groups; group++)
+        chain_tile(p, rows, 1, panel, columns + group * group_bytes, words, group_bytes,
+                   sums + group * LANES);
+}
+
+static void multiply_chains(float *sums, const float *panel, const char *columns, int rows,
+                            ptrdiff_t groups, ptrdiff_t words, ptrdiff_t group_words,
+                            ElementType type)
+{
+    const TileProduct pairs = pair_product(load_pairs_bfloat16, TYPE_BFLOAT16);
+    const TileProduct singles = single_product(load_float32, TYPE_FLOAT32);
+    const ptrdiff_t group_bytes = group_words * 64;
+    if (type == TYPE_BFLOAT16) {
+        WITH_CONSTANT(chain_tiles, rows, pairs, panel, columns, groups, words, group_bytes, sums);
+    } else {
+        WITH_CONSTANT(chain_tiles, rows, singles, panel, columns, groups, words, group_bytes, sums);
+    }
+}
+
+/* `vectors` vectors of words of all positions; the last one may be short, and is then masked. */
+INLINE void sum_tile(const int phases, const int rows, const int vectors, const int masked,
+                     word_mask mask, const float *weights, const char *values, ptrdiff_t count,
+                     ptrdiff_t words, ptrdiff_t floats, float *sums)
+{
+    const ptrdiff_t phase_floats = ceil_div(words, LANES) * LANES;
+    const int columns = phases * vectors;
+    vec acc[PANEL_TOKENS * TILE_VECTORS];
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * columns; i++)
+        acc[i] = vec_load(sums + i / columns * floats + i % columns / vectors * phase_floats
+                          + i % vectors * VEC_LANES);
+    for (ptrdiff_t s = 0; s < count; s++, values += words * 4) {
+        vec lanes[TILE_VECTORS];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            const float *at = (const float *)values + v * VEC_LANES;
+            __builtin_prefetch(at + PREFETCH_POSITIONS * words);
+            const vec pair = masked ? load_words(at, mask) : vec_load(at);
+            lanes[v] = phases == 2 ? widen_words(pair, 0) : pair;
+            if (phases == 2)
+                lanes[vectors + v] = widen_words(pair, 1);
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            const vec weight = vec_all(weights + r * ATTENTION_BLOCK + s);
+#pragma GCC unroll 4
+            for (int i = 0; i < columns; i++)
+                acc[r * columns + i] = mac_float32(acc[r * columns + i], weight, lanes[i]);
+        }
+    }
+#pragma GCC unroll 24
+    for (int i = 0; i < rows * columns; i++)
+        vec_store(sums + i / columns * floats + i % columns / vectors * phase_floats
+                      + i % vectors * VEC_LANES,
+                  acc[i]);
+}
+
+INLINE void sum_rows(const int rows, const int phases, const float *weights, const char *values,
+                     ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, float *sums)
+{
+    const int wide = TILE_VECTORS / phases;
+    const word_mask all = first_words(VEC_LANES);
+    ptrdiff_t w = 0;
+    for (; w + wide * VEC_LANES <= words; w += wide * VEC_LANES)
+        sum_tile(phases, rows, wide, 0, all, weights, values + w * 4, count, words, floats,
+                 sums + w);
+    for (; w < words; w += VEC_LANES)
+        sum_tile(phases, rows, 1, 1, first_words(min_size(VEC_LANES, words - w)), weights,
+                 values + w * 4, count, words, floats, sums + w);
+}
+
+static void sum_values(float *sums, const float *weights, const char *values, int rows,
+                       ptrdiff_t count, ptrdiff_t words, ptrdiff_t floats, ElementType type)
+{
+    if (type == TYPE_BFLOAT16) {
+        WITH_CONSTANT(sum_rows, rows, 2, weights, values, count, words, floats, sums);
+    } else {
+        WITH_CONSTANT(sum_rows, rows, 1, weights, values, count, words, floats, sums);
+    }
+}

@@ -1,0 +1,196 @@
+/*
+ * Conversions and exp of one float32, in plain C without branches, so that loops over them
+ * vectorise; without contraction (-ffp-contract=off) every instruction set gives the same bits.
+ */
+#pragma once
+#include <math.h>
+#include <string.h>
+#include "kernels.h"
+
+/* How an element of each type is stored. */
+typedef uint16_t bfloat16_bits, float16_bits;
+typedef float float32_bits;
+typedef uint8_t float8_e4m3fn_bits, float8_e5m2_bits;
+
+INLINE uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+INLINE float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+INLINE float float32_to_float32(float x) { return x; }
+INLINE float bfloat16_to_float32(uint16_t x) { return float_of((uint32_t)x << 16); }
+
+/* To nearest, ties to even; a NaN keeps its sign and upper payload and becomes quiet. */
+INLINE uint16_t float32_to_bfloat16(float x)
+{
+    const uint32_t u = bits_of(x);
+    const uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
+    const uint32_t quiet = (u >> 16) | 0x40u;
+    return (uint16_t)((int32_t)(u & 0x7FFFFFFFu) > 0x7F800000 ? quiet : rounded);
+}
+
+/*
+ * Exact. Exponent and mantissa move into place, then the exponent bias is mended; a float16
+ * subnormal becomes normal by subtracting 2^-14 from 2^-14 * 1.mantissa.
+ */
+INLINE float float16_to_float32(uint16_t x)
+{
+    const uint32_t magnitude = ((uint32_t)x & 0x7FFFu) << 13;
+    const uint32_t exponent = magnitude & 0x0F800000u;
+    const uint32_t normal = magnitude + 0x38000000u;
+    const uint32_t special = (normal + 0x38000000u) | ((magnitude & 0x7FFFFFu) ? 0x400000u : 0u);
+    const uint32_t subnormal = bits_of(float_of(normal + 0x800000u) - float_of(0x38800000u));
+    const uint32_t value = exponent == 0x0F800000u ? special : exponent == 0 ? subnormal : normal;
+    return float_of(value | (((uint32_t)x & 0x8000u) << 16));
+}
+
+/* To nearest, ties to even; subnormals by an addition that rounds at the right bit. */
+INLINE uint16_t float32_to_float16(float x)
+{
+    const uint32_t u = bits_of(x);
+    const uint32_t magnitude = u & 0x7FFFFFFFu;
+    const uint32_t nan = 0x7E00u | ((magnitude >> 13) & 0x3FFu);
+    const uint32_t large = (int32_t)magnitude > 0x7F800000 ? nan : 0x7C00u;
+    const uint32_t small = bits_of(float_of(magnitude) + 0.5f) - 0x3F000000u;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1u)) >> 13;
+    const uint32_t value = (int32_t)magnitude >= 0x47800000  ? large
+                           : (int32_t)magnitude < 0x38800000 ? small
+                                                             : normal;
+    return (uint16_t)(value | ((u >> 16) & 0x8000u));
+}
+
+/*
+ * The 8-bit floats of the Open Compute Project (OFP8, 2023), as ml_dtypes rounds them.
+ *
+ * float8_e5m2 is the upper half of a float16. float8_e4m3fn has no infinity: its NaN, all bits set
+ * but the sign, takes the place. Its bits, moved to where float16 has exponent and mantissa, give
+ * the element times 2^-8, subnormal numbers included.
+ */
+
+/* For an element in the upper half of 16 bits, or a vector of such: the float16 that FACTOR times
+ * is the element. `+ 0x100` carries into the top bit for the NaN alone. */
+#define FLOAT8_E5M2_HALF(u) (u)
+#define FLOAT8_E5M2_FACTOR 1.0f
+#define FLOAT8_E4M3FN_HALF(u) \
+    (((u) & 0x8000) | (((u) & 0x7F00) >> 1) | ((((u) & 0x7F00) + 0x100) & 0x8000) >> 1)
+#define FLOAT8_E4M3FN_FACTOR 256.0f
+
+INLINE float float8_e5m2_to_float32(uint8_t x) { return float16_to_float32((uint16_t)(x << 8)); }
+
+INLINE float float8_e4m3fn_to_float32(uint8_t x)
+{
+    return float16_to_float32((uint16_t)FLOAT8_E4M3FN_HALF(x << 8)) * FLOAT8_E4M3FN_FACTOR;
+}
+
+/*
+ * The magnitude of x to nearest, ties to even, in a float of `bits` mantissa bits whose smallest
+ * normal number has the exponent `least`; may be above the largest number. Below `least` an
+ * addition rounds at the right bit.
+ */
+INLINE uint32_t round_magnitude(float x, int bits, int least)
+{
+    const uint32_t magnitude = bits_of(x) & 0x7FFFFFFFu, shift = 23 - (uint32_t)bits;
+    const uint32_t first = (uint32_t)(least + 127) << 23;
+    const uint32_t adder = first + (shift << 23);
+    const uint32_t small = bits_of(float_of(magnitude) + float_of(adder)) - adder;
+    const uint32_t even = (magnitude >> shift) & 1u;
+    const uint32_t normal =
+        (magnitude - first + (1u << 23) + (1u << (shift - 1)) - 1u + even) >> shift;
+    return (int32_t)magnitude < (int32_t)first ? small : normal;
+}
+
+/* The same as 8 bits with the sign; what is above the largest number is `infinity`, or `nan`. */
+INLINE uint8_t round_float8(float x, int bits, int least, uint32_t infinity, uint32_t nan)
+{
+    const uint32_t rounded = round_magnitude(x, bits, least), magnitude = bits_of(x) & 0x7FFFFFFFu;
+    const uint32_t large = (int32_t)magnitude > 0x7F800000 ? nan : infinity;
+    const uint32_t value = rounded > infinity ? large : rounded;
+    return (uint8_t)(value | (bits_of(x) >> 24 & 0x80u));
+}
+
+INLINE uint8_t float32_to_float8_e4m3fn(float x) { return round_float8(x, 3, -6, 0x7F, 0x7F); }
+INLINE uint8_t float32_to_float8_e5m2(float x) { return round_float8(x, 2, -14, 0x7C, 0x7E); }
+
+/*
+ * a * b + c rounded once. Where the processor has the instruction, fmaf is it. Elsewhere the sum
+ * is made in double: the product is exact there, the sum is rounded to odd by means of its exact
+ * error (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008), and the
+ * conversion then rounds as if there had been no first rounding.
+ */
+INLINE float fused_multiply_add(float a, float b, float c)
+{
+#if defined(__FP_FAST_FMAF) || defined(VECTORS)
+    return __builtin_fmaf(a, b, c);
+#else
+    const double product = (double)a * (double)b, addend = (double)c;
+    const double sum = product + addend;
+    const double back = sum - product;
+    const double error = (product - (sum - back)) + (addend - back);
+    uint64_t u;
+    memcpy(&u, &sum, sizeof u);
+    const uint64_t inexact = (uint64_t)((error < 0.0) | (error > 0.0)) & ~u & 1u;
+    const uint64_t away = (uint64_t)((error > 0.0) == (sum > 0.0));
+    u += inexact * (2 * away - 1);
+    double odd;
+    memcpy(&odd, &u, sizeof odd);
+    return (float)odd;
+#endif
+}
+
+/* The one order in which 16 lanes become one number. */
+static inline float reduce_lanes(float lanes[LANES])
+{
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++)
+            lanes[l] += lanes[l + width];
+    return lanes[0];
+}
+
+/* The largest of 16 lanes; none is a NaN. */
+static inline float largest_lane(const float lanes[LANES])
+{
+    float largest = lanes[0];
+    for (int l = 1; l < LANES; l++)
+        largest = lanes[l] > largest ? lanes[l] : largest;
+    return largest;
+}
+
+/*
+ * exp(x) for x up to 0: 2^n * exp(r), n = round(x / ln 2), r = x - n ln 2 in two steps, exp(r) by a
+ * polynomial (coefficients of the Cephes library's expf, S. L. Moshier). Error below 2 units in the
+ * last place; subnormal results, 0 and NaN come out right. 2^n goes in as two factors because n
+ * reaches down to -150; what would round to 0 is 0 at once, for underflow takes time. Adding
+ * 1.5 * 2^23 rounds to an integer held in the low bits.
+ */
+INLINE float exp_f32(float x)
+{
+    const float shifted = fused_multiply_add(x, 1.44269504088896341f, 12582912.0f);
+    const float n = shifted - 12582912.0f;
+    float r = fused_multiply_add(n, -0.693359375f, x);
+    r = fused_multiply_add(n, 2.12194440e-4f, r);
+    const float square = r * r;
+    const float high = fused_multiply_add(1.9875691500e-4f, r, 1.3981999507e-3f);
+    const float middle = fused_multiply_add(8.3334519073e-3f, r, 4.1665795894e-2f);
+    const float low = fused_multiply_add(1.6666665459e-1f, r, 5.0000001201e-1f);
+    const float p = fused_multiply_add(fused_multiply_add(high, square, middle), square, low);
+    const float y = fused_multiply_add(p, square, r) + 1.0f;
+    const float result = y * float_of((bits_of(shifted) << 23) + 0x5F800000u) * 0x1p-64f;
+    return x < -103.98f ? 0.0f : result;
+}
+
+/* silu(x) = x / (1 + exp(-x)), by exp(-|x|), which cannot overflow. */
+INLINE float silu_f32(float x)
+{
+    const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFu);
+    const float e = exp_f32(-magnitude);
+    return (x < 0.0f ? x * e : x) / (1.0f + e);
+}

@@ -1,0 +1,14 @@
+/* The kernels of an instruction set that measure the limits of a machine. */
+#pragma once
+#include "kernels.h"
+
+/* Places that a probe reads from side by side, at most. */
+enum { PROBE_STREAMS = 8 };
+
+typedef struct ProbeKernels {
+    /* The exclusive or of all 32-bit words of a span. */
+    uint32_t (*read_span)(const char *bytes, ptrdiff_t count, int streams);
+    /* Multiply-adds in registers; returns the operations done, 0 if the set claims no peak. */
+    ptrdiff_t (*multiply_add_chains)(float *result, const float *seeds, ptrdiff_t rounds,
+                                     ElementType type);
+} ProbeKernels;

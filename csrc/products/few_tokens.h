@@ -1,0 +1,363 @@
+/*
+ * Codes of block-quantized weights times 1 to INTEGER_FEW tokens of bfloat16: with AVX2 and
+ * AVX-512.
+ *
+ * Weights stream from memory once. Two rows are read side by side, in units of VEC_LANES groups (16
+ * with AVX-512, 8 with AVX2): 8 vectors of codes, whose sums become one vector, a group to a lane.
+ * This is one of the 16 lanes of the row's sum, or a half of them. Codes of 4 to 6 bits stay bytes
+ * (transposed_bytes.h); all others, and the units that end a row and are not whole, go this way:
+ *
+ * A group of q8_0 with AVX2, codes c0 to c31, is one vector. The codes of two bytes lie in a word
+ * of 16 bits. A pair is two words. multiply_pairs multiplies words and adds neighbours to 32 bits:
+ *
+ *   as loaded        c0 c1 | c2 c3 | c4 c5 | c6 c7 | ...            16 words c[2j] + 256 * c[2j+1]
+ *   words << 8       256c0   256c2 | 256c4   256c6 | ...            even codes, times 256
+ *   even x           x0      x2    | x4      x6    | ...            numbers 0 to 15 of the panel
+ *   products         256 (c0 x0 + c2 x2) | 256 (c4 x4 + c6 x6) | ...    then >> 8
+ *   words >> 8       c1      c3    | c5      c7    | ...            odd codes
+ *   odd x            x1      x3    | x5      x7    | ...            numbers 32 to 47
+ *   products         c1 x1 + c3 x3 | c5 x5 + c7 x7 | ...
+ *   added            lane j = c[4j] x[4j] + .. + c[4j+3] x[4j+3],   j = 0 .. 7
+ *
+ * With codes 1, 2, -3, 4, 0, ... and x = 10, 20, 30, 40, ... lane 0 is ((256 * 10 - 768 * 30) >> 8)
+ * + (2 * 20 + 4 * 40) = -80 + 200 = 120. A tree adds the lanes of 8 such vectors, A to H, one for
+ * each group, with two vectors at a time. A0+2 is lane 0 + lane 2 of A, A0..3 the sum of lanes 0 to
+ * 3:
+ *
+ *   add_words     A0+2   B0+2   A1+3   B1+3   | A4+6   B4+6   A5+7   B5+7      of A and B
+ *   add_pairs     A0..3  B0..3  C0..3  D0..3  | A4..7  B4..7  C4..7  D4..7     of those and C, D
+ *   join_blocks   A0..7  B0..7  C0..7  D0..7  | E0..7  F0..7  G0..7  H0..7     the 8 groups
+ *
+ * join_halves keeps the halves of each group apart, for formats whose parts have scales of their
+ * own. Then one multiplication gives all 8 scales, scale * xs, and one fused step adds the groups
+ * to their lanes: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]). A minimum is a
+ * further step with the sum of the numbers of x.
+ *
+ * With AVX-512 a vector is two groups, and 8 vectors are 16 groups. The codes of levels (nf4) have
+ * 16 bits: even and odd ones come as vectors of their own, and no shifts are needed.
+ */
+#pragma once
+
+#ifndef CODES
+#define CODES "isa/codes_avx2.h"
+#endif
+#include "products/transposed_bytes.h"
+
+/* Codes that give a vector of group sums. */
+enum { UNIT_CODES = VEC_LANES * GROUP };
+
+/* a's words 0 + 2 and 1 + 3 in each 16 bytes, with those of b between them; the same of pairs. */
+INLINE ivec add_words(ivec a, ivec b) { return ivec_add(lower_words(a, b), upper_words(a, b)); }
+INLINE ivec add_pairs(ivec a, ivec b) { return ivec_add(lower_pairs(a, b), upper_pairs(a, b)); }
+
+/* Factors of VEC_LANES groups, times their steps where they have any. */
+INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has_steps, int part,
+                         const ExpandedFormat f)
+{
+    const halves all = has_steps ? repeat_halves(*factors) : join_words(factors);
+    if (f.scale_type == TYPE_FLOAT32) { /* one for two groups */
+        float of_blocks[VEC_LANES / 2];
+        memcpy(of_blocks, &all, sizeof of_blocks);
+        return load_twice(of_blocks);
+    }
+    const vec wide = f.scale_type == TYPE_FLOAT16 ? widen_float16(all) : widen_bfloat16(all);
+    return has_steps ? vec_multiply(wide, widen_steps(steps, f.parts, part)) : wide;
+}
+
+/*
+ * A unit: VEC_LANES groups along one row, or fewer at its end. A vector of codes that has no group
+ * is neither loaded nor multiplied, and lanes without a group get a scale of 0: they add 0.
+ */
+typedef struct CodeUnit {
+    ivec codes[8]; /* of VECTOR_GROUPS groups each; as bytes, where a format takes_bytes */
+    ivec odd[8];   /* with levels: the odd codes, and `codes` are the even ones */
+    vec scales[2]; /* of the first and second parts of the groups, a group to a lane */
+    vec mins[2];   /* minima, the same */
+} CodeUnit;
+
+INLINE ivec code_products(const CodeUnit *u, int i, const int16_t *x, const ExpandedFormat f)
+{
+    const ivec codes = u->codes[i];
+    if (f.levels)
+        return ivec_add(multiply_pairs(codes, ivec_load(x)),
+                        multiply_pairs(u->odd[i], ivec_load(x + 32)));
+    const ivec even = multiply_pairs(lower_codes_times_256(codes), ivec_load(x));
+    return ivec_add((ivec)((int_lanes)even >> 8),
+                    multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
+}
+
+/* Codes of some groups as numbers of 8 or 16 bits. */
+INLINE void load_codes(CodeUnit *u, const uint8_t *codes, ptrdiff_t groups, const ExpandedFormat f)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const int first = i * VECTOR_GROUPS;
+        if (first >= groups)
+            break;
+        if (f.levels) {
+            const WidePair pair = look_up_wide(codes + first / 2 * f.code_bytes, f.levels->steps);
+            u->codes[i] = pair.even[first % 2];
+            u->odd[i] = pair.odd[first % 2];
+            continue;
+        }
+        group of_vector[VECTOR_GROUPS];
+#pragma GCC unroll 2
+        for (int g = 0; g < VECTOR_GROUPS; g++) {
+            const int exists = g == 0 || f.elements > GROUP || first + g < groups;
+            of_vector[g] = exists ? expand_at(codes, first + g, f) : of_vector[0];
+        }
+        u->codes[i] = join_groups(of_vector);
+    }
+}
+
+/* Scales and minima of a unit of some blocks, one after the other. */
+INLINE void load_factors(CodeUnit *u, const uint8_t *codes, const char *scales, ptrdiff_t blocks,
+                         const ExpandedFormat f)
+{
+    Factors factors = {0};
+#pragma GCC unroll 16
+    for (int b = 0; b < UNIT_CODES / f.elements; b++) {
+        if (b >= blocks)
+            break;
+        block_factors(&factors, (int)(b * f.elements / GROUP), codes + b * f.code_bytes,
+                      scales + b * scales_apart(f), f);
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++) {
+        u->scales[part] = widen_factors(factors.scales, factors.scale_steps, f.has_steps, part, f);
+        u->mins[part] = widen_factors(factors.mins, factors.min_steps, f.has_mins == 2, part, f);
+    }
+}
+
+/* A unit of VEC_LANES groups. */
+INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const ExpandedFormat f)
+{
+    CodeUnit u;
+    if (takes_bytes(f))
+        load_byte_codes(u.codes, codes, f);
+    else if (f.scale_bytes && !f.levels)
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            u.codes[i] = ivec_load(codes + i * (ptrdiff_t)sizeof(ivec));
+    else
+        load_codes(&u, codes, VEC_LANES, f);
+    if (f.scale_bytes) { /* side by side, as the codes are: vectors are loaded whole */
+        halves of_groups;
+        memcpy(&of_groups, scales, sizeof of_groups);
+        u.scales[0] = f.levels ? vec_multiply(load_twice((const float *)scales),
+                                              vec_all(&(float){LEVEL_STEP}))
+                               : widen_bfloat16(of_groups);
+        return u;
+    }
+#ifdef GATHERS_HALVES
+    if (!f.factors && f.scale_type == TYPE_FLOAT16 && GATHERS_HALVES(f.code_bytes)) {
+        u.scales[0] = widen_float16(halves_apart(codes, f.code_bytes));
+        u.mins[0] = widen_float16(halves_apart(codes + 2, f.code_bytes));
+        return u;
+    }
+#endif
+    load_factors(&u, codes, scales, UNIT_CODES / f.elements, f);
+    return u;
+}
+
+/* A unit of fewer groups, which ends a row. */
+INLINE CodeUnit load_short_unit(const uint8_t *codes, const char *scales, ptrdiff_t groups,
+                                const ExpandedFormat f)
+{
+    CodeUnit u = {.codes = {{0}}}; /* memset would be called, or repeat a store: 30 ns */
+    load_codes(&u, codes, groups, f);
+    load_factors(&u, codes, scales, groups * GROUP / f.elements, f);
+    return u;
+}
+
+/* What a panel has of one token for the groups of a unit (integer_panel.h). */
+typedef struct XUnit {
+    const int16_t *numbers;  /* of the first group; or bytes (transposed_bytes.h) */
+    ptrdiff_t numbers_apart; /* between two pairs of groups; not of bytes */
+    ptrdiff_t sums_apart;    /* between the sums of two halves of a group */
+    const float *scales;     /* of the first group; of the next ones after it */
+    const float *sums;       /* of the first half of the first group */
+} XUnit;
+
+INLINE XUnit unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, ptrdiff_t index,
+                       const int are_bytes)
+{
+    const int apart = are_bytes ? UNIT_CODES : 64; /* from token to token */
+    return (XUnit){.numbers = integer_numbers(panel, tokens, index) + token * apart,
+                   .numbers_apart = tokens * 64,
+                   .sums_apart = integer_padded(in) / GROUP,
+                   .scales = integer_scales(panel, in, tokens, token) + index,
+                   .sums = integer_sums(panel, in, tokens, token) + index};
+}
+
+/* The sums of the numbers of x of a part of each group. */
+INLINE vec sums_of_x(XUnit x, int part, const ExpandedFormat f)
+{
+    const vec of_part = vec_load(x.sums + part * x.sums_apart);
+    return f.parts == 1 ? vec_add(of_part, vec_load(x.sums + x.sums_apart)) : of_part;
+}
+
+/* Codes that are bytes are too large by `less`: their sums become those of the integers. */
+INLINE ivec take_less(ivec sum, XUnit x, int part, const ExpandedFormat f)
+{
+    const vec too_much = (float)f.less * sums_of_x(x, part, f);
+    return (ivec)((int_lanes)sum - __builtin_convertvector(too_much, int_lanes));
+}
+
+/* Adds the exact sums of a unit's groups to the lanes, times their scales; and their minima. */
+INLINE vec add_scaled(vec lanes, const CodeUnit *u, const ivec *sums, XUnit x,
+                      const ExpandedFormat f)
+{
+    const vec x_scales = vec_load(x.scales);
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++)
+        lanes =
+            mac_float32(lanes, ivec_to_float(sums[part]), vec_multiply(u->scales[part], x_scales));
+    if (!f.has_mins)
+        return lanes;
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++)
+        lanes = mac_float32(lanes, sums_of_x(x, part, f), vec_multiply(u->mins[part], x_scales));
+    return lanes;
+}
+
+/* The exact sums of some groups: a vector of the first parts of groups, one of the others. */
+INLINE void sum_groups(ivec sums[2], const CodeUnit *u, XUnit x, ptrdiff_t groups,
+                       const ExpandedFormat f)
+{
+    ivec pairs[4] = {{0}}; /* of vectors of products */
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        ivec products[2] = {{0}};
+        if (2 * i * VECTOR_GROUPS >= groups)
+            break;
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const int first = (2 * i + j) * VECTOR_GROUPS;
+            const int16_t *numbers = x.numbers + first / 2 * x.numbers_apart + first % 2 * 16;
+            if (first < groups)
+                products[j] = code_products(u, 2 * i + j, numbers, f);
+        }
+        pairs[i] = add_words(products[0], products[1]);
+    }
+    const ivec a = add_pairs(pairs[0], pairs[1]);
+    const ivec b = groups > VEC_LANES / 2 ? add_pairs(pairs[2], pairs[3]) : (ivec){0};
+    sums[0] = f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, 0);
+    sums[1] = join_halves(a, b, 1);
+}
+
+/* Some rows that are read side by side. */
+typedef struct Streams {
+    const Weight *weight;
+    const float *panel;
+    ptrdiff_t in;       /* elements of a row */
+    ptrdiff_t distance; /* bytes from where codes are read to where they are prefetched */
+    PrefetchInto into;  /* the cache for them */
+    const uint8_t *codes[STREAMS]; /* of the next unit of each row */
+    const char *scales[STREAMS];   /* the same, of blocks whose scales are not among the codes */
+} Streams;
+
+/* The 16 lanes of the sum of each row and token. */
+typedef vec StreamSums[STREAMS][INTEGER_FEW][VEC_PARTS];
+
+/* Adds the unit that begins at group `index`: VEC_LANES groups if it is whole. */
+INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int whole,
+                     ptrdiff_t groups, const ptrdiff_t rows, const int tokens,
+                     const ExpandedFormat f)
+{
+    const int are_bytes = whole && takes_bytes(f);
+    const int part = (int)(index / VEC_LANES % VEC_PARTS);
+    const ptrdiff_t blocks = groups * GROUP / f.elements;
+    const ptrdiff_t code_bytes = blocks * f.code_bytes, scale_bytes = blocks * f.scale_bytes;
+    float room[VEC_LANES];
+    CodeUnit units[STREAMS];
+#pragma GCC unroll 2
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const uint8_t *codes = s->codes[r];
+        const char *scales = s->scales[r];
+        if (f.scale_bytes == 1)
+            scales =
+                scales_at(room, s->weight, scales - (const char *)s->weight->scales, blocks, f);
+        prefetch_span(codes + s->distance, code_bytes, s->into);
+        prefetch_span(s->scales[r] + s->distance * f.scale_bytes / f.code_bytes, scale_bytes,
+                      s->into);
+        s->codes[r] += code_bytes, s->scales[r] += scale_bytes;
+        units[r] =
+            whole ? load_whole_unit(codes, scales, f) : load_short_unit(codes, scales, groups, f);
+        for (int t = 0; !are_bytes && t < tokens; t++) {
+            const XUnit x = unit_of_x(s->panel, s->in, tokens, t, index, are_bytes);
+            ivec exact[2];
+            vec *const lanes = &sums[r][t][part];
+            sum_groups(exact, units + r, x, groups, f);
+            *lanes = add_scaled(*lanes, units + r, exact, x, f);
+        }
+    }
+    for (int t = 0; are_bytes && t < tokens; t++) {
+        const XUnit x = unit_of_x(s->panel, s->in, tokens, t, index, are_bytes);
+        const ivec *codes[STREAMS] = {units[0].codes, units[STREAMS - 1].codes};
+        ivec exact[STREAMS][2];
+        sum_byte_codes(exact, codes, rows, x.numbers, f);
+#pragma GCC unroll 2
+        for (ptrdiff_t r = 0; r < rows; r++) {
+            if (f.less)
+                exact[r][0] = take_less(exact[r][0], x, 0, f);
+            if (f.less && f.parts == 2)
+                exact[r][1] = take_less(exact[r][1], x, 1, f);
+            sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact[r], x, f);
+        }
+    }
+}
+
+/* `rows` rows from row `row` on, each of them `apart` rows behind the one before. */
+INLINE void multiply_code_streams(float *out, const float *panel, const Weight *weight,
+                                  ptrdiff_t row, const ptrdiff_t rows, ptrdiff_t apart,
+                                  ptrdiff_t in, const int tokens, const ExpandedFormat f)
+{
+    const PrefetchInto into = prefetch_into();
+    /* Measured on Zen 4: 4 KB from two distant rows, but 8 KB from rows side by side, in which
+     * codes of few bits are read: with Q6_K these are 1.09 times as fast, with Q8_0 0.83 times. */
+    const ptrdiff_t distance = PREFETCH_STREAM * (into != INTO_L2 ? 1 : takes_bytes(f) ? 4 : 2);
+    const ptrdiff_t groups = in / GROUP, whole = groups / VEC_LANES * VEC_LANES;
+    StreamSums sums;
+#pragma GCC unroll 32
+    for (int i = 0; i < STREAMS * INTEGER_FEW * VEC_PARTS; i++)
+        (&sums[0][0][0])[i] = vec_zero();
+    Streams s = {.weight = weight, .panel = panel, .in = in, .distance = distance, .into = into};
+#pragma GCC unroll 2
+    for (ptrdiff_t r = 0; r < rows; r++) {
+        const ptrdiff_t block = (row + r * apart) * (in / f.elements);
+        s.codes[r] = (const uint8_t *)weight->data + block * f.code_bytes;
+        s.scales[r] = (const char *)weight->scales + block * f.scale_bytes;
+    }
+    for (ptrdiff_t index = 0; index < whole; index += VEC_LANES)
+        add_unit(sums, &s, index, 1, VEC_LANES, rows, tokens, f);
+    if (whole < groups)
+        add_unit(sums, &s, whole, 0, groups - whole, rows, tokens, f);
+    for (ptrdiff_t r = 0; r < rows; r++)
+        for (int t = 0; t < tokens; t++)
+            out[t * CHUNK_ROWS + r * apart] = reduce_vectors(sums[r][t]);
+}
+
+_Static_assert(STREAMS == 2, "a row that is left over is done alone");
+INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
+                              ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f)
+{
+    const int joined = prefetch_into() == INTO_L2 && takes_bytes(f);
+    const ptrdiff_t apart = joined ? 1 : ceil_div(rows, STREAMS);
+    for (ptrdiff_t r = 0; r < rows; r += (r + 1) % apart ? 1 : apart + 1) {
+        if (r + apart >= rows)
+            multiply_code_streams(out + r, panel, weight, row + r, 1, apart, in, tokens, f);
+        else if (tokens == 1)
+            multiply_code_streams(out + r, panel, weight, row + r, STREAMS, apart, in, 1, f);
+        else
+            multiply_code_streams(out + r, panel, weight, row + r, STREAMS, apart, in, tokens, f);
+    }
+}
+
+/* A panel for the format: bytes for its whole units if it takes them, else numbers. */
+INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                     const ExpandedFormat f)
+{
+    const ptrdiff_t whole = in / X_GROUP / VEC_LANES * VEC_LANES;
+    pack_groups(panel, x, x_stride, tokens, in, takes_bytes(f) ? whole : 0, put_bytes, f);
+}

@@ -1,0 +1,337 @@
+/*
+ * Codes of block-quantized weights times more than INTEGER_FEW tokens of bfloat16: with AVX2 and
+ * AVX-512.
+ *
+ * A K block of the chunk's rows is widened once (widen_rows_of_codes), and all panels of the group
+ * pass over it. A weight row has a lane: nothing is ever added across lanes. The group g of
+ * VEC_LANES rows becomes 16 vectors of pairs of codes of 16 bits, and their scales. Here with AVX2,
+ * rows 0 to 7; a2 is code 2 of row 0, b2 of row 1, h2 of row 7:
+ *
+ *   as loaded           v[0] = a0 a1 a2 a3 | a4 a5 a6 a7 | ... | a28 .. a31    bytes of row 0
+ *                       v[1] = b0 b1 b2 b3 | b4 b5 b6 b7 | ...                 .. v[7] of row 7
+ *   transpose_words     v[0] = a0 a1 a2 a3 | b0 b1 b2 b3 | ... | h0 h1 h2 h3   a row to a lane
+ *                       v[1] = a4 a5 a6 a7 | b4 b5 b6 b7 | ...
+ *   even codes          out[0] = a0 a2 | b0 b2 | ... | h0 h2                   16 bits each
+ *                       out[1] = a4 a6 | b4 b6 | ...                           .. out[7]
+ *   odd codes           out[8] = a1 a3 | b1 b3 | ... | h1 h3                   .. out[15]
+ *   factors             out[16] = scale of a | of b | ... | of h               float32
+ *                       out[17] = minimum of a | ...                           if the format has
+ * any
+ *
+ * (With two parts, 16 and 17 are the scales of the first and of the second halves, and minima
+ * follow them. With AVX-512 v[i] begins as rows i and i + 8.)
+ *
+ * A step of a tile multiplies a vector of pairs by one pair of x, which is the same in all lanes.
+ * The panel of a token (integer_panel.h) has them in the same order, x0 x2, x4 x6, ..., and 32
+ * places further x1 x3, x5 x7, ... So sum += multiply_pairs(out[0], x0 x2) adds a0 x0 + a2 x2 in
+ * lane 0, b0 x0 + b2 x2 in lane 1. For example with a = 1, 2, -3, 4, 0, ... and x = 10, 20, 30, 40,
+ * ...: out[0] adds 10 - 90, out[8] adds 40 + 160, and lane 0 of the sum of the group is 120.
+ *
+ * 16 steps give the exact sums of a group for VEC_LANES rows. Then each lane of these is scaled,
+ * onto the chain of that row: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]). The
+ * 16 lanes of the sums of a tile rest in memory, each a vector of rows, so that reducing them adds
+ * vectors.
+ */
+#pragma once
+
+#ifndef CODES
+#define CODES "isa/codes_avx2.h"
+#endif
+#include "products/integer_panel.h"
+
+enum {
+    /* Vectors of a group of VEC_LANES widened rows: 8 of even codes, 8 of odd ones; and those of
+     * the scales and minima of its parts, which follow them. */
+    CODE_VECTORS = 16,
+    /* Vectors of rows side by side in a tile: 12 sums, two weights, x and a product. */
+    ROW_VECTORS = 2,
+    /* Floats in which the sums of a vector of rows rest between two K blocks. */
+    GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES
+};
+
+/* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
+INLINE void transpose_words(ivec v[8])
+{
+    transpose_in_lanes(v);
+    transpose_in_lanes(v + 4);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const ivec first = v[i], second = v[i + 4];
+        v[i] = lower_quarters(first, second);
+        v[i + 4] = upper_quarters(first, second);
+    }
+}
+
+/* A block of two groups, whose codes have 16 bits: as widen_group does each of them. */
+INLINE void widen_block_of_two(float *out, const uint8_t *const *rows, ptrdiff_t block,
+                               ptrdiff_t floats, const ExpandedFormat f)
+{
+    WidePair pairs[VEC_LANES];
+    for (int r = 0; r < VEC_LANES; r++)
+        pairs[r] = look_up_wide(rows[r] + block * f.code_bytes, f.levels->steps);
+    for (int g = 0; g < 2; g++, out += floats) {
+        ivec even[8], odd[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            even[i] = wide_of_rows(pairs[i].even, pairs[i + VEC_LANES - 8].even, g);
+            odd[i] = wide_of_rows(pairs[i].odd, pairs[i + VEC_LANES - 8].odd, g);
+        }
+        transpose_words(even);
+        transpose_words(odd);
+        memcpy(out, even, sizeof even);
+        memcpy(out + 8 * VEC_LANES, odd, sizeof odd);
+    }
+}
+
+/* One group of VEC_LANES rows: pairs of even and of odd codes, a row to a lane. */
+INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
+                        const ExpandedFormat f)
+{
+    ivec v[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        group groups[VECTOR_GROUPS];
+#pragma GCC unroll 2
+        for (int g = 0; g < VECTOR_GROUPS; g++)
+            groups[g] = expand_at(rows[i + 8 * g], index, f);
+        v[i] = join_groups(groups);
+    }
+    transpose_words(v);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const ivec even = upper_codes(lower_codes_times_256(v[i])), odd = upper_codes(v[i]);
+        memcpy(out + i * VEC_LANES, &even, sizeof even);
+        memcpy(out + (8 + i) * VEC_LANES, &odd, sizeof odd);
+    }
+}
+
+/* Floats of a group of VEC_LANES widened rows. */
+INLINE ptrdiff_t wide_floats(int parts, int has_mins)
+{
+    return (CODE_VECTORS + parts * (has_mins ? 2 : 1)) * VEC_LANES;
+}
+
+/* The scales and minima of a block, in the places of its row. */
+INLINE void widen_block_factors(float *out, const uint8_t *codes, const char *scale,
+                                const ExpandedFormat f)
+{
+    Factors factors = {0};
+    block_factors(&factors, 0, codes, scale, f);
+    for (int g = 0; g < f.elements / GROUP; g++, out += wide_floats(f.parts, f.has_mins))
+        for (int part = 0; part < f.parts; part++) {
+            out[(CODE_VECTORS + part) * VEC_LANES] = scale_of(&factors, g, part, f);
+            if (f.has_mins)
+                out[(CODE_VECTORS + f.parts + part) * VEC_LANES] = minimum_of(&factors, g, part, f);
+        }
+}
+
+/*
+ * [rows / VEC_LANES][groups][wide_floats]: what a tile reads. Vectors that reach past the last row
+ * repeat it; nobody reads those results.
+ */
+INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f)
+{
+    const ptrdiff_t blocks = k->count / f.elements, block_groups = f.elements / GROUP;
+    const ptrdiff_t floats = wide_floats(f.parts, f.has_mins);
+    const ptrdiff_t row_blocks = k->in / f.elements, row_bytes = row_blocks * f.code_bytes;
+    const ptrdiff_t row_scales = row_blocks * f.scale_bytes, bytes = blocks * f.code_bytes;
+    const uint8_t *codes = (const uint8_t *)k->weight->data + k->row * row_bytes
+                           + k->start / f.elements * f.code_bytes;
+    float *out = k->widened;
+    /* The first K block of all rows is fetched at once; each later one during the one before. */
+    for (ptrdiff_t r = 0; k->start == 0 && r < k->rows; r++) {
+        prefetch_span(codes + r * row_bytes, bytes, INTO_L2);
+        prefetch_span((const char *)k->weight->scales + (k->row + r) * row_scales, row_scales,
+                      INTO_L2);
+    }
+    for (ptrdiff_t first = 0; first < k->rows; first += VEC_LANES) {
+        const uint8_t *rows[VEC_LANES];
+        for (int r = 0; r < VEC_LANES; r++) {
+            const ptrdiff_t row = min_size(first + r, k->rows - 1);
+            const ptrdiff_t block = ((k->row + row) * k->in + k->start) / f.elements;
+            float room;
+            rows[r] = codes + row * row_bytes;
+            prefetch_span(rows[r] + bytes, bytes, INTO_L2);
+            for (ptrdiff_t b = 0; b < blocks; b++)
+                widen_block_factors(out + b * block_groups * floats + r, rows[r] + b * f.code_bytes,
+                                    scales_at(&room, k->weight, block + b, 1, f), f);
+        }
+        for (ptrdiff_t b = 0; f.levels && b < blocks; b++, out += 2 * floats)
+            widen_block_of_two(out, rows, b, floats, f);
+        for (ptrdiff_t g = 0; !f.levels && g < blocks * block_groups; g++, out += floats)
+            widen_group(out, rows, g, f);
+    }
+}
+
+/* How a tile multiplies, and what it knows of the format. */
+typedef struct TileKind {
+    int one_step; /* 1: one instruction multiplies pairs and adds them */
+    int parts;    /* of a group */
+} TileKind;
+
+/* Adds up the exact products of a part of one group of all rows and tokens. A step multiplies a
+ * pair of codes of each row by one of each token. */
+INLINE void add_up_part(const TileKind kind, const int groups, const int tokens, const int part,
+                        const float *w, ptrdiff_t group_floats, const int16_t *x, ivec *sums)
+{
+    const int steps = 8 / kind.parts;
+#pragma GCC unroll 12
+    for (int i = 0; i < groups * tokens; i++)
+        sums[i] = (ivec){0};
+    /* A loop of 8 rounds costs a fifth: its end is not foreseen. */
+    for (int half = 0; half < 2; half++)
+#pragma GCC unroll 8
+        for (int step = part * steps; step < (part + 1) * steps; step++) {
+            ivec weights[ROW_VECTORS];
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++)
+                weights[g] = ivec_load(w + (half * 8 + step) * VEC_LANES + g * group_floats);
+#pragma GCC unroll 6
+            for (int t = 0; t < tokens; t++) {
+                const ivec pair = ivec_all_of(x + half * 32 + 2 * step + t * 64);
+#pragma GCC unroll 2
+                for (int g = 0; g < groups; g++) {
+                    ivec *sum = sums + t * groups + g;
+                    *sum = add_products(kind.one_step, *sum, weights[g], pair);
+                    forget_vector(*sum);
+                }
+            }
+        }
+}
+
+/* One group of all rows and tokens, onto its lane of the products' sums: its parts, then minima. */
+INLINE void tile_group(const TileKind kind, const int groups, const int tokens, const int first,
+                       const int has_mins, const float *w, ptrdiff_t group_floats, const int16_t *x,
+                       const float *x_scales, const float *x_sums, ptrdiff_t x_apart, float *lane)
+{
+    vec totals[ROW_VECTORS * PANEL_TOKENS];
+#pragma GCC unroll 2
+    for (int part = 0; part < kind.parts; part++) {
+        ivec sums[ROW_VECTORS * PANEL_TOKENS];
+        add_up_part(kind, groups, tokens, part, w, group_floats, x, sums);
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++) {
+            const vec scales = vec_load(w + g * group_floats + (CODE_VECTORS + part) * VEC_LANES);
+#pragma GCC unroll 6
+            for (int t = 0; t < tokens; t++) {
+                const int i = t * groups + g;
+                const float *at = lane + g * GROUP_LANES + t * VEC_LANES;
+                if (part == 0)
+                    totals[i] = first ? vec_zero() : vec_load(at);
+                totals[i] = mac_float32(totals[i], ivec_to_float(sums[i]),
+                                        vec_multiply(scales, vec_all(x_scales + t * x_apart)));
+            }
+        }
+    }
+    if (has_mins)
+#pragma GCC unroll 2
+        for (int part = 0; part < kind.parts; part++)
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++) {
+                const int place = CODE_VECTORS + kind.parts + part;
+                const vec mins = vec_load(w + g * group_floats + place * VEC_LANES);
+#pragma GCC unroll 6
+                for (int t = 0; t < tokens; t++) {
+                    const float *of_x = x_sums + 2 * t * x_apart;
+                    const float sum =
+                        kind.parts == 1 ? of_x[0] + of_x[x_apart] : of_x[part * x_apart];
+                    vec *total = totals + t * groups + g;
+                    *total = mac_float32(*total, vec_all(&sum),
+                                         vec_multiply(mins, vec_all(x_scales + t * x_apart)));
+                }
+            }
+#pragma GCC unroll 2
+    for (int g = 0; g < groups; g++)
+#pragma GCC unroll 6
+        for (int t = 0; t < tokens; t++)
+            vec_store(lane + g * GROUP_LANES + t * VEC_LANES, totals[t * groups + g]);
+}
+
+/* The lanes of a sum are vectors of rows here, so that reducing them is adding vectors. */
+INLINE void reduce_rows_of_lanes(const int tokens, const float *lanes, float *out)
+{
+    for (int t = 0; t < tokens; t++) {
+        vec v[LANES];
+#pragma GCC unroll 16
+        for (int l = 0; l < LANES; l++)
+            v[l] = vec_load(lanes + (l * PANEL_TOKENS + t) * VEC_LANES);
+#pragma GCC unroll 4
+        for (int width = LANES / 2; width > 0; width /= 2)
+#pragma GCC unroll 8
+            for (int l = 0; l < width; l++)
+                v[l] = vec_add(v[l], v[l + width]);
+        vec_store(out + t * CHUNK_ROWS, v[0]);
+    }
+}
+
+/* Some vectors of rows; lanes are [rows / VEC_LANES][LANES][PANEL_TOKENS][VEC_LANES]. */
+INLINE void integer_tile(const TileKind kind, const int groups, const int tokens,
+                         const IntegerKBlock *k, ptrdiff_t vector, int has_mins)
+{
+    const ptrdiff_t floats = wide_floats(kind.parts, has_mins);
+    const ptrdiff_t blocks = k->count / GROUP, group_floats = blocks * floats;
+    const float *w = k->widened + vector * group_floats;
+    const float *x_scales = integer_scales(k->panel, k->in, tokens, 0);
+    const float *x_sums = integer_sums(k->panel, k->in, tokens, 0);
+    const ptrdiff_t x_apart = integer_padded(k->in) / GROUP;
+    float *lanes = k->lanes + vector * GROUP_LANES;
+    for (ptrdiff_t b = 0; b < blocks; b++, w += floats) {
+        const ptrdiff_t block = k->start / GROUP + b;
+        const int16_t *x = integer_numbers(k->panel, tokens, block);
+        float *lane = lanes + b * PANEL_TOKENS * VEC_LANES;
+        tile_group(kind, groups, tokens, k->start == 0, has_mins, w, group_floats, x,
+                   x_scales + block, x_sums + block, x_apart, lane);
+    }
+    for (int g = 0; g < groups; g++) {
+        float *of_group = lanes + g * GROUP_LANES;
+        if (k->start == 0)
+            memset(of_group + blocks * PANEL_TOKENS * VEC_LANES, 0,
+                   (size_t)((LANES - blocks) * PANEL_TOKENS * VEC_LANES) * sizeof(float));
+        if (k->start + k->count == k->in)
+            reduce_rows_of_lanes(tokens, of_group, k->out + (vector + g) * VEC_LANES);
+    }
+}
+
+INLINE void integer_row_vectors(const int tokens, const TileKind kind, const IntegerKBlock *k,
+                                int has_mins)
+{
+    const ptrdiff_t groups = ceil_div(k->rows, VEC_LANES);
+    ptrdiff_t vector = 0;
+    for (; vector + ROW_VECTORS <= groups; vector += ROW_VECTORS)
+        integer_tile(kind, ROW_VECTORS, tokens, k, vector, has_mins);
+    for (; vector < groups; vector++)
+        integer_tile(kind, 1, tokens, k, vector, has_mins);
+}
+
+INLINE void integer_any_tokens(const TileKind kind, const IntegerKBlock *k, int has_mins)
+{
+    WITH_CONSTANT(integer_row_vectors, k->tokens, kind, k, has_mins);
+}
+
+/*
+ * The tiles of all formats with as many parts: widened codes look the same. They are compiled once
+ * for an instruction set, in its own unit, with names that end with that of the set.
+ */
+#ifndef MULTIPLY_GROUPS
+#define MULTIPLY_GROUPS multiply_groups_avx2
+#define MULTIPLY_HALVES multiply_halves_avx2
+#endif
+void MULTIPLY_GROUPS(const IntegerKBlock *k, int has_mins);
+void MULTIPLY_HALVES(const IntegerKBlock *k, int has_mins);
+
+INLINE void multiply_parts(const IntegerKBlock *k, int has_mins, const int parts)
+{
+    if (adds_in_one_step())
+        integer_any_tokens((TileKind){1, parts}, k, has_mins);
+    else
+        integer_any_tokens((TileKind){0, parts}, k, has_mins);
+}
+
+/* Adds a K block that widen_rows_of_codes has seen to the sums of one panel. */
+INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f)
+{
+    if (f.parts == 2)
+        MULTIPLY_HALVES(k, f.has_mins);
+    else
+        MULTIPLY_GROUPS(k, f.has_mins);
+}

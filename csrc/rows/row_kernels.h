@@ -1,0 +1,255 @@
+/*
+ * The functions on one row or span, in plain C, compiled once for each instruction set.
+ *
+ * Values pass through blocks of float32, so that a formula is written once for all dtypes. Sums
+ * run in 16 lanes and are reduced in one fixed order; everything else is element by element. Both
+ * vectorise without changing a bit.
+ */
+#pragma once
+#include "floats.h"
+
+/* Elements handled at a time: a multiple of LANES, small enough to stay in the L1 cache. */
+enum { BLOCK = 256 };
+
+/* A block holds at most BLOCK elements, or fewer at the end of the row. */
+#define FOR_EACH_BLOCK(start, count, n)                                                          \
+    for (ptrdiff_t start = 0, count; start < (n) && ((count = min_size(BLOCK, (n) - start)), 1); \
+         start += BLOCK)
+
+static inline const void *element_at(const void *x, ElementType type, ptrdiff_t index)
+{
+    return (const char *)x + index * type_bytes(type);
+}
+
+static inline void *output_at(void *x, ElementType type, ptrdiff_t index)
+{
+    return (char *)x + index * type_bytes(type);
+}
+
+#define CHECK(name, number, bytes) \
+    _Static_assert(sizeof(name##_bits) == bytes, #name " in dtypes.h");
+PLAIN_TYPES(CHECK)
+
+/* A case for each plain type; block formats have no elements: dequantize_span widens them. */
+#define NO_ELEMENTS(name, number, elements, codes, scale) case number:
+#define SWITCH_TYPE(type, ROW)   \
+    switch (type) {              \
+        PLAIN_TYPES(ROW)         \
+        BLOCK_TYPES(NO_ELEMENTS) \
+        break;                   \
+    }
+
+/* y[0..n) = x[0..n) as float32; exact. */
+static inline void widen(float *restrict y, const void *x, ptrdiff_t n, ElementType type)
+{
+#define WIDEN(name, number, bytes)                                 \
+    case number:                                                   \
+        for (ptrdiff_t i = 0; i < n; i++)                          \
+            y[i] = name##_to_float32(((const name##_bits *)x)[i]); \
+        break;
+    SWITCH_TYPE(type, WIDEN)
+}
+
+/* y[0..n) = x[0..n) rounded once to the type; too long to be worth a copy at each call. */
+static __attribute__((noinline, unused)) void narrow(void *y, const float *restrict x, ptrdiff_t n,
+                                                     ElementType type)
+{
+#define NARROW(name, number, bytes)                          \
+    case number:                                             \
+        for (ptrdiff_t i = 0; i < n; i++)                    \
+            ((name##_bits *)y)[i] = float32_to_##name(x[i]); \
+        break;
+    SWITCH_TYPE(type, NARROW)
+}
+
+/* Widens a block and pads it up to whole lanes; returns the number of elements with the padding. */
+static inline ptrdiff_t widen_lanes(float *restrict block, const void *x, ptrdiff_t start,
+                                    ptrdiff_t count, float padding, ElementType type)
+{
+    const ptrdiff_t padded = ceil_div(count, LANES) * LANES;
+    widen(block, element_at(x, type, start), count, type);
+    for (ptrdiff_t i = count; i < padded; i++)
+        block[i] = padding;
+    return padded;
+}
+
+/* The maximum, passing over NaN (which comes back through exp). */
+static inline float row_maximum(const void *x, ptrdiff_t n, ElementType type)
+{
+    float block[BLOCK], lanes[LANES];
+    for (int l = 0; l < LANES; l++)
+        lanes[l] = -INFINITY;
+    FOR_EACH_BLOCK (start, count, n) {
+        const ptrdiff_t padded = widen_lanes(block, x, start, count, -INFINITY, type);
+        for (ptrdiff_t i = 0; i < padded; i += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] = block[i + l] > lanes[l] ? block[i + l] : lanes[l];
+    }
+    return largest_lane(lanes);
+}
+
+/* block[i] = exp(x[i] - maximum), padded by zeros. */
+static inline ptrdiff_t exp_block(float *restrict block, const void *x, ptrdiff_t start,
+                                  ptrdiff_t count, float maximum, ElementType type)
+{
+    const ptrdiff_t padded = widen_lanes(block, x, start, count, -INFINITY, type);
+    for (ptrdiff_t i = 0; i < padded; i++)
+        block[i] = exp_f32(block[i] - maximum);
+    return padded;
+}
+
+/* What the exponentials of a row are multiplied by, given the 16 lanes of their sum. */
+static inline float softmax_factor(float lanes[LANES]) { return 1.0f / reduce_lanes(lanes); }
+
+/* The exponentials are computed twice rather than kept: no scratch, and x may be out. */
+static inline void softmax_row(void *out, const void *x, ptrdiff_t n, ElementType x_type,
+                               ElementType out_type)
+{
+    const float maximum = row_maximum(x, n, x_type);
+    float block[BLOCK], lanes[LANES] = {0};
+    FOR_EACH_BLOCK (start, count, n) {
+        const ptrdiff_t padded = exp_block(block, x, start, count, maximum, x_type);
+        for (ptrdiff_t i = 0; i < padded; i += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] += block[i + l];
+    }
+    const float factor = softmax_factor(lanes);
+    FOR_EACH_BLOCK (start, count, n) {
+        exp_block(block, x, start, count, maximum, x_type);
+        for (ptrdiff_t i = 0; i < count; i++)
+            block[i] = block[i] * factor;
+        narrow(output_at(out, out_type, start), block, count, out_type);
+    }
+}
+
+static inline void rms_norm_row(void *out, const void *x, const void *weight, ptrdiff_t D,
+                                float eps, ElementType x_type, ElementType weight_type,
+                                ElementType out_type)
+{
+    float block[BLOCK], factors[BLOCK], lanes[LANES] = {0};
+    FOR_EACH_BLOCK (start, count, D) {
+        const ptrdiff_t padded = widen_lanes(block, x, start, count, 0.0f, x_type);
+        for (ptrdiff_t i = 0; i < padded; i += LANES)
+            for (int l = 0; l < LANES; l++)
+                lanes[l] += block[i + l] * block[i + l];
+    }
+    const float scale = 1.0f / sqrtf(reduce_lanes(lanes) / (float)D + eps);
+    FOR_EACH_BLOCK (start, count, D) {
+        widen(block, element_at(x, x_type, start), count, x_type);
+        widen(factors, element_at(weight, weight_type, start), count, weight_type);
+        for (ptrdiff_t i = 0; i < count; i++)
+            block[i] = block[i] * scale * factors[i];
+        narrow(output_at(out, out_type, start), block, count, out_type);
+    }
+}
+
+/* Widens pairs that lie half a head apart, and lays them side by side; count is even. */
+static inline void widen_halves(float *restrict block, const void *x, ptrdiff_t half,
+                                ptrdiff_t count, ElementType type)
+{
+    float first[BLOCK / 2], second[BLOCK / 2];
+    widen(first, x, count / 2, type);
+    widen(second, element_at(x, type, half), count / 2, type);
+    for (ptrdiff_t i = 0; i < count / 2; i++) {
+        block[2 * i] = first[i];
+        block[2 * i + 1] = second[i];
+    }
+}
+
+/* (a + ib)(c + is) = (ac - bs) + i(as + bc) for each pair; one token, all its heads. */
+static inline void rotary_row(void *out, const void *x, const float *frequencies, ptrdiff_t heads,
+                              ptrdiff_t h, int in_halves, ElementType type)
+{
+    float block[BLOCK], rotated[BLOCK];
+    for (ptrdiff_t head = 0; head < heads; head++)
+        FOR_EACH_BLOCK (start, count, h) {
+            const float *f = frequencies + start;
+            const ptrdiff_t at = head * h + start;
+            if (in_halves)
+                widen_halves(block, element_at(x, type, head * h + start / 2), h / 2, count, type);
+            else
+                widen(block, element_at(x, type, at), count, type);
+            /* Two loops: gcc makes a fused fmaddsub of a difference beside a sum in one. */
+            for (ptrdiff_t i = 0; i < count; i += 2)
+                rotated[i] = block[i] * f[i] - block[i + 1] * f[i + 1];
+            for (ptrdiff_t i = 0; i < count; i += 2)
+                rotated[i + 1] = block[i] * f[i + 1] + block[i + 1] * f[i];
+            narrow(output_at(out, type, at), rotated, count, type);
+        }
+}
+
+static inline void apply(float *restrict a, const float *restrict b, ptrdiff_t n, ElementwiseOp op)
+{
+    switch (op) {
+    case OP_ADD:
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = a[i] + b[i];
+        break;
+    case OP_MULTIPLY:
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = a[i] * b[i];
+        break;
+    case OP_SILU:
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = silu_f32(a[i]);
+        break;
+    case OP_SWIGLU:
+        for (ptrdiff_t i = 0; i < n; i++)
+            a[i] = silu_f32(a[i]) * b[i];
+        break;
+    }
+}
+
+static inline void elementwise_span(void *out, const void *a, const void *b, ptrdiff_t n,
+                                    ElementwiseOp op, ElementType type)
+{
+    float left[BLOCK], right[BLOCK];
+    FOR_EACH_BLOCK (start, count, n) {
+        widen(left, element_at(a, type, start), count, type);
+        if (op != OP_SILU)
+            widen(right, element_at(b, type, start), count, type);
+        apply(left, right, count, op);
+        narrow(output_at(out, type, start), left, count, type);
+    }
+}
+
+static inline void convert_span(void *out, const void *x, ptrdiff_t n, ElementType x_type,
+                                ElementType out_type)
+{
+    float block[BLOCK];
+    FOR_EACH_BLOCK (start, count, n) {
+        widen(block, element_at(x, x_type, start), count, x_type);
+        narrow(output_at(out, out_type, start), block, count, out_type);
+    }
+}
+
+/* 1 when the block of padded elements holds a NaN or a number above the best. */
+static inline int any_better(const float *restrict block, ptrdiff_t padded, float best)
+{
+    int better = 0;
+    for (ptrdiff_t i = 0; i < padded; i++)
+        better |= !(block[i] <= best);
+    return better;
+}
+
+/* Blocks without anything better are passed over whole; the first NaN ends the search. */
+static inline ptrdiff_t argmax_row(const void *x, ptrdiff_t n, ElementType type)
+{
+    float block[BLOCK];
+    float best = -INFINITY;
+    ptrdiff_t index = 0;
+    FOR_EACH_BLOCK (start, count, n) {
+        const ptrdiff_t padded = widen_lanes(block, x, start, count, -INFINITY, type);
+        if (!any_better(block, padded, best))
+            continue;
+        for (ptrdiff_t i = 0; i < count; i++) {
+            if (block[i] <= best)
+                continue;
+            index = start + i;
+            best = block[i];
+            if (best != best)
+                return index;
+        }
+    }
+    return index;
+}

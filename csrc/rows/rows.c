@@ -1,0 +1,331 @@
+/*
+ * The ops on rows and spans: one driver for all of them, which splits the rows over threads.
+ *
+ * The kernels that compute a row or a span are in row_kernels.h, compiled once for each instruction
+ * set. They are element by element, or sum a row in the fixed order of 16 lanes on one thread, so
+ * that any split gives the same bits. The caller checks contiguity, sizes and overlaps.
+ */
+#include <stdatomic.h>
+#include <string.h>
+#include "kernels.h"
+
+enum {
+    /* Elements of a span, which one thread takes at a time. */
+    SPAN = 8192,
+    /* The same where spans are whole blocks of any format. */
+    BLOCKS_SPAN = 16384
+};
+
+/* What the units of an op on rows need. Each op sets the members that it reads. */
+typedef struct Rows {
+    const RowKernels *kernels;
+    char *out;                      /* results: of row 0, or of all elements */
+    const char *x;                  /* operand, as out */
+    const char *y;                  /* second operand: weight, frequencies, or b */
+    ptrdiff_t n;                    /* elements of a row; for spans, elements of all of them */
+    ElementType x_type, y_type;     /* of the elements of x and of y */
+    ElementType out_type;           /* of the results, or the format of quantize */
+    float eps;                      /* rms_norm: added to the mean square */
+    ElementwiseOp op;               /* elementwise */
+    ptrdiff_t heads, h;             /* rotary, write_cache: of a token; elements of a head */
+    int halves;                     /* rotary: pairs lie half a head apart */
+    char *scales;                   /* quantize: results, next to the codes in `out` */
+    const Weight *table;            /* get_rows */
+    const int32_t *ids;             /* get_rows: rows of the table, or NULL */
+    ptrdiff_t table_rows, spans;    /* get_rows: rows of the table; spans of one row */
+    char *values;                   /* write_cache: results, next to the keys in `out` */
+    const ptrdiff_t *blocks;        /* write_cache: places of the blocks, or NULL */
+    ptrdiff_t start_pos, positions; /* write_cache: of the first token; of the whole cache */
+    _Atomic ptrdiff_t refused;      /* quantize, get_rows: what cannot be computed */
+} Rows;
+
+static void softmax_unit(void *work, ptrdiff_t r, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    w->kernels->softmax_row(w->out + r * w->n * type_bytes(w->out_type),
+                            w->x + r * w->n * type_bytes(w->x_type), w->n, w->x_type, w->out_type);
+}
+
+/*
+ * softmax: out[r, i] = exp(x[r, i] - max_r) * (1 / sum over j of exp(x[r, j] - max_r))
+ *
+ *   x    [rows, n]  bfloat16 or float32
+ *   out  [rows, n]  bfloat16 or float32; may be x itself when the types are equal
+ *
+ * The maximum keeps every exponential at or below 1. Columns of -Inf at the end (a mask) add exact
+ * zeros and change no bit of the rest. As in PyTorch, a row that is all -Inf, or that holds a NaN
+ * or +Inf, becomes all NaN; finite scores never give a NaN. Threads take rows.
+ */
+void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType x_type,
+             ElementType out_type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = out, .x = x, .n = n};
+    work.x_type = x_type;
+    work.out_type = out_type;
+    const int workers = threads_for(rows * n, ELEMENTS_PER_THREAD / 4, threads);
+    run_units(&work, softmax_unit, rows, 4, workers);
+}
+
+static void rms_norm_unit(void *work, ptrdiff_t r, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    w->kernels->rms_norm_row(w->out + r * w->n * type_bytes(w->out_type),
+                             w->x + r * w->n * type_bytes(w->x_type), w->y, w->n, w->eps, w->x_type,
+                             w->y_type, w->out_type);
+}
+
+/*
+ * rms_norm: out[r, i] = x[r, i] * (1 / sqrt(mean over j of x[r, j]^2 + eps)) * weight[i]
+ *
+ *   x       [rows, D]  bfloat16 or float32, D > 0
+ *   weight  [D]        any plain type
+ *   out     [rows, D]  bfloat16 or float32; may be x itself when the types are equal
+ *
+ * Computed in float32 and rounded once to out's type. Threads take rows. rms_norm_reference.c has
+ * the same in plain order.
+ */
+void rms_norm(void *out, const void *x, const void *weight, ptrdiff_t rows, ptrdiff_t D, float eps,
+              ElementType x_type, ElementType weight_type, ElementType out_type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = out, .x = x, .y = weight, .n = D};
+    work.eps = eps;
+    work.x_type = x_type;
+    work.y_type = weight_type;
+    work.out_type = out_type;
+    run_units(&work, rms_norm_unit, rows, 4, threads_for(rows * D, ELEMENTS_PER_THREAD, threads));
+}
+
+static void rotary_unit(void *work, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const ptrdiff_t at = t * w->heads * w->h * type_bytes(w->x_type);
+    w->kernels->rotary_row(w->out + at, w->x + at, (const float *)w->y + t * w->h, w->heads, w->h,
+                           w->halves, w->x_type);
+}
+
+/*
+ * rotary: out[t, k, 2i] + i out[t, k, 2i+1] = (a + i b) * frequencies[t, i], where a and b are
+ * x[t, k, 2i] and x[t, k, 2i+1], or with halves x[t, k, i] and x[t, k, i + h/2]
+ *
+ *   x            [T, heads, h]  bfloat16 or float32, h even
+ *   frequencies  [T, h/2]       complex64: cos and sin of position times angle
+ *   out          [T, heads, h]  the type of x; may be x itself without halves
+ *
+ * A query or key from Meta's weights has its pairs as neighbours, one from Hugging Face's weights
+ * in the two halves of a head. The result has neighbours either way: all that follows is the same
+ * arithmetic in the same order, and no weight is ever permuted. Computed in float32 and rounded
+ * once. Threads take tokens, so that one row of frequencies serves all heads of a token from the
+ * cache.
+ */
+void rotary(void *out, const void *x, const void *frequencies, ptrdiff_t T, ptrdiff_t heads,
+            ptrdiff_t h, int halves, ElementType type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = out, .x = x, .y = frequencies};
+    work.heads = heads;
+    work.h = h;
+    work.halves = halves;
+    work.x_type = type;
+    const int workers = threads_for(T * heads * h, ELEMENTS_PER_THREAD, threads);
+    run_units(&work, rotary_unit, T, 4, workers);
+}
+
+static void argmax_unit(void *work, ptrdiff_t r, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const char *row = w->x + r * w->n * type_bytes(w->x_type);
+    ((int32_t *)w->out)[r] = (int32_t)w->kernels->argmax_row(row, w->n, w->x_type);
+}
+
+/*
+ * argmax: out[r] = the least i with x[r, i] = max over j of x[r, j]
+ *
+ *   x    [rows, n]  bfloat16 or float32, 0 < n < 2^31
+ *   out  [rows]     int32
+ *
+ * As in NumPy and PyTorch, a NaN counts as the maximum: the first NaN wins. Threads take rows.
+ */
+void argmax(int32_t *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = (char *)out, .x = x, .n = n};
+    work.x_type = type;
+    run_units(&work, argmax_unit, rows, 1, threads_for(rows * n, ELEMENTS_PER_THREAD, threads));
+}
+
+static void elementwise_unit(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const ptrdiff_t start = unit * SPAN, at = start * type_bytes(w->x_type);
+    w->kernels->elementwise_span(w->out + at, w->x + at, w->op == OP_SILU ? NULL : w->y + at,
+                                 min_size(SPAN, w->n - start), w->op, w->x_type);
+}
+
+/*
+ * elementwise: out[i] = a[i] + b[i] | a[i] * b[i] | silu(a[i]) | silu(a[i]) * b[i]
+ * with silu(x) = x / (1 + exp(-x))
+ *
+ *   a, b  [n]  bfloat16 or float32; b is not read (and may be null) for silu
+ *   out   [n]  the type of a; may be a or b itself
+ *
+ * Computed in float32 and rounded once. Threads take spans of elements.
+ */
+void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
+                 ElementType type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = out, .x = a, .y = b, .n = n};
+    work.op = op;
+    work.x_type = type;
+    const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
+    run_units(&work, elementwise_unit, ceil_div(n, SPAN), 1, workers);
+}
+
+static void convert_unit(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const ptrdiff_t start = unit * SPAN;
+    w->kernels->convert_span(w->out + start * type_bytes(w->out_type),
+                             w->x + start * type_bytes(w->x_type), min_size(SPAN, w->n - start),
+                             w->x_type, w->out_type);
+}
+
+/*
+ * convert: out[i] = x[i] in another type
+ *
+ *   x    [n]  any plain type
+ *   out  [n]  any plain type; does not overlap x
+ *
+ * Widening is exact. Narrowing rounds to nearest, ties to even; too large becomes Inf
+ * (float8_e4m3fn: NaN); a NaN stays a NaN, quiet, with its sign. Threads take spans of elements.
+ */
+void convert(void *out, const void *x, ptrdiff_t n, ElementType x_type, ElementType out_type,
+             int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = out, .x = x, .n = n};
+    work.x_type = x_type;
+    work.out_type = out_type;
+    const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
+    run_units(&work, convert_unit, ceil_div(n, SPAN), 1, workers);
+}
+
+static void quantize_unit(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    Rows *w = work;
+    const ptrdiff_t start = unit * BLOCKS_SPAN;
+    const ptrdiff_t refused = w->kernels->formats[w->out_type].quantize_span(
+        w->out, w->scales, w->x, start / block_elements(w->out_type),
+        min_size(BLOCKS_SPAN, w->n - start), w->x_type);
+    atomic_fetch_add(&w->refused, refused);
+}
+
+/*
+ * quantize: codes and scales of blocks
+ *
+ *   codes   [code bytes of n elements, rounded up]
+ *   scales  [blocks]  of the format's type
+ *   x       [n]       any plain type
+ *
+ * Threads take spans of whole blocks. Returns how many elements are NaN or infinite; their codes
+ * are unspecified. Checked by the caller: that the format has a quantizer.
+ */
+ptrdiff_t quantize(void *codes, void *scales, const void *x, ptrdiff_t n, ElementType x_type,
+                   ElementType type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = codes, .scales = scales, .x = x, .n = n};
+    work.x_type = x_type;
+    work.out_type = type;
+    const int workers = threads_for(n, ELEMENTS_PER_THREAD, threads);
+    run_units(&work, quantize_unit, ceil_div(n, BLOCKS_SPAN), 1, workers);
+    return atomic_load(&work.refused);
+}
+
+static void get_rows_unit(void *work, ptrdiff_t unit, int thread)
+{
+    (void)thread;
+    Rows *w = work;
+    const ElementType type = w->table->type;
+    const ptrdiff_t t = unit / w->spans, start = unit % w->spans * BLOCKS_SPAN;
+    const ptrdiff_t row = w->ids ? w->ids[t] : t, first = row * w->n + start;
+    const ptrdiff_t count = min_size(BLOCKS_SPAN, w->n - start);
+    char *out = w->out + (t * w->n + start) * type_bytes(w->out_type);
+    if (row < 0 || row >= w->table_rows) {
+        atomic_fetch_add(&w->refused, 1);
+        return;
+    }
+    if (block_elements(type)) {
+        w->kernels->formats[type].dequantize_span(out, w->table, first, count, w->out_type);
+        return;
+    }
+    const char *x = (const char *)w->table->data + first * type_bytes(type);
+    if (type == w->out_type)
+        memcpy(out, x, (size_t)(count * type_bytes(type)));
+    else
+        w->kernels->convert_span(out, x, count, type, w->out_type);
+}
+
+/*
+ * get_rows: out[t, i] = table[ids[t], i]
+ *
+ *   out    [T, D]  any plain type
+ *   table  [V, D]  any type
+ *   ids    [T], or NULL for t itself
+ *
+ * Threads take spans of the result. Returns 0, or how many spans have an id that is not in [0, V):
+ * they are not written.
+ */
+ptrdiff_t get_rows(void *out, const Weight *table, const int32_t *ids, ptrdiff_t T, ptrdiff_t V,
+                   ptrdiff_t D, ElementType out_type, int threads)
+{
+    Rows work = {.kernels = kernel_set()->rows, .out = out, .table = table, .ids = ids, .n = D};
+    work.table_rows = V;
+    work.spans = ceil_div(D, BLOCKS_SPAN);
+    work.out_type = out_type;
+    const int workers = threads_for(T * D, ELEMENTS_PER_THREAD, threads);
+    run_units(&work, get_rows_unit, T * work.spans, 1, workers);
+    return atomic_load(&work.refused);
+}
+
+static void write_cache_unit(void *work, ptrdiff_t t, int thread)
+{
+    (void)thread;
+    const Rows *w = work;
+    const ptrdiff_t position = w->start_pos + t, bytes = w->h * type_bytes(w->x_type);
+    const ptrdiff_t block = position / ATTENTION_BLOCK, place = position % ATTENTION_BLOCK;
+    const ptrdiff_t at = w->blocks ? w->blocks[block] * ATTENTION_BLOCK + place : position;
+    for (ptrdiff_t k = 0; k < w->heads && bytes > 0; k++) {
+        const ptrdiff_t from = (t * w->heads + k) * bytes;
+        char *group = w->out + (k * w->positions + at / LANES * LANES) * bytes;
+        for (ptrdiff_t word = 0; word < bytes; word += 4)
+            memcpy(group + at % LANES * 4 + word * LANES, w->x + from + word, 4);
+        memcpy(w->values + (k * w->positions + at) * bytes, w->y + from, (size_t)bytes);
+    }
+}
+
+/*
+ * write_cache: lays the keys and values of positions [start_pos, start_pos + T) into the cache
+ *
+ *   xk, xv  [T, K, h]              bfloat16 or float32, h even
+ *   keys    [K, C/16, words, 16]   of the same type (attention.c)
+ *   values  [K, C, h]
+ *   blocks  where the blocks of the sequence lie, or NULL (attention.c)
+ *
+ * The words of a key go to every 16th place of its group of 16 positions. Threads take tokens.
+ */
+void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,
+                 ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t K, ptrdiff_t h, ptrdiff_t C,
+                 ElementType type, int threads)
+{
+    Rows work = {.out = keys, .values = values, .x = xk, .y = xv, .blocks = blocks};
+    work.start_pos = start_pos;
+    work.heads = K;
+    work.h = h;
+    work.positions = C;
+    work.x_type = type;
+    const int workers = threads_for(T * K * h, ELEMENTS_PER_THREAD, threads);
+    run_units(&work, write_cache_unit, T, 4, workers);
+}
