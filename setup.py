@@ -14,8 +14,8 @@ from setuptools.modified import newer_group
 class BuildKernels(build_ext):
     """Compiles the files of an extension side by side, and only those that have changed.
 
-    build_ext compiles them one after the other, and an editable install names a new directory for
-    the objects each time, so that it would never find one again.
+    build_ext compiles them one after the other, and an editable install names a new
+    directory for the objects each time, so that it would never find one again.
     """
 
     def finalize_options(self) -> None:
@@ -24,9 +24,14 @@ class BuildKernels(build_ext):
         self.build_temp = f"build/generated-{sys.implementation.cache_tag}"
 
     def build_extension(self, ext: Extension) -> None:
-        """Build an extension from the objects of `build/objects-*`; other flags, another place."""
-        compiler, compile_in_turn = self.compiler, self.compiler.compile
-        command = repr((compiler.compiler_so, ext.extra_compile_args, sys.implementation.cache_tag))
+        """Build an extension from the objects of `build/objects-*`; other flags, another
+        place.
+        """
+        compiler = self.compiler
+        compile_in_turn = self.compiler.compile
+        command = repr(
+            (compiler.compiler_so, ext.extra_compile_args, sys.implementation.cache_tag)
+        )
         directory = f"build/objects-{zlib.crc32(command.encode()):08x}"
 
         def compile_side_by_side(sources, depends, **options):
@@ -43,14 +48,18 @@ class BuildKernels(build_ext):
 
         # Python's own link command may name the directory of the builder's libpython.
         compiler.linker_so = [
-            argument for argument in compiler.linker_so if not argument.startswith("-Wl,-rpath")
+            argument
+            for argument in compiler.linker_so
+            if not argument.startswith("-Wl,-rpath")
         ]
         compiler.compile = compile_side_by_side
         super().build_extension(ext)
 
 
 # One wheel serves every Python from 3.11 on; Python without the GIL has no limited API.
-limited_api = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"py_limited_api": "cp311"}
+limited_api = (
+    {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"py_limited_api": "cp311"}
+)
 
 setup(
     packages=[

@@ -11,7 +11,7 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 
 
 def readme_command(name: str) -> str:
-    """Returns the text of the block marked `name`; fails when there is not exactly one."""
+    """Return the text of the one block marked `name`."""
     pattern = rf"<!-- command: {re.escape(name)} -->\n+```[a-z]*\n(.*?)\n```"
     found = re.findall(pattern, README.read_text(encoding="utf-8"), flags=re.DOTALL)
     if len(found) != 1:

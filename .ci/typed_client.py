@@ -1,4 +1,4 @@
-"""A program that uses the installed package; mypy checks it with the types that come along."""
+"""A program that uses the installed package; mypy checks it against the types of it."""
 
 from typing import assert_type
 
@@ -14,7 +14,9 @@ def answer(question: str) -> str:
     model = assert_type(load_model(), Model)
     engine = InferenceEngine(model, sequence_length=512)
     text = ""
-    for step in engine.chat([Message("user", question)], sampling=SamplingArgs(temperature=0.0)):
+    for step in engine.chat(
+        [Message("user", question)], sampling=SamplingArgs(temperature=0.0)
+    ):
         text += assert_type(step, Step).text
     return text
 

@@ -1,7 +1,8 @@
 """Describes the C extension to cffi: its surface, its sources and its compiler flags.
 
-setup.py names ``ffibuilder`` as a cffi module. No flag here may loosen floating-point arithmetic
-or tie the build to the machine it runs on; instruction sets are chosen at run time.
+setup.py names ``ffibuilder`` as a cffi module. No flag here may loosen floating-point
+arithmetic or tie the build to the machine it runs on; instruction sets are chosen at run
+time.
 """
 
 from __future__ import annotations
@@ -18,29 +19,39 @@ from setuptools._distutils.ccompiler import new_compiler
 from setuptools._distutils.errors import CompileError, LinkError
 from setuptools._distutils.sysconfig import customize_compiler, get_python_inc
 
-# No program reads the floating-point exception flags; with them, gcc leaves exp in scalar code. A
-# short loop that crosses a cache line by chance runs at 0.93 of its speed.
+# No program reads the floating-point exception flags; with them, gcc leaves exp in scalar
+# code. A short loop that crosses a cache line by chance runs at 0.93 of its speed.
 COMPILE_FLAGS = [
-    "-std=c11", "-O3", "-g0", "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra",
-    "-Wswitch-enum", "-falign-loops=64",
-]  # fmt: skip
+    "-std=c11",
+    "-O3",
+    "-g0",
+    "-ffp-contract=off",
+    "-fno-trapping-math",
+    "-Wall",
+    "-Wextra",
+    "-Wswitch-enum",
+    "-falign-loops=64",
+]
 # CI sets it: a warning ends the build.
 WERROR_VARIABLE = "LLAMA_BOLTS_WERROR"
 # Set to "pthreads", it leaves OpenMP out.
 THREADS_VARIABLE = "LLAMA_BOLTS_THREADS"
 OPENMP_FLAGS = ["-fopenmp"]
-OPENMP_PROGRAM = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+OPENMP_PROGRAM = (
+    "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n"
+)
 PTHREADS_FLAGS = ["-pthread", "-DLLAMA_BOLTS_PTHREADS"]
 PTHREADS_PROGRAM = (
     "#include <pthread.h>\nint main(void) { return pthread_detach(pthread_self()); }\n"
 )
-# Intel processors from Skylake to Cascade Lake decode a loop anew each time round if its jump
-# crosses 32 bytes (the "JCC erratum"): the tiles then ran at 0.7 of their speed.
+# Intel processors from Skylake to Cascade Lake decode a loop anew each time round if its
+# jump crosses 32 bytes (the "JCC erratum"): the tiles then ran at 0.7 of their speed.
 BRANCH_FLAG = "-Wa,-mbranches-within-32B-boundaries"
-# Only the module's initializer is exported, so that no other library can replace a kernel; a
-# function that writes past an array on its stack ends the process.
+# Only the module's initializer is exported, so that no other library can replace a
+# kernel; a function that writes past an array on its stack ends the process.
 HARDENING_FLAGS = ["-fvisibility=hidden", "-fstack-protector-strong"]
-# Every symbol is resolved when the library is loaded, and the table of them is read-only after.
+# Every symbol is resolved when the library is loaded, and the table of them is read-only
+# after.
 LINK_HARDENING_FLAG = "-Wl,-z,relro,-z,now"
 PYTHON_PROGRAM = "#include <Python.h>\nint main(void) { return 0; }\n"
 NO_COMPILER = (
@@ -50,9 +61,16 @@ NO_COMPILER = (
 
 
 def read_surface(directory: Path) -> str:
-    """Return the declarations of dtypes.h and kernels.h, which cffi parses as they stand."""
-    texts = [(directory / name).read_text(encoding="utf-8") for name in ("dtypes.h", "kernels.h")]
-    return "".join(text.split("/* cffi: begin */")[1].split("/* cffi: end */")[0] for text in texts)
+    """Return the declarations of dtypes.h and kernels.h,
+    which cffi parses as they stand.
+    """
+    texts = [
+        (directory / name).read_text(encoding="utf-8")
+        for name in ("dtypes.h", "kernels.h")
+    ]
+    return "".join(
+        text.split("/* cffi: begin */")[1].split("/* cffi: end */")[0] for text in texts
+    )
 
 
 def builds(program: str, *flags: str) -> bool:
@@ -76,17 +94,26 @@ def builds(program: str, *flags: str) -> bool:
 
 
 def thread_flags() -> list[str]:
-    """Return the flags for OpenMP, else for pthreads, else none: kernels on one thread."""
-    if os.environ.get(THREADS_VARIABLE) != "pthreads" and builds(OPENMP_PROGRAM, *OPENMP_FLAGS):
+    """Return the flags for OpenMP, else for pthreads, else none:
+    kernels on one thread.
+    """
+    if os.environ.get(THREADS_VARIABLE) != "pthreads" and builds(
+        OPENMP_PROGRAM, *OPENMP_FLAGS
+    ):
         return OPENMP_FLAGS
     if builds(PTHREADS_PROGRAM, *PTHREADS_FLAGS):
         return PTHREADS_FLAGS
-    print("warning: neither OpenMP nor pthreads: the kernels are built for one thread", flush=True)
+    print(
+        "warning: neither OpenMP nor pthreads: the kernels are built for one thread",
+        flush=True,
+    )
     return []
 
 
 def make_builder() -> cffi.FFI:
-    """Return the cffi builder of `llama_bolts.ml._kernels`; run from the repository root."""
+    """Return the cffi builder of `llama_bolts.ml._kernels`;
+    run from the repository root.
+    """
     if not builds(PYTHON_PROGRAM):
         sys.exit(NO_COMPILER)
     threads = thread_flags()

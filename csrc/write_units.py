@@ -3,9 +3,10 @@
     python csrc/write_units.py
 
 Writes ``build/kernels/INSTRUCTION_SET/UNIT.c`` and prints the paths of all sources of the
-extension; build_kernels.py does the same. A unit turns the instructions on, includes the headers
-that have the code, and defines a function for each entry of a table of kernels. So a search finds
-each function by its name, and a product needs the headers of one family of formats only.
+extension; build_kernels.py does the same. A unit turns the instructions on, includes the
+headers that have the code, and defines a function for each entry of a table of kernels.
+So a search finds each function by its name, and a product needs the headers of one family
+of formats only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class InstructionSet(NamedTuple):
     Args:
         name: Ending of the names of its tables: `row_kernels_avx2`.
         processor: Macro of the compiler for the processors that may have the set, or "".
-        targets: Instructions that the compiler may use, or "" for those of every processor.
+        targets: Instructions that the compiler may use, or "" for those of every
+            processor.
         defines: Macros that choose a variant in the headers.
         vectors: Header of float vectors, or "" for plain C.
         codes: Header of operations on codes.
@@ -61,26 +63,54 @@ INSTRUCTION_SETS = (
         "avx2", "__x86_64__", _AVX2, (), "isa/vectors_avx2.h", "isa/codes_avx2.h", lanes=8
     ),
     InstructionSet(
-        "avx512", "__x86_64__", _AVX512, (), "isa/vectors_avx512.h", "isa/codes_avx512.h", lanes=16
+        "avx512",
+        "__x86_64__",
+        _AVX512,
+        (),
+        "isa/vectors_avx512.h",
+        "isa/codes_avx512.h",
+        lanes=16,
     ),
     # Panels keep bfloat16 pairs: one phase.
     InstructionSet(
-        "avx512bf16", "__x86_64__", _AVX512 + ",avx512vnni,avx512bf16", ("AVX512BF16",),
-        "isa/vectors_avx512.h", "isa/codes_avx512.h", lanes=16, emulated=_AVX512,
+        "avx512bf16",
+        "__x86_64__",
+        _AVX512 + ",avx512vnni,avx512bf16",
+        ("AVX512BF16",),
+        "isa/vectors_avx512.h",
+        "isa/codes_avx512.h",
+        lanes=16,
+        emulated=_AVX512,
     ),
     # All 64-bit Arm processors have NEON.
     InstructionSet(
-        "neon", "__aarch64__", "+simd", (), "isa/vectors_neon.h", "isa/codes_neon.h", lanes=4
+        "neon",
+        "__aarch64__",
+        "+simd",
+        (),
+        "isa/vectors_neon.h",
+        "isa/codes_neon.h",
+        lanes=4,
     ),
     InstructionSet(
-        "neondot", "__aarch64__", "arch=armv8.2-a+dotprod", ("NEON_DOT",), "isa/vectors_neon.h",
-        "isa/codes_neon.h", lanes=4,
+        "neondot",
+        "__aarch64__",
+        "arch=armv8.2-a+dotprod",
+        ("NEON_DOT",),
+        "isa/vectors_neon.h",
+        "isa/codes_neon.h",
+        lanes=4,
     ),
     InstructionSet(
-        "neonbf16", "__aarch64__", "arch=armv8.2-a+bf16+dotprod+i8mm",
-        ("NEON_BF16", "NEON_DOT", "NEON_I8MM"), "isa/vectors_neon.h", "isa/codes_neon.h", lanes=4,
+        "neonbf16",
+        "__aarch64__",
+        "arch=armv8.2-a+bf16+dotprod+i8mm",
+        ("NEON_BF16", "NEON_DOT", "NEON_I8MM"),
+        "isa/vectors_neon.h",
+        "isa/codes_neon.h",
+        lanes=4,
     ),
-)  # fmt: skip
+)
 
 _PACK = "float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in"
 _ROWS = "const Weight *weight, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t in"
@@ -209,7 +239,7 @@ static void NAME_widen(float *widened, {_ROWS},
     widen_blocks(widened, weight, row, rows, in, start, count, form, NAME_format,
                  NAME_dequantize);
 }}
-"""
+"""  # noqa: E501 (these are the lines of a C file)
 CONVERSION_TABLES = """\
 const FormatConversions format_conversions_SET[TYPE_COUNT] = {
 CONVERSIONS
@@ -263,7 +293,9 @@ def entries(names: list[str], text: str, indent: int) -> str:
     return "\n".join(" " * indent + line for line in lines)
 
 
-def write_unit(target: InstructionSet, title: str, headers: list[str], *parts: str) -> str:
+def write_unit(
+    target: InstructionSet, title: str, headers: list[str], *parts: str
+) -> str:
     """Return the text of a unit."""
     name = target.name
     text = [f"/* {name}: {title}. Written by csrc/write_units.py. */"]
@@ -307,19 +339,30 @@ def target_pragmas(target: InstructionSet) -> list[str]:
     if not target.emulated:
         return pragmas(target.targets)
     return [
-        "#ifdef LLAMA_BOLTS_EMULATE_BF16", *pragmas(target.emulated), "#else",
-        *pragmas(target.targets), "#endif",
-    ]  # fmt: skip
+        "#ifdef LLAMA_BOLTS_EMULATE_BF16",
+        *pragmas(target.emulated),
+        "#else",
+        *pragmas(target.targets),
+        "#endif",
+    ]
 
 
 def plain_products(target: InstructionSet, header: str) -> list[str]:
-    """Return the functions of products with plain weights, and the table of all products."""
+    """Return the functions of products with plain weights,
+    and the table of all products.
+    """
     singles = rows_of("PLAIN_TYPES", header)
     pairs = rows_of("PAIR_TYPES", header)
     blocks = rows_of("BLOCK_TYPES", header)
     vector = bool(target.vectors)
-    pair = "pair_product(load_pairs_NAME, TYPE_KIND)" if vector else "pair_product(TYPE_KIND)"
-    single = "single_product(load_NAME, TYPE_KIND)" if vector else "single_product(TYPE_KIND)"
+    pair = (
+        "pair_product(load_pairs_NAME, TYPE_KIND)"
+        if vector
+        else "pair_product(TYPE_KIND)"
+    )
+    single = (
+        "single_product(load_NAME, TYPE_KIND)" if vector else "single_product(TYPE_KIND)"
+    )
 
     def keeps(name: str, form: str) -> str:
         if not vector:
@@ -363,7 +406,11 @@ def block_units(target: InstructionSet, family: str, names: list[str]) -> dict[s
             target, f"few tokens times {listed}", [target.few_tokens, header], *few
         ),
         f"{family}_many": write_unit(
-            target, f"many tokens times {listed}", [target.many_tokens, header], MANY_PACK, *many
+            target,
+            f"many tokens times {listed}",
+            [target.many_tokens, header],
+            MANY_PACK,
+            *many,
         ),
     }
 
@@ -371,7 +418,10 @@ def block_units(target: InstructionSet, family: str, names: list[str]) -> dict[s
 def conversions(target: InstructionSet, families: list[str], names: list[str]) -> str:
     """Return the unit that turns blocks of all formats into plain elements."""
     kind = "tile" if target.vectors else "portable"
-    headers = [f"products/widen_{kind}.h", *(f"formats/{family}.h" for family in families)]
+    headers = [
+        f"products/widen_{kind}.h",
+        *(f"formats/{family}.h" for family in families),
+    ]
     table = entries(names, "{NAME_quantize_span, NAME_dequantize}", 4)
     tables = CONVERSION_TABLES.replace("CONVERSIONS", table)
     tables = tables.replace("WIDEN", entries(names, "NAME_widen", 4))
@@ -402,14 +452,18 @@ def units_of(target: InstructionSet, csrc: Path) -> dict[str, str]:
         "probe": write_unit(
             target, "the limits of a machine", [f"probe/probe_{probe}.h"], PROBE_TABLE
         ),
-        "products": write_unit(target, "plain products", [tile], *plain_products(target, header)),
+        "products": write_unit(
+            target, "plain products", [tile], *plain_products(target, header)
+        ),
         "conversions": conversions(target, [*families], rows_of("BLOCK_TYPES", header)),
     }
     for family, names in families.items():
         units |= block_units(target, family, names)
     if target.lanes > 4:
         headers = ["formats/format.h", target.many_tokens]
-        units["tiles_of_codes"] = write_unit(target, "tiles of codes", headers, TILES_OF_CODES)
+        units["tiles_of_codes"] = write_unit(
+            target, "tiles of codes", headers, TILES_OF_CODES
+        )
     return units
 
 
@@ -431,7 +485,9 @@ def write_units(csrc: Path, directory: Path) -> list[Path]:
 def find_sources(root: Path = Path()) -> list[str]:
     """Return all C files of the extension, with the units, which it writes."""
     written = sorted((root / "csrc").rglob("*.c"))
-    return [path.as_posix() for path in (*written, *write_units(root / "csrc", root / UNITS))]
+    return [
+        path.as_posix() for path in (*written, *write_units(root / "csrc", root / UNITS))
+    ]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A Llama inference engine with its own tensor library.
 
-Packages: `ml` (tensors), `checkpoint` and `tokenizer` (files), `model` (the network), `inference`
-(generation) and `cli` (the terminal); `installation`, `untrusted`, `memory` and `trace`
-serve them all. The names below are those that a program needs first:
+Packages: `ml` (tensors), `checkpoint` and `tokenizer` (files), `model` (the network),
+`inference` (generation) and `cli` (the terminal); `installation`, `untrusted`, `memory`
+and `trace` serve them all. The names below are those that a program needs first:
 
     from llama_bolts import InferenceEngine, load_model
 

@@ -1,4 +1,6 @@
-"""How this copy of the package is installed, for messages about something that is missing."""
+"""How this copy of the package is installed, for messages about something that is
+missing.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Start the command line: `python -m src.main` in a checkout, `llama-bolts` once installed."""
+"""Start the command line: `python -m src.main` in a checkout, `llama-bolts` once
+installed.
+"""
 
 import os
 import signal
@@ -11,13 +13,15 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line on the arguments after the program's name, or on those of the process.
+    """Run the command line on the arguments after the program's name, or on those of the
+    process.
 
-    Return the exit code: 0 done, 1 internal fault, 2 usage, 3 bad model, tokenizer or config,
-    4 not enough memory, 5 not-a-number in the logits, 130 interrupted.
+    Return the exit code: 0 done, 1 internal fault, 2 usage, 3 bad model, tokenizer or
+    config, 4 not enough memory, 5 not-a-number in the logits, 130 interrupted.
     """
     try:
-        # Ctrl-C ends imports at once: extension modules would turn it into an ImportError.
+        # Ctrl-C ends imports at once: extension modules would turn it into an
+        # ImportError.
         before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         from .cli import attach_rank, usage_errors_of_rank
 
@@ -33,18 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to be cleared up
         return code
     except KeyboardInterrupt:
-        # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process at once.
+        # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process
+        # at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return INTERRUPTED
-    except (ImportError, MemoryError) as error:  # before there is a console that could say it
+    except (
+        ImportError,
+        MemoryError,
+    ) as error:  # before there is a console that could say it
         if is_lack_of_memory(error):
-            code, text = 4, f"{NO_MEMORY_TEXT} for the program itself"
+            code = 4
+            text = f"{NO_MEMORY_TEXT} for the program itself"
         elif isinstance(error, ModuleNotFoundError):
             from .installation import install_hint
 
-            code, text = 1, f"{error}: {install_hint()}"
-        elif isinstance(error, ImportError) and error.name is None:  # the kernels are not built
-            code, text = 1, str(error)
+            code = 1
+            text = f"{error}: {install_hint()}"
+        elif (
+            isinstance(error, ImportError) and error.name is None
+        ):  # the kernels are not built
+            code = 1
+            text = str(error)
         else:
             raise
         if sys.stderr is not None:

@@ -1,4 +1,6 @@
-"""How much memory is free, whether an allocation fits into it, and what a lack of it looks like."""
+"""How much memory is free, whether an allocation fits into it, and what a lack of it
+looks like.
+"""
 
 import os
 import re
@@ -18,8 +20,12 @@ def available_memory(
     cgroups: Path = Path("/sys/fs/cgroup"),
     own_cgroup: Path = Path("/proc/self/cgroup"),
 ) -> int | None:
-    """Return the bytes that control groups and system still give; None where that is not known."""
-    kilobytes = re.search(r"^MemAvailable:[ \t]+(\d+)(?!\S)", _text_of(meminfo), re.MULTILINE)
+    """Return the bytes that control groups and system still give; None where that is not
+    known.
+    """
+    kilobytes = re.search(
+        r"^MemAvailable:[ \t]+(\d+)(?!\S)", _text_of(meminfo), re.MULTILINE
+    )
     known = [int(kilobytes[1]) * 1024] if kilobytes else []
     free = map(_from_cgroup, _own_cgroups(cgroups, own_cgroup))
     known += [n for n in free if n is not None]
@@ -35,16 +41,21 @@ def _text_of(path: Path) -> str:
 
 
 def _own_cgroups(root: Path, own: Path) -> list[Path]:
-    """Return the groups of version 2 whose limits hold for this process. Source: man 7 cgroups."""
+    """Return the groups of version 2 whose limits hold for this process. Source: man 7
+    cgroups.
+    """
     line = re.search(r"^0::/(.*)$", _text_of(own), re.MULTILINE)
     group = root / line[1].strip("/") if line and ".." not in line[1] else root
     return [each for each in (group, *group.parents) if each.is_relative_to(root)]
 
 
 def _from_cgroup(group: Path) -> int | None:
-    """Read the limit of a control group less what its processes hold; `max` is not a limit."""
+    """Read the limit of a control group less what its processes hold; `max` is not a
+    limit.
+    """
     limit, used, stat = (
-        _text_of(group / name).strip() for name in ("memory.max", "memory.current", "memory.stat")
+        _text_of(group / name).strip()
+        for name in ("memory.max", "memory.current", "memory.stat")
     )
     if not (limit.isdecimal() and used.isdecimal()):
         return None
@@ -54,7 +65,9 @@ def _from_cgroup(group: Path) -> int | None:
 
 
 def _from_system() -> int | None:
-    """Ask psutil, or on Linux, where its files say nothing, the C library for free pages."""
+    """Ask psutil, or on Linux, where its files say nothing,
+    the C library for free pages.
+    """
     if sys.platform != "linux":
         return int(psutil.virtual_memory().available)
     try:
@@ -72,7 +85,9 @@ def readable_bytes(count: int) -> str:
 
 
 def memory_shortage(needed: int, arithmetic: str) -> str | None:
-    """Return the text of an error where more bytes are needed than are available, or None."""
+    """Return the text of an error where more bytes are needed than are available, or
+    None.
+    """
     available = available_memory()
     if available is None or needed <= available:
         return None
@@ -83,7 +98,9 @@ def memory_shortage(needed: int, arithmetic: str) -> str | None:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Return whether memory is missing: for an object, or for a library that is to be loaded."""
+    """Return whether memory is missing: for an object, or for a library that is to be
+    loaded.
+    """
     if isinstance(error, ImportError):
         return any(text in str(error) for text in _LOADER_TEXTS)
     return isinstance(error, MemoryError)

@@ -1,8 +1,8 @@
 """The steps of the sampling: one table of their names, values and texts.
 
-The flags and their help, the fields of the server, the settings of a chat, the log, the diagrams
-and the explorer read it. It imports no other module, because `--help` does not load NumPy. The
-computation of each step is in `inference/sampling.py`.
+The flags and their help, the fields of the server, the settings of a chat, the log, the
+diagrams and the explorer read it. It imports no other module, because `--help` does not
+load NumPy. The computation of each step is in `inference/sampling.py`.
 """
 
 import math
@@ -13,7 +13,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Slider:
-    """The range of a step's slider in the explorer, which has a twin of the step in JavaScript."""
+    """The range of a step's slider in the explorer, which has a twin of the step in
+    JavaScript.
+    """
 
     high: float
     step: float
@@ -26,15 +28,15 @@ class SamplingStep:
 
     Attributes:
         name: The setting in `SamplingArgs`; with dashes, the flag.
-        default: The value that the engine uses unless a model or a person chooses another one. Of
-            the type of the setting: an integer for a whole number.
+        default: The value that the engine uses unless a model or a person chooses another
+            one. Of the type of the setting: an integer for a whole number.
         off: The value, of the same type, with which the step changes nothing.
         low, high: The ends of the range; `high` may be infinite.
         is_low_excluded: Whether the value must be above `low`.
         help: What `--help` says, without the default.
         effect: What a diagram says.
-        is_penalty: Whether the step changes logits of tokens that occurred, and so comes before the
-            steps that do not.
+        is_penalty: Whether the step changes logits of tokens that occurred, and so comes
+            before the steps that do not.
         is_new: Whether the chats that version 0.1.0 saved lack the setting.
         slider: The slider in the explorer; None for a step that only Python computes.
     """
@@ -152,5 +154,7 @@ STEPS_IN_ORDER = (
 
 
 def is_worth_showing(name: str, value: object) -> bool:
-    """Return whether a log or a diagram shows a setting: not an empty bias or a penalty of 0."""
+    """Return whether a log or a diagram shows a setting: not an empty bias or a penalty
+    of 0.
+    """
     return bool(value) or (name in STEPS and not STEPS[name].is_penalty)

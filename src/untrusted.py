@@ -1,4 +1,6 @@
-"""Untrusted input: files opened and written with care, strict JSON, text that is safe to show."""
+"""Untrusted input: files opened and written with care, strict JSON, text that is safe to
+show.
+"""
 
 import contextlib
 import errno
@@ -17,45 +19,57 @@ from typing import NoReturn, TypeGuard
 _LONGEST = 80
 _MOST_NAMES = 5
 JSON_KINDS: dict[type, str] = {
-    dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a whole number",
-}  # fmt: skip
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+}
 """What errors call the types of JSON."""
 # By the first letter of a mode as `ls` shows it.
-_KINDS = {"p": "a FIFO", "s": "a socket", "c": "a character device", "b": "a block device"}
+_KINDS = {
+    "p": "a FIFO",
+    "s": "a socket",
+    "c": "a character device",
+    "b": "a block device",
+}
 _LEAST_READ = 1 << 16
 # A pointer has fewer bytes than these.
 _GIT_LFS_BYTES = 1024
 _GIT_LFS_VERSION = b"version https://git-lfs"
 _GIT_LFS_ADVICE = (
-    "kind: expected the file itself, got a Git LFS pointer to it; `git lfs pull` in its directory "
-    "downloads it"
+    "kind: expected the file itself, got a Git LFS pointer to it; `git lfs pull` in its "
+    "directory downloads it"
 )
 _MOST_DIGITS = 32
 _MOST_VALUES = 1 << 20
 # What is made at each mark, by the memory it takes.
 _WEIGHTS = {b",": 1, b"[": 1, b":": 2, b"{": 4}
 
-# Control characters are shown and never sent to a terminal. A model, a tensor name or a path may
-# hold any character, and some move the cursor, recolour or retitle the terminal, answer back into
-# the stream of the keyboard, reorder what is read, or hide text that is copied along unseen. Each
-# character is looked at by itself, so a sequence that is split over several tokens is caught as
-# well as a whole one: without its first character the rest is plain text.
+# Control characters are shown and never sent to a terminal. A model, a tensor name or a
+# path may hold any character, and some move the cursor, recolour or retitle the terminal,
+# answer back into the stream of the keyboard, reorder what is read, or hide text that is
+# copied along unseen. Each character is looked at by itself, so a sequence that is split
+# over several tokens is caught as well as a whole one: without its first character the
+# rest is plain text.
 
-# C0 and C1 controls and DEL, line and paragraph separators, and the bidirectional controls:
-# marks (061C, 200E, 200F), embeddings and overrides (202A-202E), isolates (2066-2069).
-# Source: Unicode 15.0, DerivedBidiClass.txt and chapter 23.2.
+# C0 and C1 controls and DEL, line and paragraph separators, and the bidirectional
+# controls: marks (061C, 200E, 200F), embeddings and overrides (202A-202E), isolates
+# (2066-2069). Source: Unicode 15.0, DerivedBidiClass.txt and chapter 23.2.
 _MOVING = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 
-# What no terminal draws, so that text could hide in it: the other default-ignorable characters,
-# tags (E0001-E007F) and supplementary variation selectors (E0100-E01EF) among them, the marks of
-# annotations (FFF9-FFFB), and the 66 noncharacters, two of which XML does not allow. Shown as they
-# are: the zero-width joiner and non-joiner (200C, 200D) and the variation selectors 180B-180F and
-# FE00-FE0F, without which emoji and the scripts of India, Iran and Mongolia fall apart. The flags
-# of England, Scotland and Wales, spelled in tags, do so.
-# Source: Unicode 15.0, DerivedCoreProperties.txt, Default_Ignorable_Code_Point.
+# What no terminal draws, so that text could hide in it: the other default-ignorable
+# characters, tags (E0001-E007F) and supplementary variation selectors (E0100-E01EF) among
+# them, the marks of annotations (FFF9-FFFB), and the 66 noncharacters, two of which XML
+# does not allow. Shown as they are: the zero-width joiner and non-joiner (200C, 200D) and
+# the variation selectors 180B-180F and FE00-FE0F, without which emoji and the scripts of
+# India, Iran and Mongolia fall apart. The flags of England, Scotland and Wales, spelled
+# in tags, do so. Source: Unicode 15.0, DerivedCoreProperties.txt,
+# Default_Ignorable_Code_Point.
 _INVISIBLE = (
     r"\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164"
-    r"\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    r"\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e0fff"
 )
 _NONCHARACTERS = r"\ufdd0-\ufdef" + "".join(
     f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(17)
@@ -67,7 +81,9 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def shown(text: str) -> str:
-    """Quote text, never a container, from a file: escaped, and cut with `...` at 80 characters."""
+    """Quote text, never a container, from a file: escaped, and cut with `...` at 80
+    characters.
+    """
     escaped = _escaped(text[:_LONGEST].replace("\\", "\\\\"))
     if len(escaped) > _LONGEST or len(text) > _LONGEST:
         escaped = escaped[: _LONGEST - 3] + "..."
@@ -75,7 +91,9 @@ def shown(text: str) -> str:
 
 
 def described(value: object) -> str:
-    """Show a value from a file: text as by `shown`, else as in JSON, a container by its type."""
+    """Show a value from a file: text as by `shown`, else as in JSON, a container by its
+    type.
+    """
     if isinstance(value, str):
         return shown(value)
     if value is None or isinstance(value, int | float):
@@ -91,7 +109,9 @@ def label_of(path: Path) -> str:
 def some_of(
     names: Collection[str], show: Callable[[str], str] = shown, most: int = _MOST_NAMES
 ) -> str:
-    """Name the first `most` of several and count them, for example `'a', 'b' (2 in all)`."""
+    """Name the first `most` of several and count them, for example `'a',
+    'b' (2 in all)`.
+    """
     head = ", ".join(show(name) for name in list(names)[:most])
     more = ", ..." if len(names) > most else ""
     return f"{head}{more} ({len(names)} in all)"
@@ -104,16 +124,18 @@ def _escaped(text: str) -> str:
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
     """Open a regular file for reading, unbuffered; raise `error` for anything else.
 
-    The open descriptor is checked, never the path: a file that is swapped cannot slip through. A
-    Git LFS pointer, which a clone without Git LFS has instead of each large file, is rejected here,
-    so that every file of a model gets the same message.
+    The open descriptor is checked, never the path: a file that is swapped cannot slip
+    through. A Git LFS pointer, which a clone without Git LFS has instead of each large
+    file, is rejected here, so that every file of a model gets the same message.
     """
     found = "a directory"
     try:
         # O_NONBLOCK keeps a FIFO without a writer from blocking.
         no_wait = getattr(os, "O_NONBLOCK", 0)
         with contextlib.ExitStack() as refused:
-            stream = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | no_wait))
+            stream = io.FileIO(
+                path, opener=lambda name, flags: os.open(name, flags | no_wait)
+            )
             refused.callback(stream.close)
             mode = os.fstat(stream.fileno()).st_mode
             if stat.S_ISREG(mode):
@@ -142,10 +164,12 @@ def _is_git_lfs_pointer(stream: io.FileIO) -> bool:
 
 
 def followed_inside(path: Path, error: type[Exception], *directories: Path) -> Path:
-    """Return where the links of a path lead, which must be inside of one of the directories."""
+    """Return where the links of a path lead, which must be inside of one of the
+    directories.
+    """
     real = [Path(os.path.realpath(directory)) for directory in directories]
-    # In the cache of Hugging Face's hub `snapshots/<revision>` holds links into `blobs` beside
-    # `snapshots`. Not resolved further: `blobs` could itself be a link.
+    # In the cache of Hugging Face's hub `snapshots/<revision>` holds links into `blobs`
+    # beside `snapshots`. Not resolved further: `blobs` could itself be a link.
     real += [
         parent.parent / "blobs"
         for directory in real
@@ -160,28 +184,37 @@ def followed_inside(path: Path, error: type[Exception], *directories: Path) -> P
 
 
 def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
-    """Read a regular file, also one that comes in parts; raise `error` if above `limit` bytes."""
+    """Read a regular file, also one that comes in parts; raise `error` if above `limit`
+    bytes.
+    """
     label = label_of(path)
     with open_regular(path, error) as stream:
         try:
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
-                raise error(f"{label}: size: expected at most {limit} bytes, got {size} bytes")
+                raise error(
+                    f"{label}: size: expected at most {limit} bytes, got {size} bytes"
+                )
             content = _read_up_to(stream, size, limit + 1)
         except OSError as reason:
             raise error(f"{label}: cannot be read: {reason_of(reason)}") from None
     if len(content) > limit:
         raise error(f"{label}: size: expected at most {limit} bytes, got more")
     if len(content) < size:
-        raise error(f"{label}: size: expected {size} bytes, got {len(content)} and then the end")
+        raise error(
+            f"{label}: size: expected {size} bytes, got {len(content)} and then the end"
+        )
     return content
 
 
 def read_json_object(
     path: Path, limit: int, error: type[Exception], most_values: int = _MOST_VALUES
 ) -> dict[str, object]:
-    """Read a file of one object by `parse_strict_json`; raise `error` if it is anything else."""
-    content, label = read_whole(path, limit, error), label_of(path)
+    """Read a file of one object by `parse_strict_json`; raise `error` if it is anything
+    else.
+    """
+    content = read_whole(path, limit, error)
+    label = label_of(path)
     try:
         value = parse_strict_json(content, most_values)
     except ValueError as reason:
@@ -192,12 +225,15 @@ def read_json_object(
 
 
 def write_whole(
-    path: Path, parts: Iterable[bytes | memoryview], error: type[Exception], is_private: bool = True
+    path: Path,
+    parts: Iterable[bytes | memoryview],
+    error: type[Exception],
+    is_private: bool = True,
 ) -> None:
     """Write a file as a whole or not at all: a new one takes the place of the old.
 
-    A link is followed. Raise `error` where it cannot be written. A file that was not there can be
-    read by its owner alone if `is_private`.
+    A link is followed. Raise `error` where it cannot be written. A file that was not
+    there can be read by its owner alone if `is_private`.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -222,11 +258,14 @@ def write_whole(
                 os.unlink(name)
             raise
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
-        raise error(f"{label_of(path)}: cannot be written: {reason_of(failure)}") from None
+        raise error(
+            f"{label_of(path)}: cannot be written: {reason_of(failure)}"
+        ) from None
 
 
 def check_writable(path: Path, error: type[Exception]) -> None:
-    """Raise `error` if `write_whole` could not write a file, before the work of a long run.
+    """Raise `error` if `write_whole` could not write a file, before the work of a long
+    run.
 
     A file that exists is neither opened nor changed.
     """
@@ -238,11 +277,15 @@ def check_writable(path: Path, error: type[Exception]) -> None:
             raise OSError(errno.EINVAL, "it is not a regular file")
         tempfile.TemporaryFile(dir=target.parent).close()
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
-        raise error(f"{label_of(path)}: cannot be written: {reason_of(failure)}") from None
+        raise error(
+            f"{label_of(path)}: cannot be written: {reason_of(failure)}"
+        ) from None
 
 
 def reason_of(error: Exception) -> str:
-    """Say why the system refused, without the path that its message would repeat unescaped."""
+    """Say why the system refused, without the path that its message would repeat
+    unescaped.
+    """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return shown(str(error))
@@ -250,7 +293,8 @@ def reason_of(error: Exception) -> str:
 
 def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
     """Read to the end of a file or to `most` bytes; `size` is what it is said to have."""
-    parts, have = [], 0
+    parts = []
+    have = 0
     while part := stream.read(min(most - have, max(size + 1 - have, _LEAST_READ))):
         parts.append(part)
         have += len(part)
@@ -258,23 +302,26 @@ def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
 
 
 def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object:
-    """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep nesting.
+    """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep
+    nesting.
 
-    A value of three characters takes up to 70 bytes of memory, so values are counted before any is
-    made; an object counts four times, and a key twice. The text of a ValueError has the form
-    `expected X, got Y` and is safe to show.
+    A value of three characters takes up to 70 bytes of memory, so values are counted
+    before any is made; an object counts four times, and a key twice. The text of a
+    ValueError has the form `expected X, got Y` and is safe to show.
     """
     if _weight_of(content) > most_values:
         weight = _weight_outside_texts(content)
         if weight > most_values:
             raise ValueError(
-                f"expected at most {most_values} values, where an object counts four times and a "
-                f"key twice, got {weight}"
+                f"expected at most {most_values} values, where an object counts four "
+                f"times and a key twice, got {weight}"
             )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"expected UTF-8, got other bytes at byte {error.start}") from None
+        raise ValueError(
+            f"expected UTF-8, got other bytes at byte {error.start}"
+        ) from None
     try:
         return json.loads(
             text,
@@ -285,7 +332,9 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
         )
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
-        raise ValueError(f"expected JSON, got something else at {where} ({error.msg})") from None
+        raise ValueError(
+            f"expected JSON, got something else at {where} ({error.msg})"
+        ) from None
     except RecursionError:
         raise ValueError("expected a few levels of nesting, got very many") from None
 
@@ -311,7 +360,9 @@ def _weight_outside_texts(content: bytes) -> int:
 
 
 def is_same_json(value: object, expected: object) -> bool:
-    """Tell whether two values of JSON are the same, also in type: 64.0 and `true` are not 64, 1."""
+    """Tell whether two values of JSON are the same, also in type: 64.0 and `true` are not
+    64, 1.
+    """
     return json.dumps(value, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
@@ -347,23 +398,31 @@ def _number(text: str) -> float:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, each of which is a byte that is not UTF-8 (PEP 383), by U+FFFD."""
+    """Replace lone surrogates, each of which is a byte that is not UTF-8 (PEP 383), by
+    U+FFFD.
+    """
     return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text safe to show, also in parts: `\x1b` for a control, but newline and tab stay."""
+    r"""Return text safe to show, also in parts: `\x1b` for a control, but newline and tab
+    stay.
+    """
     return _UNSAFE.sub(_shown_control, replace_surrogates(text))
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    r"""Return text safe to show on one line, newline as `\n`; a longer one ends in an ellipsis."""
+    r"""Return text safe to show on one line, newline as `\n`; a longer one ends in an
+    ellipsis.
+    """
     line = _UNSAFE_IN_ONE_LINE.sub(_shown_control, replace_surrogates(text))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
 def json_controls(text: str) -> str:
-    r"""Return JSON safe to show: controls in its strings as `\u009b`, which means the same."""
+    r"""Return JSON safe to show: controls in its strings as `\u009b`, which means the
+    same.
+    """
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 

@@ -1,4 +1,6 @@
-"""No attribute of a public object lets a kernel leave the memory of a tensor or a cache."""
+"""No attribute of a public object lets a kernel leave the memory of a tensor or a
+cache.
+"""
 
 import copy
 import pickle
@@ -17,9 +19,15 @@ from tests.support.attribute_trials import public_attributes
 ROOT = Path(__file__).resolve().parent.parent
 # The classes that hold memory for kernels, or say where in a memory they read and write.
 MEMORY = (
-    "KeyValueCache", "Spans", "Tensor", "QuantizedTensor", "NestedScales", "InferenceContext",
-    "CacheMemory", "BatchContext",
-)  # fmt: skip
+    "KeyValueCache",
+    "Spans",
+    "Tensor",
+    "QuantizedTensor",
+    "NestedScales",
+    "InferenceContext",
+    "CacheMemory",
+    "BatchContext",
+)
 
 
 def run_trials(*names: str) -> None:
@@ -92,8 +100,13 @@ def test_a_copy_of_a_cache_and_of_spans_is_usable_and_equal(copied: Any) -> None
     cache = ml.KeyValueCache(512, 2, 8, ml.bfloat16)
     x = ml.randn(3, 2, 8, dtype="bfloat16")
     ml.write_cache(cache, spans, x, x)
-    twin, same = copied(cache), copied(spans)
-    assert (same.spans, same.parts, same.capacity) == (spans.spans, spans.parts, spans.capacity)
+    twin = copied(cache)
+    same = copied(spans)
+    assert (same.spans, same.parts, same.capacity) == (
+        spans.spans,
+        spans.parts,
+        spans.capacity,
+    )
     expected = ml.attention(x, cache, spans).tolist()
     assert ml.attention(x, twin, same).tolist() == expected
     zeros = ml.zeros(3, 2, 8, dtype="bfloat16")

@@ -44,7 +44,9 @@ def needs_of(page: Path) -> frozenset[str]:
 
 @cache
 def anchors_of(file: Path) -> frozenset[str]:
-    return frozenset(anchor(text) for _, text, _ in headings(file.read_text(encoding="utf-8")))
+    return frozenset(
+        anchor(text) for _, text, _ in headings(file.read_text(encoding="utf-8"))
+    )
 
 
 @every_page
@@ -56,7 +58,9 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{name_of(page)}:{link.line}: {link.target}"
         if place and file.suffix == ".md":
-            assert place in anchors_of(file), f"{name_of(page)}:{link.line}: {link.target}"
+            assert place in anchors_of(file), (
+                f"{name_of(page)}:{link.line}: {link.target}"
+            )
 
 
 @every_page
@@ -88,11 +92,16 @@ def test_a_link_over_two_lines_is_missed_by_the_tools():
 # A chat in a terminal takes seconds.
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.slow if p.name == "A-CHAT.md" else ()) for p in PAGES],
+    [
+        pytest.param(p, marks=pytest.mark.slow if p.name == "A-CHAT.md" else ())
+        for p in PAGES
+    ],
     ids=name_of,
 )
 def test_links_to_code_and_generated_blocks_are_current(page):
-    assert current_text(page) == page.read_text(encoding="utf-8"), "python -m tools.update_docs"
+    assert current_text(page) == page.read_text(encoding="utf-8"), (
+        "python -m tools.update_docs"
+    )
 
 
 def skip_without_smollm2() -> None:
@@ -103,7 +112,9 @@ def skip_without_smollm2() -> None:
 
 
 def with_needs(page: Path) -> Iterator[Any]:
-    """Yields a page with what its examples may need: nothing, and all that some of them do."""
+    """Yields a page with what its examples may need: nothing, and all that some of them
+    do.
+    """
     yield pytest.param(page, frozenset(), id=name_of(page))
     if "real" in needs_of(page):
         yield pytest.param(
@@ -112,10 +123,14 @@ def with_needs(page: Path) -> Iterator[Any]:
     if needs := needs_of(page) - {"real"}:
         allowed = sorted(needs | {"slow"})
         marks = [getattr(pytest.mark, need) for need in allowed]
-        yield pytest.param(page, frozenset(allowed), marks=marks, id=f"{name_of(page)} {allowed}")
+        yield pytest.param(
+            page, frozenset(allowed), marks=marks, id=f"{name_of(page)} {allowed}"
+        )
 
 
-@pytest.mark.parametrize(("page", "allowed"), [one for page in PAGES for one in with_needs(page)])
+@pytest.mark.parametrize(
+    ("page", "allowed"), [one for page in PAGES for one in with_needs(page)]
+)
 def test_the_examples_run_and_print_what_is_shown(page, allowed, tmp_path, monkeypatch):
     for package in ("torch", "transformers", "tiktoken") if "oracle" in allowed else ():
         pytest.importorskip(package, reason="the oracle extra is not installed")
@@ -124,7 +139,9 @@ def test_the_examples_run_and_print_what_is_shown(page, allowed, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     threads = ml.get_num_threads()
     try:
-        for outcome in run_examples(page.read_text(encoding="utf-8"), name_of(page), allowed):
+        for outcome in run_examples(
+            page.read_text(encoding="utf-8"), name_of(page), allowed
+        ):
             place = f"{name_of(page)}:{outcome.code.line}"
             shown = f"{place}: shown {outcome.output!r}, printed {outcome.printed!r}"
             assert outcome.is_as_shown, shown
@@ -150,7 +167,10 @@ def test_each_example_runs_on_its_own_or_the_page_says_that_it_continues(
     try:
         for example in examples(text, name_of(page)):
             if not example.code.needs & {"oracle", "real"}:
-                exec(compile(example.code.text, name_of(page), "exec"), {"__name__": "__main__"})
+                exec(
+                    compile(example.code.text, name_of(page), "exec"),
+                    {"__name__": "__main__"},
+                )
                 assert [*tmp_path.iterdir()] == [], f"{name_of(page)}:{example.code.line}"
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -190,15 +210,21 @@ def without_generated(text: str) -> str:
 
 def quotes_the_source(block: Block) -> bool:
     """Return whether a fragment to read is code of this project."""
-    return block.language == "py" and re.search(r"\b(?:self|ml)\.", block.text) is not None
+    return (
+        block.language == "py" and re.search(r"\b(?:self|ml)\.", block.text) is not None
+    )
 
 
 def test_a_quotation_is_found_outside_of_generated_blocks():
     quotation = "```py\nx = ml.add(x, self.bias)\n```\n"
     generated = f"<!-- generated: excerpt a b c -->\n{quotation}<!-- end -->\n"
     other = "```py\nx = torch.add(x, bias)\n```\n"
-    assert [*map(quotes_the_source, blocks(without_generated(generated + other)))] == [False]
-    assert [*map(quotes_the_source, blocks(without_generated(generated + quotation)))] == [True]
+    assert [*map(quotes_the_source, blocks(without_generated(generated + other)))] == [
+        False
+    ]
+    assert [
+        *map(quotes_the_source, blocks(without_generated(generated + quotation)))
+    ] == [True]
 
 
 def program_calls(line: str) -> list[list[str]]:
@@ -218,9 +244,12 @@ def program_calls(line: str) -> list[list[str]]:
 
 
 def test_the_calls_in_a_line_of_a_shell_are_found():
-    assert program_calls('echo "a | b" | python -m src.main -p "x y" > out && llama-bolts -q') == [
-        ["-p", "x y"], ["-q"],
-    ]  # fmt: skip
+    assert program_calls(
+        'echo "a | b" | python -m src.main -p "x y" > out && llama-bolts -q'
+    ) == [
+        ["-p", "x y"],
+        ["-q"],
+    ]
     assert program_calls("python -m pytest  # python -m src.main -x") == []
 
 
@@ -241,7 +270,9 @@ def test_the_map_in_the_readme_has_every_room():
 
 def test_the_legend_gives_the_sizes_of_the_bundled_model():
     text = (ROOT / "docs" / "LEGEND.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w)` \|[^|]+\|[^|]+\| ([^|]+?) \|", text, flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w)` \|[^|]+\|[^|]+\| ([^|]+?) \|", text, flags=re.MULTILINE
+    )
     args = load_model().args
     expected = {
         "T": "1 when decoding", "S": f"up to {args.max_context_length}",
@@ -252,7 +283,7 @@ def test_the_legend_gives_the_sizes_of_the_bundled_model():
     assert dict(rows) == {letter: str(size) for letter, size in expected.items()}
 
 
-# ---- statements of single pages -----------------------------------------------------------------
+# ---- statements of single pages --------------------------------------------------------
 
 
 def words_of(page: str) -> str:
@@ -269,7 +300,9 @@ def table_below(page: str, heading: str) -> list[list[str]]:
 
 def test_the_first_run_explains_the_numbers_that_it_prints():
     text = words_of("docs/02-first-run.md")
-    ((prompt, new, used, size),) = re.findall(r"(\d+) prompt \S+, (\d+) new \S+, (\d+)/(\d+)", text)
+    ((prompt, new, used, size),) = re.findall(
+        r"(\d+) prompt \S+, (\d+) new \S+, (\d+)/(\d+)", text
+    )
     assert int(prompt) + int(new) == int(used)
     assert f"The prompt had {prompt} tokens" in text
     assert f"The model generated {new} tokens" in text
@@ -316,7 +349,9 @@ def test_the_legend_has_the_length_of_a_chunk_of_a_prompt():
 
 
 def test_the_table_of_roles_has_all():
-    names = [row[0].strip("`") for row in table_below("docs/12-asking.md", "| role | says |")]
+    names = [
+        row[0].strip("`") for row in table_below("docs/12-asking.md", "| role | says |")
+    ]
     assert sorted(names) == sorted(ROLES)
 
 
@@ -325,7 +360,9 @@ def test_no_page_counts_the_chat_formats_wrongly():
     for page in PAGES:
         text = " ".join(page.read_text(encoding="utf-8").split())
         counts = re.findall(r"\b(\w+) (?:chat )?formats\b", text)
-        assert not {*counts} & {*numbers.values()} - {numbers.get(len(CHAT_FORMATS))}, name_of(page)
+        assert not {*counts} & {*numbers.values()} - {numbers.get(len(CHAT_FORMATS))}, (
+            name_of(page)
+        )
 
 
 def test_the_time_that_the_network_adds_follows_from_the_table_of_its_parts():
@@ -334,7 +371,9 @@ def test_the_time_that_the_network_adds_follows_from_the_table_of_its_parts():
     (heading,) = re.findall(r"^\| \| gathered for a token .*$", text, re.MULTILINE)
     shares = table_below(page, "| | 2 ranks | 4 ranks | 8 ranks | 16 ranks |")
     parts = table_below(page, heading)
-    assert [row[0] for row in shares] == [row[0] for row in parts] == ["8B", "70B", "405B"]
+    assert (
+        [row[0] for row in shares] == [row[0] for row in parts] == ["8B", "70B", "405B"]
+    )
     for (name, *stated), (_, nbytes, gathers, _wire, latency, reading) in zip(
         shares, parts, strict=True
     ):
@@ -346,17 +385,21 @@ def test_the_time_that_the_network_adds_follows_from_the_table_of_its_parts():
             wire = (ranks - 1) / ranks * megabytes * 8e6 / 10e9
             added = wire + message * math.ceil(math.log2(ranks))
             expected = 100 * added / (read / ranks)
-            assert float(share.removesuffix(" %")) == pytest.approx(expected, abs=0.6, rel=0.02), (
-                name
-            )
+            assert float(share.removesuffix(" %")) == pytest.approx(
+                expected, abs=0.6, rel=0.02
+            ), name
 
 
 def test_the_limit_of_a_prompt_in_chapter_8_is_the_work_that_the_program_counts():
     text = (ROOT / "docs" / "08-kernels.md").read_text(encoding="utf-8")
     assert r"{2 P' + \frac{2 V D}{T} + 4 \cdot \frac{T}{2} \cdot L H h}" in text
     for args in (load_model().args, LLAMA_3_1_8B):
-        T, D, h = 512, args.dim, args.head_dim
-        layer = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * args.ffn_dim
+        T = 512
+        D = args.dim
+        h = args.head_dim
+        layer = (
+            2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * args.ffn_dim
+        )
         attention = 4 * T / 2 * args.n_layers * args.n_heads * h
         each = 2 * args.n_layers * layer + 2 * args.vocab_size * D / T + attention
         assert T * each == pytest.approx(operations(args, 0, T), rel=0.002)
@@ -367,14 +410,18 @@ def test_the_log_has_the_scores_of_chapter_1_to_the_last_bit():
     question = "What is the capital of Massachusetts? Answer in one word."
     ids = encode_chat(model.tokenizer, [Message("user", question)])
     fused, eager = (
-        model.transformer.forward(InferenceContext(model.args, 64, attention), ids).numpy()[0]
+        model.transformer.forward(
+            InferenceContext(model.args, 64, attention), ids
+        ).numpy()[0]
         for attention in ("fused", "eager")
     )
     np.testing.assert_array_equal(fused, eager)
     assert [model.tokenizer.decode([int(i)]) for i in eager.argsort()[::-1][:3]] == [
         "Boston", "Dhaka", "Topeka",
     ]  # fmt: skip
-    assert "`debug.log` has the same scores, to the last bit" in words_of("docs/01-journey.md")
+    assert "`debug.log` has the same scores, to the last bit" in words_of(
+        "docs/01-journey.md"
+    )
 
 
 @pytest.mark.parametrize(

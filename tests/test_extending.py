@@ -1,4 +1,6 @@
-"""What the recipes for an op and for a dtype promise: their files, and a step that is left out."""
+"""What the recipes for an op and for a dtype promise: their files, and a step that is
+left out.
+"""
 
 import inspect
 import re
@@ -16,7 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "ADDING-A-DTYPE.md"
 MOST_FILES = 6
 FUNCTIONS = {
-    name: getattr(ml, name) for name in ml.ops.__all__ if inspect.isfunction(getattr(ml, name))
+    name: getattr(ml, name)
+    for name in ml.ops.__all__
+    if inspect.isfunction(getattr(ml, name))
 }
 SMALL = [row for row in ml.DTYPES if row.kind == "float" and row.itemsize < 4]
 
@@ -31,14 +35,19 @@ def naming(pattern: str, *places: str) -> set[str]:
     """Returns the files of some folders that a pattern is found in."""
     files = [path for place in places for path in (ROOT / place).rglob("*")]
     sources = [path for path in files if path.suffix in {".py", ".c", ".h", ".inc"}]
-    found = {path for path in sources if re.search(pattern, path.read_text("utf-8"), re.I)}
+    found = {
+        path for path in sources if re.search(pattern, path.read_text("utf-8"), re.I)
+    }
     return {path.relative_to(ROOT).as_posix() for path in found}
 
 
 def test_the_files_that_a_dtype_touches_are_those_of_the_page():
     for heading, expected in (
         ("The files of a plain dtype", naming("float8_e5m2", "src", "csrc")),
-        ("The files of a block format", naming("int8_block", "csrc") | {"src/ml/dtype.py"}),
+        (
+            "The files of a block format",
+            naming("int8_block", "csrc") | {"src/ml/dtype.py"},
+        ),
     ):
         files = listed(heading)
         assert set(files) == expected
@@ -68,7 +77,7 @@ def test_a_product_has_the_bits_of_that_with_the_weight_widened(dtype, isa):
         set_isa(used)
 
 
-# ---- ops ----------------------------------------------------------------------------------------
+# ---- ops -------------------------------------------------------------------------------
 
 
 def texts_of_tests(folder: Path) -> str:
@@ -94,4 +103,7 @@ def test_every_op_is_called_by_a_test():
 def test_every_test_that_a_recipe_names_is_there(page):
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text("utf-8")))
     assert named
-    assert named - {*re.findall(r"def (test_\w+)\(", texts_of_tests(ROOT / "tests"))} == set()
+    assert (
+        named - {*re.findall(r"def (test_\w+)\(", texts_of_tests(ROOT / "tests"))}
+        == set()
+    )

@@ -1,4 +1,6 @@
-"""A model whose file name holds controls reaches no output unescaped, and breaks no format."""
+"""A model whose file name holds controls reaches no output unescaped, and breaks no
+format.
+"""
 
 import json
 import os
@@ -21,13 +23,17 @@ from src.untrusted import escape_controls, escape_line
 from tests.cli.conftest import Outcome, run_program
 from tests.server.running import running
 
-# C1, BEL, bidirectional marks, two noncharacters, an escape sequence, a byte that is not UTF-8, a
-# newline, marks of HTML, SO.
+# C1, BEL, bidirectional marks, two noncharacters, an escape sequence, a byte that is not
+# UTF-8, a newline, marks of HTML, SO.
 NAME = os.fsdecode(
     b"m\xc2\x9b31m\x07\xe2\x80\xae\xef\xbf\xbf\xef\xb7\x90\x1b]0;t\x07\xff\n<&\"'\xe2\x80\x8f\x0e"
 )
-SHOWN = r"m\x9b31m\x07\u202e\uffff\ufdd0\x1b]0;t\x07\udcff\n" + "<&\"'" + r"\u200f\x0e.gguf"
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system allows no such name")
+SHOWN = (
+    r"m\x9b31m\x07\u202e\uffff\ufdd0\x1b]0;t\x07\udcff\n" + "<&\"'" + r"\u200f\x0e.gguf"
+)
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the system allows no such name"
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +66,15 @@ def test_every_file_and_line_of_a_run_is_harmless_and_well_formed(model_file, tm
     names = ("debug.log", "trace.json", "diagrams", "page.html")
     log, trace, diagrams, page = (tmp_path / name for name in names)
     outputs = (
-        "--debug-log", log, "--trace-json", trace, "--diagrams", diagrams, "--explore", page,
-    )  # fmt: skip
+        "--debug-log",
+        log,
+        "--trace-json",
+        trace,
+        "--diagrams",
+        diagrams,
+        "--explore",
+        page,
+    )
     done = run_program("-m", model_file, "-p", "Hi", "-n", "2", "-v", "--json", *outputs)
     assert done.returncode == 0, done.stderr
     assert SHOWN in harmless(done.stderr)
@@ -131,6 +144,9 @@ def test_the_server_lists_the_model_by_its_escaped_name(model_file, tmp_path):
     with running(tmp_path, "-m", str(model_file)) as server:
         status, listed = server.ask("/v1/models")
         assert (status, listed["data"][0]["id"]) == (200, SHOWN)
-        assert server.ask(f"/v1/models/{quote(SHOWN, safe='')}") == (200, listed["data"][0])
+        assert server.ask(f"/v1/models/{quote(SHOWN, safe='')}") == (
+            200,
+            listed["data"][0],
+        )
         assert server.chat(model=SHOWN, max_tokens=1)["model"] == SHOWN
         harmless(server.log.read_bytes())

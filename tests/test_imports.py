@@ -1,4 +1,6 @@
-"""Imports run one way: ml <- checkpoint, tokenizer <- model <- inference <- cli <- main."""
+"""Imports run one way: ml <- checkpoint, tokenizer <- model <- inference <- cli <-
+main.
+"""
 
 import ast
 import re
@@ -10,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 
-# What each package or module of `src` may import besides itself. Those in `SHARED` may be imported
-# by all and import none of them, except that `trace` observes the ops of `ml`, which does not know
-# it, and writes with the help of the others.
+# What each package or module of `src` may import besides itself. Those in `SHARED` may be
+# imported by all and import none of them, except that `trace` observes the ops of `ml`,
+# which does not know it, and writes with the help of the others.
 SHARED = {"installation", "untrusted", "memory", "sampling_steps", "trace"}
 ALLOWED = {
     "installation": set(),
@@ -28,24 +30,58 @@ ALLOWED = {
     "model": {"ml", "checkpoint", "tokenizer", "catalog", *SHARED},
     "inference": {"ml", "checkpoint", "tokenizer", "model", *SHARED},
     "explorer": {"ml", "tokenizer", "model", "inference", *SHARED},
-    "server": {"ml", "checkpoint", "tokenizer", "model", "inference", "explorer", *SHARED},
+    "server": {
+        "ml",
+        "checkpoint",
+        "tokenizer",
+        "model",
+        "inference",
+        "explorer",
+        *SHARED,
+    },
     "cli": {
-        "ml", "checkpoint", "tokenizer", "catalog", "model", "inference", "drawing", "explorer",
-        "server", *SHARED,
+        "ml",
+        "checkpoint",
+        "tokenizer",
+        "catalog",
+        "model",
+        "inference",
+        "drawing",
+        "explorer",
+        "server",
+        *SHARED,
     },
     # `tests/test_public_names.py` checks that they are imported on demand only.
     "__init__": {"inference", "ml", "model", "tokenizer"},
     "main": {"cli", "installation", "memory"},
     "__main__": {"main"},
     "nano": set(),
-}  # fmt: skip
+}
 RUN_TIME_PACKAGES = {
-    "cffi", "jinja2", "ml_dtypes", "numpy", "platformdirs", "prompt_toolkit", "psutil", "regex",
-    "rich", "structlog",
-}  # fmt: skip
+    "cffi",
+    "jinja2",
+    "ml_dtypes",
+    "numpy",
+    "platformdirs",
+    "prompt_toolkit",
+    "psutil",
+    "regex",
+    "rich",
+    "structlog",
+}
 # Of the serve extra, and where they may be imported.
-SERVE_PACKAGES = {"h11", "llguidance", "msgspec", "prometheus_client", "starlette", "uvicorn"}
-NEEDS_SERVE = {"inference/grammar_server.py", *(f"server/{p.name}" for p in SRC.glob("server/*"))}
+SERVE_PACKAGES = {
+    "h11",
+    "llguidance",
+    "msgspec",
+    "prometheus_client",
+    "starlette",
+    "uvicorn",
+}
+NEEDS_SERVE = {
+    "inference/grammar_server.py",
+    *(f"server/{p.name}" for p in SRC.glob("server/*")),
+}
 # The process of `--verify`, a program of its own, which no other module imports.
 NEEDS_ORACLE = {"cli/reference.py", "cli/reference_encoding.py"}
 
@@ -68,7 +104,8 @@ def part_of_src(path: Path) -> str:
 
 @cache
 def imported(path: Path) -> list[tuple[int, tuple[str, ...] | str]]:
-    """Lists (line, target): the parts below src when relative, a top-level name otherwise.
+    """Lists (line, target): the parts below src when relative, a top-level name
+    otherwise.
 
     The last part may be a module, or a name in one.
     """
@@ -139,7 +176,9 @@ def test_tools_import_src_and_no_tests():
 
 @cache
 def modules_imported(path: Path) -> frozenset[str]:
-    """Lists the modules of src that a module imports, inside functions too, by dotted names."""
+    """Lists the modules of src that a module imports, inside functions too, by dotted
+    names.
+    """
     found = set()
     for _, target in imported(path):
         if isinstance(target, tuple):
@@ -170,7 +209,10 @@ def test_no_modules_import_one_another_in_a_circle():
         ".".join(p.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): p
         for p in SOURCES
     }
-    imports = {name: modules_imported(path) & names.keys() - {name} for name, path in names.items()}
+    imports = {
+        name: modules_imported(path) & names.keys() - {name}
+        for name, path in names.items()
+    }
     TopologicalSorter(imports).prepare()  # CycleError names the modules of a circle
 
 
@@ -180,7 +222,10 @@ def test_the_check_sees_an_import_that_runs_the_wrong_way(tmp_path, monkeypatch)
     wrong.parent.mkdir()
     wrong.write_text("from ..model import load_model\nfrom .. import cli\n")
     assert imported(wrong) == [(1, ("model", "load_model")), (2, ("cli",))]
-    assert wrong_ways(wrong) == [f"{wrong}:1: ml imports model", f"{wrong}:2: ml imports cli"]
+    assert wrong_ways(wrong) == [
+        f"{wrong}:1: ml imports model",
+        f"{wrong}:2: ml imports cli",
+    ]
 
 
 # The modules with the root of a package's errors, and the only one outside of all roots.
@@ -189,17 +234,24 @@ OUTSIDE_THE_ROOTS = {"OutputError"}
 
 
 def error_classes(package: Path) -> dict[str, tuple[str, list[str]]]:
-    """Return the file and the bases of each class of errors that a package defines, by its name."""
+    """Return the file and the bases of each class of errors that a package defines, by
+    its name.
+    """
     classes = {}
     for path in sorted(package.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
-                classes[node.name] = (path.name, [ast.unparse(base) for base in node.bases])
+                classes[node.name] = (
+                    path.name,
+                    [ast.unparse(base) for base in node.bases],
+                )
     return classes
 
 
 def error_roots(classes: dict[str, tuple[str, list[str]]]) -> list[str]:
-    """Return the classes of errors of a package that no other one of its classes is a base of."""
+    """Return the classes of errors of a package that no other one of its classes is a
+    base of.
+    """
     own = classes.keys() - {"LlamaBoltsError"}
     return [name for name in sorted(own) if not own & set(classes[name][1])]
 
@@ -221,22 +273,26 @@ def test_each_package_has_one_root_class_of_errors():
 
 def test_a_second_root_of_errors_is_found(tmp_path):
     (tmp_path / "errors.py").write_text(
-        "class RootError(LlamaBoltsError): ...\nclass LeafError(RootError, OSError): ...\n"
+        "class RootError(LlamaBoltsError): ...\nclass LeafError(RootError, OSError): "
+        "...\n"
     )
     assert error_roots(error_classes(tmp_path)) == ["RootError"]
     (tmp_path / "other.py").write_text("class OtherError(LlamaBoltsError): ...\n")
     assert error_roots(error_classes(tmp_path)) == ["OtherError", "RootError"]
 
 
-# Tests of modules that have no file of tests of their own name: those of a package as a whole, ...
+# Tests of modules that have no file of tests of their own name: those of a package as a
+# whole, ...
 OF_PACKAGES = {
     "drawing": "drawing/test_diagrams", "explorer": "explorer/test_explorer",
     "server": "server/test_app",
 }  # fmt: skip
 # ... and those of what a module is a part of.
 OF_MODULES = {
-    "checkpoint/gguf_writer": "model/test_saving_gguf", "cli/flag_parser": "cli/test_arguments",
-    "cli/reference": "cli/test_verify", "cli/serve": "server/test_limits",
+    "checkpoint/gguf_writer": "model/test_saving_gguf",
+    "cli/flag_parser": "cli/test_arguments",
+    "cli/reference": "cli/test_verify",
+    "cli/serve": "server/test_limits",
     "cli/reference_encoding": "cli/test_verify",
     "cli/new_session": "cli/test_loading",
     "catalog/downloads": "catalog/test_pip_package",
@@ -245,22 +301,25 @@ OF_MODULES = {
     "inference/template_sandbox": "inference/test_template_limits",
     "inference/template_budget": "inference/test_template_bombs",
     "inference/template_code": "inference/test_template_bombs",
-    "inference/passes": "inference/test_batch", "inference/blocks": "inference/test_batch",
-
-    "inference/grammar_server": "inference/test_grammars", "ml/checks": "ml/test_refusals",
+    "inference/passes": "inference/test_batch",
+    "inference/blocks": "inference/test_batch",
+    "inference/grammar_server": "inference/test_grammars",
+    "ml/checks": "ml/test_refusals",
     "model/saved_config": "model/test_saving",
-    "model/families/llama": "model/test_args", "model/families/mistral": "model/test_args",
+    "model/families/llama": "model/test_args",
+    "model/families/mistral": "model/test_args",
     "model/families/phi3": "model/test_phi3",
     **{
         f"model/families/{name}": "model/test_families"
         for name in ("granite", "olmo2", "qwen2", "qwen3", "smollm3")
     },
-    "model/sources/meta": "model/test_args", "model/sources/gguf": "model/test_gguf",
+    "model/sources/meta": "model/test_args",
+    "model/sources/gguf": "model/test_gguf",
     "model/sources/hugging_face": "model/test_hugging_face",
     "trace/code": "trace/test_logger",
     "trace/records": "trace/test_logger",
     "tokenizer/json_pipeline": "tokenizer/test_tokenizer_json",
-}  # fmt: skip
+}
 
 
 def test_each_module_has_its_tests():
@@ -268,17 +327,23 @@ def test_each_module_has_its_tests():
         name = path.relative_to(SRC).with_suffix("").as_posix()
         package, _, module = name.rpartition("/")
         own = OF_MODULES.get(name, f"{package}/test_{module}".lstrip("/"))
-        files = [ROOT / "tests" / f"{tests}.py" for tests in (own, OF_PACKAGES.get(package, own))]
+        files = [
+            ROOT / "tests" / f"{tests}.py"
+            for tests in (own, OF_PACKAGES.get(package, own))
+        ]
         exempt = path.name in ("__init__.py", "__main__.py", "errors.py")
         assert exempt or any(file.exists() for file in files), name
 
 
 # Tests of modules of tools that have no file of tests of their own name.
 OF_TOOLS = {
-    "plots": "test_update_docs", "write_dtypes": "../csrc/test_build", "site/conf": "test_site",
-    "nano/torch_llama": "nano/test_train", "nano/train_tokenizer": "nano/test_batches",
+    "plots": "test_update_docs",
+    "write_dtypes": "../csrc/test_build",
+    "site/conf": "test_site",
+    "nano/torch_llama": "nano/test_train",
+    "nano/train_tokenizer": "nano/test_batches",
     "nano/mixtures": "nano/test_documents",
-}  # fmt: skip
+}
 
 
 def test_each_module_of_tools_has_its_tests():
@@ -292,16 +357,21 @@ def test_each_module_of_tools_has_its_tests():
         assert path.name == "__init__.py" or (tests / f"{own}.py").exists(), name
 
 
-# ---- layouts and families ------------------------------------------------------------------------
+# ---- layouts and families --------------------------------------------------------------
 
 LAYOUTS = {"Meta", "Hugging Face", "GGUF", "meta", "hugging_face", "gguf"}
-FAMILIES = {path.stem for path in (SRC / "model" / "families").glob("*.py")} - {"__init__", "llama"}
+FAMILIES = {path.stem for path in (SRC / "model" / "families").glob("*.py")} - {
+    "__init__",
+    "llama",
+}
 # Where the names of families are those of tokenizers and of chat formats too.
 CHAT_NAMES = {"cli/arguments.py"}
 
 
 def compared_layouts(path: Path) -> list[str]:
-    """List the comparisons with the name of a layout in a module, of `==`, `in` and `match`."""
+    """List the comparisons with the name of a layout in a module, of `==`, `in` and
+    `match`.
+    """
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         parts: list[ast.expr] = []
@@ -319,7 +389,9 @@ def compared_layouts(path: Path) -> list[str]:
 
 
 def named_families(path: Path) -> set[str]:
-    """Return the families that identifiers, texts and imports of a module name; not docstrings."""
+    """Return the families that identifiers, texts and imports of a module name; not
+    docstrings.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     prose = {
         node.value
@@ -328,7 +400,11 @@ def named_families(path: Path) -> set[str]:
     }
     words: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node not in prose
+        ):
             words.add(node.value.casefold())
         elif isinstance(
             node, ast.Name | ast.Attribute | ast.ClassDef | ast.FunctionDef | ast.alias
@@ -357,18 +433,24 @@ def test_a_family_is_named_in_its_own_module_alone():
             allowed = set()
             if path.parent.name == "families":
                 # A family may build on another one, which it imports.
-                allowed = {path.stem, *(part for _, target in imported(path) for part in target)}
+                allowed = {
+                    path.stem,
+                    *(part for _, target in imported(path) for part in target),
+                }
             assert named_families(path) <= allowed, path
 
 
 def test_the_checks_see_a_layout_and_a_family(tmp_path):
     path = tmp_path / "wrong.py"
     path.write_text(
-        'def f(x):\n    """qwen2"""\n    return x.layout == "GGUF" or x.kind in ("Meta",)\n'
+        'def f(x):\n    """qwen2"""\n    return x.layout == "GGUF" or x.kind in '
+        '("Meta",)\n'
     )
     assert len(compared_layouts(path)) == 2
     assert named_families(path) == set()
-    path.write_text('KINDS = {"qwen3": Granite}\nimport olmo2\nx.mistral_window = 1\n"qwen3_moe"\n')
+    path.write_text(
+        'KINDS = {"qwen3": Granite}\nimport olmo2\nx.mistral_window = 1\n"qwen3_moe"\n'
+    )
     assert named_families(path) == {"qwen3", "granite", "olmo2", "mistral"}
 
 
@@ -382,5 +464,9 @@ def test_the_network_of_llama_is_short():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
-    lines = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() and n not in prose]
+    lines = [
+        n
+        for n, line in enumerate(text.splitlines(), 1)
+        if line.strip() and n not in prose
+    ]
     assert len(lines) < 300

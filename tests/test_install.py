@@ -50,14 +50,24 @@ def checkout(tmp_path: Path) -> Path:
     return tree
 
 
-def build(checkout: Path, *arguments: str, **changes: str) -> "subprocess.CompletedProcess[str]":
+def build(
+    checkout: Path, *arguments: str, **changes: str
+) -> "subprocess.CompletedProcess[str]":
     compiler = str(checkout.parent / "cc")
     kept = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-    notes = {"CC": compiler, "LDSHARED": compiler, "NOTES": str(checkout.parent / "notes")}
+    notes = {
+        "CC": compiler,
+        "LDSHARED": compiler,
+        "NOTES": str(checkout.parent / "notes"),
+    }
     return subprocess.run(
         [sys.executable, "setup.py", *arguments],
-        cwd=checkout, env=kept | notes | changes, capture_output=True, check=False, text=True,
-    )  # fmt: skip
+        cwd=checkout,
+        env=kept | notes | changes,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
 
 
 def notes_of(checkout: Path) -> list[str]:
@@ -69,7 +79,9 @@ def notes_of(checkout: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("changes", [{"CC": "absent-compiler"}, {"NO_HEADERS": "1"}])
-def test_without_compiler_or_headers_the_last_line_says_what_to_install(checkout, changes):
+def test_without_compiler_or_headers_the_last_line_says_what_to_install(
+    checkout, changes
+):
     done = build(checkout, "--version", **changes)
     assert done.returncode == 1
     [line] = (done.stdout + done.stderr).splitlines()
@@ -89,8 +101,14 @@ def test_the_sources_are_compiled_side_by_side_once_and_again_when_they_change(c
         compiled = [name for name in begun if name.endswith(".o")]
         assert len(compiled) == (SOURCES if where == "one" else 0)
         assert [name for name in begun if name.endswith(".so")] == begun[len(compiled) :]
-        at_once = itertools.accumulate(1 if line.startswith("begin") else -1 for line in lines)
-        assert max(at_once) == 1 if where == "two" else max(at_once) > 1 or os.cpu_count() == 1
+        at_once = itertools.accumulate(
+            1 if line.startswith("begin") else -1 for line in lines
+        )
+        assert (
+            max(at_once) == 1
+            if where == "two"
+            else max(at_once) > 1 or os.cpu_count() == 1
+        )
     os.utime(checkout / "csrc" / "rows" / "rows.c")
     build(checkout, "-q", "build_ext", *places)
     [line] = (line for line in notes_of(checkout) if line.endswith(".o"))
@@ -110,7 +128,12 @@ def test_a_wheel_serves_every_python_from_3_11_on_and_says_that_it_is_typed(chec
     [wheel] = checkout.parent.glob("*.whl")
     assert re.fullmatch(r"llama_bolts-[\d.]+-cp311-abi3-\w+\.whl", wheel.name)
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("py.typed", "__main__.py", "ml/_kernels.abi3.so", "docs/14-forward-pass.md"):
+    for name in (
+        "py.typed",
+        "__main__.py",
+        "ml/_kernels.abi3.so",
+        "docs/14-forward-pass.md",
+    ):
         assert f"llama_bolts/{name}" in names
     nano_files = [name for name in names if name.startswith("llama_bolts/nano/")]
     assert sorted(name.removeprefix("llama_bolts/nano/") for name in nano_files) == [
@@ -121,5 +144,7 @@ def test_a_wheel_serves_every_python_from_3_11_on_and_says_that_it_is_typed(chec
         "model/tokenizer.model",
     ]
     assert not [
-        name for name in names if name.startswith(("tools/", "tests/", "llama_bolts/tools/"))
+        name
+        for name in names
+        if name.startswith(("tools/", "tests/", "llama_bolts/tools/"))
     ]

@@ -1,4 +1,6 @@
-"""The command that installs what is missing, in a checkout and in an installed package."""
+"""The command that installs what is missing, in a checkout and in an installed
+package.
+"""
 
 import subprocess
 import sys
@@ -38,7 +40,9 @@ def test_an_extra_is_named_as_this_copy_of_the_package_installs_it(
     if extra == "mpi":
         environment |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
     command = [sys.executable, "-m", package, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, input=b"", capture_output=True, env=environment)
+    done = subprocess.run(
+        command, cwd=tmp_path, input=b"", capture_output=True, env=environment
+    )
     assert done.returncode != 0
     [line] = done.stderr.decode().splitlines()
     assert line.endswith(f"run `pip install {PACKAGES[package].format(extra)}"), line

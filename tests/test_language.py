@@ -1,4 +1,6 @@
-"""The words that this project does not use: names, messages, docstrings, comments and docs."""
+"""The words that this project does not use: names, messages, docstrings, comments and
+docs.
+"""
 
 import re
 from pathlib import Path
@@ -65,15 +67,22 @@ def test_no_page_and_no_source_has_a_word_that_is_avoided():
     any_word = re.compile(rf"(?<![a-z])(?:{'|'.join(WORDS)})(?![a-z])")
     faults = []
     for path in [*code, *documents()]:
-        for number, line in enumerate(path.read_text(encoding="utf-8").lower().split("\n"), 1):
+        for number, line in enumerate(
+            path.read_text(encoding="utf-8").lower().split("\n"), 1
+        ):
             if any_word.search(line):
                 faults.append(f"{path.relative_to(ROOT)}:{number}: {found_in(line)}")
     assert faults == []
 
 
 def test_a_word_is_found_at_its_borders_alone_and_with_its_exceptions():
-    assert found_in("The Doors, my_door") == "'doors' (write bindings), 'door' (write bindings)"
-    assert found_in("indoors, condense, there is no mask, a look-ahead, in mixtures") == ""
+    assert (
+        found_in("The Doors, my_door")
+        == "'doors' (write bindings), 'door' (write bindings)"
+    )
+    assert (
+        found_in("indoors, condense, there is no mask, a look-ahead, in mixtures") == ""
+    )
     assert found_in("it is no number of its own") == (
         "'of its own' (write a separate), 'is no number' (write is not a)"
     )

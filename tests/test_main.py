@@ -45,7 +45,13 @@ signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize(
-    "module", ["src.cli.arguments", "src.cli.application", "numpy.random.mtrand", "src.ml._kernels"]
+    "module",
+    [
+        "src.cli.arguments",
+        "src.cli.application",
+        "numpy.random.mtrand",
+        "src.ml._kernels",
+    ],
 )
 def test_an_interrupt_of_an_import_ends_the_process_at_once(module):
     done = run("-c", PRESSES_CTRL_C, module)
@@ -72,11 +78,15 @@ PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONPAT
          "`pip install --force-reinstall llama-bolts`"),
     ],
 )  # fmt: skip
-def test_what_is_not_installed_or_built_is_one_line(tmp_path, flag, said, package, advice):
+def test_what_is_not_installed_or_built_is_one_line(
+    tmp_path, flag, said, package, advice
+):
     without_kernels = shutil.ignore_patterns("_kernels*")
     shutil.copytree(REPOSITORY / "src", tmp_path / package, ignore=without_kernels)
     command = [sys.executable, flag, "-m", package, "-p", "x"]
-    done = subprocess.run(command, cwd=tmp_path, input=b"", capture_output=True, env=PLAIN)
+    done = subprocess.run(
+        command, cwd=tmp_path, input=b"", capture_output=True, env=PLAIN
+    )
     assert (done.returncode, done.stdout) == (1, b"")
     [line] = done.stderr.decode().splitlines()
     assert line.startswith(said)

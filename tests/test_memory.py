@@ -19,7 +19,8 @@ def group(path: Path, limit: str, used: int, files: int) -> Path:
 
 
 def test_available_memory_is_that_of_the_kernel_and_a_control_group_lowers_it(tmp_path):
-    meminfo, none = tmp_path / "meminfo", tmp_path / "none"
+    meminfo = tmp_path / "meminfo"
+    none = tmp_path / "none"
     meminfo.write_text(MEMINFO)
     assert available_memory(meminfo, none) == 2048 * 1024
     found = available_memory(none, none)  # by sysconf
@@ -30,7 +31,8 @@ def test_available_memory_is_that_of_the_kernel_and_a_control_group_lowers_it(tm
     assert available_memory(meminfo, unlimited) == 2048 * 1024
     full = group(tmp_path / "full", "1000", 5000, 0)
     assert available_memory(none, full) == 0
-    meminfo.write_text("MemAvailable: lots kB\nMemAvailable:\n")  # unreadable numbers say nothing
+    # Unreadable numbers say nothing.
+    meminfo.write_text("MemAvailable: lots kB\nMemAvailable:\n")
     assert available_memory(meminfo, limited) == 350000
 
 
@@ -38,9 +40,15 @@ def test_every_group_above_the_own_one_counts(tmp_path):
     group(tmp_path / "root", "max", 900, 0)
     group(tmp_path / "root" / "user", "5000", 900, 0)
     group(tmp_path / "root" / "user" / "own", "9000", 400, 0)
-    own, meminfo = tmp_path / "cgroup", tmp_path / "meminfo"
+    own = tmp_path / "cgroup"
+    meminfo = tmp_path / "meminfo"
     meminfo.write_text(MEMINFO)
-    for path, left in (("user/own", 4100), ("user", 4100), ("", 2 << 20), ("../user", 2 << 20)):
+    for path, left in (
+        ("user/own", 4100),
+        ("user", 4100),
+        ("", 2 << 20),
+        ("../user", 2 << 20),
+    ):
         own.write_text(f"0::/{path}\n")
         assert available_memory(meminfo, tmp_path / "root", own) == left
 
@@ -62,5 +70,6 @@ def test_what_does_not_fit_is_told_with_the_arithmetic(monkeypatch):
     assert memory_shortage(2 << 20, "2 blocks") == (
         "memory: expected at most 1.0 MiB available, got 2.0 MiB for 2 blocks"
     )
-    monkeypatch.setattr(memory_module, "available_memory", lambda: None)  # the system does not say
+    # The system does not say.
+    monkeypatch.setattr(memory_module, "available_memory", lambda: None)
     assert memory_shortage(1 << 60, "much") is None

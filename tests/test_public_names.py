@@ -40,7 +40,10 @@ def run(code: str) -> bytes:
 
 
 def test_the_import_alone_loads_nothing_heavy():
-    code = "import sys, src; print(sorted({'numpy', 'src.ml', 'src.model'} & set(sys.modules)))"
+    code = (
+        "import sys, src; print(sorted({'numpy', 'src.ml', 'src.model'} & "
+        "set(sys.modules)))"
+    )
     assert run(code) == b"[]\n"
 
 

@@ -1,4 +1,6 @@
-"""The table of bad inputs has every row and names tests that there are; the ledger is full."""
+"""The table of bad inputs has every row and names tests that there are; the ledger is
+full.
+"""
 
 import ast
 import re
@@ -13,9 +15,26 @@ from tests.hardening.fuzz.targets import TARGETS
 TESTS = Path(__file__).resolve().parent
 PAGE = TESTS.parent / "docs" / "RELIABILITY.md"
 LEDGER = TESTS.parent / "docs" / "FUZZING.md"
-COUNTS = {"P": 5, "T": 5, "Z": 4, "S": 3, "G": 1, "C": 2, "K": 2, "X": 3, "R": 5, "F": 6, "O": 3,
-          "W": 3, "M": 1, "E": 1, "D": 3}  # fmt: skip
-IDS = [f"{letter}{number + 1}" for letter, count in COUNTS.items() for number in range(count)]
+COUNTS = {
+    "P": 5,
+    "T": 5,
+    "Z": 4,
+    "S": 3,
+    "G": 1,
+    "C": 2,
+    "K": 2,
+    "X": 3,
+    "R": 5,
+    "F": 6,
+    "O": 3,
+    "W": 3,
+    "M": 1,
+    "E": 1,
+    "D": 3,
+}
+IDS = [
+    f"{letter}{number + 1}" for letter, count in COUNTS.items() for number in range(count)
+]
 
 
 def rows() -> dict[str, list[str]]:

@@ -1,4 +1,6 @@
-"""The steps of the sampling occur wherever people meet them, because one table lists them."""
+"""The steps of the sampling occur wherever people meet them, because one table lists
+them.
+"""
 
 import base64
 import dataclasses
@@ -38,7 +40,9 @@ ALL_ON = SamplingArgs(**{name: value_on(step) for name, step in STEPS.items()}, 
 
 @cache
 def page_of_a_run() -> dict:
-    """Return the document of the explorer's page that shows a token drawn by all steps."""
+    """Return the document of the explorer's page that shows a token drawn by all
+    steps.
+    """
     store = Store()
     run = run_traced(bundled_model(), IDS, 1, ALL_ON, store)
     html = "".join(write_html([run], store))
@@ -49,8 +53,12 @@ def page_of_a_run() -> dict:
 
 @cache
 def log_and_diagram(sampling: SamplingArgs) -> tuple[str, str]:
-    """Return the log of a token that was drawn by all steps, and the diagram of stage 20."""
-    model, file, recorder = bundled_model(), io.StringIO(), Recorder()
+    """Return the log of a token that was drawn by all steps,
+    and the diagram of stage 20.
+    """
+    model = bundled_model()
+    file = io.StringIO()
+    recorder = Recorder()
     log = TraceLog(model.args.sizes, debug_log=file, stages=(range(20, 21),))
 
     def write(event):
@@ -98,7 +106,9 @@ def test_a_step_is_a_setting_of_a_chat_which_a_file_keeps(step):
 
 @each_step
 def test_a_step_is_a_field_of_a_request(step):
-    bodies = pytest.importorskip("src.server.bodies", reason="the serve extra is not installed")
+    bodies = pytest.importorskip(
+        "src.server.bodies", reason="the serve extra is not installed"
+    )
     body = {"prompt": "", step.name: value_on(step)}
     parsed = bodies.parsed(json.dumps(body).encode(), bodies.CompletionBody)
     (sampling,) = parsed.sampling({})
@@ -123,8 +133,12 @@ def test_a_penalty_of_0_is_not_shown_and_one_of_1_is():
 
 def test_the_page_of_the_explorer_has_the_steps_in_their_order():
     document = page_of_a_run()
-    assert [row["name"] for row in document["steps"]] == [step.name for step in STEPS_IN_ORDER]
-    assert [row["off"] for row in document["steps"]] == [step.off for step in STEPS_IN_ORDER]
+    assert [row["name"] for row in document["steps"]] == [
+        step.name for step in STEPS_IN_ORDER
+    ]
+    assert [row["off"] for row in document["steps"]] == [
+        step.off for step in STEPS_IN_ORDER
+    ]
     (drawn,) = [one for one in document["runs"][0]["passes"] if "token" in one]
     stages = [stage["name"] for stage in drawn["choice"]["stages"]]
     assert stages == ["model", *(step.name for step in STEPS_IN_ORDER)]
@@ -134,12 +148,17 @@ def test_the_page_of_the_explorer_has_the_steps_in_their_order():
 def test_the_docs_have_a_step_and_its_default(step):
     server = (ROOT / "docs" / "SERVER.md").read_text(encoding="utf-8")
     (row,) = [
-        line for line in server.splitlines() if line.startswith("|") and f"`{step.name}`" in line
+        line
+        for line in server.splitlines()
+        if line.startswith("|") and f"`{step.name}`" in line
     ]
     first, _, default = [cell.strip() for cell in row.strip("|").split(" | ")]
     names = re.findall(r"`(\w+)`", first)
     defaults = re.findall(r"[\d.]+", re.sub(r"\(.*?\)", "", default))
-    assert defaults in ([f"{step.default:g}"], [f"{STEPS[name].default:g}" for name in names])
+    assert defaults in (
+        [f"{step.default:g}"],
+        [f"{STEPS[name].default:g}" for name in names],
+    )
 
     chapter = (ROOT / "docs" / "16-sampling.md").read_text(encoding="utf-8")
     off = " (off)" if step.default == step.off else ""

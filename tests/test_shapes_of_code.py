@@ -8,7 +8,8 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 MOST_PARAMETERS = 6
-# Public functions, and constructors of public classes, that only build one object of them.
+# Public functions, and constructors of public classes, that only build one object of
+# them.
 PUBLIC = {
     "inference/batch.py BatchEngine.__init__",
     "inference/batch.py BatchEngine.submit",

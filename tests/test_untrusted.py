@@ -1,4 +1,6 @@
-"""Untrusted input: files are opened with care, JSON is read strictly, text is made safe to show."""
+"""Untrusted input: files are opened with care, JSON is read strictly, text is made safe
+to show.
+"""
 
 import json
 import os
@@ -19,20 +21,28 @@ from src.untrusted import (
 )
 
 
-def test_a_file_is_read_whole_up_to_its_limit_or_refused_if_it_ends_early(tmp_path, monkeypatch):
+def test_a_file_is_read_whole_up_to_its_limit_or_refused_if_it_ends_early(
+    tmp_path, monkeypatch
+):
     path = tmp_path / "file"
     path.touch()
     assert read_whole(path, 0, RuntimeError) == b""
     path.write_bytes(b"0123456789")
     assert read_whole(path, 10, RuntimeError) == b"0123456789"
-    with pytest.raises(RuntimeError, match="size: expected at most 9 bytes, got 10 bytes"):
+    with pytest.raises(
+        RuntimeError, match="size: expected at most 9 bytes, got 10 bytes"
+    ):
         read_whole(path, 9, RuntimeError)
     monkeypatch.setattr(untrusted, "_read_up_to", lambda stream, size, most: b"0123")
-    with pytest.raises(RuntimeError, match="size: expected 10 bytes, got 4 and then the end"):
+    with pytest.raises(
+        RuntimeError, match="size: expected 10 bytes, got 4 and then the end"
+    ):
         read_whole(path, 10, RuntimeError)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no such files")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system has no such files"
+)
 def test_a_file_that_does_not_tell_its_size_is_read_to_its_end_or_limit():
     content = read_whole(Path("/proc/self/status"), 1 << 20, RuntimeError)
     assert content.startswith(b"Name:")
@@ -137,14 +147,19 @@ def test_everything_else_is_refused_with_a_reason(content, words):
 
 
 def test_values_are_counted_outside_of_texts():
-    """A template may have many braces; the count of an error is the count that is limited."""
+    """A template may have many braces; the count of an error is the count that is
+    limited.
+    """
     text = json.dumps({"template": '{[,:"\\' * 20_000, "more": "," * 100_000}).encode()
     assert parse_strict_json(text, 9) == json.loads(text)
     with pytest.raises(ValueError, match=r"got 9$"):
         parse_strict_json(text, 8)
     many = b"[" + b"{}," * 20 + b'"{,"]'
     assert parse_strict_json(many, 101) == json.loads(many)
-    rule = "expected at most 100 values, where an object counts four times and a key twice, got 101"
+    rule = (
+        "expected at most 100 values, where an object counts four times and a key twice, "
+        "got 101"
+    )
     with pytest.raises(ValueError, match=rule):
         parse_strict_json(many, 100)
 

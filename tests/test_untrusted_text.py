@@ -17,7 +17,9 @@ any_text = st.text(
     ),
     max_size=40,
 )
-BIDI_CONTROLS = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+BIDI_CONTROLS = set(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
 # Needed by emoji and by the scripts of India, Iran and Mongolia.
 JOINERS_AND_SELECTORS = "[\u200c\u200d\ufe00-\ufe0f\u180b-\u180d\u180f]"
 EVERYTHING = "".join(map(chr, range(0x110000)))
@@ -25,7 +27,9 @@ EVERYTHING = "".join(map(chr, range(0x110000)))
 
 @cache
 def invisible() -> set[str]:
-    kinds = r"\p{Default_Ignorable_Code_Point}|\p{Noncharacter_Code_Point}|[\ufff9-\ufffb]"
+    kinds = (
+        r"\p{Default_Ignorable_Code_Point}|\p{Noncharacter_Code_Point}|[\ufff9-\ufffb]"
+    )
     ignorable = regex.findall(kinds, EVERYTHING)
     return set(ignorable) - set(regex.findall(JOINERS_AND_SELECTORS, EVERYTHING))
 
@@ -71,7 +75,8 @@ def test_what_is_shown_for_known_sequences(text, shown):
 
 
 def test_every_character_of_unicode_is_decided():
-    shown, line = escape_controls(EVERYTHING), escape_line(EVERYTHING)
+    shown = escape_controls(EVERYTHING)
+    line = escape_line(EVERYTHING)
     assert not set(shown) & dangerous()
     assert not set(line) & (dangerous() | set("\n\t"))
     assert line.splitlines() == [line]

@@ -1,1 +1,3 @@
-"""What keeps the documentation true: it runs the examples, and writes what runs and code say."""
+"""What keeps the documentation true: it runs the examples, and writes what runs and code
+say.
+"""

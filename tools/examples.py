@@ -23,7 +23,8 @@ class Example:
     def is_as_shown(self) -> bool:
         """Whether it printed what the page shows, but for blanks at the ends of lines.
 
-        A line `...` matches any lines, and `...` within a line any text: for times and the like.
+        A line `...` matches any lines, and `...` within a line any text: for times and
+        the like.
         """
         shown, printed = (
             "\n".join(map(str.rstrip, text.rstrip().split("\n")))
@@ -33,30 +34,43 @@ class Example:
 
 
 def examples(text: str, name: str) -> list[Example]:
-    """Return the examples of a page in order; raise PageError where a need is not of `KINDS`."""
-    lines, found, all_blocks = text.split("\n"), [], blocks(text)
+    """Return the examples of a page in order; raise PageError where a need is not of
+    `KINDS`.
+    """
+    lines = text.split("\n")
+    found = []
+    all_blocks = blocks(text)
     for block, after in zip_longest(all_blocks, all_blocks[1:]):
         if block.language == "python":
             if not block.needs <= set(KINDS):
-                place, needs = f"{name}:{block.line - 2}", ", ".join(sorted(block.needs))
-                raise PageError(f"{place}: run: expected {' or '.join(KINDS)}, got {needs}")
+                place = f"{name}:{block.line - 2}"
+                needs = ", ".join(sorted(block.needs))
+                raise PageError(
+                    f"{place}: run: expected {' or '.join(KINDS)}, got {needs}"
+                )
             is_text = after is not None and after.language == "text"
-            is_output = is_text and not any(map(str.strip, lines[block.end : after.line - 2]))
+            is_output = is_text and not any(
+                map(str.strip, lines[block.end : after.line - 2])
+            )
             found.append(Example(block, after if is_output else None))
     return found
 
 
-def run_examples(text: str, name: str, allowed: frozenset[str] = frozenset()) -> list[Example]:
-    """Run the examples of a page one after the other, in one namespace, as a reader would.
+def run_examples(
+    text: str, name: str, allowed: frozenset[str] = frozenset()
+) -> list[Example]:
+    """Run the examples of a page one after the other, in one namespace, as a reader
+    would.
 
-    Those that need more than what is allowed, of `KINDS`, are left out. The line numbers of
-    tracebacks are those of the page.
+    Those that need more than what is allowed, of `KINDS`, are left out. The line numbers
+    of tracebacks are those of the page.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
     done = [example for example in examples(text, name) if example.code.needs <= allowed]
     for example in done:
         code = "\n" * (example.code.line - 1) + example.code.text
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            exec(compile(code, name, "exec"), namespace)  # noqa: S102 - the pages are ours
+            # The pages belong to this repository.
+            exec(compile(code, name, "exec"), namespace)  # noqa: S102
         example.printed = printed.getvalue()
     return done

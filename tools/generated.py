@@ -36,14 +36,18 @@ def with_lines(page: Path, text: str) -> str:
         number = line_in(file, symbol) if file.is_file() else None
         if number is None:
             place = f"{name_of(page)}:{link.line}"
-            raise PageError(f"{place}: link: expected a symbol of {found[1]}, got {symbol!r}")
+            raise PageError(
+                f"{place}: link: expected a symbol of {found[1]}, got {symbol!r}"
+            )
         return f"{found[1]}#L{number}"
 
     return with_targets(text, target)
 
 
 def line_in(file: Path, symbol: str) -> int | None:
-    """Return the line where a Python or C file defines a symbol; None where it does not."""
+    """Return the line where a Python or C file defines a symbol;
+    None where it does not.
+    """
     if file.suffix == ".py":
         return symbols_of(file.resolve()).get(symbol, (None, ""))[0]
     lines = [
@@ -53,24 +57,34 @@ def line_in(file: Path, symbol: str) -> int | None:
     name = re.escape(symbol)
     defines = re.compile(rf"^(?:#define\s+|\w[\w\s*]*[\s*]){name}\b(?!.*;\s*$)")
     declares = re.compile(rf"\b{name}\b")
-    places = (n for kind in (defines, declares) for n, x in enumerate(lines, 1) if kind.search(x))
+    places = (
+        n
+        for kind in (defines, declares)
+        for n, x in enumerate(lines, 1)
+        if kind.search(x)
+    )
     return next(places, None)
 
 
 def with_blocks(page: Path, text: str, producers: dict[str, Producer]) -> str:
     """Return a page with the current contents of each generated block.
 
-    The first word of a block's name is the key of its producer, which takes the page and the rest
-    and returns Markdown. Raise PageError where a marker has no partner or a block no producer.
+    The first word of a block's name is the key of its producer, which takes the page and
+    the rest and returns Markdown. Raise PageError where a marker has no partner or a
+    block no producer.
     """
     if alone := _MARKER.search(_BLOCK.sub("", text)):
-        raise PageError(f"{name_of(page)}: {alone[0]}: expected pairs of markers, got one alone")
+        raise PageError(
+            f"{name_of(page)}: {alone[0]}: expected pairs of markers, got one alone"
+        )
 
     def block(found: re.Match[str]) -> str:
         opening, kind, argument, _body, closing = found.groups()
         if kind not in producers:
             known = ", ".join(sorted(producers))
-            raise PageError(f"{name_of(page)}: {opening}: expected one of {known}, got {kind}")
+            raise PageError(
+                f"{name_of(page)}: {opening}: expected one of {known}, got {kind}"
+            )
         return f"{opening}\n{producers[kind](page, argument or '').strip()}\n{closing}"
 
     return _BLOCK.sub(block, text)

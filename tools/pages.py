@@ -67,7 +67,9 @@ def blocks(text: str) -> list[Block]:
     found = []
     lines = text.split("\n")
     for token in MarkdownIt().parse(text):
-        if token.type != "fence" or token.map is None or token.level:  # those of lists are text
+        if (
+            token.type != "fence" or token.map is None or token.level
+        ):  # those of lists are text
             continue
         first, end = token.map
         mark = _RUN.match(lines[first - 1]) if first else None
@@ -93,7 +95,9 @@ def with_targets(text: str, target: Callable[[Link], str]) -> str:
     lines = text.split("\n")
     for link in links(text):
         end = f' "{link.title}")' if link.title else ")"
-        old, new = (f"[{link.text}]({place}{end}" for place in (link.target, target(link)))
+        old, new = (
+            f"[{link.text}]({place}{end}" for place in (link.target, target(link))
+        )
         lines[link.line - 1] = lines[link.line - 1].replace(old, new)
     return "\n".join(lines)
 
@@ -108,7 +112,9 @@ def headings(text: str) -> list[tuple[int, str, int]]:
 
 
 def table(heading: str, rows: Iterable[Sequence[object]]) -> str:
-    """Return a table: its heading with the line below, as a page has them, and rows of cells."""
+    """Return a table: its heading with the line below, as a page has them, and rows of
+    cells.
+    """
     return "\n".join([heading, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
 
 

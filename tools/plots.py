@@ -1,7 +1,8 @@
 """Draw the plots of the chapters: `python -m tools.update_docs` writes them.
 
-The numbers are those of the bundled model and of the code that the engine runs. Needs the `docs`
-extra. A file has the same bytes on each machine, and colours for a light and a dark background.
+The numbers are those of the bundled model and of the code that the engine runs. Needs the
+`docs` extra. A file has the same bytes on each machine, and colours for a light and a
+dark background.
 """
 
 import io
@@ -28,19 +29,41 @@ from .runs import bundled_model
 
 # Light: dark. A series takes its colour by its number; the others are named below.
 _COLOURS = {
-    "#0969da": "#58a6ff", "#bc4c00": "#f0883e", "#1a7f37": "#3fb950", "#8250df": "#a371f7",
-    "#59636e": "#9da5ae", "#ffffff": "#0d1117", "#1f2328": "#e6edf3", "#d1d9e0": "#3d444d",
-}  # fmt: skip
+    "#0969da": "#58a6ff",
+    "#bc4c00": "#f0883e",
+    "#1a7f37": "#3fb950",
+    "#8250df": "#a371f7",
+    "#59636e": "#9da5ae",
+    "#ffffff": "#0d1117",
+    "#1f2328": "#e6edf3",
+    "#d1d9e0": "#3d444d",
+}
 BLUE, ORANGE, GREEN, PURPLE, GREY, _PAPER, _INK, _SOFT = _COLOURS
 _STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "llama-bolts", "svg.fonttype": "none", "font.family": "DejaVu Sans",
-    "font.size": 9, "figure.facecolor": _PAPER, "axes.facecolor": _PAPER, "text.color": _INK,
-    "axes.labelcolor": _INK, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "axes.grid": True,
-    "grid.color": _SOFT, "xtick.color": _SOFT, "ytick.color": _SOFT, "axes.edgecolor": _SOFT,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
-    "axes.titleweight": "bold", "legend.frameon": False, "lines.linewidth": 1.5,
-    "lines.markersize": 4, "figure.constrained_layout.use": True,
-}  # fmt: skip
+    "svg.hashsalt": "llama-bolts",
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "figure.facecolor": _PAPER,
+    "axes.facecolor": _PAPER,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "axes.grid": True,
+    "grid.color": _SOFT,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+    "axes.edgecolor": _SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4,
+    "figure.constrained_layout.use": True,
+}
 _DARK = "\n".join(
     f'  [style*="{part}: {light}"] {{ {part}: {dark} !important }}'
     for light, dark in _COLOURS.items()
@@ -50,12 +73,16 @@ _HEAD = 128  # of the 8B
 # Written by `python -m tests.bench.bench_kernels --shares`.
 _KERNEL_ROWS = Path(__file__).with_name("kernel_rows.json")
 _ORIGINAL = 8192  # positions of the context that the scaling starts from
-_BASE_3, _BASE_2 = 500000.0, 10000.0  # of Llama 3 and of Llama 2
+# of Llama 3 and of Llama 2
+_BASE_3 = 500000.0
+_BASE_2 = 10000.0
 
 Floats = npt.NDArray[np.float64]
 
 
-def _svg(height: float, draw: Callable[..., None], rows: int = 1, columns: int = 1) -> str:
+def _svg(
+    height: float, draw: Callable[..., None], rows: int = 1, columns: int = 1
+) -> str:
     """Return what a function draws on its axes, as SVG that is 9 inches wide."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, height))
@@ -83,14 +110,19 @@ def _powers_of_ten(axis: Axis, most: int) -> None:
 def _temperature(axes: Axes) -> None:
     model = bundled_model()
     assert model.tokenizer is not None
-    tensor = model.transformer.forward(InferenceContext(model.args, 16), [model.tokenizer.bos_id])
+    tensor = model.transformer.forward(
+        InferenceContext(model.args, 16), [model.tokenizer.bos_id]
+    )
     logits: Floats = np.sort(tensor.numpy()[0].astype(np.float64))[::-1]
     for value, colour in ((0.6, BLUE), (1.0, ORANGE), (2.0, GREEN)):
         weights = np.exp((logits - logits[0]) / value)
         shares = 100 * (weights / weights.sum())[:16]
-        axes.plot(range(1, 17), shares, "o-", color=colour, label=f"temperature {value:g}")
+        axes.plot(
+            range(1, 17), shares, "o-", color=colour, label=f"temperature {value:g}"
+        )
     title = "The most probable first tokens of a text"
-    x, y = "rank of the token", "probability in %"
+    x = "rank of the token"
+    y = "probability in %"
     _label(axes, title, x, y, xticks=range(1, 17), ylim=(0, None))
 
 
@@ -101,7 +133,9 @@ def _levels(*rows: Axes) -> None:
     shares = (blocks / np.abs(blocks).max(axis=1, keepdims=True)).ravel()
     titles = "Equal steps", "NF4: close together where most weights are"
     marks = (np.arange(-7, 8) / 7, ml.nf4_code().numpy())
-    for axes, title, places, colour in zip(rows, titles, marks, (ORANGE, BLUE), strict=True):
+    for axes, title, places, colour in zip(
+        rows, titles, marks, (ORANGE, BLUE), strict=True
+    ):
         axes.hist(shares, 80, range=(-1, 1), histtype="step", color=GREY, label="weights")
         axes.vlines(places, 0, axes.get_ylim()[1] / 4, color=colour, label="levels")
         _label(axes, title, "weight / largest of its block", "frequency", yticks=[])
@@ -131,7 +165,12 @@ def _turns(*columns: Axes) -> None:
 def _waves(axes: Axes) -> None:
     positions = np.arange(4 * 64 + 1) / 4
     for pair, colour in ((0, BLUE), (8, ORANGE), (16, GREEN), (32, PURPLE)):
-        axes.plot(positions, np.cos(positions * _steps()[pair]), color=colour, label=f"pair {pair}")
+        axes.plot(
+            positions,
+            np.cos(positions * _steps()[pair]),
+            color=colour,
+            label=f"pair {pair}",
+        )
     axes.set(xticks=range(0, 65, 8), yticks=[-1, 0, 1], ylim=(-1.1, 1.6))
     title = "The fast pairs distinguish neighbours, the slow ones distant positions"
     _label(axes, title, "position", "cosine of the angle", columns=4)
@@ -148,7 +187,8 @@ def _wavelengths(axes: Axes) -> None:
     for edge, label in ((_ORIGINAL, "8192 and 2048"), (_ORIGINAL / 4, "")):
         axes.axhline(edge, linestyle="--", color=GREY, label=label)
     _powers_of_ten(axes.yaxis, 7)
-    title, ticks = "Positions that a full turn of each pair takes", [*range(0, 64, 8), 63]
+    title = "Positions that a full turn of each pair takes"
+    ticks = [*range(0, 64, 8), 63]
     _label(axes, title, "pair of the head", "positions, logarithmic", xticks=ticks)
 
 
@@ -159,7 +199,8 @@ def _distances(axes: Axes) -> None:
         axes.semilogx(places, scores, color=colour, label=f"base {base:.0f}")
     _powers_of_ten(axes.xaxis, 5)
     title = "The score of two equal vectors falls, on the whole, with their distance"
-    x, y = "distance in positions, logarithmic", "score relative to distance 0"
+    x = "distance in positions, logarithmic"
+    y = "score relative to distance 0"
     _label(axes, title, x, y)
 
 
@@ -167,8 +208,11 @@ def _kernel_rows(axes: Axes) -> None:
     shares = json.loads(_KERNEL_ROWS.read_text(encoding="utf-8"))
     for isa, colour in zip(shares, (BLUE, ORANGE, GREEN), strict=False):
         for label, style in (("1b w1 + w3", "o-"), ("1b wq + wk + wv", "o:")):
-            rows, found = [*map(int, shares[isa][label])], [*shares[isa][label].values()]
-            axes.semilogx(rows, found, style, base=2, color=colour, label=f"{isa}, {label}")
+            rows = [*map(int, shares[isa][label])]
+            found = [*shares[isa][label].values()]
+            axes.semilogx(
+                rows, found, style, base=2, color=colour, label=f"{isa}, {label}"
+            )
     ticks = [2**n for n in range(11)]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_ylim(0, 1.1)

@@ -36,7 +36,8 @@ from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model,
 
 _SHOWN_NUMBERS = 6  # of a row
 _POSITIONS = 4096
-# Published models, their sizes, whether the output is the embeddings, and how they are quantized.
+# Published models, their sizes, whether the output is the embeddings, and how they are
+# quantized.
 _ROWS = (
     ("Llama 3.2 1B", LLAMAS["1B"], True, None),
     ("Llama 3.2 3B", LLAMAS["3B"], True, None),
@@ -83,11 +84,16 @@ def code(page: Path, argument: str) -> str:
         lines = file.read_text(encoding="utf-8").split("\n")
         end = number
         if not lines[number - 1].endswith("}"):
-            end += next(i for i, line in enumerate(lines[number:], 1) if line in ("}", "};"))
+            end += next(
+                i for i, line in enumerate(lines[number:], 1) if line in ("}", "};")
+            )
         found = number, "\n".join(lines[number - 1 : end])
     if found is None:
-        raise PageError(f"generated: code: expected a file and its symbol, got {argument!r}")
-    language, shown = "py" if file.suffix == ".py" else "c", textwrap.dedent(found[1])
+        raise PageError(
+            f"generated: code: expected a file and its symbol, got {argument!r}"
+        )
+    language = "py" if file.suffix == ".py" else "c"
+    shown = textwrap.dedent(found[1])
     return f"[`{symbol}`]({_from(page, name)}#L{found[0]})\n\n```{language}\n{shown}\n```"
 
 
@@ -112,7 +118,9 @@ def excerpt(_page: Path, argument: str) -> str:
     for beginning in beginnings:
         matches = [x for x in statements if x.lstrip().startswith(beginning)]
         if len(matches) != 1:
-            expected = f"expected one statement of {symbol} that begins with {beginning!r}"
+            expected = (
+                f"expected one statement of {symbol} that begins with {beginning!r}"
+            )
             raise PageError(f"generated: excerpt: {expected}, got {len(matches)}")
         quoted.append(textwrap.dedent(matches[0]))
     return "```py\n" + "\n".join(quoted) + "\n```"
@@ -127,7 +135,9 @@ def stages(page: Path, _argument: str) -> str:
             (Path(stage.diagram).name, stage.diagram),
             (f"`{stage.function}`", stage.code.replace(":", "#L")),
         )
-        rows.append([stage.number, *(f"[{text}]({_from(page, place)})" for text, place in links)])
+        rows.append(
+            [stage.number, *(f"[{text}]({_from(page, place)})" for text, place in links)]
+        )
     return table("| stage | chapter | diagram | code |\n|---:|---|---|---|", rows)
 
 
@@ -148,7 +158,9 @@ def shapes(_page: Path, argument: str) -> str:
         for event in events
         for x in event.outputs
     ]
-    heading = f"| op | result | letters | bundled, T = {T} | 8B, T = {SIZES_8B['T']} | dtype |"
+    heading = (
+        f"| op | result | letters | bundled, T = {T} | 8B, T = {SIZES_8B['T']} | dtype |"
+    )
     return table(f"{heading}\n|---|---|---|---|---|---|", rows)
 
 
@@ -186,7 +198,9 @@ def _end_of_stage(lines: list[str], start: int) -> int:
 
 
 def _token_numbers(stage: int) -> str:
-    """Return numbers of the last token in what the ops of a stage read and made, a row each."""
+    """Return numbers of the last token in what the ops of a stage read and made, a row
+    each.
+    """
     known: dict[int, TensorInfo] = {}
     rows: list[tuple[str, str, str]] = []
     shown: set[int] = set()
@@ -198,19 +212,29 @@ def _token_numbers(stage: int) -> str:
                     if x.id not in shown and x.values is not None and x.letters:
                         shown.add(x.id)
                         where, numbers = _row(x)
-                        rows.append((said, where, " ".join(f"{n:>9.4g}" for n in numbers)))
+                        rows.append(
+                            (said, where, " ".join(f"{n:>9.4g}" for n in numbers))
+                        )
         known |= {x.id: x for x in event.outputs}
     width = max((len(where) for _, where, _ in rows), default=0)
-    return "\n".join(f"{said:<6} {where:<{width}} {numbers} ..." for said, where, numbers in rows)
+    return "\n".join(
+        f"{said:<6} {where:<{width}} {numbers} ..." for said, where, numbers in rows
+    )
 
 
 def _row(x: TensorInfo) -> tuple[str, list[complex]]:
-    """Return how the numbers of the last token in the first head are indexed, and the first."""
+    """Return how the numbers of the last token in the first head are indexed, and the
+    first.
+    """
     assert x.values is not None
     kept = "S" if "T" in x.letters and "S" in x.letters else x.letters[-1]
     kept = "h" if x.letters == ("H", "h", "S") else kept
     places: list[int | slice] = [
-        slice(None) if letter == kept else size - 1 if letter in ("T", "S", "C", "1") else 0
+        slice(None)
+        if letter == kept
+        else size - 1
+        if letter in ("T", "S", "C", "1")
+        else 0
         for letter, size in zip(x.letters, x.values.shape, strict=True)
     ]
     row = x.values[tuple(places)]
@@ -227,11 +251,15 @@ def log(_page: Path, argument: str) -> str:
         raise PageError(f"generated: log: expected a model, 8b or none, got {model!r}")
     events = events_8b() if model else bundled_events()
     sizes = LLAMA_3_1_8B.sizes if model else bundled_model().args.sizes
-    capacity = next(x.shape[0] for event in events if event.stage == 11 for x in event.outputs)
+    capacity = next(
+        x.shape[0] for event in events if event.stage == 11 for x in event.outputs
+    )
     written = io.StringIO()
     view = TraceLog(sizes | {"C": capacity}, debug_log=written)
     text = ""
-    for event in _first_pass(list(events), layer=None):  # a heading may name an earlier stage's T
+    for event in _first_pass(
+        list(events), layer=None
+    ):  # a heading may name an earlier stage's T
         start = written.tell()
         view.write(dataclasses.replace(event, seconds=None))
         if event.stage in wanted:
@@ -249,7 +277,9 @@ def _from(page: Path, place: str) -> str:
 def _stages(argument: str) -> set[int]:
     numbers = {number for part in ranges(argument) for number in part}
     if not numbers <= set(STAGES):
-        raise PageError(f"generated: expected stages from 1 to {len(STAGES)}, got {argument!r}")
+        raise PageError(
+            f"generated: expected stages from 1 to {len(STAGES)}, got {argument!r}"
+        )
     return numbers
 
 
@@ -273,28 +303,38 @@ def weight_bytes(args: ModelArgs, is_tied: bool, quantize: str | None) -> int:
     if quantize is not None:
         embeddings = counts[EMBEDDINGS] * args.dtype.itemsize
         return embeddings + quantized_model_bytes(args, quantization_of(quantize))
-    return args.dtype.itemsize * (sum(counts.values()) - (counts[OUTPUT] if is_tied else 0))
+    return args.dtype.itemsize * (
+        sum(counts.values()) - (counts[OUTPUT] if is_tied else 0)
+    )
 
 
 def memory(_page: Path, _argument: str) -> str:
-    """Return the table of models: bytes of the files, and what must be allocated beside them."""
+    """Return the table of models: bytes of the files, and what must be allocated beside
+    them.
+    """
     bundled = bundled_model()
     rows = []
     for name, args, nbytes, quantize in (
         ("bundled", bundled.args, bundled.checkpoint.mapped_bytes, None),
-        *((name, args, weight_bytes(args, tied, to), to) for name, args, tied, to in _ROWS),
+        *(
+            (name, args, weight_bytes(args, tied, to), to)
+            for name, args, tied, to in _ROWS
+        ),
     ):
         needed = MemoryForecast(args, _POSITIONS, mapped=nbytes).needed
         sizes = map(readable_bytes, (nbytes, needed, nbytes + needed))
         rows.append([name, quantize or "bfloat16", *sizes])
     together = f"allocated for {_POSITIONS} positions | together"
-    return table(f"| model | weights | weight files | {together} |\n|---|---|---|---|---|", rows)
+    return table(
+        f"| model | weights | weight files | {together} |\n|---|---|---|---|---|", rows
+    )
 
 
 def chat(page: Path, argument: str) -> str:
     """Return a part of a page's chat: `chat "Hello!" /help Ctrl-C "600*la "`.
 
-    All blocks of a page are one chat; no two have the same lines. `600*la ` repeats a text.
+    All blocks of a page are one chat; no two have the same lines. `600*la ` repeats a
+    text.
     """
     text = page.read_text(encoding="utf-8")
     parts = re.findall(r"^<!-- generated: chat (.*) -->$", text, flags=re.MULTILINE)
@@ -303,7 +343,9 @@ def chat(page: Path, argument: str) -> str:
 
 @cache
 def _transcript(parts: tuple[str, ...]) -> list[str]:
-    """Have one chat in a directory with a file `maria.txt`; return what each part of it shows."""
+    """Have one chat in a directory with a file `maria.txt`; return what each part of it
+    shows.
+    """
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     transcript = []
     with tempfile.TemporaryDirectory() as directory:
@@ -329,7 +371,9 @@ def _transcript(parts: tuple[str, ...]) -> list[str]:
                     shown += f"{child.before}\n"
                 for pattern, replacement in _VARIES:
                     shown = pattern.sub(replacement, shown)
-                transcript.append("\n".join(map(str.rstrip, shown.splitlines())).strip("\n"))
+                transcript.append(
+                    "\n".join(map(str.rstrip, shown.splitlines())).strip("\n")
+                )
                 shown = ""
         finally:
             child.close(force=True)
@@ -346,7 +390,9 @@ def real(_page: Path, argument: str) -> str:
         "log": _real_log,
     }
     if argument not in parts:
-        raise PageError(f"generated: real: expected one of {', '.join(parts)}, got {argument!r}")
+        raise PageError(
+            f"generated: real: expected one of {', '.join(parts)}, got {argument!r}"
+        )
     figures = json.loads(_REAL_FIGURES.read_text(encoding="utf-8"))
     return parts[argument](figures["answer" if argument == "log" else argument])
 
@@ -370,9 +416,12 @@ def _real_formats(figures: Mapping[str, Any]) -> str:
 
 
 def _real_perplexity(figures: Mapping[str, Any]) -> str:
-    ours, theirs = figures["llama-bolts"], figures["llama.cpp"]
+    ours = figures["llama-bolts"]
+    theirs = figures["llama.cpp"]
     rows = [["llama-bolts", f"{ours:.4f}"], ["llama.cpp", f"{theirs:.4f}"]]
-    difference = f"{100 * abs(ours / theirs - 1):.2f} % apart, over {figures['tokens']} tokens"
+    difference = (
+        f"{100 * abs(ours / theirs - 1):.2f} % apart, over {figures['tokens']} tokens"
+    )
     shown = table("| program | perplexity |\n|---|---|", rows)
     return f"{shown}\n\nBoth are {difference}. {_run_of(figures)}"
 
@@ -409,18 +458,28 @@ def _three_digits(value: float) -> str:
 def _run_of(figures: Mapping[str, Any]) -> str:
     """Return when and on which machine figures were measured, as a sentence."""
     run = figures["run"]
-    machine = f"{run['processor']}, {run['processors']} processors, `{run['instruction_set']}`"
+    machine = (
+        f"{run['processor']}, {run['processors']} processors, `{run['instruction_set']}`"
+    )
     return f"Measured on {run['date']}: {machine}."
 
 
 def path_of_a_prompt(_page: Path, _argument: str) -> str:
-    """Return the files that a prompt passes through: of a completion, and the others of a chat."""
+    """Return the files that a prompt passes through: of a completion, and the others of a
+    chat.
+    """
     completion = prompt_path("--completion")
     chat = prompt_path()
     others = [name for name in chat if name not in completion]
     lines = [f"Of a completion, {len(completion)} files:", "", "```text"]
     lines += textwrap.wrap(" ".join(completion), 100, break_on_hyphens=False)
-    lines += ["```", "", f"Of a chat, {len(chat)} files, these in addition:", "", "```text"]
+    lines += [
+        "```",
+        "",
+        f"Of a chat, {len(chat)} files, these in addition:",
+        "",
+        "```text",
+    ]
     lines += textwrap.wrap(" ".join(others), 100, break_on_hyphens=False)
     return "\n".join([*lines, "```"])
 

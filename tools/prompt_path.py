@@ -1,7 +1,8 @@
-"""The files of `src` that one prompt passes through: `python -m tools.prompt_path [FLAGS]`.
+"""The files of `src` that one prompt passes through: `python -m tools.prompt_path
+[FLAGS]`.
 
-A file counts if a function of it runs while a loaded model answers one prompt, from the session
-that takes the prompt to the kernels and back to the terminal.
+A file counts if a function of it runs while a loaded model answers one prompt, from the
+session that takes the prompt to the kernels and back to the terminal.
 """
 
 import json
@@ -25,7 +26,9 @@ PROMPT = ("-q", "--no-stats", "-p", "Hello", "-n", "3", "--seed", "1")
 
 @contextmanager
 def _noted(files: list[str]) -> Iterator[None]:
-    """Note the files whose functions are called inside, in the order of their first calls."""
+    """Note the files whose functions are called inside, in the order of their first
+    calls.
+    """
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:
         path = frame.f_code.co_filename

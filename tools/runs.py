@@ -1,4 +1,6 @@
-"""The traced runs that pages and diagrams show, and the committed page of the explorer."""
+"""The traced runs that pages and diagrams show, and the committed page of the
+explorer.
+"""
 
 import base64
 import contextlib
@@ -27,9 +29,29 @@ from .pages import ROOT
 PROMPT = "What is the capital of Massachusetts? Answer in one word."
 # The same prompt, as Llama 3's tokenizer and chat format write it; a test compares.
 LLAMA_3_IDS = (
-    128000, 128006, 882, 128007, 271, 3923, 374, 279, 6864, 315, 22108, 30, 22559, 304, 832, 3492,
-    13, 128009, 128006, 78191, 128007, 271,
-)  # fmt: skip
+    128000,
+    128006,
+    882,
+    128007,
+    271,
+    3923,
+    374,
+    279,
+    6864,
+    315,
+    22108,
+    30,
+    22559,
+    304,
+    832,
+    3492,
+    13,
+    128009,
+    128006,
+    78191,
+    128007,
+    271,
+)
 # The sizes of Llama 3.2 (1B, 3B) and of Llama 3.1.
 LLAMAS = {
     name: ModelArgs(
@@ -60,7 +82,9 @@ def bundled_model() -> Model:
 def recorded(
     args: ModelArgs, write: Callable[[Event], None] | None = None, **options: Any
 ) -> Iterator[list[Event]]:
-    """Turn a trace on; give the list that collects its events, unless `write` takes them."""
+    """Turn a trace on; give the list that collects its events,
+    unless `write` takes them.
+    """
     events: list[Event] = []
     trace.start(Tracer(args.sizes, write or events.append, **options))
     try:
@@ -75,7 +99,8 @@ def bundled_events() -> tuple[Event, ...]:
     model = bundled_model()
     engine = InferenceEngine(model, 4096)  # as the command line
     assert model.tokenizer is not None
-    text_of, wants = functools.partial(piece, model.tokenizer), Recorder().wants
+    text_of = functools.partial(piece, model.tokenizer)
+    wants = Recorder().wants
 
     def values(stage: int, layer: int | None, step: int | None) -> bool:
         return not step and wants(stage, layer, step)
@@ -90,8 +115,8 @@ def bundled_events() -> tuple[Event, ...]:
 def events_8b() -> tuple[Event, ...]:
     """Return the events of a pass over the prompt in two layers of the 8B shape.
 
-    Shapes do not depend on values: the weights are zeros, which take no memory as long as they are
-    only read.
+    Shapes do not depend on values: the weights are zeros, which take no memory as long as
+    they are only read.
     """
     args = dataclasses.replace(LLAMA_3_1_8B, n_layers=2, max_context_length=64)
     tensors = {
@@ -105,30 +130,40 @@ def events_8b() -> tuple[Event, ...]:
 
 @cache
 def current_diagrams() -> dict[str, str]:
-    """Return the text of each committed diagram as it should be, by the name of its file."""
-    model, events = bundled_model(), bundled_events()
+    """Return the text of each committed diagram as it should be,
+    by the name of its file.
+    """
+    model = bundled_model()
+    events = bundled_events()
     sizes = model.args.sizes | {"C": SIZES_8B["C"]}
-    beside = Beside("8B", f"Llama 3.1 8B, where this prompt is {SIZES_8B['T']} tokens", SIZES_8B)
+    beside = Beside(
+        "8B", f"Llama 3.1 8B, where this prompt is {SIZES_8B['T']} tokens", SIZES_8B
+    )
     return draw_all(TracedRun("the bundled model", sizes, events, beside))
 
 
-# ---- the page of the explorer --------------------------------------------------------------------
+# ---- the page of the explorer ----------------------------------------------------------
 
 
 @cache
 def current_page() -> str:
-    """Return the page as it should be: the committed one, if it says the same but for times."""
+    """Return the page as it should be: the committed one, if it says the same but for
+    times.
+    """
     made = explore(bundled_model(), [Message("user", PROMPT)], 8, SamplingArgs(seed=1))
     committed = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     return committed if is_same(committed, made) else str(made)
 
 
 def is_same(first: str, second: str) -> bool:
-    """Return whether two pages have the same sources and say the same of a run, but for times.
+    """Return whether two pages have the same sources and say the same of a run, but for
+    times.
 
     Numbers that NumPy computed may differ in their last digits from machine to machine.
     """
-    return _ELEMENT.sub("", first) == _ELEMENT.sub("", second) and _read(first) == _read(second)
+    return _ELEMENT.sub("", first) == _ELEMENT.sub("", second) and _read(first) == _read(
+        second
+    )
 
 
 class _Numbers:
@@ -140,24 +175,35 @@ class _Numbers:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Numbers):
             return False
-        a, b = self._values, other._values
+        a = self._values
+        b = other._values
         rtol, atol = (1e-4, 1e-4 if a.ndim else 1e-6) if a.dtype.kind == "f" else (0, 0)
         is_alike = (a.dtype, a.shape) == (b.dtype, b.shape)
         return is_alike and np.allclose(a, b, rtol, atol, equal_nan=True)
 
 
 def _read(page: str) -> Any:
-    """Return the document of a page, with its arrays in their places and without times."""
-    data = {name: zlib.decompress(base64.b64decode(x)) for name, x in _ELEMENT.findall(page)}
+    """Return the document of a page, with its arrays in their places and without
+    times.
+    """
+    data = {
+        name: zlib.decompress(base64.b64decode(x)) for name, x in _ELEMENT.findall(page)
+    }
 
     def known(x: dict[str, Any]) -> Any:
         if "block" in x:
             kind = "uint16" if x["dtype"] == "bfloat16" else x["dtype"]
-            return _Numbers(np.frombuffer(data[f"block-{x['block']}"], kind).reshape(x["shape"]))
-        return {key: value for key, value in x.items() if key not in ("seconds", "machine")}
+            return _Numbers(
+                np.frombuffer(data[f"block-{x['block']}"], kind).reshape(x["shape"])
+            )
+        return {
+            key: value for key, value in x.items() if key not in ("seconds", "machine")
+        }
 
     document = json.loads(
-        data["document"], object_hook=known, parse_float=lambda text: _Numbers(float(text))
+        data["document"],
+        object_hook=known,
+        parse_float=lambda text: _Numbers(float(text)),
     )
     for run in document["runs"]:
         for event in run["events"]:

@@ -1,7 +1,7 @@
 """Write what runs and code say into the pages: `python -m tools.update_docs`.
 
-Links to lines of code, generated blocks, what the examples print, the diagrams, the plots, and the
-page of the explorer.
+Links to lines of code, generated blocks, what the examples print, the diagrams, the
+plots, and the page of the explorer.
 `--check` writes nothing, and names what is not current. Plots need the `docs` extra.
 """
 
@@ -21,12 +21,22 @@ from .runs import PAGE, current_diagrams, current_page
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Update or check the pages; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.update_docs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if not current")
-    parser.add_argument(
-        "--run", action="append", choices=KINDS, default=[], help="examples to run as well"
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.update_docs", description=__doc__
     )
-    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; 1 if not current"
+    )
+    parser.add_argument(
+        "--run",
+        action="append",
+        choices=KINDS,
+        default=[],
+        help="examples to run as well",
+    )
+    parser.add_argument(
+        "pages", nargs="*", type=Path, metavar="PAGE", help="default: all"
+    )
     options = parser.parse_args(arguments)
     failures = 0
     for page in [page.resolve() for page in options.pages] or documents():
@@ -56,8 +66,12 @@ def _update(file: Path, text: str, check: bool) -> bool:
 
 def current_pictures() -> dict[Path, str]:
     """Return the text of each committed diagram and plot as it should be, by its file."""
-    diagrams = {ROOT / "diagrams" / name: text for name, text in current_diagrams().items()}
-    plots = {ROOT / "docs" / "plots" / name: text for name, text in current_plots().items()}
+    diagrams = {
+        ROOT / "diagrams" / name: text for name, text in current_diagrams().items()
+    }
+    plots = {
+        ROOT / "docs" / "plots" / name: text for name, text in current_plots().items()
+    }
     return diagrams | plots
 
 
@@ -69,8 +83,8 @@ def with_outputs(page: Path, text: str, allowed: frozenset[str]) -> str:
             continue
         if example.output is None:
             raise PageError(
-                f"{name_of(page)}:{example.code.line}: example: expected a ```text block after "
-                f"it, it prints {example.printed!r}"
+                f"{name_of(page)}:{example.code.line}: example: expected a ```text block "
+                f"after it, it prints {example.printed!r}"
             )
         printed = [line.rstrip() for line in example.printed.rstrip().split("\n")]
         lines[example.output.line - 1 : example.output.end - 1] = printed

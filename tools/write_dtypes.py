@@ -45,23 +45,31 @@ enum {{ TYPE_COUNT = {count} }};
 
 /* The same sizes as constants. */
 {sizes}
-"""
+"""  # noqa: E501 (these are the lines of a C file)
 
 
 def write_header() -> str:
     """Return the text of `csrc/dtypes.h`."""
     floats = [row for row in DTYPES if row.kind == "float"]  # also those not built yet
     plain = {row.name: [row.itemsize] for row in floats}
-    pairs = {row.name: plain[row.name] for row in floats if row.product_type == "bfloat16"}
+    pairs = {
+        row.name: plain[row.name] for row in floats if row.product_type == "bfloat16"
+    }
     blocks = {}
     for row in (*BLOCK_DTYPES, *GGML_DTYPES.values()):
         codes = row.code_bytes
         blocks[row.name] = [row.block_size, codes, row.block_bytes - codes]
         if row.double_scales is not None:
-            blocks[f"{row.name}_double"] = [row.block_size, codes, row.double_scales.itemsize]
+            blocks[f"{row.name}_double"] = [
+                row.block_size,
+                codes,
+                row.double_scales.itemsize,
+            ]
     names = [*plain, *blocks]
     return _TEMPLATE.format(
-        numbers=",\n".join(f"    TYPE_{name.upper()} = {i}" for i, name in enumerate(names)),
+        numbers=",\n".join(
+            f"    TYPE_{name.upper()} = {i}" for i, name in enumerate(names)
+        ),
         count=len(names),
         plain=_macro("PLAIN_TYPES", plain),
         pairs=_macro("PAIR_TYPES", pairs),
@@ -72,8 +80,12 @@ def write_header() -> str:
 
 def _macro(name: str, rows: Mapping[str, list[int]]) -> str:
     """Return a macro that applies ROW to each row."""
-    arguments = (", ".join([row, f"TYPE_{row.upper()}", *map(str, rows[row])]) for row in rows)
-    return " \\\n".join([f"#define {name}(ROW)", *(f"    ROW({each})" for each in arguments)])
+    arguments = (
+        ", ".join([row, f"TYPE_{row.upper()}", *map(str, rows[row])]) for row in rows
+    )
+    return " \\\n".join(
+        [f"#define {name}(ROW)", *(f"    ROW({each})" for each in arguments)]
+    )
 
 
 def _constants(name: str, elements: int, codes: int, scale: int) -> str:

@@ -1,4 +1,6 @@
-"""What every download does: report, ask, check the free space, and keep one process at a time."""
+"""What every download does: report, ask, check the free space, and keep one process at a
+time.
+"""
 
 import contextlib
 import fcntl
@@ -24,7 +26,8 @@ class Downloads:
     Attributes:
         note: Called with one line before a download begins, and when it has to wait.
         progress: Called with the bytes that are there and with all of them.
-        allows: Called with a name and the bytes of a large download; returns whether to begin it.
+        allows: Called with a name and the bytes of a large download; returns whether to
+            begin it.
     """
 
     note: Callable[[str], None] = lambda _line: None
@@ -70,7 +73,8 @@ def one_process(name: str, directory: Path, downloads: Downloads) -> Iterator[No
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The file stays: without it a process that waits would hold another lock than the next one.
+        # The file stays: without it a process that waits would hold another lock than the
+        # next one.
         lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise unwritable(name, directory, error) from None

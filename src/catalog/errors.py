@@ -1,4 +1,6 @@
-"""The errors of names of models, and their one text form: `NAME: WHAT: expected X, got Y`."""
+"""The errors of names of models, and their one text form: `NAME: WHAT: expected X, got
+Y`.
+"""
 
 from ..ml.errors import LlamaBoltsError
 
@@ -8,5 +10,7 @@ class CatalogError(LlamaBoltsError):
 
 
 def mismatch(name: str, what: str, expected: object, got: object) -> CatalogError:
-    """Return the error `NAME: WHAT: expected X, got Y`; all four are shown as they are."""
+    """Return the error `NAME: WHAT: expected X, got Y`;
+    all four are shown as they are.
+    """
     return CatalogError(f"{name}: {what}: expected {expected}, got {got}")

@@ -1,4 +1,6 @@
-"""Which of several GGUF files is meant: by the quantization in its name, with all its parts."""
+"""Which of several GGUF files is meant: by the quantization in its name, with all its
+parts.
+"""
 
 import re
 from collections.abc import Iterable
@@ -40,7 +42,9 @@ class GgufModel:
 
 
 def quantization_of(name: str) -> str | None:
-    """Return the quantization that the name of a GGUF file ends in, in capitals, or None."""
+    """Return the quantization that the name of a GGUF file ends in, in capitals,
+    or None.
+    """
     stem = _PART.sub("", name.rpartition("/")[2][: -len(".gguf")])
     found = _QUANTIZATION.search(stem)
     return found[1].upper() if found else None
@@ -63,7 +67,8 @@ def gguf_models(names: Iterable[str]) -> list[GgufModel]:
 
 
 def choose_gguf(label: str, names: Iterable[str], wanted: str | None) -> GgufModel | None:
-    """Return the model of a quantization, or the preferred one; None without any GGUF file.
+    """Return the model of a quantization, or the preferred one; None without any GGUF
+    file.
 
     Raises:
         CatalogError: No file has this quantization, or none is preferred.
@@ -78,5 +83,9 @@ def choose_gguf(label: str, names: Iterable[str], wanted: str | None) -> GgufMod
     if wanted is None and len(models) == 1:
         return models[0]
     found = [model.quantization or model.files[0] for model in models]
-    rule = f"GGUF files of {wanted.upper()}" if wanted else "a quantization after the name and `:`"
+    rule = (
+        f"GGUF files of {wanted.upper()}"
+        if wanted
+        else "a quantization after the name and `:`"
+    )
     raise mismatch(label, "quantization", rule, some_of(found, str, most=20))

@@ -1,7 +1,7 @@
 """Models of Hugging Face's hub, downloaded by its library into its own cache.
 
-The library has the token, the endpoint, offline mode, revisions and retries. Here it is decided
-which files are needed, and what came is compared with what the hub describes.
+The library has the token, the endpoint, offline mode, revisions and retries. Here it is
+decided which files are needed, and what came is compared with what the hub describes.
 """
 
 import contextlib
@@ -42,15 +42,21 @@ def download_repository(name: RepositoryName, downloads: Downloads) -> Path:
     """Download the files of a model that are not in the hub's cache, and return its path.
 
     Raises:
-        CatalogError: The library is not installed, the repository or the file is not there or not
-            accessible, there is no network, or another file came than the hub described.
+        CatalogError: The library is not installed, the repository or the file is not
+            there or not accessible, there is no network, or another file came than the
+            hub described.
     """
     try:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError:
-        rule = "a path, or the package huggingface_hub for a repository of Hugging Face's hub"
-        raise mismatch(name.text, "model", rule, f"neither; {install_hint('hub')}") from None
+        rule = (
+            "a path, or the package huggingface_hub for a repository of Hugging Face's "
+            "hub"
+        )
+        raise mismatch(
+            name.text, "model", rule, f"neither; {install_hint('hub')}"
+        ) from None
     return _Download(huggingface_hub, name, downloads).run()
 
 
@@ -75,11 +81,17 @@ class _Download:
             self._describe()
             needed = needed_files(name, self._files.keys())
             if needed is None:
-                rule = f"a GGUF file {name.file}" if name.file else "safetensors or GGUF files"
+                rule = (
+                    f"a GGUF file {name.file}"
+                    if name.file
+                    else "safetensors or GGUF files"
+                )
                 raise mismatch(name.text, "files", rule, "none in the repository")
             if INDEX in needed.files:
                 index = self._download(INDEX)
-                needed = needed_files(name, self._files.keys(), self._shards(index)) or needed
+                needed = (
+                    needed_files(name, self._files.keys(), self._shards(index)) or needed
+                )
             missing = [file for file in needed.files if not self._place(file).exists()]
             self._total = sum(self._files[file].nbytes for file in missing)
             check_consent(name.text, self._total, self._downloads)
@@ -91,16 +103,22 @@ class _Download:
                 self._download(file)
         path = find_in_hub_cache(name)
         if path is None:
-            raise mismatch(name.text, "download", "all files of the model", "a part of them")
+            raise mismatch(
+                name.text, "download", "all files of the model", "a part of them"
+            )
         return path
 
     def _describe(self) -> None:
         """Ask the hub for the commit and the files."""
         api = self._library.HfApi(endpoint=self._endpoint)
-        found = api.model_info(self._name.repository, revision=self._revision, files_metadata=True)
+        found = api.model_info(
+            self._name.repository, revision=self._revision, files_metadata=True
+        )
         self._commit = str(found.sha)
         if not _COMMIT.fullmatch(self._commit):
-            raise mismatch(self._name.text, "commit", "40 digits", escape_line(self._commit, 80))
+            raise mismatch(
+                self._name.text, "commit", "40 digits", escape_line(self._commit, 80)
+            )
         for file in found.siblings or ():
             # Another name could lead out of the cache, and belongs to no model.
             if _FILE.fullmatch(file.rfilename) and file.size is not None:
@@ -109,7 +127,9 @@ class _Download:
 
     def _shards(self, index: Path) -> list[str]:
         """Return the files that an index names and the repository has."""
-        weights = read_json_object(index, _MOST_INDEX_BYTES, CatalogError).get("weight_map")
+        weights = read_json_object(index, _MOST_INDEX_BYTES, CatalogError).get(
+            "weight_map"
+        )
         names = {*weights.values()} if isinstance(weights, dict) else set()
         return sorted(file for file in self._files if file in names)
 
@@ -139,7 +159,9 @@ class _Download:
         return place
 
     def _check_header(self, file: str) -> None:
-        """Check the name that the library gives to a file in its cache, which the hub chooses."""
+        """Check the name that the library gives to a file in its cache, which the hub
+        chooses.
+        """
         url = self._library.hf_hub_url(
             self._name.repository, file, revision=self._revision, endpoint=self._endpoint
         )
@@ -175,7 +197,9 @@ class _Download:
 
             def update(self, count: float | None = 1) -> None:
                 download._done += int(count or 0)
-                download._downloads.progress(min(download._done, download._total), download._total)
+                download._downloads.progress(
+                    min(download._done, download._total), download._total
+                )
 
             def __enter__(self) -> "Bar":
                 return self
@@ -201,7 +225,10 @@ class _Download:
             rule = f"a token (HF_TOKEN) of an account that accepted the terms at {page}"
             raise mismatch(self._name.text, "access", rule, "none") from None
         except errors.RepositoryNotFoundError:
-            rule = f"a path, or a repository at {self._endpoint} (a private one needs HF_TOKEN)"
+            rule = (
+                f"a path, or a repository at {self._endpoint} (a private one needs "
+                "HF_TOKEN)"
+            )
             raise mismatch(self._name.text, "model", rule, "nothing") from None
         except errors.RevisionNotFoundError:
             raise mismatch(self._name.text, "revision", self._revision, "none") from None
@@ -219,19 +246,27 @@ class _Download:
             rule = f"access at {self._endpoint} (HF_TOKEN is the token)"
             return mismatch(self._name.text, "access", rule, f"HTTP status {status}")
         first = str(error).strip().partition("\n")[0]
-        got = f"{type(error).__name__}: {first}" if status is None else f"HTTP status {status}"
+        got = (
+            f"{type(error).__name__}: {first}"
+            if status is None
+            else f"HTTP status {status}"
+        )
         cause = error.__cause__ or error.__context__
         if status is None and cause is not None and type(cause).__name__ not in got:
             got += f" ({type(cause).__name__})"
         rule = f"files of {self._endpoint}"
-        by_hand = f"by hand: `hf download {self._name.repository}` where there is a network"
+        by_hand = (
+            f"by hand: `hf download {self._name.repository}` where there is a network"
+        )
         reason = escape_line(got, _LONGEST_REASON)
         return mismatch(self._name.text, "download", rule, f"{reason}; {by_hand}")
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library from writing to the terminal; its errors are raised all the same."""
+    """Keep the library from writing to the terminal;
+    its errors are raised all the same.
+    """
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

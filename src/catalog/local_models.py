@@ -1,7 +1,9 @@
-"""Models that other programs keep on this machine, used in place; nothing there is ever changed.
+"""Models that other programs keep on this machine, used in place; nothing there is ever
+changed.
 
-Source: ollama, `server/internal/manifest` and `types/model/name.go`; LM Studio, the layout of its
-directory of models; llama.cpp, `common/download.cpp`; huggingface_hub, "Understand caching".
+Source: ollama, `server/internal/manifest` and `types/model/name.go`; LM Studio, the
+layout of its directory of models; llama.cpp, `common/download.cpp`; huggingface_hub,
+"Understand caching".
 """
 
 import contextlib
@@ -68,7 +70,9 @@ def hub_cache() -> Path:
 
 
 def ollama_directories() -> list[Path]:
-    """Return the directories of ollama's models: of a user, and of the service on Linux."""
+    """Return the directories of ollama's models: of a user,
+    and of the service on Linux.
+    """
     given = os.environ.get("OLLAMA_MODELS")
     return _directories(given, "~/.ollama/models", "/usr/share/ollama/.ollama/models")
 
@@ -85,13 +89,17 @@ def llama_cpp_directories() -> list[Path]:
 
 
 def _names_in(directory: Path) -> list[str]:
-    """Return the paths of the files below a directory, with slashes; links to files count."""
+    """Return the paths of the files below a directory, with slashes; links to files
+    count.
+    """
     names: list[str] = []
     for place, subdirectories, files in os.walk(directory):
         subdirectories.sort()
         below = os.path.relpath(place, directory)
         prefix = "" if below == "." else f"{below}/"
-        names += [prefix + name for name in sorted(files) if os.path.isfile(f"{place}/{name}")]
+        names += [
+            prefix + name for name in sorted(files) if os.path.isfile(f"{place}/{name}")
+        ]
         if len(names) > _MOST_FILES:
             break
     return names
@@ -105,7 +113,9 @@ def _subdirectories(directory: Path) -> list[Path]:
 
 
 def _found_in(directory: Path, name: RepositoryName) -> Path | None:
-    """Return the model with a name in a directory of its repository, or None if it is not whole."""
+    """Return the model with a name in a directory of its repository, or None if it is not
+    whole.
+    """
     names = _names_in(directory)
     needed = needed_files(name, names)
     if needed is None or not {*needed.files} <= {*names}:
@@ -156,12 +166,16 @@ def find_in_lm_studio(name: RepositoryName) -> Path | None:
 
 
 def find_in_llama_cpp(name: RepositoryName) -> Path | None:
-    """Return a model of llama.cpp's cache, whose files begin with owner and repository, or None."""
+    """Return a model of llama.cpp's cache, whose files begin with owner and repository,
+    or None.
+    """
     prefix = f"{name.repository.replace('/', '_')}_"
     for directory in llama_cpp_directories():
         names = [file for file in _names_in(directory) if file.startswith(prefix)]
         if name.file is not None:
-            names = [file for file in names if file == prefix + name.file.replace("/", "_")]
+            names = [
+                file for file in names if file == prefix + name.file.replace("/", "_")
+            ]
         if name.revision is None and names:
             with contextlib.suppress(CatalogError):
                 model = choose_gguf(name.text, names, name.quantization)
@@ -183,7 +197,8 @@ def find_in_ollama(text: str) -> Path | None:
     """Return the GGUF file of a model of ollama, such as `llama3.2:1b`, or None.
 
     Raises:
-        CatalogError: Its manifest is damaged, or names a file outside of ollama's directory.
+        CatalogError: Its manifest is damaged, or names a file outside of ollama's
+            directory.
     """
     name, _, tag = text.partition(":")
     parts = [*name.split("/"), tag or "latest"]
@@ -210,7 +225,9 @@ def _ollama_blob(directory: Path, manifest: Path) -> Path:
             continue
         digest = _DIGEST.fullmatch(str(layer.get("digest")))
         if digest is None:
-            raise mismatch(label, "digest", "sha256 and 64 digits", shown(str(layer.get("digest"))))
+            raise mismatch(
+                label, "digest", "sha256 and 64 digits", shown(str(layer.get("digest")))
+            )
         path = directory / "blobs" / f"sha256-{digest[1]}"
         followed_inside(path, CatalogError, directory)
         size = layer.get("size")
@@ -276,9 +293,13 @@ def _gguf_models_in(
 
 def _llama_cpp_models() -> Iterator[LocalModel]:
     for directory in llama_cpp_directories():
-        for model in gguf_models(name for name in _names_in(directory) if "/" not in name):
+        for model in gguf_models(
+            name for name in _names_in(directory) if "/" not in name
+        ):
             first = model.files[0]
-            yield LocalModel(LLAMA_CPP + first[: -len(".gguf")], "llama.cpp", directory / first)
+            yield LocalModel(
+                LLAMA_CPP + first[: -len(".gguf")], "llama.cpp", directory / first
+            )
 
 
 def _ollama_models() -> Iterator[LocalModel]:

@@ -30,9 +30,9 @@ _FORMS = f"{', '.join(PACKAGED_MODELS)}, ORG/REPO or {OLLAMA}NAME"
 def is_name(text: str) -> bool:
     """Return whether a text is the name of a model, and not a path.
 
-    A file or a directory that is there comes before a name. So does whatever looks like a path: it
-    begins with `.`, `/` or `~`, ends in `.gguf` without the name of a repository, or its directory
-    is there.
+    A file or a directory that is there comes before a name. So does whatever looks like a
+    path: it begins with `.`, `/` or `~`, ends in `.gguf` without the name of a
+    repository, or its directory is there.
     """
     if text.startswith((".", "/", "~")) or "\0" in text:
         return False
@@ -43,13 +43,15 @@ def is_name(text: str) -> bool:
 
 
 def find_model(name: str, downloads: Downloads | None = None) -> Path:
-    """Return the path of the model with a name; it is downloaded if it is not on this machine.
+    """Return the path of the model with a name; it is downloaded if it is not on this
+    machine.
 
     Args:
-        name: `smollm2`; `org/repo`, `org/repo:Q4_K_M` or `hf.co/org/repo` of Hugging Face's hub;
-            `ollama:NAME`, `lmstudio:ORG/REPO` or `llama.cpp:NAME` of another program.
-        downloads: Whom a download reports to, and whom it asks. Without it a large download is an
-            error.
+        name: `smollm2`; `org/repo`, `org/repo:Q4_K_M` or `hf.co/org/repo` of Hugging
+            Face's hub; `ollama:NAME`, `lmstudio:ORG/REPO` or `llama.cpp:NAME` of another
+            program.
+        downloads: Whom a download reports to, and whom it asks. Without it a large
+            download is an error.
 
     Raises:
         CatalogError: There is no model with this name, or it cannot be downloaded.

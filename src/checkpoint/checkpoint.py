@@ -1,9 +1,10 @@
 """The tensors of one model, whatever layout its files have: checked, and closed again.
 
-The weights are used in place in the mapped files, under Meta's names; only shards are merged, which
-copies them. The rows of wq and wk keep the order of the files; `names.py` says what that means, and
-has the letters of sizes. What is missing, damaged, unsupported or contradictory is refused with a
-CheckpointError that names the file, what was expected and what was found.
+The weights are used in place in the mapped files, under Meta's names; only shards are
+merged, which copies them. The rows of wq and wk keep the order of the files; `names.py`
+says what that means, and has the letters of sizes. What is missing, damaged, unsupported
+or contradictory is refused with a CheckpointError that names the file, what was expected
+and what was found.
 """
 
 import mmap
@@ -21,10 +22,10 @@ class Checkpoint:
     """The tensors of one model.
 
     Args:
-        tensors: All tensors by Meta's names, checked against the sizes of the model. In Meta's
-            layout harmless extra ones, such as `rope.freqs`, are among them.
-        sizes: The sizes of the model by the letters of `names.py`, those among them that only the
-            tensors show.
+        tensors: All tensors by Meta's names, checked against the sizes of the model. In
+            Meta's layout harmless extra ones, such as `rope.freqs`, are among them.
+        sizes: The sizes of the model by the letters of `names.py`, those among them that
+            only the tensors show.
         dtypes: The dtype of each tensor, known without merging it.
         files: The files that the tensors came from, in order.
         source_format: The layout and the number of files, in words.
@@ -61,7 +62,9 @@ class Checkpoint:
             file.check_unchanged()
 
     def forget_pages(self) -> None:
-        """Take the pages that were read out of this process; what reads them again gets them."""
+        """Take the pages that were read out of this process; what reads them again gets
+        them.
+        """
         for file in self.mapped:
             if isinstance(file.buffer, mmap.mmap):
                 file.buffer.madvise(mmap.MADV_DONTNEED)

@@ -1,7 +1,8 @@
-"""The errors of reading model files, and their one text form: `<file>: <what>: expected X, got Y`.
+"""The errors of reading model files, and their one text form: `<file>: <what>: expected
+X, got Y`.
 
-Whatever comes from a file passes through `shown` of `untrusted` first, so that a hostile name can
-neither move the cursor nor fill the screen.
+Whatever comes from a file passes through `shown` of `untrusted` first, so that a hostile
+name can neither move the cursor nor fill the screen.
 """
 
 from ..ml.errors import LlamaBoltsError
@@ -16,5 +17,7 @@ class FileMemoryError(CheckpointError):
 
 
 def mismatch(where: str, what: str, expected: object, got: object) -> CheckpointError:
-    """Form the error `<where>: <what>: expected X, got Y`; all four are shown as they are."""
+    """Form the error `<where>: <what>: expected X, got Y`; all four are shown as they
+    are.
+    """
     return CheckpointError(f"{where}: {what}: expected {expected}, got {got}")

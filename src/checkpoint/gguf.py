@@ -1,12 +1,13 @@
-"""GGUF files, read: keys with typed values, the entries of the tensors, and files in several parts.
+"""GGUF files, read: keys with typed values, the entries of the tensors, and files in
+several parts.
 
-Every count, length and offset is checked against the size of the file before it is used. An array
-stays in the file until its values are asked for: a vocabulary has 400 000 strings. Tensors are used
-in place in the mapped file. A shape is stored with its contiguous size first, so that `[out, in]`
-is `in, out` in the file.
+Every count, length and offset is checked against the size of the file before it is used.
+An array stays in the file until its values are asked for: a vocabulary has 400 000
+strings. Tensors are used in place in the mapped file. A shape is stored with its
+contiguous size first, so that `[out, in]` is `in, out` in the file.
 
-Source: ggml-org/ggml, docs/gguf.md; llama.cpp `ggml/src/gguf.cpp` and `ggml/include/ggml.h` (the
-types of tensors), `tools/gguf-split` (the parts).
+Source: ggml-org/ggml, docs/gguf.md; llama.cpp `ggml/src/gguf.cpp` and
+`ggml/include/ggml.h` (the types of tensors), `tools/gguf-split` (the parts).
 """
 
 import contextlib
@@ -37,27 +38,58 @@ _MOST_TEXT_BYTES = 16 << 20
 _MOST_ARRAY_BYTES = 64 << 20  # the merges of the largest vocabularies take about 10 MB
 _MOST_DIMENSIONS = 4
 _MOST_SHOWN = 3  # values of an array
-_DEFAULT_ALIGNMENT, _LARGEST_ALIGNMENT = 32, 1 << 16
+_DEFAULT_ALIGNMENT = 32
+_LARGEST_ALIGNMENT = 1 << 16
 _ALIGNMENT = "general.alignment"
 VOCABULARY = "tokenizer.ggml.tokens"
 
-_UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
+_UINT32 = 4
+_BOOL = 7
+_STRING = 8
+_ARRAY = 9
 _SCALARS = {
-    0: np.uint8, 1: np.int8, 2: np.uint16, 3: np.int16, _UINT32: np.uint32, 5: np.int32,
-    6: np.float32, _BOOL: np.bool_, 10: np.uint64, 11: np.int64, 12: np.float64,
-}  # fmt: skip
+    0: np.uint8,
+    1: np.int8,
+    2: np.uint16,
+    3: np.int16,
+    _UINT32: np.uint32,
+    5: np.int32,
+    6: np.float32,
+    _BOOL: np.bool_,
+    10: np.uint64,
+    11: np.int64,
+    12: np.float64,
+}
 _LENGTH = struct.Struct("<Q")  # of a string, before it
 
 DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
-    0: ml.float32, 1: ml.float16, 30: ml.bfloat16, **ml.GGML_DTYPES,
-}  # fmt: skip
+    0: ml.float32,
+    1: ml.float16,
+    30: ml.bfloat16,
+    **ml.GGML_DTYPES,
+}
 """The types of tensors that are read, by their numbers in the format."""
 
 _OTHER_TYPES = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
-    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 40: "NVFP4", 41: "Q1_0",
-}  # fmt: skip
+    9: "Q8_1",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    40: "NVFP4",
+    41: "Q1_0",
+}
 _SPLIT_RULES = {  # names of parts have five digits
     "split.count": integer_in(0, 99_999),
     "split.tensors.count": integer_in(0, 1 << 31),
@@ -97,13 +129,17 @@ class GgufArray:
             int, float, bool or str values.
 
         Raises:
-            CheckpointError: A string is not UTF-8, or the file has changed since its header was
-                read.
+            CheckpointError: A string is not UTF-8, or the file has changed since its
+                header was read.
         """
         count = self.count if most is None else min(self.count, most)
         with contextlib.closing(MappedFile(self.path)) as file:
             if file.size < self.stop:
-                file.refuse("size in bytes", f"at least {self.stop} as when it was read", file.size)
+                file.refuse(
+                    "size in bytes",
+                    f"at least {self.stop} as when it was read",
+                    file.size,
+                )
             if self.kind == _STRING:
                 return self._strings(file.buffer, count)
             dtype = np.dtype(_SCALARS[self.kind])
@@ -111,7 +147,8 @@ class GgufArray:
             return [*np.frombuffer(content, dtype).tolist()]
 
     def _strings(self, buffer: mmap.mmap | bytes, count: int) -> list[object]:
-        # A vocabulary has 100 000 strings and more, so that each step of this loop counts.
+        # A vocabulary has 100 000 strings and more, so that each step of this loop
+        # counts.
         strings: list[object] = []
         append = strings.append
         length_at = _LENGTH.unpack_from
@@ -128,7 +165,9 @@ class GgufArray:
                 append(content[start:at].decode())
         except UnicodeDecodeError as error:
             got = f"other bytes at byte {error.start}"
-            raise mismatch(f"{self.label}[{len(strings)}]", "text", "UTF-8", got) from None
+            raise mismatch(
+                f"{self.label}[{len(strings)}]", "text", "UTF-8", got
+            ) from None
         except struct.error:  # a length that begins at the end
             at = size + 1
         if at > size:
@@ -159,10 +198,16 @@ class GgufTensor:
 
     def make(self, file: MappedFile, name: str) -> ml.Weight:
         """Make the tensor: a read-only view of its mapped file, called `name`."""
-        buffer, start, dtype = file.buffer, self.start, self.dtype
+        buffer = file.buffer
+        start = self.start
+        dtype = self.dtype
         if isinstance(dtype, ml.DType):
-            return ml.Tensor.from_buffer(buffer, dtype, self.shape, offset=start, name=name)
-        blocks = ml.Tensor.from_buffer(buffer, ml.uint8, (self.stop - start,), offset=start)
+            return ml.Tensor.from_buffer(
+                buffer, dtype, self.shape, offset=start, name=name
+            )
+        blocks = ml.Tensor.from_buffer(
+            buffer, ml.uint8, (self.stop - start,), offset=start
+        )
         return ml.QuantizedTensor(dtype, self.shape, blocks, name=name)
 
 
@@ -182,8 +227,8 @@ class GgufFile:
 
         Args:
             prefix: The beginning of the keys.
-            arrays: The keys whose arrays are read as lists, and the most values of each. Every
-                other array stays a `GgufArray`, in the file.
+            arrays: The keys whose arrays are read as lists, and the most values of each.
+                Every other array stays a `GgufArray`, in the file.
 
         Raises:
             CheckpointError: An array has too many values, or is damaged.
@@ -194,18 +239,24 @@ class GgufFile:
                 continue
             if isinstance(value, GgufArray) and key in arrays:
                 if value.count > arrays[key]:
-                    raise mismatch(value.label, "length", f"at most {arrays[key]}", value.count)
+                    raise mismatch(
+                        value.label, "length", f"at most {arrays[key]}", value.count
+                    )
                 decoded[key] = value.values()
             else:
                 decoded[key] = value
         return decoded
 
     def map(self) -> MappedFile:
-        """Map the file again, to use its tensors; raise CheckpointError for another size now."""
+        """Map the file again, to use its tensors; raise CheckpointError for another size
+        now.
+        """
         file = MappedFile(self.path)
         if (size := file.size) != self.size:
             file.close()
-            raise mismatch(self.label, "size in bytes", f"{self.size} as when it was read", size)
+            raise mismatch(
+                self.label, "size in bytes", f"{self.size} as when it was read", size
+            )
         return file
 
 
@@ -216,10 +267,11 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def read_gguf_beginning(path: Path) -> GgufFile:
-    """Read the keys of a GGUF file up to its vocabulary, which takes a thousandth of the time.
+    """Read the keys of a GGUF file up to its vocabulary, which takes a thousandth of the
+    time.
 
-    The vocabulary has its number of tokens and no values. There are neither tensors nor the keys
-    after the vocabulary.
+    The vocabulary has its number of tokens and no values. There are neither tensors nor
+    the keys after the vocabulary.
     """
     with contextlib.closing(MappedFile(path)) as file:
         version, keys = _Reader(file).read_beginning()
@@ -230,7 +282,10 @@ class _Reader:
     """The header of a mapped file, read from its first byte to the last entry."""
 
     def __init__(self, file: MappedFile) -> None:
-        self._file, self._buffer, self._size, self._at = file, file.buffer, file.size, 0
+        self._file = file
+        self._buffer = file.buffer
+        self._size = file.size
+        self._at = 0
         self._refuse = file.refuse
 
     def read_header(self) -> tuple[int, dict[str, GgufValue], dict[str, GgufTensor]]:
@@ -257,7 +312,9 @@ class _Reader:
             if name == VOCABULARY and kind == _ARRAY:
                 kind, count = self._array_header(what)
                 label = f"{self._file.label}: {what}"
-                keys[name] = GgufArray(self._file.path, label, kind, count, self._at, self._at)
+                keys[name] = GgufArray(
+                    self._file.path, label, kind, count, self._at, self._at
+                )
                 break
             keys[name] = self._value(what, kind)
         return version, keys
@@ -268,7 +325,9 @@ class _Reader:
         tensor_count = self._integer("number of tensors", 8)
         key_count = self._integer("number of keys", 8)
         # The shortest key and the shortest entry that there can be.
-        self._check_count("number of tensors", tensor_count, _MOST_TENSORS, 8 + 1 + 4 + 8 + 4 + 8)
+        self._check_count(
+            "number of tensors", tensor_count, _MOST_TENSORS, 8 + 1 + 4 + 8 + 4 + 8
+        )
         self._check_count("number of keys", key_count, _MOST_KEYS, 8 + 1 + 4 + 1)
         return version, tensor_count, key_count
 
@@ -294,7 +353,9 @@ class _Reader:
         return version
 
     def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
-        """Check a number of parts against what is allowed, and what the rest of the file holds."""
+        """Check a number of parts against what is allowed, and what the rest of the file
+        holds.
+        """
         room = (self._size - self._at) // least_bytes
         if count > min(most, room):
             rule = f"{room}, which the file has room for" if room < most else most
@@ -304,7 +365,9 @@ class _Reader:
         """Return the next bytes, which must be there, and pass over them."""
         start = self._at
         if count > self._size - start:
-            self._refuse(what, f"{count} bytes at byte {start}", f"{self._size - start} to the end")
+            self._refuse(
+                what, f"{count} bytes at byte {start}", f"{self._size - start} to the end"
+            )
         self._at = start + count
         return self._buffer[start : self._at]
 
@@ -330,7 +393,9 @@ class _Reader:
         value: int | float | bool = self._numbers(what, kind, 1).tolist()[0]
         return value
 
-    def _numbers(self, what: str, kind: int, count: int) -> "np.ndarray[tuple[int], np.dtype]":
+    def _numbers(
+        self, what: str, kind: int, count: int
+    ) -> "np.ndarray[tuple[int], np.dtype]":
         dtype = np.dtype(_SCALARS[kind])
         found = np.frombuffer(self._take(what, count * dtype.itemsize), dtype)
         if kind == _BOOL and (most := int(found.view(np.uint8).max(initial=0))) > 1:
@@ -339,10 +404,13 @@ class _Reader:
 
     def _array_header(self, what: str) -> tuple[int, int]:
         """Read the type and the number of the values of an array."""
-        kind, count = self._integer(f"{what}: type", 4), self._integer(f"{what}: length", 8)
+        kind = self._integer(f"{what}: type", 4)
+        count = self._integer(f"{what}: length", 8)
         if kind != _STRING and kind not in _SCALARS:
             got = "an array" if kind == _ARRAY else kind
-            self._refuse(f"{what}: type of values", "numbers, truth values or strings", got)
+            self._refuse(
+                f"{what}: type of values", "numbers, truth values or strings", got
+            )
         width = _LENGTH.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
         self._check_count(f"{what}: length", count, _MOST_ARRAY_BYTES // width, width)
         return kind, count
@@ -359,7 +427,8 @@ class _Reader:
 
     def _pass_strings(self, what: str, count: int) -> None:
         """Pass over strings, each after its length."""
-        buffer, at = self._buffer, self._at
+        buffer = self._buffer
+        at = self._at
         length_at = _LENGTH.unpack_from
         width = _LENGTH.size
         try:
@@ -368,7 +437,9 @@ class _Reader:
         except (struct.error, OverflowError):  # outside of the file
             at = self._size + 1
         if at > self._size:
-            self._refuse(f"{what}: strings", f"{count} before byte {self._size}", "longer ones")
+            self._refuse(
+                f"{what}: strings", f"{count} before byte {self._size}", "longer ones"
+            )
         if at - self._at > _MOST_ARRAY_BYTES:
             self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - self._at)
         self._at = at
@@ -379,11 +450,14 @@ class _Reader:
         what = f"tensor {shown(name)}"
         count = self._integer(f"{what}: number of dimensions", 4)
         if not 1 <= count <= _MOST_DIMENSIONS:
-            self._refuse(f"{what}: number of dimensions", f"1 to {_MOST_DIMENSIONS}", count)
+            self._refuse(
+                f"{what}: number of dimensions", f"1 to {_MOST_DIMENSIONS}", count
+            )
         shape = tuple(self._integer(f"{what}: shape", 8) for _ in range(count))[::-1]
         if 0 in shape:
             self._refuse(f"{what}: shape", "no size of 0", list(shape))
-        kind, offset = self._integer(f"{what}: type", 4), self._integer(f"{what}: offset", 8)
+        kind = self._integer(f"{what}: type", 4)
+        offset = self._integer(f"{what}: offset", 8)
         dtype = DTYPES.get(kind)
         if dtype is None:
             rule = f"one of {', '.join(each.name for each in DTYPES.values())}"
@@ -396,10 +470,16 @@ class _Reader:
             self._refuse(f"{what}: offset", f"a multiple of {alignment}", offset)
         return GgufTensor(name, dtype, shape, offset, offset + nbytes_of(dtype, shape))
 
-    def _placed(self, entries: list[GgufTensor], data_start: int) -> dict[str, GgufTensor]:
-        """Check names and places of all tensors; return them by name, in the order of the data."""
+    def _placed(
+        self, entries: list[GgufTensor], data_start: int
+    ) -> dict[str, GgufTensor]:
+        """Check names and places of all tensors; return them by name, in the order of the
+        data.
+        """
         found: dict[str, GgufTensor] = {}
-        room, position, last = max(self._size - data_start, 0), 0, ""
+        room = max(self._size - data_start, 0)
+        position = 0
+        last = ""
         for entry in sorted(entries, key=lambda entry: entry.start):
             what = f"tensor {shown(entry.name)}"
             if entry.name in found:
@@ -409,9 +489,14 @@ class _Reader:
                 self._refuse(f"{what}: offset", rule, entry.start)
             if entry.stop > room:
                 got = f"{entry.stop - entry.start} at {entry.start}"
-                self._refuse(f"{what}: bytes", f"inside the {room} bytes of the data", got)
-            position, last = entry.stop, entry.name
-            found[last] = replace(entry, start=data_start + entry.start, stop=data_start + position)
+                self._refuse(
+                    f"{what}: bytes", f"inside the {room} bytes of the data", got
+                )
+            position = entry.stop
+            last = entry.name
+            found[last] = replace(
+                entry, start=data_start + entry.start, stop=data_start + position
+            )
         return found
 
 
@@ -419,9 +504,11 @@ class _Reader:
 
 
 def read_gguf_parts(path: Path) -> list[GgufFile]:
-    """Read the headers of a file and of all its parts, where `split.count` says that it has some.
+    """Read the headers of a file and of all its parts, where `split.count` says that it
+    has some.
 
-    The path is that of a whole file, or of the first part, which alone has the keys of the model.
+    The path is that of a whole file, or of the first part, which alone has the keys of
+    the model.
     """
     first = read_gguf(path)
     split = {key: first.keys[key] for key in _SPLIT_RULES if key in first.keys}
@@ -433,16 +520,23 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
     if match is None:
         rule = f"NAME-00001-of-{count:05d}.gguf, because split.count is {count}"
         raise mismatch(first.label, "file name", rule, shown(path.name))
-    names = [f"{match[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(2, count + 1)]
+    names = [
+        f"{match[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(2, count + 1)
+    ]
     missing = [name for name in names if not path.with_name(name).exists()]
     if missing:
         got = f"without {some_of(missing)}"
         raise mismatch(first.label, "files", f"{count} parts beside each other", got)
-    others = (followed_inside(path.with_name(n), CheckpointError, path.parent) for n in names)
-    parts, seen = [first, *map(read_gguf, others)], set[str]()
+    others = (
+        followed_inside(path.with_name(n), CheckpointError, path.parent) for n in names
+    )
+    parts = [first, *map(read_gguf, others)]
+    seen = set[str]()
     for number, part in enumerate(parts):
         rules = {"split.no": one_of(number), "split.count": one_of(count)}
-        check_object(part.label, {k: part.keys[k] for k in rules if k in part.keys}, rules, rules)
+        check_object(
+            part.label, {k: part.keys[k] for k in rules if k in part.keys}, rules, rules
+        )
         if twice := seen & part.tensors.keys():
             got = f"in another one too {some_of(sorted(twice))}"
             raise mismatch(part.label, "tensors", "each in one part", got)

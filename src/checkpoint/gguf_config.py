@@ -1,11 +1,11 @@
 """The keys of a GGUF file that say what a model computes, checked as `params.py` says.
 
-Only keys of the architecture do. A key that llama.cpp reads is used, or rejected with an error that
-names it unless its value is the neutral one; keys that llama.cpp ignores are ignored. Keys outside
-of the architecture describe the file.
+Only keys of the architecture do. A key that llama.cpp reads is used, or rejected with an
+error that names it unless its value is the neutral one; keys that llama.cpp ignores are
+ignored. Keys outside of the architecture describe the file.
 
-Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-model.cpp` and
-`convert_hf_to_gguf.py`.
+Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-model.cpp`
+and `convert_hf_to_gguf.py`.
 """
 
 from collections.abc import Mapping
@@ -74,11 +74,17 @@ class HasGgufSchema(Protocol):
 
 
 GGUF_KEYS = {
-    "vocab_size": "vocab_size", "max_context_length": "context_length", "dim": "embedding_length",
-    "n_layers": "block_count", "ffn_dim": "feed_forward_length", "n_heads": "attention.head_count",
-    "n_kv_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
-    "norm_eps": "attention.layer_norm_rms_epsilon", "rope_theta": "rope.freq_base",
-}  # fmt: skip
+    "vocab_size": "vocab_size",
+    "max_context_length": "context_length",
+    "dim": "embedding_length",
+    "n_layers": "block_count",
+    "ffn_dim": "feed_forward_length",
+    "n_heads": "attention.head_count",
+    "n_kv_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+}
 """The keys of sizes and constants, by their names in `ModelArgs`."""
 
 RULES: Mapping[str, Rule] = {
@@ -88,12 +94,16 @@ RULES: Mapping[str, Rule] = {
     # The older name of the factor, which counts where the newer one is missing.
     **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear"), number_in(1, 1e6)),
     # Other values of these change the result in ways that are not supported.
-    **dict.fromkeys(("expert_count", "expert_used_count", "expert_group_count"), one_of(0)),
+    **dict.fromkeys(
+        ("expert_count", "expert_used_count", "expert_group_count"), one_of(0)
+    ),
     "nextn_predict_layers": one_of(0),
     "attention.causal": one_of(True),
     "rope.scaling.attn_factor": one_of(1.0),
     # These describe the file.
-    **dict.fromkeys(("rope.scaling.original_context_length", "rope.scaling.finetuned"), ANY),
+    **dict.fromkeys(
+        ("rope.scaling.original_context_length", "rope.scaling.finetuned"), ANY
+    ),
     "tensor_data_layout": ANY,
 }
 """The keys that llama.cpp reads for every architecture, without its name before them.
@@ -103,9 +113,13 @@ llama.cpp ignores other keys, or reads them without an effect on logits, and so 
 """
 
 _NEEDED_KEYS = (
-    "context_length", "embedding_length", "block_count", "feed_forward_length",
-    "attention.head_count", "attention.layer_norm_rms_epsilon",
-)  # fmt: skip
+    "context_length",
+    "embedding_length",
+    "block_count",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+)
 
 _TEXT: Rule = ("a text", lambda value: isinstance(value, str))
 _GENERAL_RULES: Mapping[str, Rule] = {
@@ -120,10 +134,12 @@ class GgufConfig:
     """The hyperparameters of one model, checked."""
 
     architecture: str
-    given: Mapping[str, GgufValue]  # by key, without the name of the architecture before it
+    # By key, without the name of the architecture before it.
+    given: Mapping[str, GgufValue]
     sizes: Mapping[str, Any]  # by the names of `ModelArgs`
     rope_factor: float  # what divides all rotary frequencies; 1 for nothing
-    ignored: tuple[str, ...]  # the keys of the architecture without an effect, with its name
+    # The keys of the architecture without an effect, with its name.
+    ignored: tuple[str, ...]
 
 
 def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> GgufConfig:
@@ -133,14 +149,17 @@ def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> G
         file: The header.
         families: The families that are supported, by the name of their architecture.
     """
-    label, keys = file.label, file.keys
+    label = file.label
+    keys = file.keys
     general = {key: value for key, value in keys.items() if key in _GENERAL_RULES}
     check_object(label, general, _GENERAL_RULES)
     found = keys.get(ARCHITECTURE_KEY)
     family = families.get(found) if isinstance(found, str) else None
     if family is None:
         rules = {ARCHITECTURE_KEY: one_of(*families)}
-        check_known(label, {} if found is None else {ARCHITECTURE_KEY: found}, rules, rules)
+        check_known(
+            label, {} if found is None else {ARCHITECTURE_KEY: found}, rules, rules
+        )
     assert family is not None, "its rule was checked"
     name = family.gguf.architecture
     own_rules = family.gguf.rules
@@ -154,12 +173,21 @@ def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> G
     check_known(label, values, rules, needed)
     given = {key.removeprefix(prefix): value for key, value in values.items()}
     if "attention.key_length" not in given:
-        check_divides(label, values, f"{prefix}embedding_length", f"{prefix}attention.head_count")
+        check_divides(
+            label, values, f"{prefix}embedding_length", f"{prefix}attention.head_count"
+        )
     sizes = sizes_of(GGUF_KEYS, given)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if key not in own_rules and given.get(key, sizes["head_dim"]) != sizes["head_dim"]:
+        if (
+            key not in own_rules
+            and given.get(key, sizes["head_dim"]) != sizes["head_dim"]
+        ):
             rule = f"{sizes['head_dim']}, the size of a head"
             raise mismatch(label, prefix + key, rule, given[key])
-    factor = value_of(given, "rope.scaling.factor", value_of(given, "rope.scale_linear", 1.0))
+    factor = value_of(
+        given, "rope.scaling.factor", value_of(given, "rope.scale_linear", 1.0)
+    )
     ignored = tuple(key for key in values if key not in rules)
-    return GgufConfig(name, given, sizes, 1.0 if kind == "none" else float(factor), ignored)
+    return GgufConfig(
+        name, given, sizes, 1.0 if kind == "none" else float(factor), ignored
+    )

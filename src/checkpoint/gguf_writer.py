@@ -1,7 +1,8 @@
-"""Write a GGUF file tensor by tensor, plain or in blocks, with no more than one in memory.
+"""Write a GGUF file tensor by tensor, plain or in blocks, with no more than one in
+memory.
 
-A value is written by its Python type: text, truth value, int as uint32, float as float32, and lists
-of text, of int as int32, or of float as float32.
+A value is written by its Python type: text, truth value, int as uint32, float as float32,
+and lists of text, of int as int32, or of float as float32.
 
 Source: ggml-org/ggml, docs/gguf.md.
 """
@@ -14,11 +15,15 @@ from .. import ml
 from .gguf import DTYPES, MAGIC, nbytes_of
 from .safetensors_writer import TensorWriter
 
-_VERSION, _ALIGNMENT = 3, 32
-TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {d: number for number, d in DTYPES.items()}
+_VERSION = 3
+_ALIGNMENT = 32
+TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {
+    d: number for number, d in DTYPES.items()
+}
 """The numbers of the types that the format has."""
 
-_STRING, _ARRAY = 8, 9
+_STRING = 8
+_ARRAY = 9
 _KINDS: Mapping[type, tuple[int, str]] = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
 _LISTED: Mapping[type, tuple[int, str]] = {int: (5, "i"), float: (6, "f")}
 
@@ -26,7 +31,9 @@ NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[f
 
 
 class GgufWriter(TensorWriter):
-    """A new GGUF file of these keys, in order, and of tensors of these dtypes and shapes."""
+    """A new GGUF file of these keys, in order, and of tensors of these dtypes and
+    shapes.
+    """
 
     def __init__(
         self,
@@ -40,7 +47,9 @@ class GgufWriter(TensorWriter):
         position = 0
         for name, (dtype, shape) in tensors.items():
             sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
-            head.append(_text(name) + sizes + struct.pack("<IQ", TYPE_NUMBERS[dtype], position))
+            head.append(
+                _text(name) + sizes + struct.pack("<IQ", TYPE_NUMBERS[dtype], position)
+            )
             places[name] = position, position + nbytes_of(dtype, shape)
             position = _aligned(places[name][1])
         content = b"".join(head)

@@ -1,16 +1,20 @@
-"""`config.json` and `generation_config.json`: their keys and values, checked as `params.py` says.
+"""`config.json` and `generation_config.json`: their keys and values, checked as
+`params.py` says.
 
-The reference implementation is transformers. A key that the configuration class of a `model_type`
-has, or that the code which all classes share reads, is used, harmless, or rejected with an error
-that names it, unless its value is the neutral one. transformers ignores every other key, and so
-does this module, which lists them in `HuggingFaceConfig.ignored`. A test compares the tables below
-with the classes of the transformers that is installed.
+The reference implementation is transformers. A key that the configuration class of a
+`model_type` has, or that the code which all classes share reads, is used, harmless, or
+rejected with an error that names it, unless its value is the neutral one. transformers
+ignores every other key, and so does this module, which lists them in
+`HuggingFaceConfig.ignored`. A test compares the tables below with the classes of the
+transformers that is installed.
 
-The rotary embedding has had two spellings in transformers. Up to version 4: `rope_theta`, and
-`rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which holds the base too.
+The rotary embedding has had two spellings in transformers. Up to version 4: `rope_theta`,
+and `rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which holds the
+base too.
 
-Source: transformers 5.24, `configuration_utils.py`, `modeling_rope_utils.py`, `cache_utils.py`,
-`masking_utils.py` and the `configuration_*.py` of each family; the files of the published models.
+Source: transformers 5.24, `configuration_utils.py`, `modeling_rope_utils.py`,
+`cache_utils.py`, `masking_utils.py` and the `configuration_*.py` of each family; the
+files of the published models.
 """
 
 import os
@@ -60,13 +64,14 @@ class ConfigSchema:
 
     Attributes:
         architecture: The name of its class in transformers.
-        defaults: What a missing key stands for, where that differs from Llama's. A null is not a
-            missing key.
+        defaults: What a missing key stands for, where that differs from Llama's. A null
+            is not a missing key.
         rules: The keys that its configuration class has besides those of `RULES`.
         per_layer: The keys of lists with an element for each layer.
-        scalings: The kinds of scaling of the rotary embedding besides those of all families, each
-            with the keys that it needs.
-        rope_rules: Keys of the rotary embedding that may be absent, besides those of all families.
+        scalings: The kinds of scaling of the rotary embedding besides those of all
+            families, each with the keys that it needs.
+        rope_rules: Keys of the rotary embedding that may be absent, besides those of all
+            families.
     """
 
     architecture: str
@@ -95,15 +100,23 @@ _MISSING_PARTS = {
     "gemma3_text": "four norms in a layer, GeLU and windows",
     "ministral": "windows in some layers",
     "ministral3": "the rotary embedding YaRN",
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"),
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "granitemoe"), "a mixture of experts"
+    ),
 }
 
 CONFIG_KEYS = {
-    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "ffn_dim": "intermediate_size",
-    "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta",
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "norm_eps": "rms_norm_eps",
+    "rope_theta": "rope_theta",
     "max_context_length": "max_position_embeddings",
-}  # fmt: skip
+}
 """The keys of sizes and constants, by their names in `ModelArgs`."""
 
 RULES: dict[str, Rule] = {
@@ -113,14 +126,21 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("rope_scaling", "rope_parameters", "quantization_config"), OBJECT),
     "tie_word_embeddings": BOOLEAN,
     "bos_token_id": _TOKEN,
-    "eos_token_id": (f"a token id, or a list of 1 to {_MOST_END_TOKENS}", _is_token_or_tokens),
+    "eos_token_id": (
+        f"a token id, or a list of 1 to {_MOST_END_TOKENS}",
+        _is_token_or_tokens,
+    ),
 }
 """The keys of `config.json` that say what is computed, in every family."""
 
 _NEEDED_KEYS = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
     "vocab_size",
-)  # fmt: skip
+)
 _GENERATION_RULES = {key: RULES[key] for key in ("bos_token_id", "eos_token_id")}
 
 REJECTED_KEYS: Mapping[str, Rule] = {
@@ -130,40 +150,64 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     "original_max_position_embeddings": off("another rotary embedding"),
     "per_layer_config": off("layers of several kinds"),
     "kv_sharing_modes": off("layers that share keys and values"),
-    **dict.fromkeys(("sliding_window", "attention_chunk_size"), off("attention in windows")),
     **dict.fromkeys(
-        ("text_config", "text_encoder", "decoder", "generator"), off("a model of several parts")
+        ("sliding_window", "attention_chunk_size"), off("attention in windows")
+    ),
+    **dict.fromkeys(
+        ("text_config", "text_encoder", "decoder", "generator"),
+        off("a model of several parts"),
     ),
     "fusion_config": off("fused weights"),
     "transformers_weights": off("weights in a file of another name"),
-    # Not a key of transformers, but the tensors of such a model are none of those that it reads.
+    # Not a key of transformers, but the tensors of such a model are none of those that it
+    # reads.
     "quantization": off("MLX's quantized weights"),
 }
-"""Keys that transformers reads in every family and this engine lacks, with their neutral values.
+"""Keys that transformers reads in every family and this engine lacks, with their neutral
+values.
 
 A family that has one of them uses it.
 """
 
-HARMLESS_KEYS = frozenset({
-    # What the configuration classes have and no result depends on. Tensors say their own dtype;
-    # `pretraining_tp` is into how many slices training cut each product.
-    "architectures", "attention_dropout", "chunk_size_feed_forward", "dtype", "id2label",
-    "initializer_range", "label2id", "output_hidden_states", "pad_token_id", "pretraining_tp",
-    "problem_type", "return_dict", "transformers_version", "use_cache",
-    # What transformers itself writes, or moves to one of those above.
-    "_commit_hash", "_from_model_config", "_name_or_path", "num_labels", "torch_dtype",
-})  # fmt: skip
+HARMLESS_KEYS = frozenset(
+    {
+        # What the configuration classes have and no result depends on. Tensors say their
+        # own dtype; `pretraining_tp` is into how many slices training cut each product.
+        "architectures",
+        "attention_dropout",
+        "chunk_size_feed_forward",
+        "dtype",
+        "id2label",
+        "initializer_range",
+        "label2id",
+        "output_hidden_states",
+        "pad_token_id",
+        "pretraining_tp",
+        "problem_type",
+        "return_dict",
+        "transformers_version",
+        "use_cache",
+        # What transformers itself writes, or moves to one of those above.
+        "_commit_hash",
+        "_from_model_config",
+        "_name_or_path",
+        "num_labels",
+        "torch_dtype",
+    }
+)
 """Keys that transformers knows and that change nothing here."""
 
 _FACTOR = {"factor": number_in(1, 1e6)}
 _SCALINGS: Mapping[str, Mapping[str, Rule]] = {
     "default": {},
     "linear": _FACTOR,
-    "llama3": _FACTOR | {
-        "low_freq_factor": number_in(1e-6, 1e6), "high_freq_factor": number_in(1e-6, 1e6),
+    "llama3": _FACTOR
+    | {
+        "low_freq_factor": number_in(1e-6, 1e6),
+        "high_freq_factor": number_in(1e-6, 1e6),
         "original_max_position_embeddings": SIZE,
     },
-}  # fmt: skip
+}
 _ROPE_SPELLINGS = ("rope_scaling", "rope_parameters")
 _ROPE_RULES: Mapping[str, Rule] = {
     "rope_theta": RULES["rope_theta"],
@@ -178,7 +222,8 @@ class HuggingFaceConfig:
     Attributes:
         given: `config.json` as it is in the file.
         values: The keys of it that count, with the family's defaults for missing keys.
-        generation: `generation_config.json`, or an empty object where the directory has none.
+        generation: `generation_config.json`, or an empty object where the directory has
+            none.
         sampling: The sampling that `generation_config.json` recommends.
         rope: `rope_theta`, and the values that belong to a scaling, by their keys.
         quantization: How quantized weights are stored.
@@ -212,16 +257,26 @@ def read_hugging_face_config(
         raise mismatch(label, "model_type", "a plain Llama model", got)
     family = families.get(kind) if isinstance(kind, str) else None
     if family is None:  # an error names this key, or one that is missing
-        check_known(label, given, {"model_type": one_of(*families), **RULES}, _NEEDED_KEYS)
+        check_known(
+            label, given, {"model_type": one_of(*families), **RULES}, _NEEDED_KEYS
+        )
     assert family is not None, "its rule was checked"
     schema = family.config
     rules = {**RULES, **REJECTED_KEYS, **schema.rules}
     check_known(label, given, rules, _NEEDED_KEYS)
 
-    used = {k: v for k, v in given.items() if k == "model_type" or k in RULES or k in schema.rules}
+    used = {
+        k: v
+        for k, v in given.items()
+        if k == "model_type" or k in RULES or k in schema.rules
+    }
     config = {**schema.defaults, **used}
     _check_layers(label, config, ("layer_types", *schema.per_layer))
-    ignored = [k for k in given if k != "model_type" and k not in rules and k not in HARMLESS_KEYS]
+    ignored = [
+        k
+        for k in given
+        if k != "model_type" and k not in rules and k not in HARMLESS_KEYS
+    ]
     ignored += _ignored_of_rope(given, schema)
     if given.get("architectures") not in (None, [schema.architecture]):
         ignored.append("architectures")
@@ -233,8 +288,12 @@ def read_hugging_face_config(
         check_known(label_of(generation_path), generation, _GENERATION_RULES)
     sampling = sampling_values(generation, GENERATION_KEYS)
     used_of_generation = {*_GENERATION_RULES, *HARMLESS_KEYS, "do_sample"}
-    used_of_generation |= {key for key, name in GENERATION_KEYS.items() if name in sampling}
-    ignored_of_generation = tuple(key for key in generation if key not in used_of_generation)
+    used_of_generation |= {
+        key for key, name in GENERATION_KEYS.items() if name in sampling
+    }
+    ignored_of_generation = tuple(
+        key for key in generation if key not in used_of_generation
+    )
 
     return HuggingFaceConfig(
         given=given,
@@ -247,8 +306,12 @@ def read_hugging_face_config(
     )
 
 
-def _check_layers(label: str, config: Mapping[str, object], per_layer: Sequence[str]) -> None:
-    """Check what depends on the number of layers or heads, and that no layer has a window."""
+def _check_layers(
+    label: str, config: Mapping[str, object], per_layer: Sequence[str]
+) -> None:
+    """Check what depends on the number of layers or heads, and that no layer has a
+    window.
+    """
     if config.get("head_dim") is None:
         check_divides(label, config, "hidden_size", "num_attention_heads")
     count = value_of(config, "num_hidden_layers", 0)
@@ -256,15 +319,21 @@ def _check_layers(label: str, config: Mapping[str, object], per_layer: Sequence[
         value = config.get(key)
         if isinstance(value, list) and len(value) != count:
             raise mismatch(label, key, f"one for each of {count} layers", len(value))
-    has_windows = config.get("use_sliding_window") is True and config.get("layer_types") is None
+    has_windows = (
+        config.get("use_sliding_window") is True and config.get("layer_types") is None
+    )
     first = value_of(config, "max_window_layers", 0)
     if has_windows and config.get("sliding_window") is not None and first < count:
         rule = f"false, or true and max_window_layers >= {count}"
         raise mismatch(label, "use_sliding_window", rule, f"true and {first}")
 
 
-def _rope(label: str, config: Mapping[str, object], schema: ConfigSchema) -> dict[str, Any]:
-    """Read the rotary embedding, which both spellings may say, and the base beside them."""
+def _rope(
+    label: str, config: Mapping[str, object], schema: ConfigSchema
+) -> dict[str, Any]:
+    """Read the rotary embedding, which both spellings may say,
+    and the base beside them.
+    """
     outer: float | None = value_of(config, "rope_theta", None)
     spellings = [key for key in _ROPE_SPELLINGS if config.get(key)]
     found = [
@@ -284,20 +353,27 @@ def _rope_of(
     kind = value_of(values, "rope_type", value_of(values, "type", "default"))
     scaling = next((rules for known, rules in scalings.items() if known == kind), {})
     kinds = dict.fromkeys(("rope_type", "type"), one_of(*scalings))
-    check_known(label, values, {**kinds, **_ROPE_RULES, **schema.rope_rules, **scaling}, scaling)
+    check_known(
+        label, values, {**kinds, **_ROPE_RULES, **schema.rope_rules, **scaling}, scaling
+    )
     for key, value in values.items():
         if isinstance(value, dict):
-            raise mismatch(label, key, "one rotary embedding for all layers", described(value))
+            raise mismatch(
+                label, key, "one rotary embedding for all layers", described(value)
+            )
     if value_of(values, "type", kind) != kind:
         raise mismatch(label, "type", f"rope_type '{kind}'", "another")
     default_base = value_of(schema.defaults, "rope_theta", DEFAULT_ROPE_THETA)
     theta = value_of(values, "rope_theta", default_base if outer is None else outer)
     if outer not in (None, theta):
-        raise mismatch(label, "rope_theta", "one value", f"{theta}, and {outer} beside it")
+        raise mismatch(
+            label, "rope_theta", "one value", f"{theta}, and {outer} beside it"
+        )
     optional = [key for key in schema.rope_rules if values.get(key) is not None]
     found: dict[str, Any] = {key: _numbers(values[key]) for key in (*scaling, *optional)}
     if kind == "llama3" and found["low_freq_factor"] >= found["high_freq_factor"]:
-        low, high = found["low_freq_factor"], found["high_freq_factor"]
+        low = found["low_freq_factor"]
+        high = found["high_freq_factor"]
         raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)
     return found | {"rope_theta": float(theta)}
 
@@ -308,7 +384,9 @@ def _numbers(value: Any) -> float | tuple[float, ...]:
 
 
 def _ignored_of_rope(config: Mapping[str, object], schema: ConfigSchema) -> list[str]:
-    """Return the keys inside of `rope_scaling` or `rope_parameters` that have no effect."""
+    """Return the keys inside of `rope_scaling` or `rope_parameters` that have no
+    effect.
+    """
     scalings = (*_SCALINGS.values(), *schema.scalings.values())
     known = {"rope_type", "type", *_ROPE_RULES, *schema.rope_rules}
     known.update(key for rules in scalings for key in rules)

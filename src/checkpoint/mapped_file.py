@@ -1,11 +1,11 @@
 """Model files as read-only memory.
 
-Mapping a file costs nothing until its pages are touched, which is what lets a checkpoint of many
-gigabytes open in milliseconds.
+Mapping a file costs nothing until its pages are touched, which is what lets a checkpoint
+of many gigabytes open in milliseconds.
 
-The system gets no hints: MADV_HUGEPAGE, MADV_WILLNEED and MADV_POPULATE_READ made decoding no
-faster, and reading ahead from a cold disk gained nothing that could be told from noise (2.5 GB of
-weights, Linux 6.18, ext4).
+The system gets no hints: MADV_HUGEPAGE, MADV_WILLNEED and MADV_POPULATE_READ made
+decoding no faster, and reading ahead from a cold disk gained nothing that could be told
+from noise (2.5 GB of weights, Linux 6.18, ext4).
 """
 
 import contextlib
@@ -20,7 +20,9 @@ from ..untrusted import label_of, open_regular, reason_of
 from .errors import CheckpointError, FileMemoryError, mismatch
 
 _HEAD_BYTES = 512
-_SAMPLE_BYTES, _SAMPLES = 4096, 1024  # of a file, to tell it from another one
+# of a file, to tell it from another one
+_SAMPLE_BYTES = 4096
+_SAMPLES = 1024
 # Offset, bytes there, and what a file is that has them.
 _KINDS = (
     (0, b"PK\x03\x04", "a zip archive, perhaps a PyTorch checkpoint"),
@@ -29,7 +31,11 @@ _KINDS = (
     (0, b"GGUF", "a GGUF file"),
     (0, b"\x89HDF", "an HDF5 file"),
     (0, b"PK\x05\x06", "an empty zip archive"),
-    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a PyTorch file from before the zip format"),
+    (
+        0,
+        b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9",
+        "a PyTorch file from before the zip format",
+    ),
     (257, b"ustar", "a tar file, PyTorch's oldest format"),
     (8, b'{"', "a safetensors file"),
     (0, b"\x80", "a bare pickle"),
@@ -40,7 +46,8 @@ _KINDS = (
 class MappedFile:
     """One regular file mapped read-only, as long as it or any tensor made from it lives.
 
-    Raise FileMemoryError where the address space is too small, as below a limit of the process.
+    Raise FileMemoryError where the address space is too small, as below a limit of the
+    process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,12 +59,16 @@ class MappedFile:
                 self._identity = _identity(os.fstat(stream.fileno()))
                 self.size = self._identity[2]
                 if self.size:
-                    self.buffer = mmap.mmap(stream.fileno(), self.size, access=mmap.ACCESS_READ)
+                    self.buffer = mmap.mmap(
+                        stream.fileno(), self.size, access=mmap.ACCESS_READ
+                    )
         except (OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOMEM:
                 text = f"mapping: expected {self.size} bytes of address space, got less"
                 raise FileMemoryError(f"{self.label}: {text}") from None
-            raise CheckpointError(f"{self.label}: cannot be mapped: {reason_of(error)}") from None
+            raise CheckpointError(
+                f"{self.label}: cannot be mapped: {reason_of(error)}"
+            ) from None
 
     def bytes_at(self, start: int, stop: int) -> bytes:
         """Copy the bytes [start, stop), which must be inside the file."""
@@ -70,7 +81,9 @@ class MappedFile:
         raise mismatch(self.label, what, expected, got)
 
     def kind(self) -> str:
-        """Name the kind of the file by its first bytes, or give eight of them, for an error."""
+        """Name the kind of the file by its first bytes, or give eight of them, for an
+        error.
+        """
         head = self.buffer[:_HEAD_BYTES]
         if not head:
             return "an empty file"
@@ -80,7 +93,9 @@ class MappedFile:
         return f"bytes {head[:8].hex(' ')}"
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was truncated or rewritten in place; a replaced one stays mapped."""
+        """Refuse a file that was truncated or rewritten in place; a replaced one stays
+        mapped.
+        """
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
             self.refuse("size in bytes", self.size, got)
@@ -94,9 +109,13 @@ class MappedFile:
 
     def close(self) -> None:
         """Let go of the mapping; it ends when the last tensor made from it does."""
-        buffer, self.buffer, self.size = self.buffer, b"", 0
+        buffer = self.buffer
+        self.buffer = b""
+        self.size = 0
         if isinstance(buffer, mmap.mmap):
-            with contextlib.suppress(BufferError):  # the last of its tensors ends the mapping
+            with contextlib.suppress(
+                BufferError
+            ):  # the last of its tensors ends the mapping
                 buffer.close()
 
 

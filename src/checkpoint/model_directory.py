@@ -1,7 +1,8 @@
 """A model directory: which layout it has, and which files its weights are in.
 
-Meta's layout is `params.json` and `consolidated.NN.pth`, Hugging Face's is `config.json` and
-safetensors, in one file or in several with an index. A GGUF file is a model by itself.
+Meta's layout is `params.json` and `consolidated.NN.pth`, Hugging Face's is `config.json`
+and safetensors, in one file or in several with an index. A GGUF file is a model by
+itself.
 """
 
 import os
@@ -13,9 +14,12 @@ from typing import Literal
 from ..untrusted import label_of, open_regular, reason_of, some_of
 from .errors import CheckpointError, mismatch
 
-_META_FILES = "params.json, consolidated.00.pth (or several), tokenizer.model; here or in original/"
+_META_FILES = (
+    "params.json, consolidated.00.pth (or several), tokenizer.model; here or in original/"
+)
 _HUGGING_FACE_FILES = (
-    "config.json, model.safetensors (or an index and its shards), tokenizer.json or tokenizer.model"
+    "config.json, model.safetensors (or an index and its shards), tokenizer.json or "
+    "tokenizer.model"
 )
 CONFIG_FILE = "config.json"
 SINGLE = "model.safetensors"
@@ -35,12 +39,13 @@ class ModelDirectory:
 
 
 def find_model_directory(path: Path) -> ModelDirectory:
-    """Return where the weights are: in a directory, in its `original/`, or in a GGUF file.
+    """Return where the weights are: in a directory, in its `original/`, or in a GGUF
+    file.
 
-    A directory without another layout may hold one GGUF file; the parts of a split one count as
-    one. Downloads from Hugging Face's hub may hold both layouts, Meta's in `original/`, or one of
-    them only in part. The files at the top are preferred if they are whole: Hugging Face's, then
-    Meta's.
+    A directory without another layout may hold one GGUF file; the parts of a split one
+    count as one. Downloads from Hugging Face's hub may hold both layouts, Meta's in
+    `original/`, or one of them only in part. The files at the top are preferred if they
+    are whole: Hugging Face's, then Meta's.
     """
     if _is_gguf(path):
         return ModelDirectory("GGUF", path)
@@ -49,7 +54,9 @@ def find_model_directory(path: Path) -> ModelDirectory:
         return ModelDirectory("Hugging Face", path)
     for directory in (path, path / "original"):
         # What else is missing shows later.
-        if any(os.path.exists(directory / name) for name in ("params.json", _FIRST_SHARD)):
+        if any(
+            os.path.exists(directory / name) for name in ("params.json", _FIRST_SHARD)
+        ):
             return ModelDirectory("Meta", directory)
     label = label_of(path)
     gguf_files = _gguf_files(path) if os.path.isdir(path) else []
@@ -62,11 +69,15 @@ def find_model_directory(path: Path) -> ModelDirectory:
         found = "a file" if os.path.exists(path) else "nothing"
         raise mismatch(label, "path", "a model directory or a GGUF file", found)
     layouts = f"Meta's layout ({_META_FILES}), Hugging Face's ({_HUGGING_FACE_FILES})"
-    raise mismatch(label, "files", f"{layouts} or the path of a GGUF file", listing_of(path))
+    raise mismatch(
+        label, "files", f"{layouts} or the path of a GGUF file", listing_of(path)
+    )
 
 
 def _is_gguf(path: Path) -> bool:
-    """Tell a GGUF file by its name, or by its first bytes where it is called anything else."""
+    """Tell a GGUF file by its name, or by its first bytes where it is called anything
+    else.
+    """
     if path.suffix.lower() == ".gguf":
         return os.path.exists(path)
     if not os.path.isfile(path):
@@ -76,7 +87,9 @@ def _is_gguf(path: Path) -> bool:
 
 
 def _gguf_files(directory: Path) -> list[str]:
-    """Return the names of the GGUF files in a directory, of split ones the first part there."""
+    """Return the names of the GGUF files in a directory, of split ones the first part
+    there.
+    """
     first_parts: dict[str, str] = {}
     for name in _names(directory):
         if name.lower().endswith(".gguf") and os.path.isfile(directory / name):
@@ -85,11 +98,16 @@ def _gguf_files(directory: Path) -> list[str]:
 
 
 def shard_files(directory: Path) -> list[Path]:
-    """Return the parts of a model in Meta's layout; CheckpointError where one is missing."""
-    matches, label = map(_SHARD_NAME.fullmatch, _names(directory)), label_of(directory)
+    """Return the parts of a model in Meta's layout;
+    CheckpointError where one is missing.
+    """
+    matches = map(_SHARD_NAME.fullmatch, _names(directory))
+    label = label_of(directory)
     found = {int(match[1]): match[0] for match in matches if match}
     if not found:
-        raise mismatch(label, "files", f"{_FIRST_SHARD} and params.json", listing_of(directory))
+        raise mismatch(
+            label, "files", f"{_FIRST_SHARD} and params.json", listing_of(directory)
+        )
     missing = [f"{number:02d}" for number in range(max(found)) if number not in found]
     if missing:
         rule = f"{_FIRST_SHARD} to consolidated.{max(found):02d}.pth"
@@ -108,4 +126,6 @@ def _names(directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
     except (OSError, ValueError) as error:
         rule = "a readable directory"
-        raise mismatch(label_of(directory), "model directory", rule, reason_of(error)) from None
+        raise mismatch(
+            label_of(directory), "model directory", rule, reason_of(error)
+        ) from None

@@ -1,19 +1,20 @@
 """The tensors of a Llama: their names, their sizes, and how Meta splits each over shards.
 
-One table has Meta's names, which are those of the model's attributes, Hugging Face's and GGUF's.
-The rows of wq and wk have another order in Hugging Face's files: the two halves of each head, where
-Meta has pairs of neighbours. GGUF files have either, which follows from their architecture. Nothing
-here moves rows; `ml.rotary_embedding` pairs either order. A family next to Llama changes rows of
-the table, or adds some. A tensor of the model may be some rows of a stored one, which joins it with
-others: the parts of a stored tensor are the rows of the table that have its name.
+One table has Meta's names, which are those of the model's attributes, Hugging Face's and
+GGUF's. The rows of wq and wk have another order in Hugging Face's files: the two halves
+of each head, where Meta has pairs of neighbours. GGUF files have either, which follows
+from their architecture. Nothing here moves rows; `ml.rotary_embedding` pairs either
+order. A family next to Llama changes rows of the table, or adds some. A tensor of the
+model may be some rows of a stored one, which joins it with others: the parts of a stored
+tensor are the rows of the table that have its name.
 
-Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
-key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
+Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head
+dim, `Kh` key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
 
-Source: meta-llama/llama `llama/model.py` and meta-llama/llama-models `models/llama3/model.py`
-(`ColumnParallelLinear` splits the rows of a weight stored `[out, in]`, `RowParallelLinear` its
-columns); transformers `convert_llama_weights_to_hf.py` for the embeddings of Llama 2 and 3 and for
-the names.
+Source: meta-llama/llama `llama/model.py` and meta-llama/llama-models
+`models/llama3/model.py` (`ColumnParallelLinear` splits the rows of a weight stored `[out,
+in]`, `RowParallelLinear` its columns); transformers `convert_llama_weights_to_hf.py` for
+the embeddings of Llama 2 and 3 and for the names.
 """
 
 import functools
@@ -32,10 +33,11 @@ Split = Literal["rows", "columns", "either", "none"]
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One line of the table: three names, a split, and the sizes in letters of the legend.
+    """One line of the table: three names, a split, and the sizes in letters of the
+    legend.
 
-    A tensor that is stored with others, one below the other, has the letters of the rows of all of
-    them as `joined`, and is the one of number `part`.
+    A tensor that is stored with others, one below the other, has the letters of the rows
+    of all of them as `joined`, and is the one of number `part`.
     """
 
     name: str
@@ -47,14 +49,20 @@ class TensorRow:
     part: int = 0
 
     def rows_in(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return the first row of the tensor in the stored one, and that after its last."""
+        """Return the first row of the tensor in the stored one,
+        and that after its last.
+        """
         start = sum(sizes[letter] for letter in self.joined[: self.part])
         return start, start + sizes[self.joined[self.part]]
 
 
-def tensor_row(name: str, hugging_face: str, gguf: str, split: Split, *sizes: str) -> TensorRow:
+def tensor_row(
+    name: str, hugging_face: str, gguf: str, split: Split, *sizes: str
+) -> TensorRow:
     """Return a row of the table; the names are those of a weight, without `.weight`."""
-    return TensorRow(f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes)
+    return TensorRow(
+        f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes
+    )
 
 
 _MODEL_ROWS = (
@@ -76,12 +84,15 @@ LAYER_ROWS = (
 """The tensors of a layer of Llama, with names inside of the layer."""
 
 LAYER_MATRICES = tuple(
-    row.name.removesuffix(".weight").rpartition(".")[2] for row in LAYER_ROWS if len(row.sizes) == 2
+    row.name.removesuffix(".weight").rpartition(".")[2]
+    for row in LAYER_ROWS
+    if len(row.sizes) == 2
 )
 """The matrices of a layer of Llama, `wq` to `w3`."""
 
 _MATRICES = {row.name for row in (*_MODEL_ROWS, *LAYER_ROWS) if len(row.sizes) == 2}
-# Tables of rotary frequencies, which follow from the hyperparameters: Meta's and Hugging Face's.
+# Tables of rotary frequencies, which follow from the hyperparameters: Meta's and Hugging
+# Face's.
 _HARMLESS = re.compile(
     r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs"
     r"|model\.(layers\.[0-9]{1,4}\.self_attn\.)?rotary_emb\.inv_freq"
@@ -89,13 +100,17 @@ _HARMLESS = re.compile(
 
 
 def with_rows(*changed: TensorRow) -> tuple[TensorRow, ...]:
-    """Return the rows of a layer of Llama; these replace those of the same name or follow them."""
+    """Return the rows of a layer of Llama; these replace those of the same name or follow
+    them.
+    """
     rows = {row.name: row for row in (*LAYER_ROWS, *changed)}
     return tuple(rows.values())
 
 
 def _bias_of(row: TensorRow) -> TensorRow:
-    """Return the row of the bias of a matrix, one element per row; Meta's models have none."""
+    """Return the row of the bias of a matrix, one element per row; Meta's models have
+    none.
+    """
     names = (row.name, row.hugging_face, row.gguf)
     name, theirs, gguf = (each.replace(".weight", ".bias") for each in names)
     return TensorRow(name, theirs, gguf, "rows", row.sizes[:1])
@@ -115,11 +130,15 @@ def rows_of(
         biases: The matrices of a layer that have biases, such as `wq`.
     """
     biased = tuple(f".{matrix}.weight" for matrix in biases)
-    of_layer = [*layer_rows, *(_bias_of(row) for row in layer_rows if row.name.endswith(biased))]
+    of_layer = [
+        *layer_rows,
+        *(_bias_of(row) for row in layer_rows if row.name.endswith(biased)),
+    ]
     rows = [*_MODEL_ROWS]
     for layer in range(layer_count):
         for row in of_layer:
-            theirs, gguf = f"model.layers.{layer}.{row.hugging_face}", f"blk.{layer}.{row.gguf}"
+            theirs = f"model.layers.{layer}.{row.hugging_face}"
+            gguf = f"blk.{layer}.{row.gguf}"
             name = f"layers.{layer}.{row.name}"
             rows.append(replace(row, name=name, hugging_face=theirs, gguf=gguf))
     return tuple(rows)
@@ -130,7 +149,8 @@ def stored_rows(
 ) -> dict[str, TensorRow]:
     """Return the rows of the tensors of a file by their names there.
 
-    A stored tensor of several parts has the name of its first part, and the letters of all rows.
+    A stored tensor of several parts has the name of its first part, and the letters of
+    all rows.
     """
     found: dict[str, TensorRow] = {}
     for row in rows:
@@ -150,7 +170,9 @@ def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -
         return cut(start, stop).with_name(row.name)
     except ml.ShapeError:
         rule = f"whole blocks of {weight.dtype} in rows {start} to {stop}"
-        raise mismatch(label, f"tensor {shown(row.name)}", rule, "parts of blocks") from None
+        raise mismatch(
+            label, f"tensor {shown(row.name)}", rule, "parts of blocks"
+        ) from None
 
 
 def is_matrix(name: str) -> bool:
@@ -159,14 +181,18 @@ def is_matrix(name: str) -> bool:
 
 
 def is_harmless(name: str) -> bool:
-    """Tell whether a tensor outside the table may be ignored: rotary tables, alone or per layer."""
+    """Tell whether a tensor outside the table may be ignored: rotary tables, alone or per
+    layer.
+    """
     return _HARMLESS.fullmatch(name) is not None
 
 
 def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
-    """Say which dimension of a shard's tensor is a part of the whole; None where it has all.
+    """Say which dimension of a shard's tensor is a part of the whole; None where it has
+    all.
 
-    Embeddings split by rows are `[V/n, D]`, those split by columns `[V, D/n]`; `dim` is D.
+    Embeddings split by rows are `[V/n, D]`, those split by columns `[V, D/n]`; `dim` is
+    D.
     """
     if row.split == "either":
         return 0 if shape[-1:] == (dim,) else 1
@@ -181,12 +207,16 @@ def check_tensors(
     source: str,
     count: int = 1,
 ) -> None:
-    """Check names and shapes of the tensors of a model, or of one of `count` shards of it.
+    """Check names and shapes of the tensors of a model, or of one of `count` shards of
+    it.
 
-    They are tensors, or their entries in a header. A size that is not known yet is that of the
-    first tensor that has it, and is added. `source` says what rows and sizes follow from.
+    They are tensors, or their entries in a header. A size that is not known yet is that
+    of the first tensor that has it, and is added. `source` says what rows and sizes
+    follow from.
     """
-    missing = [n for n, row in rows.items() if n not in tensors and row.name != "output.weight"]
+    missing = [
+        n for n, row in rows.items() if n not in tensors and row.name != "output.weight"
+    ]
     if missing:
         rule = f"{len(rows)} tensors as {source} says"
         raise mismatch(label, "tensors", rule, f"without {some_of(missing)}")
@@ -203,7 +233,8 @@ def check_tensors(
             parts = count if position == axis else 1
             if letter == "Kh" and parts > 1 and tensor.shape[:1] == (sizes.get("h"),):
                 heads = sizes["Kh"] // sizes["h"]
-                parts = parts if parts % heads else heads  # more shards may store copies of each
+                # More shards may store copies of each.
+                parts = parts if parts % heads else heads
             if "+" in letter:
                 expected.append(sum(sizes.get(each, 0) for each in letter.split("+")))
                 continue

@@ -2,25 +2,27 @@
 
 NF4 as bitsandbytes writes it, for a weight W of n elements:
 
-    W                                    U8 [ceil(n/2), 1]: two codes a byte, the first one above
-    W.absmax                             F32 [ceil(n/64)], or U8 with double quantization
-    W.quant_map                          F32 [16]: what the codes stand for
-    W.nested_absmax, W.nested_quant_map  F32 [ceil(blocks/256)], F32 [256]: double quantization
-    W.quant_state.bitsandbytes__nf4      U8: JSON with shape, block sizes and the nested offset
+    W                                U8 [ceil(n/2), 1]: two codes a byte, the first high
+    W.absmax                         F32 [ceil(n/64)], or U8 with double quantization
+    W.quant_map                      F32 [16]: the values of the codes
+    W.nested_absmax                  F32 [ceil(blocks/256)]: with double quantization
+    W.nested_quant_map               F32 [256]: with double quantization
+    W.quant_state.bitsandbytes__nf4  U8: JSON with shape, block sizes and nested offset
 
 int8 as compressed-tensors writes it ("int-quantized", groups of 32):
 
     W                                    I8 [out, in]
     W_scale                              BF16 [out, in/32]
 
-`quantization_config` of `config.json` says which of the two a model has; which matrices are
-quantized is seen in the tensors themselves. A file may contradict itself, so every size is
-compared with those that follow from the shape, in Python's integers, before a tensor is made. Codes
-are used where they are in the file.
+`quantization_config` of `config.json` says which of the two a model has; which matrices
+are quantized is seen in the tensors themselves. A file may contradict itself, so every
+size is compared with those that follow from the shape, in Python's integers, before a
+tensor is made. Codes are used where they are in the file.
 
-Source: transformers 5.23, `utils/quantization_config.py` (`BitsAndBytesConfig`); bitsandbytes 0.50,
-`functional.py` (`QuantState.as_dict`), `utils.py` (`pack_dict_to_tensor`); compressed-tensors 0.12,
-`compressors/quantized_compressors`, `quantization/quant_config.py`, `quantization/quant_args.py`.
+Source: transformers 5.23, `utils/quantization_config.py` (`BitsAndBytesConfig`);
+bitsandbytes 0.50, `functional.py` (`QuantState.as_dict`), `utils.py`
+(`pack_dict_to_tensor`); compressed-tensors 0.12, `compressors/quantized_compressors`,
+`quantization/quant_config.py`, `quantization/quant_args.py`.
 """
 
 import math
@@ -33,7 +35,16 @@ import numpy as np
 from .. import ml
 from ..untrusted import described, is_integer, parse_strict_json, shown, some_of
 from .errors import CheckpointError, mismatch
-from .params import ANY, LARGEST_SIZE, OBJECT, Rule, check_object, number_in, one_of, value_of
+from .params import (
+    ANY,
+    LARGEST_SIZE,
+    OBJECT,
+    Rule,
+    check_object,
+    number_in,
+    one_of,
+    value_of,
+)
 from .safetensors import TensorEntry
 
 NF4_STATE = ".quant_state.bitsandbytes__nf4"
@@ -46,25 +57,39 @@ NF4_LEVELS = 16
 INT8_GROUP = ml.int8_block.block_size
 
 NF4_CONFIG: dict[str, object] = {
-    "quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False,
-    "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": False,
-    "bnb_4bit_compute_dtype": "bfloat16", "bnb_4bit_quant_storage": "uint8",
+    "quant_method": "bitsandbytes",
+    "load_in_4bit": True,
+    "load_in_8bit": False,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": False,
+    "bnb_4bit_compute_dtype": "bfloat16",
+    "bnb_4bit_quant_storage": "uint8",
     "llm_int8_skip_modules": [],
-}  # fmt: skip
+}
 """What transformers needs to read NF4 weights, all of them, with bitsandbytes."""
 
 _WEIGHTS = {
-    "num_bits": 8, "type": "int", "symmetric": True, "strategy": "group", "group_size": INT8_GROUP,
+    "num_bits": 8,
+    "type": "int",
+    "symmetric": True,
+    "strategy": "group",
+    "group_size": INT8_GROUP,
     "dynamic": False,
-}  # fmt: skip
+}
 _GROUP = {
-    "targets": ["Linear"], "weights": _WEIGHTS,
-    "input_activations": None, "output_activations": None, "format": "int-quantized",
-}  # fmt: skip
+    "targets": ["Linear"],
+    "weights": _WEIGHTS,
+    "input_activations": None,
+    "output_activations": None,
+    "format": "int-quantized",
+}
 INT8_CONFIG: dict[str, object] = {
-    "quant_method": "compressed-tensors", "format": "int-quantized",
-    "quantization_status": "compressed", "config_groups": {"group_0": _GROUP}, "ignore": [],
-}  # fmt: skip
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "config_groups": {"group_0": _GROUP},
+    "ignore": [],
+}
 """What compressed-tensors needs to read int8 codes in groups of 32."""
 
 
@@ -78,17 +103,23 @@ _NF4_RULES = _as_in(
     _load_in_8bit=one_of(False),
     _load_in_4bit=one_of(True),
     bnb_4bit_use_double_quant=one_of(False, True),
-    # Codes are multiplied in the dtype of the activations here, whatever dtype the file names for
-    # that, and thresholds belong to 8 bits.
+    # Codes are multiplied in the dtype of the activations here, whatever dtype the file
+    # names for that, and thresholds belong to 8 bits.
     bnb_4bit_compute_dtype=one_of("float32", "bfloat16", "float16"),
-    bnb_4bit_quant_storage=one_of("uint8", "int8", "bfloat16", "float16", "float32", "float64"),
-    **dict.fromkeys(("llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight"), ANY),
+    bnb_4bit_quant_storage=one_of(
+        "uint8", "int8", "bfloat16", "float16", "float32", "float64"
+    ),
+    **dict.fromkeys(
+        ("llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight"), ANY
+    ),
     **dict.fromkeys(("llm_int8_skip_modules", "llm_int8_threshold"), ANY),
 )
 _INT8_RULES = _as_in(
     INT8_CONFIG,
     quant_method=one_of("bitsandbytes", "compressed-tensors"),
-    **dict.fromkeys(("kv_cache_scheme", "sparsity_config", "transform_config"), one_of({})),
+    **dict.fromkeys(
+        ("kv_cache_scheme", "sparsity_config", "transform_config"), one_of({})
+    ),
     **dict.fromkeys(("global_compression_ratio", "version", "ignore"), ANY),
     config_groups=(
         "an object with one group, an object",
@@ -131,11 +162,17 @@ class QuantizationConfig:
     """How the quantized weights of a model's files are stored."""
 
     kind: Literal["nf4", "int8"]
-    description: str  # the same for people, with the name of the library whose format it is
+    description: (
+        str  # the same for people, with the name of the library whose format it is
+    )
 
 
-def read_quantization(label: str, config: Mapping[str, object]) -> QuantizationConfig | None:
-    """Check `quantization_config`, an object or null; None where there is nothing in it."""
+def read_quantization(
+    label: str, config: Mapping[str, object]
+) -> QuantizationConfig | None:
+    """Check `quantization_config`, an object or null;
+    None where there is nothing in it.
+    """
     found: dict[str, object] = value_of(config, "quantization_config", {})
     label = f"{label}: quantization_config"
     if not found:
@@ -148,7 +185,8 @@ def read_quantization(label: str, config: Mapping[str, object]) -> QuantizationC
         return QuantizationConfig("nf4", "nf4 of bitsandbytes")
     check_object(label, found, _INT8_RULES, ("quant_method", "format", "config_groups"))
     groups: dict[str, dict[str, dict[str, object]]] = value_of(found, "config_groups", {})
-    label, (group,) = f"{label}: config_groups", groups.values()
+    label = f"{label}: config_groups"
+    (group,) = groups.values()
     check_object(label, group, _GROUP_RULES, ("targets", "weights"))
     needed = ("num_bits", "type", "symmetric", "strategy", "group_size")
     check_object(f"{label}: weights", group["weights"], _WEIGHTS_RULES, needed)
@@ -164,25 +202,39 @@ class PackedWeight:
 
 
 def take_packed(found: dict[str, TensorEntry], kind: str) -> dict[str, PackedWeight]:
-    """Take the parts of quantized weights out of `found`, in which those of plain ones are left."""
+    """Take the parts of quantized weights out of `found`, in which those of plain ones
+    are left.
+    """
     if kind == "nf4":
-        names = [name.removesuffix(NF4_STATE) for name in found if name.endswith(NF4_STATE)]
-        # What was taken as a part of another weight is none; the rest of it is refused as unknown.
-        return {name: _nf4(name, found) for name in names if f"{name}{NF4_STATE}" in found}
-    codes = {n for n, entry in found.items() if entry.dtype == "I8" and n.endswith(".weight")}
+        names = [
+            name.removesuffix(NF4_STATE) for name in found if name.endswith(NF4_STATE)
+        ]
+        # What was taken as a part of another weight is none; the rest of it is refused as
+        # unknown.
+        return {
+            name: _nf4(name, found) for name in names if f"{name}{NF4_STATE}" in found
+        }
+    codes = {
+        n for n, entry in found.items() if entry.dtype == "I8" and n.endswith(".weight")
+    }
     names = [name for name in found if name in codes or f"{name}{INT8_SCALE}" in found]
     return {name: _int8(name, found) for name in names if name in found}
 
 
 def _expect(entry: TensorEntry, dtype: str, count: int) -> None:
     if (entry.dtype, math.prod(entry.shape)) != (dtype, count):
-        raise entry.refusal(f"{count} elements of {dtype}", f"{entry.dtype} {list(entry.shape)}")
+        raise entry.refusal(
+            f"{count} elements of {dtype}", f"{entry.dtype} {list(entry.shape)}"
+        )
 
 
 def _nf4(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
     """Take the parts of an NF4 weight; check them against its shape, and each other."""
     is_nested = any(f"{name}{suffix}" in found for suffix in _NESTED_PARTS)
-    names = [f"{name}{suffix}" for suffix in (*_NF4_PARTS, *(_NESTED_PARTS if is_nested else ()))]
+    names = [
+        f"{name}{suffix}"
+        for suffix in (*_NF4_PARTS, *(_NESTED_PARTS if is_nested else ()))
+    ]
     missing = [part for part in names if part not in found]
     if missing:
         raise found[names[0]].refusal("all parts of nf4", f"without {some_of(missing)}")
@@ -197,20 +249,30 @@ def _nf4(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
     _expect(levels, "F32", NF4_LEVELS)
     if not np.array_equal(levels.make().numpy().reshape(-1), ml.nf4_code().numpy()):
         raise levels.refusal("the 16 levels of nf4", "others")
-    for entry, count in zip(nested, (-(-blocks // _NESTED_BLOCK), _NESTED_CODES), strict=False):
+    for entry, count in zip(
+        nested, (-(-blocks // _NESTED_BLOCK), _NESTED_CODES), strict=False
+    ):
         _expect(entry, "F32", count)
         if not np.isfinite(entry.make().numpy()).all():
             raise entry.refusal("finite numbers", "others")
 
     def make(ours: str) -> ml.QuantizedTensor:
-        scales = ml.NestedScales(nested[0].make(), nested[1].make(), offset) if nested else None
-        return ml.QuantizedTensor(ml.nf4, shape, codes.make(), absmax.make(), scales, ours)
+        scales = (
+            ml.NestedScales(nested[0].make(), nested[1].make(), offset)
+            if nested
+            else None
+        )
+        return ml.QuantizedTensor(
+            ml.nf4, shape, codes.make(), absmax.make(), scales, ours
+        )
 
     return PackedWeight(shape, make)
 
 
 def _state(entry: TensorEntry, is_nested: bool) -> tuple[tuple[int, int], float]:
-    """Read and check the JSON of `quant_state`; return the shape and the nested offset."""
+    """Read and check the JSON of `quant_state`; return the shape and the nested
+    offset.
+    """
     length = entry.stop - entry.start
     if entry.dtype != "U8" or length > _MOST_STATE_BYTES:
         rule = f"at most {_MOST_STATE_BYTES} bytes of U8"
@@ -230,7 +292,8 @@ def _state(entry: TensorEntry, is_nested: bool) -> tuple[tuple[int, int], float]
 
 def _int8(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
     """Take codes and scales of an int8 weight; check them against each other."""
-    codes, scales = found.pop(name), found.pop(f"{name}{INT8_SCALE}", None)
+    codes = found.pop(name)
+    scales = found.pop(f"{name}{INT8_SCALE}", None)
     if scales is None:
         raise codes.refusal(f"{shown(name + INT8_SCALE)} beside it", "none")
     if codes.dtype != "I8" or len(codes.shape) != 2 or codes.shape[1] % INT8_GROUP:
@@ -238,10 +301,13 @@ def _int8(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
         raise codes.refusal(rule, f"{codes.dtype} {list(codes.shape)}")
     groups = (codes.shape[0], codes.shape[1] // INT8_GROUP)
     if scales.dtype != "BF16" or scales.shape != groups:
-        raise scales.refusal(f"BF16 {list(groups)}", f"{scales.dtype} {list(scales.shape)}")
+        raise scales.refusal(
+            f"BF16 {list(groups)}", f"{scales.dtype} {list(scales.shape)}"
+        )
 
     def make(ours: str) -> ml.QuantizedTensor:
-        weights, factors = codes.make(), scales.make()
+        weights = codes.make()
+        factors = scales.make()
         return ml.QuantizedTensor(ml.int8_block, codes.shape, weights, factors, name=ours)
 
     return PackedWeight(codes.shape, make)

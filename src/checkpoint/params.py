@@ -1,8 +1,9 @@
-"""Rules for the values of files of hyperparameters, and Meta's `params.json` read by them.
+"""Rules for the values of files of hyperparameters, and Meta's `params.json` read by
+them.
 
-A key that Meta's reference implementation reads is used, harmless, or rejected with an error that
-names it, unless its value is the neutral one. The reference ignores every other key, and so does
-`read_params`; `-v` and `--metadata` list these keys.
+A key that Meta's reference implementation reads is used, harmless, or rejected with an
+error that names it, unless its value is the neutral one. The reference ignores every
+other key, and so does `read_params`; `-v` and `--metadata` list these keys.
 
 Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`;
 mistralai/mistral-inference, `src/mistral_inference/args.py`.
@@ -17,7 +18,9 @@ from .errors import CheckpointError, mismatch
 
 LARGEST_SIZE = 1 << 24
 MOST_LAYERS = 1 << 10
-DEFAULT_ROPE_THETA = 10000.0  # of every Llama before the third, whose files do not name it
+DEFAULT_ROPE_THETA = (
+    10000.0  # of every Llama before the third, whose files do not name it
+)
 MOST_CONFIG_BYTES = 1 << 16
 
 T = TypeVar("T")
@@ -35,7 +38,9 @@ def number_in(low: float, high: float) -> Rule:
     return (
         f"a number in {low:g}..{high:g}",
         lambda value: (
-            isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and low <= value <= high
         ),
     )
 
@@ -59,8 +64,13 @@ def _is_accepted(value: object, accepted: object) -> bool:
 
 
 def off(reason: str) -> Rule:
-    """Accept null, false and an empty object or list; the reason names what is not supported."""
-    return f"null or false (not supported: {reason})", lambda value: value in (False, {}, [])
+    """Accept null, false and an empty object or list; the reason names what is not
+    supported.
+    """
+    return (
+        f"null or false (not supported: {reason})",
+        lambda value: value in (False, {}, []),
+    )
 
 
 ANY: Rule = ("any value", lambda _: True)
@@ -68,7 +78,8 @@ OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
 BOOLEAN = one_of(True, False)
 SIZE = integer_in(1, LARGEST_SIZE)
 
-# Of the sizes and constants that every source has, by their names in `ModelArgs`; SIZE for others.
+# Of the sizes and constants that every source has, by their names in `ModelArgs`; SIZE
+# for others.
 _RULES: Mapping[str, Rule] = {
     "n_layers": integer_in(1, MOST_LAYERS),
     "norm_eps": number_in(0, 1),
@@ -77,52 +88,90 @@ _RULES: Mapping[str, Rule] = {
 
 
 def rules_of(keys: Mapping[str, str]) -> dict[str, Rule]:
-    """Return the rules of a source's `keys`, which stand for these names in `ModelArgs`."""
+    """Return the rules of a source's `keys`, which stand for these names in
+    `ModelArgs`.
+    """
     return {key: _RULES.get(name, SIZE) for name, key in keys.items()}
 
 
 def sizes_of(
     keys: Mapping[str, str], values: Mapping[str, object], **defaults: object
 ) -> dict[str, Any]:
-    """Return what checked values say by the names of `ModelArgs`; 0 where only tensors do."""
-    found: dict[str, Any] = {"vocab_size": 0, "rope_theta": DEFAULT_ROPE_THETA, **defaults}
-    found |= {name: values[key] for name, key in keys.items() if values.get(key) is not None}
-    found = {"n_kv_heads": found["n_heads"], "head_dim": found["dim"] // found["n_heads"]} | found
+    """Return what checked values say by the names of `ModelArgs`; 0 where only tensors
+    do.
+    """
+    found: dict[str, Any] = {
+        "vocab_size": 0,
+        "rope_theta": DEFAULT_ROPE_THETA,
+        **defaults,
+    }
+    found |= {
+        name: values[key] for name, key in keys.items() if values.get(key) is not None
+    }
+    found = {
+        "n_kv_heads": found["n_heads"],
+        "head_dim": found["dim"] // found["n_heads"],
+    } | found
     return found | {name: float(found[name]) for name in ("norm_eps", "rope_theta")}
 
 
 PARAMS_KEYS = {"max_context_length": "max_seq_len"} | {
     name: name
-    for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")
+    for name in (
+        "dim",
+        "n_layers",
+        "n_heads",
+        "n_kv_heads",
+        "vocab_size",
+        "norm_eps",
+        "rope_theta",
+    )
 }
 """Keys that every source has in some way, by their names in `ModelArgs`."""
 
 USED_KEYS: Mapping[str, Rule] = {
     **rules_of(PARAMS_KEYS),
     # Llama 2 writes -1 for "as many as the tokenizer has".
-    "vocab_size": (f"-1 or {SIZE[0]}", lambda value: is_integer(value, -1, -1) or SIZE[1](value)),
+    "vocab_size": (
+        f"-1 or {SIZE[0]}",
+        lambda value: is_integer(value, -1, -1) or SIZE[1](value),
+    ),
     "multiple_of": SIZE,
     "ffn_dim_multiplier": number_in(1e-3, 1e3),
     "use_scaled_rope": BOOLEAN,
 }
 """The keys that say what is computed."""
 
-HARMLESS_KEYS = frozenset({"max_batch_size", "model_parallel_size", "vision_max_num_chunks"})
-"""Keys that only sized the buffers of the program that wrote or ran the model, or its images."""
+HARMLESS_KEYS = frozenset(
+    {"max_batch_size", "model_parallel_size", "vision_max_num_chunks"}
+)
+"""Keys that only sized the buffers of the program that wrote or ran the model, or its
+images.
+"""
 
 REJECTED_KEYS: Mapping[str, Rule] = {
     "quantization_args": off("Meta's quantized weights"),
     **dict.fromkeys(("lora_args", "lora"), off("LoRA adapters")),
     **dict.fromkeys(("vision_model", "vision_args"), off("images")),
-    **dict.fromkeys(("vision_chunk_size", "vision_num_cross_attention_layers"), one_of(-1)),
+    **dict.fromkeys(
+        ("vision_chunk_size", "vision_num_cross_attention_layers"), one_of(-1)
+    ),
     # Of Llama 4 and of Mistral, whose files have the same names.
     **dict.fromkeys(("moe_args", "moe"), off("a mixture of experts")),
-    **dict.fromkeys(("attention_chunk_size", "sliding_window"), off("attention in windows")),
-    **dict.fromkeys(("nope_layer_interval", "rope_scaling_factor"), off("Llama 4's RoPE")),
-    **dict.fromkeys(("use_qk_norm", "attn_temperature_tuning"), off("Llama 4's attention")),
+    **dict.fromkeys(
+        ("attention_chunk_size", "sliding_window"), off("attention in windows")
+    ),
+    **dict.fromkeys(
+        ("nope_layer_interval", "rope_scaling_factor"), off("Llama 4's RoPE")
+    ),
+    **dict.fromkeys(
+        ("use_qk_norm", "attn_temperature_tuning"), off("Llama 4's attention")
+    ),
     "model_type": one_of("transformer"),
 }
-"""Keys that a reference implementation has and this engine lacks, with their neutral values."""
+"""Keys that a reference implementation has and this engine lacks, with their neutral
+values.
+"""
 
 _RULES_OF_KEYS = {**USED_KEYS, **dict.fromkeys(HARMLESS_KEYS, ANY), **REJECTED_KEYS}
 
@@ -133,14 +182,15 @@ def read_params(path: Path) -> dict[str, object]:
     """Read and check `params.json`.
 
     Returns:
-        The object as it is in the file; each value of a known key is in its range, or null where
-        the key is optional.
+        The object as it is in the file; each value of a known key is in its range, or
+        null where the key is optional.
 
     Raises:
-        CheckpointError: The file is unreadable or not strict JSON, a key is missing or not
-            supported, a value is out of range, or the heads do not divide.
+        CheckpointError: The file is unreadable or not strict JSON, a key is missing or
+            not supported, a value is out of range, or the heads do not divide.
     """
-    label, params = label_of(path), read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
+    label = label_of(path)
+    params = read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
     check_known(label, params, _RULES_OF_KEYS, _NEEDED_KEYS)
     check_divides(label, params, "dim", "n_heads")
     check_divides(label, params, "n_heads", "n_kv_heads")
@@ -153,9 +203,14 @@ def ignored_params(params: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def check_known(
-    label: str, values: Mapping[str, object], rules: Mapping[str, Rule], needed: Iterable[str] = ()
+    label: str,
+    values: Mapping[str, object],
+    rules: Mapping[str, Rule],
+    needed: Iterable[str] = (),
 ) -> None:
-    """Check values by the rules of their keys; null counts as absent, other keys may be there."""
+    """Check values by the rules of their keys; null counts as absent, other keys may be
+    there.
+    """
     for key, (rule, check) in rules.items():
         value = values.get(key)
         if value is not None and not check(value):
@@ -166,7 +221,10 @@ def check_known(
 
 
 def check_object(
-    label: str, values: Mapping[str, object], rules: Mapping[str, Rule], needed: Iterable[str] = ()
+    label: str,
+    values: Mapping[str, object],
+    rules: Mapping[str, Rule],
+    needed: Iterable[str] = (),
 ) -> None:
     """Check values as `check_known` does, and that every key has a rule."""
     check_known(label, values, rules)
@@ -176,14 +234,25 @@ def check_object(
     check_known(label, values, {}, needed)
 
 
-def check_divides(label: str, values: Mapping[str, object], over: str, under: str) -> None:
-    """Check that a size is a multiple of another one; an absent one has a default that divides."""
-    large, small = value_of(values, over, 0), value_of(values, under, 1)
+def check_divides(
+    label: str, values: Mapping[str, object], over: str, under: str
+) -> None:
+    """Check that a size is a multiple of another one; an absent one has a default that
+    divides.
+    """
+    large = value_of(values, over, 0)
+    small = value_of(values, under, 1)
     if large % small:
-        raise mismatch(label, f"{over} % {under}", 0, f"{large} % {small} = {large % small}")
+        raise mismatch(
+            label, f"{over} % {under}", 0, f"{large} % {small} = {large % small}"
+        )
 
 
 def value_of(values: Mapping[str, object], key: str, default: T) -> T:
-    """Return a value whose rule was checked, or the default where it is absent or null."""
+    """Return a value whose rule was checked, or the default where it is absent or
+    null.
+    """
     value = values.get(key)
-    return default if value is None else value  # type: ignore[return-value]  # its rule holds
+    if value is None:
+        return default
+    return value  # type: ignore[return-value]  # its rule holds

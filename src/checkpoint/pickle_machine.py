@@ -1,16 +1,19 @@
 """A pickle interpreter that can build data and nothing else.
 
-A pickle is a program for a small stack machine, and Python's own machine lets the program import
-and call what it likes. This one knows the opcodes that `torch.save` writes (protocol 2), resolves a
-global only through a table of six inert stand-ins, and calls only those. It imports nothing, does
-not recurse, and holds no more objects than it has executed opcodes, whose number is limited.
+A pickle is a program for a small stack machine, and Python's own machine lets the program
+import and call what it likes. This one knows the opcodes that `torch.save` writes
+(protocol 2), resolves a global only through a table of six inert stand-ins, and calls
+only those. It imports nothing, does not recurse, and holds no more objects than it has
+executed opcodes, whose number is limited.
 
-The pickle of a state dict says of each tensor which storage it is in and at what offset, size and
-stride. What comes out are descriptions, never tensors: `torch_pth` compares them with the bytes.
+The pickle of a state dict says of each tensor which storage it is in and at what offset,
+size and stride. What comes out are descriptions, never tensors: `torch_pth` compares them
+with the bytes.
 
 Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0 to 5);
-`Lib/pickle.py` for what the pickler emits; PyTorch 2.13, `torch/_utils.py` (`_rebuild_tensor_v2`,
-`_rebuild_parameter`) and `torch/serialization.py` (`persistent_id` of `_save`).
+`Lib/pickle.py` for what the pickler emits; PyTorch 2.13, `torch/_utils.py`
+(`_rebuild_tensor_v2`, `_rebuild_parameter`) and `torch/serialization.py` (`persistent_id`
+of `_save`).
 """
 
 from collections import OrderedDict
@@ -22,8 +25,8 @@ from .. import ml
 from ..untrusted import described, is_integer, shown
 from .errors import CheckpointError
 
-# 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also bounds
-# the memory of a hostile program: about 100 bytes per opcode.
+# 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also
+# bounds the memory of a hostile program: about 100 bytes per opcode.
 MOST_OPCODES = 1 << 17
 
 _LONGEST_LINE = 256
@@ -43,8 +46,8 @@ class Global:
     """A global by its dotted name, and what it means here."""
 
     name: str
-    # Of a storage class of torch, the dtype of its elements. Of what REDUCE may call, a function
-    # of the tuple of arguments, which checks them and returns an inert value.
+    # Of a storage class of torch, the dtype of its elements. Of what REDUCE may call, a
+    # function of the tuple of arguments, which checks them and returns an inert value.
     meaning: ml.DType | Callable[[tuple[object, ...]], object]
 
 
@@ -59,7 +62,9 @@ class StorageReference:
 
 @dataclass(frozen=True, slots=True)
 class TensorReference:
-    """A strided window on a storage; offset and strides count elements, as PyTorch counts them."""
+    """A strided window on a storage; offset and strides count elements, as PyTorch counts
+    them.
+    """
 
     storage: StorageReference
     offset: int
@@ -72,36 +77,54 @@ def _kind(value: object) -> str:
 
 
 def _load_storage(persistent_id: object) -> StorageReference:
-    """Read a persistent id `("storage", class, key, device, count)`; no device changes anything."""
+    """Read a persistent id `("storage", class, key, device, count)`; no device changes
+    anything.
+    """
     match persistent_id:
         case ("storage", Global(meaning=ml.DType() as dtype), str(key), str(), count):
             if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
                 raise ValueError(f"expected a record number as key, got {shown(key)}")
             return StorageReference(dtype, key, _size(count, "element count"))
-    raise ValueError("expected ('storage', a storage class, key, device, count), got others")
+    raise ValueError(
+        "expected ('storage', a storage class, key, device, count), got others"
+    )
 
 
 def _size(value: object, what: str) -> int:
     if not is_integer(value, 0, _LARGEST_SIZE):
-        raise ValueError(f"{what}: expected an integer in 0..{_LARGEST_SIZE}, got {_kind(value)}")
+        raise ValueError(
+            f"{what}: expected an integer in 0..{_LARGEST_SIZE}, got {_kind(value)}"
+        )
     return value
 
 
 def _sizes(value: object, what: str) -> tuple[int, ...]:
     if not isinstance(value, tuple) or len(value) > _MOST_DIMENSIONS:
-        raise ValueError(f"{what}: expected at most {_MOST_DIMENSIONS} integers, got others")
+        raise ValueError(
+            f"{what}: expected at most {_MOST_DIMENSIONS} integers, got others"
+        )
     return tuple(_size(item, what) for item in value)
 
 
 def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
-    """Replace `_rebuild_tensor_v2`; a seventh argument would carry bits that change the values."""
+    """Replace `_rebuild_tensor_v2`; a seventh argument would carry bits that change the
+    values.
+    """
     match arguments:
-        case (StorageReference() as storage, offset, size, stride, bool(), hooks) if _none(hooks):
-            shape, strides = _sizes(size, "size"), _sizes(stride, "stride")
+        case (StorageReference() as storage, offset, size, stride, bool(), hooks) if (
+            _none(hooks)
+        ):
+            shape = _sizes(size, "size")
+            strides = _sizes(stride, "stride")
             if len(shape) != len(strides):
-                raise ValueError(f"expected {len(shape)} strides as sizes, got {len(strides)}")
+                raise ValueError(
+                    f"expected {len(shape)} strides as sizes, got {len(strides)}"
+                )
             return TensorReference(storage, _size(offset, "offset"), shape, strides)
-    rule = "_rebuild_tensor_v2(a storage, offset, size, stride, a bool, an empty OrderedDict)"
+    rule = (
+        "_rebuild_tensor_v2(a storage, offset, size, stride, a bool, an empty "
+        "OrderedDict)"
+    )
     raise ValueError(f"expected {rule}, got {len(arguments)} other arguments")
 
 
@@ -120,7 +143,9 @@ def _none(hooks: object) -> bool:
 
 def _ordered_dict(arguments: tuple[object, ...]) -> OrderedDict[str, object]:
     if arguments:
-        raise ValueError(f"expected collections.OrderedDict(), got {len(arguments)} arguments")
+        raise ValueError(
+            f"expected collections.OrderedDict(), got {len(arguments)} arguments"
+        )
     return OrderedDict[str, object]()
 
 
@@ -141,12 +166,15 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
 class PickleMachine:
     """Run one pickle program, STOP included and nothing after it.
 
-    The methods raise ValueError with `expected X, got Y`; `run` adds the label, and where that is.
+    The methods raise ValueError with `expected X, got Y`; `run` adds the label, and where
+    that is.
     """
 
     def __init__(self, program: bytes, label: str) -> None:
-        self._program, self._label = program, label
-        self._position, self._opcode_at = 0, 0
+        self._program = program
+        self._label = label
+        self._position = 0
+        self._opcode_at = 0
         self._stack: list[object] = []
         self._marks: list[int] = []
         self._memo: dict[int, object] = {}
@@ -172,7 +200,9 @@ class PickleMachine:
         except ValueError as error:
             at = self._opcode_at
             name = _OPCODES[self._program[at]] if at < len(self._program) else "end"
-            raise CheckpointError(f"{self._label}: {name} at byte {at}: {error}") from None
+            raise CheckpointError(
+                f"{self._label}: {name} at byte {at}: {error}"
+            ) from None
 
     def _wanted(self, name: str) -> str:
         """Name the global that an opcode outside the allow-list asks for, if any."""
@@ -197,14 +227,18 @@ class PickleMachine:
     def _line(self) -> str:
         stop = self._program.find(b"\n", self._position, self._position + _LONGEST_LINE)
         if stop < 0:
-            raise ValueError(f"expected a line of at most {_LONGEST_LINE} bytes, got no end")
+            raise ValueError(
+                f"expected a line of at most {_LONGEST_LINE} bytes, got no end"
+            )
         return self._take(stop + 1 - self._position)[:-1].decode("utf-8", "replace")
 
     def _text(self) -> str:
         try:
             return self._take(self._integer(4)).decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"expected UTF-8, got other bytes at its byte {error.start}") from None
+            raise ValueError(
+                f"expected UTF-8, got other bytes at its byte {error.start}"
+            ) from None
 
     # Stack, marks, memo
 
@@ -233,7 +267,9 @@ class PickleMachine:
     def _put(self, index: int) -> None:
         # A pickler numbers its memo from 0 up and never twice: anything else is a trick.
         if index >= MOST_OPCODES or index in self._memo:
-            raise ValueError(f"expected a new memo index below {MOST_OPCODES}, got {index}")
+            raise ValueError(
+                f"expected a new memo index below {MOST_OPCODES}, got {index}"
+            )
         self._memo[index] = self._top()
 
     def _get(self, index: int) -> object:
@@ -245,7 +281,9 @@ class PickleMachine:
         target = self._top()
         if not isinstance(target, dict) or len(items) % 2:
             got = f"{_kind(target)} and {len(items)} values"
-            raise ValueError(f"expected a dict to set pairs of key and value in, got {got}")
+            raise ValueError(
+                f"expected a dict to set pairs of key and value in, got {got}"
+            )
         for key, value in zip(items[::2], items[1::2], strict=True):
             if not isinstance(key, str):
                 raise ValueError(f"expected a str as key, got {_kind(key)}")
@@ -275,15 +313,19 @@ class PickleMachine:
             raise ValueError(f"expected protocol {_PROTOCOL} at byte 0, got {version}")
 
     def _global(self) -> Global:
-        module, name = self._line(), self._line()
+        module = self._line()
+        name = self._line()
         found = TORCH_GLOBALS.get((module, name))
         if found is None:
             allowed = ", ".join(value.name for value in TORCH_GLOBALS.values())
-            raise ValueError(f"expected one of {allowed}, got {shown(module + '.' + name)}")
+            raise ValueError(
+                f"expected one of {allowed}, got {shown(module + '.' + name)}"
+            )
         return found
 
     def _reduce(self) -> object:
-        arguments, function = self._pop(), self._pop()
+        arguments = self._pop()
+        function = self._pop()
         if not isinstance(function, Global) or isinstance(function.meaning, ml.DType):
             raise ValueError(f"expected a callable global, got {_kind(function)}")
         if not isinstance(arguments, tuple):
@@ -292,7 +334,8 @@ class PickleMachine:
 
     def _build(self) -> None:
         """Take the attributes of an OrderedDict from the stack; they are dropped."""
-        state, target = self._pop(), self._top()
+        state = self._pop()
+        target = self._top()
         if not isinstance(target, OrderedDict) or not isinstance(state, dict):
             got = f"{_kind(target)}, {_kind(state)}"
             raise ValueError(f"expected an OrderedDict and a dict, got {got}")

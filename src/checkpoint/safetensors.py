@@ -1,19 +1,22 @@
-"""safetensors files, read: a JSON header, the bytes of each tensor, and the index of several files.
+"""safetensors files, read: a JSON header, the bytes of each tensor, and the index of
+several files.
 
-Eight bytes of header length, a JSON object, and the byte buffer. An entry of the object is
-`"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}`; offsets count from the
-start of the buffer. `"__metadata__"` is a map of text to text. Every rule of the format is checked.
+Eight bytes of header length, a JSON object, and the byte buffer. An entry of the object
+is `"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}`; offsets
+count from the start of the buffer. `"__metadata__"` is a map of text to text. Every rule
+of the format is checked.
 
-The file is mapped and each tensor is a view of its bytes there. The format promises no alignment,
-which writers keep all the same. A tensor that is misaligned, as in old and hand-made files, is
-copied to aligned memory, because the kernels read whole elements; `Checkpoint.copied` names it.
+The file is mapped and each tensor is a view of its bytes there. The format promises no
+alignment, which writers keep all the same. A tensor that is misaligned, as in old and
+hand-made files, is copied to aligned memory, because the kernels read whole elements;
+`Checkpoint.copied` names it.
 
-What an index names is opened only if it is in the model's directory: a plain file name, and no
-symbolic link that leads elsewhere, but those of the cache of Hugging Face's hub.
+What an index names is opened only if it is in the model's directory: a plain file name,
+and no symbolic link that leads elsewhere, but those of the cache of Hugging Face's hub.
 
-Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs` (`validate`);
-transformers 5.23, `modeling_utils.py` (`save_pretrained`); huggingface_hub, `file_download.py` (the
-cache).
+Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs`
+(`validate`); transformers 5.23, `modeling_utils.py` (`save_pretrained`); huggingface_hub,
+`file_download.py` (the cache).
 """
 
 import math
@@ -41,7 +44,8 @@ from .mapped_file import MappedFile
 from .params import ANY, OBJECT, Rule, check_object, value_of
 
 _LENGTH_BYTES = 8
-# The format allows 100 MB. As many tensors as are allowed here, with long names, need 13 MB.
+# The format allows 100 MB. As many tensors as are allowed here, with long names, need 13
+# MB.
 _MOST_HEADER_BYTES = 16 << 20
 _MOST_TENSORS = 1 << 16
 _MOST_VALUES = 24 * _MOST_TENSORS  # as `parse_strict_json` counts them, a matrix has 20
@@ -53,17 +57,41 @@ _MOST_INDEX_BYTES = 16 << 20
 _MOST_FILES = 1000
 _INDEX_RULES: Mapping[str, Rule] = {
     "metadata": ANY,
-    "weight_map": ("a map of names to files", lambda value: value != {} and OBJECT[1](value)),
+    "weight_map": (
+        "a map of names to files",
+        lambda value: value != {} and OBJECT[1](value),
+    ),
 }
 
 DTYPE_BITS = {
-    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
-    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
-    "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
-}  # fmt: skip
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+}
 """Bits of one element of each dtype that the format knows, whether or not `ml` has it."""
 
-DTYPES: Mapping[str, ml.DType] = {row.file_name: row for row in ml.DTYPES if row.file_name}
+DTYPES: Mapping[str, ml.DType] = {
+    row.file_name: row for row in ml.DTYPES if row.file_name
+}
 """The dtypes that are read, by their names in the format."""
 
 
@@ -80,21 +108,28 @@ class TensorEntry:
 
     @property
     def is_misaligned(self) -> bool:
-        """Tell whether a tensor of a known dtype does not begin at a multiple of its itemsize."""
+        """Tell whether a tensor of a known dtype does not begin at a multiple of its
+        itemsize.
+        """
         dtype = DTYPES.get(self.dtype)
         return dtype is not None and self.start % dtype.itemsize != 0
 
     def make(self, name: str = "") -> ml.Tensor:
-        """Make the tensor: a view of the mapped file, or an aligned copy of a misaligned one.
+        """Make the tensor: a view of the mapped file, or an aligned copy of a misaligned
+        one.
 
         Raise CheckpointError if `ml` lacks the dtype.
         """
-        dtype, buffer, start = DTYPES.get(self.dtype), self.file.buffer, self.start
+        dtype = DTYPES.get(self.dtype)
+        buffer = self.file.buffer
+        start = self.start
         if dtype is None:
             raise self.refusal(f"a dtype among {', '.join(DTYPES)}", self.dtype)
         if self.is_misaligned:
             content = np.frombuffer(buffer, np.uint8, self.stop - start, start).copy()
-            return ml.Tensor.from_buffer(content, dtype, self.shape, name=name or self.name)
+            return ml.Tensor.from_buffer(
+                content, dtype, self.shape, name=name or self.name
+            )
         return ml.Tensor.from_buffer(
             buffer, dtype, self.shape, offset=start, name=name or self.name
         )
@@ -105,7 +140,9 @@ class TensorEntry:
 
 
 class SafetensorsFile:
-    """One mapped file: its entries by name, in the order of their bytes, and its metadata."""
+    """One mapped file: its entries by name, in the order of their bytes, and its
+    metadata.
+    """
 
     def __init__(self, path: Path) -> None:
         self.file = MappedFile(path)
@@ -131,8 +168,11 @@ class SafetensorsFile:
         for entry in entries:
             if entry.start != position:
                 kind = "a gap" if entry.start > position else "an overlap"
-                what, got = f"tensor {shown(entry.name)}: begin", f"{entry.start - origin} ({kind})"
-                self.file.refuse(what, f"{position - origin}, the end of the one before", got)
+                what = f"tensor {shown(entry.name)}: begin"
+                got = f"{entry.start - origin} ({kind})"
+                self.file.refuse(
+                    what, f"{position - origin}, the end of the one before", got
+                )
             position = entry.stop
         if position != self.file.size:
             rule = f"tensors up to its end, {self.file.size - origin} bytes"
@@ -140,7 +180,9 @@ class SafetensorsFile:
         self.entries = {entry.name: entry for entry in entries}
 
     def _metadata(self, value: object) -> dict[str, str]:
-        """Check the map of text to text, whose keys are texts in any JSON; null is an empty one."""
+        """Check the map of text to text, whose keys are texts in any JSON; null is an
+        empty one.
+        """
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -158,7 +200,9 @@ class SafetensorsFile:
         first = head[_LENGTH_BYTES:][:length]
         most = min(_MOST_HEADER_BYTES, file.size - _LENGTH_BYTES)
         if first != b"{" or length > most:
-            if len(head) < _LENGTH_BYTES or not file.kind().startswith(("bytes", "a safetensors")):
+            if len(head) < _LENGTH_BYTES or not file.kind().startswith(
+                ("bytes", "a safetensors")
+            ):
                 file.refuse("kind", "a safetensors file", file.kind())
             if length > most:
                 file.refuse("header length", f"at most {most} bytes", length)
@@ -168,7 +212,9 @@ class SafetensorsFile:
         return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
 
     def _entry(self, name: str, item: object) -> TensorEntry:
-        """Check one entry by itself: its keys, dtype and sizes, and that they fit its bytes."""
+        """Check one entry by itself: its keys, dtype and sizes, and that they fit its
+        bytes.
+        """
         what = f"tensor {shown(name)}"
         if not isinstance(item, dict) or item.keys() != _ENTRY_KEYS:
             got = some_of(item) if isinstance(item, dict) else described(item)
@@ -176,10 +222,14 @@ class SafetensorsFile:
         dtype = item["dtype"]
         bits = DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
         if bits is None:
-            self.file.refuse(f"{what}: dtype", "one that the format knows", described(dtype))
+            self.file.refuse(
+                f"{what}: dtype", "one that the format knows", described(dtype)
+            )
         shape = self._integers(f"{what}: shape", item["shape"])
         if len(shape) > _MOST_DIMENSIONS:
-            self.file.refuse(f"{what}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape))
+            self.file.refuse(
+                f"{what}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape)
+            )
         offsets = self._integers(f"{what}: data_offsets", item["data_offsets"])
         room = self.file.size - self._data_start
         if len(offsets) != 2 or not offsets[0] <= offsets[1] <= room:
@@ -206,12 +256,12 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """Read a safetensors file.
 
     Returns:
-        The tensors by name, in the order of their bytes: views of the mapped file (read-only, zero
-        copy), except misaligned ones, which are copied.
+        The tensors by name, in the order of their bytes: views of the mapped file
+        (read-only, zero copy), except misaligned ones, which are copied.
 
     Raises:
-        CheckpointError: The file is not one, breaks a rule of the format, or holds a tensor of a
-            dtype that `ml` lacks. The text says what and where.
+        CheckpointError: The file is not one, breaks a rule of the format, or holds a
+            tensor of a dtype that `ml` lacks. The text says what and where.
         FileMemoryError: There is no memory for a copy.
     """
     source = SafetensorsFile(path)
@@ -223,14 +273,18 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
 
 
 def read_index(path: Path) -> dict[Path, list[str]]:
-    """Read `model.safetensors.index.json`: each file, in the order of names, with its tensors."""
-    label, directory = label_of(path), path.parent
+    """Read `model.safetensors.index.json`: each file, in the order of names, with its
+    tensors.
+    """
+    label = label_of(path)
+    directory = path.parent
     value = read_json_object(path, _MOST_INDEX_BYTES, CheckpointError)
     check_object(label, value, _INDEX_RULES, ["weight_map"])
     files: dict[str, list[str]] = {}
     for tensor, name in value_of(value, "weight_map", dict[str, object]()).items():
         if not isinstance(name, str) or not _is_plain(name):
-            what, rule = f"file of tensor {shown(tensor)}", "a plain name that ends in .safetensors"
+            what = f"file of tensor {shown(tensor)}"
+            rule = "a plain name that ends in .safetensors"
             raise mismatch(label, what, rule, described(name))
         files.setdefault(name, []).append(tensor)
     if len(files) > _MOST_FILES:
@@ -246,5 +300,11 @@ def read_index(path: Path) -> dict[Path, list[str]]:
 
 
 def _is_plain(name: str) -> bool:
-    """Tell a name that stays in its directory on every system: no separator, drive or NUL."""
-    return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")
+    """Tell a name that stays in its directory on every system: no separator, drive or
+    NUL.
+    """
+    return (
+        name.endswith(".safetensors")
+        and name.isprintable()
+        and not set(name) & set("/\\:")
+    )

@@ -1,10 +1,12 @@
-"""Write a safetensors file tensor by tensor, plain or quantized, with no more than one in memory.
+"""Write a safetensors file tensor by tensor, plain or quantized, with no more than one in
+memory.
 
-Wide dtypes come first and the header is padded, so that every tensor is aligned to its elements:
-what is written here is mapped and used without a copy. `packed_weights.py` says how the parts of a
-quantized matrix are stored.
+Wide dtypes come first and the header is padded, so that every tensor is aligned to its
+elements: what is written here is mapped and used without a copy. `packed_weights.py` says
+how the parts of a quantized matrix are stored.
 
-Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs` (`prepare`).
+Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs`
+(`prepare`).
 """
 
 import json
@@ -28,7 +30,9 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class NewTensor:
-    """A tensor that is going to be written: its name, the format's name of its dtype, its sizes."""
+    """A tensor that is going to be written: its name, the format's name of its dtype, its
+    sizes.
+    """
 
     name: str
     dtype: str
@@ -43,16 +47,22 @@ class NewTensor:
 class TensorWriter:
     """A new file of tensors, each of which has its place, start and stop, after the head.
 
-    It is used in a `with` statement, at whose end it is on the disk. An OSError passes through.
+    It is used in a `with` statement, at whose end it is on the disk. An OSError passes
+    through.
     """
 
-    def __init__(self, path: Path, head: bytes, places: dict[str, tuple[int, int]]) -> None:
-        self._start, self._places = len(head), places
+    def __init__(
+        self, path: Path, head: bytes, places: dict[str, tuple[int, int]]
+    ) -> None:
+        self._start = len(head)
+        self._places = places
         self._stream = path.open("xb")
         self._stream.write(head)
 
     def write(self, name: str, content: bytes | memoryview | ml.Weight) -> None:
-        """Write one of the tensors, once: its bytes, or those of a weight or of its codes."""
+        """Write one of the tensors, once: its bytes, or those of a weight or of its
+        codes.
+        """
         if isinstance(content, ml.QuantizedTensor):
             content = content.codes
         if isinstance(content, ml.Tensor):
@@ -78,12 +88,19 @@ class TensorWriter:
 def safetensors_head(
     tensors: Sequence[NewTensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return what a safetensors file begins with, free text in it; and the places after it."""
+    """Return what a safetensors file begins with, free text in it; and the places after
+    it.
+    """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
-    places, position = dict[str, tuple[int, int]](), 0
+    places = dict[str, tuple[int, int]]()
+    position = 0
     for tensor in sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name)):
         place = places[tensor.name] = position, position + tensor.nbytes
-        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": place}
+        header[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": tensor.shape,
+            "data_offsets": place,
+        }
         position += tensor.nbytes
     assert len(places) == len(tensors)
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
@@ -97,14 +114,19 @@ def safetensors_head(
 def new_tensors(
     name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
 ) -> list[NewTensor]:
-    """Describe the tensors that a weight [out, in] becomes; one of `dtype` None stays plain."""
+    """Describe the tensors that a weight [out, in] becomes; one of `dtype` None stays
+    plain.
+    """
     if dtype is None:
         return [NewTensor(name, _DTYPE_NAMES[origin], shape)]
     size = math.prod(shape)
     blocks = -(-size // dtype.block_size)
     if dtype is ml.int8_block:
         groups = (shape[0], shape[1] // INT8_GROUP)
-        return [NewTensor(name, "I8", shape), NewTensor(f"{name}{INT8_SCALE}", "BF16", groups)]
+        return [
+            NewTensor(name, "I8", shape),
+            NewTensor(f"{name}{INT8_SCALE}", "BF16", groups),
+        ]
     return [
         NewTensor(name, "U8", (-(-size // dtype.codes_per_item), 1)),
         NewTensor(f"{name}.absmax", "F32", (blocks,)),
@@ -121,7 +143,10 @@ def part_contents(
     parts = [weight] if isinstance(weight, ml.Tensor) else [weight.codes, weight.scales]
     contents = [*map(bytes_of, parts)]
     if dtype is ml.nf4:
-        contents += [bytes_of(ml.nf4_code()), memoryview(_state_text(weight.shape, origin))]
+        contents += [
+            bytes_of(ml.nf4_code()),
+            memoryview(_state_text(weight.shape, origin)),
+        ]
     names = (tensor.name for tensor in new_tensors(name, weight.shape, dtype, origin))
     return zip(names, contents, strict=True)
 
@@ -129,7 +154,9 @@ def part_contents(
 def reordered(
     weight: ml.Tensor, head_dim: int, into: Literal["halves", "interleaved"]
 ) -> ml.Tensor:
-    """Put the even rows of each head before the odd ones, as in `halves`, or undo that."""
+    """Put the even rows of each head before the odd ones, as in `halves`,
+    or undo that.
+    """
     values = weight.numpy()
     parts = (head_dim // 2, 2) if into == "halves" else (2, head_dim // 2)
     heads = values.reshape(-1, *parts, *values.shape[1:]).swapaxes(1, 2)

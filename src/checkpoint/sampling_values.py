@@ -3,7 +3,8 @@
 These values only replace defaults. So one that cannot be used is left out, while a wrong
 hyperparameter is an error.
 
-Source: transformers, `generation/configuration_utils.py`; llama.cpp, `src/llama-arch.cpp`.
+Source: transformers, `generation/configuration_utils.py`; llama.cpp,
+`src/llama-arch.cpp`.
 """
 
 import math
@@ -13,16 +14,21 @@ from ..sampling_steps import STEPS
 from .params import Rule, integer_in, number_in
 
 GENERATION_KEYS = {
-    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
     "repetition_penalty": "repeat_penalty",
-}  # fmt: skip
+}
 """The keys of `generation_config.json` that are settings, and the names of these here."""
 
 GGUF_SAMPLING_KEYS = {
-    "general.sampling.temp": "temperature", "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p", "general.sampling.min_p": "min_p",
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repeat_penalty",
-}  # fmt: skip
+}
 """The keys of a GGUF file that are settings, and the names of these here."""
 
 _MOST = 1e6
@@ -40,13 +46,17 @@ _RULES: Mapping[str, Rule] = {name: _rule(name) for name in GENERATION_KEYS.valu
 _DIGITS = 7  # of a float32: a GGUF file has 0.949999988 for 0.95
 
 
-def sampling_values(values: Mapping[str, object], names: Mapping[str, str]) -> dict[str, float]:
+def sampling_values(
+    values: Mapping[str, object], names: Mapping[str, str]
+) -> dict[str, float]:
     """Return the usable settings among checked or unchecked values.
 
     Args:
-        values: The values of a file by their keys. Those of a `generation_config.json` that turns
-            sampling off (`do_sample`) are not settings, because transformers ignores them too.
-        names: The keys that are settings, with the names that they have in `SamplingArgs`.
+        values: The values of a file by their keys. Those of a `generation_config.json`
+            that turns sampling off (`do_sample`) are not settings, because transformers
+            ignores them too.
+        names: The keys that are settings, with the names that they have in
+            `SamplingArgs`.
     """
     if values.get("do_sample") is False:
         return {}

@@ -1,8 +1,9 @@
 """Several files that are one model: checked against the parameters, then merged.
 
-A large model is saved as one file per processor it ran on, `consolidated.00.pth` and on. Each holds
-a part of every matrix and a copy of every norm. Where there are more processors than key/value
-heads, as in Meta's 16 files of the 405B, neighbours have the same head, and store it each.
+A large model is saved as one file per processor it ran on, `consolidated.00.pth` and on.
+Each holds a part of every matrix and a copy of every norm. Where there are more
+processors than key/value heads, as in Meta's 16 files of the 405B, neighbours have the
+same head, and store it each.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +24,21 @@ Bounds = tuple[int, int] | None
 def check_shards(
     shards: Sequence[Shard], labels: Sequence[str], layers: int, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Check all tensors of all shards, before anything is allocated; return the sizes by letter."""
+    """Check all tensors of all shards, before anything is allocated; return the sizes by
+    letter.
+    """
     _check_count(shards, labels, sizes)
-    rows, found = {row.name: row for row in rows_of(layers)}, dict(sizes)
-    kinds = [{name: (each.dtype, each.shape) for name, each in shard.items()} for shard in shards]
+    rows = {row.name: row for row in rows_of(layers)}
+    found = dict(sizes)
+    kinds = [
+        {name: (each.dtype, each.shape) for name, each in shard.items()}
+        for shard in shards
+    ]
     for shard, label, kind in zip(shards, labels, kinds, strict=True):
         check_tensors(shard, label, rows, found, "params.json", len(shards))
         if odd := {name for name, _ in kinds[0].items() ^ kind.items()}:
-            what, rule = "names, dtypes and shapes", f"those of {labels[0]}"
+            what = "names, dtypes and shapes"
+            rule = f"those of {labels[0]}"
             raise mismatch(label, what, rule, f"others of {some_of(sorted(odd))}")
     return found
 
@@ -40,12 +48,14 @@ def merge_shards(
 ) -> dict[str, ml.Tensor]:
     """Merge the shards of one model, which are checked; this copies every tensor.
 
-    wq, wk, wv, w1, w3 and output are parts by rows, wo and w2 by columns, the embeddings by columns
-    (Llama 2) or rows (Llama 3), all else is whole in each shard, and must be the same there.
+    wq, wk, wv, w1, w3 and output are parts by rows, wo and w2 by columns, the embeddings
+    by columns (Llama 2) or rows (Llama 3), all else is whole in each shard, and must be
+    the same there.
     """
     merged = MergedShards(shards, layers, sizes)
     needed = sum(
-        tensor.nbytes * len(shards) // merged.cut_of(name)[1] for name, tensor in shards[0].items()
+        tensor.nbytes * len(shards) // merged.cut_of(name)[1]
+        for name, tensor in shards[0].items()
     )
     if shortage := memory_shortage(needed, f"a merged copy of {len(shards)} shards"):
         raise FileMemoryError(f"shards: {shortage}")
@@ -53,38 +63,54 @@ def merge_shards(
 
 
 class MergedShards(Mapping[str, ml.Tensor]):
-    """The tensors of two or more shards, each of which is merged when looked up, and not kept."""
+    """The tensors of two or more shards, each of which is merged when looked up, and not
+    kept.
+    """
 
-    def __init__(self, shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]) -> None:
-        self._shards, self._sizes = shards, sizes
+    def __init__(
+        self, shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]
+    ) -> None:
+        self._shards = shards
+        self._sizes = sizes
         self._rows = {row.name: row for row in rows_of(layers)}
 
     def cut_of(self, name: str) -> tuple[int | None, int]:
-        """Return the dimension along which a tensor is cut, and how many neighbours store the same.
+        """Return the dimension along which a tensor is cut, and how many neighbours store
+        the same.
 
         They are all, and there is no dimension, where each shard has the whole tensor.
         """
-        row, shape, count = self._rows.get(name), self._shards[0][name].shape, len(self._shards)
+        row = self._rows.get(name)
+        shape = self._shards[0][name].shape
+        count = len(self._shards)
         axis = None if row is None else split_dim(row, shape, self._sizes["D"])
         if row is None or axis is None:
             return None, count
         return axis, count * shape[axis] // self._sizes[row.sizes[axis]]
 
     def part(self, name: str, cut: int, bounds: Bounds) -> ml.Tensor:
-        """Merge what lies between bounds of a dimension, or all; rows of one file are a view."""
-        first, (axis, copies) = self._shards[0][name], self.cut_of(name)
+        """Merge what lies between bounds of a dimension, or all; rows of one file are a
+        view.
+        """
+        first = self._shards[0][name]
+        (axis, copies) = self.cut_of(name)
         pieces: list[np.ndarray[Any, Any]] = []
         for number, shard in enumerate(self._shards):
-            # As integers: NumPy moves those faster, and no NaN changes its bits or is not equal.
+            # As integers: NumPy moves those faster, and no NaN changes its bits or is not
+            # equal.
             array = shard[name].numpy().view(first.dtype.bits_dtype)
             if bounds is not None:  # of what a shard has, the part that is wanted
                 begin = number // copies * array.shape[cut] if cut == axis else 0
-                start, stop = (min(max(bound - begin, 0), array.shape[cut]) for bound in bounds)
+                start, stop = (
+                    min(max(bound - begin, 0), array.shape[cut]) for bound in bounds
+                )
                 array = array[start:stop] if cut == 0 else array[:, start:stop]
             original = number - number % copies
             if number != original and not np.array_equal(array, pieces[original]):
                 where = f"shard {number:02d}: tensor {shown(name)}"
-                raise mismatch(where, "values", f"those of shard {original:02d}", "others")
+                raise mismatch(
+                    where, "values", f"those of shard {original:02d}", "others"
+                )
             pieces.append(array)
         found = [each for each in pieces[::copies] if each.size] or pieces[:1]
         is_view = bounds is not None and len(found) == 1 and cut == axis == 0
@@ -104,8 +130,12 @@ class MergedShards(Mapping[str, ml.Tensor]):
         return len(self._shards[0])
 
 
-def _check_count(shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]) -> None:
-    """Compare the number of files with the number that the parts of the first wq make whole."""
+def _check_count(
+    shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]
+) -> None:
+    """Compare the number of files with the number that the parts of the first wq make
+    whole.
+    """
     name = "layers.0.attention.wq.weight"
     shape = shards[0][name].shape if name in shards[0] else ()
     if len(shape) != 2 or not shape[0] or sizes["Hh"] % shape[0]:

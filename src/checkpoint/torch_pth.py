@@ -1,7 +1,8 @@
-"""PyTorch's zip checkpoints (`.pth`): a directory, one pickle, and the bytes of each storage.
+"""PyTorch's zip checkpoints (`.pth`): a directory, one pickle, and the bytes of each
+storage.
 
-The file is mapped: only the directory and the pickle are read, and each tensor is a view of its
-bytes there. A 16 GB checkpoint opens in milliseconds.
+The file is mapped: only the directory and the pickle are read, and each tensor is a view
+of its bytes there. A 16 GB checkpoint opens in milliseconds.
 
 Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 """
@@ -34,18 +35,22 @@ def read_pth(path: Path) -> dict[str, ml.Tensor]:
     """Read a checkpoint, a `.pth` file that `torch.save` wrote from a dict of tensors.
 
     Returns:
-        The tensors by name, as views of the mapped file (read-only, zero copy), with the shapes,
-        strides and offsets they were saved with. Tensors that shared a storage still do.
+        The tensors by name, as views of the mapped file (read-only, zero copy), with the
+        shapes, strides and offsets they were saved with. Tensors that shared a storage
+        still do.
 
     Raises:
-        CheckpointError: The file is not such a checkpoint, is damaged, or asks for anything but
-            bfloat16, float16 or float32 tensors. The text says what and where.
+        CheckpointError: The file is not such a checkpoint, is damaged, or asks for
+            anything but bfloat16, float16 or float32 tensors. The text says what and
+            where.
     """
     return map_pth(path)[1]
 
 
 def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
-    """Read a checkpoint as `read_pth` does, and return the mapped file with the tensors."""
+    """Read a checkpoint as `read_pth` does, and return the mapped file with the
+    tensors.
+    """
     file = MappedFile(path)
     try:
         if file.buffer[: len(_ZIP)] != _ZIP:
@@ -62,7 +67,9 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
             storage = item.storage
             if storages.setdefault(storage.key, storage) != storage:
                 file.refuse(f"record 'data/{storage.key}'", "one dtype and size", "two")
-        tensors = {name: _tensor(file, records, name, item) for name, item in value.items()}
+        tensors = {
+            name: _tensor(file, records, name, item) for name, item in value.items()
+        }
     except CheckpointError:
         file.close()
         raise
@@ -70,7 +77,9 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
 
 
 def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Record]:
-    """Drop the archive's name, the one folder that all records are in; check version and order."""
+    """Drop the archive's name, the one folder that all records are in; check version and
+    order.
+    """
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
         file.refuse("folders of the records", "one", some_of(sorted(prefixes)))
@@ -86,13 +95,16 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
 
 
 def _content(file: MappedFile, record: Record, limit: int) -> bytes:
-    """Copy a small record after checking its size; check its CRC-32, where it was computed."""
+    """Copy a small record after checking its size; check its CRC-32, where it was
+    computed.
+    """
     if record.size > limit:
         file.refuse(f"record {shown(record.name)}", f"at most {limit} bytes", record.size)
     content = file.bytes_at(record.start, record.start + record.size)
     crc = zlib.crc32(content)
     if record.crc not in (crc, 0):  # PyTorch may be told to write 0
-        what, got = f"record {shown(record.name)}: CRC-32", f"{crc:08x} (damaged)"
+        what = f"record {shown(record.name)}: CRC-32"
+        got = f"{crc:08x} (damaged)"
         file.refuse(what, f"{record.crc:08x}", got)
     return content
 
@@ -100,22 +112,32 @@ def _content(file: MappedFile, record: Record, limit: int) -> bytes:
 def _tensor(
     file: MappedFile, records: dict[str, Record], name: str, reference: TensorReference
 ) -> ml.Tensor:
-    """Make one tensor after checking, in Python integers, that it is inside its record."""
-    storage, itemsize = reference.storage, reference.storage.dtype.itemsize
-    what, key = f"tensor {shown(name)}", f"data/{storage.key}"
+    """Make one tensor after checking, in Python integers,
+    that it is inside its record.
+    """
+    storage = reference.storage
+    itemsize = reference.storage.dtype.itemsize
+    what = f"tensor {shown(name)}"
+    key = f"data/{storage.key}"
     if key not in records:
         file.refuse(what, f"a record '{key}'", "none")
-    record, nbytes = records[key], storage.element_count * itemsize
+    record = records[key]
+    nbytes = storage.element_count * itemsize
     # torch.save pads each record to 64 bytes; the kernels read whole elements in place.
     if record.size != nbytes or record.start % itemsize:
-        rule = f"{storage.element_count} x {itemsize} = {nbytes} bytes at a multiple of {itemsize}"
+        rule = (
+            f"{storage.element_count} x {itemsize} = {nbytes} bytes at a multiple of "
+            f"{itemsize}"
+        )
         file.refuse(what, rule, f"{record.size} bytes at byte {record.start}")
-    count, extent, strides = math.prod(reference.shape), 1, []
+    count = math.prod(reference.shape)
+    extent = 1
+    strides = []
     for size, stride in zip(reference.shape, reference.strides, strict=True):
         extent += (size - 1) * stride
         strides.append(stride * itemsize if size > 1 else itemsize)
-    # A storage with fewer elements than the tensor means elements that overlap, as in an expanded
-    # view (stride 0): a few bytes could then claim any amount of work.
+    # A storage with fewer elements than the tensor means elements that overlap, as in an
+    # expanded view (stride 0): a few bytes could then claim any amount of work.
     needed = reference.offset + (max(extent, count) if count else 0)
     if needed > storage.element_count:
         rule = f"offset + max(extent, count) at most {storage.element_count} elements"

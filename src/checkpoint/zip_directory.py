@@ -1,13 +1,15 @@
 """The directory of a zip archive of stored records, read strictly.
 
-A zip file can be read in several ways that disagree: forwards by local headers or backwards by the
-central directory, with gaps, overlaps and sizes in up to four places. Here an archive is accepted
-only where all of them agree and every byte of the file is accounted for, one record after another,
-which is how `torch.save` writes them. Nothing is inflated: a compressed record is refused.
+A zip file can be read in several ways that disagree: forwards by local headers or
+backwards by the central directory, with gaps, overlaps and sizes in up to four places.
+Here an archive is accepted only where all of them agree and every byte of the file is
+accounted for, one record after another, which is how `torch.save` writes them. Nothing is
+inflated: a compressed record is refused.
 
 Source: PKWARE APPNOTE 6.3.9, sections 4.3 to 4.5; the layout written by PyTorch 2.13
-(`caffe2/serialize/inline_container.cc`): version flags 0x0800 and 0x0008, a data descriptor after
-each record that is not empty, padding in an extra field `FB`, and zip64 end records always.
+(`caffe2/serialize/inline_container.cc`): version flags 0x0800 and 0x0008, a data
+descriptor after each record that is not empty, padding in an extra field `FB`, and zip64
+end records always.
 """
 
 import struct
@@ -46,9 +48,12 @@ class Record(NamedTuple):
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
-    """Read the directory of a stored zip archive: its records, in the order of the file."""
+    """Read the directory of a stored zip archive: its records,
+    in the order of the file.
+    """
     count, start, stop = _end_records(file)
-    entries, at = [], start
+    entries = []
+    at = start
     for _ in range(count):
         entry, at = _entry(file, at, stop)
         entries.append(entry)
@@ -59,7 +64,8 @@ def read_directory(file: MappedFile) -> dict[str, Record]:
     for entry in sorted(entries):
         if entry.header_at != at:
             kind = "an overlap" if entry.header_at < at else "a gap"
-            what, got = f"record {shown(entry.name)}", f"{entry.header_at} ({kind})"
+            what = f"record {shown(entry.name)}"
+            got = f"{entry.header_at} ({kind})"
             file.refuse(what, f"a local header at byte {at}", got)
         if entry.name in records:
             file.refuse("record names", "each once", f"{shown(entry.name)} again")
@@ -77,13 +83,21 @@ def _end_records(file: MappedFile) -> tuple[int, int, int]:
     end_at = file.size - _END.size
     if end_at < 0 or file.buffer[end_at : end_at + 4] != b"PK\x05\x06":
         rule = f"in the last {_END.size} bytes of the file"
-        file.refuse("end record", rule, "something else (a truncated file, or bytes after it)")
+        file.refuse(
+            "end record", rule, "something else (a truncated file, or bytes after it)"
+        )
     *_, count, size, start, _ = _END.unpack_from(file.buffer, end_at)
-    small, wide, stop = (count, size, start), b"", end_at - _LOCATOR.size - _END64.size
+    small = (count, size, start)
+    wide = b""
+    stop = end_at - _LOCATOR.size - _END64.size
     if stop >= 0 and file.buffer[end_at - _LOCATOR.size :][:4] == b"PK\x06\x07":
-        _, _, made, version, _, _, _, count, size, start = _END64.unpack_from(file.buffer, stop)
+        _, _, made, version, _, _, _, count, size, start = _END64.unpack_from(
+            file.buffer, stop
+        )
         fields = (44, made, version, 0, 0, count, count, size, start)
-        wide = _END64.pack(b"PK\x06\x06", *fields) + _LOCATOR.pack(b"PK\x06\x07", 0, stop, 1)
+        wide = _END64.pack(b"PK\x06\x06", *fields) + _LOCATOR.pack(
+            b"PK\x06\x07", 0, stop, 1
+        )
     else:
         stop = end_at
     for value, large, limit in zip(small, (count, size, start), _LIMITS, strict=True):
@@ -91,7 +105,10 @@ def _end_records(file: MappedFile) -> tuple[int, int, int]:
             file.refuse("zip64 end record", f"{value} as in the end record", large)
     end = _END.pack(b"PK\x05\x06", 0, 0, small[0], *small, 0)
     if file.buffer[stop:] != wide + end:
-        rule = f"one disk, one count, no comment, and {count} records in {size} bytes at {start}"
+        rule = (
+            f"one disk, one count, no comment, and {count} records in {size} bytes at "
+            f"{start}"
+        )
         file.refuse("end records", rule, "other values")
     if start + size != stop:
         file.refuse("central directory", f"start + size = {stop}", f"{start} + {size}")
@@ -117,7 +134,8 @@ def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
         file.refuse("central directory", f"a whole entry at byte {at}", "something else")
     raw = file.buffer[at + _CENTRAL.size : extra_at]
     name = raw.decode("utf-8", "replace")
-    what, parts = f"record {shown(name)}", name.split("/")
+    what = f"record {shown(name)}"
+    parts = name.split("/")
     is_relative = len(parts) > 1 and not {"", ".", ".."}.intersection(parts)
     if name.encode() != raw or not is_relative or {"\\", "\0"}.intersection(name):
         rule = "in UTF-8, a relative path below one folder without backslash and NUL"
@@ -129,7 +147,8 @@ def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
     # Each 0xffffffff stands for the next 64-bit value of the extra field.
     wide = iter(_zip64_values(file, what, extra_at, extra_at + extra_length))
     size, packed, header_at = (
-        next(wide, -1) if value == _UINT32_MAX else value for value in (size, packed, header_at)
+        next(wide, -1) if value == _UINT32_MAX else value
+        for value in (size, packed, header_at)
     )
     if size != packed or -1 in (size, header_at) or [*wide]:
         rule = "equal sizes, and a zip64 value for each 0xffffffff alone"
@@ -138,9 +157,12 @@ def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
 
 
 def _zip64_values(file: MappedFile, what: str, start: int, stop: int) -> list[int]:
-    """Return the 64-bit values of the zip64 extra field; check the form of all extra fields."""
+    """Return the 64-bit values of the zip64 extra field; check the form of all extra
+    fields.
+    """
     values: list[int] = []
-    at, extra = 0, file.buffer[start:stop]
+    at = 0
+    extra = file.buffer[start:stop]
     while at < len(extra):
         # Of a field that is cut in its first four bytes the length is more than there is.
         identifier, length = struct.unpack("<2H", extra[at : at + 4].ljust(4, b"\xff"))
@@ -160,9 +182,13 @@ def _zip64_values(file: MappedFile, what: str, start: int, stop: int) -> list[in
 
 def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, int]:
     """Check a record's local header against its entry; return it and where it ends."""
-    at, what = entry.header_at, f"record {shown(entry.name)}"
-    fields = _LOCAL.unpack_from(file.buffer, at)  # a directory entry, at least, is after it
-    signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = fields
+    at = entry.header_at
+    what = f"record {shown(entry.name)}"
+    # A directory entry, at least, is after it.
+    fields = _LOCAL.unpack_from(file.buffer, at)
+    signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = (
+        fields
+    )
     extra_at = at + _LOCAL.size + name_length
     start = extra_at + extra_length
     stop = start + entry.size
@@ -173,10 +199,11 @@ def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, 
     if (signature, raw_name, flags, method) != expected:
         file.refuse(what, "the same name, flags and method in both headers", "others")
     wide = _zip64_values(file, what, extra_at, start)
-    # A zip64 field holds both sizes, the offset of the header, or all three; PyTorch writes 0
-    # for one of the sizes, which the standard does not.
+    # A zip64 field holds both sizes, the offset of the header, or all three; PyTorch
+    # writes 0 for one of the sizes, which the standard does not.
     sizes, offset = (wide[:2], wide[2:]) if len(wide) > 1 else ([], wide)
-    follows = entry.flags & _FLAG_DESCRIPTOR  # sizes follow the record; here they may be 0
+    # Sizes follow the record; here they may be 0.
+    follows = entry.flags & _FLAG_DESCRIPTOR
     given = {entry.size, 0} if follows else {entry.size}
     agree = (
         {size, packed} <= given | ({_UINT32_MAX} if sizes else set())
@@ -190,7 +217,11 @@ def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, 
     if follows:  # in the form of 32 or of 64 bits
         said = (b"PK\x07\x08", entry.crc, entry.size, entry.size)
         forms = (form for form in _DESCRIPTORS if stop + form.size <= limit)
-        ends = [stop + form.size for form in forms if form.unpack_from(file.buffer, stop) == said]
+        ends = [
+            stop + form.size
+            for form in forms
+            if form.unpack_from(file.buffer, stop) == said
+        ]
     if not ends:
         file.refuse(what, "a data descriptor as in the directory", "another")
     return entry._replace(start=start), ends[0]

@@ -1,4 +1,6 @@
-"""The command line: arguments, one-shot prompts, the chat in the terminal, reports on a model."""
+"""The command line: arguments, one-shot prompts, the chat in the terminal, reports on a
+model.
+"""
 
 import contextlib
 import io
@@ -7,27 +9,37 @@ import sys
 import time
 from collections.abc import Iterator
 
-# Rank 0 reports an error that all ranks have, and mpirun ends the others within this time.
+# Rank 0 reports an error that all ranks have, and mpirun ends the others within this
+# time.
 SECONDS_FOR_RANK_0 = 2.0
 
 
 def mpi_place() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks, as Open MPI or MPICH says it."""
-    for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
+    """Return the rank of this process and the number of ranks, as Open MPI or MPICH says
+    it.
+    """
+    for rank, size in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ):
         if os.environ.get(rank, "").isdecimal() and os.environ.get(size, "").isdecimal():
             return int(os.environ[rank]), int(os.environ[size])
     return 0, 1
 
 
 def attach_rank() -> None:
-    """Let rank 0 write to the terminal of mpirun, which passes on lines; silence the others."""
+    """Let rank 0 write to the terminal of mpirun, which passes on lines; silence the
+    others.
+    """
     rank, size = mpi_place()
     if rank:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the end
     for stream in (1, 2) if rank == 0 and size > 1 else ():
         if mpirun_is_at_terminal(stream):
             os.dup(stream)  # without its end mpirun would close standard input too
-            place = os.open(f"/proc/{os.getppid()}/fd/{stream}", os.O_WRONLY | os.O_NOCTTY)
+            place = os.open(
+                f"/proc/{os.getppid()}/fd/{stream}", os.O_WRONLY | os.O_NOCTTY
+            )
             os.dup2(place, stream)
 
 
@@ -35,8 +47,8 @@ def attach_rank() -> None:
 def usage_errors_of_rank() -> Iterator[None]:
     """Report a wrong argument of another rank than 0 if rank 0 does not have it too.
 
-    The ranks usually have the same arguments. Without a report, rank 0 would wait for a rank that
-    has ended.
+    The ranks usually have the same arguments. Without a report, rank 0 would wait for a
+    rank that has ended.
     """
     rank, _ = mpi_place()
     if rank == 0:
@@ -55,7 +67,9 @@ def usage_errors_of_rank() -> Iterator[None]:
 
 
 def mpirun_is_at_terminal(stream: int) -> bool:
-    """Return whether stream 0, 1 or 2 of mpirun, which started this process, is a terminal."""
+    """Return whether stream 0, 1 or 2 of mpirun, which started this process, is a
+    terminal.
+    """
     if mpi_place()[1] == 1:
         return False
     try:

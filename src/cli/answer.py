@@ -1,4 +1,6 @@
-"""One answer: its settings, its text as it comes, and what is told of it and of its tokens."""
+"""One answer: its settings, its text as it comes, and what is told of it and of its
+tokens.
+"""
 
 import argparse
 import dataclasses
@@ -18,7 +20,8 @@ from .console import Console, UsageError, aligned
 from .flag_parser import OTHER_NAMES, checked, rejection_of
 
 INTERRUPTED = "interrupted"
-# The logit bias names token ids, which differ between models: the command line has no flag for it.
+# The logit bias names token ids, which differ between models: the command line has no
+# flag for it.
 _SAMPLING = tuple(
     field.name for field in dataclasses.fields(SamplingArgs) if field.name != "logit_bias"
 )
@@ -37,7 +40,9 @@ _SMALLEST = 0.0001
 
 @dataclass(frozen=True)
 class Settings(SamplingArgs):
-    """The settings of one answer; SamplingError where one of the sampling is out of its range."""
+    """The settings of one answer; SamplingError where one of the sampling is out of its
+    range.
+    """
 
     max_tokens: int | None = None  # None until the model stops or the context is full
     stop: tuple[str, ...] = ()  # texts that end the answer
@@ -59,10 +64,14 @@ class Settings(SamplingArgs):
         return SamplingArgs(**{name: getattr(self, name) for name in _SAMPLING})
 
     def changed(self, name: str, text: str) -> "Settings":
-        """Return the settings with one of them read from text, as its flag reads it, or "none"."""
+        """Return the settings with one of them read from text, as its flag reads it, or
+        "none".
+        """
         name = _known(name)
         try:
-            value: Any = None if text == "none" and name in _CAN_BE_NONE else SETTINGS[name](text)
+            value: Any = (
+                None if text == "none" and name in _CAN_BE_NONE else SETTINGS[name](text)
+            )
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"{name}: {error}") from None
         if name == "stop":
@@ -83,7 +92,9 @@ class Settings(SamplingArgs):
 
 
 def canonical(name: str) -> str:
-    """Return our name of a setting, which may be typed as a flag of ours or of other programs."""
+    """Return our name of a setting, which may be typed as a flag of ours or of other
+    programs.
+    """
     flag = f"--{name.replace('_', '-')}"
     return OTHER_NAMES.get(flag, flag)[2:].replace("-", "_")
 
@@ -113,8 +124,11 @@ class PrintedAnswer:
     text: str  # complete or as far as it came
     parts: tuple[str, str]  # its thoughts, and what it says
     ids: tuple[int, ...]  # all its tokens, an end token included
-    stop_reason: str  # `eot`, `max tokens`, `stop string`, `context full` or `interrupted`
-    steps: tuple[Step, ...]  # of this run; the text of those before comes with the first one
+    stop_reason: (
+        str  # `eot`, `max tokens`, `stop string`, `context full` or `interrupted`
+    )
+    # Of this run; the text of those before comes with the first one.
+    steps: tuple[Step, ...]
     stats: GenerationStats | None  # None if it was interrupted before anything was run
 
     @property
@@ -134,21 +148,25 @@ def stream_answer(
     already: str = "",
     split: Callable[[str, bool], tuple[str, str]] = lambda text, _is_over: ("", text),
 ) -> tuple[tuple[Step, ...], str]:
-    """Write an answer token by token; return its steps, and why it stopped, also by Ctrl-C.
+    """Write an answer token by token; return its steps, and why it stopped, also by
+    Ctrl-C.
 
-    What is shown `already` of one that goes on comes again with its first step. `split` parts a
-    text, and whether it is all, into the thoughts and the rest that are to be shown.
+    What is shown `already` of one that goes on comes again with its first step. `split`
+    parts a text, and whether it is all, into the thoughts and the rest that are to be
+    shown.
     """
     steps: list[Step] = []
     reason: str | None = None
-    text, shown = "", split(already, False)
+    text = ""
+    shown = split(already, False)
     with one_interrupt(signal.SIGINT, console.before_death):
         try:
             for step in start():
                 steps.append(step)
                 reason = step.stop_reason
                 text += step.text
-                before, shown = shown, split(text, reason is not None)
+                before = shown
+                shown = split(text, reason is not None)
                 console.thought(shown[0][len(before[0]) :])
                 console.answer(shown[1][len(before[1]) :])
         except KeyboardInterrupt:
@@ -194,7 +212,9 @@ def on_signal(
 def one_interrupt(
     number: int, before_death: Callable[[], None] = lambda: None
 ) -> AbstractContextManager[None]:
-    """Let the first such signal raise KeyboardInterrupt, and one a second later end the process."""
+    """Let the first such signal raise KeyboardInterrupt, and one a second later end the
+    process.
+    """
     first: float | None = None
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -203,7 +223,8 @@ def one_interrupt(
         if first is None:
             first = now
             raise KeyboardInterrupt
-        # An earlier one would interrupt the clearing up, which hangs now, or the first was lost.
+        # An earlier one would interrupt the clearing up, which hangs now, or the first
+        # was lost.
         if now - first >= _SECONDS_TO_CLEAR_UP:
             before_death()
             signal.signal(number, signal.SIG_DFL)
@@ -213,7 +234,9 @@ def one_interrupt(
 
 
 def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:
-    """Return how a token was chosen: a row per candidate, a column per step of the sampling."""
+    """Return how a token was chosen: a row per candidate, a column per step of the
+    sampling.
+    """
     headings = [
         stage.name if stage.value is None else f"{stage.name} {stage.value:g}"
         for stage in choice.stages
@@ -229,13 +252,17 @@ def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:
 
 
 def _percent(probability: float) -> str:
-    """Return a probability, as wide as the largest: the tables of an answer stand below others."""
+    """Return a probability, as wide as the largest: the tables of an answer stand below
+    others.
+    """
     shown = f"{probability:.2%}" if probability >= _SMALLEST else f"<{_SMALLEST:.2%}"
     return f"{shown if probability else '-':>{len('100.00%')}}"  # "-": it was left out
 
 
 def piece(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return the name of a special token, or text in quotes, with other bytes as `\xe2`."""
+    r"""Return the name of a special token, or text in quotes,
+    with other bytes as `\xe2`.
+    """
     if tokenizer.is_special(token):
         return tokenizer.decode([token])
     text = tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
@@ -243,7 +270,9 @@ def piece(tokenizer: Tokenizer, token: int) -> str:
 
 
 def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return a line per token: its place, id, bytes and text; and how many there are, if any."""
+    """Return a line per token: its place, id, bytes and text; and how many there are, if
+    any.
+    """
     if not ids:
         return ""
     rows = [["", "id", "bytes", "text"]]

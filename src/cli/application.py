@@ -1,4 +1,6 @@
-"""What the command line does, and how it ends; and the prompts of a run that is not a chat."""
+"""What the command line does, and how it ends; and the prompts of a run that is not a
+chat.
+"""
 
 import dataclasses
 import fcntl
@@ -39,7 +41,8 @@ from .console import Console, DifferenceError, OutputError, UsageError, refused
 from .new_session import open_session, prompt_cached
 from .session import Session
 
-# A million tokens of prose: more than a context holds, and not worth the time to count exactly.
+# A million tokens of prose: more than a context holds, and not worth the time to count
+# exactly.
 MOST_PROMPT_BYTES = 4 << 20
 _TOO_LONG = f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more"
 _STANDARD_INPUT = Path("-")
@@ -60,17 +63,23 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
 )
 # What is done for a flag, by its module and its function.
 _ACTIONS = {
-    "info": ("reports", "report_info"), "explain": ("reports", "report_stage"),
+    "info": ("reports", "report_info"),
+    "explain": ("reports", "report_stage"),
     "list_models": ("model_list", "report_models"),
-    "metadata": ("reports", "report_metadata"), "verify": ("verify", "report_verify"),
-    "bench": ("bench", "report_bench"), "perplexity": ("perplexity", "report_perplexity"),
+    "metadata": ("reports", "report_metadata"),
+    "verify": ("verify", "report_verify"),
+    "bench": ("bench", "report_bench"),
+    "perplexity": ("perplexity", "report_perplexity"),
     "serve": ("serve", "serve_model"),
-    "save_quantized": ("loading", "save_model"), "save_gguf": ("loading", "save_model"),
-}  # fmt: skip
+    "save_quantized": ("loading", "save_model"),
+    "save_gguf": ("loading", "save_model"),
+}
 
 
 def run(options: Options) -> int:
-    """Do what the command line asks for, and return the exit code; Ctrl-C is for the caller."""
+    """Do what the command line asks for, and return the exit code; Ctrl-C is for the
+    caller.
+    """
     exit_on_bus_error()
     keep_freed_memory()
     console = Console(quiet=options.quiet, verbose=options.verbose)
@@ -93,7 +102,8 @@ def _run_and_report(options: Options, console: Console) -> int:
         _dispatch(options, console)
         console.detail(f"{time.perf_counter() - start:.2f} s for the whole run")
         return DONE
-    except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into one line
+    # This is the last place that can turn a fault into one line.
+    except Exception as error:  # noqa: BLE001
         if isinstance(error, OutputError) and error.closed:
             return DONE  # the reader has what it wanted, as with `| head`
         code, text = told(error)
@@ -118,15 +128,17 @@ def _set_threads(options: Options, console: Console) -> None:
 
 
 def told(error: Exception) -> tuple[int, str]:
-    """Return the exit code that an error ends the process with, and the line that tells it."""
+    """Return the exit code that an error ends the process with, and the line that tells
+    it.
+    """
     of_kind = (code for code, kinds in _EXIT_CODES if isinstance(error, kinds))
     code = NO_MEMORY if is_lack_of_memory(error) else next(of_kind, FAULT)
     if code == FAULT and not isinstance(error, _EXPECTED_FAULTS):
         return code, f"internal fault: {error!r} (--verbose shows where)"
     if isinstance(error, ContextFullError):
         return code, (
-            f"the prompt does not fit: {error.sizes}; a larger --context-length makes room, as far "
-            "as the model goes"
+            f"the prompt does not fit: {error.sizes}; a larger --context-length makes "
+            "room, as far as the model goes"
         )
     if isinstance(error, ImportError):
         return code, f"{NO_MEMORY_TEXT} for a library: {error}"
@@ -134,7 +146,9 @@ def told(error: Exception) -> tuple[int, str]:
 
 
 def _dispatch(options: Options, console: Console) -> None:
-    """Call what the command line names, in a module that is not imported for anything else."""
+    """Call what the command line names, in a module that is not imported for anything
+    else.
+    """
     for flag, (module, function) in _ACTIONS.items():
         if getattr(options, flag) not in (None, False):
             getattr(import_module(f".{module}", __package__), function)(options, console)
@@ -150,7 +164,9 @@ def _dispatch(options: Options, console: Console) -> None:
 
 
 def _answer_or_chat(options: Options, console: Console) -> None:
-    """Answer the prompt of this run, shown from the inside if wanted; chat where there is none."""
+    """Answer the prompt of this run, shown from the inside if wanted; chat where there is
+    none.
+    """
     prompt = find_prompt(options, console)
     if prompt is not None and prompt != options.prompt:
         options = dataclasses.replace(options, prompt=None)  # a trace shows the whole one
@@ -184,8 +200,8 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 def find_prompt(options: Options, console: Console) -> str | None:
     """Return the prompt of this run; None where a person can type.
 
-    The text of a file or of standard input goes before the question of `-p`, with a blank line
-    between them.
+    The text of a file or of standard input goes before the question of `-p`, with a blank
+    line between them.
     """
     question = options.prompt
     path = _STANDARD_INPUT if options.standard_input else options.file
@@ -223,9 +239,9 @@ def _input_is_terminal() -> bool:
 def _input_comes(console: Console) -> bool:
     """Return whether standard input is there to be read to its end, before a question.
 
-    A program that runs this one may leave its own standard input open without ever writing to it,
-    as cron, CI and ssh do. So a first byte, or the end, is waited for a moment only, unless a
-    pipeline writes to standard input.
+    A program that runs this one may leave its own standard input open without ever
+    writing to it, as cron, CI and ssh do. So a first byte, or the end, is waited for a
+    moment only, unless a pipeline writes to standard input.
     """
     if sys.stdin is None or _input_is_terminal():
         return False
@@ -237,25 +253,32 @@ def _input_comes(console: Console) -> bool:
     if select.select([descriptor], [], [], seconds)[0]:
         return True
     console.warn(
-        f"standard input: expected text or its end within {_SECONDS_OF_PATIENCE:g} s, got neither; "
-        "the question is asked alone (- waits for text, < /dev/null leaves it out)"
+        f"standard input: expected text or its end within {_SECONDS_OF_PATIENCE:g} s, "
+        "got neither; the question is asked alone (- waits for text, < /dev/null leaves "
+        "it out)"
     )
     return False
 
 
 def _is_fed_by_pipeline(descriptor: int) -> bool:
-    """Return whether a program that the same shell started writes to a pipe; Linux alone knows."""
+    """Return whether a program that the same shell started writes to a pipe; Linux alone
+    knows.
+    """
     shell = os.getppid()
     try:
         pipe = os.readlink(f"/proc/self/fd/{descriptor}")
         programs = Path(f"/proc/{shell}/task/{shell}/children").read_text("ascii").split()
     except OSError:
         return False
-    return pipe.startswith("pipe:") and any(_writes_to(pipe, program) for program in programs)
+    return pipe.startswith("pipe:") and any(
+        _writes_to(pipe, program) for program in programs
+    )
 
 
 def _writes_to(pipe: str, program: str) -> bool:
-    """Return whether a process has a pipe open for writing; false where that is not shown."""
+    """Return whether a process has a pipe open for writing; false where that is not
+    shown.
+    """
     try:
         descriptors = list(os.scandir(f"/proc/{program}/fd"))
         return any(
@@ -267,7 +290,9 @@ def _writes_to(pipe: str, program: str) -> bool:
 
 
 def _text_is_waiting() -> bool:
-    """Return whether text is on standard input; text that comes later is not waited for."""
+    """Return whether text is on standard input; text that comes later is not waited
+    for.
+    """
     if sys.stdin is None or sys.stdin.isatty():
         return False
     try:
@@ -288,24 +313,30 @@ def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def _read_prompt(path: Path) -> str:
-    """Read text without its last newline; other bytes than UTF-8 are for standard input alone."""
+    """Read text without its last newline; other bytes than UTF-8 are for standard input
+    alone.
+    """
     where = f"{_named(path)}: prompt"
     with refused(f"{where}: expected a readable file"), _opened(path) as file:
         content = file.read(MOST_PROMPT_BYTES + 1)
     if len(content) > MOST_PROMPT_BYTES:
         raise UsageError(f"{where}: {_TOO_LONG}")
     with refused(f"{where}: expected UTF-8"):
-        text = content.decode("utf-8-sig", "replace" if path == _STANDARD_INPUT else "strict")
+        text = content.decode(
+            "utf-8-sig", "replace" if path == _STANDARD_INPUT else "strict"
+        )
     return text.removesuffix("\n").removesuffix("\r")
 
 
 def answer_file(options: Options, console: Console, path: Path) -> None:
     """Answer each line of a file by itself, as it comes.
 
-    One that cannot be answered is one line of error, and a UsageError after the last one, as is a
-    file without lines. Raise KeyboardInterrupt for Ctrl-C in an answer, which has its record.
+    One that cannot be answered is one line of error, and a UsageError after the last one,
+    as is a file without lines. Raise KeyboardInterrupt for Ctrl-C in an answer, which has
+    its record.
     """
-    name, session = _named(path), None
+    name = _named(path)
+    session = None
     done = failed = 0
     for number, line in _lines(path):
         session = session or open_session(options, console)
@@ -326,9 +357,14 @@ def answer_file(options: Options, console: Console, path: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield lines that are not blank, counted from 1; the beginning of one that is too long."""
+    """Yield lines that are not blank, counted from 1; the beginning of one that is too
+    long.
+    """
     number = 0
-    with refused(f"{_named(path)}: prompts: expected a readable file"), _opened(path) as file:
+    with (
+        refused(f"{_named(path)}: prompts: expected a readable file"),
+        _opened(path) as file,
+    ):
         while line := file.readline(MOST_PROMPT_BYTES + 1):
             number += 1
             if line.strip():
@@ -338,18 +374,28 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _request(session: Session, line: bytes) -> str | list[Message]:
-    """Return what a line asks; raise ValueError or ChatFormatError where it is something else."""
+    """Return what a line asks; raise ValueError or ChatFormatError where it is something
+    else.
+    """
     if len(line) > MOST_PROMPT_BYTES:
         raise ValueError(_TOO_LONG)
     found = parse_strict_json(line)
     asked = {"prompt": found} if isinstance(found, str) else found
-    if not isinstance(asked, dict) or len(asked) != 1 or asked.keys() - {"prompt", "messages"}:
+    if (
+        not isinstance(asked, dict)
+        or len(asked) != 1
+        or asked.keys() - {"prompt", "messages"}
+    ):
         raise ValueError(f"expected {_EXPECTED}, got {described(asked)}")
     if "messages" in asked:
         if session.completion:
             raise ValueError("expected a prompt, since texts are continued, got messages")
         messages = as_messages(asked["messages"])
-        return messages if messages[0].role == "system" else [*session.messages([]), *messages]
+        return (
+            messages
+            if messages[0].role == "system"
+            else [*session.messages([]), *messages]
+        )
     prompt = asked["prompt"]
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"prompt: expected a text, got {described(prompt)}")

@@ -1,6 +1,7 @@
 """The arguments of the command line, and the predefined prompts.
 
-Only what argparse needs is imported, so that `--help` answers at once. `SamplingArgs` has ranges.
+Only what argparse needs is imported, so that `--help` answers at once. `SamplingArgs` has
+ranges.
 """
 
 import argparse
@@ -27,19 +28,38 @@ from .flag_parser import (
 )
 
 DEFAULT_CONTEXT_LENGTH = 4096
-BUNDLED_CHAT_LENGTH = 1024  # as its longest training documents; past that it makes no sense
+BUNDLED_CHAT_LENGTH = (
+    1024  # as its longest training documents; past that it makes no sense
+)
 MOST_CANDIDATES = 100  # of which a step can tell
 DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
 DEFAULT_ADDRESS = ("127.0.0.1", 8080)
 DEFAULT_SLOTS = 16
-# Copies of what the engine knows, because `--help` imports neither NumPy nor the engine. Tests
-# compare each one: here the keys of `CHAT_FORMATS` in `inference/chat_formats.py`, in its order.
+# Copies of what the engine knows, because `--help` imports neither NumPy nor the engine.
+# Tests compare each one: here the keys of `CHAT_FORMATS` in `inference/chat_formats.py`,
+# in its order.
 CHAT_FORMAT_NAMES = (
-    "llama3", "llama2", "chatml", "chatml-bos", "smollm2", "qwen2", "qwen2.5", "qwen3", "smollm3",
-    "granite", "granite-3.0", "olmo2", "zephyr", "mistral-v1", "mistral-v3", "mistral-v0.1-2023",
-    "mistral-v0.2-2023", "deepseek-r1", "deepseek-r1-2025-01",
-)  # fmt: skip
+    "llama3",
+    "llama2",
+    "chatml",
+    "chatml-bos",
+    "smollm2",
+    "qwen2",
+    "qwen2.5",
+    "qwen3",
+    "smollm3",
+    "granite",
+    "granite-3.0",
+    "olmo2",
+    "zephyr",
+    "mistral-v1",
+    "mistral-v3",
+    "mistral-v0.1-2023",
+    "mistral-v0.2-2023",
+    "deepseek-r1",
+    "deepseek-r1-2025-01",
+)
 THINK = ("on", "off", "hide")
 OVERFLOW = ("refuse", "drop")
 SAMPLING_DEFAULTS = ("model", "engine")
@@ -50,19 +70,38 @@ ATTENTION_NAMES = ("fused", "eager")
 # The number of the last of `STAGES` in `trace/events.py`.
 LAST_STAGE = 21
 _REPORTS = (
-    "--examples", "--list-models", "--metadata", "--verify", "--info", "--bench", "--explain",
+    "--examples",
+    "--list-models",
+    "--metadata",
+    "--verify",
+    "--info",
+    "--bench",
+    "--explain",
     "--perplexity",
-)  # fmt: skip
+)
 # The flags that each say what this run is to do: one of them.
 _ACTIONS = (
-    "--prompt", "--file", "--jsonl", "-", "--example", *_REPORTS, "--save-quantized", "--save-gguf",
+    "--prompt",
+    "--file",
+    "--jsonl",
+    "-",
+    "--example",
+    *_REPORTS,
+    "--save-quantized",
+    "--save-gguf",
     "--serve",
-)  # fmt: skip
+)
 # A question goes after a text, and `--verify` runs a prompt.
 _TOGETHER = (("--prompt", "--file"), ("--prompt", "-"), ("--prompt", "--verify"))
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
 # What several processes (mpirun) cannot do together.
-_OF_ONE_PROCESS = (*_REPORTS[1:], "--save-quantized", "--save-gguf", "--prompt-cache", *_TRACES)
+_OF_ONE_PROCESS = (
+    *_REPORTS[1:],
+    "--save-quantized",
+    "--save-gguf",
+    "--prompt-cache",
+    *_TRACES,
+)
 # Each flag needs one of those beside it.
 _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
@@ -73,7 +112,9 @@ _NEEDS = {
         ("--serve",),
     ),
     **dict.fromkeys(("--kl-divergence", "--chunks"), ("--perplexity",)),
-    **dict.fromkeys(("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)),
+    **dict.fromkeys(
+        ("--explore-with", "--explore-prompt", "--explore-limit"), ("--explore",)
+    ),
     **dict.fromkeys(
         ("--trace-layers", "--trace-stages", "--trace-steps", "--trace-statistics"),
         ("--debug-log", "--trace-json"),
@@ -81,12 +122,18 @@ _NEEDS = {
 }
 # Each flag is not allowed with those beside it.
 _NOT_WITH = (
-    *((later, (earlier,)) for earlier, later in combinations(_ACTIONS, 2)
-      if (earlier, later) not in _TOGETHER),
+    *(
+        (later, (earlier,))
+        for earlier, later in combinations(_ACTIONS, 2)
+        if (earlier, later) not in _TOGETHER
+    ),
     ("--verify", ("--dequantize", "--quantize")),
     ("--json", _REPORTS),
     *((flag, ("--system", "--completion")) for flag in ("--example", "--examples")),
-    ("--completion", ("--chat-format", "--chat-template", "--template-arg", "--think", "--system")),
+    (
+        "--completion",
+        ("--chat-format", "--chat-template", "--template-arg", "--think", "--system"),
+    ),
     ("--chat-template", ("--chat-format",)),
     ("--quiet", ("--verbose",)),
     ("--hf-repo", ("--model",)),
@@ -95,13 +142,27 @@ _NOT_WITH = (
     ("--api-key-file", ("--api-key",)),
     ("--no-api-key", ("--api-key", "--api-key-file")),
     # What requests say themselves, or what is of one run alone.
-    ("--serve", (
-        "--system", "--completion", "--think", "--draft-model", "--attention",
-        "--max-tokens",
-        *(step.flag for step in STEPS.values()), "--seed", "--stop", "--json-schema", "--grammar",
-        "--json", "--logprobs", "--overflow", *_TRACES,
-    )),
-)  # fmt: skip
+    (
+        "--serve",
+        (
+            "--system",
+            "--completion",
+            "--think",
+            "--draft-model",
+            "--attention",
+            "--max-tokens",
+            *(step.flag for step in STEPS.values()),
+            "--seed",
+            "--stop",
+            "--json-schema",
+            "--grammar",
+            "--json",
+            "--logprobs",
+            "--overflow",
+            *_TRACES,
+        ),
+    ),
+)
 
 _DESCRIPTION = """\
 Chat with a Llama in the terminal; with a prompt, answer once and exit.
@@ -123,7 +184,9 @@ exit codes:
 
 @dataclass(frozen=True)
 class Example:
-    """One predefined prompt of the source engine, in fields that `Options` has as well."""
+    """One predefined prompt of the source engine, in fields that `Options` has as
+    well.
+    """
 
     prompt: str
     system: str | None = None
@@ -137,8 +200,8 @@ class Example:
         return f"[{kind}] {self.prompt}{system}"
 
 
-# Source: adalkiran/llama-nuts-and-bolts, `predefinedPrompts` in cmd/main.go (shown in its chapter
-# docs/11-ASKING-FOR-USER-INPUT.md at 3aef2be).
+# Source: adalkiran/llama-nuts-and-bolts, `predefinedPrompts` in cmd/main.go (shown in its
+# chapter docs/11-ASKING-FOR-USER-INPUT.md at 3aef2be).
 EXAMPLES = (
     Example("Hello, my name is", completion=True),
     Example("Describe your theory.", system="You are Einstein"),
@@ -154,14 +217,17 @@ EXAMPLES = (
 
 def example_lines() -> list[str]:
     """Return the numbered list of the examples, a line each, counted from 1."""
-    return [f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)]
+    return [
+        f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)
+    ]
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
     """Return the host and the port of `HOST:PORT`, `:PORT`, `PORT` or `HOST`."""
     host, colon, port = text.rpartition(":")
     if (not colon and not text.isdecimal()) or text.endswith("]"):
-        host, port = text, str(DEFAULT_ADDRESS[1])
+        host = text
+        port = str(DEFAULT_ADDRESS[1])
     if not port.isdecimal():  # int() takes +80 as well
         raise ValueError
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
@@ -181,7 +247,9 @@ def _template_argument(text: str) -> tuple[str, object]:
 
 
 def _whole(low: int, high: int, what: str = "") -> dict[str, Any]:
-    in_range = checked(integer, f"{what}{low} to {high}", lambda value: low <= value <= high)
+    in_range = checked(
+        integer, f"{what}{low} to {high}", lambda value: low <= value <= high
+    )
     return {"type": in_range, "metavar": "N"}
 
 
@@ -196,7 +264,9 @@ _TEMPLATE_ARGUMENT = {
     "default": [],
 }
 _target = checked(lambda text: text not in ("", "-") and Path(text), "a path", bool)
-_address = checked(_host_and_port, "HOST:PORT, PORT from 0 to 65535", lambda at: at[1] <= 65535)
+_address = checked(
+    _host_and_port, "HOST:PORT, PORT from 0 to 65535", lambda at: at[1] <= 65535
+)
 _stages = checked(
     ranges,
     f"stages from 1 to {LAST_STAGE}",
@@ -204,7 +274,12 @@ _stages = checked(
 )
 _TEXT, _PATH, _NUMBER, _WHOLE = (
     {"type": parse, "metavar": name}
-    for parse, name in ((replace_surrogates, "TEXT"), (Path, "PATH"), (number, "X"), (integer, "N"))
+    for parse, name in (
+        (replace_surrogates, "TEXT"),
+        (Path, "PATH"),
+        (number, "X"),
+        (integer, "N"),
+    )
 )
 _POSITIVE = {"type": positive_integer, "metavar": "N"}
 _CONTEXT_LENGTH = {"type": not_negative_integer, "metavar": "N"}
@@ -219,148 +294,305 @@ _TO_PATH, _TO_FILE, _DIRECTORY = (
 
 # A flag for each step of the sampling.
 _STEP_FIELDS = {
-    name: Annotated[float | None, _WHOLE if step.is_whole else _NUMBER, step.help_with_default]
+    name: Annotated[
+        float | None, _WHOLE if step.is_whole else _NUMBER, step.help_with_default
+    ]
     for name, step in STEPS.items()
 }
 if TYPE_CHECKING:
     _StepOptions = object
 else:
-    _StepOptions = make_dataclass("_StepOptions", _STEP_FIELDS.items(), frozen=True, kw_only=True)
+    _StepOptions = make_dataclass(
+        "_StepOptions", _STEP_FIELDS.items(), frozen=True, kw_only=True
+    )
 
 
-# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class Options(_StepOptions):
     """What the command line asks for, in the order of `--help`: the one table of flags.
 
-    A flag is called as its field, unless `_NAMES` has other names. None where the default depends
-    on the model or the machine. The flags of the steps of the sampling, which `STEPS` lists, follow
-    `sampling_defaults`.
+    A flag is called as its field, unless `_NAMES` has other names. None where the default
+    depends on the model or the machine. The flags of the steps of the sampling, which
+    `STEPS` lists, follow `sampling_defaults`.
     """
 
-    prompt: Annotated[str | None, _TEXT,
-        "the prompt, or the question after FILE or standard input"]
+    prompt: Annotated[
+        str | None, _TEXT, "the prompt, or the question after FILE or standard input"
+    ]
     file: Annotated[Path | None, _FILE, "the prompt is in FILE"]
-    jsonl: Annotated[Path | None, _FILE,
-        "answer each line of FILE (-: standard input) with a record"]
-    standard_input: Annotated[bool, {"nargs": "?", "metavar": "-"},
-        "the prompt is on standard input; implied in a pipe"]
-    example: Annotated[int | None, _whole(1, len(EXAMPLES)),
-        f"run predefined prompt N of {len(EXAMPLES)} (see --examples)"]
+    jsonl: Annotated[
+        Path | None, _FILE, "answer each line of FILE (-: standard input) with a record"
+    ]
+    standard_input: Annotated[
+        bool,
+        {"nargs": "?", "metavar": "-"},
+        "the prompt is on standard input; implied in a pipe",
+    ]
+    example: Annotated[
+        int | None,
+        _whole(1, len(EXAMPLES)),
+        f"run predefined prompt N of {len(EXAMPLES)} (see --examples)",
+    ]
     system: Annotated[str | None, _TEXT | {"type": _system_text}, "system prompt"]
     completion: Annotated[bool, _SWITCH, "continue raw text instead of chatting"]
-    chat_format: Annotated[str | None, {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
-        f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}"]
-    chat_template: Annotated[str | None, {"metavar": "NAME|FILE"},
-        "a chat template: the name of a format, or a file in Jinja"]
-    template_arg: Annotated[tuple[tuple[str, object], ...], _TEMPLATE_ARGUMENT,
-        "a value that the chat template reads, in JSON; may be repeated"]
-    think: Annotated[str | None, {"choices": THINK, "metavar": "WHAT"},
-        "thoughts of a model that thinks: on, off or hide"]
+    chat_format: Annotated[
+        str | None,
+        {"choices": CHAT_FORMAT_NAMES, "metavar": "NAME"},
+        f"the model's own by default, or: {', '.join(CHAT_FORMAT_NAMES)}",
+    ]
+    chat_template: Annotated[
+        str | None,
+        {"metavar": "NAME|FILE"},
+        "a chat template: the name of a format, or a file in Jinja",
+    ]
+    template_arg: Annotated[
+        tuple[tuple[str, object], ...],
+        _TEMPLATE_ARGUMENT,
+        "a value that the chat template reads, in JSON; may be repeated",
+    ]
+    think: Annotated[
+        str | None,
+        {"choices": THINK, "metavar": "WHAT"},
+        "thoughts of a model that thinks: on, off or hide",
+    ]
 
-    model: Annotated[Path | str | None, _NAME,
-        "model directory, GGUF file, or name (default: the bundled model)"]
-    hf_repo: Annotated[str | None, {"metavar": "ORG/REPO[:QUANT]"},
-        "a model of Hugging Face's hub (hub extra)"]
+    model: Annotated[
+        Path | str | None,
+        _NAME,
+        "model directory, GGUF file, or name (default: the bundled model)",
+    ]
+    hf_repo: Annotated[
+        str | None,
+        {"metavar": "ORG/REPO[:QUANT]"},
+        "a model of Hugging Face's hub (hub extra)",
+    ]
     hf_file: Annotated[str | None, _FILE | {"type": str}, "a GGUF file of ORG/REPO"]
     yes: Annotated[bool, _SWITCH, "download more than 1 GB for a name without a question"]
-    context_length: Annotated[int | None, _CONTEXT_LENGTH,
-        f"context in tokens; 0: all that the model has (default: {DEFAULT_CONTEXT_LENGTH}, or "
-        f"the model's; {BUNDLED_CHAT_LENGTH} in a chat with the bundled model)"]
-    threads: Annotated[int | None, _POSITIVE, "threads (default: the processors it may use)"]
-    rope_scaling_factor: Annotated[float | None, _POSITIVE_NUMBER,
-        "of the rotary embedding, if the files are wrong"]
-    dequantize: Annotated[bool, _SWITCH,
-        "make plain weights of quantized ones on loading, before --quantize"]
-    quantize: Annotated[str | None, {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
-        "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)"]
-    save_quantized: Annotated[Path | None, _DIRECTORY,
-        "write what --quantize nf4 or int8, or --dequantize, makes to DIR, a new directory; exit"]
-    save_gguf: Annotated[Path | None, _TO_FILE,
-        "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit"]
-    draft_model: Annotated[Path | str | None, _NAME,
-        "a smaller model with the same tokens that guesses the next ones"]
-    attention: Annotated[str | None, {"choices": ATTENTION_NAMES, "metavar": "FORM"},
-        "fused: one op; eager: an op per stage, with the same bits (default: fused)"]
-    prompt_cache: Annotated[Path | None, _TO_FILE,
-        "begin with what FILE has of the prompt, and keep there what is read"]
+    context_length: Annotated[
+        int | None,
+        _CONTEXT_LENGTH,
+        "context in tokens; 0: all that the model has (default: "
+        f"{DEFAULT_CONTEXT_LENGTH}, or the model's; {BUNDLED_CHAT_LENGTH} in a chat with "
+        "the bundled model)",
+    ]
+    threads: Annotated[
+        int | None, _POSITIVE, "threads (default: the processors it may use)"
+    ]
+    rope_scaling_factor: Annotated[
+        float | None, _POSITIVE_NUMBER, "of the rotary embedding, if the files are wrong"
+    ]
+    dequantize: Annotated[
+        bool,
+        _SWITCH,
+        "make plain weights of quantized ones on loading, before --quantize",
+    ]
+    quantize: Annotated[
+        str | None,
+        {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
+        "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)",
+    ]
+    save_quantized: Annotated[
+        Path | None,
+        _DIRECTORY,
+        (
+            "write what --quantize nf4 or int8, or --dequantize, makes to DIR, a new "
+            "directory; exit"
+        ),
+    ]
+    save_gguf: Annotated[
+        Path | None,
+        _TO_FILE,
+        "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit",
+    ]
+    draft_model: Annotated[
+        Path | str | None,
+        _NAME,
+        "a smaller model with the same tokens that guesses the next ones",
+    ]
+    attention: Annotated[
+        str | None,
+        {"choices": ATTENTION_NAMES, "metavar": "FORM"},
+        "fused: one op; eager: an op per stage, with the same bits (default: fused)",
+    ]
+    prompt_cache: Annotated[
+        Path | None,
+        _TO_FILE,
+        "begin with what FILE has of the prompt, and keep there what is read",
+    ]
 
-    max_tokens: Annotated[int | None, _POSITIVE,
-        "most new tokens (default: until a stop); in Python: max_new_tokens"]
-    sampling_defaults: Annotated[str | None,
+    max_tokens: Annotated[
+        int | None,
+        _POSITIVE,
+        "most new tokens (default: until a stop); in Python: max_new_tokens",
+    ]
+    sampling_defaults: Annotated[
+        str | None,
         {"choices": SAMPLING_DEFAULTS, "metavar": "WHOSE"},
-        "model: the settings that it is made for, if known; engine: those below (default: model)"]
-    overflow: Annotated[str | None, {"choices": OVERFLOW, "metavar": "WHAT"},
-        "a full chat: refuse the message, or drop the oldest turns (default: refuse)"]
-    seed: Annotated[int | None, _WHOLE, "repeat an answer (default: a new one, and shown)"]
-    stop: Annotated[tuple[str, ...],
+        (
+            "model: the settings that it is made for, if known; engine: those below "
+            "(default: model)"
+        ),
+    ]
+    overflow: Annotated[
+        str | None,
+        {"choices": OVERFLOW, "metavar": "WHAT"},
+        "a full chat: refuse the message, or drop the oldest turns (default: refuse)",
+    ]
+    seed: Annotated[
+        int | None, _WHOLE, "repeat an answer (default: a new one, and shown)"
+    ]
+    stop: Annotated[
+        tuple[str, ...],
         _TEXT | {"type": _stop_text, "action": "append", "default": []},
-        "end before TEXT; may be given several times"]
-    json_schema: Annotated[Path | str | None, {"type": _schema, "metavar": "FILE_OR_JSON"},
-        "answers are JSON by the schema in a file, or by {...} itself (serve extra)"]
-    grammar: Annotated[Path | None, _FILE,
-        "answers follow the grammar in FILE, in the notation of Lark or llama.cpp (serve extra)"]
+        "end before TEXT; may be given several times",
+    ]
+    json_schema: Annotated[
+        Path | str | None,
+        {"type": _schema, "metavar": "FILE_OR_JSON"},
+        "answers are JSON by the schema in a file, or by {...} itself (serve extra)",
+    ]
+    grammar: Annotated[
+        Path | None,
+        _FILE,
+        (
+            "answers follow the grammar in FILE, in the notation of Lark or llama.cpp "
+            "(serve extra)"
+        ),
+    ]
 
-    serve: Annotated[tuple[str, int] | None,
-        {"nargs": "?", "const": DEFAULT_ADDRESS, "type": _address, "metavar": "HOST:PORT"},
-        f"answer HTTP as OpenAI's API does (default: {DEFAULT_ADDRESS[0]}:{DEFAULT_ADDRESS[1]})"]
-    slots: Annotated[int | None, _POSITIVE, f"requests that run at once (default: {DEFAULT_SLOTS})"]
+    serve: Annotated[
+        tuple[str, int] | None,
+        {
+            "nargs": "?",
+            "const": DEFAULT_ADDRESS,
+            "type": _address,
+            "metavar": "HOST:PORT",
+        },
+        (
+            "answer HTTP as OpenAI's API does (default: "
+            f"{DEFAULT_ADDRESS[0]}:{DEFAULT_ADDRESS[1]})"
+        ),
+    ]
+    slots: Annotated[
+        int | None, _POSITIVE, f"requests that run at once (default: {DEFAULT_SLOTS})"
+    ]
     api_key: Annotated[str | None, _TEXT, "what clients have to send"]
     api_key_file: Annotated[Path | None, _FILE, "one key per line of FILE"]
     no_api_key: Annotated[bool, _SWITCH, "none is needed, at any address"]
     share_prefixes: Annotated[bool, _SWITCH, "all clients share what was read of prompts"]
 
     json: Annotated[bool, _SWITCH, "one JSON record per answer instead of its text"]
-    logprobs: Annotated[int | None, _whole(0, MOST_CANDIDATES),
-        "in records: log-probabilities of each token and the top N"]
-    statistics: Annotated[bool, {"dest": "statistics", "action": "store_false"},
-        "no statistics after an answer"]
+    logprobs: Annotated[
+        int | None,
+        _whole(0, MOST_CANDIDATES),
+        "in records: log-probabilities of each token and the top N",
+    ]
+    statistics: Annotated[
+        bool,
+        {"dest": "statistics", "action": "store_false"},
+        "no statistics after an answer",
+    ]
     quiet: Annotated[bool, _SWITCH, "only answers, warnings and errors"]
     verbose: Annotated[bool, _SWITCH, "details, and tracebacks"]
 
-    debug_log: Annotated[Path | None, _TO_PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
-        f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})"]
+    debug_log: Annotated[
+        Path | None,
+        _TO_PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
+        f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})",
+    ]
     trace_json: Annotated[Path | None, _TO_PATH, "JSON lines for programs"]
-    trace_layers: Annotated[tuple[range, ...] | None, {"type": ranges, "metavar": "RANGES"},
-        "such as 0,3-5 (default: 0 in the log, all in JSON)"]
-    trace_stages: Annotated[tuple[range, ...] | None, {"type": _stages, "metavar": "RANGES"},
-        f"such as 8-13 (default: all, 1-{LAST_STAGE})"]
-    trace_steps: Annotated[tuple[range, ...] | None, {"type": ranges, "metavar": "RANGES"},
-        "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)"]
-    trace_statistics: Annotated[bool, _SWITCH, "min, max, mean, rms, first and last values"]
-    diagrams: Annotated[Path | None, _DIRECTORY,
-        "draw the stages of this run and the whole model into DIR, as SVG"]
-    explore: Annotated[Path | None, _TO_PATH | {"nargs": "?", "const": DEFAULT_EXPLORER},
-        f"show this run from the inside, in one HTML file (without PATH: {DEFAULT_EXPLORER})"]
-    explore_with: Annotated[str | None, {"metavar": "MODEL_OR_FORMAT"},
-        "beside it the same tokens by another model, or quantized: nf4 or int8"]
+    trace_layers: Annotated[
+        tuple[range, ...] | None,
+        {"type": ranges, "metavar": "RANGES"},
+        "such as 0,3-5 (default: 0 in the log, all in JSON)",
+    ]
+    trace_stages: Annotated[
+        tuple[range, ...] | None,
+        {"type": _stages, "metavar": "RANGES"},
+        f"such as 8-13 (default: all, 1-{LAST_STAGE})",
+    ]
+    trace_steps: Annotated[
+        tuple[range, ...] | None,
+        {"type": ranges, "metavar": "RANGES"},
+        "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)",
+    ]
+    trace_statistics: Annotated[
+        bool, _SWITCH, "min, max, mean, rms, first and last values"
+    ]
+    diagrams: Annotated[
+        Path | None,
+        _DIRECTORY,
+        "draw the stages of this run and the whole model into DIR, as SVG",
+    ]
+    explore: Annotated[
+        Path | None,
+        _TO_PATH | {"nargs": "?", "const": DEFAULT_EXPLORER},
+        (
+            "show this run from the inside, in one HTML file (without PATH: "
+            f"{DEFAULT_EXPLORER})"
+        ),
+    ]
+    explore_with: Annotated[
+        str | None,
+        {"metavar": "MODEL_OR_FORMAT"},
+        "beside it the same tokens by another model, or quantized: nf4 or int8",
+    ]
     explore_prompt: Annotated[str | None, _TEXT, "beside it the run of another prompt"]
-    explore_limit: Annotated[float | None, _POSITIVE_NUMBER | {"metavar": "MB"},
-        "the largest file, in megabytes (default: 12)"]
+    explore_limit: Annotated[
+        float | None,
+        _POSITIVE_NUMBER | {"metavar": "MB"},
+        "the largest file, in megabytes (default: 12)",
+    ]
 
     examples: Annotated[bool, _SWITCH, "predefined prompts; choose one in a terminal"]
-    list_models: Annotated[bool, _SWITCH, "models on this machine, by the names that -m takes"]
+    list_models: Annotated[
+        bool, _SWITCH, "models on this machine, by the names that -m takes"
+    ]
     metadata: Annotated[bool, _SWITCH, "hyperparameters, tensors, counts and bytes"]
-    verify: Annotated[bool, _SWITCH, "compare each stage with transformers (oracle extra)"]
+    verify: Annotated[
+        bool, _SWITCH, "compare each stage with transformers (oracle extra)"
+    ]
     info: Annotated[bool, _SWITCH, "versions, instruction set, threads, memory"]
     bench: Annotated[bool, _SWITCH, "tokens per second beside this machine's limits"]
-    perplexity: Annotated[Path | None, _FILE,
-        "how well the model predicts the text of FILE, in chunks of -c tokens (default: 512)"]
-    kl_divergence: Annotated[Path | None, _PATH,
-        "with --perplexity: how far the model is from that at PATH, such as its plain weights"]
+    perplexity: Annotated[
+        Path | None,
+        _FILE,
+        (
+            "how well the model predicts the text of FILE, in chunks of -c tokens "
+            "(default: 512)"
+        ),
+    ]
+    kl_divergence: Annotated[
+        Path | None,
+        _PATH,
+        (
+            "with --perplexity: how far the model is from that at PATH, such as its "
+            "plain weights"
+        ),
+    ]
     chunks: Annotated[int | None, _POSITIVE, "with --perplexity: only the first N chunks"]
-    explain: Annotated[int | None, _whole(1, LAST_STAGE, "a stage from "),
-        f"what happens in stage N of {LAST_STAGE}, as the trace numbers them"]
-# fmt: on
+    explain: Annotated[
+        int | None,
+        _whole(1, LAST_STAGE, "a stage from "),
+        f"what happens in stage N of {LAST_STAGE}, as the trace numbers them",
+    ]
 
 
 _NAMES = {
-    "prompt": "-p --prompt", "file": "-f --file", "standard_input": "standard_input",
-    "system": "-s --system", "model": "-m --model", "context_length": "-c --context-length",
-    "hf_repo": "-hf --hf-repo", "hf_file": "-hff --hf-file", "threads": "-t --threads",
-    "max_tokens": "-n --max-tokens", "statistics": "--no-stats",
-    "quiet": "-q --quiet", "verbose": "-v --verbose",
-}  # fmt: skip
+    "prompt": "-p --prompt",
+    "file": "-f --file",
+    "standard_input": "standard_input",
+    "system": "-s --system",
+    "model": "-m --model",
+    "context_length": "-c --context-length",
+    "hf_repo": "-hf --hf-repo",
+    "hf_file": "-hff --hf-file",
+    "threads": "-t --threads",
+    "max_tokens": "-n --max-tokens",
+    "statistics": "--no-stats",
+    "quiet": "-q --quiet",
+    "verbose": "-v --verbose",
+}
 # The rows of the table: the names of a flag, how argparse reads it, what `--help` says.
 _FIELDS: dict[str, Any] = {}
 for _name, _field in Options.__annotations__.items():
@@ -385,7 +617,9 @@ _GROUPS = {
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
-    """Parse arguments, those of the process when None; raise SystemExit with 0, or 2 and a line."""
+    """Parse arguments, those of the process when None; raise SystemExit with 0, or 2 and
+    a line.
+    """
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
     values = vars(parsed)
@@ -413,7 +647,8 @@ def build_parser() -> FlagParser:
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=FlagFormatter,
-        allow_abbrev=False,  # an abbreviation would change its meaning when a flag is added
+        # an abbreviation would change its meaning when a flag is added
+        allow_abbrev=False,
         add_help=False,
     )
     for field, (names, reading, text) in FLAGS.items():
@@ -427,7 +662,9 @@ def build_parser() -> FlagParser:
     return parser
 
 
-def _refuse_contradictions(parser: argparse.ArgumentParser, values: Mapping[str, Any]) -> None:
+def _refuse_contradictions(
+    parser: argparse.ArgumentParser, values: Mapping[str, Any]
+) -> None:
     given = {
         "-" if name == "standard_input" else names.split()[-1]
         for name, (names, *_) in FLAGS.items()

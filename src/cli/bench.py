@@ -23,7 +23,9 @@ _SPEEDS = ("speed", "tokens/s", "this machine's limit", "share")
 
 
 def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]:
-    """Return the cells of the table; the highest limit counts, as it is one for every round."""
+    """Return the cells of the table; the highest limit counts, as it is one for every
+    round.
+    """
     speed = statistics.median(rates)
     limit = max(limits, default=0.0)
     if limit < speed:  # no limit, or a probe that was slower than the model
@@ -32,23 +34,34 @@ def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]
 
 
 def report_bench(options: Options, console: Console) -> None:
-    """Write the speed of a model, and the limits of the machine, measured in turn with it.
+    """Write the speed of a model, and the limits of the machine, measured in turn with
+    it.
 
-    A prompt is limited by multiply-adds, a token by reading the weights and its part of the cache.
+    A prompt is limited by multiply-adds, a token by reading the weights and its part of
+    the cache.
     """
     model, positions = open_model_to_run(options, console)
     if positions < 2:
-        raise UsageError(f"--context-length: expected at least 2 for --bench, got {positions}")
+        raise UsageError(
+            f"--context-length: expected at least 2 for --bench, got {positions}"
+        )
     steps = min(STEPS, positions // 2)
     prompt = min(PROMPT_TOKENS, positions - steps)
-    console.note(f"measuring a prompt of {prompt} and {steps} tokens after it, {ROUNDS} times")
-    context, weights = InferenceContext(model.args, positions), weights_of_a_step(model)
+    console.note(
+        f"measuring a prompt of {prompt} and {steps} tokens after it, {ROUNDS} times"
+    )
+    context = InferenceContext(model.args, positions)
+    weights = weights_of_a_step(model)
     _seconds(model, context, 1, 0)  # whatever lies on disk only is read now
     reader = roofline.fastest_reading(weights)
     # Weights of eight bits add up integers, whose rate is not known.
-    adds_integers = any(weight.dtype is ml.int8_block for weight in model.tensors.values())
+    adds_integers = any(
+        weight.dtype is ml.int8_block for weight in model.tensors.values()
+    )
     dtype = model.args.feed_forward_dtype or model.args.dtype
-    known, read_rates, rounds = list[float](), [], []
+    known = list[float]()
+    read_rates = []
+    rounds = []
     for _ in range(ROUNDS):
         rate = None if adds_integers else roofline.multiply_add_rate(dtype.name)
         known += [] if rate is None else [rate]
@@ -81,8 +94,12 @@ def report_bench(options: Options, console: Console) -> None:
     console.report_table(("", ""), facts)
 
 
-def _seconds(model: Model, context: InferenceContext, prompt: int, steps: int) -> list[float]:
-    """Run a prompt from an empty cache, and single tokens after it; return what each pass took."""
+def _seconds(
+    model: Model, context: InferenceContext, prompt: int, steps: int
+) -> list[float]:
+    """Run a prompt from an empty cache, and single tokens after it; return what each pass
+    took.
+    """
     context.clear()
     ids = [token % model.args.vocab_size for token in range(prompt + steps)]
     seconds = []
@@ -92,12 +109,16 @@ def _seconds(model: Model, context: InferenceContext, prompt: int, steps: int) -
         logits = model.transformer.forward(context, part, position)
         seconds.append(time.perf_counter() - start)
         if not np.isfinite(logits.numpy()).all():
-            raise NumericError(f"[bench] logits at position {position} must be numbers: got nan")
+            raise NumericError(
+                f"[bench] logits at position {position} must be numbers: got nan"
+            )
     return seconds
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
-    """Return what every token reads as a whole: all parts but an untied embedding table."""
+    """Return what every token reads as a whole: all parts but an untied embedding
+    table.
+    """
     tied = "output.weight" not in model.tensors
     return [
         part
@@ -108,15 +129,21 @@ def weights_of_a_step(model: Model) -> list[ml.Tensor]:
 
 
 def operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Count rows * 2 * (matrices of all layers) + 2 * D * V + attention, each add or multiply."""
-    D, F, h = args.dim, args.ffn_dim, args.head_dim
+    """Count rows * 2 * (matrices of all layers) + 2 * D * V + attention, each add or
+    multiply.
+    """
+    D = args.dim
+    F = args.ffn_dim
+    h = args.head_dim
     matrices = 2 * D * args.n_heads * h + 2 * D * args.n_kv_heads * h + 3 * D * F
     linear = 2.0 * rows * matrices * args.n_layers + 2.0 * D * args.vocab_size
     return linear + attention_operations(args, position, rows)
 
 
 def attention_operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Count those of attention alone: 4 * H * h * L * (positions that all rows see together)."""
+    """Count those of attention alone: 4 * H * h * L * (positions that all rows see
+    together).
+    """
     seen = rows * position + rows * (rows + 1) // 2
     return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen
 

@@ -17,7 +17,11 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples, fragment_list_to_t
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.layout.processors import (
+    Processor,
+    Transformation,
+    TransformationInput,
+)
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
@@ -64,10 +68,12 @@ _NOT_BEGUN = "stopped before the answer began; /continue asks the question again
 
 
 def chat(session: Session) -> None:
-    """Answer messages until the user leaves or the input ends, after the examples if wanted.
+    """Answer messages until the user leaves or the input ends, after the examples if
+    wanted.
 
-    What is refused, fails or is wrong is one line, and the conversation goes on as it was, but not
-    after a CheckpointError (the model's files were changed) or an OutputError.
+    What is refused, fails or is wrong is one line, and the conversation goes on as it
+    was, but not after a CheckpointError (the model's files were changed) or an
+    OutputError.
     """
     if session.engine.model.source.is_bundled and not session.completion:
         for line in _BUNDLED:
@@ -95,14 +101,18 @@ def _take_turns(session: Session, read: _Read, typing_hidden: _TypingHidden) -> 
                 return
 
 
-def _take_turn_or_say_why_not(session: Session, read: _Read, typing_hidden: _TypingHidden) -> bool:
+def _take_turn_or_say_why_not(
+    session: Session, read: _Read, typing_hidden: _TypingHidden
+) -> bool:
     """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
     typed: str | None = None
     try:
         typed = read()
         with typing_hidden():
             _take_turn(session, typed)
-    except KeyboardInterrupt as stopped:  # with the line that was taken by then, if it was read
+    except (
+        KeyboardInterrupt
+    ) as stopped:  # with the line that was taken by then, if it was read
         session.console.reply("")
         for typed in stopped.args:
             if typed.strip() and not is_command(typed):
@@ -110,7 +120,9 @@ def _take_turn_or_say_why_not(session: Session, read: _Read, typing_hidden: _Typ
         if typed and session.unanswered is not None:
             session.console.note(_NOT_BEGUN)
     except EOFError:
-        if typed is None:  # Ctrl-D, which leaves the cursor behind the prompt, and no /exit
+        if (
+            typed is None
+        ):  # Ctrl-D, which leaves the cursor behind the prompt, and no /exit
             session.console.reply("")
         return False
     except CheckpointError:
@@ -123,7 +135,8 @@ def _take_turn_or_say_why_not(session: Session, read: _Read, typing_hidden: _Typ
             how = f"/clear drops the text that /read put before it; {_MORE_ROOM}"
         session.console.error(f"the message does not fit: {with_it}{error.sizes}; {how}")
     except (LlamaBoltsError, MemoryError) as error:
-        session.console.error(str(error) or NO_MEMORY_TEXT)  # Python's own error has no text
+        # Python's own error has no text.
+        session.console.error(str(error) or NO_MEMORY_TEXT)
     return True
 
 
@@ -135,7 +148,8 @@ def _take_turn(session: Session, typed: str | None) -> None:
     text, is_quoted = unquoted(typed)
     if not text.strip():
         return
-    turns, before = session.turns, session.last
+    turns = session.turns
+    before = session.last
     if is_command(text) and not is_quoted:
         run_command(session, text)
     else:
@@ -170,14 +184,18 @@ def ends_in_a_loop(ids: Sequence[int]) -> bool:
 
 
 def read_plain(console: Console) -> str | None:
-    """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was typed."""
-    text, prompt = "", PROMPT
+    """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was
+    typed.
+    """
+    text = ""
+    prompt = PROMPT
     try:
         while not text or block_is_open(text):
             console.ask(prompt)
             line = sys.stdin.buffer.readline()
             if not line.endswith(b"\n"):
-                raise EOFError  # also after a part of a line: nobody said that it was finished
+                # also after a part of a line: nobody said that it was finished
+                raise EOFError
             text += line.decode("utf-8", "replace").replace("\r\n", "\n")
             prompt = CONTINUATION
     except KeyboardInterrupt:
@@ -194,7 +212,9 @@ def block_is_open(text: str) -> bool:
 
 
 def unquoted(text: str) -> tuple[str, bool]:
-    """Return the message in what was typed, and whether it stood between triple quotes."""
+    """Return the message in what was typed, and whether it stood between triple
+    quotes.
+    """
     text = replace_surrogates(text)
     stripped = text.strip()
     if stripped.startswith(_QUOTES) and not block_is_open(text):
@@ -203,11 +223,13 @@ def unquoted(text: str) -> tuple[str, bool]:
 
 
 class LineEditor:
-    """Reads messages with prompt_toolkit, on standard error; what is pasted is one message."""
+    """Reads messages with prompt_toolkit, on standard error; what is pasted is one
+    message.
+    """
 
     def __init__(self) -> None:
-        # A typed or pasted ESC [31m looks like a report of the mouse, which is not asked for any,
-        # and without a binding prompt_toolkit fails.
+        # A typed or pasted ESC [31m looks like a report of the mouse, which is not asked
+        # for any, and without a binding prompt_toolkit fails.
         bindings = KeyBindings()
         bindings.add(Keys.Vt100MouseEvent)(lambda _event: None)
         self._session: PromptSession[str] = PromptSession(
@@ -216,7 +238,8 @@ class LineEditor:
             multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
             completer=CommandCompleter(),
             input_processors=[EscapeControls()],
-            # A menu below the line would keep eight lines free for itself and move the prompt up.
+            # A menu below the line would keep eight lines free for itself and move the
+            # prompt up.
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             enable_suspend=True,
@@ -225,7 +248,9 @@ class LineEditor:
         )
 
     def read(self) -> str | None:
-        """Read a message as `read_plain` does; KeyboardInterrupt tells a line that was taken."""
+        """Read a message as `read_plain` does; KeyboardInterrupt tells a line that was
+        taken.
+        """
         is_pressed = False
 
         def press(*_: object) -> None:
@@ -235,7 +260,8 @@ class LineEditor:
                 loop.call_soon_threadsafe(self._stop)
 
         try:
-            # prompt_toolkit's own handler loses a SIGINT that comes when the line was taken.
+            # prompt_toolkit's own handler loses a SIGINT that comes when the line was
+            # taken.
             with on_signal(signal.SIGINT, press):
                 text = self._session.prompt(handle_sigint=False)
         except KeyboardInterrupt:
@@ -257,7 +283,9 @@ class EscapeControls(Processor):
     Completion puts the name of a file into the line, and a paste anything.
     """
 
-    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+    def apply_transformation(
+        self, transformation_input: TransformationInput
+    ) -> Transformation:
         """Return the line to draw, and which place of it each place of the text has."""
         fragments = transformation_input.fragments
         text = fragment_list_to_text(fragments)
@@ -292,13 +320,17 @@ class CommandCompleter(Completer):
         if space and name in COMMANDS:
             known = COMMANDS[name].words
             words = known() if callable(known) else known
-            if callable(known) and typed.startswith((".", "/", "~")):  # a path, and not a name
+            if callable(known) and typed.startswith(
+                (".", "/", "~")
+            ):  # a path, and not a name
                 words = None
         elif name and not space:
             words = [f"{name} " if c.usage else name for name, c in COMMANDS.items()]
             typed = name
         if words is None:
-            files = PathCompleter(expanduser=True).get_completions(Document(typed), complete_event)
+            files = PathCompleter(expanduser=True).get_completions(
+                Document(typed), complete_event
+            )
             return [
                 Completion(file.text, file.start_position, escape_line(file.display_text))
                 for file in files

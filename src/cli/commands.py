@@ -23,8 +23,8 @@ _QUOTED = 66  # characters of a message that is named, so that it stays on a lin
 _NEAR = 0.6  # how alike a name must be to be suggested
 _NOTHING_YET = "nothing was said yet"
 _ON_OFF = ("on", "off")
-# The names of our commands in other chats (ollama, llama.cpp, llm), and words that are commands
-# without a slash if they are the whole line.
+# The names of our commands in other chats (ollama, llama.cpp, llm), and words that are
+# commands without a slash if they are the whole line.
 _OTHER_NAMES = {
     **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit"),
     **dict.fromkeys(("/?", "?", "help"), "/help"),
@@ -70,17 +70,21 @@ class Command:
 
     usage: str  # its arguments, as `/help` shows them; a command without takes none
     summary: str
-    run: Callable[[Session, str], object]  # with the text after its name; a text is its reply
+    # With the text after its name; a text is its reply.
+    run: Callable[[Session, str], object]
     # Its first argument, for completion, or what returns it; None: a file.
     words: Collection[str] | Callable[[], Collection[str]] | None = ()
-    keeps_blanks: bool = False  # whether all after the one blank after the name is its argument
+    keeps_blanks: bool = (
+        False  # whether all after the one blank after the name is its argument
+    )
 
 
 def is_command(line: str) -> bool:
     """Return whether what was typed is a command.
 
-    A line that begins with a path is a message: its first word names a file of this machine, or it
-    is not the name of a command, nor near to one, and other words follow it.
+    A line that begins with a path is a message: its first word names a file of this
+    machine, or it is not the name of a command, nor near to one, and other words follow
+    it.
     """
     if line.strip() in _OTHER_NAMES:
         return True
@@ -98,7 +102,9 @@ def is_command(line: str) -> bool:
 
 
 def run_command(session: Session, line: str) -> None:
-    """Run a command as it was typed, and reply; after an error of ours nothing has changed."""
+    """Run a command as it was typed, and reply; after an error of ours nothing has
+    changed.
+    """
     name, _, argument = line.lstrip().partition(" ")
     name = name.strip()
     command = COMMANDS.get(_OTHER_NAMES.get(name, name))
@@ -122,7 +128,9 @@ def _near(name: str) -> str:
 
 
 def _help(_session: Session, _argument: str) -> str:
-    rows = [(f"{name} {command.usage}", command.summary) for name, command in COMMANDS.items()]
+    rows = [
+        (f"{name} {command.usage}", command.summary) for name, command in COMMANDS.items()
+    ]
     return "\n".join(aligned([*rows, *_KEYS], "<<"))
 
 
@@ -132,7 +140,10 @@ def _exit(_session: Session, _argument: str) -> None:
 
 def _clear(session: Session, _argument: str) -> str:
     session.clear()
-    return f"the conversation starts anew{'; the system prompt stays' if session.system else ''}"
+    return (
+        "the conversation starts "
+        f"anew{'; the system prompt stays' if session.system else ''}"
+    )
 
 
 def _system(session: Session, argument: str) -> str:
@@ -174,7 +185,8 @@ def _examples(session: Session, argument: str) -> str | None:
 
 
 def _set(session: Session, argument: str) -> str:
-    name, _, value = argument.removeprefix("parameter ").partition(" ")  # as ollama has it
+    # As ollama has it.
+    name, _, value = argument.removeprefix("parameter ").partition(" ")
     if name == "system":
         return _system(session, value.strip())
     if name in _SET_ELSEWHERE:
@@ -189,7 +201,9 @@ def _show(session: Session, argument: str) -> str:
     if topic == "system":
         return _system(session, "")
     if topic not in _TOPICS:
-        raise UsageError(f"/show wants one of {', '.join(_TOPICS)}: got {argument or 'nothing'}")
+        raise UsageError(
+            f"/show wants one of {', '.join(_TOPICS)}: got {argument or 'nothing'}"
+        )
     return _TOPICS[topic](session)
 
 
@@ -197,7 +211,8 @@ def _tokens(session: Session, argument: str) -> str:
     if not argument:
         raise UsageError("/tokens wants a text: got nothing")
     ids = session.tokenizer.encode(argument, bos=False, eos=False)
-    characters, size = counted(len(argument), "character"), counted(len(argument.encode()), "byte")
+    characters = counted(len(argument), "character")
+    size = counted(len(argument.encode()), "byte")
     return f"{token_table(session.tokenizer, ids)}, {characters}, {size}"
 
 
@@ -205,10 +220,12 @@ def _probs(session: Session, argument: str) -> str:
     if argument == "off":
         session.candidates = 0
         return "candidates: off"
-    session.candidates = _number("/probs wants off or a number", argument, MOST_CANDIDATES)
+    session.candidates = _number(
+        "/probs wants off or a number", argument, MOST_CANDIDATES
+    )
     return (
-        f"candidates: the {session.candidates} most probable of each new token, after each step of "
-        "the sampling; * marks the one drawn"
+        f"candidates: the {session.candidates} most probable of each new token, after "
+        "each step of the sampling; * marks the one drawn"
     )
 
 
@@ -265,18 +282,22 @@ def _show_params(session: Session) -> str:
     if session.candidates:
         lines.append(f"candidates shown of each token: {session.candidates} (/probs)")
     if session.attached:
-        lines.append(f"read, to go before the next message: {len(session.attached)} characters")
+        lines.append(
+            f"read, to go before the next message: {len(session.attached)} characters"
+        )
     return "\n".join(lines)
 
 
 def _show_cache(session: Session) -> str:
-    context, cached = session.engine.context, session.engine.cached_ids
-    first, layers = context.caches[0], len(context.caches)
+    context = session.engine.context
+    cached = session.engine.cached_ids
+    first = context.caches[0]
+    layers = len(context.caches)
     position = context.nbytes // first.capacity
     return (
         f"positions: {len(cached)} of {context.sequence_length} hold keys and values\n"
-        f"layers: {layers}, each with keys and values of {first.heads} heads of {first.head_dim} "
-        f"numbers in {first.dtype}\n"
+        f"layers: {layers}, each with keys and values of {first.heads} heads of "
+        f"{first.head_dim} numbers in {first.dtype}\n"
         f"bytes: {readable_bytes(len(cached) * position)} in use of "
         f"{readable_bytes(context.nbytes)}; {position} a position, "
         f"{counted(layers, 'layer')} * {position // layers}"
@@ -284,7 +305,9 @@ def _show_cache(session: Session) -> str:
 
 
 _TOPICS: dict[str, Callable[[Session], str]] = {
-    "model": lambda s: "\n".join(model_parts(s.engine, None if s.completion else s.chat_format)),
+    "model": lambda s: "\n".join(
+        model_parts(s.engine, None if s.completion else s.chat_format)
+    ),
     "params": _show_params,
     "prompt": lambda s: s.tokenizer.decode(s.prompt_ids()) or _NOTHING_YET,
     "cache": _show_cache,
@@ -300,9 +323,14 @@ def _why(session: Session, _argument: str) -> str:
     if last is None:
         return "nothing was answered yet"
     if (stats := last.stats) is None:
-        return "interrupted: Ctrl-C came before anything was run; /continue asks the question again"
-    positions, newest = session.engine.sequence_length, last.ids[-1:]
-    prompt, end = stats.prompt_tokens, stats.prompt_tokens + stats.new_tokens
+        return (
+            "interrupted: Ctrl-C came before anything was run; /continue asks the "
+            "question again"
+        )
+    positions = session.engine.sequence_length
+    newest = last.ids[-1:]
+    prompt = stats.prompt_tokens
+    end = stats.prompt_tokens + stats.new_tokens
     cause = _CAUSES[last.stop_reason].format(
         drawn="".join(f"{piece(session.tokenizer, one)} (token {one})" for one in newest),
         new=counted(stats.new_tokens, "token"),
@@ -311,7 +339,8 @@ def _why(session: Session, _argument: str) -> str:
     )
     return (
         f"{last.stop_reason}: {cause}\n"
-        f"prompt: sent whole, {prompt} tokens, {stats.cached_tokens} of them from the cache\n"
+        f"prompt: sent whole, {prompt} tokens, {stats.cached_tokens} of them from the "
+        "cache\n"
         f"context: {end} of {positions} positions at the end of the answer"
     )
 
@@ -319,23 +348,47 @@ def _why(session: Session, _argument: str) -> str:
 COMMANDS = {
     "/help": Command("", "this list", _help),
     "/exit": Command("", "leave; also /bye, /quit, exit or quit", _exit),
-    "/clear": Command("", "forget the conversation; system prompt and settings stay", _clear),
+    "/clear": Command(
+        "", "forget the conversation; system prompt and settings stay", _clear
+    ),
     "/regen": Command("", "answer the last question again", lambda s, _: s.regenerate()),
-    "/continue": Command("", "go on with an answer that was stopped", lambda s, _: s.resume()),
+    "/continue": Command(
+        "", "go on with an answer that was stopped", lambda s, _: s.resume()
+    ),
     "/undo": Command("", "take back the last question and its answer", _undo),
-    "/system": Command("TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system),
-    "/set": Command("NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTINGS),
-    "/show": Command("WHAT", "WHAT is model, params, prompt, cache or tokens", _show, _TOPICS),
+    "/system": Command(
+        "TEXT", 'set the system prompt; "" removes it; no TEXT shows it', _system
+    ),
+    "/set": Command(
+        "NAME VALUE", "change a setting; no NAME VALUE lists all", _set, SETTINGS
+    ),
+    "/show": Command(
+        "WHAT", "WHAT is model, params, prompt, cache or tokens", _show, _TOPICS
+    ),
     "/model": Command("NAME", "go on with another model", _model, _model_names),
     "/models": Command("", "the models on this machine, by their names", _models),
     "/save": Command("FILE", "write the chat to a file, as JSON", save_chat, None),
-    "/load": Command("FILE", "go on with a saved chat, in place of this one", load_chat, None),
-    "/read": Command("FILE", "put a text file before the next message", attach_text, None),
+    "/load": Command(
+        "FILE", "go on with a saved chat, in place of this one", load_chat, None
+    ),
+    "/read": Command(
+        "FILE", "put a text file before the next message", attach_text, None
+    ),
     "/examples": Command("[N]", "prompts to try; N asks one, in a new chat", _examples),
-    "/tokens": Command("TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True),
-    "/probs": Command("K|off", "show K candidates of each new token, step by step", _probs),
-    "/explore": Command("[FILE]", "the last answer as a page (explore.html)", _explore, None),
+    "/tokens": Command(
+        "TEXT", "the tokens of a text: ids, bytes, pieces", _tokens, (), True
+    ),
+    "/probs": Command(
+        "K|off", "show K candidates of each new token, step by step", _probs
+    ),
+    "/explore": Command(
+        "[FILE]", "the last answer as a page (explore.html)", _explore, None
+    ),
     "/why": Command("", "why the last answer stopped", _why),
-    "/trace": Command("[on|off]", "write the shape of every tensor to a log", _trace, _ON_OFF),
-    "/stats": Command("[on|off]", "a line of statistics after each answer", _stats, _ON_OFF),
+    "/trace": Command(
+        "[on|off]", "write the shape of every tensor to a log", _trace, _ON_OFF
+    ),
+    "/stats": Command(
+        "[on|off]", "a line of statistics after each answer", _stats, _ON_OFF
+    ),
 }

@@ -1,7 +1,8 @@
-"""Where the text of a run goes: answers and reports to standard output, all else to standard error.
+"""Where the text of a run goes: answers and reports to standard output, all else to
+standard error.
 
-Text from models and files passes the escape filter before it reaches a terminal. What goes to a
-file or a pipe from standard output is written as it is.
+Text from models and files passes the escape filter before it reaches a terminal. What
+goes to a file or a pipe from standard output is written as it is.
 """
 
 import io
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from .wrapping import WordWrap
 
 # Parameters of SGR. Source: ECMA-48, 8.3.117.
-_BOLD, _DIM, _RED, _YELLOW = "1", "2", "1;31", "1;33"
+_BOLD = "1"
+_DIM = "2"
+_RED = "1;31"
+_YELLOW = "1;33"
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
 _NARROWEST_PROGRESS = 20  # columns
 _CLEAR_TO_END_OF_LINE = "\x1b[K"
@@ -38,7 +42,9 @@ class UsageError(CommandLineError):
 
 @contextmanager
 def refused(expected: str) -> Iterator[None]:
-    """Turn what the system or a decoder refuses inside into a UsageError that says why."""
+    """Turn what the system or a decoder refuses inside into a UsageError that says
+    why.
+    """
     try:
         yield
     except UnicodeDecodeError as error:
@@ -52,7 +58,8 @@ class DifferenceError(CommandLineError):
 
 
 class OutputError(Exception):
-    """Standard output takes no more text; `closed`: the reader has gone, which is not a fault.
+    """Standard output takes no more text; `closed`: the reader has gone, which is not a
+    fault.
 
     It is not a LlamaBoltsError: a chat goes on after those, but ends after this one.
     """
@@ -69,7 +76,8 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
         self._output = _Output("standard output", sys.stdout)
-        # What it does not take is lost: an answer does not end because nobody hears of it.
+        # What it does not take is lost: an answer does not end because nobody hears of
+        # it.
         self._notes = _Output("standard error", sys.stderr, is_needed=False)
         self._answer_line_is_open = self._thought_is_open = False
         self._progress_is_shown = False
@@ -82,11 +90,15 @@ class Console:
         return self._notes.is_terminal and is_capable_terminal()
 
     def show_progress(self, text: str) -> None:
-        """Write a line that the next one replaces; nothing when quiet, or where that cannot be."""
+        """Write a line that the next one replaces; nothing when quiet, or where that
+        cannot be.
+        """
         columns = self._notes.columns
         if self.can_edit_lines and not self.quiet and columns >= _NARROWEST_PROGRESS:
             self._progress_is_shown = True
-            self._notes.write(f"\r{escape_line(text, columns - 1)}{_CLEAR_TO_END_OF_LINE}")
+            self._notes.write(
+                f"\r{escape_line(text, columns - 1)}{_CLEAR_TO_END_OF_LINE}"
+            )
 
     def clear_progress(self) -> None:
         """Take back what `show_progress` wrote."""
@@ -95,26 +107,32 @@ class Console:
             self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
     def timed_progress(self, work: str, units: str) -> Callable[[int, int], None] | None:
-        """Return what shows how much is done of how much, with the time left, until all is done.
+        """Return what shows how much is done of how much, with the time left, until all
+        is done.
 
-        None: it cannot be shown. Where the work may end early, call `clear_progress` after it.
+        None: it cannot be shown. Where the work may end early, call `clear_progress`
+        after it.
         """
         if not self.can_edit_lines or self.quiet:
             return None
-        started, first = 0.0, -1
+        started = 0.0
+        first = -1
 
         def show(done: int, total: int) -> None:
             nonlocal started, first
             now = time.perf_counter()
             if first < 0:
-                started, first = now, done
+                started = now
+                first = done
             elif done == total:
                 self.clear_progress()
             else:
                 left = (now - started) / (done - first) * (total - done)
                 if now - started + left >= _WORTH_SECONDS:
                     time_left = readable_seconds(left)
-                    self.show_progress(f"{work}: {done} of {total} {units}, {time_left} left")
+                    self.show_progress(
+                        f"{work}: {done} of {total} {units}, {time_left} left"
+                    )
 
         return show
 
@@ -131,7 +149,9 @@ class Console:
             self._output.write(shown)
 
     def thought(self, text: str) -> None:
-        """Write a part of what a model thinks to standard error, dimmed; nothing when quiet."""
+        """Write a part of what a model thinks to standard error, dimmed; nothing when
+        quiet.
+        """
         if text and not self.quiet:
             self._thought_is_open = True
             shown = self._notes.wrapped(escape_controls(text))
@@ -145,7 +165,9 @@ class Console:
             self._notes.write("\n\n")
 
     def end_answer(self, *, interrupted: bool = False) -> None:
-        """End the line of the answer; after an interrupt, without waiting for a slow reader."""
+        """End the line of the answer; after an interrupt, without waiting for a slow
+        reader.
+        """
         self._end_thought()
         self._output.end_wrapped()
         if self._answer_line_is_open:
@@ -164,7 +186,8 @@ class Console:
     def report_table(
         self, headings: Sequence[str], rows: Iterable[Sequence[str]], sides: str = "<<"
     ) -> None:
-        """Write a table to standard output; `sides` has a letter for each column, as in `aligned`.
+        """Write a table to standard output; `sides` has a letter for each column, as in
+        `aligned`.
 
         Headings that are empty take no line.
         """
@@ -175,7 +198,9 @@ class Console:
         self.report(*lines)
 
     def report_markdown(self, text: str) -> None:
-        """Write Markdown to standard output: rendered in a terminal, elsewhere as it is."""
+        """Write Markdown to standard output: rendered in a terminal,
+        elsewhere as it is.
+        """
         if self._output.is_terminal:
             from rich.console import Console as RichConsole  # which takes a while to load
             from rich.markdown import Markdown
@@ -187,7 +212,9 @@ class Console:
         self._output.write(f"{text}\n")
 
     def note(self, text: str, *, also_when_quiet: bool = False) -> None:
-        """Write a line to standard error, dimmed where there is colour; nothing when quiet."""
+        """Write a line to standard error, dimmed where there is colour; nothing when
+        quiet.
+        """
         if also_when_quiet or not self.quiet:
             self._notes.write(self._notes.paragraph(text, _DIM))
 
@@ -202,7 +229,9 @@ class Console:
         A text of several lines may be a table, which is not wrapped.
         """
         is_line = "\n" not in text
-        self._notes.write(self._notes.paragraph(text) if is_line else escape_controls(f"{text}\n"))
+        self._notes.write(
+            self._notes.paragraph(text) if is_line else escape_controls(f"{text}\n")
+        )
 
     def warn(self, text: str) -> None:
         """Write one line `warning: ...` to standard error."""
@@ -220,7 +249,9 @@ class Console:
 class _Output:
     """One stream, with what its reader can show."""
 
-    def __init__(self, name: str, stream: TextIO | None, *, is_needed: bool = True) -> None:
+    def __init__(
+        self, name: str, stream: TextIO | None, *, is_needed: bool = True
+    ) -> None:
         self._name = name
         self._is_needed = is_needed
         self._stream = stream  # None: the process was started with it closed
@@ -230,7 +261,8 @@ class _Output:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that is not UTF-8 shows "?" for what it cannot encode.
             stream.reconfigure(errors="replace")
-            # Past Python's buffer: what Ctrl-C left there would be written at exit, and wait again.
+            # Past Python's buffer: what Ctrl-C left there would be written at exit, and
+            # wait again.
             buffer = getattr(stream.buffer, "raw", stream.buffer)
             self._raw = buffer if isinstance(buffer, io.FileIO) else None
         self._wrap: WordWrap | None = None
@@ -239,7 +271,9 @@ class _Output:
     def columns(self) -> int:
         """The width of the terminal; 0 where there is none, or where it is not known."""
         try:
-            return os.get_terminal_size(self._stream.fileno()).columns if self._stream else 0
+            return (
+                os.get_terminal_size(self._stream.fileno()).columns if self._stream else 0
+            )
         except (OSError, ValueError):
             return 0
 
@@ -255,15 +289,21 @@ class _Output:
                 data = text.encode(self._stream.encoding, "replace")
                 while data:
                     written = self._raw.write(data)
-                    if written is None:  # another process set the descriptor not to wait, perhaps
+                    if (
+                        written is None
+                    ):  # another process set the descriptor not to wait, perhaps
                         select.select([], [self._raw], [])
                     data = data[written or 0 :]
         except OSError as error:
-            with open(os.devnull, "w") as nowhere:  # else the flush at exit fails again, and aloud
+            with open(
+                os.devnull, "w"
+            ) as nowhere:  # else the flush at exit fails again, and aloud
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             if self._is_needed:
                 closed = isinstance(error, BrokenPipeError)
-                raise OutputError(f"{self._name}: {error.strerror}", closed=closed) from None
+                raise OutputError(
+                    f"{self._name}: {error.strerror}", closed=closed
+                ) from None
 
     def wrapped(self, text: str) -> str:
         """Return a part of a text, without controls, as a terminal wraps it at blanks."""
@@ -280,7 +320,9 @@ class _Output:
         self._wrap = None
 
     def takes_text_now(self) -> bool:
-        """Return whether a few characters can be written without waiting for the reader."""
+        """Return whether a few characters can be written without waiting for the
+        reader.
+        """
         return self._raw is None or bool(select.select([], [self._raw], [], 0)[1])
 
     def line(self, text: str, style: str = "") -> str:
@@ -297,7 +339,9 @@ class _Output:
         return self._styled(line, style)
 
     def _styled(self, line: str, style: str) -> str:
-        return f"\x1b[{style}m{line}\x1b[0m\n" if style and self.has_colour else f"{line}\n"
+        return (
+            f"\x1b[{style}m{line}\x1b[0m\n" if style and self.has_colour else f"{line}\n"
+        )
 
 
 def is_capable_terminal() -> bool:

@@ -1,4 +1,6 @@
-"""A download as the terminal shows it: a line of progress, and a question before a large one."""
+"""A download as the terminal shows it: a line of progress, and a question before a large
+one.
+"""
 
 import os
 import sys
@@ -40,9 +42,11 @@ def ask_for_consent(console: Console, name: str, nbytes: int) -> bool:
         return False
     console.clear_progress()
     descriptor = sys.stdin.fileno()
-    termios.tcflush(descriptor, termios.TCIFLUSH)  # what was typed before is not an answer
+    # What was typed before is not an answer.
+    termios.tcflush(descriptor, termios.TCIFLUSH)
     console.ask(f"{name}: download {readable_bytes(nbytes)}? [y/N] ")
-    # A line, or a single key in a chat, whose terminal does not wait for the end of a line.
+    # A line, or a single key in a chat, whose terminal does not wait for the end of a
+    # line.
     answer = os.read(descriptor, _LONGEST_ANSWER)
     if not answer.endswith(b"\n"):
         console.reply(escape_line(answer.decode("utf-8", "replace")))

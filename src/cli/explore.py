@@ -1,4 +1,6 @@
-"""A run from the inside: one HTML file by `--explore` and `/explore`, SVG files by `--diagrams`."""
+"""A run from the inside: one HTML file by `--explore` and `/explore`, SVG files by
+`--diagrams`.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -32,11 +34,14 @@ from .session import Session
 
 @contextmanager
 def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
-    """Record the answer that is given inside, and write its page; refusals come before it."""
+    """Record the answer that is given inside, and write its page; refusals come before
+    it.
+    """
     check_writable(path, UsageError)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)
-    model, name = session.engine.model, options.explore_with
+    model = session.engine.model
+    name = options.explore_with
     beside = session.console, model, session.engine.sequence_length
     other = model if name is None else open_beside(options, *beside, name)
     collector = Collector(model, store)
@@ -46,7 +51,8 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
     assert answer is not None
     runs = [collector.finish()]
     if has_two:
-        second, prompt = None, options.explore_prompt
+        second = None
+        prompt = options.explore_prompt
         if prompt is not None:
             asked = prompt if session.completion else session.messages([], prompt)
             template = template_named(options)
@@ -57,18 +63,25 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
 
 
 def explore_last(session: Session, argument: str) -> None:
-    """Write the page of the last answer, run again with its own tokens; the cache stays."""
-    answer, path = session.last, Path(argument) if argument else DEFAULT_EXPLORER
+    """Write the page of the last answer, run again with its own tokens;
+    the cache stays.
+    """
+    answer = session.last
+    path = Path(argument) if argument else DEFAULT_EXPLORER
     if answer is None or not answer.ids:
         raise UsageError("/explore: nothing was answered yet")
     check_writable(path, UsageError)
-    model, sampling, store = session.engine.model, _repeatable(answer), Store()
+    model = session.engine.model
+    sampling = _repeatable(answer)
+    store = Store()
     template = None if session.completion else session.chat_format
     ids, _ = prompt_of(model, answer.asked, template, answer.settings.think != "off")
     was_on = trace.is_on()
     trace.stop()
     try:
-        run = run_traced(model, ids, len(answer.ids), sampling, store, forced_ids=answer.ids)
+        run = run_traced(
+            model, ids, len(answer.ids), sampling, store, forced_ids=answer.ids
+        )
     finally:
         if was_on:
             session.trace.turn_on()
@@ -94,11 +107,14 @@ def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
 
 @contextmanager
 def drawn(session: Session, directory: Path) -> Iterator[None]:
-    """Record the answer that is given inside, and write its diagrams: all of them, or none."""
+    """Record the answer that is given inside, and write its diagrams: all of them, or
+    none.
+    """
     expected = f"{directory}: --diagrams: expected a writable directory"
     with refused(expected):  # before the answer, which may take a while
         directory.mkdir(parents=True, exist_ok=True)
-    model, recorder = session.engine.model, Recorder()
+    model = session.engine.model
+    recorder = Recorder()
     with session.trace.recorded(recorder):
         yield
     name = f"this run of {label_of(Path(*model.source_directory.parts[-2:]))}"

@@ -1,4 +1,6 @@
-"""What argparse lacks: errors of one line, checked numbers, and names that other programs use."""
+"""What argparse lacks: errors of one line, checked numbers, and names that other programs
+use.
+"""
 
 import argparse
 import contextlib
@@ -32,7 +34,8 @@ _SAME = {
     "--hf-repo": "-hfr",
     "--help": "-help --usage",
 }
-# Their flags that change no answer here, by the reason; "=": a value follows, and is skipped.
+# Their flags that change no answer here, by the reason; "=": a value follows, and is
+# skipped.
 _IGNORED = {
     "a prompt of -p is answered once, without it there is a chat": (
         "-st --single-turn -cnv --conversation -i --interactive -if --interactive-first "
@@ -41,22 +44,26 @@ _IGNORED = {
     "the model runs on the processor, in memory that the system manages": (
         "-ngl= --gpu-layers= --n-gpu-layers= -sm= --split-mode= -mg= --main-gpu= -ts= "
         "--tensor-split= -dev= --device= -ot= --override-tensor= -cmoe --cpu-moe -ncmoe= "
-        "--n-cpu-moe= -nkvo --no-kv-offload --no-op-offload --mlock --no-mmap --numa= --keepalive="
+        "--n-cpu-moe= -nkvo --no-kv-offload --no-op-offload --mlock --no-mmap --numa= "
+        "--keepalive="
     ),
     "the kernels choose it themselves": (
-        "-fa= --flash-attn= -b= --batch-size= -ub= --ubatch-size= -tb= --threads-batch= --prio= "
-        "--poll= --no-warmup --warmup -td= --threads-draft= --repack -nr --no-repack"
+        "-fa= --flash-attn= -b= --batch-size= -ub= --ubatch-size= -tb= --threads-batch= "
+        "--prio= --poll= --no-warmup --warmup -td= --threads-draft= --repack -nr "
+        "--no-repack"
     ),
     "a full context ends the answer": "--no-context-shift --keep=",
     "that is how it is here": (
-        "--jinja --no-display-prompt --no-escape --no-perf --simple-io -co --color= --log-disable "
-        "--log-colors= --nowordwrap --use-default-chat-template"
+        "--jinja --no-display-prompt --no-escape --no-perf --simple-io -co --color= "
+        "--log-disable --log-colors= --nowordwrap --use-default-chat-template"
     ),
 }
 _STEP_NAMES = [step.label for step in STEPS.values()]
 # Those whose meaning there is not here, by what there is.
 _REFUSED = {
-    "-m takes a path or a name, such as org/repo of Hugging Face's hub": "-mu= --model-url= -dr=",
+    (
+        "-m takes a path or a name, such as org/repo of Hugging Face's hub"
+    ): "-mu= --model-url= -dr=",
     "the variable HF_TOKEN has the token": "-hft= --hf-token=",
     '-s "$(cat FILE)" takes the text of a file': "-sysf= --system-prompt-file=",
     "the shell has it: $'two\\nlines'": "-e --escape",
@@ -64,19 +71,24 @@ _REFUSED = {
         "-ctk= --cache-type-k= -ctv= --cache-type-v= --kv-bits= --kv-group-size= "
         "--quantized-kv-start="
     ),
-    "a draft is as long as it pays": "--draft= --draft-max= --draft-min= --num-draft-tokens=",
+    (
+        "a draft is as long as it pays"
+    ): "--draft= --draft-max= --draft-min= --num-draft-tokens=",
     "--json-schema FILE or --grammar FILE constrains an answer": "--format=",
     "-v shows details": "-lv= --verbosity= --verbose-prompt",
     f"the sampling has {', '.join(_STEP_NAMES[:-1])} and {_STEP_NAMES[-1]}": (
-        "--samplers= --sampler-seq= --mirostat= --mirostat-lr= --mirostat-ent= --typical= "
-        "--top-nsigma= --repeat-last-n= -l= --logit-bias= "
-        "--dynatemp-range= --dynatemp-exp= --xtc-probability= --xtc-threshold= --dry-multiplier= "
-        "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --ignore-eos --extra-eos-token="
+        "--samplers= --sampler-seq= --mirostat= --mirostat-lr= --mirostat-ent= "
+        "--typical= --top-nsigma= --repeat-last-n= -l= --logit-bias= --dynatemp-range= "
+        "--dynatemp-exp= --xtc-probability= --xtc-threshold= --dry-multiplier= "
+        "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --ignore-eos "
+        "--extra-eos-token="
     ),
     "--kl-divergence MODEL runs the reference itself": "--kl-divergence-base=",
     "chunks do not overlap": "--ppl-stride=",
     "--overflow drop drops the oldest turns of a full chat": "--context-shift",
-    "there are no adapters": "--lora= --lora-scaled= --control-vector= --adapter-path= --adapter=",
+    "there are no adapters": (
+        "--lora= --lora-scaled= --control-vector= --adapter-path= --adapter="
+    ),
 }
 OTHER_NAMES = {theirs: ours for ours, names in _SAME.items() for theirs in names.split()}
 _LONGEST_MESSAGE = 400
@@ -84,7 +96,9 @@ _NEAR = 0.7  # how alike a flag must be to be suggested
 
 
 def rejection_of(flag: str) -> str | None:
-    """Return why a flag of another program is not available here; None for any other flag."""
+    """Return why a flag of another program is not available here; None for any other
+    flag.
+    """
     for reason, names in _REFUSED.items():
         if flag in names.replace("=", "").split():
             return f"not available: {reason}"
@@ -100,17 +114,22 @@ class FlagParser(argparse.ArgumentParser):
         self.exit(2, f"error: {line} (--help lists the options)\n")
 
     def add_foreign_flags(self) -> None:
-        """Let flags of other programs be understood, ignored aloud or refused with a reason."""
+        """Let flags of other programs be understood, ignored aloud or refused with a
+        reason.
+        """
         for theirs, ours in OTHER_NAMES.items():
             self._option_string_actions[theirs] = self._option_string_actions[ours]
         for is_refused, table in enumerate((_IGNORED, _REFUSED)):
             for reason, names in table.items():
                 for name in names.split():
                     self.add_argument(
-                        name.rstrip("="), action=_ForeignFlag, const=(is_refused, reason),
+                        name.rstrip("="),
+                        action=_ForeignFlag,
+                        const=(is_refused, reason),
                         nargs="?" if name.endswith("=") else 0,
-                        dest=argparse.SUPPRESS, help=argparse.SUPPRESS,
-                    )  # fmt: skip
+                        dest=argparse.SUPPRESS,
+                        help=argparse.SUPPRESS,
+                    )
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
         """Read `-n5` as `-n 5`, as argparse does, and not `-st` as `-s t`."""
@@ -119,11 +138,15 @@ class FlagParser(argparse.ArgumentParser):
         return super()._get_option_tuples(option_string)
 
     def near(self, unknown: str) -> str:
-        """Return `; near it: ...` with the flags that an unknown one may stand for, or nothing."""
+        """Return `; near it: ...` with the flags that an unknown one may stand for, or
+        nothing.
+        """
         name = unknown.partition("=")[0].replace("_", "-")
         actions = self._option_string_actions
         flags = [flag for flag in actions if flag.startswith("--")]
-        beginnings = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
+        beginnings = [
+            flag for flag in flags if name.startswith("--") and flag.startswith(name)
+        ]
         found = beginnings or difflib.get_close_matches(name, flags, cutoff=_NEAR)
         names = dict.fromkeys(actions[flag].option_strings[-1] for flag in found)
         return f"; near it: {', '.join(names)}" if names else ""
@@ -133,7 +156,11 @@ class _ForeignFlag(argparse.Action):
     """A flag of another program that is refused, or skipped with its value; and why."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, _names: Any, _value: Any, name: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        _names: Any,
+        _value: Any,
+        name: str | None = None,
     ) -> None:
         is_refused, reason = self.const
         if is_refused:
@@ -157,7 +184,9 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
 def checked(
     parse: Callable[[str], T], rule: str, is_right: Callable[[T], bool] = lambda _: True
 ) -> Callable[[str], T]:
-    """Return a function that parses a text; what breaks the rule is an ArgumentTypeError."""
+    """Return a function that parses a text; what breaks the rule is an
+    ArgumentTypeError.
+    """
 
     def read(text: str) -> T:
         with contextlib.suppress(ValueError):
@@ -170,15 +199,21 @@ def checked(
 
 
 def _ranges(text: str) -> tuple[range, ...]:
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):  # int() takes +3 and 1_0 as well
+    if not re.fullmatch(
+        r"\d+(-\d+)?(,\d+(-\d+)?)*", text
+    ):  # int() takes +3 and 1_0 as well
         raise ValueError
     parts = [part.partition("-") for part in text.split(",")]
-    return tuple(range(int(first), int(last if dash else first) + 1) for first, dash, last in parts)
+    return tuple(
+        range(int(first), int(last if dash else first) + 1) for first, dash, last in parts
+    )
 
 
 integer = checked(int, "a whole number")
 positive_integer = checked(integer, "at least 1", lambda value: value >= 1)
 not_negative_integer = checked(integer, "0 or more", lambda value: value >= 0)
 number = checked(float, "a number")
-positive_number = checked(number, "a finite number above 0", lambda value: 0 < value < math.inf)
+positive_number = checked(
+    number, "a finite number above 0", lambda value: 0 < value < math.inf
+)
 ranges = checked(_ranges, "numbers and ranges from low to high like 0,3-5", all)

@@ -28,13 +28,17 @@ from .console import Console, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class RankedOptions(Options):
-    """The command line of the first of several processes; `load_on_ranks` loads on all of them."""
+    """The command line of the first of several processes; `load_on_ranks` loads on all of
+    them.
+    """
 
     load_on_ranks: Callable[[Source, int | None, Console], tuple[Model, int]]
 
 
 def find_named_source(options: Options, console: Console) -> Source:
-    """Read the small files of the model of the command line; a name may download it first."""
+    """Read the small files of the model of the command line; a name may download it
+    first.
+    """
     download_if_missing(options, console)
     return find_source(options.model)
 
@@ -53,16 +57,20 @@ def open_model(options: Options, console: Console) -> Model:
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
-    """Load the model, with the positions of its cache: as asked for, or min(4096, the model's).
+    """Load the model, with the positions of its cache: as asked for, or min(4096, the
+    model's).
 
     A context length of 0 asks for the model's longest context.
     """
-    source, asked = find_named_source(options, console), options.context_length
+    source = find_named_source(options, console)
+    asked = options.context_length
     longest = source.args.max_context_length
     if asked == 0:
         asked = longest
     if asked is not None and asked > longest:
-        raise UsageError(f"--context-length: expected at most the model's {longest}, got {asked}")
+        raise UsageError(
+            f"--context-length: expected at most the model's {longest}, got {asked}"
+        )
     if isinstance(options, RankedOptions):
         return options.load_on_ranks(source, asked, console)
     return _load(options, console, source, asked)
@@ -71,22 +79,35 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
 def open_beside(
     options: Options, console: Console, model: Model, positions: int, other: Path | str
 ) -> Model:
-    """Load the model of a path, or the same one in a format, if it fits beside a model's cache."""
+    """Load the model of a path, or the same one in a format, if it fits beside a model's
+    cache.
+    """
     if other in QUANTIZATION_NAMES:
         options = replace(options, quantize=str(other))
     else:
         options = replace(
-            options, model=other, dequantize=False, quantize=None, rope_scaling_factor=None
+            options,
+            model=other,
+            dequantize=False,
+            quantize=None,
+            rope_scaling_factor=None,
         )
-    source, taken = find_named_source(options, console), kv_cache_bytes(model.args, positions)
+    source = find_named_source(options, console)
+    taken = kv_cache_bytes(model.args, positions)
     longest = source.args.max_context_length
     return _load(options, console, source, min(positions, longest), taken)[0]
 
 
 def _load(
-    options: Options, console: Console, source: Source, positions: int | None, taken: int = 0
+    options: Options,
+    console: Console,
+    source: Source,
+    positions: int | None,
+    taken: int = 0,
 ) -> tuple[Model, int]:
-    """Load a model if it fits beside `taken` bytes, which is known before any weight is mapped."""
+    """Load a model if it fits beside `taken` bytes, which is known before any weight is
+    mapped.
+    """
     forecast = forecast_memory(
         source, positions, DEFAULT_CONTEXT_LENGTH, options.quantize, options.dequantize
     )
@@ -114,8 +135,12 @@ def _how(options: Options, console: Console) -> dict[str, Any]:
 
 
 def save_model(options: Options, console: Console) -> None:
-    """Write the model of the command line, perhaps quantized; SIGTERM ends it as Ctrl-C does."""
-    path, kind, how = options.model, options.quantize, _how(options, console)
+    """Write the model of the command line, perhaps quantized; SIGTERM ends it as Ctrl-C
+    does.
+    """
+    path = options.model
+    kind = options.quantize
+    how = _how(options, console)
     target = options.save_gguf or options.save_quantized
     assert target is not None
     download_if_missing(options, console)
@@ -138,8 +163,11 @@ def save_model(options: Options, console: Console) -> None:
 
 
 def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
-    """Return one line for a person who chats: name, size, format, memory, context, sampling."""
-    model, count = engine.model, engine.model.parameter_count
+    """Return one line for a person who chats: name, size, format, memory, context,
+    sampling.
+    """
+    model = engine.model
+    count = engine.model.parameter_count
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.1f} M"
     in_layers = Counter(
@@ -157,9 +185,16 @@ def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
 
 
 def model_parts(engine: InferenceEngine, chat_format: ChatTemplate | None) -> list[str]:
-    """Return all that was decided on loading: model, chat format or None, cache, free memory."""
-    context, free = engine.context, available_memory()
-    found = [] if chat_format is None else [f"chat format {chat_format.name} by {chat_format.by}"]
+    """Return all that was decided on loading: model, chat format or None, cache, free
+    memory.
+    """
+    context = engine.context
+    free = available_memory()
+    found = (
+        []
+        if chat_format is None
+        else [f"chat format {chat_format.name} by {chat_format.by}"]
+    )
     return [
         *engine.model.description.split("; "),
         *found,
@@ -169,5 +204,7 @@ def model_parts(engine: InferenceEngine, chat_format: ChatTemplate | None) -> li
 
 
 def required_tokenizer(model: Model) -> Tokenizer:
-    """Return the tokenizer of a model; raise ModelError or TokenizerError where it has none."""
+    """Return the tokenizer of a model; raise ModelError or TokenizerError where it has
+    none.
+    """
     return model.tokenizer or model.source.required_tokenizer()

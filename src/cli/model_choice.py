@@ -15,8 +15,8 @@ from .session import Session
 def change_model(session: Session, argument: str) -> str | None:
     """Go on with the model of a path or a name; without one, say which model answers.
 
-    The model is loaded as it is in its files, with its own chat format. After any exception nothing
-    has changed.
+    The model is loaded as it is in its files, with its own chat format. After any
+    exception nothing has changed.
     """
     if not argument:
         model = session.engine.model
@@ -25,9 +25,13 @@ def change_model(session: Session, argument: str) -> str | None:
     if isinstance(options, RankedOptions):
         raise UsageError("/model: expected one process, got several (mpirun)")
     if options.prompt_cache is not None:
-        raise UsageError("/model: expected a chat without --prompt-cache, which holds one model")
+        raise UsageError(
+            "/model: expected a chat without --prompt-cache, which holds one model"
+        )
     if trace.is_on():
-        raise UsageError("/model: expected no trace, got one that is on; /trace off turns it off")
+        raise UsageError(
+            "/model: expected no trace, got one that is on; /trace off turns it off"
+        )
     positions = options.context_length
     if options.model is None and positions == BUNDLED_CHAT_LENGTH:
         positions = None  # nobody asked for it
@@ -43,7 +47,9 @@ def change_model(session: Session, argument: str) -> str | None:
         quantize=None,
         draft_model=None,
     )
-    other = open_session(replace(changed, debug_log=None, trace_json=None), session.console)
+    other = open_session(
+        replace(changed, debug_log=None, trace_json=None), session.console
+    )
     other.settings = replace(other.settings, **_changed_settings(session))
     session.change_model(other, changed)
     kept = (

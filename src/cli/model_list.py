@@ -1,4 +1,6 @@
-"""The models on this machine: `--list-models`, `/models`, and the names that Tab completes."""
+"""The models on this machine: `--list-models`, `/models`, and the names that Tab
+completes.
+"""
 
 import math
 import os
@@ -38,14 +40,43 @@ _LONGEST_LABEL = 20
 _EMBEDDINGS = "token_embd.weight"
 _LONGEST_FAULT = 100
 _NONE = "no models; -m smollm2 downloads one"
-# The formats of GGUF files by `general.file_type`. Source: llama.cpp, include/llama.h, llama_ftype.
+# The formats of GGUF files by `general.file_type`. Source: llama.cpp, include/llama.h,
+# llama_ftype.
 _FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
-    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
-    17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS",
-    23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
-    30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE",
-}  # fmt: skip
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4_MOE",
+}
 # Those whose blocks are not read here, by the beginning of their names.
 _UNREAD = ("IQ1", "IQ2", "IQ3", "TQ")
 
@@ -61,7 +92,9 @@ class _Summary:
 
 
 def model_names() -> list[str]:
-    """Return the names that `/model` completes; no file is opened except manifests of ollama."""
+    """Return the names that `/model` completes; no file is opened except manifests of
+    ollama.
+    """
     names = [*PACKAGED_MODELS, *(model.name for model in local_models())]
     return list(dict.fromkeys(names))
 
@@ -115,7 +148,9 @@ def _directory_summary(path: Path) -> _Summary:
 
 
 def _gguf_summary(path: Path) -> _Summary:
-    """Read the keys of a GGUF file before its vocabulary; the tensors after it take too long."""
+    """Read the keys of a GGUF file before its vocabulary; the tensors after it take too
+    long.
+    """
     file = read_gguf_beginning(path)
     kind = _FILE_TYPES.get(_integer(file.keys, "general.file_type"), "")
     kind = kind or quantization_of(path.name) or "GGUF"
@@ -131,13 +166,19 @@ def _gguf_summary(path: Path) -> _Summary:
     pre = file.keys.get("tokenizer.ggml.pre", "default")
     if not fault and kind.startswith(_UNREAD):
         fault = f"its blocks are {kind}"
-    if not fault and file.keys.get("tokenizer.ggml.model") == "gpt2" and pre not in PRE_TOKENIZERS:
+    if (
+        not fault
+        and file.keys.get("tokenizer.ggml.model") == "gpt2"
+        and pre not in PRE_TOKENIZERS
+    ):
         fault = f"tokenizer.ggml.pre is {pre}"
     return _Summary(count, kind, nbytes, fault)
 
 
 def _gguf_count(file: GgufFile) -> str:
-    """Return the number of parameters by the keys of a file, as if its output were not tied."""
+    """Return the number of parameters by the keys of a file, as if its output were not
+    tied.
+    """
     vocabulary = file.keys.get(VOCABULARY)
     tokens = vocabulary.count if isinstance(vocabulary, GgufArray) else 0
     config = read_gguf_config(file, ARCHITECTURES)
@@ -155,7 +196,9 @@ def _parts(path: Path, file: GgufFile) -> list[Path]:
     if count < 2 or not path.name.endswith(ending):
         return [path]
     stem = path.name.removesuffix(ending)
-    return [path.with_name(f"{stem}-{n:05d}-of-{count:05d}.gguf") for n in range(1, count + 1)]
+    return [
+        path.with_name(f"{stem}-{n:05d}-of-{count:05d}.gguf") for n in range(1, count + 1)
+    ]
 
 
 def _integer(keys: Mapping[str, GgufValue], key: str) -> int:

@@ -1,7 +1,8 @@
 """Opening a session: its model, its chat template, its settings and its grammar.
 
-Calls go one way: the application and `/model` call `open_session`, which calls `loading.py` for the
-models and makes a `Session` of them. `loading.py` knows neither sessions nor chat templates.
+Calls go one way: the application and `/model` call `open_session`, which calls
+`loading.py` for the models and makes a `Session` of them. `loading.py` knows neither
+sessions nor chat templates.
 """
 
 import os
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 
 
 def open_session(options: Options, console: Console) -> Session:
-    """Make all that a prompt needs; settings and grammar are checked before anything is loaded."""
+    """Make all that a prompt needs; settings and grammar are checked before anything is
+    loaded.
+    """
     Settings.from_options(options)
     grammar = _read_grammar(options)
     model, positions = open_model_to_run(options, console)
@@ -58,7 +61,8 @@ def open_session(options: Options, console: Console) -> Session:
         draft_model=draft_model,
         attention=options.attention or ATTENTION_NAMES[0],
     )
-    # The examples hold a completion too, so with them a format is looked for when it is needed.
+    # The examples hold a completion too, so with them a format is looked for when it is
+    # needed.
     is_named = options.chat_format is not None or options.chat_template is not None
     is_chat = is_named or not (options.completion or options.examples)
     chat_format = chat_format_of(options, model) if is_chat else None
@@ -97,7 +101,9 @@ def _read_grammar(options: Options) -> "Grammar | None":
 
 @contextmanager
 def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
-    """Let an engine begin with what a file holds, and write to it what is cached at the end."""
+    """Let an engine begin with what a file holds, and write to it what is cached at the
+    end.
+    """
     from ..inference import load_prompt_cache, save_prompt_cache
 
     check_writable(path, UsageError)
@@ -110,16 +116,22 @@ def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
 
 
 def sampling_defaults_of(options: Options, model: Model) -> SamplingDefaults:
-    """Return the model's defaults of sampling, as far as the command line leaves them in effect."""
+    """Return the model's defaults of sampling, as far as the command line leaves them in
+    effect.
+    """
     if options.sampling_defaults == "engine":
         return SamplingDefaults()
     found = sampling_defaults(model.source)
-    settings = {n: value for n, value in found.settings.items() if getattr(options, n) is None}
+    settings = {
+        n: value for n, value in found.settings.items() if getattr(options, n) is None
+    }
     return SamplingDefaults(settings, found.by)
 
 
 def chat_format_of(options: Options, model: Model) -> ChatTemplate:
-    """Return the chat template that is named or found, which has written an empty question."""
+    """Return the chat template that is named or found, which has written an empty
+    question.
+    """
     tokenizer = required_tokenizer(model)
     template = template_named(options) or find_chat_template(model.source, tokenizer)
     template = template.with_arguments(dict(options.template_arg))
@@ -128,7 +140,9 @@ def chat_format_of(options: Options, model: Model) -> ChatTemplate:
 
 
 def template_named(options: Options) -> ChatTemplate | None:
-    """Return the chat template that the command line names, or None for that of the model."""
+    """Return the chat template that the command line names, or None for that of the
+    model.
+    """
     value = options.chat_template
     if value is None:
         name = options.chat_format

@@ -29,21 +29,27 @@ _MOST_BYTES = 1 << 26  # of a text: more than any processor scores in a day
 
 
 def report_perplexity(options: Options, console: Console) -> None:
-    """Write the perplexity of the text of a file, and the divergence from a reference if wanted."""
+    """Write the perplexity of the text of a file, and the divergence from a reference if
+    wanted.
+    """
     path = options.perplexity
     assert path is not None
     # As llama-perplexity reads a file: the newline at its end does not count.
     text = read_text(path, _MOST_BYTES).removesuffix("\n")
     model, positions = open_model_to_run(options, console)
     tokenizer = required_tokenizer(model)
-    length = positions if options.context_length is not None else min(DEFAULT_CHUNK, positions)
+    length = (
+        positions if options.context_length is not None else min(DEFAULT_CHUNK, positions)
+    )
     if length < SMALLEST_CHUNK:
         rule = f"expected at least {SMALLEST_CHUNK} for --perplexity"
         raise UsageError(f"--context-length: {rule}, got {length}")
     chunks = _chunks_of(path, text, tokenizer, length)[: options.chunks]
     reference = None
     if options.kl_divergence is not None:
-        reference = _open_reference(options, console, model, length, options.kl_divergence)
+        reference = _open_reference(
+            options, console, model, length, options.kl_divergence
+        )
 
     total = len(chunks) * length
     progress = console.timed_progress("scoring the text", "tokens")
@@ -72,7 +78,9 @@ def report_perplexity(options: Options, console: Console) -> None:
     console.report_table(("", ""), facts)
 
 
-def _chunks_of(path: Path, text: str, tokenizer: Tokenizer, length: int) -> list[list[int]]:
+def _chunks_of(
+    path: Path, text: str, tokenizer: Tokenizer, length: int
+) -> list[list[int]]:
     """Return the chunks of a text, or raise UsageError where it does not fill one."""
     ids = tokenizer.encode(text, bos=tokenizer.adds_bos, eos=False)
     if len(ids) < length:
@@ -84,16 +92,21 @@ def _chunks_of(path: Path, text: str, tokenizer: Tokenizer, length: int) -> list
 def _open_reference(
     options: Options, console: Console, model: Model, length: int, other: Path
 ) -> Model:
-    """Load the reference as its files have it, and check that it has the model's vocabulary."""
+    """Load the reference as its files have it, and check that it has the model's
+    vocabulary.
+    """
     reference = open_beside(options, console, model, length, other)
-    expected, got = model.args.vocab_size, reference.args.vocab_size
+    expected = model.args.vocab_size
+    got = reference.args.vocab_size
     if expected != got:
         rule = f"expected a model with {expected} tokens, as the first one has"
         raise UsageError(f"--kl-divergence: {label_of(other)}: {rule}, got {got}")
     token = required_tokenizer(model).first_difference(required_tokenizer(reference))
     if token is not None:
         rule = "expected a model with the same vocabulary"
-        raise UsageError(f"--kl-divergence: {label_of(other)}: {rule}, got another token {token}")
+        raise UsageError(
+            f"--kl-divergence: {label_of(other)}: {rule}, got another token {token}"
+        )
     return reference
 
 
@@ -111,7 +124,10 @@ def _comparison(losses: Floats, against: list[Divergence]) -> list[tuple[str, st
         ("KL divergence, median", f"{np.median(divergences):.6f}"),
         ("KL divergence, 99 %", f"{np.quantile(divergences, 0.99):.6f}"),
         ("KL divergence, maximum", f"{divergences.max():.6f}"),
-        ("change of a token's probability, rms", f"{100 * np.sqrt((changes**2).mean()):.3f} %"),
+        (
+            "change of a token's probability, rms",
+            f"{100 * np.sqrt((changes**2).mean()):.3f} %",
+        ),
         ("same most probable token", f"{100 * share:.3f} ± {100 * share_error:.3f} %"),
     ]
 

@@ -1,7 +1,8 @@
-"""The ranks of a run that mpirun started: rank 0 talks, the others follow, and all end together.
+"""The ranks of a run that mpirun started: rank 0 talks, the others follow, and all end
+together.
 
-A thread of each rank says every half second to the next one, on a separate communicator, that it
-is alive, also in a pass of minutes. mpirun notices a rank that was killed.
+A thread of each rank says every half second to the next one, on a separate communicator,
+that it is alive, also in a pass of minutes. mpirun notices a rank that was killed.
 """
 
 import contextlib
@@ -35,9 +36,14 @@ _LOST_SECONDS = 5.0  # of silence, while this rank itself was running
 
 
 def run_rank(
-    options: Options, console: Console, talk: Callable[[Options, Console], int], told: Told
+    options: Options,
+    console: Console,
+    talk: Callable[[Options, Console], int],
+    told: Told,
 ) -> int:
-    """Run `talk` on rank 0, and on the others what it says; return the exit code of rank 0."""
+    """Run `talk` on rank 0, and on the others what it says; return the exit code of rank
+    0.
+    """
     rank = mpi_place()[0]
     if rank == 0 and "OMPI_COMM_WORLD_RANK" in os.environ:
         _pass_on_input()
@@ -45,7 +51,10 @@ def run_rank(
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
-            text = f"rank {rank}: mpi4py: expected it installed, got {error}: {install_hint('mpi')}"
+            text = (
+                f"rank {rank}: mpi4py: expected it installed, got {error}: "
+                f"{install_hint('mpi')}"
+            )
             if rank:  # of the same installation rank 0 says it, and mpirun ends all
                 time.sleep(SECONDS_FOR_RANK_0)
                 _say(text)
@@ -59,18 +68,23 @@ def run_rank(
         return world.follow()
     code = 130
     try:
-        code = talk(RankedOptions(**vars(world.options), load_on_ranks=world.load), console)
+        code = talk(
+            RankedOptions(**vars(world.options), load_on_ranks=world.load), console
+        )
     finally:
         world.end(code)
     return code
 
 
 class World:
-    """All ranks of this run, as one of them knows them; arguments are those of `run_rank`."""
+    """All ranks of this run, as one of them knows them; arguments are those of
+    `run_rank`.
+    """
 
     def __init__(self, mpi: Any, options: Options, told: Told) -> None:
         """Compare versions, choose a number of threads, start the heartbeat."""
-        self._mpi, self._told = mpi, told
+        self._mpi = mpi
+        self._told = told
         self.ranks = Ranks(mpi.COMM_WORLD.Dup(), self._fail)
         self._line = mpi.COMM_WORLD.Dup()
         self._shared_error: Exception | None = None
@@ -82,7 +96,10 @@ class World:
         self._compare("version", self.ranks.comm.allgather(__version__), UsageError)
         for rank, level in enumerate(self.ranks.comm.allgather(mpi.Query_thread())):
             if level < mpi.THREAD_MULTIPLE:
-                text = f"mpi: expected MPI_THREAD_MULTIPLE ({mpi.THREAD_MULTIPLE}), got {level}"
+                text = (
+                    f"mpi: expected MPI_THREAD_MULTIPLE ({mpi.THREAD_MULTIPLE}), got "
+                    f"{level}"
+                )
                 raise UsageError(f"{self._name(rank)}: {text}")
         ranks_here = places.count((host, processors))
         threads = options.threads or max(ml.get_num_threads() // ranks_here, 1)
@@ -92,7 +109,9 @@ class World:
         self._watch = threading.Thread(target=self._watch_before, daemon=True)
         self._watch.start()
 
-    def _compare(self, what: str, values: Sequence[object], error: type[Exception]) -> None:
+    def _compare(
+        self, what: str, values: Sequence[object], error: type[Exception]
+    ) -> None:
         for rank, value in enumerate(values):
             if value != values[0]:
                 text = f"{what}: expected {values[0]} as on rank 0, got {value}"
@@ -107,8 +126,8 @@ class World:
     ) -> tuple[Model, int]:
         """Load a model on all ranks, as rank 0 says; raise what any of them raises.
 
-        An error that the other ranks do not know ends all ranks, because the others would wait
-        for this one.
+        An error that the other ranks do not know ends all ranks, because the others would
+        wait for this one.
         """
         try:
             return self._load(given, positions, console)
@@ -120,7 +139,8 @@ class World:
     def _load(
         self, given: Source | None, positions: int | None, console: Console | None
     ) -> tuple[Model, int]:
-        options, ranks = self.options, self.ranks
+        options = self.options
+        ranks = self.ranks
         how: dict[str, Any] = {
             "dequantize": options.dequantize,
             "quantize": options.quantize,
@@ -130,10 +150,21 @@ class World:
             ranks.command("load", positions)
         source = self._together(lambda: given or find_source(options.model))
         paths = self._together(lambda: source.weight_files)
-        prints = self._together(lambda: [(path.name, file_fingerprint(path)) for path in paths])
-        for what, mine in (("sizes and settings", (source.args, how)), ("weight files", prints)):
+        prints = self._together(
+            lambda: [(path.name, file_fingerprint(path)) for path in paths]
+        )
+        for what, mine in (
+            ("sizes and settings", (source.args, how)),
+            ("weight files", prints),
+        ):
             self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
-        sizes = source, positions, DEFAULT_CONTEXT_LENGTH, options.quantize, options.dequantize
+        sizes = (
+            source,
+            positions,
+            DEFAULT_CONTEXT_LENGTH,
+            options.quantize,
+            options.dequantize,
+        )
         whole = self._together(lambda: forecast_memory(*sizes))
         is_merged = source.is_merged and options.quantize is None
         shards = len(paths) if is_merged else 1
@@ -141,15 +172,19 @@ class World:
         self._together(forecast.check)
         if console is not None and forecast.warning is not None:
             console.warn(forecast.warning)
-        return self._together(lambda: load_model(source, ranks=ranks, **how)), forecast.positions
+        return self._together(
+            lambda: load_model(source, ranks=ranks, **how)
+        ), forecast.positions
 
     def _together(self, work: Callable[[], T]) -> T:
         """Do something on all ranks; where one fails, all raise."""
-        failure, own = None, None
+        failure = None
+        own = None
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - it is told on rank 0
-            failure, own = (type(error), self._told(error)[1]), error
+            failure = (type(error), self._told(error)[1])
+            own = error
         found = self.ranks.comm.allgather(failure)
         if own is not None:
             self._shared_error = own
@@ -170,12 +205,15 @@ class World:
                 if word == "forward":
                     transformer.follow(memories, *rest)
                 elif word == "load":
-                    with contextlib.suppress(Exception):  # shared: rank 0 reports it and ends
+                    with contextlib.suppress(
+                        Exception
+                    ):  # shared: rank 0 reports it and ends
                         transformer = self.load(None, rest[0], None)[0].transformer
                 else:
                     self.end()
                     return int(rest[0])
-            except Exception as error:  # noqa: BLE001 - no rank can go on without this one
+            # No rank can go on without this one.
+            except Exception as error:  # noqa: BLE001
                 self._fail(error)
 
     def end(self, *code: int) -> None:
@@ -186,7 +224,9 @@ class World:
         self._watch.join()
 
     def _fail(self, error: BaseException) -> NoReturn:
-        code, text = self._told(error) if isinstance(error, Exception) else (130, repr(error))
+        code, text = (
+            self._told(error) if isinstance(error, Exception) else (130, repr(error))
+        )
         self._abort(f"{self._name(self.ranks.rank)}: {text}", code)
 
     def _abort(self, text: str, code: int) -> NoReturn:
@@ -195,8 +235,11 @@ class World:
         os._exit(code)
 
     def _watch_before(self) -> None:
-        """Tell the next rank that this one is alive; end all where the rank before was silent."""
-        line, beat = self._line, bytearray(1)
+        """Tell the next rank that this one is alive; end all where the rank before was
+        silent.
+        """
+        line = self._line
+        beat = bytearray(1)
         before, after = ((self.ranks.rank + step) % self.ranks.size for step in (-1, 1))
         heard = last = time.monotonic()
         sent: list[Any] = []
@@ -211,11 +254,15 @@ class World:
                 heard = now
             if (silence := now - heard) > _LOST_SECONDS:
                 got = f"none for {silence:.0f} s: the rank is lost"
-                self._abort(f"{self._name(before)}: expected a sign of life, got {got}", 1)
+                self._abort(
+                    f"{self._name(before)}: expected a sign of life, got {got}", 1
+                )
 
 
 def _pass_on_input() -> None:
-    """Let standard input end where that of mpirun does, which Open MPI 5 says to no rank."""
+    """Let standard input end where that of mpirun does,
+    which Open MPI 5 says to no rank.
+    """
     parent = Path(f"/proc/{os.getppid()}")
     try:
         kind = os.stat(parent / "fd/0")
@@ -224,20 +271,26 @@ def _pass_on_input() -> None:
             return
     except OSError:
         return
-    source, (reader, writer) = os.dup(0), os.pipe()
+    source = os.dup(0)
+    (reader, writer) = os.pipe()
     os.dup2(reader, 0)
 
     def pass_on() -> None:
-        silent, most = 0, 10  # looks; mpirun may not have begun to read
+        # looks; mpirun may not have begun to read
+        silent = 0
+        most = 10
         while silent < most:
             if select.select([source], [], [], _BEAT_SECONDS)[0]:
-                data, silent = os.read(source, 1 << 16), 0
+                data = os.read(source, 1 << 16)
+                silent = 0
                 while data:
                     data = data[os.write(writer, data) :]
             elif any(  # mpirun has its input in an epoll set, until it has read the end
-                "tfd:        0 " in each.read_text() for each in (parent / "fdinfo").iterdir()
+                "tfd:        0 " in each.read_text()
+                for each in (parent / "fdinfo").iterdir()
             ):
-                silent, most = 0, 2
+                silent = 0
+                most = 2
             else:
                 silent += 1
         os.close(writer)

@@ -1,8 +1,8 @@
 """The process of `--verify` that runs transformers; the engine never imports this module.
 
-`python -m src.cli.reference FOLDER` reads `request.json` and `ours.npz` in the folder and writes
-`theirs.npz` and `reply.json`. Each step goes on with what our network computed, so that its result
-differs by what this step computes and by nothing before it.
+`python -m src.cli.reference FOLDER` reads `request.json` and `ours.npz` in the folder and
+writes `theirs.npz` and `reply.json`. Each step goes on with what our network computed, so
+that its result differs by what this step computes and by nothing before it.
 """
 
 import json
@@ -25,9 +25,11 @@ from ..model import load_model
 from ..tokenizer.config_files import is_sentencepiece_file
 from .reference_encoding import load_encoding
 
-_RECORDED = "recorded"  # the name of an attention that is transformers' eager one, and recorded
-# What each module of a layer returns, by stage and name in the trace; a family has norms before
-# attention and feed-forward, or after them.
+_RECORDED = (
+    "recorded"  # the name of an attention that is transformers' eager one, and recorded
+)
+# What each module of a layer returns, by stage and name in the trace; a family has norms
+# before attention and feed-forward, or after them.
 _BEFORE = {
     "input_layernorm": "6 {} normed",
     "self_attn.q_norm": "9 {} xq_normed",
@@ -53,7 +55,9 @@ _RETURNED = {
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
-    """Return transformers' model with these weights, by its names, used where they are."""
+    """Return transformers' model with these weights, by its names,
+    used where they are.
+    """
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
@@ -68,8 +72,8 @@ def build_llama(config: Any, weights: dict[str, Any]) -> Any:
 def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
     """Return the weights of Meta's files, mapped, by Hugging Face's names.
 
-    Shards are joined along the dimension in which they are too short. The rows of q and k are
-    reordered: Meta rotates neighbours (2j, 2j + 1), Hugging Face halves (j, j + h/2).
+    Shards are joined along the dimension in which they are too short. The rows of q and k
+    are reordered: Meta rotates neighbours (2j, 2j + 1), Hugging Face halves (j, j + h/2).
     """
     files = sorted(directory.glob("consolidated.*.pth"))
     shards = [torch.load(file, mmap=True, weights_only=True) for file in files]
@@ -91,24 +95,31 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
 
 
 def _dequantized_weights(directory: Path) -> dict[str, Any]:
-    """Return the weights of a quantized directory as this library dequantizes them, in float32."""
+    """Return the weights of a quantized directory as this library dequantizes them, in
+    float32.
+    """
     model = load_model(directory)
     weights = {}
     for row in model.args.tensor_rows:
         weight = model.tensors.get(row.name)
         if weight is not None:  # an output that is tied
-            plain = weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
+            plain = (
+                weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
+            )
             weights[row.hugging_face] = torch.from_numpy(plain.numpy().astype(np.float32))
     return weights
 
 
 def _read_model(request: dict[str, Any], folder: Path) -> Any:
-    directory, kind = Path(request["directory"]), request["weights"]
+    directory = Path(request["directory"])
+    kind = request["weights"]
     if kind == "directory":
         return transformers.AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, use_safetensors=True
         ).eval()
-    config = transformers.AutoConfig.from_pretrained(folder if kind == "tensors" else directory)
+    config = transformers.AutoConfig.from_pretrained(
+        folder if kind == "tensors" else directory
+    )
     config.dtype = torch.float32
     if kind == "tensors":
         weights = meta_weights(directory, config)
@@ -119,7 +130,9 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
 
 
 def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a model go on with what our network computed; return what it will have computed."""
+    """Make a model go on with what our network computed; return what it will have
+    computed.
+    """
     theirs: dict[str, Any] = {}
 
     def exchange(key: str, tensor: Any) -> Any:
@@ -135,8 +148,11 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
         module.register_forward_pre_hook(lambda _module, given: exchange(key, given[0]))
 
     def attention(module: Any, query: Any, key: Any, *rest: Any, **more: Any) -> Any:
-        layer, by_token = module.layer_idx, {"xq": query.transpose(1, 2), "xk": key.transpose(1, 2)}
-        rotated = (exchange(f"10 {layer} {x}", by_token[x]).transpose(1, 2) for x in by_token)
+        layer = module.layer_idx
+        by_token = {"xq": query.transpose(1, 2), "xk": key.transpose(1, 2)}
+        rotated = (
+            exchange(f"10 {layer} {x}", by_token[x]).transpose(1, 2) for x in by_token
+        )
         output, weights = eager_attention_forward(module, *rotated, *rest, **more)
         return exchange(f"14 {layer} output", output), weights
 
@@ -148,7 +164,9 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
     watch(model.lm_head, "19 - logits")
     for number, layer in enumerate(model.model.layers):
         is_after = hasattr(layer, "post_feedforward_layernorm")
-        norms, residual = (_AFTER, "mlp") if is_after else (_BEFORE, "post_attention_layernorm")
+        norms, residual = (
+            (_AFTER, "mlp") if is_after else (_BEFORE, "post_attention_layernorm")
+        )
         modules = dict(layer.named_modules())
         for name, key in (_RETURNED | norms).items():
             if name in modules:
@@ -171,13 +189,17 @@ def _encoded(file: Path, texts: list[str]) -> list[list[int]]:
 def main(folder: Path) -> None:
     """Answer the request in a folder."""
     request = json.loads((folder / "request.json").read_text("utf-8"))
-    file, texts = request["tokenizer"], request["texts"]
+    file = request["tokenizer"]
+    texts = request["texts"]
     reply = {
         "ids": None if file is None else _encoded(Path(file), texts),
-        "versions": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
+        "versions": (
+            f"transformers {transformers.__version__}, PyTorch {torch.__version__}"
+        ),
     }
     torch.set_num_threads(request["threads"])
-    model, ids = _read_model(request, folder), torch.tensor([request["ids"]])
+    model = _read_model(request, folder)
+    ids = torch.tensor([request["ids"]])
     with torch.inference_mode():
         logits = model(ids, use_cache=False).logits[0].numpy()
         with np.load(folder / "ours.npz") as ours:

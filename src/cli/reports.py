@@ -25,8 +25,10 @@ _VALUES = ("name", "value")
 _TENSORS = ("name", "shape", "dtype", "bytes", "name in the file")
 _LONGEST_VALUE = 80
 _ROPE_SCALINGS = {
-    RopeScaling: "llama3", LinearRopeScaling: "linear", RopeFactors: "rope_freqs.weight",
-}  # fmt: skip
+    RopeScaling: "llama3",
+    LinearRopeScaling: "linear",
+    RopeFactors: "rope_freqs.weight",
+}
 _LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # fields that are as in Llama, as text
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 
@@ -35,11 +37,18 @@ def report_metadata(options: Options, console: Console) -> None:
     """Write hyperparameters, tensors, counts and bytes of a model; no weight is read."""
     model = open_model(options, console)
     console.report_heading(str(model.source_directory))
-    checkpoint, given = model.checkpoint, model.source
+    checkpoint = model.checkpoint
+    given = model.source
     names = checkpoint.names_in_files
     columns = _TENSORS if names else _TENSORS[:-1]
     tensors = [
-        (name, str(list(tensor.shape)), tensor.dtype.name, str(tensor.nbytes), names.get(name, ""))
+        (
+            name,
+            str(list(tensor.shape)),
+            tensor.dtype.name,
+            str(tensor.nbytes),
+            names.get(name, ""),
+        )
         for name, tensor in model.tensors.items()
     ]
     source = [
@@ -75,7 +84,9 @@ def _used(model: Model) -> list[tuple[str, str]]:
     args = model.args
     fields = vars(args) | {"dtype": args.dtype.name, "biases": ", ".join(args.biases)}
     del fields["layer_rows"]
-    fields = {name: value for name, value in fields.items() if str(value) not in _LIKE_LLAMA}
+    fields = {
+        name: value for name, value in fields.items() if str(value) not in _LIKE_LLAMA
+    }
     scaling = fields.pop("rope_scaling", None)
     if scaling is not None:
         fields["rope_scaling"] = _ROPE_SCALINGS.get(type(scaling), type(scaling).__name__)
@@ -84,7 +95,9 @@ def _used(model: Model) -> list[tuple[str, str]]:
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
     if model.tokenizer is not None:
         fields["special tokens"] = len(model.tokenizer.special_tokens)
-    fields["tokens that end an answer"] = ", ".join(map(str, sorted(model.stop_ids))) or "none"
+    fields["tokens that end an answer"] = (
+        ", ".join(map(str, sorted(model.stop_ids))) or "none"
+    )
     return [(name, str(value)) for name, value in fields.items()]
 
 
@@ -94,11 +107,15 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
     rows = [
         ("tensors", str(len(model.tensors))),
         ("parameters", str(model.parameter_count)),
-        ("bytes of tensors", exact_bytes(sum(tensor.nbytes for tensor in model.tensors.values()))),
+        (
+            "bytes of tensors",
+            exact_bytes(sum(tensor.nbytes for tensor in model.tensors.values())),
+        ),
     ]
     weights = [w for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)]
     if weights:
-        nbytes, size = sum(w.nbytes for w in weights), sum(w.size for w in weights)
+        nbytes = sum(w.nbytes for w in weights)
+        size = sum(w.size for w in weights)
         rows.append(("bytes of quantized matrices", exact_bytes(nbytes)))
         rows.append(("bits per number in them", f"{8 * nbytes / size:.3f}"))
     return [
@@ -119,7 +136,10 @@ def report_info(_options: Options, console: Console) -> None:
     free = available_memory()
     info = ml.build_info()
     info["available_isas"] = ", ".join(info["available_isas"])
-    bits = [f"{name} {8 * x.block_bytes / x.block_size:g}" for name, x in QUANTIZATIONS.items()]
+    bits = [
+        f"{name} {8 * x.block_bytes / x.block_size:g}"
+        for name, x in QUANTIZATIONS.items()
+    ]
     rows = [
         ("llama-bolts", __version__),
         ("Python", f"{platform.python_version()} ({platform.platform()})"),
@@ -136,10 +156,13 @@ def report_stage(options: Options, console: Console) -> None:
     assert options.explain is not None
     stage = STAGES[options.explain]
     chapter, _, anchor = stage.chapter.partition("#")
-    page, diagram = _installed(chapter), _installed(stage.diagram)
+    page = _installed(chapter)
+    diagram = _installed(stage.diagram)
     section = section_of(page, stage.heading)
     if not section:
-        raise UsageError(f"{page}: --explain: expected a heading {stage.heading!r}, got none")
+        raise UsageError(
+            f"{page}: --explain: expected a heading {stage.heading!r}, got none"
+        )
     console.report_markdown(f"## {stage.heading}\n\n{section}")
     code = f"code:    {PACKAGE.parent / stage.code} {stage.function}"
     console.report("", f"chapter: {page}#{anchor}", f"diagram: {diagram}", code)

@@ -33,9 +33,13 @@ _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llam
 _ADDED = {name: step.off for name, step in STEPS.items() if step.is_new}
 _SETTINGS = [name for name in SETTINGS if name not in ("think", "overflow")]
 _KEYS = {
-    "format": str, "version": int, "model": str, "completion": bool, "settings": dict,
+    "format": str,
+    "version": int,
+    "model": str,
+    "completion": bool,
+    "settings": dict,
     "messages": list,
-}  # fmt: skip
+}
 
 
 def save_chat(session: Session, argument: str) -> str:
@@ -43,7 +47,10 @@ def save_chat(session: Session, argument: str) -> str:
     path = named_path(argument)
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
-    write_chat(path, SavedChat(model, session.completion, session.settings, session.system, turns))
+    write_chat(
+        path,
+        SavedChat(model, session.completion, session.settings, session.system, turns),
+    )
     return f"saved: {counted(len(turns), 'answer')} and the settings, in {label_of(path)}"
 
 
@@ -53,11 +60,14 @@ def load_chat(session: Session, argument: str) -> str:
     chat = read_chat(path)
     if chat.completion != session.completion:
         kinds = ("a chat (without --completion)", "continued texts (--completion)")
-        expected, got = kinds[session.completion], kinds[chat.completion]
+        expected = kinds[session.completion]
+        got = kinds[chat.completion]
         raise _wrong(path, f"saved chat: expected {expected}, got {got}")
     try:
         session.restore(chat.system, chat.turns, chat.settings)
-    except InferenceError as error:  # no room, or a system prompt where the format has none
+    except (
+        InferenceError
+    ) as error:  # no room, or a system prompt where the format has none
         raise _wrong(path, f"saved chat: {error}") from None
     return (
         f"loaded: {counted(len(chat.turns), 'answer')} and the settings, "
@@ -67,7 +77,9 @@ def load_chat(session: Session, argument: str) -> str:
 
 
 def attach_text(session: Session, argument: str) -> str:
-    """Put the text of a file, if it fits the context, before the next message, and say so."""
+    """Put the text of a file, if it fits the context, before the next message, and say
+    so.
+    """
     path = named_path(argument)
     text = read_text(path, _LARGEST_TEXT).rstrip("\n")
     if not text.strip():
@@ -102,7 +114,9 @@ class SavedChat:
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
-    """Write a chat to a file that is new or holds one; after a UsageError it is as it was."""
+    """Write a chat to a file that is new or holds one; after a UsageError it is as it
+    was.
+    """
     content = chat_as_json(chat)
     if len(content) > LARGEST:  # long texts that were continued one after another
         raise _wrong(path, f"chat: expected at most {LARGEST} bytes, got {len(content)}")
@@ -110,12 +124,16 @@ def write_chat(path: Path, chat: SavedChat) -> None:
         try:
             read_chat(path)
         except UsageError:
-            raise _wrong(path, "expected a new file or a saved chat, got another file") from None
+            raise _wrong(
+                path, "expected a new file or a saved chat, got another file"
+            ) from None
     write_whole(path, [content], UsageError)
 
 
 def read_chat(path: Path) -> SavedChat:
-    """Read the chat in a file; raise UsageError where there is none that can be restored."""
+    """Read the chat in a file; raise UsageError where there is none that can be
+    restored.
+    """
     content = read_whole(path, LARGEST, UsageError)
     try:
         return _parse_chat(content)
@@ -144,7 +162,9 @@ def _parse_chat(content: bytes) -> SavedChat:
     for name, expected in (("format", _FORMAT), ("version", _VERSION)):
         got = document.get(name)
         if type(got) is not type(expected) or got != expected:
-            raise ValueError(f"{name}: expected {described(expected)}, got {described(got)}")
+            raise ValueError(
+                f"{name}: expected {described(expected)}, got {described(got)}"
+            )
     _check_keys(document, _KEYS, "keys")
     for name, kind in _KEYS.items():
         _check(document[name], kind, name)
@@ -152,7 +172,9 @@ def _parse_chat(content: bytes) -> SavedChat:
     _check_keys(settings, _SETTINGS, "settings")
     most = settings["max_tokens"]
     if most is not None and (type(most) is not int or most < 1):
-        raise ValueError(f"max_tokens: expected null or a whole number >= 1, got {described(most)}")
+        raise ValueError(
+            f"max_tokens: expected null or a whole number >= 1, got {described(most)}"
+        )
     _check(settings["stop"], list, "stop")
     StopStrings(settings["stop"])  # which checks each
     return SavedChat(
@@ -163,9 +185,14 @@ def _parse_chat(content: bytes) -> SavedChat:
     )
 
 
-def _conversation(found: list[Any], completion: bool) -> tuple[str | None, tuple[Turn, ...]]:
-    """Return the system message of a chat, if it has one, and questions with their answers."""
-    messages, system = as_messages(found) if found else [], None
+def _conversation(
+    found: list[Any], completion: bool
+) -> tuple[str | None, tuple[Turn, ...]]:
+    """Return the system message of a chat, if it has one, and questions with their
+    answers.
+    """
+    messages = as_messages(found) if found else []
+    system = None
     if messages and messages[0].role == "system" and not completion:
         system = replace_surrogates(messages.pop(0).content)
     roles = [message.role for message in messages]
@@ -176,7 +203,9 @@ def _conversation(found: list[Any], completion: bool) -> tuple[str | None, tuple
     return system, tuple(map(Turn, texts[::2], texts[1::2]))
 
 
-def _check_keys(found: Mapping[str, object], expected: Collection[str], where: str) -> None:
+def _check_keys(
+    found: Mapping[str, object], expected: Collection[str], where: str
+) -> None:
     if wrong := found.keys() ^ {*expected}:
         got = f"missing or unknown ones: {some_of(sorted(wrong))}"
         raise ValueError(f"{where}: expected {', '.join(expected)}, got {got}")
@@ -188,7 +217,9 @@ def _check(value: object, kind: type, where: str) -> None:
 
 
 def named_path(argument: str) -> Path:
-    """Return the path that was typed: `~` is the home directory, quotes around it are dropped."""
+    """Return the path that was typed: `~` is the home directory, quotes around it are
+    dropped.
+    """
     if len(argument) > 1 and argument[0] == argument[-1] and argument[0] in ("'", '"'):
         argument = argument[1:-1]
     if not argument:
@@ -197,7 +228,9 @@ def named_path(argument: str) -> Path:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Read a file of at most `limit` bytes of UTF-8 text, without the mark of its byte order."""
+    """Read a file of at most `limit` bytes of UTF-8 text, without the mark of its byte
+    order.
+    """
     content = read_whole(path, limit, UsageError)
     with refused(f"{label_of(path)}: text: expected UTF-8"):
         text = content.decode("utf-8-sig")

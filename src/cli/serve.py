@@ -18,7 +18,9 @@ _LONGEST_KEY_FILE = 64 << 10
 
 
 def serve_model(options: Options, console: Console) -> None:
-    """Answer HTTP requests until SIGTERM, or SIGINT, which is raised as KeyboardInterrupt."""
+    """Answer HTTP requests until SIGTERM, or SIGINT, which is raised as
+    KeyboardInterrupt.
+    """
     try:
         from .. import server
     except ModuleNotFoundError as error:
@@ -33,10 +35,15 @@ def serve_model(options: Options, console: Console) -> None:
     keys = _api_keys(options)
     if not keys and not options.no_api_key and not is_local:
         flags = "--api-key KEY, --api-key-file FILE or --no-api-key"
-        raise UsageError(f"--serve: {host} can be reached from elsewhere: expected {flags}")
+        raise UsageError(
+            f"--serve: {host} can be reached from elsewhere: expected {flags}"
+        )
     if options.prompt_cache is not None:
         if len(keys) != 1 and not options.share_prefixes:
-            rule = "expected one API key or --share-prefixes, because its prefixes are shared"
+            rule = (
+                "expected one API key or --share-prefixes, because its prefixes are "
+                "shared"
+            )
             raise UsageError(f"--prompt-cache: {rule}")
         check_writable(options.prompt_cache, UsageError)
     with server.listen(host, port) as listener:
@@ -48,7 +55,8 @@ def serve_model(options: Options, console: Console) -> None:
                 raise
             chat_format = None
             console.warn(f"no chats, only completions: {error}")
-        slots, cache = options.slots or DEFAULT_SLOTS, options.prompt_cache
+        slots = options.slots or DEFAULT_SLOTS
+        cache = options.prompt_cache
         engine = BatchEngine(model, sequence_length=positions, max_requests=slots)
         if cache is not None and os.path.lexists(cache):
             engine.load_prompt_cache(cache)
@@ -62,7 +70,8 @@ def serve_model(options: Options, console: Console) -> None:
         defaults = sampling_defaults_of(options, model)
         if defaults.settings:
             console.note(f"requests without settings of sampling get {defaults}")
-        inside = None if isinstance(options, RankedOptions) else loading  # one may not hold it
+        # One may not hold it.
+        inside = None if isinstance(options, RankedOptions) else loading
         served = server.ServedModel(
             name=name, chat_format=chat_format, loading=inside, sampling=defaults.settings
         )
@@ -81,7 +90,9 @@ def serve_model(options: Options, console: Console) -> None:
 
 
 def _api_keys(options: Options) -> list[str]:
-    """Return the keys, of which clients have to send one: a flag, or the lines of a file."""
+    """Return the keys, of which clients have to send one: a flag,
+    or the lines of a file.
+    """
     path = options.api_key_file
     if path is None:
         where = "--api-key"

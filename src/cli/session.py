@@ -40,9 +40,10 @@ from .tracing import TraceSwitch
 # Why an answer stopped that can go on.
 RESUMABLE = (INTERRUPTED, "max tokens", "context full")
 _DIGITS = 6  # of a time in seconds
-# Where turns are dropped: an answer needs an eighth of the context, and what is dropped leaves a
-# quarter free. The turns that stay are read again, so this is to be rare.
-_NEEDED_SHARE, _FREED_SHARE = 8, 4
+# Where turns are dropped: an answer needs an eighth of the context, and what is dropped
+# leaves a quarter free. The turns that stay are read again, so this is to be rare.
+_NEEDED_SHARE = 8
+_FREED_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ def messages_of(system: str | None, turns: Sequence[Turn]) -> list[Message]:
 class Session:
     """The state of a chat, or of a series of completions, and the engine that answers.
 
-    The history holds answers as far as they came. A question whose answer did not begin is not in
-    it, so that the next answer is what it would have been; `/regen` and `/continue` ask it again.
+    The history holds answers as far as they came. A question whose answer did not begin
+    is not in it, so that the next answer is what it would have been; `/regen` and
+    `/continue` ask it again.
     """
 
     options: Options
@@ -90,15 +92,17 @@ class Session:
         self.unanswered: str | None = None  # the question that has no answer yet
         self.attached = ""  # text that goes before the next question
         self.last: PrintedAnswer | None = None  # it may no longer be in the history
-        self.trace = TraceSwitch(self.options, self.console, self.engine, self.found_format)
+        self.trace = TraceSwitch(
+            self.options, self.console, self.engine, self.found_format
+        )
         if self.options.debug_log is not None or self.options.trace_json is not None:
             self.trace.turn_on()
 
     def ask(self, question: str) -> PrintedAnswer:
         """Answer a message or continue a text.
 
-        After an InferenceError, which rejects the question, the history is as before: `/continue`,
-        `/regen` and `/undo` do not see the question.
+        After an InferenceError, which rejects the question, the history is as before:
+        `/continue`, `/regen` and `/undo` do not see the question.
         """
         before = self.unanswered
         self.unanswered = question
@@ -109,7 +113,9 @@ class Session:
             raise
 
     def ask_with_attached(self, question: str) -> PrintedAnswer:
-        """Answer a question after the text that is attached; both stay if they are rejected."""
+        """Answer a question after the text that is attached; both stay if they are
+        rejected.
+        """
         attached = self.attached
         try:
             return self.ask(self.with_attached(question))
@@ -126,14 +132,20 @@ class Session:
         return self._ask(self.turns[-1].question, self.turns[:-1])
 
     def resume(self) -> PrintedAnswer:
-        """Go on with the last answer, which was stopped; answer a question that has none yet."""
+        """Go on with the last answer, which was stopped; answer a question that has none
+        yet.
+        """
         if self.unanswered is not None:
             return self.ask(self.unanswered)
         if not self.turns or not self.turns[-1].ids:
-            raise UsageError("there is no answer that was stopped (by Ctrl-C, or at max_tokens)")
+            raise UsageError(
+                "there is no answer that was stopped (by Ctrl-C, or at max_tokens)"
+            )
         return self._ask(self.turns[-1].question, self.turns[:-1], self.turns[-1])
 
-    def _ask(self, question: str, before: list[Turn], begun: Turn | None = None) -> PrintedAnswer:
+    def _ask(
+        self, question: str, before: list[Turn], begun: Turn | None = None
+    ) -> PrintedAnswer:
         """Answer a question after a history; keep both, unless nothing came of it."""
         before = self._with_room(before, question, begun)
         answer = self._answer(self._asked(before, question), begun)
@@ -144,8 +156,11 @@ class Session:
         self._report(answer)
         return answer
 
-    def _with_room(self, before: list[Turn], question: str, begun: Turn | None) -> list[Turn]:
-        """Return the turns before a question, without the oldest ones if those are to be dropped.
+    def _with_room(
+        self, before: list[Turn], question: str, begun: Turn | None
+    ) -> list[Turn]:
+        """Return the turns before a question, without the oldest ones if those are to be
+        dropped.
 
         Raise ContextFullError, and drop no turn, where the question alone does not fit.
         """
@@ -167,27 +182,42 @@ class Session:
         while kept and size(kept) + positions // _FREED_SHARE > positions:
             kept = kept[1:]
         dropped = len(before) - len(kept)
-        turns = "the oldest turn is" if dropped == 1 else f"the {dropped} oldest turns are"
+        turns = (
+            "the oldest turn is" if dropped == 1 else f"the {dropped} oldest turns are"
+        )
         line = f"context full: {turns} dropped, {counted(len(kept), 'turn')} kept"
         self.console.note(line, also_when_quiet=True)
         return kept
 
     def undo(self) -> str:
-        """Take back the question without an answer, or else the last one and its answer."""
-        question, self.unanswered = self.unanswered, None
+        """Take back the question without an answer,
+        or else the last one and its answer.
+        """
+        question = self.unanswered
+        self.unanswered = None
         if question is None and not self.turns:
             raise UsageError("there is nothing to take back")
         return self.turns.pop().question if question is None else question
 
     def clear(self) -> None:
-        """Forget the history and what was attached; the system prompt and the settings stay."""
-        self.turns, self.unanswered, self.attached = [], None, ""
+        """Forget the history and what was attached; the system prompt and the settings
+        stay.
+        """
+        self.turns = []
+        self.unanswered = None
+        self.attached = ""
 
-    def restore(self, system: str | None, turns: Sequence[Turn], settings: Settings) -> None:
-        """Take another conversation and its settings; after any exception nothing has changed."""
+    def restore(
+        self, system: str | None, turns: Sequence[Turn], settings: Settings
+    ) -> None:
+        """Take another conversation and its settings; after any exception nothing has
+        changed.
+        """
         other = copy(self)
         other.clear()
-        other.system, other.turns, other.last = system, list(turns), None
+        other.turns = list(turns)
+        other.system = system
+        other.last = None
         other.settings = replace(
             settings, think=self.settings.think, overflow=self.settings.overflow
         )
@@ -204,7 +234,8 @@ class Session:
 
         Raises:
             ContextFullError: The conversation does not fit its context.
-            ChatFormatError: Its chat format is not known, or does not have a message of these.
+            ChatFormatError: Its chat format is not known, or does not have a message of
+                these.
         """
         # The ids of an answer that was stopped belong to the tokenizer that is replaced.
         turns = [replace(turn, ids=()) for turn in self.turns]
@@ -220,8 +251,11 @@ class Session:
         vars(self).update(vars(other))
 
     def with_attached(self, question: str) -> str:
-        """Return a question after the text that was attached to it, which is then used up."""
-        attached, self.attached = self.attached, ""
+        """Return a question after the text that was attached to it, which is then used
+        up.
+        """
+        attached = self.attached
+        self.attached = ""
         gap = "" if self.completion or not attached else "\n\n"
         return f"{attached}{gap}{question}"
 
@@ -231,47 +265,65 @@ class Session:
         return self.found_format or self.engine.chat_format
 
     def prompt_ids(self) -> list[int]:
-        """Return the ids of the last prompt in the history, or else of the system message."""
+        """Return the ids of the last prompt in the history, or else of the system
+        message.
+        """
         if not self.turns:
             return self.history_ids()
         *before, last = self.turns
         return self._encoded(self._asked(before, last.question))
 
     def history_ids(self) -> list[int]:
-        """Return the token ids of the history as the model sees them; none when it is empty."""
+        """Return the token ids of the history as the model sees them; none when it is
+        empty.
+        """
         text = "".join(turn.question + turn.answer for turn in self.turns[-1:])
         asked = text if self.completion else self.messages(self.turns)
         return self._encoded(asked, False) if asked else []
 
-    def messages(self, turns: Sequence[Turn], question: str | None = None) -> list[Message]:
+    def messages(
+        self, turns: Sequence[Turn], question: str | None = None
+    ) -> list[Message]:
         """Return the messages of a history, and of what is asked next, if anything is."""
         asked = [] if question is None else [Message("user", question)]
         return messages_of(self.system, turns) + asked
 
     def _asked(self, before: Sequence[Turn], question: str) -> str | list[Message]:
-        """Return what is asked after some turns: a text to continue, or a conversation."""
+        """Return what is asked after some turns: a text to continue,
+        or a conversation.
+        """
         return question if self.completion else self.messages(before, question)
 
-    def _encoded(self, asked: str | list[Message], opens_answer: bool = True) -> list[int]:
+    def _encoded(
+        self, asked: str | list[Message], opens_answer: bool = True
+    ) -> list[int]:
         """Return the ids of a text, or of messages."""
         if isinstance(asked, str):
             return self.tokenizer.encode(asked, bos=self.tokenizer.adds_bos, eos=False)
         think = self.settings.think != "off"
         return encode_chat(self.tokenizer, asked, opens_answer, self.chat_format, think)
 
-    def answer_apart(self, asked: str | list[Message], line: int | None = None) -> PrintedAnswer:
-        """Answer a prompt as `ask` does, beside the history; its record names a line of a file."""
+    def answer_apart(
+        self, asked: str | list[Message], line: int | None = None
+    ) -> PrintedAnswer:
+        """Answer a prompt as `ask` does, beside the history; its record names a line of a
+        file.
+        """
         answer = self._answer(asked)
         self._report(answer, line)
         return answer
 
-    def _answer(self, asked: str | list[Message], begun: Turn | None = None) -> PrintedAnswer:
+    def _answer(
+        self, asked: str | list[Message], begun: Turn | None = None
+    ) -> PrintedAnswer:
         """Run one prompt and write its answer, or the rest of one that was begun."""
         self.engine.last_stats = None
         settings = self.settings
         already, drawn = ("", ()) if begun is None else (begun.answer, begun.ids)
 
-        opened: list[bool] = []  # whether the prompt ends inside of a thought, once it is known
+        opened: list[
+            bool
+        ] = []  # whether the prompt ends inside of a thought, once it is known
 
         def split(text: str, is_over: bool) -> tuple[str, str]:
             if isinstance(asked, str) or not text:  # a completion has no thoughts
@@ -317,9 +369,12 @@ class Session:
             text = statistics_line(answer.stats, answer.stop_reason, length)
             self.console.note(text, also_when_quiet=True)
 
-    def _record(self, answer: PrintedAnswer, stats: GenerationStats, line: int | None) -> str:
+    def _record(
+        self, answer: PrintedAnswer, stats: GenerationStats, line: int | None
+    ) -> str:
         """Return an answer as JSON on one line in ASCII."""
-        numbers, most = asdict(stats).items(), self.options.logprobs
+        numbers = asdict(stats).items()
+        most = self.options.logprobs
         record = {
             **({} if line is None else {"line": line}),
             "model": replace_surrogates(str(self.engine.model.source_directory)),
@@ -328,14 +383,21 @@ class Session:
             "token_ids": answer.ids,
             "stop_reason": answer.stop_reason,
             "context_length": self.engine.sequence_length,
-            **{name: round(v, _DIGITS) if isinstance(v, float) else v for name, v in numbers},
+            **{
+                name: round(v, _DIGITS) if isinstance(v, float) else v
+                for name, v in numbers
+            },
         }
         if most is not None:
-            content = [logprobs_of(self.tokenizer, choice, most) for choice in answer.choices]
+            content = [
+                logprobs_of(self.tokenizer, choice, most) for choice in answer.choices
+            ]
             record["logprobs"] = {"content": content}
         return json.dumps(record)
 
-    def _steps(self, asked: str | list[Message], answer_ids: Sequence[int]) -> Iterator[Step]:
+    def _steps(
+        self, asked: str | list[Message], answer_ids: Sequence[int]
+    ) -> Iterator[Step]:
         """Return the steps of an answer, of which some tokens were drawn before."""
         mask = None if self.new_mask is None else self.new_mask(answer_ids)
         prompt_ids = self._encoded(asked)

@@ -1,4 +1,6 @@
-"""The terminal of a chat: typing during an answer is hidden, and the state always comes back."""
+"""The terminal of a chat: typing during an answer is hidden, and the state always comes
+back.
+"""
 
 import contextlib
 import os
@@ -13,9 +15,11 @@ from typing import Any
 from .answer import on_signal
 from .console import Console
 
-_INPUT_FLAGS, _LOCAL_FLAGS = 0, 3  # places in the list of `tcgetattr`
-# As in the raw mode of prompt_toolkit, which reads the queue later. Ctrl-C and Ctrl-Z still send
-# signals, and Ctrl-C does not empty the queue.
+# places in the list of `tcgetattr`
+_INPUT_FLAGS = 0
+_LOCAL_FLAGS = 3
+# As in the raw mode of prompt_toolkit, which reads the queue later. Ctrl-C and Ctrl-Z
+# still send signals, and Ctrl-C does not empty the queue.
 _RAW_INPUT = ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
 _RAW_LOCAL = ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
 _MARK_PASTES = b"\x1b[?2004h"
@@ -35,7 +39,9 @@ class ChatTerminal:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Give the terminal its state back at the end, also if a signal ends the process."""
+        """Give the terminal its state back at the end,
+        also if a signal ends the process.
+        """
         with ExitStack() as stack:
             for number in _DEADLY_SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
@@ -49,8 +55,13 @@ class ChatTerminal:
 
     @contextmanager
     def typing_hidden(self) -> Iterator[None]:
-        """Do not echo what is typed inside: the next prompt reads it from the terminal's queue."""
-        with on_signal(signal.SIGTSTP, self._suspend), on_signal(signal.SIGCONT, self._resume):
+        """Do not echo what is typed inside: the next prompt reads it from the terminal's
+        queue.
+        """
+        with (
+            on_signal(signal.SIGTSTP, self._suspend),
+            on_signal(signal.SIGCONT, self._resume),
+        ):
             try:
                 self._hide()
                 yield
@@ -83,7 +94,8 @@ class ChatTerminal:
         self.restore()
         with on_signal(number, signal.SIG_DFL):
             signal.raise_signal(number)
-        self._hide()  # also where the system ignores Ctrl-Z, without a shell that could go on
+        # also where the system ignores Ctrl-Z, without a shell that could go on
+        self._hide()
 
     def _resume(self, _number: int, _frame: FrameType | None) -> None:
         if self._is_hidden:

@@ -1,4 +1,6 @@
-"""The trace of a run: its files, turned on by flags of the command line and by `/trace`."""
+"""The trace of a run: its files, turned on by flags of the command line and by
+`/trace`.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class TraceSwitch:
-    """Turns the trace on and off; its files are begun anew at first, and left out if they fail."""
+    """Turns the trace on and off; its files are begun anew at first, and left out if they
+    fail.
+    """
 
     options: Options
     console: Console
@@ -36,7 +40,10 @@ class TraceSwitch:
             if layers.stop > L:
                 rule = f"layers from 0 to {L - 1}, got {layers.stop - 1}"
                 raise UsageError(f"--trace-layers: expected {rule}")
-        named = {"debug_log": self.options.debug_log, "json_lines": self.options.trace_json}
+        named = {
+            "debug_log": self.options.debug_log,
+            "json_lines": self.options.trace_json,
+        }
         given = {name: path for name, path in named.items() if path is not None}
         self.paths = given or {"debug_log": DEFAULT_DEBUG_LOG}  # the files of the trace
         self._mode: Literal["w", "a"] = "w"
@@ -44,19 +51,24 @@ class TraceSwitch:
         self._recorders: list[Recorder | Collector] = []
 
     def turn_on(self) -> None:
-        """Turn the trace on, if it is not; raise UsageError where a file cannot be written."""
+        """Turn the trace on, if it is not; raise UsageError where a file cannot be
+        written.
+        """
         if trace.is_on():
             return
         from ..trace.logger import TraceLog  # structlog takes a while to load
 
-        options, sizes = self.options, self.engine.model.args.sizes
+        options = self.options
+        sizes = self.engine.model.args.sizes
         try:
             with ExitStack() as opened:
                 files: dict[str, Any] = {}
                 for kind, path in self.paths.items():
                     # A name of the checkpoint can hold what UTF-8 cannot.
                     files[kind] = opened.enter_context(
-                        open(path, self._mode, encoding="utf-8", errors="backslashreplace")
+                        open(
+                            path, self._mode, encoding="utf-8", errors="backslashreplace"
+                        )
                     )
                 self._log = TraceLog(
                     sizes | {"C": self.engine.context.caches[0].capacity},
@@ -71,13 +83,17 @@ class TraceSwitch:
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             name = error.filename if isinstance(error, OSError) else path
             got = reason_of(error)
-            raise UsageError(f"{name}: trace: expected a writable file, got {got}") from None
+            raise UsageError(
+                f"{name}: trace: expected a writable file, got {got}"
+            ) from None
         self._mode = "a"
         self._start()
 
     @contextmanager
     def recorded(self, recorder: "Recorder | Collector") -> Iterator[None]:
-        """Give the events of what runs inside to a recorder as well, and turn the trace off."""
+        """Give the events of what runs inside to a recorder as well, and turn the trace
+        off.
+        """
         self._recorders.append(recorder)
         if not trace.is_on():
             self._start()
@@ -89,7 +105,8 @@ class TraceSwitch:
     def _start(self) -> None:
         from ..trace.tracer import Tracer
 
-        model, tokenizer = self.engine.model, self.engine.model.tokenizer
+        model = self.engine.model
+        tokenizer = self.engine.model.tokenizer
         assert tokenizer is not None  # a session has one
         tracer = Tracer(
             model.args.sizes,
@@ -97,7 +114,9 @@ class TraceSwitch:
             wants=lambda *where: any(view.wants(*where) for view in self._views),
             text_of=partial(piece, tokenizer),
             statistics=self.options.trace_statistics,
-            values=lambda *where: any(one.wants_values(*where) for one in self._recorders),
+            values=lambda *where: any(
+                one.wants_values(*where) for one in self._recorders
+            ),
             close=self._close,
         )
         # What the first pass alone pays for, such as the first touch of mapped weights.
@@ -116,7 +135,8 @@ class TraceSwitch:
     def _close(self) -> None:
         if self._log is not None:
             self._log.close()
-        self._log, self._recorders = None, []
+        self._log = None
+        self._recorders = []
 
     def _warn(self, line: str) -> None:
         self.console.warn(line)
@@ -125,10 +145,14 @@ class TraceSwitch:
 
     def _run(self) -> dict[str, str]:
         """Return what a reader of the trace has to know of the run as a whole."""
-        model, info, options = self.engine.model, ml.build_info(), self.options
+        model = self.engine.model
+        info = ml.build_info()
+        options = self.options
         return {
             "llama-bolts": __version__,
-            "prompt": "as stage 1 shows" if options.prompt is None else repr(options.prompt),
+            "prompt": "as stage 1 shows"
+            if options.prompt is None
+            else repr(options.prompt),
             "seed": "as stage 20 shows" if options.seed is None else str(options.seed),
             "model": model.description,
             "chat format": "none" if self.chat_format is None else self.chat_format.name,

@@ -1,4 +1,5 @@
-"""`--verify`: the network and the tokenizer of a checkpoint, stage by stage, against transformers.
+"""`--verify`: the network and the tokenizer of a checkpoint, stage by stage, against
+transformers.
 
 Both compute in float32, one after the other: ours first, here, and then transformers in a
 separate process (`reference.py`), step by step from our results.
@@ -42,30 +43,37 @@ from .console import Console, DifferenceError, UsageError
 from .loading import open_model
 
 Array: TypeAlias = npt.NDArray[np.float32]
-# A row for each token, by "stage layer name", as in the trace; the layer is - outside of one.
+# A row for each token, by "stage layer name", as in the trace; the layer is - outside of
+# one.
 Stages: TypeAlias = dict[str, Any]
 
 _PROMPT = (
-    'Paris is the capital of France; in 2024 it had 2,102,650 inhabitants.\n\n"Déjà vu?" — she '
+    "Paris is the capital of France; in 2024 it had 2,102,650 inhabitants.\n\n"
+    '"Déjà vu?" — she '
     "wrote  x = f(3.14159)  and 東京, Ελλάδα, 🙂. What comes next, and why don't we know?"
 )
 _TEXTS = (
-    "Hello, world!", "  two  spaces\tand a tab\r\n\r\n", "12345678 I'LL they've", " e\u0301🇫🇷",
-)  # fmt: skip
+    "Hello, world!",
+    "  two  spaces\tand a tab\r\n\r\n",
+    "12345678 I'LL they've",
+    " e\u0301🇫🇷",
+)
 _MODULES = ("torch", "transformers", "tokenizers", "tiktoken", "sentencepiece")
 _BY_HEAD = (11, 12, 13)  # stages whose results are not one row for each token
 # The names of the queries and keys that scores are made of, the last ones first.
 _QUERIES_AND_KEYS = ("10 {} {}", "9 {} {}_normed", "8 {} {}_normed", "8 {} {}")
 _MOST_TOKENS = 256  # the logits of all of them are kept, in both processes
 _COLUMNS = ("stage", "tensor", "layer", "difference", "relative", "bound", "")
-# The largest errors that were found are a sixth of the bounds that this makes with random models of
-# many shapes and the bundled one, and half of them with SmolLM2: a trained model has rows whose
-# terms cancel.
+# The largest errors that were found are a sixth of the bounds that this makes with random
+# models of many shapes and the bundled one, and half of them with SmolLM2: a trained
+# model has rows whose terms cancel.
 _MARGIN = 16.0
 
 
 class _Row(NamedTuple):
-    """A comparison: the largest difference, and the largest relative to the RMS of its row."""
+    """A comparison: the largest difference, and the largest relative to the RMS of its
+    row.
+    """
 
     stage: int
     tensor: str
@@ -83,7 +91,8 @@ class _Row(NamedTuple):
     def cells(self) -> tuple[str, ...]:
         """The row as texts."""
         numbers = (f"{x:.1e}" if x else "0" for x in self[3:])
-        stage, ok = f"{self.stage} {STAGES[self.stage].name}", "ok" if self.is_ok else "FAIL"
+        stage = f"{self.stage} {STAGES[self.stage].name}"
+        ok = "ok" if self.is_ok else "FAIL"
         return stage, self.tensor, self.layer.strip("-"), *numbers, ok
 
     @property
@@ -91,11 +100,15 @@ class _Row(NamedTuple):
         """What is wrong, in words."""
         stage, tensor, layer, _, relative, bound, _ = self.cells
         of_layer = f" of layer {layer}" if layer else ""
-        return f"stage {stage}: {tensor}{of_layer}: relative error {relative}, bound {bound}"
+        return (
+            f"stage {stage}: {tensor}{of_layer}: relative error {relative}, bound {bound}"
+        )
 
 
 def report_verify(options: Options, console: Console) -> None:
-    """Compare a model with transformers in a table; DifferenceError if a stage is beyond bounds."""
+    """Compare a model with transformers in a table; DifferenceError if a stage is beyond
+    bounds.
+    """
     model = open_model(options, console)
     if model.source.verified_as is None:
         got = "got a GGUF file; --dequantize --save-quantized DIR makes a directory of it"
@@ -103,8 +116,8 @@ def report_verify(options: Options, console: Console) -> None:
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"--verify: expected transformers and what it needs, got no {', '.join(missing)}: "
-            f"{install_hint('oracle')}"
+            "--verify: expected transformers and what it needs, got no "
+            f"{', '.join(missing)}: {install_hint('oracle')}"
         )
     check_float32_copy_fits(model.parameter_count)
     ids = _prompt_ids(model, _PROMPT if options.prompt is None else options.prompt)
@@ -115,20 +128,27 @@ def report_verify(options: Options, console: Console) -> None:
         theirs, reply = _run_transformers(model, ids, ours)
     finally:
         console.clear_progress()
-    rows = [*_compare_ids(model, reply["ids"]), *_compare_stages(model, ours, logits, gain, theirs)]
+    rows = [
+        *_compare_ids(model, reply["ids"]),
+        *_compare_stages(model, ours, logits, gain, theirs),
+    ]
     console.report_heading(model.description)
-    console.report(f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}", "")
+    console.report(
+        f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}", ""
+    )
     shown = rows if options.verbose else _one_for_all_layers(rows)
     console.report_table(_COLUMNS, [row.cells for row in shown], "<<>>>><")
     failed = next((row for row in rows if not row.is_ok), None)
     found = "every stage is within its bound" if failed is None else failed.failure
-    args, dtype = model.args, model.tensors["layers.0.attention.wq.weight"].dtype
+    args = model.args
+    dtype = model.tensors["layers.0.attention.wq.weight"].dtype
     console.report(
         "",
-        f"verdict: {'ok' if failed is None else 'FAIL'}: {found} (llama-bolts {__version__}, "
-        f"{ml.build_info()['isa']}; {reply['versions']}; {model.checkpoint.source_format}, "
-        f"{dtype}, {args.n_layers} layers, D {args.dim}, {args.n_heads}/{args.n_kv_heads} heads; "
-        f"{len(ids)} tokens; both in float32)",
+        f"verdict: {'ok' if failed is None else 'FAIL'}: {found} (llama-bolts "
+        f"{__version__}, {ml.build_info()['isa']}; {reply['versions']}; "
+        f"{model.checkpoint.source_format}, {dtype}, {args.n_layers} layers, D "
+        f"{args.dim}, {args.n_heads}/{args.n_kv_heads} heads; {len(ids)} tokens; both in "
+        "float32)",
     )
     if failed is not None:
         raise DifferenceError(f"--verify: {found}")
@@ -145,8 +165,11 @@ def _one_for_all_layers(rows: Iterable[_Row]) -> Iterable[_Row]:
 
 
 def _prompt_ids(model: Model, text: str) -> list[int]:
-    """Return the tokens of a text, or where there is no tokenizer, ids from all of the rows."""
-    tokenizer, vocab_size = model.tokenizer, model.args.vocab_size
+    """Return the tokens of a text, or where there is no tokenizer, ids from all of the
+    rows.
+    """
+    tokenizer = model.tokenizer
+    vocab_size = model.args.vocab_size
     if tokenizer is None:
         ids = [n * vocab_size // 64 for n in range(min(64, vocab_size))]
     else:
@@ -159,9 +182,9 @@ def _prompt_ids(model: Model, text: str) -> list[int]:
 def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
     """Run the network in float32: all tokens but the last together, and then the last.
 
-    Return what each traced stage makes, a row for each token, heads in the order of Hugging Face;
-    the logits [T, V] without a trace; and how many times as large a relative error of the norms'
-    weights is in the logits.
+    Return what each traced stage makes, a row for each token, heads in the order of
+    Hugging Face; the logits [T, V] without a trace; and how many times as large a
+    relative error of the norms' weights is in the logits.
     """
     args = replace(model.args, dtype=ml.float32)
     tensors = {  # products of float32 take every other dtype as it is
@@ -171,14 +194,18 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
         for name, weight in model.tensors.items()
     }
     network_class = type(model.transformer)
-    network, context = network_class(args, tensors), InferenceContext(args, len(ids))
+    network = network_class(args, tensors)
+    context = InferenceContext(args, len(ids))
     parts = [part for part in (ids[:-1], ids[-1:]) if part]
     logits = np.concatenate(
         [network.forward(context, part, context.length, True).numpy() for part in parts]
     )
-    signs, error = np.random.default_rng(0), 2.0**-12
+    signs = np.random.default_rng(0)
+    error = 2.0**-12
     disturbed = {
-        name: ml.tensor(np.asarray(weight) * (1 + error * signs.choice((-1, 1), weight.shape)))
+        name: ml.tensor(
+            np.asarray(weight) * (1 + error * signs.choice((-1, 1), weight.shape))
+        )
         for name, weight in tensors.items()
         if name.endswith("norm.weight")
     }
@@ -189,20 +216,25 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
     traced = [_traced(network, context, part) for part in parts]
     stages = {key: np.concatenate([part[key] for part in traced]) for key in traced[-1]}
     for key in [key for key in stages if key.endswith((" xq", " xk"))]:
-        if args.rope_pairs == "interleaved" or key.startswith("10 "):  # rotated, they always are
+        if args.rope_pairs == "interleaved" or key.startswith(
+            "10 "
+        ):  # rotated, they always are
             pairs = stages[key].reshape(len(ids), -1, args.head_dim // 2, 2)
             stages[key] = pairs.swapaxes(2, 3).reshape(len(ids), -1)
     return stages, logits, gain
 
 
-def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]) -> Stages:
+def _traced(
+    network: LlamaTransformer, context: InferenceContext, ids: list[int]
+) -> Stages:
     """Return the last result of each name in each stage of a pass."""
     found: Stages = {}
 
     def keep(event: Event) -> None:
         layer = "-" if event.layer is None else event.layer
         for made in event.outputs:
-            key, values = f"{event.stage} {layer} {made.name}", made.values
+            key = f"{event.stage} {layer} {made.name}"
+            values = made.values
             if values is not None and event.stage not in _BY_HEAD:
                 found[key] = values.reshape(len(values), -1)
 
@@ -214,8 +246,12 @@ def _traced(network: LlamaTransformer, context: InferenceContext, ids: list[int]
     return found
 
 
-def _run_transformers(model: Model, ids: list[int], ours: Stages) -> tuple[Stages, dict[str, Any]]:
-    """Run transformers in a separate process; return its stages and what else it replies."""
+def _run_transformers(
+    model: Model, ids: list[int], ours: Stages
+) -> tuple[Stages, dict[str, Any]]:
+    """Run transformers in a separate process; return its stages and what else it
+    replies.
+    """
     source = model.source
     reads_directory = source.verified_as == "directory"
     names = ("tokenizer.model", "tokenizer.json")[:: -1 if reads_directory else 1]
@@ -246,7 +282,9 @@ def _run_transformers(model: Model, ids: list[int], ours: Stages) -> tuple[Stage
             check=False,
         )
         if done.returncode == -signal.SIGKILL:
-            raise NotEnoughMemoryError("memory: the system ended the process of transformers")
+            raise NotEnoughMemoryError(
+                "memory: the system ended the process of transformers"
+            )
         if done.returncode:
             why = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
             raise ModelError(f"{label_of(source.path)}: --verify: transformers: {why}")
@@ -267,14 +305,17 @@ def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]
 def _compare_stages(
     model: Model, ours: Stages, logits: Array, gain: float, theirs: Stages
 ) -> Iterator[_Row]:
-    """Yield the comparisons of tensors in the order of the run, and at last of the most likely."""
+    """Yield the comparisons of tensors in the order of the run, and at last of the most
+    likely.
+    """
     bounds = []
     for key in (key for key in theirs if key != "logits"):  # in the order of the run
         stage, layer, name = key.split()
         score = _largest_score(model.args, ours, layer) if name == "output" else 0.0
         bounds.append(_bound(model.args, int(stage), name, len(logits), score))
         yield _Row(int(stage), name, layer, *_errors(ours[key], theirs[key]), bounds[-1])
-    whole, total = theirs["logits"], max(sum(bounds), gain * max(bounds))
+    whole = theirs["logits"]
+    total = max(sum(bounds), gain * max(bounds))
     yield _Row(19, "logits of the whole network", "-", *_errors(logits, whole), total)
     gap = whole.max(1) - whole[np.arange(len(whole)), logits.argmax(1)]
     relative = gap / _root_mean_square(whole)[:, 0]
@@ -285,8 +326,8 @@ def _compare_stages(
 def _largest_score(args: ModelArgs, ours: Stages, layer: str) -> float:
     """Return the largest score that queries and keys of these lengths can have.
 
-    The error of a sum grows with its terms. In a trained model they are several times as large as
-    the sum, because most of them cancel.
+    The error of a sum grows with its terms. In a trained model they are several times as
+    large as the sum, because most of them cancel.
     """
     scale = 1 / args.score_divisor
     for name in ("xq", "xk"):
@@ -300,13 +341,17 @@ def _largest_score(args: ModelArgs, ours: Stages, layer: str) -> float:
 def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> float:
     """Return what rounding to float32 may cost a step: margin * eps * sqrt(n).
 
-    n is how many numbers are added up for an element; errors that are independent of each other
-    grow with the root. The angles of the rotary embedding, which transformers rounds to float32,
-    count as S^2 numbers, the scores, whose error is one of the logarithm of a probability, as the
-    square of the largest that there can be. An element of a product of elements can be sqrt(F)
-    times the RMS. Rows that are looked up, and sums of the same two numbers, have the same bits.
+    n is how many numbers are added up for an element; errors that are independent of each
+    other grow with the root. The angles of the rotary embedding, which transformers
+    rounds to float32, count as S^2 numbers, the scores, whose error is one of the
+    logarithm of a probability, as the square of the largest that there can be. An element
+    of a product of elements can be sqrt(F) times the RMS. Rows that are looked up, and
+    sums of the same two numbers, have the same bits.
     """
-    D, F, h, Hh = args.dim, args.ffn_dim, args.head_dim, args.n_heads * args.head_dim
+    D = args.dim
+    F = args.ffn_dim
+    h = args.head_dim
+    Hh = args.n_heads * args.head_dim
     n = {6: D, 8: D, 10: S**2, 14: Hh, 16: D, 17: F, 19: D}.get(stage, 0.0)
     n = {"output": h + S + score**2, "gate": D, "up": D, "normed": D}.get(name, n)
     n = Hh if name in ("xq_normed", "xk_normed") else n
@@ -314,11 +359,15 @@ def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> floa
 
 
 def _errors(ours: Array, theirs: Array) -> tuple[float, float]:
-    """Return the largest difference, and the largest in units of the RMS of its row of theirs."""
+    """Return the largest difference, and the largest in units of the RMS of its row of
+    theirs.
+    """
     difference = np.abs(ours.astype(np.float64) - theirs)
     return float(difference.max()), float((difference / _root_mean_square(theirs)).max())
 
 
 def _root_mean_square(rows: Array) -> npt.NDArray[np.float64]:
-    squares: npt.NDArray[np.float64] = np.square(rows, dtype=np.float64).mean(1, keepdims=True)
+    squares: npt.NDArray[np.float64] = np.square(rows, dtype=np.float64).mean(
+        1, keepdims=True
+    )
     return np.sqrt(squares).clip(np.finfo(np.float32).tiny)

@@ -10,7 +10,9 @@ _EMOJI_STYLE = "\ufe0f"
 _SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 _REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]")  # two of these letters are a flag
 # Wide marks that do not begin a line. Source: JIS X 4051, characters not starting a line.
-_NOT_FIRST = "、。，．：；？！）」』】〉》〕］｝・ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々…‥"
+_NOT_FIRST = (
+    "、。，．：；？！）」』】〉》〕］｝・ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々…‥"
+)
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 # Code by its indentation, unless it is an item of a list; and the rows of a table.
 _VERBATIM = re.compile(r"( {4}|\t)\s*(?![-*+] |\d{1,3}[.)] )\S|\s*\|")
@@ -20,8 +22,8 @@ _LONGEST_BEGINNING = 80  # characters of a line, which say whether it is code
 def character_width(character: str) -> int:
     """Return how many columns a terminal gives a character, at most.
 
-    A terminal that does not join the parts of an emoji draws them side by side, so the parts count
-    one by one: a line may end early, but not late.
+    A terminal that does not join the parts of an emoji draws them side by side, so the
+    parts count one by one: a line may end early, but not late.
     """
     if character == _EMOJI_STYLE:
         return 1  # the character before it may become wide
@@ -66,9 +68,10 @@ def wrapped_line(line: str, columns: int) -> str:
 class WordWrap:
     """Wraps an answer at blanks for a terminal, part by part.
 
-    A word is shown as it comes. When it grows past the edge of the window, it is erased together
-    with the blanks before it, and shown again on the next line. So no line gets blanks at its end.
-    Words that are longer than a line, blocks of code and rows of tables are left to the terminal.
+    A word is shown as it comes. When it grows past the edge of the window, it is erased
+    together with the blanks before it, and shown again on the next line. So no line gets
+    blanks at its end. Words that are longer than a line, blocks of code and rows of
+    tables are left to the terminal.
     """
 
     def __init__(self) -> None:
@@ -150,10 +153,13 @@ class WordWrap:
         return character
 
     def _fits(self, width: int) -> bool:
-        """Return whether a width fits on the row, or the terminal is to break the row itself."""
+        """Return whether a width fits on the row, or the terminal is to break the row
+        itself.
+        """
         if self._columns < _NARROWEST or self._fence or _VERBATIM.match(self._beginning):
             return True
-        # The last column stays free: a cursor that is past it stands elsewhere in each terminal.
+        # The last column stays free: a cursor that is past it stands elsewhere in each
+        # terminal.
         return self._column + width < self._columns
 
     def _advance(self, width: int) -> None:

@@ -1,10 +1,18 @@
-"""Diagrams of a traced run: an SVG for each of the 21 stages, and one of the whole model."""
+"""Diagrams of a traced run: an SVG for each of the 21 stages,
+and one of the whole model.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from ..trace.events import STAGES
-from .around import draw_loop, draw_sampling, draw_text_out, draw_tokenization, draw_tokens_tensor
+from .around import (
+    draw_loop,
+    draw_sampling,
+    draw_text_out,
+    draw_tokenization,
+    draw_tokens_tensor,
+)
 from .flow import draw_flow
 from .frame import Drawn, Sheet, draw_heading, finished
 from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual
@@ -37,7 +45,8 @@ def draw_all(run: TracedRun) -> dict[str, str]:
     """
     drawn = {}
     for number in (*STAGES, 0):
-        sheet, draw = Sheet(run, number), _OWN.get(number, draw_flow)
+        sheet = Sheet(run, number)
+        draw = _OWN.get(number, draw_flow)
         end = draw(sheet, draw_heading(sheet))
         name = PurePosixPath(STAGES[number].diagram).name if number else MODEL
         drawn[name] = finished(sheet, *end)

@@ -1,4 +1,6 @@
-"""The stages around the network: from text to tokens, the loop, the choice of a token, and text."""
+"""The stages around the network: from text to tokens, the loop, the choice of a token,
+and text.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -36,8 +38,8 @@ def draw_tokenization(sheet: Sheet, y: float) -> Drawn:
     ids = details["ids"]
     y = _draw_tiles(sheet, ids, y + 28)
     note = (
-        f"{len(ids)} tokens: the text of each over its id. Yellow ones are special tokens, "
-        "which no text turns into."
+        f"{len(ids)} tokens: the text of each over its id. Yellow ones are special "
+        "tokens, which no text turns into."
     )
     return y + 2, "TV", " ".join([note, *(f"{name}." for name in details["symbols"])])
 
@@ -50,28 +52,41 @@ def draw_tokens_tensor(sheet: Sheet, y: float) -> Drawn:
     sheet.arrow([(WIDTH / 2, y), (WIDTH / 2, y + 24)])
     box = draw_tensor(sheet, tokens, Box(WIDTH / 2 - 180, y + 24, 360))
     note = (
-        "Each id over its position, from 0. An id is checked against V before it becomes the "
-        "number of a row."
+        "Each id over its position, from 0. An id is checked against V before it becomes "
+        "the number of a row."
     )
     return box.bottom + 16, "TV", note
 
 
-def _draw_tiles(sheet: Sheet, ids: Sequence[int], y: float, *, positions: bool = False) -> float:
+def _draw_tiles(
+    sheet: Sheet, ids: Sequence[int], y: float, *, positions: bool = False
+) -> float:
     """Draw tokens as tiles in rows; returns where they end.
 
-    A tile holds the text of a token over its id, or, with positions, the id over its position.
+    A tile holds the text of a token over its id, or, with positions, the id over its
+    position.
     """
     x = float(MARGIN)
     for position, token in enumerate(ids[:_MOST_TILES]):
-        both = (str(token), str(position)) if positions else (sheet.run.piece(token), str(token))
-        over, under = shortened(both[0], 180, BODY), both[1]
+        both = (
+            (str(token), str(position))
+            if positions
+            else (sheet.run.piece(token), str(token))
+        )
+        over = shortened(both[0], 180, BODY)
+        under = both[1]
         width = max(text_width(over, BODY), text_width(under, SMALL)) + 14
         if x + width > WIDTH - MARGIN:
-            x, y = float(MARGIN), y + _TILE_HEIGHT + _GAP
-        kind = "tensor" if positions else "weight" if sheet.run.is_special(token) else "op"
+            x = float(MARGIN)
+            y = y + _TILE_HEIGHT + _GAP
+        kind = (
+            "tensor" if positions else "weight" if sheet.run.is_special(token) else "op"
+        )
         tile = sheet.rect(Box(x, y, width, _TILE_HEIGHT), kind)
         sheet.text((tile.middle[0], y + 20), over, anchor="middle")
-        sheet.text((tile.middle[0], y + 39), under, size=SMALL, ink="soft", anchor="middle")
+        sheet.text(
+            (tile.middle[0], y + 39), under, size=SMALL, ink="soft", anchor="middle"
+        )
         x = tile.right + _GAP
     y += _TILE_HEIGHT + _GAP
     if len(ids) > _MOST_TILES:
@@ -93,13 +108,17 @@ def draw_loop(sheet: Sheet, y: float) -> Drawn:
         new = _draw_bar(sheet, event, _BAR / longest, y)
         if before is not None:
             across = before.bottom + 11
-            x, to = before.middle[0], new.middle[0]
-            sheet.arrow([(x, before.bottom), (x, across), (to, across), (to, y)], "residual")
+            x = before.middle[0]
+            to = new.middle[0]
+            sheet.arrow(
+                [(x, before.bottom), (x, across), (to, across), (to, y)], "residual"
+            )
         before = None if token is None else _draw_chosen(sheet, token, new)
         y += _HEIGHT + 30
     note = (
-        "Each step is a pass through stages 4 to 19 with its new tokens, and keeps their keys and "
-        "values. Stage 20 chooses a token from the last logits; the next step begins with it."
+        "Each step is a pass through stages 4 to 19 with its new tokens, and keeps their "
+        "keys and values. Stage 20 chooses a token from the last logits; the next step "
+        "begins with it."
     )
     if len(passes) > _MOST_STEPS:
         note += f" {len(passes) - _MOST_STEPS} more steps follow."
@@ -108,14 +127,20 @@ def draw_loop(sheet: Sheet, y: float) -> Drawn:
 
 def _draw_bar(sheet: Sheet, event: Event, unit: float, y: float) -> Box:
     """Draw the positions of a pass, those that are cached and those that are new."""
-    T, S = event.details["T"], event.details["S"]
+    T = event.details["T"]
+    S = event.details["S"]
     left = Box(_BARS, y, (S - T) * unit, _HEIGHT)
     new = Box(left.right, y, max(T * unit, 6), _HEIGHT)
-    for box, kind, said in ((left, "dim", f"{S - T} cached"), (new, "tensor", f"{T} new")):
+    for box, kind, said in (
+        (left, "dim", f"{S - T} cached"),
+        (new, "tensor", f"{T} new"),
+    ):
         if box.width:
             sheet.rect(box, kind, radius=3)
         if box.width > text_width(said, SMALL, mono=False) + 8:
-            sheet.text((box.middle[0], y + 28), said, size=SMALL, anchor="middle", mono=False)
+            sheet.text(
+                (box.middle[0], y + 28), said, size=SMALL, anchor="middle", mono=False
+            )
     return new
 
 
@@ -125,7 +150,9 @@ def _draw_chosen(sheet: Sheet, token: int, new: Box) -> Box:
     out = sheet.rect(Box(left, new.y, WIDTH - MARGIN - left, _HEIGHT), "stage")
     sheet.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
     x = out.middle[0]
-    sheet.text((x, out.y + 20), sheet.run.piece(token), anchor="middle", room=out.width - 14)
+    sheet.text(
+        (x, out.y + 20), sheet.run.piece(token), anchor="middle", room=out.width - 14
+    )
     sheet.text((x, out.y + 38), str(token), size=SMALL, ink="soft", anchor="middle")
     return out
 
@@ -154,14 +181,18 @@ def draw_sampling(sheet: Sheet, y: float) -> Drawn:
     how = "the largest" if greedy else "one draw"
     shown = f"{how}: {sheet.run.piece(token)} ({token})"
     sheet.text((out.x + 14, out.y + 28), shown, bold=True, room=out.width - 28)
-    left, y = MARGIN + _FLOW + 30, top
+    left = MARGIN + _FLOW + 30
+    y = top
     for event in events[:_MOST_STEPS]:
-        if y + _CHOICE > max(out.bottom, top + _CHOICE) and left > MARGIN:  # below the flow
-            left, y = float(MARGIN), max(out.bottom, y) + 20
+        if (
+            y + _CHOICE > max(out.bottom, top + _CHOICE) and left > MARGIN
+        ):  # below the flow
+            left = float(MARGIN)
+            y = max(out.bottom, y) + 20
         y = _draw_choice(sheet, event, left, y)
     note = (
-        "Bars: the probability by the model, and below it that after the steps of sampling. "
-        "Numbers: both, and the logit. What the steps removed is struck out."
+        "Bars: the probability by the model, and below it that after the steps of "
+        "sampling. Numbers: both, and the logit. What the steps removed is struck out."
     )
     if len(events) > _MOST_STEPS:
         note += f" {len(events) - _MOST_STEPS} more draws follow."
@@ -174,26 +205,37 @@ def _draw_setting(sheet: Sheet, value: str, said: str, y: float, *, is_on: bool)
     sheet.arrow([(box.middle[0], y), (box.middle[0], box.y)])
     sheet.rect(box, "op" if is_on else "group", radius=14)
     value += "" if is_on else " (off)"
-    sheet.text((box.x + 14, box.y + 24), value, ink="ink" if is_on else "soft", bold=is_on)
+    sheet.text(
+        (box.x + 14, box.y + 24), value, ink="ink" if is_on else "soft", bold=is_on
+    )
     sheet.text((box.x + 14, box.y + 43), said, size=SMALL, ink="soft", mono=False)
     return box.bottom
 
 
 def _draw_choice(sheet: Sheet, event: Event, left: float, y: float) -> float:
-    """Draw the candidates of a draw, each with bars from 0 to 1; return where they end."""
+    """Draw the candidates of a draw, each with bars from 0 to 1;
+    return where they end.
+    """
     details = event.details
     number = details["random"]
     how = "the largest logit" if number is None else f"random number {number:.4f}"
     sheet.text((left, y + 14), f"step {event.step}: {how}", mono=False, bold=True)
     y += 24
-    for candidate, logit in zip(details["choice"]["candidates"], details["logits"], strict=True):
-        token, chances = candidate["token_id"], candidate["probabilities"]
+    for candidate, logit in zip(
+        details["choice"]["candidates"], details["logits"], strict=True
+    ):
+        token = candidate["token_id"]
+        chances = candidate["probabilities"]
         ink = "green" if token == details["token"] else "ink"
-        piece = shortened(sheet.run.piece(token), 150 - text_width(f" {token}", SMALL), SMALL)
+        piece = shortened(
+            sheet.run.piece(token), 150 - text_width(f" {token}", SMALL), SMALL
+        )
         label = f"{piece} {token}"
         sheet.text((left, y + 15), label, size=SMALL, ink=ink, struck=not chances[-1])
         for at, (p, kind) in enumerate(((chances[0], "sheet"), (chances[-1], "badge"))):
-            sheet.rect(Box(left + 158, y + 3 + 9 * at, max(100 * p, 0.5), 7), kind, radius=0)
+            sheet.rect(
+                Box(left + 158, y + 3 + 9 * at, max(100 * p, 0.5), 7), kind, radius=0
+            )
         said = f"{chances[0]:.4f} {chances[-1]:.4f} {logit:.2f}"
         sheet.text((left + 264, y + 15), said, size=SMALL, ink="soft")
         y += 22
@@ -202,21 +244,32 @@ def _draw_choice(sheet: Sheet, event: Event, left: float, y: float) -> float:
 
 def draw_text_out(sheet: Sheet, y: float) -> Drawn:
     """Draw stage 21: each token's text, what is shown, and whether to go on."""
-    columns = ((0, 150, "token"), (190, 220, "its text"), (450, 200, "shown"), (690, 150, "then"))
+    columns = (
+        (0, 150, "token"),
+        (190, 220, "its text"),
+        (450, 200, "shown"),
+        (690, 150, "then"),
+    )
     for x, width, said in columns:
-        sheet.text((MARGIN + x + width / 2, y + 8), said, ink="soft", anchor="middle", mono=False)
+        sheet.text(
+            (MARGIN + x + width / 2, y + 8), said, ink="soft", anchor="middle", mono=False
+        )
     y += 22
     marks = sheet.run.marks(sheet.number)
     half = _MOST_STEPS // 2
     shown = marks if len(marks) <= _MOST_STEPS else [*marks[:half], *marks[-half:]]
     for event in shown:
-        token, reason = event.details["token"], event.details["stop_reason"]
+        token = event.details["token"]
+        reason = event.details["stop_reason"]
         special = sheet.run.is_special(token)
         cells = (
             (str(token), "tensor"),
             (sheet.run.piece(token), "weight" if special else "op"),
             ("waits" if event.details["waits"] else repr(event.details["text"]), "op"),
-            ("goes on" if reason is None else f"stops: {reason}", "stage" if reason else "group"),
+            (
+                "goes on" if reason is None else f"stops: {reason}",
+                "stage" if reason else "group",
+            ),
         )
         for (x, width, _), (text, kind) in zip(columns, cells, strict=True):
             box = sheet.rect(Box(MARGIN + x, y, width, 36), kind)
@@ -227,8 +280,9 @@ def draw_text_out(sheet: Sheet, y: float) -> Drawn:
     left_out = len(marks) - len(shown)
     said = f" {left_out} steps in the middle are left out." if left_out else ""
     note = (
-        "Bytes wait until they are a whole character, so that an emoji of several tokens appears "
-        f"at once. The answer stops at an end token, a stop text, or a limit.{said}"
+        "Bytes wait until they are a whole character, so that an emoji of several "
+        "tokens appears at once. The answer stops at an end token, a stop text, or a "
+        f"limit.{said}"
     )
     symbols = dict.fromkeys(name for event in marks for name in event.details["symbols"])
     return y + 8, "", " ".join([note, *(f"{name}." for name in symbols)])

@@ -13,11 +13,15 @@ from ..untrusted import escape_line
 WIDTH = 900
 MARGIN = 30
 INNER = WIDTH - 2 * MARGIN
-SMALL, BODY, LARGE, TITLE = 13, 14, 16, 21
+SMALL = 13
+BODY = 14
+LARGE = 16
+TITLE = 21
 _MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _SANS = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
 # Width of a character by the size of its font: of the widest font above, and on average.
-MONO_EM, SANS_EM = 0.61, 0.58
+MONO_EM = 0.61
+SANS_EM = 0.58
 _ARROW = 7.0
 
 Point = tuple[float, float]
@@ -85,7 +89,12 @@ class Canvas:
         return len(self._elements)
 
     def rect(
-        self, box: Box, kind: str, radius: float = 6, slot: int | None = None, opacity: float = 1.0
+        self,
+        box: Box,
+        kind: str,
+        radius: float = 6,
+        slot: int | None = None,
+        opacity: float = 1.0,
     ) -> Box:
         """Draw a rectangle of a class of the palette, on top or in a slot, and return it.
 
@@ -93,8 +102,9 @@ class Canvas:
         """
         faint = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
         drawn = (
-            f'<rect class="{kind}" x="{_n(box.x)}" y="{_n(box.y)}" width="{_n(box.width)}" '
-            f'height="{_n(box.height)}" rx="{_n(radius)}"{faint}/>'
+            f'<rect class="{kind}" x="{_n(box.x)}" y="{_n(box.y)}" '
+            f'width="{_n(box.width)}" height="{_n(box.height)}" '
+            f'rx="{_n(radius)}"{faint}/>'
         )
         self._elements.insert(len(self._elements) if slot is None else slot, drawn)
         self.bottom = max(self.bottom, box.bottom)
@@ -113,25 +123,31 @@ class Canvas:
         struck: bool = False,
         room: float = math.inf,
     ) -> None:
-        """Write a line of text, cut to a width (in the mono font); `at` is on its base line."""
+        """Write a line of text, cut to a width (in the mono font); `at` is on its base
+        line.
+        """
         text = shortened(escape_line(text), room, size)
         kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' * bold}"
         where = "" if anchor == "start" else f' text-anchor="{anchor}"'
         where += ' text-decoration="line-through"' * struck
         self._elements.append(
-            f'<text class="{kinds}" x="{_n(at[0])}" y="{_n(at[1])}" font-size="{size}"{where}>'
-            f"{escape(text)}</text>"
+            f'<text class="{kinds}" x="{_n(at[0])}" y="{_n(at[1])}" '
+            f'font-size="{size}"{where}>{escape(text)}</text>'
         )
         self.bottom = max(self.bottom, at[1] + size * 0.3)
 
-    def arrow(self, points: Sequence[Point], kind: str = "arrow", *, head: bool = True) -> None:
+    def arrow(
+        self, points: Sequence[Point], kind: str = "arrow", *, head: bool = True
+    ) -> None:
         """Draw a line through points, with a head at the last one."""
         path = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
         self._elements.append(f'<polyline class="{kind}" points="{path}"/>')
         if head:
             (x0, y0), (x, y) = points[-2:]
             dx, dy = (_ARROW * ((d > 0) - (d < 0)) for d in (x - x0, y - y0))
-            left, right = ((x - dx - side * dy, y - dy + side * dx) for side in (0.6, -0.6))
+            left, right = (
+                (x - dx - side * dy, y - dy + side * dx) for side in (0.6, -0.6)
+            )
             drawn = " ".join(f"{_n(a)},{_n(b)}" for a, b in ((x, y), left, right))
             style = "newhead" if kind == "residual" else "head"
             self._elements.append(f'<polygon class="{style}" points="{drawn}"/>')
@@ -143,14 +159,17 @@ class Canvas:
         view = f"0 0 {WIDTH} {_n(self.bottom + MARGIN)}"
         drawn = "\n".join(self._elements)
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}" role="img">\n'
-            f"<title>{escape(escape_line(title))}</title>\n<style>\n{_style()}\n</style>\n"
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}" '
+            f'role="img">\n<title>{escape(escape_line(title))}</title>\n'
+            f"<style>\n{_style()}\n</style>\n"
             f'<rect class="paper" x="0" y="0" {size}/>\n{drawn}\n</svg>\n'
         )
 
 
 def text_width(text: str, size: int, *, mono: bool = True) -> float:
-    """Return about how wide a line of text is; characters of East Asia and emoji count twice."""
+    """Return about how wide a line of text is; characters of East Asia and emoji count
+    twice.
+    """
     cells = sum(2 if ord(character) >= 0x1100 else 1 for character in text)
     return cells * size * (MONO_EM if mono else SANS_EM)
 
@@ -184,14 +203,22 @@ polyline {{ fill: none; }}
 .sans {{ font-family: {_SANS}; }}
 .bold {{ font-weight: bold; }}"""
     dark = "\n".join(f"  {rule}" for rule in _rules(1))
-    return "\n".join([fixed, *_rules(0), f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"])
+    return "\n".join(
+        [fixed, *_rules(0), f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"]
+    )
 
 
 def _rules(scheme: int) -> list[str]:
     shapes = ((name, colours[scheme]) for name, colours in _SHAPES.items())
     return [
-        *(f".{name} {{ fill: {fill}; stroke: {stroke}; }}" for name, (fill, stroke) in shapes),
-        *(f".{name} {{ stroke: {colours[scheme]}; }}" for name, colours in _LINES.items()),
+        *(
+            f".{name} {{ fill: {fill}; stroke: {stroke}; }}"
+            for name, (fill, stroke) in shapes
+        ),
+        *(
+            f".{name} {{ stroke: {colours[scheme]}; }}"
+            for name, colours in _LINES.items()
+        ),
         *(f".{name} {{ fill: {colours[scheme]}; }}" for name, colours in _INKS.items()),
     ]
 

@@ -45,7 +45,9 @@ def steps_of(events: Sequence[Event]) -> list[_Step]:
             lane = sources[0].lane
         else:
             lane = 1 + max((step.lane for step in steps), default=-1)
-        step = _Step(event, sources, main, [x for x in outside if x is not main], lane, row)
+        step = _Step(
+            event, sources, main, [x for x in outside if x is not main], lane, row
+        )
         made[step.result.name, step.result.shape] = step
         steps.append(step)
     return steps
@@ -58,7 +60,9 @@ def draw_flow(sheet: Sheet, y: float) -> Drawn:
     y = _draw_inputs(sheet, steps, lanes, y)
     results: dict[_Step, Box] = {}
     for row in range(1 + max(step.row for step in steps)):
-        y = _draw_row(sheet, [step for step in steps if step.row == row], lanes, y, results)
+        y = _draw_row(
+            sheet, [step for step in steps if step.row == row], lanes, y, results
+        )
     y += 12
     if lanes > 1:
         y = _draw_notes_below(sheet, steps, y + 10)
@@ -68,7 +72,9 @@ def draw_flow(sheet: Sheet, y: float) -> Drawn:
 
 
 def _draw_inputs(sheet: Sheet, steps: list[_Step], lanes: int, y: float) -> float:
-    """Draw what flows in at the top, one box for lanes that read the same; returns its end."""
+    """Draw what flows in at the top, one box for lanes that read the same; returns its
+    end.
+    """
     firsts = {step.lane: step.main for step in reversed(steps) if step.row == 0}
     end = y
     for x, group in groupby(range(lanes), firsts.get):
@@ -84,7 +90,9 @@ def _draw_row(
 ) -> float:
     """Draw the ops of a row, and below them their results; returns where they end."""
     height = max(
-        38 + LINE * bool(step.event.arguments) + len(step.beside) * (sheet.tensor_height + 8)
+        38
+        + LINE * bool(step.event.arguments)
+        + len(step.beside) * (sheet.tensor_height + 8)
         for step in steps
     )
     end = y + _ARROW + height + _ARROW  # of the arrows below the ops
@@ -97,7 +105,8 @@ def _draw_row(
         _draw_op(sheet, step, op, has_notes=lanes == 1)
         for source in step.sources:
             if source.lane != step.lane:  # down from another lane and into the side
-                box, across = results[source], op.middle[1]
+                box = results[source]
+                across = op.middle[1]
                 x = box.middle[0]
                 edge = op.right if x > op.right else op.x
                 sheet.arrow([(x, box.bottom), (x, across), (edge, across)])
@@ -107,7 +116,9 @@ def _draw_row(
 
 
 def _draw_op(sheet: Sheet, step: _Step, box: Box, *, has_notes: bool) -> None:
-    """Draw an op: its name, its arguments, what it reads beside the flow, and perhaps notes."""
+    """Draw an op: its name, its arguments, what it reads beside the flow, and perhaps
+    notes.
+    """
     sheet.rect(box, "op", radius=14)
     y = box.y + 24
     sheet.text((box.x + 14, y), step.event.op, bold=True)

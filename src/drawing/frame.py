@@ -1,4 +1,6 @@
-"""What every diagram has: its heading, tensors as boxes, and the meaning of its letters."""
+"""What every diagram has: its heading, tensors as boxes,
+and the meaning of its letters.
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +8,19 @@ from dataclasses import replace
 
 from ..trace.events import HOLDS, LEGEND, STAGES
 from ..trace.records import TensorInfo
-from .canvas import BODY, INNER, LARGE, MARGIN, SMALL, TITLE, Box, Canvas, Point, shortened, wrapped
+from .canvas import (
+    BODY,
+    INNER,
+    LARGE,
+    MARGIN,
+    SMALL,
+    TITLE,
+    Box,
+    Canvas,
+    Point,
+    shortened,
+    wrapped,
+)
 from .run import TracedRun
 
 _BADGE = 44.0
@@ -27,33 +41,51 @@ Lane = tuple[int, int]
 
 _LINEAR = "x times the transposed weight: a weight is stored [out, in]."
 _NOTES = {
-    "get_rows": "Row t is the row of the table that token t names. Nothing is multiplied.",
+    "get_rows": (
+        "Row t is the row of the table that token t names. Nothing is multiplied."
+    ),
     "to": "The same numbers in another dtype.",
     "slice": "Some of the rows: a view, nothing is copied.",
     "full": "A matrix that holds minus infinity everywhere.",
-    "triu": "Keeps minus infinity right of the diagonal, at later tokens; the rest becomes 0.",
+    "triu": (
+        "Keeps minus infinity right of the diagonal, at later tokens; the rest becomes 0."
+    ),
     "rms_norm": "x / sqrt(mean(x * x) + eps) * weight, each row by itself.",
     "linear_transformation": _LINEAR,
     "linear_transformations": _LINEAR,
-    "reshape": "The same numbers in the same order under other dimensions; nothing is copied.",
-    "rotary_embedding": "Rotates each pair of numbers by the angle position times frequency.",
+    "reshape": (
+        "The same numbers in the same order under other dimensions; nothing is copied."
+    ),
+    "rotary_embedding": (
+        "Rotates each pair of numbers by the angle position times frequency."
+    ),
     "write_cache": "Writes the new positions after those that the cache holds.",
     "read_cache": "All positions up to now, including those of earlier steps.",
-    "repeat_heads": "Repeats each key/value head G times, once per query head that reads it.",
+    "repeat_heads": (
+        "Repeats each key/value head G times, once per query head that reads it."
+    ),
     "transpose": "Swaps two dimensions: a view, nothing is copied.",
     "div": "Divides by sqrt(h), so that scores do not grow with the size of a head.",
     "softmax": "exp(s - max) / sum: each row becomes weights that add up to 1.",
     "swiglu": "silu(gate) * up, number by number.",
-    "add": "Number by number: the stream keeps what it had and gains the result of the part.",
+    "add": (
+        "Number by number: the stream keeps what it had and gains the result of the part."
+    ),
 }
 _NOTES_OF_STAGES = {
     (13, "matmul"): "Each query times each key: how well they match, head by head.",
     (13, "add"): "Minus infinity at later tokens, 0 elsewhere; the same for all heads.",
-    (14, "matmul"): "For each row of weights, the weighted sum of the values of all positions.",
+    (
+        14,
+        "matmul",
+    ): "For each row of weights, the weighted sum of the values of all positions.",
     (14, "reshape"): "The heads of a token side by side.",
     (14, "transpose"): "Back to a row per token: a view, nothing is copied.",
     (19, "slice"): "Only the last token decides what comes next.",
-    (19, "linear_transformation"): "One logit per token: the largest is the most probable next.",
+    (
+        19,
+        "linear_transformation",
+    ): "One logit per token: the largest is the most probable next.",
 }
 
 
@@ -62,23 +94,33 @@ class Sheet(Canvas):
 
     def __init__(self, run: TracedRun, number: int = 0) -> None:
         super().__init__()
-        self.run, self.number = run, number
+        self.run = run
+        self.number = number
         self.tensor_height = 2 * _PADDING + LINE * (2 if run.beside is None else 3)
 
 
 def draw_heading(sheet: Sheet) -> float:
-    """Draw the number, the name and the code of a stage, or of the model; return where it ends."""
-    left, title = float(MARGIN), "The whole model, from text to text"
+    """Draw the number, the name and the code of a stage, or of the model; return where it
+    ends.
+    """
+    left = float(MARGIN)
+    title = "The whole model, from text to text"
     said = "src/model/llama.py: LlamaTransformer"
     if sheet.number:
         stage = STAGES[sheet.number]
         badge = sheet.rect(Box(left, 24, _BADGE, _BADGE), "badge", radius=10)
         sheet.text(
-            (badge.middle[0], badge.middle[1] + 7), str(stage.number), size=TITLE, ink="white",
-            anchor="middle", mono=False, bold=True,
-        )  # fmt: skip
+            (badge.middle[0], badge.middle[1] + 7),
+            str(stage.number),
+            size=TITLE,
+            ink="white",
+            anchor="middle",
+            mono=False,
+            bold=True,
+        )
         left += _BADGE + 14
-        title, said = stage.name, f"{stage.code.partition(':')[0]}: {stage.function}"
+        title = stage.name
+        said = f"{stage.code.partition(':')[0]}: {stage.function}"
     sheet.text((left, 43), title, size=TITLE, mono=False, bold=True)
     sheet.text((left, 64), said, size=SMALL, ink="soft")
     return 88.0
@@ -96,18 +138,23 @@ def finished(sheet: Sheet, y: float, letters: str, note: str) -> str:
     """Write a note and what letters stand for below a diagram; return its page."""
     if note:
         y = draw_note(sheet, note, y) + 10
-    run, parts = sheet.run, []
+    run = sheet.run
+    parts = []
     sizes = dict(run.sizes) | {"T": run.new_tokens, "S": run.new_tokens}
     lines = [shortened(f"Numbers: {run.model}.", INNER, SMALL)]
     if run.beside is not None and letters:
         lines[0] += f" {run.beside.name}: {run.beside.title}."
     for letter in (letter for letter in letters if letter in sizes):
         beside = "" if run.beside is None else f" ({run.beside.sizes[letter]})"
-        parts.append(f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}".replace(" ", _UNBROKEN))
+        parts.append(
+            f"{letter} {LEGEND[letter]} {sizes[letter]}{beside}".replace(" ", _UNBROKEN)
+        )
     legend = wrapped(" · ".join(parts), INNER, SMALL) if parts else []
     lines += [line.replace(_UNBROKEN, " ").removeprefix("· ") for line in legend]
     for number, line in enumerate(lines):
-        sheet.text((MARGIN, y + 18 * number + 13), line, size=SMALL, ink="soft", mono=False)
+        sheet.text(
+            (MARGIN, y + 18 * number + 13), line, size=SMALL, ink="soft", mono=False
+        )
     return sheet.svg(STAGES[sheet.number].heading if sheet.number else "The whole model")
 
 
@@ -120,7 +167,14 @@ def draw_link(sheet: Sheet, number: int, box: Box) -> Box:
     sheet.text((box.x + 42, y), stage.name, size=BODY, mono=False)
     if number in HOLDS:
         at = (box.right - 12, y)
-        sheet.text(at, f"stages {HOLDS[number]}", size=SMALL, ink="soft", anchor="end", mono=False)
+        sheet.text(
+            at,
+            f"stages {HOLDS[number]}",
+            size=SMALL,
+            ink="soft",
+            anchor="end",
+            mono=False,
+        )
     return box
 
 
@@ -128,7 +182,9 @@ def in_columns(columns: int, lane: Lane, y: float, height: float = 0.0) -> Box:
     """Return the place of a box on a page that is divided into columns."""
     width = _ALONE if columns == 1 else (INNER - _GAP * (columns - 1)) / columns
     first, count = lane
-    return Box(MARGIN + first * (width + _GAP), y, count * width + (count - 1) * _GAP, height)
+    return Box(
+        MARGIN + first * (width + _GAP), y, count * width + (count - 1) * _GAP, height
+    )
 
 
 def note_on(stage: int, op: str) -> str:
@@ -159,10 +215,14 @@ def draw_tensor(sheet: Sheet, x: TensorInfo, place: Box, note: str = "") -> Box:
 
 
 def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
-    """Return the text in a tensor's box: name and letters, numbers, another model's numbers."""
+    """Return the text in a tensor's box: name and letters, numbers, another model's
+    numbers.
+    """
     name = x.name  # of a weight of a layer its last part, such as `wq.bias`
     if name.startswith("layers."):
-        name = name.split(".", 2)[2].removeprefix("attention.").removeprefix("feed_forward.")
+        name = (
+            name.split(".", 2)[2].removeprefix("attention.").removeprefix("feed_forward.")
+        )
     name = name.removesuffix(".weight")
     letters = f" [{', '.join(x.letters)}]" if x.letters else ""
     lines = [f"{name}{letters}", f"[{', '.join(map(str, x.shape))}] {x.dtype}"]
@@ -173,7 +233,9 @@ def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
 
 
 def _draw_sheets(sheet: Sheet, shape: Sequence[int], middle: Point, kind: str) -> None:
-    """Draw a tensor as sheets of rows and columns, as large as the logarithms of its sizes."""
+    """Draw a tensor as sheets of rows and columns, as large as the logarithms of its
+    sizes.
+    """
     depth, *sides = [1] * (3 - len(shape)) + list(shape[-3:])
     height, width = (
         6 + 32 * min(1.0, math.log2(max(size, 1)) / _LARGEST_EXPONENT) for size in sides

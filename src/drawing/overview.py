@@ -4,12 +4,23 @@ from collections.abc import Sequence
 
 from .canvas import INNER, LARGE, MARGIN, SMALL, WIDTH, Box
 from .flow import draw_flow
-from .frame import Drawn, Lane, Sheet, draw_link, draw_tensor, in_columns, note_on, tensor_lines
+from .frame import (
+    Drawn,
+    Lane,
+    Sheet,
+    draw_link,
+    draw_tensor,
+    in_columns,
+    note_on,
+    tensor_lines,
+)
 from .run import TracedRun
 
 _ARROW = 26.0
 _LINK = 40.0
-_LEFT, _WIDE = 120.0, 420.0  # the column of stages in a block and in the model
+# the column of stages in a block and in the model
+_LEFT = 120.0
+_WIDE = 420.0
 _MIDDLE = _LEFT + _WIDE / 2
 _LABEL_END = 800.0  # where what stands at the right of that column ends
 _COLUMNS = 3
@@ -21,19 +32,25 @@ def draw_block_stage(sheet: Sheet, y: float) -> Drawn:
     box = draw_tensor(sheet, x, Box(_LEFT, y, _WIDE), sheet.run.origin(x, 6))
     y = _draw_block(sheet, box.bottom)
     sheet.arrow([(box.middle[0], y), (box.middle[0], y + _ARROW)])
-    box = draw_tensor(sheet, sheet.run.first(18)[-1].outputs[0], Box(_LEFT, y + _ARROW, _WIDE))
+    box = draw_tensor(
+        sheet, sheet.run.first(18)[-1].outputs[0], Box(_LEFT, y + _ARROW, _WIDE)
+    )
     note = (
-        "The residual stream x keeps its shape through all layers. Each half of a layer reads it "
-        "normalized and adds what it found (green: x itself, unchanged). Attention looks at other "
-        "positions, feed-forward at each one by itself. This happens "
-        f"{_layers(sheet.run)} times, each with different weights."
+        "The residual stream x keeps its shape through all layers. Each half of a layer "
+        "reads it normalized and adds what it found (green: x itself, unchanged). "
+        "Attention looks at other positions, feed-forward at each one by itself. This "
+        f"happens {_layers(sheet.run)} times, each with different weights."
     )
     return box.bottom + 16, "TDL", note
 
 
 def draw_attention_stage(sheet: Sheet, y: float) -> Drawn:
     """Draw stage 7: how stages 8 to 14 hand on queries, keys and values."""
-    queries, keys, values, both, all_of_them = (0, 1), (1, 1), (2, 1), (0, 2), (0, 3)
+    queries = (0, 1)
+    keys = (1, 1)
+    values = (2, 1)
+    both = (0, 2)
+    all_of_them = (0, 3)
     normed = sheet.run.first(8)[0].inputs[0]
     y = draw_tensor(sheet, normed, in_columns(_COLUMNS, all_of_them, y), "from 6").bottom
     rows: tuple[tuple[int, Lane, Sequence[tuple[Lane, str]]], ...] = (
@@ -80,16 +97,21 @@ def draw_model(sheet: Sheet, y: float) -> Drawn:
     y = _draw_chain(sheet, (4,), first)
     y = _draw_layers(sheet, y)
     y = _draw_chain(sheet, (19, 20, 21), y)
-    right, out_y, back = WIDTH - MARGIN - 30, y + 10, first - 14
-    sheet.arrow([(_MIDDLE, out_y), (right, out_y), (right, back), (_MIDDLE, back)], "residual")
+    right = WIDTH - MARGIN - 30
+    out_y = y + 10
+    back = first - 14
+    sheet.arrow(
+        [(_MIDDLE, out_y), (right, out_y), (right, back), (_MIDDLE, back)], "residual"
+    )
     bottom = y + 24
     sheet.rect(Box(MARGIN, top, INNER, bottom - top), "group", radius=12, slot=loop)
     answer = "".join(str(event.details["text"]) for event in sheet.run.marks(21))
     sheet.arrow([(_MIDDLE, y), (_MIDDLE, bottom + 20)])
     y = _draw_text(sheet, answer, bottom + 20) + 12
     note = (
-        "Green: what goes on unchanged. Around each half of a layer it is the residual stream; "
-        "from stage 21 back to 4 it is the chosen token, the one new token of the next pass."
+        "Green: what goes on unchanged. Around each half of a layer it is the residual "
+        "stream; from stage 21 back to 4 it is the chosen token, the one new token of "
+        "the next pass."
     )
     return y, "TDHKhFVL", note
 
@@ -97,15 +119,22 @@ def draw_model(sheet: Sheet, y: float) -> Drawn:
 def _draw_text(sheet: Sheet, text: str, y: float) -> float:
     """Draw the text that goes in or comes out on a line; return where it ends."""
     box = sheet.rect(Box(_LEFT, y, _WIDE, 40), "op")
-    sheet.text((_MIDDLE, y + 25), repr(text)[1:-1], size=SMALL, anchor="middle", room=_WIDE - 20)
+    sheet.text(
+        (_MIDDLE, y + 25), repr(text)[1:-1], size=SMALL, anchor="middle", room=_WIDE - 20
+    )
     return box.bottom
 
 
 def _draw_layers(sheet: Sheet, y: float) -> float:
-    """Draw the block in its frame, and the arrows into it and out of it; returns their end."""
-    frame, top = sheet.slot(), y + 14
+    """Draw the block in its frame, and the arrows into it and out of it; returns their
+    end.
+    """
+    frame = sheet.slot()
+    top = y + 14
     sheet.text((MARGIN + 28, top + 26), "5", size=LARGE, mono=False, bold=True)
-    sheet.text((MARGIN + 50, top + 26), f"each of {_layers(sheet.run)} blocks", mono=False)
+    sheet.text(
+        (MARGIN + 50, top + 26), f"each of {_layers(sheet.run)} blocks", mono=False
+    )
     sheet.arrow([(_MIDDLE, y), (_MIDDLE, top + 36)], head=False)
     bottom = _draw_block(sheet, top + 36)
     box = Box(MARGIN + 14, top, _LABEL_END - MARGIN - 14, bottom + 14 - top)
@@ -120,22 +149,30 @@ def _draw_block(sheet: Sheet, y: float) -> float:
         branch = y + 8
         sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
         y = _draw_chain(sheet, half, y + _ARROW)
-        side, end = _LEFT - 44, y - _LINK / 2
-        sheet.arrow([(_MIDDLE, branch), (side, branch), (side, end), (_LEFT, end)], "residual")
+        side = _LEFT - 44
+        end = y - _LINK / 2
+        sheet.arrow(
+            [(_MIDDLE, branch), (side, branch), (side, end), (_LEFT, end)], "residual"
+        )
     return y
 
 
 def _draw_chain(sheet: Sheet, numbers: Sequence[int], y: float) -> float:
-    """Draw stages one below the other, each with what it makes; returns where they end."""
+    """Draw stages one below the other, each with what it makes;
+    returns where they end.
+    """
     for at, number in enumerate(numbers):
         if at:
             sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
             y += _ARROW
         box = draw_link(sheet, number, Box(_LEFT, y, _WIDE, _LINK))
         lines = _made(sheet.run, number)
-        left, line_y = box.right + 16, box.middle[1] + 5 - 8 * (len(lines) - 1)
+        left = box.right + 16
+        line_y = box.middle[1] + 5 - 8 * (len(lines) - 1)
         for line, ink in zip(lines, ("ink", "soft", "soft"), strict=False):
-            sheet.text((left, line_y), line, size=SMALL, ink=ink, room=_LABEL_END - left - 8)
+            sheet.text(
+                (left, line_y), line, size=SMALL, ink=ink, room=_LABEL_END - left - 8
+            )
             line_y += 16
         y = box.bottom
     return y
@@ -157,7 +194,9 @@ def _made(run: TracedRun, number: int) -> list[str]:
 
 
 def _layers(run: TracedRun) -> str:
-    beside = "" if run.beside is None else f" ({run.beside.name}: {run.beside.sizes['L']})"
+    beside = (
+        "" if run.beside is None else f" ({run.beside.name}: {run.beside.sizes['L']})"
+    )
     return f"{run.sizes['L']}{beside}"
 
 
@@ -168,13 +207,19 @@ def draw_residual(sheet: Sheet, y: float) -> Drawn:
         return draw_flow(sheet, y)
     middle = WIDTH / 2
     plus = Box(middle - 20, y + sheet.tensor_height + 34, 40, 40)
-    for place, (x, kind) in enumerate(zip(event.inputs, ("residual", "arrow"), strict=True)):
-        box = draw_tensor(sheet, x, in_columns(2, (place, 1), y), sheet.run.origin(x, sheet.number))
+    for place, (x, kind) in enumerate(
+        zip(event.inputs, ("residual", "arrow"), strict=True)
+    ):
+        box = draw_tensor(
+            sheet, x, in_columns(2, (place, 1), y), sheet.run.origin(x, sheet.number)
+        )
         edge = plus.right if place else plus.x
         turn = (box.middle[0], plus.middle[1])
         sheet.arrow([(box.middle[0], box.bottom), turn, (edge, plus.middle[1])], kind)
     sheet.rect(plus, "op", radius=20)
-    sheet.text((middle, plus.middle[1] + 7), "+", size=LARGE + 4, anchor="middle", bold=True)
+    sheet.text(
+        (middle, plus.middle[1] + 7), "+", size=LARGE + 4, anchor="middle", bold=True
+    )
     out = Box(middle - box.width / 2, plus.bottom + _ARROW, box.width)
     sheet.arrow([(middle, plus.bottom), (middle, out.y)], "residual")
     out = draw_tensor(sheet, event.outputs[0], out)

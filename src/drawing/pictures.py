@@ -34,17 +34,24 @@ def _mask(sheet: Sheet, y: float) -> float:
 
 
 def _weights(sheet: Sheet, y: float) -> float:
-    """Draw the weights of the head that looks most at other tokens than the first and itself."""
+    """Draw the weights of the head that looks most at other tokens than the first and
+    itself.
+    """
     scores = sheet.run.values(13, "scores")
     last = scores[:, -1].copy()  # [H, S]
     last[:, 0] = last[:, -1] = 0.0
     head = int(last.max(axis=1).argmax())
-    said = f"The weights of head {head} in layer 0: the stronger the blue, the larger; grey is 0"
+    said = (
+        f"The weights of head {head} in layer 0: the stronger the blue, the larger; grey "
+        "is 0"
+    )
     y = _draw_scores(sheet, y, scores[head], said)
     seen = int(last[head].argmax())
     ids = sheet.run.new_ids()
     texts = [f"{sheet.run.piece(ids[t])} (position {t})" for t in (len(ids) - 1, seen)]
-    return draw_note(sheet, f"{texts[0]} gives {last[head, seen]:.3f} of 1 to {texts[1]}.", y)
+    return draw_note(
+        sheet, f"{texts[0]} gives {last[head, seen]:.3f} of 1 to {texts[1]}.", y
+    )
 
 
 def _draw_scores(sheet: Sheet, y: float, weights: Array | None, said: str) -> float:
@@ -54,7 +61,8 @@ def _draw_scores(sheet: Sheet, y: float, weights: Array | None, said: str) -> fl
     if first:
         said += f"; the last {_MOST_POSITIONS} of {len(ids)} positions"
     y = draw_note(sheet, f"{said}.", y) + 4
-    left, shown = MARGIN + _LABEL, len(ids) - first
+    left = MARGIN + _LABEL
+    shown = len(ids) - first
     for row, token in enumerate(ids[first:]):
         at = (left - 8, y + 13)
         sheet.text(at, sheet.run.piece(token), size=SMALL, anchor="end", room=_LABEL - 16)
@@ -68,7 +76,9 @@ def _draw_scores(sheet: Sheet, y: float, weights: Array | None, said: str) -> fl
                 cell = Box(left + column * _CELL, y, _CELL, _CELL)
                 sheet.rect(cell, "heat", radius=0, opacity=weight)
         y += _CELL
-    return draw_note(sheet, "Columns are the same tokens in the same order, left to right.", y + 4)
+    return draw_note(
+        sheet, "Columns are the same tokens in the same order, left to right.", y + 4
+    )
 
 
 def is_product(event: Event) -> bool:
@@ -78,11 +88,15 @@ def is_product(event: Event) -> bool:
 
 
 def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
-    """Draw the three matrices of a product from a corner at the top left, with their letters."""
+    """Draw the three matrices of a product from a corner at the top left, with their
+    letters.
+    """
     first, second = event.inputs[:2]
-    right, kind = _sides(sheet.run, second), "sheet"
+    right = _sides(sheet.run, second)
+    kind = "sheet"
     if event.op != "matmul":  # the weight is stored [out, in]
-        right, kind = (right[1], right[0]), "weightsheet"
+        right = (right[1], right[0])
+        kind = "weightsheet"
     result = _sides(sheet.run, event.outputs[0])
     matrices = (_sides(sheet.run, first), "sheet"), (right, kind), (result, "sheet")
     largest = max(size for sides, _ in matrices for _, size in sides)
@@ -90,7 +104,9 @@ def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
         left = x + number * (_SLOT + _SIGN)
         if number:
             sign = (left - _SIGN / 2, y + HEIGHT / 2 + 14)
-            sheet.text(sign, "×" if number == 1 else "=", size=LARGE, anchor="middle", mono=False)
+            sheet.text(
+                sign, "×" if number == 1 else "=", size=LARGE, anchor="middle", mono=False
+            )
         middle = (left + _SLOT / 2 + 12, y + HEIGHT / 2 + 9)
         sides = _length(width, largest), _length(height, largest)
         box = Box(middle[0] - sides[0] / 2, middle[1] - sides[1] / 2, *sides)
@@ -100,7 +116,9 @@ def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
 
 
 def _sides(run: TracedRun, x: TensorInfo) -> Sides:
-    """Return letter and size of rows and columns, for the larger model where there is one."""
+    """Return letter and size of rows and columns, for the larger model where there is
+    one.
+    """
     sizes = x.shape[-2:]
     if run.beside is not None:
         sizes = tuple(run.beside.shape(x)[-2:]) or sizes
@@ -113,7 +131,9 @@ def _length(size: int, largest: int) -> float:
 
 def _product(sheet: Sheet, y: float) -> float:
     """Draw the product that makes the queries."""
-    sheet.text((MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True)
+    sheet.text(
+        (MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True
+    )
     draw_product(sheet, sheet.run.first(8)[0], float(MARGIN), y + 24)
     return y + 24 + HEIGHT + 24
 
@@ -147,7 +167,10 @@ def _repeat(sheet: Sheet, y: float) -> float:
     shared = _draw_heads(sheet, K, 1.0, y + 24)
     for head, box in enumerate(_draw_heads(sheet, H, 1.0, y + 98)):
         sheet.arrow([(box.middle[0], shared[head // G].bottom), (box.middle[0], box.y)])
-    said = f"Above: the {K} heads of the cache. Below: what each of {H} query heads gets, a copy."
+    said = (
+        f"Above: the {K} heads of the cache. Below: what each of {H} query heads gets, a "
+        "copy."
+    )
     return draw_note(sheet, said, y + 144)
 
 
@@ -155,7 +178,10 @@ def _rotation(sheet: Sheet, y: float) -> float:
     """Draw the angle of three pairs at the last position of the first pass."""
     turns = sheet.run.values(4, "frequencies")
     position = sheet.run.new_tokens - 1
-    said = f"three of the {sheet.run.sizes['h'] // 2} pairs of each head, at position {position}"
+    said = (
+        f"three of the {sheet.run.sizes['h'] // 2} pairs of each head, at position "
+        f"{position}"
+    )
     sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
     pairs = turns.shape[1]
     for place, pair in enumerate(dict.fromkeys((0, pairs // 4, pairs - 1))):
@@ -165,15 +191,18 @@ def _rotation(sheet: Sheet, y: float) -> float:
         box = Box(middle[0] - _RADIUS, middle[1] - _RADIUS, 2 * _RADIUS, 2 * _RADIUS)
         sheet.rect(box, "op", radius=_RADIUS)
         sheet.arrow([middle, (box.right, middle[1])], head=False)
-        end = (middle[0] + _RADIUS * math.cos(angle), middle[1] - _RADIUS * math.sin(angle))
+        end = (
+            middle[0] + _RADIUS * math.cos(angle),
+            middle[1] - _RADIUS * math.sin(angle),
+        )
         sheet.arrow([middle, end], "residual", head=False)
         said = f"pair {pair}: {each:.4g} rad per position"
         sheet.text((middle[0], box.bottom + 22), said, size=SMALL, anchor="middle")
         said = f"at {position}: {math.degrees(angle):.1f} degrees"
         sheet.text((middle[0], box.bottom + 40), said, size=SMALL, anchor="middle")
     said = (
-        "Grey: angle 0, as at position 0. Green: the angle of this position modulo 360 degrees, in "
-        "float32; a pair is rotated by it as a complex number is multiplied."
+        "Grey: angle 0, as at position 0. Green: the angle of this position modulo 360 "
+        "degrees, in float32; a pair is rotated by it as a complex number is multiplied."
     )
     return draw_note(sheet, said, y + 2 * _RADIUS + 92)
 
@@ -181,10 +210,13 @@ def _rotation(sheet: Sheet, y: float) -> float:
 def _cache(sheet: Sheet, y: float) -> float:
     """Draw the buffer of a layer's keys, as the first passes fill it."""
     C = next(x.shape[0] for event in sheet.run.first(11) for x in event.outputs)
-    sheet.text((MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True)
+    sheet.text(
+        (MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True
+    )
     y += 26
     for number, (event, _token) in enumerate(sheet.run.passes()[:_MOST_PASSES]):
-        T, S = event.details["T"], event.details["S"]
+        T = event.details["T"]
+        S = event.details["S"]
         said = f"step {event.step}: writes {S - T}:{S}, then {S} of {C} slots are filled"
         sheet.text((MARGIN, y + 13), said, size=SMALL)
         box = sheet.rect(Box(MARGIN, y + 20, INNER, 24), "group", radius=0)
@@ -195,7 +227,10 @@ def _cache(sheet: Sheet, y: float) -> float:
             sheet.rect(Box(box.x, box.y, start, 24), "head", radius=0)
         sheet.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)
         y += 54
-    said = "Grey: filled by earlier steps. Blue: the new slots. Narrow parts are drawn wider."
+    said = (
+        "Grey: filled by earlier steps. Blue: the new slots. Narrow parts are drawn "
+        "wider."
+    )
     return draw_note(sheet, said, y)
 
 
@@ -205,19 +240,26 @@ def _silu(sheet: Sheet, y: float) -> float:
     gates = sheet.run.values(17, "gate")
     known = np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()
     reach = max(6.0, *(abs(z) for z in known))
-    left, unit, zero = MARGIN + 200.0, 200 / reach, y + 30 + 120.0
+    left = MARGIN + 200.0
+    unit = 200 / reach
+    zero = y + 30 + 120.0
 
     def at(z: float) -> tuple[float, float]:
         return left + 200 + z * unit, zero - 110 / reach * z / (1 + math.exp(-z))
 
     sheet.arrow([(left, zero), (left + 400, zero)], head=False)
     sheet.arrow([(left + 200, y + 30), (left + 200, zero + 14)], head=False)
-    sheet.arrow([at(reach * step / 40) for step in range(-40, 41)], "residual", head=False)
+    sheet.arrow(
+        [at(reach * step / 40) for step in range(-40, 41)], "residual", head=False
+    )
     for z in known:
         x, height = at(z)
         sheet.rect(Box(x - 4, height - 4, 8, 8), "badge", radius=4)
     numbers = ", ".join(f"{z:.2f}" for z in known)
-    said = f"Dots: the least gate of the last token, its quartiles and its largest: {numbers}."
+    said = (
+        "Dots: the least gate of the last token, its quartiles and its largest: "
+        f"{numbers}."
+    )
     return draw_note(sheet, said, zero + 24)
 
 

@@ -1,4 +1,6 @@
-"""What the diagrams draw: the events of a traced run, and what they say about each stage."""
+"""What the diagrams draw: the events of a traced run,
+and what they say about each stage.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +20,8 @@ _WITH_VALUES = (4, 13, 17)
 class Recorder:
     """Keeps the events of a run that diagrams show, however long its answer is.
 
-    These are those of the first layer in the first pass through the network, and of every pass the
-    marks of the loop around it.
+    These are those of the first layer in the first pass through the network, and of every
+    pass the marks of the loop around it.
     """
 
     events: list[Event] = field(default_factory=list)  # what was kept, in order
@@ -61,17 +63,25 @@ class TracedRun:
     beside: Beside | None = None
 
     def first(self, stage: int) -> list[Event]:
-        """Return the events of a stage in the first pass and the first layer, without its mark."""
+        """Return the events of a stage in the first pass and the first layer, without its
+        mark.
+        """
         found = [e for e in self.events if e.stage == stage and e.layer in (None, 0)]
         marks = [place for place, event in enumerate(found) if event.op == MARK]
-        return [event for event in found[: marks[1] if marks[1:] else None] if event.op != MARK]
+        return [
+            event
+            for event in found[: marks[1] if marks[1:] else None]
+            if event.op != MARK
+        ]
 
     def marks(self, stage: int) -> list[Event]:
         """Return all events that open a stage."""
         return [e for e in self.events if e.stage == stage and e.op == MARK]
 
     def passes(self) -> list[tuple[Event, int | None]]:
-        """Return the mark of each pass of the loop, and the token that was drawn after it."""
+        """Return the mark of each pass of the loop, and the token that was drawn after
+        it.
+        """
         found: list[tuple[Event, int | None]] = []
         for event in self.events:
             if event.stage == 3:
@@ -81,7 +91,8 @@ class TracedRun:
         return found
 
     def origin(self, x: TensorInfo, stage: int) -> str:
-        """Say which stage before another one last made a tensor of this name and shape, if any.
+        """Say which stage before another one last made a tensor of this name and shape,
+        if any.
 
         In later layers x comes from the last stage of the layer before.
         """
@@ -89,7 +100,9 @@ class TracedRun:
         for event in self.events:
             if event.stage == stage and event.op != LAYER:
                 break
-            if any((made.name, made.shape) == (x.name, x.shape) for made in event.outputs):
+            if any(
+                (made.name, made.shape) == (x.name, x.shape) for made in event.outputs
+            ):
                 found = event.stage
         if (found, x.name) == (4, "x"):
             return "from 4; later layers: 18"
@@ -97,14 +110,21 @@ class TracedRun:
 
     def values(self, stage: int, name: str) -> np.ndarray[Any, Any]:
         """Return the elements of what a stage made last under a name."""
-        made = [x.values for event in self.first(stage) for x in event.outputs if x.name == name]
+        made = [
+            x.values
+            for event in self.first(stage)
+            for x in event.outputs
+            if x.name == name
+        ]
         assert made[-1] is not None, "Recorder.wants_values asks for them"
         return made[-1]
 
     def prompt(self) -> list[tuple[str, str]]:
         """Return who says what in the prompt, or the text of a completion."""
         details = self.marks(1)[0].details
-        messages = details.get("messages") or [{"role": "text", "content": details.get("text", "")}]
+        messages = details.get("messages") or [
+            {"role": "text", "content": details.get("text", "")}
+        ]
         return [(str(m["role"]), str(m["content"])) for m in messages]
 
     def new_ids(self) -> list[int]:
@@ -127,7 +147,9 @@ class TracedRun:
             details = event.details
             ids = details.get("ids") or [details.get("token")]
             if event.stage == 20:
-                ids = [candidate["token_id"] for candidate in details["choice"]["candidates"]]
+                ids = [
+                    candidate["token_id"] for candidate in details["choice"]["candidates"]
+                ]
             found |= zip(ids, details.get("texts", ()), strict=False)
         return found
 

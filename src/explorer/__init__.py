@@ -1,4 +1,6 @@
-"""The explorer: a traced run as one HTML file, with its numbers, to be opened without a network."""
+"""The explorer: a traced run as one HTML file, with its numbers, to be opened without a
+network.
+"""
 
 from .collect import Collector
 from .errors import ExplorerError

@@ -1,10 +1,12 @@
-"""From the events of a run to its part of a document: what the page shows, within a limit.
+"""From the events of a run to its part of a document: what the page shows, within a
+limit.
 
-A collector takes the events of a trace, as the log and the diagrams do, and asks for the elements
-of the tensors that it keeps. What does not fit is left out in a stated order: later passes before
-earlier ones; in a pass, the first positions before the last ones; of the values, layers other than
-the first and the last. Values of layers wait until the end of the run, and take what the other
-kinds of arrays left. The document says what is missing.
+A collector takes the events of a trace, as the log and the diagrams do, and asks for the
+elements of the tensors that it keeps. What does not fit is left out in a stated order:
+later passes before earlier ones; in a pass, the first positions before the last ones; of
+the values, layers other than the first and the last. Values of layers wait until the end
+of the run, and take what the other kinds of arrays left. The document says what is
+missing.
 """
 
 from bisect import bisect_right
@@ -26,7 +28,9 @@ from .write import DeflatedArray, Store, deflate_values
 # Passes whose ops are shown one by one: the prompt, and the first new token.
 _PASSES_WITH_OPS = 2
 _STREAM_BYTES = 32 << 20  # of the residual streams of a pass that wait for the lens
-_LENS_BYTES = 60  # of the file, per position and depth: about, with the tokens of the union
+_LENS_BYTES = (
+    60  # of the file, per position and depth: about, with the tokens of the union
+)
 _FIRST_SHARE = 0.85  # of what there is of a kind, for the first pass
 _CHOSEN = 64  # most probable tokens of a step whose texts are kept
 _BASE64 = 4 / 3
@@ -50,14 +54,17 @@ class _Pass:
     start: int
     T: int
     token: int | None = None  # that it gave
-    rows: int = 0  # of the last tokens, whose attention is kept; below, what else is of them
+    rows: int = (
+        0  # of the last tokens, whose attention is kept; below, what else is of them
+    )
     value_rows: int = 0
     value_layers: tuple[int, ...] = ()
     stream_rows: int = 0
     attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     newest: Any = None  # the elements of what the op before made
     logits: Floats | None = None
-    # The name and the value of each step that changes logits, with the ids and the new logits.
+    # The name and the value of each step that changes logits, with the ids and the new
+    # logits.
     changed: list[tuple[str, float | None, npt.NDArray[np.int32], Floats]] = field(
         default_factory=list
     )
@@ -127,7 +134,9 @@ class Collector:
         for token in sorted({*self._ids, *self._shown_ids}):
             text, is_special = token_text(self._model.tokenizer, token)
             texts[str(token)] = [text, *[1] * is_special]
-        frequencies = inverse_frequencies(args.head_dim, args.rope_theta, args.rope_scaling)
+        frequencies = inverse_frequencies(
+            args.head_dim, args.rope_theta, args.rope_scaling
+        )
         return {
             **self._facts,
             "sizes": self._sizes,
@@ -139,13 +148,18 @@ class Collector:
             "tensors": [list(info) for info in self._tensors],
             "events": self._events,
             "rope": frequencies.numpy().tolist(),
-            "leftOut": [f"{what}: {'; '.join(parts)}" for what, parts in self._left_out.items()],
+            "leftOut": [
+                f"{what}: {'; '.join(parts)}" for what, parts in self._left_out.items()
+            ],
         }
 
     def _mark(self, event: Event) -> None:
         details = event.details
         if event.stage == 1:
-            self._prompt = {"messages": details.get("messages"), "text": details.get("text")}
+            self._prompt = {
+                "messages": details.get("messages"),
+                "text": details.get("text"),
+            }
             self._ids = list(details["ids"])
             self._prompt_length = len(self._ids)
         elif event.stage == 3:
@@ -153,7 +167,9 @@ class Collector:
             self._begin_pass(int(event.position or 0), int(details["T"]))
         elif event.stage == 20 and self._pass is not None:
             shown = ("token", "drawn", "random", "seed", "sampling", "choice")
-            self._pass.record |= {name: details[name] for name in shown if name in details}
+            self._pass.record |= {
+                name: details[name] for name in shown if name in details
+            }
             candidates = details["choice"]["candidates"]
             self._shown_ids.update(one["token_id"] for one in candidates)
             self._shown_ids.add(details.get("drawn", details["token"]))
@@ -165,7 +181,9 @@ class Collector:
             self._end_pass()
 
     def _change_logits(self, one: _Pass, sampling: Mapping[str, Any]) -> None:
-        """Compute what the bias and the penalties make of the logits, before a token is drawn."""
+        """Compute what the bias and the penalties make of the logits, before a token is
+        drawn.
+        """
         if one.logits is None:
             return
         sampler = Sampler(SamplingArgs(**sampling))
@@ -176,9 +194,12 @@ class Collector:
             one.changed.append((name, value, ids, logits[ids]))
 
     def _begin_pass(self, start: int, T: int) -> None:
-        number, sizes = len(self._passes), self._sizes
+        number = len(self._passes)
+        sizes = self._sizes
         one = self._pass = _Pass(number, start, T)
-        S, L, H = start + T, sizes["L"], sizes["H"]
+        S = start + T
+        L = sizes["L"]
+        H = sizes["H"]
         share = _FIRST_SHARE if number == 0 and T > 1 else 1.0
         # Attention weights are mostly small: they deflate to less than half.
         room = self._store.room["attention"] * share * 2 / _BASE64 / (L * H)
@@ -189,7 +210,9 @@ class Collector:
         one.stream_rows = min(T, int(room), max(limit, 1))
         if number < _PASSES_WITH_OPS:
             room = self._store.room["values"] * share
-            one.value_rows = bisect_right(counts, room, key=lambda n: self._value_bytes(n, S))
+            one.value_rows = bisect_right(
+                counts, room, key=lambda n: self._value_bytes(n, S)
+            )
             if one.value_rows:
                 order = dict.fromkeys((0, L - 1, *range(L)))
                 fitting = int(self._store.free // self._value_bytes(one.value_rows, S))
@@ -197,7 +220,8 @@ class Collector:
 
     def _value_bytes(self, rows: int, S: int) -> float:
         """Return about how many bytes of the file the values of one layer take."""
-        n, each = self._sizes, self._model.args.dtype.itemsize
+        n = self._sizes
+        each = self._model.args.dtype.itemsize
         heads = (n["H"] + 2 * n["K"]) * n["h"]
         row = each * (2 * n["D"] + 2 * heads + n["H"] * n["h"] + 3 * n["F"])
         row += 16 * n["D"] + n["H"] * S * (12 + each)
@@ -213,29 +237,44 @@ class Collector:
             self._sizes["C"] = made.shape[0]
         if one.number >= _PASSES_WITH_OPS:
             return
-        self._events.append([
-            one.number, event.stage, event.layer, event.op,
-            [[self._tensor(x), x.id] for x in event.inputs],
-            [[self._tensor(x), x.id] for x in event.outputs],
-            event.seconds, event.bytes, event.operations, event.code,
-            dict(event.details), None,
-        ])  # fmt: skip
+        self._events.append(
+            [
+                one.number,
+                event.stage,
+                event.layer,
+                event.op,
+                [[self._tensor(x), x.id] for x in event.inputs],
+                [[self._tensor(x), x.id] for x in event.outputs],
+                event.seconds,
+                event.bytes,
+                event.operations,
+                event.code,
+                dict(event.details),
+                None,
+            ]
+        )
         self._keep(event, made, one)
 
     def _tensor(self, x: TensorInfo) -> int:
-        return self._tensors.setdefault((x.name, x.shape, x.letters, x.dtype), len(self._tensors))
+        return self._tensors.setdefault(
+            (x.name, x.shape, x.letters, x.dtype), len(self._tensors)
+        )
 
     def _look(self, event: Event, letters: Letters, values: Any, one: _Pass) -> None:
         """Take the numbers of attention, of the residual stream and of the logits."""
         stage = event.stage
         if stage == 4 and letters == ("T", "D"):  # the last of them is the stream
-            one.streams, one.rms, one.added = [], [], [values[-1].copy()]
+            one.added = [values[-1].copy()]
+            one.streams = []
+            one.rms = []
             self._stream(values, one)
         elif stage == 13 and event.op == "softmax" and one.rows:
             first = one.T - one.rows
             steps = np.rint(values[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
             # Of each row what its token sees.
-            rows = [steps[:, row, : one.start + first + row + 1] for row in range(one.rows)]
+            rows = [
+                steps[:, row, : one.start + first + row + 1] for row in range(one.rows)
+            ]
             one.attention.append(np.concatenate(rows, axis=1))  # [H, entries]
         elif stage == 14 and event.op == "reshape":
             one.heads.append(values[-1].copy())
@@ -247,25 +286,38 @@ class Collector:
             lengths = one.norms[-1] * np.sqrt(np.square(before).sum(-1))
             products = (added * before).sum(-1)
             one.cosines.append(
-                np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+                np.divide(
+                    products, lengths, out=np.zeros_like(products), where=lengths > 0
+                )
             )
             self._stream(values, one)
-        elif stage == 19 and letters[-1:] == ("V",):  # the last of them are those that count
+        elif stage == 19 and letters[-1:] == (
+            "V",
+        ):  # the last of them are those that count
             one.logits = values[-1]
         one.newest = values
 
     def _stream(self, x: Floats, one: _Pass) -> None:
-        """Measure the residual stream; keep that of the embeddings and that after each layer."""
+        """Measure the residual stream; keep that of the embeddings and that after each
+        layer.
+        """
         one.rms.append(np.sqrt(np.square(x.astype(np.float64)).mean(-1)))
         if len(one.rms) % 2 and one.stream_rows:
             one.streams.append(x[-one.stream_rows :].copy())
 
     def _keep(self, event: Event, made: TensorInfo, one: _Pass) -> None:
-        """Keep the elements of a tensor for the last event, or let those of a layer wait."""
+        """Keep the elements of a tensor for the last event,
+        or let those of a layer wait.
+        """
         is_layer = event.layer in one.value_layers and event.stage > 5
-        is_outside = event.layer is None and event.stage in (4, 19) and made.name != "logits"
-        is_new = event.bytes > 0 and event.op != "repeat_heads"  # a view or a copy shows nothing
-        values, axis, first = made.values, None, 0
+        is_outside = (
+            event.layer is None and event.stage in (4, 19) and made.name != "logits"
+        )
+        # A view or a copy shows nothing.
+        is_new = event.bytes > 0 and event.op != "repeat_heads"
+        values = made.values
+        axis = None
+        first = 0
         if values is None or not (is_new and (is_layer or is_outside) and one.value_rows):
             return
         if rows := [x for x in ("T", "S") if x in made.letters]:
@@ -307,24 +359,38 @@ class Collector:
             record["values"] = [rows, layers]
             is_whole = rows == record["T"] and len(layers) == self._sizes["L"]
             if not is_whole:
-                self._leave_out("values", f"pass {number} keeps {_kept(layers, rows, record['T'])}")
+                self._leave_out(
+                    "values", f"pass {number} keeps {_kept(layers, rows, record['T'])}"
+                )
 
     def _end_pass(self) -> None:
-        """Write down the pass, if there is one; its lens waits until an op of the next one."""
-        one, self._pass = self._pass, None
+        """Write down the pass, if there is one; its lens waits until an op of the next
+        one.
+        """
+        one = self._pass
+        self._pass = None
         if one is None:
             return
         self._passes.append(one.record)
         add = self._store.add
         one.record |= {
-            "start": one.start, "T": one.T, "seconds": one.seconds, "logits": None, "changed": None,
-            "attention": None, "residual": None, "lens": None, "attribution": None,
+            "start": one.start,
+            "T": one.T,
+            "seconds": one.seconds,
+            "logits": None,
+            "changed": None,
+            "attention": None,
+            "residual": None,
+            "lens": None,
+            "attribution": None,
             "values": [one.value_rows, list(one.value_layers)],
-        }  # fmt: skip
+        }
         if one.logits is not None:
             one.record["logits"] = add(one.logits, "logits")
             one.record["changed"] = self._kept_changes(one)
-            near = np.argpartition(-one.logits, min(_CHOSEN, one.logits.size) - 1)[:_CHOSEN]
+            near = np.argpartition(-one.logits, min(_CHOSEN, one.logits.size) - 1)[
+                :_CHOSEN
+            ]
             self._shown_ids.update(near.tolist())
         if one.record["logits"] is None:
             self._leave_out("all logits", f"pass {one.number}")
@@ -343,7 +409,8 @@ class Collector:
 
     def _read_waiting(self) -> None:
         """Read the lens of the pass that ended, and who promoted its token."""
-        one, self._waiting = self._waiting, None
+        one = self._waiting
+        self._waiting = None
         if one is None:
             return
         transformer = self._model.transformer
@@ -368,21 +435,28 @@ class Collector:
             one.record["attribution"] = None if found["parts"] is None else found
 
     def _kept_changes(self, one: _Pass) -> list[dict[str, Any]] | None:
-        """Store the logits that the bias and the penalties changed; None if there is no room."""
+        """Store the logits that the bias and the penalties changed; None if there is no
+        room.
+        """
         changes = []
         for name, value, ids, logits in one.changed:
             places = self._store.add(ids, "logits")
             values = self._store.add(logits, "logits")
             if places is None or values is None:
                 return None
-            changes.append({"name": name, "value": value, "ids": places, "logits": values})
+            changes.append(
+                {"name": name, "value": value, "ids": places, "logits": values}
+            )
         return changes
 
     def _kept_attention(self, weights: npt.NDArray[np.uint8], one: _Pass) -> Any:
-        """Keep the attention [L, H, entries] of a pass, of half of the rows until it fits."""
+        """Keep the attention [L, H, entries] of a pass, of half of the rows until it
+        fits.
+        """
         data = self._store.add(weights, "attention")
         while data is None and one.rows > 1:
-            first, dropped = one.start + one.T - one.rows, one.rows // 2
+            first = one.start + one.T - one.rows
+            dropped = one.rows // 2
             one.rows -= dropped
             weights = weights[..., sum(range(first + 1, first + dropped + 1)) :]
             data = self._store.add(weights, "attention")
@@ -396,7 +470,11 @@ class Collector:
         end = one.start + one.T - (0 if one.record[what] is None else rows)
         if end > one.start:
             is_one = end - one.start == 1
-            which = f"position {one.start}" if is_one else f"positions {one.start} to {end - 1}"
+            which = (
+                f"position {one.start}"
+                if is_one
+                else f"positions {one.start} to {end - 1}"
+            )
             self._leave_out(what, which)
 
 

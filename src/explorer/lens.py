@@ -1,7 +1,7 @@
 """What the residual stream means in tokens: the logit lens, and who promoted a token.
 
-All products are the model's own ops, so that the last depth has the bits of the engine's logits.
-These functions are called while no op is observed.
+All products are the model's own ops, so that the last depth has the bits of the engine's
+logits. These functions are called while no op is observed.
 """
 
 from typing import Any
@@ -15,21 +15,26 @@ from ..model.llama import RMSNorm
 
 Floats = npt.NDArray[np.float32]
 TOP = 5
-# A product with bfloat16 activations rounds each of them by at most half of 2^-8 of itself; the
-# sums of float32 are bounded by what tests see of them, many times over.
+# A product with bfloat16 activations rounds each of them by at most half of 2^-8 of
+# itself; the sums of float32 are bounded by what tests see of them, many times over.
 _ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
 
 
 def read_lens(
     transformer: LlamaTransformer, streams: Floats, wanted: list[int | None]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read the residual streams, float32 [depths, P, D], of the embeddings and of each layer.
+    """Read the residual streams, float32 [depths, P, D], of the embeddings and of each
+    layer.
 
-    Of each position the wanted token, the one that follows, is kept as well. Positions follow each
-    other in `ids` and `logits`, and `starts` says where each begins.
+    Of each position the wanted token, the one that follows, is kept as well. Positions
+    follow each other in `ids` and `logits`, and `starts` says where each begins.
     """
     count = min(TOP, transformer.output.shape[0])
-    ids, logits, sums, entropies, tops = [], [], [], [], []
+    ids = []
+    logits = []
+    sums = []
+    entropies = []
+    tops = []
     for position, extra in enumerate(wanted):
         stream = ml.Tensor.from_numpy(np.ascontiguousarray(streams[:, position]))
         normed = transformer.norm.forward(stream)
@@ -45,7 +50,9 @@ def read_lens(
         entropies.append(in_bits)
         tops.append(top)
     return {
-        "ids": np.concatenate(ids).astype(np.int32),  # [n], once among the top 5 of a position
+        "ids": np.concatenate(ids).astype(
+            np.int32
+        ),  # [n], once among the top 5 of a position
         "starts": np.cumsum([0, *map(len, ids)], dtype=np.int32),  # [P + 1]
         "logits": np.concatenate(logits),  # [n, depths]
         "log_sums": np.array(sums, np.float64),  # [P, depths], log(sum(exp(logits)))
@@ -71,37 +78,47 @@ def attribute(
 ) -> dict[str, Any]:
     """Divide a logit among the parts that add up to the residual stream.
 
-    logit = sum over parts of (part * scale * norm.weight) . output.weight[token], with the scale of
-    the final norm, 1 / rms, held fixed. It is exact up to the rounding of the activations that the
-    output matrix reads: the logit is within the `bound` of the `sum`.
+    logit = sum over parts of (part * scale * norm.weight) . output.weight[token], with
+    the scale of the final norm, 1 / rms, held fixed. It is exact up to the rounding of
+    the activations that the output matrix reads: the logit is within the `bound` of the
+    `sum`.
 
-    What the last row of a pass is made of, float32 [1 + 2 L, D], are the embedding and what each
-    attention and feed-forward added; its `parts` are float32 [1 + 2 L]. From the outputs of the
-    heads before `wo`, float32 [H*h] for each layer, follow `heads`, float32 [L, H].
+    What the last row of a pass is made of, float32 [1 + 2 L, D], are the embedding and
+    what each attention and feed-forward added; its `parts` are float32 [1 + 2 L]. From
+    the outputs of the heads before `wo`, float32 [H*h] for each layer, follow `heads`,
+    float32 [L, H].
     """
-    args, output = transformer.args, transformer.output
+    args = transformer.args
+    output = transformer.output
     ids = ml.Tensor.from_integers([token])
     row = ml.get_rows(output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
     row /= getattr(args, "logits_scaling", 1.0)  # of families that divide logits
     exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
     gain = _norm_gain(transformer.norm, exact)
     shares = (added * (row * gain)).sum(-1)
-    h, H = args.head_dim, args.n_heads
+    h = args.head_dim
+    H = args.n_heads
     by_head = np.empty((len(heads), H), np.float32)
     for layer, (block, made) in enumerate(zip(transformer.layers, heads, strict=True)):
-        alone = np.zeros((H + 1, H, h), np.float32)  # row i: only head i speaks; the last: none
+        # Row i: only head i speaks; the last: none.
+        alone = np.zeros((H + 1, H, h), np.float32)
         alone[range(H), range(H)] = made.reshape(H, h)
         x = ml.Tensor.from_numpy(alone.reshape(H + 1, H * h)).to(args.dtype)
         projected = block.attention.project(x).numpy()  # [H + 1, D]
         each = projected[:-1] - projected[-1]  # without the bias
-        norm_after = getattr(block, "norm_after_attention", None)  # of families that have one
+        # Of families that have one.
+        norm_after = getattr(block, "norm_after_attention", None)
         if norm_after is not None:
             each = each * _norm_gain(norm_after, each.sum(0, dtype=np.float64))
         by_head[layer] = (each * (row * gain)).sum(-1)
     bound = float(np.abs(exact * gain * row).sum()) * _ROUNDING[args.dtype.name]
-    if isinstance(output.dtype, ml.BlockDType):  # what `linear_transformation` rounds besides
+    if isinstance(
+        output.dtype, ml.BlockDType
+    ):  # what `linear_transformation` rounds besides
         normed = np.abs(exact * gain)
-        levels = np.abs(row).max() * normed.sum() * 2.0**-12 if output.dtype is ml.nf4 else 0.0
+        levels = (
+            np.abs(row).max() * normed.sum() * 2.0**-12 if output.dtype is ml.nf4 else 0.0
+        )
         bound += float(np.abs(row).sum() * normed.max() * 2.0**-15 + levels)
     return {
         "parts": shares.astype(np.float32),

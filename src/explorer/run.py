@@ -1,10 +1,19 @@
-"""Runs that are made to be shown: an answer drawn anew, or one that is known, with a trace on."""
+"""Runs that are made to be shown: an answer drawn anew, or one that is known, with a
+trace on.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 from .. import trace
-from ..inference import ChatTemplate, InferenceEngine, Message, SamplingArgs, encode_chat, end_ids
+from ..inference import (
+    ChatTemplate,
+    InferenceEngine,
+    Message,
+    SamplingArgs,
+    encode_chat,
+    end_ids,
+)
 from ..model import Model
 from ..trace.tracer import Tracer
 from ..untrusted import shown
@@ -20,7 +29,10 @@ class Page(str):
     def _repr_html_(self) -> str:
         escaped = self.replace("&", "&amp;").replace('"', "&quot;")
         style = "width:100%;height:800px;border:1px solid"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escaped}"></iframe>'
+        return (
+            f'<iframe sandbox="allow-scripts" style="{style}" '
+            f'srcdoc="{escaped}"></iframe>'
+        )
 
 
 def explore(
@@ -33,7 +45,8 @@ def explore(
     beside_prompt: str | Sequence[Message] | None = None,
     limit: float = DEFAULT_LIMIT,
 ) -> Page:
-    """Run a prompt with a trace on, and return the page that shows the run from the inside.
+    """Run a prompt with a trace on, and return the page that shows the run from the
+    inside.
 
     Args:
         model: The model, with its tokenizer.
@@ -66,7 +79,8 @@ def prompt_of(
     chat_format: str | ChatTemplate | None = None,
     think: bool = True,
 ) -> tuple[list[int], frozenset[int]]:
-    """Return the token ids of a prompt, and those that end its answer beside the model's own.
+    """Return the token ids of a prompt, and those that end its answer beside the model's
+    own.
 
     Args:
         model: Its tokenizer is used, and its chat format where none is given.
@@ -128,9 +142,10 @@ def run_beside(
 ) -> dict[str, Any]:
     """Run a second prompt, or the tokens of the first run by another model.
 
-    With another model and no other prompt, its tokens are those of the first run, so that each
-    position has the same text before it; where it would have drawn another token, the page says so.
-    A model with another tokenizer could not read them: that needs a prompt.
+    With another model and no other prompt, its tokens are those of the first run, so that
+    each position has the same text before it; where it would have drawn another token,
+    the page says so. A model with another tokenizer could not read them: that needs a
+    prompt.
 
     Raises:
         ExplorerError: The tokens of the first run mean something else to the model.
@@ -145,9 +160,10 @@ def run_beside(
         expected = first["texts"][str(token)][0]
         if text != expected:
             raise ExplorerError(
-                f"--explore-with: expected a model with the same tokens, or --explore-prompt: "
-                f"token {token} is {shown(expected)}, got {shown(text)}"
+                "--explore-with: expected a model with the same tokens, or "
+                f"--explore-prompt: token {token} is {shown(expected)}, got {shown(text)}"
             )
     prompt_length = len(tokens) - sum("token" in one for one in first["passes"])
-    ids, answer = tokens[:prompt_length], tokens[prompt_length:]
+    ids = tokens[:prompt_length]
+    answer = tokens[prompt_length:]
     return run_traced(model, ids, len(answer), sampling, store, forced_ids=answer)

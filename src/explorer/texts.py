@@ -1,4 +1,6 @@
-"""What a reader has beside the numbers: lines of code, sections of chapter 14, tokens, machine."""
+"""What a reader has beside the numbers: lines of code, sections of chapter 14, tokens,
+machine.
+"""
 
 import platform
 from pathlib import Path
@@ -27,14 +29,18 @@ def stages() -> list[dict[str, Any]]:
             "function": stage.function,
             "code": stage.code,
             "chapter": stage.chapter,
-            "section": section_of(find_page(stage.chapter.partition("#")[0]), stage.heading),
+            "section": section_of(
+                find_page(stage.chapter.partition("#")[0]), stage.heading
+            ),
         }
         for number, stage in STAGES.items()
     ]
 
 
 def sources() -> dict[str, dict[str, Any]]:
-    """Return the functions of the stages: for `file function`, the first line and the text."""
+    """Return the functions of the stages: for `file function`, the first line and the
+    text.
+    """
     found: dict[str, dict[str, Any]] = {}
     for stage in STAGES.values():
         name = stage.code.partition(":")[0]
@@ -45,7 +51,9 @@ def sources() -> dict[str, dict[str, Any]]:
 
 
 def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
-    """Return the text of a token, bytes that are no whole character as `\\xe2`, and if special."""
+    """Return the text of a token, bytes that are no whole character as `\\xe2`, and if
+    special.
+    """
     if tokenizer is None:
         return f"token {token}", False
     is_special = tokenizer.is_special(token)
@@ -61,7 +69,9 @@ def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
 def facts_of(model: Model) -> dict[str, Any]:
     """Return what a reader of the page has to know of the model and of the machine."""
     info = ml.build_info()
-    weights = [w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous]
+    weights = [
+        w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous
+    ]
     isa, streams = roofline.fastest_reading(weights)
     layer = model.transformer.layers[0]
     # A file that is mailed tells nobody where its writer keeps models.
@@ -79,13 +89,17 @@ def facts_of(model: Model) -> dict[str, Any]:
             "threads": info["threads"],
             "python": platform.python_version(),
             "readRate": roofline.read_rate(weights, isa, streams),
-            "operationRate": roofline.multiply_add_rate(layer.feed_forward_dtype.name, _ROUNDS, 3),
+            "operationRate": roofline.multiply_add_rate(
+                layer.feed_forward_dtype.name, _ROUNDS, 3
+            ),
         },
     }
 
 
 def _format_beside(model: Model) -> str | None:
-    """Return another format that `--explore-with` can make of the model's files, or None."""
+    """Return another format that `--explore-with` can make of the model's files,
+    or None.
+    """
     if stored_quantization(model.source, model.checkpoint) is not None:
         return None
     is_nf4 = model.transformer.layers[0].attention.wq.dtype is ml.nf4

@@ -2,9 +2,10 @@
 
 Arrays are deflated when they are made, and counted as bytes of the file.
 
-The page runs one script, its own: a Content-Security-Policy allows it and its style by their
-hashes, and nothing else. Data are in elements that no browser runs; base64 and JSON whose `<` is
-escaped cannot end them. The script makes text nodes only, which `require-trusted-types-for` holds.
+The page runs one script, its own: a Content-Security-Policy allows it and its style by
+their hashes, and nothing else. Data are in elements that no browser runs; base64 and JSON
+whose `<` is escaped cannot end them. The script makes text nodes only, which
+`require-trusted-types-for` holds.
 """
 
 import base64
@@ -30,27 +31,43 @@ Reference = dict[str, Any]  # block, dtype and shape, as JSON holds them
 
 # The page itself, the stages and their chapter, which are always written.
 _PAGE_BYTES = 250_000
-# Which part of the rest each kind of array may take; the events and the texts have what is left.
+# Which part of the rest each kind of array may take; the events and the texts have what
+# is left.
 SHARES: Mapping[str, float] = {
-    "logits": 0.47, "attention": 0.34, "values": 0.08, "lens": 0.06, "residual": 0.03,
-}  # fmt: skip
-_SMALLEST_LIMIT = 1.0  # megabytes: below it the page and the texts leave no room for numbers
+    "logits": 0.47,
+    "attention": 0.34,
+    "values": 0.08,
+    "lens": 0.06,
+    "residual": 0.03,
+}
+_SMALLEST_LIMIT = (
+    1.0  # megabytes: below it the page and the texts leave no room for numbers
+)
 DEFAULT_LIMIT = 12.0
 
 _VERSION = 1  # of the document
 _PAGE = Path(__file__).resolve().parent / "page"
 # In this order they are one script.
 SCRIPTS = (
-    "data.js", "draw.js", "map.js", "attention.js", "residual.js", "sampling.js", "cache.js",
-    "values.js", "compare.js", "tour.js", "main.js",
-)  # fmt: skip
+    "data.js",
+    "draw.js",
+    "map.js",
+    "attention.js",
+    "residual.js",
+    "sampling.js",
+    "cache.js",
+    "values.js",
+    "compare.js",
+    "tour.js",
+    "main.js",
+)
 _HEAD = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src '{script}'; \
-style-src '{style}'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; \
-trusted-types 'none'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'; \
+require-trusted-types-for 'script'; trusted-types 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <title>A run from the inside</title>
@@ -131,7 +148,11 @@ class Store:
             return None
         self.room[kind] -= array.size
         self.blocks.append(array.data)
-        return {"block": len(self.blocks) - 1, "dtype": array.dtype, "shape": list(array.shape)}
+        return {
+            "block": len(self.blocks) - 1,
+            "dtype": array.dtype,
+            "shape": list(array.shape),
+        }
 
 
 def deflate_values(values: Array, dtype: str) -> DeflatedArray:
@@ -155,7 +176,9 @@ def _deflate(array: Array, dtype: str) -> DeflatedArray:
 
 
 def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
-    """Yield the parts of the file: the page, the document of all runs, the arrays that it names."""
+    """Yield the parts of the file: the page, the document of all runs, the arrays that it
+    names.
+    """
     document = {
         "version": _VERSION,
         "program": f"llama-bolts {__version__}",
@@ -173,7 +196,9 @@ def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
         ],
         "runs": runs,
     }
-    script = '(() => {\n"use strict";\n' + "".join(map(_read, SCRIPTS)) + "start();\n})();\n"
+    script = (
+        '(() => {\n"use strict";\n' + "".join(map(_read, SCRIPTS)) + "start();\n})();\n"
+    )
     style = _read("style.css")
     yield _HEAD.format(script=_hash(script), style=_hash(style), css=style)
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
@@ -204,4 +229,6 @@ def _read(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(
+        "ascii"
+    )

@@ -31,8 +31,8 @@ class GenerationStats:
         cached_tokens: How many of them were in the cache already.
         new_tokens: Tokens chosen, the end token included.
         prefill_seconds: Time to run the prompt.
-        decode_seconds: Time to choose the tokens and run them; the caller's time between the
-            steps is not counted, and neither is what a trace took for itself.
+        decode_seconds: Time to choose the tokens and run them; the caller's time between
+            the steps is not counted, and neither is what a trace took for itself.
         seed: Seed of the sampling.
         drafted_tokens: Tokens that were guessed and run along with the one before them.
         accepted_tokens: How many of them were then drawn; each saved a step.
@@ -54,8 +54,9 @@ class Step:
 
     Attributes:
         token_id: Its id.
-        text: The text that became certain with it; joined over the steps, the answer. Bytes of an
-            unfinished character and the possible beginning of a stop string are held back.
+        text: The text that became certain with it; joined over the steps, the answer.
+            Bytes of an unfinished character and the possible beginning of a stop string
+            are held back.
         stop_reason: None, or in the last step `eot`, `max tokens`, `stop string` or
             `context full`.
         stats: In the last step, what the answer took.
@@ -70,13 +71,17 @@ class Step:
 
 
 class StopStrings:
-    """Passes text on, except what is, or may still become, a stop string; the first one ends it."""
+    """Passes text on, except what is, or may still become, a stop string; the first one
+    ends it.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         for stop in stops:
             if not isinstance(stop, str) or not stop:
                 shown = ascii(stop)[:80]
-                raise PromptError(f"[generate] stop must hold texts of >= 1 character: got {shown}")
+                raise PromptError(
+                    f"[generate] stop must hold texts of >= 1 character: got {shown}"
+                )
         self.found = False  # whether one has been met; nothing is passed on after that
         self.held = ""  # what may still become one
         self._stops = tuple(stops)
@@ -89,7 +94,8 @@ class StopStrings:
         begins = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
         kept = max((overlap(text, stop) for stop in self._stops), default=0)
         end = min(begins, default=len(text) - kept)
-        self.found, self.held = bool(begins), "" if begins else text[end:]
+        self.found = bool(begins)
+        self.held = "" if begins else text[end:]
         return text[:end]
 
 
@@ -100,7 +106,9 @@ def overlap(text: str, stop: str) -> int:
 
 
 def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
-    """Return the elements of an argument; raise PromptError if it cannot be iterated over."""
+    """Return the elements of an argument; raise PromptError if it cannot be iterated
+    over.
+    """
     try:
         return tuple(values)
     except TypeError:
@@ -111,7 +119,8 @@ def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
 class AnswerText:
     """Turns chosen tokens into text and sees when the answer ends.
 
-    Without a tokenizer, texts are empty and no token ends it; a stop string is then a PromptError.
+    Without a tokenizer, texts are empty and no token ends it; a stop string is then a
+    PromptError.
     """
 
     def __init__(
@@ -120,14 +129,20 @@ class AnswerText:
         tokenizer = model.tokenizer
         stops = _as_tuple("stop", (stop,) if isinstance(stop, str) else stop)
         if stops and tokenizer is None:
-            raise PromptError("[generate] stop needs a tokenizer: the model's directory holds none")
+            raise PromptError(
+                "[generate] stop needs a tokenizer: the model's directory holds none"
+            )
         ends = token_list("[generate] end_ids", [*_as_tuple("end_ids", end_ids)])
         self._stops = StopStrings(stops)
-        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
+        self._decoder = (
+            None if tokenizer is None else StreamDecoder(tokenizer, first=new_text)
+        )
         self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(ends)
 
     def push(self, token: int) -> tuple[str, str | None]:
-        """Return the text that became certain with a token, and the reason to stop, if any."""
+        """Return the text that became certain with a token, and the reason to stop, if
+        any.
+        """
         if token in self._stop_ids:
             return self.finish(), "eot"
         if self._decoder is None:
@@ -151,8 +166,11 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def logprobs_of(tokenizer: Tokenizer, choice: Choice, count: int | None) -> dict[str, Any]:
-    """Return what OpenAI's chat API says of a token, with its id, and of the most probable ones.
+def logprobs_of(
+    tokenizer: Tokenizer, choice: Choice, count: int | None
+) -> dict[str, Any]:
+    """Return what OpenAI's chat API says of a token, with its id, and of the most
+    probable ones.
 
     Natural log-probabilities by the model; -9999 for -inf, which JSON lacks.
     """
@@ -170,7 +188,9 @@ def logprobs_of(tokenizer: Tokenizer, choice: Choice, count: int | None) -> dict
 
 @dataclass
 class Patience:
-    """The seconds that the requests of a pass may still wait for their masks, together."""
+    """The seconds that the requests of a pass may still wait for their masks,
+    together.
+    """
 
     seconds: float
 
@@ -189,10 +209,12 @@ class _Cached(Protocol):  # a sequence whose keys and values are cached
 
 
 class Answer:
-    """One answer: draws its tokens from the logits of passes, one step for each, until it ends.
+    """One answer: draws its tokens from the logits of passes, one step for each, until it
+    ends.
 
-    Whoever runs the passes reads the prompt, calls `begin`, and gives `advance` the logits of each
-    pass. After that the next pass is over `newest` and what `draft` returns.
+    Whoever runs the passes reads the prompt, calls `begin`, and gives `advance` the
+    logits of each pass. After that the next pass is over `newest` and what `draft`
+    returns.
 
     Args:
         model: Runs the tokens.
@@ -245,7 +267,9 @@ class Answer:
         self._drafter: Drafter | None = None
 
     def begin(self, cached: _Cached, drafter: Drafter | None) -> None:
-        """Begin to draw after the prompt was read; `cached` forgets it if an error spoiled it."""
+        """Begin to draw after the prompt was read; `cached` forgets it if an error
+        spoiled it.
+        """
         self._cached = cached
         self._drafter = drafter
         self.sampler.observe(self.ids)
@@ -255,17 +279,21 @@ class Answer:
         """Whether its time limit is over: the next step is then the last one."""
         return time.monotonic() >= self._deadline
 
-    def advance(self, logits: Logits, patience: Patience | None = None) -> Iterator[Step | None]:
-        """Draw from the logits [V] after the newest token, and from those after drafted tokens.
+    def advance(
+        self, logits: Logits, patience: Patience | None = None
+    ) -> Iterator[Step | None]:
+        """Draw from the logits [V] after the newest token, and from those after drafted
+        tokens.
 
         Yields:
-            Each step; or None while the mask is not ready and no patience is left, after which the
-            caller may go on with other answers and ask again. Without a patience, each mask is
-            waited for.
+            Each step; or None while the mask is not ready and no patience is left, after
+            which the caller may go on with other answers and ask again. Without a
+            patience, each mask is waited for.
 
-        Of a pass that checks drafted tokens, only the token that was drawn counts as cached; each
-        of the others joins it when it is drawn. So the cache is at any time what it would be
-        without drafts. A trace shows one token per step. The last step has a reason to stop.
+        Of a pass that checks drafted tokens, only the token that was drawn counts as
+        cached; each of the others joins it when it is drawn. So the cache is at any time
+        what it would be without drafts. A trace shows one token per step. The last step
+        has a reason to stop.
         """
         while True:
             while (
@@ -295,7 +323,9 @@ class Answer:
             logits = following
 
     def draft(self, costs: PassCosts | None = None, others: int = 0) -> list[int]:
-        """Return what the next pass is to check after the newest token, as `Drafter.draft` does."""
+        """Return what the next pass is to check after the newest token, as
+        `Drafter.draft` does.
+        """
         if self._drafter is None:
             return []
         started = clock()
@@ -306,7 +336,9 @@ class Answer:
         return drafted
 
     def note_pass(self, rows: Logits, seconds: float) -> None:
-        """Take the logits [1 + n, V] after the newest token and n drafted ones, and their time."""
+        """Take the logits [1 + n, V] after the newest token and n drafted ones, and their
+        time.
+        """
         self.stats.decode_seconds += seconds
         if self._drafter is not None:
             self._drafter.note_rows(rows)
@@ -317,9 +349,11 @@ class Answer:
         self.stats.new_tokens += 1
         self.newest = token
         shown, reason = self._text.push(token)
-        shown, self._begun = self._begun + shown, ""
+        shown = self._begun + shown
+        self._begun = ""
         if reason is None and self.stats.new_tokens == self.limit:
-            shown, reason = shown + self._text.finish(), self._at_limit
+            shown = shown + self._text.finish()
+            reason = self._at_limit
         mark(21, details={"token": token, "text": shown, "stop_reason": reason})
         if reason is None:
             return Step(token, shown, choice=choice)
@@ -330,7 +364,8 @@ class Answer:
 
     def _choose(self, logits: Logits) -> tuple[int, Choice | None]:
         """Draw a token and say how, if that is asked for."""
-        sampler, position = self.sampler, len(self.ids) + self.stats.new_tokens
+        sampler = self.sampler
+        position = len(self.ids) + self.stats.new_tokens
         mask = self.request.mask
         if mask is not None:
             logits = _masked(logits, mask.allowed())
@@ -341,9 +376,12 @@ class Answer:
         choice = explained(candidates) if candidates else None
         if is_on():
             details = {
-                "sampling": sampler.args, "seed": sampler.seed, "random": sampler.last_random,
-                "token": token, "choice": explained(TRACED_CANDIDATES),
-            }  # fmt: skip
+                "sampling": sampler.args,
+                "seed": sampler.seed,
+                "random": sampler.last_random,
+                "token": token,
+                "choice": explained(TRACED_CANDIDATES),
+            }
             if drawn != token:
                 details["drawn"] = drawn
             mark(20, position=position, inputs={"logits": logits}, details=details)
@@ -356,29 +394,36 @@ class Answer:
 def _masked(logits: Logits, allowed: Any) -> Logits:
     """Return logits with -inf for what a `TokenMask` does not allow.
 
-    The mask may have fewer bits than there are logits, or more. Raise GrammarError if it allows
-    only ids that the model has no logit for.
+    The mask may have fewer bits than there are logits, or more. Raise GrammarError if it
+    allows only ids that the model has no logit for.
     """
     if allowed is None:
         return logits
     bits = np.asarray(allowed)
     if bits.dtype != np.bool_:
-        bits = np.unpackbits(bits.view(np.uint8), bitorder="little")[: logits.size].astype(bool)
+        bits = np.unpackbits(bits.view(np.uint8), bitorder="little")[
+            : logits.size
+        ].astype(bool)
     if not bits[: logits.size].any():
         rule = f"a token with an id below the {logits.size} rows of the embeddings"
-        raise GrammarError(f"[grammar] the tokens that may come next: expected {rule}, got none")
+        raise GrammarError(
+            f"[grammar] the tokens that may come next: expected {rule}, got none"
+        )
     masked = np.full_like(logits, -np.inf)
     np.copyto(masked[: bits.size], logits[: bits.size], where=bits[: logits.size])
     return masked
 
 
 def _checked_prompt(model: Model, sequence_length: int, request: Request) -> list[int]:
-    """Return the tokens to run as a list of ids that the model knows and the context holds."""
+    """Return the tokens to run as a list of ids that the model knows and the context
+    holds.
+    """
     prompt_ids = request.prompt_ids
     if isinstance(prompt_ids, str | bytes):
         raise PromptError(
-            "[generate] prompt_ids must be token ids, such as model.tokenizer.encode(text, "
-            f"bos=True) gives: got {type(prompt_ids).__name__}"
+            "[generate] prompt_ids must be token ids, such as "
+            "model.tokenizer.encode(text, bos=True) gives: got "
+            f"{type(prompt_ids).__name__}"
         )
     numbers = token_list("[generate] prompt_ids", prompt_ids)
     if not numbers:
@@ -392,7 +437,9 @@ def _checked_prompt(model: Model, sequence_length: int, request: Request) -> lis
 
 
 def _checked_forced(model: Model, forced_ids: Sequence[int]) -> list[int]:
-    """Return the tokens that are known before they are drawn, as ids that the model knows."""
+    """Return the tokens that are known before they are drawn, as ids that the model
+    knows.
+    """
     numbers = token_list("[generate] forced_ids", forced_ids)
     return list(token_tensor(numbers, model.args.vocab_size).tolist()) if numbers else []
 
@@ -400,4 +447,6 @@ def _checked_forced(model: Model, forced_ids: Sequence[int]) -> list[int]:
 def check_whole(name: str, value: object, least: int) -> None:
     """Refuse what is not a whole number of at least a limit."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise PromptError(f"[generate] {name} must be a whole number >= {least}: got {value!r}")
+        raise PromptError(
+            f"[generate] {name} must be a whole number >= {least}: got {value!r}"
+        )

@@ -1,8 +1,10 @@
-"""Forms of answers: how models write calls of functions and thoughts, and how both are read.
+"""Forms of answers: how models write calls of functions and thoughts, and how both are
+read.
 
-A chat template says in its text which form its model uses. The rows below are the known forms, and
-`call_form_of` and `thought_form_of` choose one by the marks in the text of a template. The forms
-are those of the published templates; llama.cpp keeps copies of most in `models/templates`.
+A chat template says in its text which form its model uses. The rows below are the known
+forms, and `call_form_of` and `thought_form_of` choose one by the marks in the text of a
+template. The forms are those of the published templates; llama.cpp keeps copies of most
+in `models/templates`.
 """
 
 import json
@@ -14,10 +16,11 @@ from .answer import overlap
 from .errors import ChatFormatError
 from .messages import ToolCall
 
-# Characters of one call, or of a list of calls. A longer one is not read, so that the values of a
-# hostile answer take little memory.
+# Characters of one call, or of a list of calls. A longer one is not read, so that the
+# values of a hostile answer take little memory.
 _MOST_CHARS = 1 << 20
-# In the form of a call: the name of the function, the identifier of the call and its arguments.
+# In the form of a call: the name of the function, the identifier of the call and its
+# arguments.
 NAME = "NAME"
 IDENTITY = "IDENTITY"
 ARGUMENTS = "ARGUMENTS"
@@ -33,20 +36,21 @@ _READ = {NAME: r"""(?P<name>[^\s<>[{"]+)""", IDENTITY: "[a-zA-Z0-9]+"}
 class CallForm:
     r"""One way to write calls: `begin open call (between call)* close`.
 
-    Grammars write these texts as they are. Blanks between them are optional where answers are read,
-    and a call that is a JSON object may have its keys in any order, and others as well.
+    Grammars write these texts as they are. Blanks between them are optional where answers
+    are read, and a call that is a JSON object may have its keys in any order, and others
+    as well.
 
     Attributes:
         name: What the form is called here.
         models: Whose form it is.
         markers: Texts that a template with this form contains, all of them.
         absent: Texts that such a template does not contain.
-        begin: The mark before the calls, which grammars keep out of text. Without a mark, a call is
-            a whole answer.
+        begin: The mark before the calls, which grammars keep out of text. Without a mark,
+            a call is a whole answer.
         other_begins: Marks that have the same meaning.
         open: Text between the mark and the first call.
-        call: A call, with NAME, ARGUMENTS for a JSON object, and perhaps IDENTITY for nine letters
-            and digits that no other call has.
+        call: A call, with NAME, ARGUMENTS for a JSON object, and perhaps IDENTITY for
+            nine letters and digits that no other call has.
         between: Text between two calls; None where an answer has one call only.
         close: Text after the last call.
     """
@@ -98,7 +102,10 @@ CALL_FORMS = (
         "DeepSeek V3, R1, R1-Distill",
         markers=("<｜tool▁calls▁begin｜>", "```json"),
         begin="<｜tool▁calls▁begin｜>",
-        call="<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```<｜tool▁call▁end｜>",
+        call=(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n"
+            "```json\nARGUMENTS\n```<｜tool▁call▁end｜>"
+        ),
         between="\n",
         close="<｜tool▁calls▁end｜>",
     ),
@@ -187,7 +194,8 @@ CALL_FORMS = (
         "hermes",
         "Hermes, Qwen2.5, Qwen3, SmolLM3, Granite 4",
         markers=("<tool_call>", '"arguments'),
-        # Qwen3-Coder and GLM have XML between the marks; Apriel has a list between other ones.
+        # Qwen3-Coder and GLM have XML between the marks; Apriel has a list between other
+        # ones.
         absent=("<function=", "<arg_key>", "<tool_calls>"),
         begin="<tool_call>",
         call=f"\n{_OBJECT}\n",
@@ -261,7 +269,9 @@ THINK = THOUGHT_FORMS[1]
 
 
 def call_form_of(template: str) -> CallForm | None:
-    """Return the form of calls that the text of a chat template shows; None for an unknown one."""
+    """Return the form of calls that the text of a chat template shows; None for an
+    unknown one.
+    """
     for form in CALL_FORMS:
         is_marked = all(marker in template for marker in form.markers)
         if is_marked and not any(text in template for text in form.absent):
@@ -270,7 +280,9 @@ def call_form_of(template: str) -> CallForm | None:
 
 
 def thought_form_of(template: str) -> ThoughtForm | None:
-    """Return the form of thoughts that the text of a chat template shows; None without any."""
+    """Return the form of thoughts that the text of a chat template shows; None without
+    any.
+    """
     for form in THOUGHT_FORMS:
         if all(marker in template for marker in form.markers):
             return form
@@ -314,11 +326,14 @@ def _unwrapped(form: ThoughtForm, said: str, is_over: bool) -> str:
     return said.strip("\n") + after
 
 
-def split_calls(form: CallForm, text: str, is_over: bool = True) -> tuple[str, list[ToolCall]]:
+def split_calls(
+    form: CallForm, text: str, is_over: bool = True
+) -> tuple[str, list[ToolCall]]:
     """Return the text that an answer contains in addition to calls, and the calls.
 
-    Calls are returned when the text after the last one is complete. Calls that cannot be read are
-    text. Blanks before calls are dropped, and so are blanks between the last call and the end.
+    Calls are returned when the text after the last one is complete. Calls that cannot be
+    read are text. Blanks before calls are dropped, and so are blanks between the last
+    call and the end.
 
     Args:
         form: How the model writes calls.
@@ -341,7 +356,9 @@ def split_calls(form: CallForm, text: str, is_over: bool = True) -> tuple[str, l
         elif not is_over:
             held = mark.start()
             break
-        mark = _any_of(form.begins).search(text, mark.end() if section is None else rest_start)
+        mark = _any_of(form.begins).search(
+            text, mark.end() if section is None else rest_start
+        )
     rest = text[rest_start:held]
     if not is_over:
         if held is None:
@@ -365,8 +382,12 @@ def _split_whole(form: CallForm, text: str, is_over: bool) -> tuple[str, list[To
     return "", section[0]
 
 
-def _read_calls(form: CallForm, text: str, start: int) -> tuple[list[ToolCall], int] | None:
-    """Return the calls after a mark and the index of their end; None if they cannot be read."""
+def _read_calls(
+    form: CallForm, text: str, start: int
+) -> tuple[list[ToolCall], int] | None:
+    """Return the calls after a mark and the index of their end; None if they cannot be
+    read.
+    """
     text = text[: start + _MOST_CHARS]
     calls = list[ToolCall]()
     try:
@@ -411,12 +432,16 @@ def _read_call(form: CallForm, text: str, start: int) -> tuple[ToolCall, int]:
 
 
 def _as_arguments(written: str) -> str:
-    """Return the text of an object of arguments, which may be the value of a JSON string."""
+    """Return the text of an object of arguments, which may be the value of a JSON
+    string.
+    """
     return str(json.loads(written)) if written.startswith('"') else written
 
 
 def _read_object(text: str, start: int) -> tuple[dict[str, str], int]:
-    """Return the members of a JSON object, values as they are written, and the index of its end."""
+    """Return the members of a JSON object, values as they are written, and the index of
+    its end.
+    """
     members: dict[str, str] = {}
     end = _end_of("{", text, start)
     if _pattern("}").match(text, end):
@@ -441,7 +466,9 @@ def _end_of_blanks(text: str, start: int) -> int:
 
 
 def _end_of(part: str, text: str, start: int) -> int:
-    """Return the index after a part of a form; raise ValueError if something else is there."""
+    """Return the index after a part of a form; raise ValueError if something else is
+    there.
+    """
     match = _pattern(part).match(text, start)
     if match is None:
         raise ValueError(f"expected {part!r}")
@@ -450,7 +477,9 @@ def _end_of(part: str, text: str, start: int) -> int:
 
 @cache
 def _pattern(part: str) -> re.Pattern[str]:
-    """Compile a part of a form to an expression in which blanks are optional, also before marks."""
+    """Compile a part of a form to an expression in which blanks are optional, also before
+    marks.
+    """
     if not part:
         return re.compile("")
     spaced = part.replace("<", " <").strip()

@@ -1,4 +1,6 @@
-"""Many answers at once: each pass of the network takes the newest token of every request."""
+"""Many answers at once: each pass of the network takes the newest token of every
+request.
+"""
 
 import atexit
 import math
@@ -34,9 +36,11 @@ from .request import Request, TokenMask
 from .sampling import Choice, SamplingArgs
 from .turns import Ticket, Turns, to_give_way
 
-# How long all requests of a pass wait for masks that are not ready: longer than an ordinary mask
-# takes, and far shorter than a pass of a model of 1B. Without another request there is more time.
-_MASK_SECONDS, _LONE_MASK_SECONDS = 0.002, 0.05
+# How long all requests of a pass wait for masks that are not ready: longer than an
+# ordinary mask takes, and far shorter than a pass of a model of 1B. Without another
+# request there is more time.
+_MASK_SECONDS = 0.002
+_LONE_MASK_SECONDS = 0.05
 _CLOSED = "[submit] the engine was closed"
 
 # Takes each step of a request, or the error that ended it.
@@ -50,10 +54,16 @@ class Counters:
     running: Annotated[int, "gauge", "requests that read their prompt or draw tokens"] = 0
     waiting: Annotated[int, "gauge", "requests in the queue"] = 0
     blocks: Annotated[int, "gauge", "blocks of the cache, of 256 positions each"] = 0
-    blocks_used: Annotated[int, "gauge", "blocks of running requests; shared ones count once"] = 0
-    blocks_cached: Annotated[int, "gauge", "blocks that keep a prefix of no running request"] = 0
+    blocks_used: Annotated[
+        int, "gauge", "blocks of running requests; shared ones count once"
+    ] = 0
+    blocks_cached: Annotated[
+        int, "gauge", "blocks that keep a prefix of no running request"
+    ] = 0
     prompt_tokens: Annotated[int, "counter", "tokens of prompts that were begun"] = 0
-    cached_tokens: Annotated[int, "counter", "tokens of prompts that were found in the cache"] = 0
+    cached_tokens: Annotated[
+        int, "counter", "tokens of prompts that were found in the cache"
+    ] = 0
     new_tokens: Annotated[int, "counter", "tokens that were drawn"] = 0
     passes: Annotated[int, "counter", "passes over the weights"] = 0
     finished: Annotated[int, "counter", "answers that came to their end"] = 0
@@ -62,16 +72,20 @@ class Counters:
 
 
 class SubmittedAnswer:
-    """One answer of a `BatchEngine`: an iterator of its steps, each of which it waits for.
+    """One answer of a `BatchEngine`: an iterator of its steps, each of which it waits
+    for.
 
-    The error that ended the answer is raised where its next step would be. After `cancel` there is
-    no further step. An answer that is not wanted any more is to be cancelled: otherwise it goes on.
+    The error that ended the answer is raised where its next step would be. After `cancel`
+    there is no further step. An answer that is not wanted any more is to be cancelled:
+    otherwise it goes on.
 
     Attributes:
         is_over: Whether no step and no error comes any more from the engine.
     """
 
-    def __init__(self, engine: "BatchEngine", answer: Answer, deliver: Deliver | None) -> None:
+    def __init__(
+        self, engine: "BatchEngine", answer: Answer, deliver: Deliver | None
+    ) -> None:
         self.is_over = False
         self._engine = engine
         self._answer = answer
@@ -110,7 +124,9 @@ class SubmittedAnswer:
         raise item or StopIteration
 
     def cancel(self) -> None:
-        """End the answer, within the pass that runs now; from any thread, any number of times."""
+        """End the answer, within the pass that runs now; from any thread, any number of
+        times.
+        """
         with self._engine._changed:
             self._is_cancelled = True
             self._items.put(None)  # for one who waits
@@ -121,25 +137,26 @@ class SubmittedAnswer:
 class BatchEngine:
     """Answers many prompts at once with one model, each with the bits that it has alone.
 
-    Each pass through the network takes the newest token of every running request, and up to
-    `prompt_chunk` tokens of prompts, as rows: the weights are read once for all of them. A request
-    joins and leaves between two passes. Clients take turns, and the requests of each begin in the
-    order in which they came, as soon as the pool has the blocks that they may need at most; so what
-    runs never lacks memory.
+    Each pass through the network takes the newest token of every running request, and up
+    to `prompt_chunk` tokens of prompts, as rows: the weights are read once for all of
+    them. A request joins and leaves between two passes. Clients take turns, and the
+    requests of each begin in the order in which they came, as soon as the pool has the
+    blocks that they may need at most; so what runs never lacks memory.
 
-    The passes run in a thread of the engine, which begins with the first request and ends with
-    `close`; the engine is a context manager that calls it.
+    The passes run in a thread of the engine, which begins with the first request and ends
+    with `close`; the engine is a context manager that calls it.
 
     Args:
         model: The model.
-        sequence_length: Positions of the context of each request; min(4096, the model's longest)
-            by default.
-        cache_tokens: Positions of the pool, rounded up to blocks of 256; by default those of
-            `max_requests` contexts, but at most half of the free memory.
+        sequence_length: Positions of the context of each request; min(4096, the model's
+            longest) by default.
+        cache_tokens: Positions of the pool, rounded up to blocks of 256; by default those
+            of `max_requests` contexts, but at most half of the free memory.
         max_requests: The most requests that run at once.
         max_waiting: The most requests that wait.
         prompt_chunk: The most tokens of prompts in a pass, for which the others wait.
-        speculation: Whether passes that read no prompt check drafts, where that saves time.
+        speculation: Whether passes that read no prompt check drafts, where that saves
+            time.
 
     Raises:
         PromptError: A number below 1.
@@ -164,7 +181,8 @@ class BatchEngine:
         check_whole("max_waiting", max_waiting, 1)
         check_whole("prompt_chunk", prompt_chunk, 1)
         if cache_tokens is None:
-            free, most = memory.available_memory(), max_requests * sequence_length
+            free = memory.available_memory()
+            most = max_requests * sequence_length
             if free is not None:
                 most = min(most, free // 2 // kv_cache_bytes(model.args, SIZE) * SIZE)
             cache_tokens = max(most, sequence_length)
@@ -213,16 +231,18 @@ class BatchEngine:
         """Let a sequence of tokens be continued; from any thread, without waiting.
 
         Args:
-            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates, mask,
-                time_limit, prompt_candidates, client, prefix_group: As in `Request`; the steps are
-                those of `InferenceEngine.generate`, bit for bit. The mask is asked before each draw
-                in the thread of the engine. An answer whose `SlowMask` is not ready leaves out
-                passes and holds up no other one. What the mask raises ends the answer. Where too
-                many answers wait, the newest one of the client with the most of them ends with a
-                QueueFullError, if that client has at least two more than this one.
-            deliver: Called in the thread of the engine with each step, and with the error that ends
-                the answer, which another call of `submit` may pass; it must not wait. The answer
-                is then not to be iterated over.
+            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
+            mask,
+                time_limit, prompt_candidates, client, prefix_group: As in `Request`; the
+                steps are those of `InferenceEngine.generate`, bit for bit. The mask is
+                asked before each draw in the thread of the engine. An answer whose
+                `SlowMask` is not ready leaves out passes and holds up no other one. What
+                the mask raises ends the answer. Where too many answers wait, the newest
+                one of the client with the most of them ends with a QueueFullError, if
+                that client has at least two more than this one.
+            deliver: Called in the thread of the engine with each step, and with the error
+                that ends the answer, which another call of `submit` may pass; it must not
+                wait. The answer is then not to be iterated over.
 
         Raises:
             QueueFullError: Too many answers wait.
@@ -231,8 +251,9 @@ class BatchEngine:
             InferenceError: A trace is on: it shows one sequence.
             PromptError: The pool never has the positions that the answer may need.
             PromptError, TokenIdError, ContextFullError, CheckpointError: As in
-                `InferenceEngine.generate`. What that raises while stepping comes as a step would;
-                so does a TimeLimitError if no token was drawn in time, and a ClosedError.
+                `InferenceEngine.generate`. What that raises while stepping comes as a
+                step would; so does a TimeLimitError if no token was drawn in time, and a
+                ClosedError.
         """
         request = Request(
             prompt_ids=prompt_ids,
@@ -271,7 +292,9 @@ class BatchEngine:
         return submitted
 
     def _start(self) -> None:
-        """Start the thread of the engine if it does not run; the caller holds `_changed`."""
+        """Start the thread of the engine if it does not run;
+        the caller holds `_changed`.
+        """
         if self._closes_at is not None:
             raise ClosedError(_CLOSED)
         if self._thread is not None:
@@ -298,7 +321,9 @@ class BatchEngine:
         self.model.checkpoint.check_unchanged()
 
     def _make_room(self, submitted: SubmittedAnswer) -> None:
-        """End an answer that waits if too many do, or raise QueueFullError for this one."""
+        """End an answer that waits if too many do,
+        or raise QueueFullError for this one.
+        """
         waiting = self._answers[self._counts["running"] :]
         if len(waiting) < self._max_waiting:
             return
@@ -319,7 +344,8 @@ class BatchEngine:
         )
 
     def save_prompt_cache(self, path: str | Path) -> None:
-        """Write the cached prefixes of the group None, between two passes; also after `close`.
+        """Write the cached prefixes of the group None, between two passes; also after
+        `close`.
 
         Raises:
             PromptCacheError: The file cannot be written.
@@ -334,8 +360,8 @@ class BatchEngine:
             How many tokens were read.
 
         Raises:
-            PromptCacheError: It is missing, damaged, or of another model, version or instruction
-                set.
+            PromptCacheError: It is missing, damaged, or of another model, version or
+                instruction set.
         """
         with self._passing:
             return load_pool(self._pool, Path(path))
@@ -351,7 +377,8 @@ class BatchEngine:
         They end with a ClosedError.
 
         Args:
-            timeout: Seconds that running requests are given; None for as long as they take.
+            timeout: Seconds that running requests are given; None for as long as they
+                take.
             wait: Whether to return only after the thread of the engine has ended.
         """
         with self._changed:
@@ -368,9 +395,13 @@ class BatchEngine:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._answers or self._closes_at is not None)
+                    self._changed.wait_for(
+                        lambda: self._answers or self._closes_at is not None
+                    )
                     ends = self._closes_at
-                if ends is not None and not (self._counts["running"] and time.monotonic() < ends):
+                if ends is not None and not (
+                    self._counts["running"] and time.monotonic() < ends
+                ):
                     break
                 with self._passing:
                     self._drop_ended()
@@ -383,7 +414,9 @@ class BatchEngine:
                 self._end(submitted, ClosedError(_CLOSED))
 
     def _drop_ended(self) -> None:
-        """End answers that were cancelled or came too late, and at last those that wait."""
+        """End answers that were cancelled or came too late,
+        and at last those that wait.
+        """
         for submitted in [*self._answers]:
             if submitted._is_cancelled:
                 self._end(submitted)
@@ -394,7 +427,9 @@ class BatchEngine:
                 self._end(submitted, ClosedError(_CLOSED))
 
     def _make_pass(self) -> None:
-        """Run the newest tokens and a chunk of prompts; let the answers draw from the logits."""
+        """Run the newest tokens and a chunk of prompts; let the answers draw from the
+        logits.
+        """
         try:
             with declared_lack_of_memory("generate", NotEnoughMemoryError):
                 chosen, parts = self._chosen_parts()
@@ -402,7 +437,8 @@ class BatchEngine:
                     return
                 runs = [submitted._running for submitted in chosen if submitted._running]
                 rows, seconds = self._passes.run(runs, parts)
-        except Exception as error:  # noqa: BLE001 (it belongs to those who wait for the pass)
+        # The error belongs to the callers that wait for this pass.
+        except Exception as error:  # noqa: BLE001
             for submitted in self._answers[: self._counts["running"] + 1]:
                 self._end(submitted, error)
             return
@@ -445,7 +481,9 @@ class BatchEngine:
             for each in running
             if each._running and each._is_read and each._running.steps is None
         ]
-        newest = self._passes.newest_parts([run for _, run in decoding], drafts=not chosen)
+        newest = self._passes.newest_parts(
+            [run for _, run in decoding], drafts=not chosen
+        )
         chosen += [submitted for submitted, _ in decoding]
         return chosen, parts + newest
 
@@ -483,8 +521,12 @@ class BatchEngine:
         running.steps = None
 
     def _draw_after_masks(self) -> None:
-        """Go on with answers that wait for masks; with nothing else to do, wait for them."""
-        runs = [(each, each._running) for each in self._answers[: self._counts["running"]]]
+        """Go on with answers that wait for masks; with nothing else to do,
+        wait for them.
+        """
+        runs = [
+            (each, each._running) for each in self._answers[: self._counts["running"]]
+        ]
         waiting = [(each, run) for each, run in runs if run and run.steps is not None]
         is_alone = len(waiting) == len(self._answers)
         self._patience.seconds = _LONE_MASK_SECONDS if is_alone else 0.0

@@ -1,12 +1,14 @@
-"""The KV cache of an engine: blocks for one sequence or many, shared where these begin equally.
+"""The KV cache of an engine: blocks for one sequence or many, shared where these begin
+equally.
 
-A block holds the keys and values of 256 positions. The blocks of all sequences, also of those that
-have ended, form a tree: a block hangs below the one before it, and its tokens say what it holds. A
-new sequence goes down from the root for as long as blocks have its tokens, and uses these blocks as
-they are; of the last one that agrees in part, the part is copied. A full block never changes. When
-no block is free, the one that was unused for the longest time goes, of those without any below.
-A sequence belongs to a group and begins with blocks of its group alone, so that neither a count nor
-a time tells a client what another one asked.
+A block holds the keys and values of 256 positions. The blocks of all sequences, also of
+those that have ended, form a tree: a block hangs below the one before it, and its tokens
+say what it holds. A new sequence goes down from the root for as long as blocks have its
+tokens, and uses these blocks as they are; of the last one that agrees in part, the part
+is copied. A full block never changes. When no block is free, the one that was unused for
+the longest time goes, of those without any below. A sequence belongs to a group and
+begins with blocks of its group alone, so that neither a count nor a time tells a client
+what another one asked.
 
 A `LonePool` holds the one sequence of a chat, whose blocks lie in order.
 """
@@ -35,7 +37,8 @@ class Block:
     place: int
     parent: "Block | None"  # the block before it
     group: Hashable  # whose sequences may begin with it
-    ids: list[int] = field(default_factory=list)  # whose keys and values it holds, at most 256
+    # Whose keys and values it holds, at most 256.
+    ids: list[int] = field(default_factory=list)
     references: int = 0  # sequences that use it and have not ended
 
 
@@ -43,18 +46,24 @@ class PooledSequence(InferenceContext):
     """A sequence whose blocks lie in a pool.
 
     Attributes:
-        pool: The pool, held weakly, because it holds the sequence: the memory of an engine that is
-            gone is then free at once.
+        pool: The pool, held weakly, because it holds the sequence: the memory of an
+            engine that is gone is then free at once.
         group: Whose sequences may begin with its blocks.
         most: The blocks that it may take.
         blocks: Its blocks, in the order of its positions.
-        ids: Its tokens that are cached. They are noted when the cache holds them: wherever an
-            interrupt falls, what is noted is true.
-        is_in_order: Whether block b lies at place b, so that no pass needs a table of blocks.
+        ids: Its tokens that are cached. They are noted when the cache holds them:
+            wherever an interrupt falls, what is noted is true.
+        is_in_order: Whether block b lies at place b, so that no pass needs a table of
+            blocks.
     """
 
     def __init__(
-        self, pool: "BlockPool", blocks: list[Block], ids: Sequence[int], group: Hashable, most: int
+        self,
+        pool: "BlockPool",
+        blocks: list[Block],
+        ids: Sequence[int],
+        group: Hashable,
+        most: int,
     ) -> None:
         memory = pool.memory
         super().__init__(memory.args, memory.sequence_length, pool.attention, memory)
@@ -73,7 +82,9 @@ class PooledSequence(InferenceContext):
             self.is_in_order = self.is_in_order and block.place == len(self.blocks) - 1
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin a pass as `InferenceContext` does; what it writes over is no longer noted."""
+        """Begin a pass as `InferenceContext` does; what it writes over is no longer
+        noted.
+        """
         begun = super().begin(start_pos, count)
         del self.ids[start_pos:]
         return begun
@@ -88,7 +99,9 @@ class PooledSequence(InferenceContext):
         self.length = length
 
     def clear(self) -> None:
-        """Forget what blocks of this sequence alone hold, and all that no sequence uses."""
+        """Forget what blocks of this sequence alone hold,
+        and all that no sequence uses.
+        """
         self.pool.forget()
         for block in self.blocks:
             if block.references == 1:
@@ -120,12 +133,14 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class BlockPool:
-    """The KV cache of an engine: blocks, the tree of what they hold, and passes over sequences.
+    """The KV cache of an engine: blocks, the tree of what they hold, and passes over
+    sequences.
 
     Args:
         model: Runs the tokens.
         sequence_length: The most positions of a sequence.
-        blocks: The number of blocks; None for the blocks of one sequence, as in `CacheMemory`.
+        blocks: The number of blocks; None for the blocks of one sequence, as in
+            `CacheMemory`.
 
     Raises:
         ModelError, NotEnoughMemoryError: As from `CacheMemory`.
@@ -140,14 +155,19 @@ class BlockPool:
         self.held = dict[Block, None]()  # the tree, each block after the one before it
         self.sequences: list[PooledSequence] = []  # that have not ended
         self._free = list(range(self.blocks))[::-1]
-        # Blocks that only the tree holds, in the order in which they were used last. A block was
-        # used with all that are before it, so that none is below the first one.
+        # Blocks that only the tree holds, in the order in which they were used last. A
+        # block was used with all that are before it, so that none is below the first one.
         self.unused = dict[Block, None]()
 
     def admit(
-        self, ids: Sequence[int], positions: int, share: bool = True, group: Hashable = None
+        self,
+        ids: Sequence[int],
+        positions: int,
+        share: bool = True,
+        group: Hashable = None,
     ) -> PooledSequence | None:
-        """Begin a sequence with what is cached of it, but for its last token, if it may share that.
+        """Begin a sequence with what is cached of it, but for its last token, if it may
+        share that.
 
         It is promised blocks for all its positions. Return None while there are too few.
         """
@@ -172,13 +192,18 @@ class BlockPool:
             sequence.confirm(*source.ids[:common])
         return sequence
 
-    def _match(self, ids: Sequence[int], group: Hashable) -> tuple[list[Block], Block | None, int]:
-        """Return the blocks that begin a text, then one of which some tokens go on with it."""
+    def _match(
+        self, ids: Sequence[int], group: Hashable
+    ) -> tuple[list[Block], Block | None, int]:
+        """Return the blocks that begin a text, then one of which some tokens go on with
+        it.
+        """
         below = defaultdict[Block | None, list[Block]](list)
         for block in self.held:
             if block.group == group:
                 below[block.parent].append(block)
-        shared, best = list[Block](), None
+        shared = list[Block]()
+        best = None
         while True:
             rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
             lengths = ((common_length(one.ids, rest), one) for one in below[best])
@@ -219,7 +244,9 @@ class BlockPool:
         self._free.append(block.place)
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
-        """Return the blocks of the group None, each with the number of its parent, or -1."""
+        """Return the blocks of the group None, each with the number of its parent,
+        or -1.
+        """
         blocks = list[tuple[int, Block]]()
         numbers: dict[Block | None, int] = {None: -1}
         for block in self.held:
@@ -237,15 +264,19 @@ class BlockPool:
         return block.parent is None or block.parent in self.held
 
     def adopt(self, block: Block) -> None:
-        """Hold a saved block whose keys and values were written to its place, `free_place`."""
+        """Hold a saved block whose keys and values were written to its place,
+        `free_place`.
+        """
         self._free.pop()
         self.held[block] = None
         self.unused = {block: None} | self.unused
 
     def run(self, parts: Sequence[Part]) -> list[Logits]:
-        """Run tokens of several sequences in one pass; return the logits [wanted, V] of each.
+        """Run tokens of several sequences in one pass; return the logits [wanted, V] of
+        each.
 
-        A sequence that is alone in the pass, and whose blocks lie in order, is its own context.
+        A sequence that is alone in the pass, and whose blocks lie in order, is its own
+        context.
         """
         for part in parts:
             part.sequence.reserve(len(part.ids))
@@ -255,12 +286,18 @@ class BlockPool:
             start_pos = len(first.sequence.ids)
             mark(3, position=start_pos, T=len(first.ids))
             wants_all = first.wanted > 1
-            result = forward(first.sequence, first.ids, start_pos, all_positions=wants_all)
+            result = forward(
+                first.sequence, first.ids, start_pos, all_positions=wants_all
+            )
             logits: Logits = result.numpy()
             first.sequence.confirm(*first.ids[: first.certain])
             return [logits[len(logits) - first.wanted :]]
         spans = ml.Spans(
-            (len(part.sequence.ids), len(part.ids), [block.place for block in part.sequence.blocks])
+            (
+                len(part.sequence.ids),
+                len(part.ids),
+                [block.place for block in part.sequence.blocks],
+            )
             for part in parts
         )
         wanted = [part.wanted for part in parts]
@@ -274,9 +311,9 @@ class BlockPool:
 class LonePool(BlockPool):
     """A pool for one sequence at a time, whose blocks lie in order: nothing is copied.
 
-    The next sequence goes on in place from what it shares with the sequence before it. The tokens
-    of the sequence alone say what is cached: the rest is made of them again for each sequence, so
-    that it does not matter where an interrupt left it.
+    The next sequence goes on in place from what it shares with the sequence before it.
+    The tokens of the sequence alone say what is cached: the rest is made of them again
+    for each sequence, so that it does not matter where an interrupt left it.
 
     Args:
         model: Runs the tokens.
@@ -290,7 +327,9 @@ class LonePool(BlockPool):
         ModelError, NotEnoughMemoryError: As from `CacheMemory`.
     """
 
-    def __init__(self, model: Model, sequence_length: int, attention: str = "fused") -> None:
+    def __init__(
+        self, model: Model, sequence_length: int, attention: str = "fused"
+    ) -> None:
         super().__init__(model, sequence_length, None)
         self.attention = attention
         self.sequence = self._hold([])
@@ -313,7 +352,9 @@ class LonePool(BlockPool):
         self._hold([])
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
-        """Return the blocks of the sequence, each with the number of its parent, or -1."""
+        """Return the blocks of the sequence, each with the number of its parent,
+        or -1.
+        """
         self._hold(self.sequence.ids)
         return super().blocks_to_save()
 

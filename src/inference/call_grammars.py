@@ -25,18 +25,22 @@ def grammar_of_calls(
         tools: The functions, of which there is at least one.
         is_required: Whether the answer is a call; otherwise it may be text.
         many: Whether it may contain several calls, if the form has them.
-        special_ids: The special tokens of the tokenizer by name. A mark that is one of them is
-            written as that token; text does not match it.
+        special_ids: The special tokens of the tokenizer by name. A mark that is one of
+            them is written as that token; text does not match it.
     """
     more = ""
     if many and form.between is not None:
         more = f"({_lark(form.between, special_ids)} call)*"
-    calls = f"{_lark(form.open, special_ids)} call {more} {_lark(form.close, special_ids)}"
+    calls = (
+        f"{_lark(form.open, special_ids)} call {more} {_lark(form.close, special_ids)}"
+    )
     if is_required:
         lines = [f"start: {_lark(form.begin, special_ids)} calls"]
     elif form.begin:
         spelled = " | ".join(map(json_text, form.begins))
-        tokens = [f"| TEXT <[{special_ids[b]}]> calls" for b in form.begins if b in special_ids]
+        tokens = [
+            f"| TEXT <[{special_ids[b]}]> calls" for b in form.begins if b in special_ids
+        ]
         lines = [
             f"start: TEXT | trigger calls {' '.join(tokens)}",
             f"trigger[lazy]: TEXT ({spelled})",
@@ -60,7 +64,11 @@ def grammar_of_calls(
     for number, tool in enumerate(tools):
         function = tool["function"]
         name = json_text(function["name"])
-        schema = {"type": "object"} | (function.get("parameters") or {}) | {"x-guidance": BLANKS}
+        schema = (
+            {"type": "object"}
+            | (function.get("parameters") or {})
+            | {"x-guidance": BLANKS}
+        )
         if is_json:
             name = json_text(name[1:-1])
         lines += [
@@ -71,7 +79,9 @@ def grammar_of_calls(
 
 
 def _lark(part: str, special_ids: Mapping[str, int]) -> str:
-    """Return the terms of a grammar for a part of a form: tokens, an expression and texts."""
+    """Return the terms of a grammar for a part of a form: tokens, an expression and
+    texts.
+    """
     tokens = sorted((name for name in special_ids if name in part), key=len, reverse=True)
     pieces = re.split(f"({'|'.join(map(re.escape, [*tokens, IDENTITY]))})", part)
     terms = list[str]()

@@ -1,9 +1,9 @@
 """The chat template of a model, and a conversation as token ids.
 
-A prompt becomes ids in two steps. The template writes it, with a mark on each character that comes
-from outside of the template. Then it is cut at the special tokens that the template itself wrote,
-and the texts between them are encoded. So no message, name, tool or document can become a special
-token, whatever the template does with it.
+A prompt becomes ids in two steps. The template writes it, with a mark on each character
+that comes from outside of the template. Then it is cut at the special tokens that the
+template itself wrote, and the texts between them are encoded. So no message, name, tool
+or document can become a special token, whatever the template does with it.
 """
 
 import contextlib
@@ -25,8 +25,9 @@ from .messages import AnyMessage, Message, Tool, as_messages
 
 # In this order: the vocabulary of R1-Distill-Llama has the tokens of Llama 3 too.
 _KNOWN_BY_TOKENS = ("deepseek-r1", "llama3", "chatml", "mistral-v3")
-# The marks of thoughts, which histories contain as the models wrote them. Where the prompt itself
-# begins a thought, the template has left the earlier ones out, and no message may write a mark.
+# The marks of thoughts, which histories contain as the models wrote them. Where the
+# prompt itself begins a thought, the template has left the earlier ones out, and no
+# message may write a mark.
 _THOUGHT_WORDS = frozenset({"<think>", "</think>"})
 _OUTSIDE_MARKS = re.compile(b"\1+")
 _OUTSIDE = "\0"  # no special token contains it
@@ -38,11 +39,12 @@ _ADVICE = "name one with --chat-format ({}), or continue raw text with --complet
 def find_chat_template(source: Source, tokenizer: Tokenizer) -> ChatTemplate:
     """Find the chat template of a model: its own, or that of its special tokens.
 
-    Meta's layout of Llama 2 has neither a template nor special tokens for turns; there the layout
-    decides.
+    Meta's layout of Llama 2 has neither a template nor special tokens for turns; there
+    the layout decides.
 
     Raises:
-        ChatFormatError: The model has no template, and its special tokens belong to no format.
+        ChatFormatError: The model has no template, and its special tokens belong to no
+            format.
         TokenizerError: A file with the template is damaged.
     """
     templates = source.chat_templates
@@ -55,25 +57,32 @@ def find_chat_template(source: Source, tokenizer: Tokenizer) -> ChatTemplate:
         return named_template(source.chat_format, "layout")
     advice = _ADVICE.format(", ".join(CHAT_FORMATS))
     raise ChatFormatError(
-        f"{label_of(source.path)}: chat format: the model has no chat template, and its special "
-        f"tokens belong to no format; {advice}"
+        f"{label_of(source.path)}: chat format: the model has no chat template, and its "
+        f"special tokens belong to no format; {advice}"
     )
 
 
 def format_of_tokens(tokenizer: Tokenizer) -> str | None:
-    """Return the name of the format that the tokenizer's special tokens belong to, or None."""
+    """Return the name of the format that the tokenizer's special tokens belong to, or
+    None.
+    """
     for name in _KNOWN_BY_TOKENS:
-        tokens = [token for token in CHAT_FORMATS[name].tokens if token not in ("bos", "eos")]
+        tokens = [
+            token for token in CHAT_FORMATS[name].tokens if token not in ("bos", "eos")
+        ]
         if all(token_id(tokenizer, token) is not None for token in tokens):
             return name
     return None
 
 
-def template_of(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None) -> ChatTemplate:
+def template_of(
+    tokenizer: Tokenizer, chat_format: str | ChatTemplate | None
+) -> ChatTemplate:
     """Return a template: as it is, by the name of its format, or by the special tokens.
 
     Raises:
-        ChatFormatError: No format has the name, or the special tokens belong to no format.
+        ChatFormatError: No format has the name, or the special tokens belong to no
+            format.
     """
     if isinstance(chat_format, ChatTemplate):
         return chat_format
@@ -83,8 +92,8 @@ def template_of(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None) ->
     if name is None:
         known = ", ".join(CHAT_FORMATS)
         raise ChatFormatError(
-            "[chat] chat_format must be given for a tokenizer whose special tokens belong to "
-            f"no format: one of {known}"
+            "[chat] chat_format must be given for a tokenizer whose special tokens "
+            f"belong to no format: one of {known}"
         )
     return named_template(name, "special tokens")
 
@@ -101,7 +110,9 @@ class Conversation:
     template_args: Mapping[str, Any] | None = None
 
 
-def render_chat(tokenizer: Tokenizer, conversation: Conversation, template: ChatTemplate) -> str:
+def render_chat(
+    tokenizer: Tokenizer, conversation: Conversation, template: ChatTemplate
+) -> str:
     """Write a conversation as `encode_chat` encodes it, with the same errors."""
     read = as_messages(conversation.messages)
     _check_expressible(template, read, conversation.tools, conversation.documents)
@@ -110,7 +121,10 @@ def render_chat(tokenizer: Tokenizer, conversation: Conversation, template: Chat
     check_argument_names(variables)
     if not conversation.think:
         if conversation.add_generation_prompt and not template.can_leave_out_thoughts:
-            rule = f"think must be on in the format {template.name}, which cannot turn it off"
+            rule = (
+                f"think must be on in the format {template.name}, which cannot turn it "
+                "off"
+            )
             raise ChatFormatError(f"[chat] {rule}")
         variables = {"enable_thinking": False, "thinking": False} | variables
     return template.render_messages(
@@ -140,19 +154,21 @@ def encode_chat(
     Args:
         tokenizer: The model's tokenizer.
         messages: The conversation so far; see `as_messages`.
-        add_generation_prompt: Whether to open the assistant's next message; formats without a
-            header for it have nothing to open.
-        chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the format of the
-            special tokens.
+        add_generation_prompt: Whether to open the assistant's next message; formats
+            without a header for it have nothing to open.
+        chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the format of
+            the special tokens.
         think: Whether the answer that is opened may begin with thoughts.
-        tools: The functions that it may ask for, as clients of OpenAI's API describe them.
+        tools: The functions that it may ask for, as clients of OpenAI's API describe
+            them.
         documents: The documents that it may quote, as the template reads them.
         template_args: What else the template may read, by the names of its variables.
 
     Raises:
-        ChatFormatError: The messages cannot be read or there are none, the format is not known, it
-            has no tools or documents, cannot express the order of the roles or leave out
-            thoughts, the template fails, or the tokenizer lacks a special token of the format.
+        ChatFormatError: The messages cannot be read or there are none, the format is not
+            known, it has no tools or documents, cannot express the order of the roles or
+            leave out thoughts, the template fails, or the tokenizer lacks a special token
+            of the format.
     """
     template = template_of(tokenizer, chat_format)
     conversation = Conversation(
@@ -167,7 +183,9 @@ def encode_chat(
     return encode_prompt(tokenizer, prompt, template)
 
 
-def opens_thought(tokenizer: Tokenizer, template: ChatTemplate, prompt_ids: Sequence[int]) -> bool:
+def opens_thought(
+    tokenizer: Tokenizer, template: ChatTemplate, prompt_ids: Sequence[int]
+) -> bool:
     """Return whether a prompt ends inside of a thought, with which the answer goes on."""
     end = tokenizer.decode(prompt_ids[-_LONGEST_OPENING:])
     return end.rstrip().endswith(template.thought_form.begin)
@@ -197,13 +215,13 @@ def _check_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> None:
             if f"{name}_token" not in known:
                 end = "begins" if name == "bos" else "ends"
                 raise ChatFormatError(
-                    f"[chat] the tokenizer must have a token that {end} a text, for the format "
-                    f"{template.name}: it has none"
+                    f"[chat] the tokenizer must have a token that {end} a text, for the "
+                    f"format {template.name}: it has none"
                 )
         elif token_id(tokenizer, name) is None:
             raise ChatFormatError(
-                f"[chat] the tokenizer must have the special token {name} of the chat format: "
-                "it has none of that name"
+                f"[chat] the tokenizer must have the special token {name} of the chat "
+                "format: it has none of that name"
             )
 
 
@@ -218,7 +236,9 @@ def _special_variables(tokenizer: Tokenizer) -> dict[str, str]:
     return names
 
 
-def end_ids(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None = None) -> frozenset[int]:
+def end_ids(
+    tokenizer: Tokenizer, chat_format: str | ChatTemplate | None = None
+) -> frozenset[int]:
     """Return the ids that end an answer in a chat: the template's and the tokenizer's.
 
     That of the template is the special token which it writes after an answer.
@@ -252,8 +272,8 @@ def end_ids(tokenizer: Tokenizer, chat_format: str | ChatTemplate | None = None)
 def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> list[int]:
     """Encode a prompt that a template wrote.
 
-    The texts between special tokens are encoded whole, so the ids are those of the prompt cut at
-    its special tokens.
+    The texts between special tokens are encoded whole, so the ids are those of the prompt
+    cut at its special tokens.
     """
     ids: list[int] = []
     for text, number in _pieces(tokenizer, prompt, template):
@@ -267,7 +287,8 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> 
 def _pieces(
     tokenizer: Tokenizer, prompt: str, template: ChatTemplate
 ) -> list[tuple[str, int | None]]:
-    """Cut a prompt at its special tokens: pairs of a text and its id, or None for plain text.
+    """Cut a prompt at its special tokens: pairs of a text and its id, or None for plain
+    text.
 
     A special token is one only if the template wrote all of it.
     """
@@ -292,7 +313,9 @@ def _pieces(
 
 
 def _without_outside(text: str, marks: bytes) -> str:
-    """Return a text with another character for each that comes from outside of the template."""
+    """Return a text with another character for each that comes from outside of the
+    template.
+    """
     parts: list[str] = []
     done = 0
     for outside in _OUTSIDE_MARKS.finditer(marks):
@@ -303,17 +326,20 @@ def _without_outside(text: str, marks: bytes) -> str:
 
 
 def _texts(text: str, words: "re.Pattern[str] | None") -> list[tuple[str, int | None]]:
-    """Return a text as a piece, cut inside of each word that would become a special token."""
+    """Return a text as a piece, cut inside of each word that would become a special
+    token.
+    """
     parts = [text] if words is None else words.split(text)
     return [(part, None) for part in parts if part]
 
 
 class _Specials:
-    """The special tokens that a prompt may contain, and the words that a text must not become.
+    """The special tokens that a prompt may contain, and the words that a text must not
+    become.
 
-    A tokenizer file may list tokens of a template as plain words, as that of R1-Distill-Llama does
-    with `<｜User｜>`. In what the template writes they are special tokens too; a text from outside
-    is cut inside of them.
+    A tokenizer file may list tokens of a template as plain words, as that of
+    R1-Distill-Llama does with `<｜User｜>`. In what the template writes they are special
+    tokens too; a text from outside is cut inside of them.
 
     Args:
         tokenizer: Its special tokens are those of a prompt.
@@ -321,7 +347,9 @@ class _Specials:
     """
 
     def __init__(self, tokenizer: Tokenizer, candidates: frozenset[str]) -> None:
-        self.known = {name: number for name, number in tokenizer.special_tokens.items() if name}
+        self.known = {
+            name: number for name, number in tokenizer.special_tokens.items() if name
+        }
         words: list[str] = []
         for word in sorted(candidates):
             number = None if word in self.known else token_id(tokenizer, word)
@@ -336,7 +364,9 @@ class _Specials:
         self.cuts = re.compile("|".join(cuts)) if cuts else None
 
     def find(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield where special tokens are, from left to right; of several at a place the longest."""
+        """Yield where special tokens are, from left to right; of several at a place the
+        longest.
+        """
         end = 0
         for place in self._places.finditer(text) if self._places else ():
             start = place.start()
@@ -357,7 +387,9 @@ def _specials(tokenizer: Tokenizer, candidates: frozenset[str]) -> _Specials:
 
 
 def token_id(tokenizer: Tokenizer, name: str) -> int | None:
-    """Return the id of a special token, or of a word that is one token, by its name, or None."""
+    """Return the id of a special token, or of a word that is one token, by its name, or
+    None.
+    """
     known = tokenizer.special_tokens.get(name)
     if known is not None:
         return known
@@ -366,8 +398,11 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
     return ids[0] if is_one else None
 
 
-def check_template(tokenizer: Tokenizer, template: ChatTemplate, think: bool = True) -> None:
-    """Write an empty question, so that a template that cannot be used fails before a chat begins.
+def check_template(
+    tokenizer: Tokenizer, template: ChatTemplate, think: bool = True
+) -> None:
+    """Write an empty question, so that a template that cannot be used fails before a chat
+    begins.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -381,7 +416,9 @@ def check_template(tokenizer: Tokenizer, template: ChatTemplate, think: bool = T
 
 
 def template_to_write(source: Source) -> str | None:
-    """Return the chat template for a GGUF file: the model's own, or that of Llama 3's tokens."""
+    """Return the chat template for a GGUF file: the model's own, or that of Llama 3's
+    tokens.
+    """
     template = source.chat_templates.get("default")
     if template is not None:
         return template

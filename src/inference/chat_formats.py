@@ -24,11 +24,13 @@ class ChatFormat:
     Attributes:
         name: What `--chat-format` calls it.
         models: Whose format it is.
-        files: The files of `templates/` whose texts, one after the other, are the template.
-        tokens: The special tokens that a tokenizer must have; `bos` and `eos` are those that begin
-            and end a text, whatever their names are.
+        files: The files of `templates/` whose texts, one after the other, are the
+            template.
+        tokens: The special tokens that a tokenizer must have; `bos` and `eos` are those
+            that begin and end a text, whatever their names are.
         variables: What the template reads beside the conversation.
-        tool_files: The files of the template for conversations with tools, if it is another one.
+        tool_files: The files of the template for conversations with tools, if it is
+            another one.
     """
 
     name: str
@@ -52,7 +54,9 @@ class ChatFormat:
 
 def _text_of(files: tuple[str, ...]) -> str:
     """Return the texts of some files of templates, one after the other."""
-    return "".join((_DIRECTORY / f"{file}.jinja").read_text(encoding="utf-8") for file in files)
+    return "".join(
+        (_DIRECTORY / f"{file}.jinja").read_text(encoding="utf-8") for file in files
+    )
 
 
 _LLAMA3_TOKENS = ("bos", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
@@ -77,7 +81,9 @@ _ROWS = (
         tokens=_LLAMA3_TOKENS,
         tool_files=("llama3_tools", "llama3"),
     ),
-    ChatFormat("llama2", "Llama 2 Chat, Code Llama Instruct", ("llama2",), ("bos", "eos")),
+    ChatFormat(
+        "llama2", "Llama 2 Chat, Code Llama Instruct", ("llama2",), ("bos", "eos")
+    ),
     ChatFormat("chatml", "SmolLM", ("chatml",), _CHATML_TOKENS),
     ChatFormat(
         name="chatml-bos",
@@ -162,7 +168,9 @@ _ROWS = (
     ),
 )
 
-CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType({row.name: row for row in _ROWS})
+CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType(
+    {row.name: row for row in _ROWS}
+)
 
 
 @cache

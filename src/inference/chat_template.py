@@ -1,8 +1,8 @@
 """Chat templates: the program that writes a conversation as a model was trained on it.
 
 A model comes with its template, and that one is run. For the layouts of Meta, which have
-none, and for `--chat-format`, there are templates in `templates/`. `docs/CHAT-FORMATS.md` shows
-what they write.
+none, and for `--chat-format`, there are templates in `templates/`. `docs/CHAT-FORMATS.md`
+shows what they write.
 """
 
 import re
@@ -30,8 +30,9 @@ _RESERVED_NAMES = frozenset(
 _READ_CHARS = 1000  # of an error, which may repeat a long text
 _SHOWN_CHARS = 200
 _ROLE_TEXTS = {role: role for role in TEMPLATE_ROLES}
-# The names of the thoughts in a message. Most templates read the first one, those of gpt-oss and
-# LFM2.5 the second one. Transformers fills in both of them from any of the three.
+# The names of the thoughts in a message. Most templates read the first one, those of
+# gpt-oss and LFM2.5 the second one. Transformers fills in both of them from any of the
+# three.
 _THOUGHT_NAMES = ("reasoning_content", "thinking", "reasoning")
 _ADVICE = "name a format with --chat-format, or continue raw text with --completion"
 
@@ -46,9 +47,10 @@ class ChatTemplate:
         by: How it was found: `chat template`, `special tokens`, `layout`, or the flag.
         tool_text: The template for conversations with tools, if it is another one.
         variables: What the template reads beside the conversation.
-        tokens: The special tokens that a tokenizer must have; `bos` and `eos` stand for those that
-            begin and end a text, whatever their names are.
-        arguments: What a user gives the template to read, in addition to its own variables.
+        tokens: The special tokens that a tokenizer must have; `bos` and `eos` stand for
+            those that begin and end a text, whatever their names are.
+        arguments: What a user gives the template to read, in addition to its own
+            variables.
     """
 
     text: str
@@ -66,7 +68,9 @@ class ChatTemplate:
 
     @cached_property
     def thought_form(self) -> ThoughtForm:
-        """How answers begin with thoughts; that of most models if the template does not show it."""
+        """How answers begin with thoughts; that of most models if the template does not
+        show it.
+        """
         return thought_form_of(self.text) or THINK
 
     @cached_property
@@ -81,7 +85,9 @@ class ChatTemplate:
 
     @property
     def can_leave_out_thoughts(self) -> bool:
-        """Whether answers have no thoughts, or the template has a variable that leaves them out."""
+        """Whether answers have no thoughts, or the template has a variable that leaves
+        them out.
+        """
         has_switch = self.reads("enable_thinking") or self.reads("thinking")
         return has_switch or thought_form_of(self.text) is None
 
@@ -92,7 +98,11 @@ class ChatTemplate:
             ChatFormatError: One has a name of what a conversation consists of.
         """
         check_argument_names(arguments)
-        return replace(self, arguments={**self.arguments, **arguments}) if arguments else self
+        return (
+            replace(self, arguments={**self.arguments, **arguments})
+            if arguments
+            else self
+        )
 
     def reads(self, variable: str) -> bool:
         """Return whether the template reads a variable."""
@@ -100,7 +110,8 @@ class ChatTemplate:
 
     @cached_property
     def _environment(self) -> Any:
-        # Jinja is loaded for chats alone, because that takes as long as loading a small model.
+        # Jinja is loaded for chats alone, because that takes as long as loading a small
+        # model.
         return import_module(".template_sandbox", __package__).TemplateEnvironment()
 
     @cached_property
@@ -140,7 +151,9 @@ class ChatTemplate:
         try:
             given = {name: mark_values(value) for name, value in outside.items()}
             for message in given["messages"]:
-                if message.get("role") in TEMPLATE_ROLES:  # a word of templates, as in '<|' + role
+                if (
+                    message.get("role") in TEMPLATE_ROLES
+                ):  # a word of templates, as in '<|' + role
                     message["role"] = _ROLE_TEXTS[message["role"]]
             given["add_generation_prompt"] = add_generation_prompt
             if text not in self._compiled:
@@ -149,14 +162,16 @@ class ChatTemplate:
             values = {**self.variables, **special_tokens, **given}
             rendered = self._environment.run(template, values)
         except Exception as error:  # noqa: BLE001 - a template can raise any
-            raise ChatFormatError(f"[chat] chat template: {_reason(error)}; {_ADVICE}") from None
+            raise ChatFormatError(
+                f"[chat] chat template: {_reason(error)}; {_ADVICE}"
+            ) from None
         return str(rendered)
 
     def render_messages(self, messages: Sequence[Message], **options: Any) -> str:
         """Write a conversation, with the arguments of `render`.
 
-        Arguments of calls are objects, as transformers gives them; to a template that fails with
-        objects they are given as text, which is how clients send them.
+        Arguments of calls are objects, as transformers gives them; to a template that
+        fails with objects they are given as text, which is how clients send them.
         """
         variables = [message.as_variable() for message in messages]
         try:
@@ -173,7 +188,9 @@ class ChatTemplate:
 
 
 def check_argument_names(names: Iterable[str]) -> None:
-    """Raise ChatFormatError for an argument that would replace a part of the conversation."""
+    """Raise ChatFormatError for an argument that would replace a part of the
+    conversation.
+    """
     for name in names:
         if name in _RESERVED_NAMES:
             raise ChatFormatError(f"[chat] a template argument must not be called {name}")

@@ -1,4 +1,6 @@
-"""The engine of one chat: read a prompt in chunks, then choose and run a token at a time."""
+"""The engine of one chat: read a prompt in chunks,
+then choose and run a token at a time.
+"""
 
 import threading
 import time
@@ -28,7 +30,8 @@ WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
 
-# Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after each.
+# Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after
+# each.
 Progress = Callable[[int, int], None]
 
 
@@ -37,7 +40,9 @@ def mark_prompt(asked: str | Sequence[Message], prompt_ids: Sequence[int]) -> No
     if isinstance(asked, str):
         details: dict[str, Any] = {"text": asked}
     else:
-        details = {"messages": [{"role": each.role, "content": each.content} for each in asked]}
+        details = {
+            "messages": [{"role": each.role, "content": each.content} for each in asked]
+        }
     mark(1, details={**details, "ids": prompt_ids})
 
 
@@ -59,7 +64,9 @@ class Call:
 
 
 class Claim:
-    """The right of a call to change an engine, until `next` holds the claim of another call."""
+    """The right of a call to change an engine, until `next` holds the claim of another
+    call.
+    """
 
     def __init__(self, call: Call) -> None:
         self.call = weakref.ref(call)
@@ -69,10 +76,11 @@ class Claim:
 class Ownership:
     """Which call an engine belongs to.
 
-    The owner is held weakly: however the iterator of an answer ends, the engine is free when the
-    iterator is gone. Which of several threads gets the engine is decided by one `setdefault`, which
-    is atomic. A `threading.Lock` in its place would stay held for ever after an interrupt between
-    its last two lines, or in a process that is forked while another thread holds it.
+    The owner is held weakly: however the iterator of an answer ends, the engine is free
+    when the iterator is gone. Which of several threads gets the engine is decided by one
+    `setdefault`, which is atomic. A `threading.Lock` in its place would stay held for
+    ever after an interrupt between its last two lines, or in a process that is forked
+    while another thread holds it.
     """
 
     def __init__(self) -> None:
@@ -82,8 +90,8 @@ class Ownership:
         """Give the engine to a call, until another one may have it.
 
         Raises:
-            InferenceError: A call of another thread has the engine, or a newer call has ended this
-                call.
+            InferenceError: A call of another thread has the engine, or a newer call has
+                ended this call.
         """
         thread = threading.current_thread()
         newest = self._claim
@@ -108,25 +116,28 @@ class Ownership:
 class InferenceEngine:
     """Answers prompts with one model and one KV cache: a batch of one.
 
-    The cache is kept between prompts: of a new prompt only what differs from the last sequence is
-    run, with the same bits as if all of it were. An iterator of steps may be closed, or an
-    exception thrown into it, at any point; the engine stays usable. Only the newest iterator of an
-    engine can go on.
+    The cache is kept between prompts: of a new prompt only what differs from the last
+    sequence is run, with the same bits as if all of it were. An iterator of steps may be
+    closed, or an exception thrown into it, at any point; the engine stays usable. Only
+    the newest iterator of an engine can go on.
 
-    An engine belongs to one call at a time. From its first step until its last, or until its
-    iterator is closed or dropped, an answer belongs to the thread that took its newest step. Any
-    other thread that begins an answer or calls `reset` meanwhile gets
-    `InferenceError("this engine is in use by another thread")`, and nothing changes; a call in the
-    same thread ends the answer. Engines that share a model may run in several threads.
+    An engine belongs to one call at a time. From its first step until its last, or until
+    its iterator is closed or dropped, an answer belongs to the thread that took its
+    newest step. Any other thread that begins an answer or calls `reset` meanwhile gets
+    `InferenceError("this engine is in use by another thread")`, and nothing changes; a
+    call in the same thread ends the answer. Engines that share a model may run in several
+    threads.
 
     Args:
         model: The model; engines may share it.
-        sequence_length: Positions of the context; min(4096, the model's longest) by default.
-        speculation: Whether a step may check guessed tokens along with the newest one, where that
-            saves time. The answers are the same, bit for bit.
-        draft_model: A smaller model with the same vocabulary that guesses them; without one they
-            are looked up in the text.
-        attention: "fused", or "eager" for one op per stage of attention, with the same bits.
+        sequence_length: Positions of the context; min(4096, the model's longest) by
+            default.
+        speculation: Whether a step may check guessed tokens along with the newest one,
+            where that saves time. The answers are the same, bit for bit.
+        draft_model: A smaller model with the same vocabulary that guesses them; without
+            one they are looked up in the text.
+        attention: "fused", or "eager" for one op per stage of attention, with the same
+            bits.
 
     Raises:
         ModelError: The draft model has another vocabulary.
@@ -181,12 +192,15 @@ class InferenceEngine:
 
     def _tokenizer(self) -> Tokenizer:
         if self.model.tokenizer is None:
-            raise PromptError("[chat] model must have a tokenizer: its directory holds none")
+            raise PromptError(
+                "[chat] model must have a tokenizer: its directory holds none"
+            )
         return self.model.tokenizer
 
     @contextmanager
     def idle_pool(self) -> Iterator[LonePool]:
-        """End the newest answer, and give its KV cache; other threads are rejected inside.
+        """End the newest answer, and give its KV cache; other threads are rejected
+        inside.
 
         Raises:
             InferenceError: Another thread is using the engine.
@@ -217,17 +231,19 @@ class InferenceEngine:
         think: bool = True,
         mask: TokenMask | None = None,
     ) -> Iterator[Step]:
-        """Answer the last message of a conversation; arguments and errors as in `generate`.
+        """Answer the last message of a conversation; arguments and errors as in
+        `generate`.
 
         Args:
             messages: `Message`s, or dicts such as `{"role": "user", "content": "hi"}`.
-            chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the model's own.
+            chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the
+                model's own.
             think: As in `encode_chat`.
 
         Raises:
-            ChatFormatError: The messages cannot be read or there are none, the format is not
-                known, cannot express them or leave out thoughts, or the tokenizer lacks a special
-                token of it.
+            ChatFormatError: The messages cannot be read or there are none, the format is
+                not known, cannot express them or leave out thoughts, or the tokenizer
+                lacks a special token of it.
         """
         tokenizer = self._tokenizer()
         template = self.chat_format if chat_format is None else chat_format
@@ -263,26 +279,29 @@ class InferenceEngine:
     ) -> Iterator[Step]:
         """Continue a sequence of tokens.
 
-        Everything is checked before the first step is asked for; a refused call changes nothing.
+        Everything is checked before the first step is asked for; a refused call changes
+        nothing.
 
         Args:
-            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates, answer_ids,
+            prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
+            answer_ids,
                 forced_ids, mask: As in `Request`.
             progress: Called while the prompt is read.
 
         Yields:
-            One step per chosen token. Without a tokenizer the texts are empty and no token ends
-            the answer.
+            One step per chosen token. Without a tokenizer the texts are empty and no
+            token ends the answer.
 
         Raises:
-            PromptError: No prompt, a text in its place, a limit below 1, or a number of candidates
-                below 0.
+            PromptError: No prompt, a text in its place, a limit below 1, or a number of
+                candidates below 0.
             TokenIdError: Ids that are not whole numbers, or outside of the vocabulary.
             ContextFullError: The prompt leaves no room for a token.
-            CheckpointError: The weight files were rewritten since they were loaded; also checked
-                before the last step, so that no answer is complete that they may have spoiled.
-            InferenceError: While stepping: another thread is using the engine, or a newer call
-                ended this answer.
+            CheckpointError: The weight files were rewritten since they were loaded; also
+                checked before the last step, so that no answer is complete that they may
+                have spoiled.
+            InferenceError: While stepping: another thread is using the engine, or a newer
+                call ended this answer.
             NumericError: While stepping: the logits are not finite.
             GrammarError: While stepping: the mask cannot be made.
             NotEnoughMemoryError, TensorError: While stepping: the system refuses memory.
@@ -301,14 +320,19 @@ class InferenceEngine:
         )
         return self.answer(request, progress)
 
-    def answer(self, request: Request, progress: Progress | None = None) -> Iterator[Step]:
+    def answer(
+        self, request: Request, progress: Progress | None = None
+    ) -> Iterator[Step]:
         """Return the steps of the answer to a request, as `generate` does."""
         answer = Answer(self.model, self.sequence_length, request)
         return self._steps(answer, progress)
 
     def _steps(self, answer: Answer, progress: Progress | None) -> Iterator[Step]:
         """Run the prompt, then draw, show and run tokens until a reason to stop."""
-        with closing(Call()) as call, declared_lack_of_memory("generate", NotEnoughMemoryError):
+        with (
+            closing(Call()) as call,
+            declared_lack_of_memory("generate", NotEnoughMemoryError),
+        ):
             self._ownership.take(call)
             running = self._passes.admit(answer)
             assert running is not None, "a pool for one sequence has room for it"
@@ -326,10 +350,15 @@ class InferenceEngine:
                 [part] = self._passes.newest_parts([running])
                 self._make_pass(running, part)
 
-    def _read_prompt(self, call: Call, running: RunningAnswer, progress: Progress | None) -> None:
-        """Run the part of the prompt that is not cached, and draw from the logits after it."""
+    def _read_prompt(
+        self, call: Call, running: RunningAnswer, progress: Progress | None
+    ) -> None:
+        """Run the part of the prompt that is not cached, and draw from the logits after
+        it.
+        """
         total = len(running.answer.ids)
-        is_watched = progress is not None and not is_on()  # a trace shows the same in any window
+        # A trace shows the same in any window.
+        is_watched = progress is not None and not is_on()
         chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
         while (start := len(running.sequence.ids)) < total:
             if progress is not None:
@@ -338,7 +367,8 @@ class InferenceEngine:
             started = time.perf_counter()
             self._make_pass(running, self._passes.prompt_part(running, chunk))
             if is_watched:
-                # Any chunks give the same bits; longer ones pass over the weights less often.
+                # Any chunks give the same bits; longer ones pass over the weights less
+                # often.
                 seconds = max(time.perf_counter() - started, 1e-3)
                 parts = int(chunk * WATCHED_SECONDS / seconds) // WATCHED_CHUNK
                 chunk = min(max(parts, 1) * WATCHED_CHUNK, PREFILL_CHUNK)

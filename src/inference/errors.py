@@ -24,7 +24,8 @@ class ContextFullError(InferenceError):
             "[generate] prompt_ids must leave room for an answer in the context: "
             f"{tokens} tokens >= {positions} positions"
         )
-        self.tokens, self.positions = tokens, positions
+        self.tokens = tokens
+        self.positions = positions
 
     @property
     def sizes(self) -> str:
@@ -65,7 +66,9 @@ class ClosedError(InferenceError):
 
 
 class ThreadRefusedError(InferenceError):
-    """A thread of the engine that the system does not start; a later request tries again."""
+    """A thread of the engine that the system does not start;
+    a later request tries again.
+    """
 
 
 class PromptCacheError(InferenceError):

@@ -1,8 +1,9 @@
 """Grammars in llama.cpp's notation (GBNF), written in Lark's notation for llguidance.
 
-llguidance cuts a text into terminals, the longest first, before its grammar sees them: after
-`[a-z]+` no letter could follow. A grammar of llama.cpp has no terminals. So each terminal that is
-written here is a single character, and each text of the grammar stays possible.
+llguidance cuts a text into terminals, the longest first, before its grammar sees them:
+after `[a-z]+` no letter could follow. A grammar of llama.cpp has no terminals. So each
+terminal that is written here is a single character, and each text of the grammar stays
+possible.
 
 Source: grammars/README.md of llama.cpp, and its parser, src/llama-grammar.cpp.
 """
@@ -15,7 +16,8 @@ _BLANKS_AND_NEWLINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _REPETITION = re.compile(r"[*+?]|\{\s*(\d{1,9})\s*(?:(,)\s*(\d{1,9})?\s*)?\}")
 _CHARACTER = re.compile(
-    r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\([nrt\"\\\[\]-])|([^\\])",
+    r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})"
+    r"|\\([nrt\"\\\[\]-])|([^\\])",
     re.DOTALL,
 )
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
@@ -24,24 +26,32 @@ _DEEPEST = 100  # groups within groups
 
 
 def is_gbnf(text: str) -> bool:
-    """Return whether a grammar is in llama.cpp's notation: a rule has `::=` after its name."""
+    """Return whether a grammar is in llama.cpp's notation: a rule has `::=` after its
+    name.
+    """
     return _RULE.search(text) is not None
 
 
 def lark_of_gbnf(text: str) -> str:
-    """Return a grammar of llama.cpp in Lark's notation; raise ValueError if it is not one."""
+    """Return a grammar of llama.cpp in Lark's notation; raise ValueError if it is not
+    one.
+    """
     return _Converter(text).grammar()
 
 
 class _Converter:
-    """Reads a grammar from its first character to its last, and writes each rule as it is read."""
+    """Reads a grammar from its first character to its last, and writes each rule as it is
+    read.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._place = 0
         self._depth = 0
         self._names = {"root": "start"}
-        self._used: dict[str, int] = {}  # each rule that is used, and the first place of its use
+        self._used: dict[
+            str, int
+        ] = {}  # each rule that is used, and the first place of its use
 
     def grammar(self) -> str:
         rules: dict[str, str] = {}
@@ -61,7 +71,9 @@ class _Converter:
             if name not in rules:
                 self._place = place
                 raise self._error(f"a rule with the name {name}")
-        return "".join(f"{self._lark_name(name)}: {rule}\n" for name, rule in rules.items())
+        return "".join(
+            f"{self._lark_name(name)}: {rule}\n" for name, rule in rules.items()
+        )
 
     def _alternatives(self, blanks: re.Pattern[str]) -> str:
         alternatives = [self._sequence(blanks)]
@@ -85,7 +97,9 @@ class _Converter:
         return " ".join(filter(None, items)) or '""'
 
     def _item(self) -> str | None:
-        """Read a literal, a set of characters, a group or a name; return None where none begins."""
+        """Read a literal, a set of characters, a group or a name; return None where none
+        begins.
+        """
         first = self._text[self._place : self._place + 1]
         if first == '"':
             return self._literal()
@@ -118,7 +132,10 @@ class _Converter:
         ranges = []
         while not self._text.startswith("]", self._place):
             first = last = self._character()
-            if self._text.startswith("-", self._place) and self._text[self._place + 1 :][:1] != "]":
+            if (
+                self._text.startswith("-", self._place)
+                and self._text[self._place + 1 :][:1] != "]"
+            ):
                 self._place += 1
                 last = self._character()
             if last < first:

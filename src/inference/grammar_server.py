@@ -1,10 +1,12 @@
-"""The process that compiles grammars and computes masks; `grammars.py` starts it and talks to it.
+"""The process that compiles grammars and computes masks; `grammars.py` starts it and
+talks to it.
 
-llguidance is fast, but a hostile schema can keep it busy for minutes, take gigabytes or abort the
-process. So it runs apart: this program is started once and reads the vocabulary. It forks a child
-for each grammar, which compiles it and then forks a child for each answer. The system bounds the
-memory and the time of all of them. The program imports nothing of the package, so that it starts
-fast, and ends when its standard input, a socket, is closed.
+llguidance is fast, but a hostile schema can keep it busy for minutes, take gigabytes or
+abort the process. So it runs apart: this program is started once and reads the
+vocabulary. It forks a child for each grammar, which compiles it and then forks a child
+for each answer. The system bounds the memory and the time of all of them. The program
+imports nothing of the package, so that it starts fast, and ends when its standard input,
+a socket, is closed.
 """
 
 import contextlib
@@ -23,9 +25,10 @@ import llguidance
 MEMORY = 64 << 20
 # Processor seconds for compiling a grammar.
 COMPILE_SECONDS = 0.8
-# Processor seconds for the masks of an answer: as many at once, and as many more for each token.
-# An ordinary mask takes 0.0001 to 0.005 s.
-MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.5, 0.02
+# Processor seconds for the masks of an answer: as many at once, and as many more for each
+# token. An ordinary mask takes 0.0001 to 0.005 s.
+MASK_SECONDS = 0.5
+MASK_SECONDS_PER_TOKEN = 0.02
 # The priority of children below that of the model's threads, which compute every answer.
 NICENESS = 10
 
@@ -33,9 +36,13 @@ NICENESS = 10
 class Vocabulary(llguidance.TokenizerWrapper):
     """The tokens of a model in the form that llguidance asks for."""
 
-    def __init__(self, tokens: list[bytes], end_ids: list[int], special_ids: list[int]) -> None:
-        self.tokens, self.special_token_ids = tokens, special_ids
-        self.eos_token_id, self.bos_token_id = end_ids[0], None
+    def __init__(
+        self, tokens: list[bytes], end_ids: list[int], special_ids: list[int]
+    ) -> None:
+        self.tokens = tokens
+        self.special_token_ids = special_ids
+        self.eos_token_id = end_ids[0]
+        self.bos_token_id = None
         self.is_tokenizer_wrapper = True
         self.tree = llguidance.LLTokenizer(self, n_vocab=len(tokens), eos_token=end_ids)
 
@@ -48,8 +55,9 @@ class Vocabulary(llguidance.TokenizerWrapper):
 def compile_grammar(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
     """Compile the grammar of the first message, and fork a child for each answer.
 
-    The response is M and the mask before the first token, or E and an error, after which the
-    process ends. Each handle that comes later is the stream of an answer, for `follow`.
+    The response is M and the mask before the first token, or E and an error, after which
+    the process ends. Each handle that comes later is the stream of an answer, for
+    `follow`.
     """
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -79,8 +87,8 @@ def compile_grammar(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> 
 def follow(matcher: "llguidance.LLMatcher", answer: Connection) -> None:
     """Receive each token of an answer, and send the mask after it.
 
-    The allowance for masks is spent by slow ones and grows with each token. Without any left, the
-    system ends the process.
+    The allowance for masks is spent by slow ones and grows with each token. Without any
+    left, the system ends the process.
     """
     allowance = MASK_SECONDS
     while True:
@@ -101,7 +109,9 @@ def follow(matcher: "llguidance.LLMatcher", answer: Connection) -> None:
 
 
 def next_mask(matcher: "llguidance.LLMatcher") -> bytes:
-    """Return which tokens may come next, a bit for each; raise ValueError for an error."""
+    """Return which tokens may come next, a bit for each;
+    raise ValueError for an error.
+    """
     mask: bytes = b"" if matcher.is_error() else matcher.compute_bitmask()
     if matcher.is_error():
         raise ValueError(matcher.get_error())
@@ -110,12 +120,17 @@ def next_mask(matcher: "llguidance.LLMatcher") -> bytes:
 
 def main() -> None:
     """Serve the process that started this one."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # both reach the whole group; that one decides
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # both reach the whole group; that one decides
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
     control = Connection(sys.stdin.fileno())
     tokens, end_ids, special_ids = json.loads(control.recv_bytes())
-    vocabulary = Vocabulary([token.encode("latin-1") for token in tokens], end_ids, special_ids)
+    vocabulary = Vocabulary(
+        [token.encode("latin-1") for token in tokens], end_ids, special_ids
+    )
     control.send_bytes(b"R")
     with contextlib.suppress(EOFError):
         while True:

@@ -1,8 +1,10 @@
-"""Answers that follow a grammar: JSON by a schema, a regular expression, or a grammar of Lark.
+"""Answers that follow a grammar: JSON by a schema, a regular expression, or a grammar of
+Lark.
 
-llguidance says before each token which ones may come. It runs in `grammar_server.py`, a separate
-process. A child of it compiles a grammar, once for all answers that follow it, and a child of that
-one computes the next mask of an answer while the model runs the token before it.
+llguidance says before each token which ones may come. It runs in `grammar_server.py`, a
+separate process. A child of it compiles a grammar, once for all answers that follow it,
+and a child of that one computes the next mask of an answer while the model runs the token
+before it.
 """
 
 import contextlib
@@ -35,17 +37,23 @@ MOST_BYTES = 1 << 18  # of the text of a grammar
 # Blanks between the parts of JSON: a small model would write them for ever.
 BLANKS = {"whitespace_pattern": r"[ \n]{1,12}"}
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
-# The process ends after less than a second of processor time; this is for a machine that is busy.
+# The process ends after less than a second of processor time; this is for a machine that
+# is busy.
 _SECONDS = 10.0
-# Grammars that are in use at a time, in all and by one client; and compiled ones that are kept.
-MOST_USED, MOST_USED_BY_CLIENT, MOST_KEPT = 32, 8, 8
+# Grammars that are in use at a time, in all and by one client; and compiled ones that are
+# kept.
+MOST_USED = 32
+MOST_USED_BY_CLIENT = 8
+MOST_KEPT = 8
 
 Words = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer has to follow; GrammarError for an unknown kind, a long text or no JSON."""
+    """What an answer has to follow; GrammarError for an unknown kind, a long text or no
+    JSON.
+    """
 
     kind: str  # of KINDS
     text: str  # the schema as JSON, or the expression or grammar itself
@@ -83,20 +91,28 @@ def read_grammar(text: str) -> Grammar:
 
 
 class CompiledGrammar:
-    """A process that has compiled a grammar, and the mask before the first token of each answer."""
+    """A process that has compiled a grammar, and the mask before the first token of each
+    answer.
+    """
 
     def __init__(self, stream: Connection, grammar: Grammar) -> None:
-        """Send the grammar to the process behind a stream, and wait for the first mask."""
+        """Send the grammar to the process behind a stream,
+        and wait for the first mask.
+        """
         self._stream = stream
         options = {"overrides": BLANKS} if grammar.kind == "json_schema" else {}
         with contextlib.suppress(OSError):  # an end of the process shows in its response
-            self._stream.send_bytes(json.dumps([grammar.kind, grammar.text, options]).encode())
+            self._stream.send_bytes(
+                json.dumps([grammar.kind, grammar.text, options]).encode()
+            )
         rule = "to be compiled within 0.8 seconds of processor time and 64 MiB"
         self.first = _received(stream, "the grammar", rule, _SECONDS)
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the process runs; it sends nothing after the first mask but its end."""
+        """Return whether the process runs; it sends nothing after the first mask but its
+        end.
+        """
         return not self._stream.closed and not self._stream.poll()
 
     def follower(self) -> Connection:
@@ -116,12 +132,15 @@ class GrammarMask:
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
-        self._stream: Connection | None = None  # of the process of this answer, once it is needed
+        self._stream: Connection | None = (
+            None  # of the process of this answer, once it is needed
+        )
         self._next: Words | None = compiled.first
         self._deadline = 0.0  # for the next mask, while there is none
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Wait for the next mask, at most some seconds; return whether `allowed` has not to wait.
+        """Wait for the next mask, at most some seconds; return whether `allowed` has not
+        to wait.
 
         An error that `allowed` would raise is ready too.
         """
@@ -131,17 +150,20 @@ class GrammarMask:
         return left <= 0 or self._stream.poll(min(seconds, left))
 
     def allowed(self) -> Words:
-        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit first.
+        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit
+        first.
 
         Raises:
-            GrammarError: The answer does not follow the grammar, or its masks take too much time
-                or memory.
+            GrammarError: The answer does not follow the grammar, or its masks take too
+                much time or memory.
         """
         if self._next is None:
             assert self._stream is not None
             left = max(self._deadline - time.monotonic(), 0.0)
             try:
-                rule = "masks within 0.02 seconds of processor time for a token, and 64 MiB"
+                rule = (
+                    "masks within 0.02 seconds of processor time for a token, and 64 MiB"
+                )
                 self._next = _received(self._stream, "the answer so far", rule, left)
             except GrammarTimeoutError:
                 self._compiled.close()  # so that the next answer gets a new process
@@ -149,7 +171,9 @@ class GrammarMask:
         return self._next
 
     def accept(self, token_id: int) -> None:
-        """Take the token that was drawn; the next mask is computed while the model runs it."""
+        """Take the token that was drawn; the next mask is computed while the model runs
+        it.
+        """
         if self._stream is None:
             self._stream = self._compiled.follower()
         self._next = None
@@ -220,10 +244,14 @@ class _Entry:
 
 
 class GrammarUse:
-    """The use of a grammar by a client, up to `close`; a context manager that calls it."""
+    """The use of a grammar by a client, up to `close`;
+    a context manager that calls it.
+    """
 
     def __init__(self, owner: "Grammars", grammar: Grammar, client: Hashable) -> None:
-        self._grammars, self._grammar, self._client = owner, grammar, client
+        self._grammars = owner
+        self._grammar = grammar
+        self._client = client
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -254,7 +282,8 @@ class Grammars:
     """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
-        self._tokenizer, self._end_ids = tokenizer, sorted(end_ids)
+        self._end_ids = sorted(end_ids)
+        self._tokenizer = tokenizer
         self._lock = threading.Lock()
         self._entries: dict[Grammar, _Entry] = {}  # the least recently used one first
         self._is_closed = False
@@ -294,12 +323,16 @@ class Grammars:
         tokens = [self._tokenizer.token_bytes(token).decode("latin-1") for token in ids]
         special_ids = [token for token in ids if self._tokenizer.is_special(token)]
         try:
-            self._control.send_bytes(json.dumps([tokens, self._end_ids, special_ids]).encode())
+            self._control.send_bytes(
+                json.dumps([tokens, self._end_ids, special_ids]).encode()
+            )
             if not self._control.poll(_SECONDS):
                 self._process.kill()
                 self._process.wait()
                 rule = f"a response within {_SECONDS:.0f} seconds"
-                raise GrammarTimeoutError(f"[grammar] the process: expected {rule}, got none")
+                raise GrammarTimeoutError(
+                    f"[grammar] the process: expected {rule}, got none"
+                )
             self._control.recv_bytes()
         except (OSError, EOFError):
             self._control.close()
@@ -316,7 +349,8 @@ class Grammars:
 
         Args:
             grammar: What answers have to follow.
-            client: Whose use it is; uses of None are limited only together with all others.
+            client: Whose use it is; uses of None are limited only together with all
+                others.
 
         Raises:
             GrammarLimitError: Too many grammars are in use, in all or by the client.
@@ -326,10 +360,15 @@ class Grammars:
             used = [entry for entry in entries.values() if entry.clients]
             if grammar not in entries or not entries[grammar].clients:
                 if len(used) >= MOST_USED:
-                    raise GrammarLimitError(f"[grammar] {MOST_USED} grammars are in use already")
+                    raise GrammarLimitError(
+                        f"[grammar] {MOST_USED} grammars are in use already"
+                    )
                 by_client = sum(client in entry.clients for entry in used)
                 if client is not None and by_client >= MOST_USED_BY_CLIENT:
-                    text = f"{MOST_USED_BY_CLIENT} grammars of this client are in use already"
+                    text = (
+                        f"{MOST_USED_BY_CLIENT} grammars of this client are in use "
+                        "already"
+                    )
                     raise GrammarLimitError(f"[grammar] {text}")
             entry = entries.pop(grammar, None) or _Entry()
             entries[grammar] = entry
@@ -337,7 +376,8 @@ class Grammars:
         return GrammarUse(self, grammar, client)
 
     def mask(self, grammar: Grammar, answer_ids: Sequence[int] = ()) -> GrammarMask:
-        """Compile a grammar for one answer, of which some tokens were drawn; from any thread.
+        """Compile a grammar for one answer, of which some tokens were drawn; from any
+        thread.
 
         Raises:
             GrammarError: As from `GrammarUse.compile`; or a token may not come.
@@ -372,7 +412,9 @@ class Grammars:
             return entry.compiled
 
     def _newly_compiled(self, grammar: Grammar) -> CompiledGrammar:
-        """Compile a grammar in a new process; a second time if the first process has ended."""
+        """Compile a grammar in a new process; a second time if the first process has
+        ended.
+        """
         try:
             return CompiledGrammar(self._compiler(), grammar)
         except GrammarTimeoutError:
@@ -405,7 +447,9 @@ class Grammars:
                 self._entries.pop(key).close()
 
     def _replace_process(self) -> None:
-        """End the process, so that the next grammar starts a new one; its children go on."""
+        """End the process, so that the next grammar starts a new one;
+        its children go on.
+        """
         with self._process_lock:
             if self._process is not None:
                 self._process.kill()
@@ -415,8 +459,8 @@ class Grammars:
         """End the process.
 
         Args:
-            kills: Whether the children end at once too; otherwise answers under way go on to
-                their end.
+            kills: Whether the children end at once too; otherwise answers under way go on
+                to their end.
         """
         self._is_closed = True
         process = self._process

@@ -1,9 +1,9 @@
 """Texts that know which of their characters come from outside of a chat template.
 
-A prompt consists of text that the template writes, in which the names of special tokens mean the
-tokens, and of text from outside: messages, names, tools and documents, in which they mean nothing.
-After a template has trimmed, cut, replaced and joined both, only a mark on each character tells
-them apart.
+A prompt consists of text that the template writes, in which the names of special tokens
+mean the tokens, and of text from outside: messages, names, tools and documents, in which
+they mean nothing. After a template has trimmed, cut, replaced and joined both, only a
+mark on each character tells them apart.
 """
 
 import re
@@ -25,8 +25,8 @@ _SPECIFICATION = r"[<>^]?[+-]?0?(\d*),?(?:\.(\d+))?[defgs%]?"
 class MarkedText(str):
     """A text with a mark on each character that comes from outside of the template.
 
-    It is equal to the plain text, and has its hash. Slices, sums and `str(text)` keep the marks;
-    so do the functions of this module. The methods of `str` drop them.
+    It is equal to the plain text, and has its hash. Slices, sums and `str(text)` keep the
+    marks; so do the functions of this module. The methods of `str` drop them.
     """
 
     __slots__ = ("_marks",)
@@ -70,12 +70,16 @@ def mark_outside(text: str) -> MarkedText:
 
 
 def marks_of(text: str) -> bytes:
-    """Return 1 for each character from outside, and 0 for each character of the template."""
+    """Return 1 for each character from outside, and 0 for each character of the
+    template.
+    """
     return text._marks if isinstance(text, MarkedText) else _TEMPLATE * len(text)
 
 
 def has_marks(value: object) -> bool:
-    """Return whether a value contains text from outside, also in its elements or its keys."""
+    """Return whether a value contains text from outside, also in its elements or its
+    keys.
+    """
     if isinstance(value, MarkedText):
         return b"\1" in value._marks
     if isinstance(value, dict):
@@ -86,7 +90,9 @@ def has_marks(value: object) -> bool:
 
 
 def mark_values(value: Any) -> Any:
-    """Return a copy of a value of JSON in which all texts, keys too, come from outside."""
+    """Return a copy of a value of JSON in which all texts, keys too,
+    come from outside.
+    """
     if isinstance(value, str):
         return mark_outside(value)
     if isinstance(value, dict):
@@ -131,7 +137,9 @@ def remove_suffix(text: str, suffix: str, /) -> str:
 
 
 def _located(text: str, pieces: Iterable[str]) -> list[str]:
-    """Return the slices of a text that are equal to pieces of it, which follow one another."""
+    """Return the slices of a text that are equal to pieces of it, which follow one
+    another.
+    """
     slices: list[str] = []
     at = 0
     for piece in pieces:
@@ -158,7 +166,9 @@ def split(text: str, /, sep: str | None = None, maxsplit: int = -1) -> list[str]
     return _separated(text, str.split(text, sep, maxsplit), sep)
 
 
-def split_from_right(text: str, /, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+def split_from_right(
+    text: str, /, sep: str | None = None, maxsplit: int = -1
+) -> list[str]:
     """Cut a text at white space or at a separator, the last places first."""
     return _separated(text, str.rsplit(text, sep, maxsplit), sep)
 
@@ -191,7 +201,9 @@ def replace(text: str, old: str, new: str, count: int = -1, /) -> str:
 
 
 def as_outside(result: str, *sources: object) -> str:
-    """Return a text that was made from others: all of it is from outside if some of them is."""
+    """Return a text that was made from others: all of it is from outside if some of them
+    is.
+    """
     if isinstance(result, MarkedText) or not any(map(has_marks, sources)):
         return result
     return mark_outside(result)
@@ -209,7 +221,8 @@ def justify(text: str, width: int, side: str, fill: str = " ") -> str:
     missing = max(width - len(text), 0)
     left = {"ljust": 0, "rjust": missing}.get(side)
     if left is None:
-        # Of an odd number of places, Python puts the last one left if the width is odd as well.
+        # Of an odd number of places, Python puts the last one left if the width is odd as
+        # well.
         left = missing // 2 + (missing & width & 1)
     if len(fill) != 1:
         raise TypeError("the fill character must be exactly one character long")
@@ -258,7 +271,9 @@ def format_percent(text: str, arguments: object, text_of: Callable[[Any], str]) 
     return join([*pieces, text[done:]])
 
 
-def _percent_field(match: re.Match[str], value: Any, text_of: Callable[[Any], str]) -> str:
+def _percent_field(
+    match: re.Match[str], value: Any, text_of: Callable[[Any], str]
+) -> str:
     """Return one field of a format with `%`."""
     kind = match["kind"]
     width = int(match["width"] or 0)
@@ -285,12 +300,16 @@ def _percent_field(match: re.Match[str], value: Any, text_of: Callable[[Any], st
 
 
 def format_braces(
-    text: str, arguments: tuple[Any, ...], named: dict[str, Any], text_of: Callable[[Any], str]
+    text: str,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    text_of: Callable[[Any], str],
 ) -> str:
     """Return `text.format(...)` for fields that are a number, a name or empty.
 
     Raises:
-        ValueError: A field reads an attribute or an element, or its specification is too wide.
+        ValueError: A field reads an attribute or an element, or its specification is too
+            wide.
     """
     pieces: list[str] = []
     at = 0
@@ -324,15 +343,22 @@ def _formatted(value: Any, specification: str, text_of: Callable[[Any], str]) ->
     match = re.fullmatch(_SPECIFICATION, specification)
     widths = [int(width) for width in match.groups() if width] if match else []
     is_plain = isinstance(value, int | float | str)
-    if match is None or not is_plain or any(width > _MOST_FORMAT_WIDTH for width in widths):
-        raise ValueError(f"a format has a specification that is not known: {specification[:40]}")
+    if (
+        match is None
+        or not is_plain
+        or any(width > _MOST_FORMAT_WIDTH for width in widths)
+    ):
+        raise ValueError(
+            f"a format has a specification that is not known: {specification[:40]}"
+        )
     if isinstance(value, str):
         return text_of(as_outside(str.__format__(value, specification), value))
     return text_of(format(value, specification))
 
 
-# The methods of texts that keep marks. A method that is not here drops them, and its result, if it
-# is a text, counts as text from outside as a whole if anything that it was made from does.
+# The methods of texts that keep marks. A method that is not here drops them, and its
+# result, if it is a text, counts as text from outside as a whole if anything that it was
+# made from does.
 METHODS: dict[str, Any] = {
     "capitalize": lambda text: _same_length(str.capitalize(text), text),
     "casefold": lambda text: _same_length(str.casefold(text), text),

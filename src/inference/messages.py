@@ -56,7 +56,8 @@ class Message:
         ChatFormatError: The role is not one of `ROLES`, or the content not a text.
 
     Attributes:
-        tool_calls: What an assistant asked for; messages of the role tool hold the results.
+        tool_calls: What an assistant asked for; messages of the role tool hold the
+            results.
         reasoning: The thoughts of an answer, for chat templates that write them.
         name: Who speaks, or the function whose result this is; empty for none.
         tool_call_id: The id of the call whose result this is; empty for none.
@@ -72,17 +73,21 @@ class Message:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             shown = ascii(self.role)[:_SHOWN_CHARS]
-            raise ChatFormatError(f"[message] role must be one of {', '.join(ROLES)}: got {shown}")
+            raise ChatFormatError(
+                f"[message] role must be one of {', '.join(ROLES)}: got {shown}"
+            )
         kind = type(self.content)
         if not issubclass(kind, str):
-            raise ChatFormatError(f"[message] content must be a text: got {kind.__name__}")
+            raise ChatFormatError(
+                f"[message] content must be a text: got {kind.__name__}"
+            )
 
     def as_variable(self, arguments_as_text: bool = False) -> dict[str, Any]:
         """Return the message as chat templates read it.
 
         Args:
-            arguments_as_text: Whether the arguments of calls are JSON as a text, as in OpenAI's
-                API, and not an object.
+            arguments_as_text: Whether the arguments of calls are JSON as a text, as in
+                OpenAI's API, and not an object.
         """
         variable: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
@@ -118,7 +123,8 @@ def as_messages(messages: Sequence[AnyMessage]) -> list[Message]:
         messages: Messages, or dicts with the keys `role` and `content` and no others.
 
     Raises:
-        ChatFormatError: It is not a list of messages, it is empty, or a message cannot be read.
+        ChatFormatError: It is not a list of messages, it is empty, or a message cannot be
+            read.
     """
     given: object = messages
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
@@ -134,9 +140,13 @@ def _as_message(number: int, message: object) -> Message:
         return message
     where = f"[chat] messages[{number}]"
     if not isinstance(message, Mapping):
-        raise ChatFormatError(f"{where} must be {_EXPECTED}: got {type(message).__name__}")
+        raise ChatFormatError(
+            f"{where} must be {_EXPECTED}: got {type(message).__name__}"
+        )
     if set(message) != {"role", "content"}:
-        found = ", ".join(ascii(key)[:_SHOWN_CHARS] for key in list(message)[:5]) or "none"
+        found = (
+            ", ".join(ascii(key)[:_SHOWN_CHARS] for key in list(message)[:5]) or "none"
+        )
         raise ChatFormatError(f"{where} must have the keys role and content: got {found}")
     return Message(message["role"], message["content"])
 

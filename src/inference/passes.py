@@ -1,7 +1,9 @@
-"""The passes of an engine: each takes parts of prompts and the newest token of every answer.
+"""The passes of an engine: each takes parts of prompts and the newest token of every
+answer.
 
-`InferenceEngine` makes passes of one answer in the thread of the caller, `BatchEngine` passes of
-many answers in a separate thread. What a pass does with an answer is written here, once.
+`InferenceEngine` makes passes of one answer in the thread of the caller, `BatchEngine`
+passes of many answers in a separate thread. What a pass does with an answer is written
+here, once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +16,17 @@ from .answer import Answer, Patience, Step
 from .blocks import BlockPool, Part, PooledSequence
 from .errors import InferenceError
 from .sampling import STEPS_OFF, Choice, Logits, Sampler, explain_choice
-from .speculation import MODEL_STAKE, TEXT_STAKE, Drafter, DraftModel, PassCosts, TextIndex
+from .speculation import (
+    MODEL_STAKE,
+    TEXT_STAKE,
+    Drafter,
+    DraftModel,
+    PassCosts,
+    TextIndex,
+)
 
-# Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take memory.
+# Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take
+# memory.
 _EXPLAINED_CHUNK = 64
 
 
@@ -27,11 +37,12 @@ class RunningAnswer:
     Attributes:
         answer: Draws its tokens.
         sequence: The tokens that are cached.
-        prompt_choices: With `prompt_candidates`, for each token of the prompt that was read what
-            the model, without any step of the sampling, held of it; None for the first.
+        prompt_choices: With `prompt_candidates`, for each token of the prompt that was
+            read what the model, without any step of the sampling, held of it; None for
+            the first.
         is_read: Whether the whole prompt was run.
-        steps: The steps of the newest pass that are not delivered yet; each is None while the mask
-            is not ready.
+        steps: The steps of the newest pass that are not delivered yet; each is None while
+            the mask is not ready.
     """
 
     answer: Answer
@@ -47,7 +58,8 @@ class Passes:
     Args:
         pool: The keys and values of a model.
         speculation: Whether a pass may check drafted tokens, where that saves time.
-        draft_model: A smaller model that drafts; by default drafts are looked up in the text.
+        draft_model: A smaller model that drafts; by default drafts are looked up in the
+            text.
 
     Raises:
         ModelError: The draft model has another vocabulary.
@@ -62,12 +74,16 @@ class Passes:
         stake = TEXT_STAKE
         if draft_model is not None:
             stake = MODEL_STAKE
-            self._draft_model = DraftModel(draft_model, pool.memory.sequence_length, pool.model)
+            self._draft_model = DraftModel(
+                draft_model, pool.memory.sequence_length, pool.model
+            )
         # What is known of passes that continue a number of answers.
         self._costs_of = cache(partial(PassCosts, stake))
 
     def admit(self, answer: Answer) -> RunningAnswer | None:
-        """Begin an answer with what is cached of its prompt; None while the pool has no room."""
+        """Begin an answer with what is cached of its prompt; None while the pool has no
+        room.
+        """
         request = answer.request
         explains = request.prompt_candidates > 0
         sequence = self.pool.admit(
@@ -88,9 +104,13 @@ class Passes:
         explains = running.prompt_choices is not None
         chunk = ids[start : start + (min(most, _EXPLAINED_CHUNK) if explains else most)]
         is_last = start + len(chunk) == len(ids)
-        return Part(running.sequence, chunk, len(chunk), len(chunk) if explains else int(is_last))
+        return Part(
+            running.sequence, chunk, len(chunk), len(chunk) if explains else int(is_last)
+        )
 
-    def newest_parts(self, decoding: Sequence[RunningAnswer], drafts: bool = True) -> list[Part]:
+    def newest_parts(
+        self, decoding: Sequence[RunningAnswer], drafts: bool = True
+    ) -> list[Part]:
         """Return the newest token of each answer, with what is drafted after it."""
         costs = self._costs_of(len(decoding)) if drafts and decoding else None
         parts: list[Part] = []
@@ -101,13 +121,17 @@ class Passes:
                 raise InferenceError("[generate] the context of this answer was changed")
             draft = [] if costs is None else answer.draft(costs, drafted)
             drafted += len(draft)
-            parts.append(Part(running.sequence, [answer.newest, *draft], 1, 1 + len(draft)))
+            parts.append(
+                Part(running.sequence, [answer.newest, *draft], 1, 1 + len(draft))
+            )
         return parts
 
     def run(
         self, runs: Sequence[RunningAnswer], parts: Sequence[Part]
     ) -> tuple[list[Logits], float]:
-        """Make a pass; return the logits [wanted, V] of each part, and the seconds that it took."""
+        """Make a pass; return the logits [wanted, V] of each part, and the seconds that
+        it took.
+        """
         started = clock()
         rows = self.pool.run(parts)
         seconds = clock() - started
@@ -126,7 +150,11 @@ class Passes:
         return rows, seconds
 
     def take_rows(
-        self, running: RunningAnswer, rows: Logits, seconds: float, patience: Patience | None
+        self,
+        running: RunningAnswer,
+        rows: Logits,
+        seconds: float,
+        patience: Patience | None,
     ) -> None:
         """Let an answer draw from the logits of a pass that took some seconds.
 
@@ -142,7 +170,9 @@ class Passes:
                 return
             started = clock()
             running.is_read = True
-            answer.begin(running.sequence, self._drafter(answer) if self.speculation else None)
+            answer.begin(
+                running.sequence, self._drafter(answer) if self.speculation else None
+            )
             answer.stats.prefill_seconds += clock() - started
             rows = rows[-1:]
         running.steps = answer.advance(rows[0], patience)

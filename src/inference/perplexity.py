@@ -1,9 +1,11 @@
-"""How well a model predicts a text: its perplexity, and its divergence from another model.
+"""How well a model predicts a text: its perplexity, and its divergence from another
+model.
 
-The conventions are those of llama-perplexity, so that figures can be compared. The text is cut into
-chunks of `length` tokens, and each chunk is run from an empty cache. Where the vocabulary has texts
-begin with a token, that token replaces the first of each chunk. Only tokens of the second half of a
-chunk count, because a model cannot predict the first ones, for which it has seen nothing.
+The conventions are those of llama-perplexity, so that figures can be compared. The text
+is cut into chunks of `length` tokens, and each chunk is run from an empty cache. Where
+the vocabulary has texts begin with a token, that token replaces the first of each chunk.
+Only tokens of the second half of a chunk count, because a model cannot predict the first
+ones, for which it has seen nothing.
 
 Source: llama.cpp, `tools/perplexity/perplexity.cpp`.
 """
@@ -35,7 +37,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Divergence:
-    """What a reference predicts for the tokens of a chunk, and how far a model is from it.
+    """What a reference predicts for the tokens of a chunk, and how far a model is from
+    it.
 
     Attributes:
         losses: -log p of each token by the reference, float64 [n].
@@ -78,7 +81,9 @@ def text_chunks(tokenizer: Tokenizer, text: str, length: int) -> list[list[int]]
         PromptError: The length is below 3, or the text does not fill one chunk.
     """
     if length < SMALLEST_CHUNK:
-        raise PromptError(f"[perplexity] length must be at least {SMALLEST_CHUNK}: got {length}")
+        raise PromptError(
+            f"[perplexity] length must be at least {SMALLEST_CHUNK}: got {length}"
+        )
     ids = tokenizer.encode(text, bos=tokenizer.adds_bos, eos=False)
     if len(ids) < length:
         rule = "tokens of the text must be at least those of a chunk"
@@ -87,7 +92,8 @@ def text_chunks(tokenizer: Tokenizer, text: str, length: int) -> list[list[int]]
 
 
 def id_chunks(tokenizer: Tokenizer, ids: Sequence[int], length: int) -> list[list[int]]:
-    """Cut the ids of a text into whole chunks, each with the token that begins a text if any.
+    """Cut the ids of a text into whole chunks, each with the token that begins a text if
+    any.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -136,7 +142,9 @@ def score_chunks(
             yield ChunkScore(losses, model.seconds)
             continue
         both = zip(model.run(chunk), other.run(chunk), strict=True)
-        compared = [_compared(rows, theirs, targets[at:]) for (at, rows), (_, theirs) in both]
+        compared = [
+            _compared(rows, theirs, targets[at:]) for (at, rows), (_, theirs) in both
+        ]
         columns = zip(*compared, strict=True)
         losses, reference_losses, divergences, same_top = map(np.concatenate, columns)
         against = Divergence(reference_losses, divergences, same_top > 0)
@@ -144,7 +152,9 @@ def score_chunks(
 
 
 def mean_estimate(values: Floats) -> Estimate:
-    """Return the mean of values [n], and sqrt(variance / (n - 1)), which is 0 for one value."""
+    """Return the mean of values [n], and sqrt(variance / (n - 1)), which is 0 for one
+    value.
+    """
     error = math.sqrt(float(values.var()) / (values.size - 1)) if values.size > 1 else 0.0
     return Estimate(float(values.mean()), error)
 
@@ -157,7 +167,9 @@ def perplexity_of(losses: Floats) -> Estimate:
 
 
 class _Runner:
-    """A model, the cache for its chunks, and the time that it took to run the newest one."""
+    """A model, the cache for its chunks, and the time that it took to run the newest
+    one.
+    """
 
     def __init__(self, transformer: LlamaTransformer, length: int) -> None:
         self._transformer = transformer
@@ -165,7 +177,8 @@ class _Runner:
         self.seconds = 0.0
 
     def run(self, chunk: Sequence[int]) -> Iterator[tuple[int, Logits]]:
-        """Yield the logits that predict the tokens that count, [n, V] at a time, and their place.
+        """Yield the logits that predict the tokens that count, [n, V] at a time, and
+        their place.
 
         The passes give the same bits as one pass of the whole chunk.
         """
@@ -178,13 +191,15 @@ class _Runner:
             if not np.isfinite(logits).all():
                 row, token = np.argwhere(~np.isfinite(logits))[0]
                 raise NumericError(
-                    f"[perplexity] logits must be finite: got {logits[row, token]} for token "
-                    f"{token} at position {at + row}"
+                    f"[perplexity] logits must be finite: got {logits[row, token]} for "
+                    f"token {token} at position {at + row}"
                 )
             yield at - first, logits
 
     def _forward(self, ids: Sequence[int], position: int) -> Logits:
-        """Run ids after those in the cache; return the logits after each that may count [n, V]."""
+        """Run ids after those in the cache; return the logits after each that may count
+        [n, V].
+        """
         start = time.perf_counter()
         is_second_half = position > 0
         logits = self._transformer.forward(
@@ -213,7 +228,8 @@ def _losses(log_probabilities: Floats, targets: Ids) -> Floats:
 def _compared(
     rows: Logits, reference_rows: Logits, targets: Ids
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the losses of both, sum of p * (log p - log q), and whether the largest is the same.
+    """Return the losses of both, sum of p * (log p - log q), and whether the largest is
+    the same.
 
     p is of the reference, q of the model; each result is float64 [n].
     """

@@ -1,14 +1,16 @@
 """Prompt caches on disk: keys and values of tokens that were run, for a later process.
 
-A file is a safetensors file. Its metadata says what must be equal for the same tokens to have the
-same bits: the version of the program, the instruction set, and what identifies the model. The
-blocks follow one another: `blocks` [blocks, 2] has for each the number of the block before it, -1
-for none, and how many tokens it has; `ids` [positions] has these, `rows` [positions, L, 2, K, h]
-their keys and values, and `sha256` [blocks, 32] a digest of each block: of the metadata, of the
-digest of the block before it, of its ids, and of its keys and values.
+A file is a safetensors file. Its metadata says what must be equal for the same tokens to
+have the same bits: the version of the program, the instruction set, and what identifies
+the model. The blocks follow one another: `blocks` [blocks, 2] has for each the number of
+the block before it, -1 for none, and how many tokens it has; `ids` [positions] has these,
+`rows` [positions, L, 2, K, h] their keys and values, and `sha256` [blocks, 32] a digest
+of each block: of the metadata, of the digest of the block before it, of its ids, and of
+its keys and values.
 
-The digests find damage, and parts of one file in another one. They have no secret: a program that
-may write the file can also write digests that hold. So a file is trusted as a model file is.
+The digests find damage, and parts of one file in another one. They have no secret: a
+program that may write the file can also write digests that hold. So a file is trusted as
+a model file is.
 """
 
 import contextlib
@@ -33,7 +35,8 @@ from .errors import PromptCacheError
 
 BLOCK = ml.BLOCK_POSITIONS
 _MOST_BLOCKS = 2048
-# The number of the block before it or -1, its tokens, and the position of the first in the caches.
+# The number of the block before it or -1, its tokens, and the position of the first in
+# the caches.
 SavedBlock = tuple[int, Sequence[int], int]
 # The same two, and its keys and values [positions, L, 2, K, h].
 ReadBlock = tuple[int, list[int], ml.Tensor]
@@ -41,7 +44,8 @@ Caches = Sequence[ml.KeyValueCache]
 
 
 def identity(model: Model) -> dict[str, str]:
-    """Return what a saved cache has to agree in: version, instruction set, and the model's digest.
+    """Return what a saved cache has to agree in: version, instruction set, and the
+    model's digest.
 
     Raise PromptCacheError where a weight file cannot be read.
     """
@@ -66,7 +70,9 @@ def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
     ]
 
 
-def _digest(identity: Mapping[str, str], parent: bytes, ids: Sequence[int], rows: Any) -> bytes:
+def _digest(
+    identity: Mapping[str, str], parent: bytes, ids: Sequence[int], rows: Any
+) -> bytes:
     """Return the digest of a block.
 
     Args:
@@ -82,10 +88,14 @@ def _digest(identity: Mapping[str, str], parent: bytes, ids: Sequence[int], rows
     return digest.digest()
 
 
-def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]) -> None:
-    """Write blocks, each after the one before it, as a file that its owner alone can read.
+def save_blocks(
+    path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]
+) -> None:
+    """Write blocks, each after the one before it, as a file that its owner alone can
+    read.
 
-    At most 2048 are written. A PromptCacheError leaves no file, or the one that was there.
+    At most 2048 are written. A PromptCacheError leaves no file, or the one that was
+    there.
     """
     blocks = blocks[:_MOST_BLOCKS]
     numbers = [(parent, len(ids)) for parent, ids, _ in blocks]
@@ -100,7 +110,11 @@ def save_blocks(path: Path, model: Model, caches: Caches, blocks: Sequence[Saved
         digests = list[bytes]()
         for parent, tokens, first in blocks:
             pairs = (ml.read_cache(cache, first, first + len(tokens)) for cache in caches)
-            rows = np.stack([x.bits() for pair in pairs for x in pair], 1).view(np.uint8).data
+            rows = (
+                np.stack([x.bits() for pair in pairs for x in pair], 1)
+                .view(np.uint8)
+                .data
+            )
             before = b"" if parent == -1 else digests[parent]
             digests.append(_digest(metadata, before, tokens, rows))
             yield rows
@@ -130,22 +144,29 @@ def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
 
 
 def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock]:
-    label, entries, V = source.file.label, source.entries, model.args.vocab_size
+    label = source.file.label
+    entries = source.entries
+    V = model.args.vocab_size
     metadata = identity(model)
     for key, value in metadata.items():
         if (got := source.metadata.get(key, "")) != value:
             raise mismatch(label, key, value, shown(got))
     found = {n: (one.dtype, one.shape, one.is_misaligned) for n, one in entries.items()}
-    blocks, positions = (sum(found[n][1][:1]) if n in found else 0 for n in ("blocks", "ids"))
+    blocks, positions = (
+        sum(found[n][1][:1]) if n in found else 0 for n in ("blocks", "ids")
+    )
     layout = _layout(model, min(blocks, _MOST_BLOCKS), positions)
     if found != {one.name: (one.dtype, one.shape, False) for one in layout}:
         rule = f"those of a prompt cache of at most {_MOST_BLOCKS} blocks"
         raise mismatch(label, "tensors", rule, some_of(found))
     numbers, all_ids, all_rows, digests = (entries[one.name].make() for one in layout)
-    stop, lengths = 0, numbers.numpy()[:, 1]
+    stop = 0
+    lengths = numbers.numpy()[:, 1]
     for number, (parent, length) in enumerate(numbers.numpy().tolist()):
-        start, stop = stop, stop + length
-        name, ids = f"{label}: blocks[{number}]", all_ids.numpy()[start:stop].tolist()
+        start = stop
+        stop = stop + length
+        name = f"{label}: blocks[{number}]"
+        ids = all_ids.numpy()[start:stop].tolist()
         if parent != -1 and not (0 <= parent < number and lengths[parent] == BLOCK):
             raise mismatch(name, "parent", "-1 or a full block before it", parent)
         if not 1 <= length <= BLOCK or len(ids) != length:
@@ -163,7 +184,10 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
 
 def save_pool(pool: BlockPool, path: Path) -> None:
     """Write what a pool holds for the group None, or raise PromptCacheError."""
-    blocks = [(parent, block.ids, block.place * BLOCK) for parent, block in pool.blocks_to_save()]
+    blocks = [
+        (parent, block.ids, block.place * BLOCK)
+        for parent, block in pool.blocks_to_save()
+    ]
     save_blocks(path, pool.model, pool.memory.caches, blocks)
 
 
@@ -204,7 +228,8 @@ def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
 
 
 def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
-    """Let an engine begin with the tokens of a file; of several texts, with the first one.
+    """Let an engine begin with the tokens of a file; of several texts, with the first
+    one.
 
     Returns:
         How many tokens are cached now: those that fit into the context.

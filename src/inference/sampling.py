@@ -1,9 +1,9 @@
 """Choosing the next token from the logits.
 
-The steps, in the order of Hugging Face's generation: logit bias, repetition penalty (then those of
-frequency and presence), temperature, top-k, top-p, min-p, then one draw. Each step sees only what
-the one before it kept. With temperature 0 the token with the largest (penalised) logit is taken,
-the lowest id among equals, and nothing is drawn.
+The steps, in the order of Hugging Face's generation: logit bias, repetition penalty (then
+those of frequency and presence), temperature, top-k, top-p, min-p, then one draw. Each
+step sees only what the one before it kept. With temperature 0 the token with the largest
+(penalised) logit is taken, the lowest id among equals, and nothing is drawn.
 """
 
 import copy
@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-# NumPy would import it at its first use, and extension modules lose a Ctrl-C during an import.
+# NumPy would import it at its first use, and extension modules lose a Ctrl-C during an
+# import.
 import numpy.random
 import numpy.typing as npt
 
@@ -28,11 +29,11 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.floating[Any]]
 
-# Choosing among very many weights without sorting all of them: a vocabulary has up to some hundred
-# thousand tokens, of which usually a few hundred matter. Weights are floats from 0 to 1; they need
-# not add up to 1, and their sums are float64.
-# More weights than this are not all sorted if the largest of them suffice, 1 of _NEAR, and they are
-# added up in rows.
+# Choosing among very many weights without sorting all of them: a vocabulary has up to
+# some hundred thousand tokens, of which usually a few hundred matter. Weights are floats
+# from 0 to 1; they need not add up to 1, and their sums are float64.
+# More weights than this are not all sorted if the largest of them suffice, 1 of _NEAR,
+# and they are added up in rows.
 MANY = 4096
 _NEAR = 50
 # The kth largest is searched for among the maxima of k times this many groups.
@@ -43,7 +44,8 @@ _FEW = 4
 # Weights of one partial sum in `draw`, which fixes the order of its summation.
 _ROW = 256
 
-_SMALLEST_RATE, _LARGEST_RATE = 1e-37, 1e38
+_SMALLEST_RATE = 1e-37
+_LARGEST_RATE = 1e38
 _LARGEST_BIAS = 100.0
 
 
@@ -53,24 +55,27 @@ class SamplingArgs:
 
     Args:
         temperature: Divides the logits, >= 0; 0 takes the largest.
-        top_k: Keeps the k largest logits (and equals of the smallest of them); 0 keeps all.
-        top_p: Keeps the fewest tokens whose probabilities add up to at least top_p, 0 to 1;
-            1 keeps all, 0 only the most probable.
+        top_k: Keeps the k largest logits (and equals of the smallest of them); 0 keeps
+            all.
+        top_p: Keeps the fewest tokens whose probabilities add up to at least top_p, 0 to
+            1; 1 keeps all, 0 only the most probable.
         min_p: Keeps tokens at least min_p times as probable as the most probable, 0 to 1.
-        repeat_penalty: Divides positive and multiplies negative logits of all tokens of the
-            prompt and the answer so far, > 0; 1 changes nothing.
+        repeat_penalty: Divides positive and multiplies negative logits of all tokens of
+            the prompt and the answer so far, > 0; 1 changes nothing.
         seed: Seed of the random numbers, >= 0; None draws one from the operating system.
-        frequency_penalty: Subtracted from the logit of a token for each time that the answer has
-            it, -2 to 2; 0 changes nothing.
-        presence_penalty: Subtracted once from the logits of the tokens that the answer has.
-        logit_bias: For token ids a number from -100 to 100 that is added to the logit before all
-            other steps; -100 bans a token, 100 forces it. A mapping, or pairs; kept as pairs by
-            ascending id.
+        frequency_penalty: Subtracted from the logit of a token for each time that the
+            answer has it, -2 to 2; 0 changes nothing.
+        presence_penalty: Subtracted once from the logits of the tokens that the answer
+            has.
+        logit_bias: For token ids a number from -100 to 100 that is added to the logit
+            before all other steps; -100 bans a token, 100 forces it. A mapping, or pairs;
+            kept as pairs by ascending id.
 
     Raises:
         SamplingError: A value is outside of its range.
 
-    Source: Keskar et al., CTRL, 2019 (repetition penalty); Fan et al., 2018 (top-k); Holtzman et
+    Source: Keskar et al., CTRL, 2019 (repetition penalty); Fan et al., 2018 (top-k);
+    Holtzman et
         al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last three).
     """
 
@@ -97,9 +102,13 @@ class SamplingArgs:
 
 
 def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
-    """Return a logit bias as pairs by ascending id; raise SamplingError for a wrong one."""
+    """Return a logit bias as pairs by ascending id;
+    raise SamplingError for a wrong one.
+    """
     try:
-        pairs = [(token, value) for token, value in getattr(bias, "items", lambda: bias)()]
+        pairs = [
+            (token, value) for token, value in getattr(bias, "items", lambda: bias)()
+        ]
     except (TypeError, ValueError):
         rule = "logit_bias must map token ids to numbers"
         raise SamplingError(f"[sampling] {rule}: got {type(bias).__name__}") from None
@@ -107,26 +116,42 @@ def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
     for token, value in pairs:
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
             shown = ascii(token)[:80]
-            raise SamplingError(f"[sampling] logit_bias must have ids of at least 0: got {shown}")
+            raise SamplingError(
+                f"[sampling] logit_bias must have ids of at least 0: got {shown}"
+            )
         if token in values:
-            raise SamplingError(f"[sampling] logit_bias must have each id once: got {token} twice")
+            raise SamplingError(
+                f"[sampling] logit_bias must have each id once: got {token} twice"
+            )
         _check("logit_bias", value, -_LARGEST_BIAS, _LARGEST_BIAS, f" for token {token}")
         values[token] = float(value)
     return tuple(sorted(values.items()))
 
 
 def _check(
-    name: str, value: float, low: float, high: float, place: str = "", *, is_whole: bool = False
+    name: str,
+    value: float,
+    low: float,
+    high: float,
+    place: str = "",
+    *,
+    is_whole: bool = False,
 ) -> None:
     """Raise SamplingError unless a value is a finite number from low to high.
 
     The message has `place` after the name.
     """
-    if isinstance(value, bool) or not isinstance(value, int if is_whole else (int, float)):
+    if isinstance(value, bool) or not isinstance(
+        value, int if is_whole else (int, float)
+    ):
         kind = "a whole number" if is_whole else "a number"
-        raise SamplingError(f"[sampling] {name} must be {kind}{place}: got {type(value).__name__}")
+        raise SamplingError(
+            f"[sampling] {name} must be {kind}{place}: got {type(value).__name__}"
+        )
     if isinstance(value, int) and abs(value).bit_length() > 1000:
-        raise SamplingError(f"[sampling] {name} must be finite{place}: got a number beyond float64")
+        raise SamplingError(
+            f"[sampling] {name} must be finite{place}: got a number beyond float64"
+        )
     if not (math.isfinite(value) and low <= value <= high):
         rule = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         rule = rule if math.isfinite(value) else f"finite and {rule}"
@@ -154,8 +179,8 @@ class Candidate:
 
     Attributes:
         token_id: Its id.
-        log_probability: Natural logarithm of its probability by the model, before all steps:
-            its logit - log(sum(exp(logits))); -inf where the logit is.
+        log_probability: Natural logarithm of its probability by the model, before all
+            steps: its logit - log(sum(exp(logits))); -inf where the logit is.
         probabilities: Its probability after each stage, 0 where it was left out.
     """
 
@@ -172,8 +197,8 @@ class Choice:
         token_id: The one that was drawn.
         position: Its place in the context.
         stages: The model and the steps of the sampling that are on, in their order.
-        candidates: The most probable by the model, the most probable first; then the drawn one,
-            if it is not among them.
+        candidates: The most probable by the model, the most probable first; then the
+            drawn one, if it is not among them.
     """
 
     token_id: int
@@ -192,12 +217,15 @@ class Sampler:
     Attributes:
         args: The settings.
         seed: The seed in use; the same seed, settings and logits give the same tokens.
-        last_random: The number from [0, 1) that drew the last token; None where none was needed.
+        last_random: The number from [0, 1) that drew the last token; None where none was
+            needed.
     """
 
     def __init__(self, args: SamplingArgs) -> None:
         self.args = args
-        self.seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
+        self.seed = (
+            int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed
+        )
         self.last_random: float | None = None
         self._random = numpy.random.default_rng(self.seed)
         self._seen: Ids = np.empty(0, np.int64)
@@ -205,7 +233,8 @@ class Sampler:
         bias = dict(args.logit_bias)
         self._biased: Ids = np.fromiter(bias.keys(), np.int64, len(bias))  # ascending
         self._bias: Floats = np.fromiter(bias.values(), np.float64, len(bias))
-        # Arrays over a vocabulary take longer to get from the system than to fill: they are kept.
+        # Arrays over a vocabulary take longer to get from the system than to fill: they
+        # are kept.
         self._changed: Logits = np.empty(0, np.float32)
         self._weighed: Logits = np.empty(0, np.float32)
 
@@ -228,9 +257,11 @@ class Sampler:
             raise SamplingError(f"[sampling] {rule}: {self._biased[-1]} >= {size}")
 
     def fork(self, vocabulary: int) -> "Sampler":
-        """Return a sampler that will draw the same random numbers, and changes nothing here.
+        """Return a sampler that will draw the same random numbers, and changes nothing
+        here.
 
-        It draws for a vocabulary of the first tokens of this one's: the bias of others is left out.
+        It draws for a vocabulary of the first tokens of this one's: the bias of others is
+        left out.
         """
         other = copy.copy(self)
         other._random = copy.deepcopy(self._random)
@@ -245,7 +276,8 @@ class Sampler:
 
         Args:
             logits: float32 [V]; left as they are.
-            position: Position of the token in the context, named if the logits are not finite.
+            position: Position of the token in the context, named if the logits are not
+                finite.
 
         Raises:
             NumericError: A logit is NaN or +inf, or all are -inf.
@@ -289,28 +321,32 @@ class Sampler:
 
         Yields:
             `model` and None, or a setting and its value; then ids and probabilities as in
-            `distribution`. The last are those that a token is drawn from. After a temperature of 0
-            one token is left, and no step follows.
+            `distribution`. The last are those that a token is drawn from. After a
+            temperature of 0 one token is left, and no step follows.
         """
         for name, value, partial in self._partial_samplers():
             yield name, value, *partial.distribution(logits)
 
-    def changed_logits(self, logits: Logits) -> Iterator[tuple[str, float | None, Logits]]:
+    def changed_logits(
+        self, logits: Logits
+    ) -> Iterator[tuple[str, float | None, Logits]]:
         """Yield the logits after the bias, and after each penalty that is on.
 
         Args:
             logits: float32 [V].
 
         Yields:
-            `logit_bias` and None, or a setting and its value; then float32 [V], in memory that the
-            next step overwrites.
+            `logit_bias` and None, or a setting and its value; then float32 [V], in memory
+            that the next step overwrites.
         """
         for name, value, partial in self._partial_samplers():
             if name == "logit_bias" or (name in STEPS and STEPS[name].is_penalty):
                 yield name, value, partial._penalised(logits)
 
     def _partial_samplers(self) -> Iterator[tuple[str, float | None, "Sampler"]]:
-        """Yield one sampler again and again: without any step, then with one more that is on."""
+        """Yield one sampler again and again: without any step, then with one more that is
+        on.
+        """
         partial = copy.copy(self)
         partial.args = STEPS_OFF
         partial._biased = self._biased[:0]
@@ -325,36 +361,44 @@ class Sampler:
                 yield step.name, value, partial
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
-        """Return the ids [n], ascending, that top-k keeps, None for all; and their weights [n].
+        """Return the ids [n], ascending, that top-k keeps, None for all; and their
+        weights [n].
 
-        The largest weight is 1, and those of tokens that cannot be drawn are 0. They are float64,
-        or float32 if n is above 4096, in memory that the next call may overwrite.
+        The largest weight is 1, and those of tokens that cannot be drawn are 0. They are
+        float64, or float32 if n is above 4096, in memory that the next call may
+        overwrite.
         """
-        args, ids = self.args, None
+        args = self.args
+        ids = None
         logits = self._penalised(logits)
         if 0 < args.top_k < logits.size:
             ids = at_least_kth_largest(logits, args.top_k)
             logits = logits[ids]
         weights = self._exponentials(logits)
         if args.top_p < 1.0 or args.min_p > 0.0:
-            smallest, count = args.min_p, weights.size
+            smallest = args.min_p
+            count = weights.size
             if args.top_p < 1.0:
                 last, ties = smallest_of_top_p(weights, args.top_p)
                 if last >= smallest:
-                    smallest, count = last, ties
+                    smallest = last
+                    count = ties
             chosen, weights = leave_out(weights, smallest, count)
             if chosen is not None:
                 ids = chosen if ids is None else ids[chosen]
         return ids, weights
 
     def _penalised(self, logits: Logits) -> Logits:
-        """Return the logits with the bias, and with those of seen tokens pushed down, or up."""
+        """Return the logits with the bias, and with those of seen tokens pushed down, or
+        up.
+        """
         if not (self._seen.size or self._drawn or self._biased.size):
             return logits
         self.check_vocabulary(logits.size)
         if self._changed.size != logits.size:
             self._changed = np.empty_like(logits)
-        changed, penalty = self._changed, self.args.repeat_penalty
+        changed = self._changed
+        penalty = self.args.repeat_penalty
         np.copyto(changed, logits)
         if self._biased.size:
             _replace_logits(changed, self._biased, changed[self._biased] + self._bias)
@@ -371,8 +415,10 @@ class Sampler:
 
     def _exponentials(self, logits: Logits) -> Weights:
         """Compute exp((logit - max) / temperature), in float32 for very many logits."""
-        largest, temperature = logits.max(), self.args.temperature
-        # A tiny temperature gives -inf, and exp 0; so does a logit of -inf, at any temperature.
+        largest = logits.max()
+        temperature = self.args.temperature
+        # A tiny temperature gives -inf, and exp 0; so does a logit of -inf, at any
+        # temperature.
         with np.errstate(over="ignore", under="ignore"):
             if logits.size <= MANY:
                 few: Floats = (logits.astype(np.float64) - float(largest)) / temperature
@@ -388,28 +434,37 @@ class Sampler:
 
 
 def _replace_logits(logits: Logits, ids: Ids, values: Floats) -> None:
-    """Give tokens other logits; a penalty near 0 or huge must not make a finite one infinite."""
+    """Give tokens other logits; a penalty near 0 or huge must not make a finite one
+    infinite.
+    """
     limit = float(np.finfo(np.float32).max)
-    logits[ids] = np.where(np.isfinite(logits[ids]), np.clip(values, -limit, limit), logits[ids])
+    logits[ids] = np.where(
+        np.isfinite(logits[ids]), np.clip(values, -limit, limit), logits[ids]
+    )
 
 
 def explain_choice(
     sampler: Sampler, logits: Logits, token_id: int, position: int, count: int
 ) -> Choice:
-    """Say how a token was chosen from logits [V], before the sampler that drew it observes it.
+    """Say how a token was chosen from logits [V], before the sampler that drew it
+    observes it.
 
     At least one candidate is named, the most probable one.
     """
     near = at_least_kth_largest(logits, min(count, logits.size))
-    near = near[np.argsort(-logits[near], kind="stable")][:count]  # the lowest id among equals
+    # The lowest id among equals.
+    near = near[np.argsort(-logits[near], kind="stable")][:count]
     tokens = [int(token) for token in near if logits[token] > -math.inf]
     if token_id not in tokens:
         tokens.append(token_id)
-    stages, columns = [], []
+    stages = []
+    columns = []
     for name, value, ids, probabilities in sampler.stages(logits):
         stages.append(SamplingStage(name, value, ids.size))
         places = np.minimum(np.searchsorted(ids, tokens), ids.size - 1)
-        columns.append(np.where(ids[places] == tokens, probabilities[places], 0.0).tolist())
+        columns.append(
+            np.where(ids[places] == tokens, probabilities[places], 0.0).tolist()
+        )
     exact: Floats = logits.astype(np.float64)
     largest = float(exact.max())
     log_sum = largest + math.log(np.exp(exact - largest).sum())
@@ -420,13 +475,18 @@ def explain_choice(
 
 
 def at_least_kth_largest(values: Weights, k: int) -> Ids:
-    """Return the indices, ascending, of all values [n] not below the kth largest, 1 <= k <= n."""
+    """Return the indices, ascending, of all values [n] not below the kth largest, 1 <= k
+    <= n.
+    """
     groups = k * _GROUPS_PER_RANK
     length = values.size // groups
     if length < _LEAST_GROUP:
-        return np.flatnonzero(values >= np.partition(values, values.size - k)[values.size - k])
-    # k of the groups have a maximum that is not below the kth largest maximum, so k values at least
-    # are not. (The few values that fill no group can only raise the kth largest value.)
+        return np.flatnonzero(
+            values >= np.partition(values, values.size - k)[values.size - k]
+        )
+    # k of the groups have a maximum that is not below the kth largest maximum, so k
+    # values at least are not. (The few values that fill no group can only raise the kth
+    # largest value.)
     maxima = values[: length * groups].reshape(length, groups).max(axis=0)
     near = np.flatnonzero(values >= np.partition(maxima, groups - k)[groups - k])
     kept = values[near]
@@ -434,13 +494,17 @@ def at_least_kth_largest(values: Weights, k: int) -> Ids:
     return chosen
 
 
-def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None, Weights]:
-    """Leave out weights [n] below the smallest, and of those that equal it all but `count` ones.
+def leave_out(
+    weights: Weights, smallest: float, count: int
+) -> tuple[Ids | None, Weights]:
+    """Leave out weights [n] below the smallest, and of those that equal it all but
+    `count` ones.
 
-    If few stay, return their indices, ascending, and the weights of these. Otherwise return None
-    and the given array, with 0 for those that are left out.
+    If few stay, return their indices, ascending, and the weights of these. Otherwise
+    return None and the given array, with 0 for those that are left out.
     """
-    kept, indices = weights >= smallest, None
+    kept = weights >= smallest
+    indices = None
     if np.count_nonzero(kept) <= weights.size // _FEW:
         indices = np.flatnonzero(kept)
         weights = weights[indices]
@@ -451,17 +515,21 @@ def leave_out(weights: Weights, smallest: float, count: int) -> tuple[Ids | None
 
 
 def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
-    """Find the fewest weights [n], the largest first, that add up to at least top_p of the whole.
+    """Find the fewest weights [n], the largest first, that add up to at least top_p of
+    the whole.
 
     Return the smallest of them, and how many of its size are among them.
     """
     if weights.size > MANY:  # a few of them usually add up to that
-        near, above = weights.size // _NEAR, weights > 0.0
-        few = np.count_nonzero(above) < near  # behind a mask: many equal 0s, a slow search
+        near = weights.size // _NEAR
+        above = weights > 0.0
+        # Behind a mask: many equal 0s, a slow search.
+        few = np.count_nonzero(above) < near
         largest = weights[above if few else at_least_kth_largest(weights, near)]
         part = float(largest.sum(dtype=np.float64) / weights.sum(dtype=np.float64))
         if part >= top_p:
-            weights, top_p = largest, top_p / part
+            weights = largest
+            top_p = top_p / part
     descending = np.sort(weights)[::-1]
     place = draw(descending, top_p, "left")
     smallest = float(descending[place])
@@ -469,10 +537,12 @@ def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
 
 
 def draw(weights: Weights, share: float, side: Literal["left", "right"] = "right") -> int:
-    """Draw an index with the probability that its weight has in the sum of all, which is above 0.
+    """Draw an index with the probability that its weight has in the sum of all, which is
+    above 0.
 
-    The share is a random number from [0, 1). Many weights are added up in rows of 256, and then the
-    sums of the rows. A sum that equals the share falls on the weight to its left or right.
+    The share is a random number from [0, 1). Many weights are added up in rows of 256,
+    and then the sums of the rows. A sum that equals the share falls on the weight to its
+    left or right.
     """
     if weights.size <= MANY:
         return _place(weights, share, side)[0]
@@ -481,8 +551,12 @@ def draw(weights: Weights, share: float, side: Literal["left", "right"] = "right
     return row * _ROW + _place(weights[row * _ROW : (row + 1) * _ROW], share, side)[0]
 
 
-def _place(weights: Weights, share: float, side: Literal["left", "right"]) -> tuple[int, float]:
-    """Return where the cumulative sum reaches a share of the total, and that within its weight."""
+def _place(
+    weights: Weights, share: float, side: Literal["left", "right"]
+) -> tuple[int, float]:
+    """Return where the cumulative sum reaches a share of the total, and that within its
+    weight.
+    """
     cumulative = np.cumsum(weights, dtype=np.float64)
     target = share * float(cumulative[-1])
     place = int(np.searchsorted(cumulative, target, side))

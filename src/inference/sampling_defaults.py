@@ -1,13 +1,17 @@
-"""The sampling settings that a model is made for, which replace the defaults of this engine."""
+"""The sampling settings that a model is made for, which replace the defaults of this
+engine.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..model import Source
 
-# Settings of models whose files have none, by a part of their names in lower case. Source: the
-# model cards.
-_BY_NAME: Mapping[str, Mapping[str, float]] = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}
+# Settings of models whose files have none, by a part of their names in lower case.
+# Source: the model cards.
+_BY_NAME: Mapping[str, Mapping[str, float]] = {
+    "smollm2": {"temperature": 0.2, "top_p": 0.9}
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,9 @@ class SamplingDefaults:
 
 
 def sampling_defaults(source: Source) -> SamplingDefaults:
-    """Return the default settings of a model: those of its files, or else those of its name."""
+    """Return the default settings of a model: those of its files, or else those of its
+    name.
+    """
     if source.sampling:
         return SamplingDefaults(source.sampling, source.sampling_origin)
     titles = [title.lower() for title in source.titles]

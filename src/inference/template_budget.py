@@ -1,8 +1,9 @@
-"""What a run of a chat template may use: steps, each of which stands for some time and memory.
+"""What a run of a chat template may use: steps, each of which stands for some time and
+memory.
 
-A step is about two microseconds, and what it makes has at most a few hundred bytes. A conversation
-of a few messages has `STEPS` of them, which is half a second and 40 MiB at worst; a longer one has
-more, in proportion to its values and characters.
+A step is about two microseconds, and what it makes has at most a few hundred bytes. A
+conversation of a few messages has `STEPS` of them, which is half a second and 40 MiB at
+worst; a longer one has more, in proportion to its values and characters.
 """
 
 import sys
@@ -29,8 +30,8 @@ _CHARACTERS_OF_A_VALUE = 64
 
 CONTAINERS = (list, tuple, dict)
 VIEWS = (KeysView, ValuesView, ItemsView)
-# What a list or an object of a template may contain, and what the keys of an object may be. A tuple
-# as a key would be hashed each time, and many tuples can have one hash.
+# What a list or an object of a template may contain, and what the keys of an object may
+# be. A tuple as a key would be hashed each time, and many tuples can have one hash.
 _PLAIN = (type(None), bool, int, float, str, Undefined, Macro, Namespace)
 _KEYS = (type(None), bool, int, float, str, Undefined)
 
@@ -47,7 +48,8 @@ class Budget:
     """
 
     def __init__(self, inputs: Mapping[str, object]) -> None:
-        # The weight and the depth of each list and object, which is kept so that its id stays its.
+        # The weight and the depth of each list and object, which is kept so that its id
+        # stays its.
         self._measured: dict[int, tuple[int, int, object]] = {}
         self._left = sys.maxsize
         self._heaviest = sys.maxsize
@@ -66,14 +68,18 @@ class Budget:
         self.take(1 + characters // _CHARACTERS_MADE)
 
     def take_to_pass(self, value: object) -> None:
-        """Pay for a function that looks at each element of a value, but not inside of it."""
+        """Pay for a function that looks at each element of a value,
+        but not inside of it.
+        """
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_MADE)
         elif isinstance(value, (*CONTAINERS, *VIEWS, range)):
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def take_to_read(self, value: object) -> None:
-        """Pay for a function that reads all of a value, as a comparison and a search do."""
+        """Pay for a function that reads all of a value,
+        as a comparison and a search do.
+        """
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_SEARCHED)
         elif isinstance(value, CONTAINERS):
@@ -84,10 +90,11 @@ class Budget:
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def measure(self, value: object, depth: int = 0) -> tuple[int, int]:
-        """Return how many values a value contains, with long texts as several, and how deeply.
+        """Return how many values a value contains, with long texts as several, and how
+        deeply.
 
-        A list that occurs twice in another one counts twice: so does what it takes to write it. A
-        list that is new is paid for.
+        A list that occurs twice in another one counts twice: so does what it takes to
+        write it. A list that is new is paid for.
         """
         if isinstance(value, str):
             return 1 + len(value) // _CHARACTERS_OF_A_VALUE, 0
@@ -123,4 +130,6 @@ def check_keys(keys: Iterable[object]) -> None:
     """Refuse tuples and the like as keys of an object, before Python hashes them."""
     for key in keys:
         if not isinstance(key, _KEYS):
-            raise SecurityError(f"a key must be a text or a number: got a {type(key).__name__}")
+            raise SecurityError(
+                f"a key must be a text or a number: got a {type(key).__name__}"
+            )

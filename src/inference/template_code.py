@@ -1,7 +1,8 @@
 """The code of a chat template: Python that Jinja generates, with calls of our own in it.
 
-Jinja generates code that joins, slices, compares and writes values with functions and operators of
-Python, which neither keep the marks of texts nor count. Here it calls the environment instead.
+Jinja generates code that joins, slices, compares and writes values with functions and
+operators of Python, which neither keep the marks of texts nor count. Here it calls the
+environment instead.
 """
 
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ from jinja2.lexer import Token, TokenStream
 
 from .template_budget import TemplateBoundError
 
-# Words, texts and signs of a template. The longest known one has 2,600. Python takes up to 4 KB for
-# each while it compiles the code of a template.
+# Words, texts and signs of a template. The longest known one has 2,600. Python takes up
+# to 4 KB for each while it compiles the code of a template.
 _MOST_TOKENS = 12_000
 _DEEPEST = 24  # statements inside of statements; Python itself has at most 20 loops
 _NODES_PER_STEP = 8  # of a body that runs
@@ -114,7 +115,9 @@ class TemplateCode(CodeGenerator):
         self._visit_compared(node.expr, frame)
 
     def _visit_compared(self, node: nodes.Expr, frame: Frame) -> None:
-        """Write an operand of a comparison; a word in the template itself costs nothing."""
+        """Write an operand of a comparison; a word in the template itself costs
+        nothing.
+        """
         if isinstance(node, nodes.Const) and len(str(node.value)) <= _LONGEST_WORD:
             self.visit(node, frame)
         else:
@@ -124,8 +127,8 @@ class TemplateCode(CodeGenerator):
 class TemplateExtension(jinja2.ext.Extension):
     """Bounds the length of templates, and reads `{% generation %}`.
 
-    The latter marks answers for training; here its body is just written. Variables that the body
-    sets end with it, as they do in transformers.
+    The latter marks answers for training; here its body is just written. Variables that
+    the body sets end with it, as they do in transformers.
     """
 
     tags = {"generation"}  # noqa: RUF012 - declared so by Jinja
@@ -134,13 +137,17 @@ class TemplateExtension(jinja2.ext.Extension):
         """Pass the words of a template on, up to the most that it may have."""
         for number, token in enumerate(stream):
             if number >= _MOST_TOKENS:
-                raise TemplateBoundError(f"it must have at most {_MOST_TOKENS} words and signs")
+                raise TemplateBoundError(
+                    f"it must have at most {_MOST_TOKENS} words and signs"
+                )
             yield token
 
     def parse(self, parser: Any) -> nodes.Node:
         """Read the body of `{% generation %}`."""
         line = next(parser.stream).lineno
-        body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        body: list[nodes.Node] = parser.parse_statements(
+            ("name:endgeneration",), drop_needle=True
+        )
         return nodes.Scope(body, lineno=line)
 
 

@@ -1,13 +1,15 @@
-"""Runs a chat template: a program in Jinja that came with a model, and that nobody has read.
+"""Runs a chat template: a program in Jinja that came with a model, and that nobody has
+read.
 
-The sandbox of Jinja keeps a template from Python's own objects. What it does not do is bound a
-template in time and memory, so this environment counts: each pass of a loop, each call, filter,
-operator and look-up is a step, and each text or list that is made or read costs steps by its
-length. A template that needs more steps than the conversation justifies fails.
+The sandbox of Jinja keeps a template from Python's own objects. What it does not do is
+bound a template in time and memory, so this environment counts: each pass of a loop, each
+call, filter, operator and look-up is a step, and each text or list that is made or read
+costs steps by its length. A template that needs more steps than the conversation
+justifies fails.
 
-Texts from outside are `MarkedText`. Every place where Jinja would turn them into plain texts
-(output, `~`, slices, methods, filters, formats) is replaced by a function that keeps the marks.
-Numbers have no marks: their digits count as text of the template.
+Texts from outside are `MarkedText`. Every place where Jinja would turn them into plain
+texts (output, `~`, slices, methods, filters, formats) is replaced by a function that
+keeps the marks. Numbers have no marks: their digits count as text of the template.
 """
 
 import datetime
@@ -80,7 +82,8 @@ _METHODS_OF_TEXT = frozenset(
 _SEARCHING = frozenset(["count", "find", "index", "partition", "replace", "split"])
 _SEARCHING_BACKWARDS = frozenset(["rfind", "rindex", "rpartition", "rsplit"])
 _PADDING = frozenset(["center", "ljust", "rjust", "zfill"])
-# The attributes of values that a template can read. Namespaces have those that it has set.
+# The attributes of values that a template can read. Namespaces have those that it has
+# set.
 _ATTRIBUTES: dict[type, frozenset[str]] = {
     str: _METHODS_OF_TEXT,
     list: frozenset(["copy", "count", "index"]),
@@ -111,12 +114,12 @@ _DICT_ATTRIBUTES = frozenset(dir(dict))
 # What can be written, beside texts, lists and objects.
 _WRITABLE = (type(None), bool, int, float, Undefined, range, Macro, LoopContext)
 
-# The filters of Jinja that templates can use. The others format for the web, or take time that
-# their arguments do not show.
+# The filters of Jinja that templates can use. The others format for the web, or take time
+# that their arguments do not show.
 _FILTERS = (
-    "abs attr batch capitalize center count d default dictsort float groupby int items length "
-    "list lower map max min reject rejectattr round select selectattr slice sort title truncate "
-    "upper wordcount"
+    "abs attr batch capitalize center count d default dictsort float groupby int items "
+    "length list lower map max min reject rejectattr round select selectattr slice sort "
+    "title truncate upper wordcount"
 )
 # Filters and tests that read what the values contain.
 _READING = frozenset(
@@ -225,7 +228,9 @@ def _limit_number(number: int) -> None:
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """An environment that counts steps and keeps marks; each thread runs one template at a time."""
+    """An environment that counts steps and keeps marks; each thread runs one template at
+    a time.
+    """
 
     code_generator_class = TemplateCode
     intercepted_binops = frozenset(["+", "-", "*", "**", "%", "//"])
@@ -238,17 +243,25 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             optimized=False,
             cache_size=0,
         )
-        # Not a lock around a run: an interrupt between its acquisition and the `with` block would
-        # leave it locked for ever.
+        # Not a lock around a run: an interrupt between its acquisition and the `with`
+        # block would leave it locked for ever.
         self._of_thread = threading.local()
         filters = {name: self.filters[name] for name in _FILTERS.split()}
         filters |= {"join": self._join, "replace": self._replace, "trim": self._trim}
-        filters |= {"string": self.text_of, "format": self._format, "tojson": self._to_json}
+        filters |= {
+            "string": self.text_of,
+            "format": self._format,
+            "tojson": self._to_json,
+        }
         filters |= {"safe": lambda text: text, "first": self._first, "last": self._last}
         filters |= {"reverse": self._reverse, "sum": self._sum, "indent": self._indent}
         filters |= {"unique": self._unique}
-        self.filters = {name: self._counted(name, function) for name, function in filters.items()}
-        self.tests = {name: self._counted(name, test) for name, test in self.tests.items()}
+        self.filters = {
+            name: self._counted(name, function) for name, function in filters.items()
+        }
+        self.tests = {
+            name: self._counted(name, test) for name, test in self.tests.items()
+        }
         self.globals = {
             "range": self._range,
             "dict": dict,
@@ -269,11 +282,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             Exception: It is not a template; Jinja and Python have many errors for that.
         """
         if len(text) > LONGEST_TEMPLATE:
-            raise TemplateBoundError(f"it must have at most {LONGEST_TEMPLATE} characters")
+            raise TemplateBoundError(
+                f"it must have at most {LONGEST_TEMPLATE} characters"
+            )
         return self.from_string(text)
 
     def run(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-        """Return what a template writes; texts of the variables are marked by the caller."""
+        """Return what a template writes; texts of the variables are marked by the
+        caller.
+        """
         self._of_thread.budget = Budget(variables)
         return template.render(**variables)
 
@@ -283,13 +300,15 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         budget: Budget = self._of_thread.budget
         return budget
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+    def _parse(
+        self, source: str, name: str | None, filename: str | None
+    ) -> nodes.Template:
         """Parse a template, and let its loops, macros and blocks count."""
         tree = super()._parse(source, name, filename)
         count_steps(tree)
         return tree
 
-    # ---- what the code of a template calls ------------------------------------------------------
+    # ---- what the code of a template calls --------------------------------------------
 
     def spend(self, steps: int) -> bool:
         """Pay for a part of a template that runs."""
@@ -357,7 +376,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Look up an attribute or an element."""
         self._budget.take(1)
         if isinstance(obj, dict) and attribute not in _DICT_ATTRIBUTES:
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            return (
+                obj[attribute]
+                if attribute in obj
+                else self.undefined(obj=obj, name=attribute)
+            )
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -407,16 +430,22 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         name = getattr(function, "__name__", "")
         if isinstance(owner, str):
             options = {key: value for key, value in named.items() if key not in _SCOPES}
-            return self._checked(self._call_method_of_text(owner, name, arguments, options))
+            return self._checked(
+                self._call_method_of_text(owner, name, arguments, options)
+            )
         if isinstance(owner, LoopContext | list | tuple | dict):
             self._pay_for_method(owner, name, arguments)
         elif owner is dict or function in (dict, _TemplateNamespace):
-            values = (self._with_checked_keys(argument, name) for argument in arguments[:1])
+            values = (
+                self._with_checked_keys(argument, name) for argument in arguments[:1]
+            )
             arguments = (*values, *arguments[1:])
         return self._checked(super().call(context, function, *arguments, **named))
 
     def _pay_for_method(self, owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
-        """Pay for a method of a list, an object or a loop, which may read all of its values."""
+        """Pay for a method of a list, an object or a loop, which may read all of its
+        values.
+        """
         if name in ("changed", "count", "index"):
             for value in arguments:
                 self._budget.take_to_read(value)
@@ -503,7 +532,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
         return format_text
 
-    # ---- filters and functions ------------------------------------------------------------------
+    # ---- filters and functions --------------------------------------------------------
 
     def _counted(self, name: str, function: Any) -> Any:
         """Return a filter or a test that is counted, and whose result keeps its marks.
@@ -532,7 +561,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                     budget.take_to_pass(argument)
                 if walks and isinstance(argument, str):
                     budget.take(_STEPS_PER_PIECE * len(argument))
-            leading = {"context": context, "eval_context": context.eval_ctx, "environment": self}
+            leading = {
+                "context": context,
+                "eval_context": context.eval_ctx,
+                "environment": self,
+            }
             first = leading.get(passed or "")
             given = arguments if first is None else (first, *arguments)
             result = function(*given, **named)
@@ -599,7 +632,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return next(iter(values), self.undefined("there is no first element"))
 
     def _last(self, values: Any) -> Any:
-        return next(iter(reversed(list(values))), self.undefined("there is no last element"))
+        return next(
+            iter(reversed(list(values))), self.undefined("there is no last element")
+        )
 
     def _reverse(self, values: Any) -> Any:
         return values[::-1] if isinstance(values, str) else list(values)[::-1]
@@ -643,7 +678,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 width = len(indent) if isinstance(indent, str) else _limit_widths(indent)
                 self._budget.take_to_make(weight * depth * width)
         self._budget.take(_STEPS_PER_WRITTEN * weight)
-        if separators is not None and any(len(text) > _LONGEST_SEPARATOR for text in separators):
+        if separators is not None and any(
+            len(text) > _LONGEST_SEPARATOR for text in separators
+        ):
             raise TemplateBoundError("a separator in JSON is too long")
         text = json.dumps(
             value,

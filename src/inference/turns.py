@@ -1,4 +1,6 @@
-"""Whose turn it is among clients that share something: round robin, in order within a client."""
+"""Whose turn it is among clients that share something: round robin, in order within a
+client.
+"""
 
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
@@ -15,10 +17,11 @@ class Ticket:
 class Turns:
     """Order tickets so that clients take turns.
 
-    The rounds are those of start-time fair queueing: a ticket begins in the round after the one
-    in which its client began last, but never in a round that was over when it came. A client with
-    100 tickets and a client with 1 therefore wait for each other at most once, and no client can
-    be passed by again and again. Not safe for threads: the owner holds a lock.
+    The rounds are those of start-time fair queueing: a ticket begins in the round after
+    the one in which its client began last, but never in a round that was over when it
+    came. A client with 100 tickets and a client with 1 therefore wait for each other at
+    most once, and no client can be passed by again and again. Not safe for threads: the
+    owner holds a lock.
     """
 
     def __init__(self) -> None:
@@ -60,10 +63,12 @@ class Turns:
 
 
 def to_give_way(waiting: Sequence[Ticket], client: Hashable) -> int | None:
-    """Return the index of the ticket that leaves a full line, so that another client can wait.
+    """Return the index of the ticket that leaves a full line, so that another client can
+    wait.
 
-    It is the newest ticket of the client with the most tickets, if that client still has as many
-    as the newcomer afterwards; otherwise the newcomer has to leave, and None is returned.
+    It is the newest ticket of the client with the most tickets, if that client still has
+    as many as the newcomer afterwards; otherwise the newcomer has to leave, and None is
+    returned.
     """
     counts: dict[Hashable, int] = {}
     for ticket in waiting:

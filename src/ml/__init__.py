@@ -2,28 +2,58 @@
 
 It imports nothing else of the package but the trace, to which its ops report.
 """
-# ruff: noqa: I001 (few lines for many names)
 
-# fmt: off
 from . import dtype, ops
 from .dtype import *  # noqa: F403 (its `__all__` lists them)
 from .dtype import bool_ as bool  # noqa: A004 (the field's word)
 from .errors import (
-    DTypeError, IndexOutOfRangeError, LlamaBoltsError, ShapeError, TensorError, TensorMemoryError,
+    DTypeError,
+    IndexOutOfRangeError,
+    LlamaBoltsError,
+    ShapeError,
+    TensorError,
+    TensorMemoryError,
     TensorTypeError,
 )
 from .kernels import build_info, get_num_threads, set_num_threads
 from .key_value_cache import BLOCK_POSITIONS, KeyValueCache, Positions, Spans
 from .op import OpCall, subscribe, unsubscribe
 from .ops import *  # noqa: F403 (ops/__init__.py lists them)
-from .quantized import NestedScales, QuantizedTensor, Weight, dynamic_map, nf4_code, quantize
+from .quantized import (
+    NestedScales,
+    QuantizedTensor,
+    Weight,
+    dynamic_map,
+    nf4_code,
+    quantize,
+)
 from .tensor import Tensor
 
 __all__ = [
-    "BLOCK_POSITIONS", "DTypeError", "IndexOutOfRangeError", "KeyValueCache", "LlamaBoltsError",
-    "NestedScales", "OpCall", "Positions", "QuantizedTensor", "ShapeError", "Spans", "Tensor",
-    "TensorError", "TensorMemoryError", "TensorTypeError", "Weight", "bool", "build_info",
-    "dynamic_map", "get_num_threads", "nf4_code", "quantize", "set_num_threads", "subscribe",
+    "BLOCK_POSITIONS",
+    "DTypeError",
+    "IndexOutOfRangeError",
+    "KeyValueCache",
+    "LlamaBoltsError",
+    "NestedScales",
+    "OpCall",
+    "Positions",
+    "QuantizedTensor",
+    "ShapeError",
+    "Spans",
+    "Tensor",
+    "TensorError",
+    "TensorMemoryError",
+    "TensorTypeError",
+    "Weight",
+    "bool",
+    "build_info",
+    "dynamic_map",
+    "get_num_threads",
+    "nf4_code",
+    "quantize",
+    "set_num_threads",
+    "subscribe",
     "unsubscribe",
 ]
 __all__ += dtype.__all__

@@ -13,8 +13,8 @@ from .errors import DTypeError, IndexOutOfRangeError, ShapeError, TensorTypeErro
 from .layout import Shape, broadcast_shapes, checked_shape, resolve_dim
 from .tensor import Array, Tensor, TensorBase, allocate
 
-# The dtypes of activations, which the kernels read and write as they are; float16 is computed in
-# float32.
+# The dtypes of activations, which the kernels read and write as they are; float16 is
+# computed in float32.
 KERNEL_DTYPES = frozenset((bfloat16, float32))
 _FLOATS = "a real floating-point dtype"
 
@@ -28,48 +28,63 @@ def check_same_dtype(op: str, a: Tensor, b: Tensor) -> None:
     """Raise DTypeError where two operands have different dtypes."""
     if a._dtype is not b._dtype:
         both = shown(("a", a), ("b", b))
-        raise DTypeError(f"[{op}] a.dtype must equal b.dtype: {a.dtype} != {b.dtype} ({both})")
+        raise DTypeError(
+            f"[{op}] a.dtype must equal b.dtype: {a.dtype} != {b.dtype} ({both})"
+        )
 
 
 def check_float(op: str, *tensors: TensorBase) -> None:
     """Raise DTypeError where an operand does not hold real floating-point numbers."""
     for x in tensors:
         if not x._dtype.is_float:
-            hint = "; dequantize() gives a plain tensor" if hasattr(x, "dequantize") else ""
+            hint = (
+                "; dequantize() gives a plain tensor" if hasattr(x, "dequantize") else ""
+            )
             raise DTypeError(
-                f"[{op}] dtype must be {_FLOATS}: {x._dtype} (shape {list(x.shape)}){hint}"
+                f"[{op}] dtype must be {_FLOATS}: {x._dtype} (shape "
+                f"{list(x.shape)}){hint}"
             )
 
 
 def check_kind(op: str, x: Tensor, *kinds: str) -> None:
-    """Raise DTypeError where the dtype is of another kind ("float", "int", "complex", "bool")."""
+    """Raise DTypeError where the dtype is of another kind ("float", "int", "complex",
+    "bool").
+    """
     if x._dtype.kind not in kinds:
         raise DTypeError(
-            f"[{op}] dtype must be of kind {' or '.join(kinds)}: {x.dtype} (shape {list(x.shape)})"
+            f"[{op}] dtype must be of kind {' or '.join(kinds)}: {x.dtype} (shape "
+            f"{list(x.shape)})"
         )
 
 
 def check_ndim_at_least(op: str, x: TensorBase, ndim: int) -> None:
     """Raise ShapeError where a tensor has fewer dimensions."""
     if len(x._shape) < ndim:
-        raise ShapeError(f"[{op}] ndim must be >= {ndim}: {x.ndim} (shape {list(x.shape)})")
+        raise ShapeError(
+            f"[{op}] ndim must be >= {ndim}: {x.ndim} (shape {list(x.shape)})"
+        )
 
 
 def check_indices(
     op: str, label: str, indices: Array, size: int, *labelled: tuple[str, TensorBase]
 ) -> None:
-    """Raise IndexOutOfRangeError where an index is not in [0, size); operands are for its text."""
+    """Raise IndexOutOfRangeError where an index is not in [0, size); operands are for its
+    text.
+    """
     if indices.size:
-        low, high = int(indices.min()), int(indices.max())
+        low = int(indices.min())
+        high = int(indices.max())
         if low < 0 or high >= size:
             found = f"{low if low < 0 else high} ({shown(*labelled)})"
             raise IndexOutOfRangeError(f"[{op}] {label} must be in [0, {size}): {found}")
 
 
 def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:
-    """Return the common dtype and broadcast shape of two operands, one of which may be a number.
+    """Return the common dtype and broadcast shape of two operands, one of which may be a
+    number.
 
-    Raise TensorTypeError where both are, or DTypeError or ShapeError for tensors that do not fit.
+    Raise TensorTypeError where both are, or DTypeError or ShapeError for tensors that do
+    not fit.
     """
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         check_same_dtype(op, a, b)
@@ -83,12 +98,16 @@ def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:
 def checked_flag(op: str, name: str, value: Any) -> bool:
     """Return a bool; raise TensorTypeError for something else."""
     if not isinstance(value, bool | np.bool_):
-        raise TensorTypeError(f"[{op}] {name} must be True or False: {type(value).__name__}")
+        raise TensorTypeError(
+            f"[{op}] {name} must be True or False: {type(value).__name__}"
+        )
     return bool(value)
 
 
 def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return tensors as a list; raise ShapeError for none. `@op` refuses what is not a sequence."""
+    """Return tensors as a list; raise ShapeError for none. `@op` refuses what is not a
+    sequence.
+    """
     found = list(tensors)
     if not found:
         raise ShapeError(f"[{op}] number of tensors must be >= 1: 0")
@@ -96,9 +115,11 @@ def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def resolve_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Return the dimensions of a reduction in order: one, several, or with None all of them.
+    """Return the dimensions of a reduction in order: one, several, or with None all of
+    them.
 
-    Raise IndexOutOfRangeError for one that there is not, ShapeError for one that is named twice.
+    Raise IndexOutOfRangeError for one that there is not, ShapeError for one that is named
+    twice.
     """
     if dim is None:
         return tuple(range(ndim))
@@ -115,13 +136,16 @@ def sizes_and_dtype(op: str, shape: tuple[Any, ...], dtype: Any) -> tuple[Shape,
     A dtype may also follow the sizes: `op((3, 4), ml.bfloat16)`.
     """
     if len(shape) > 1 and isinstance(shape[-1], DType | str):
-        shape, dtype = shape[:-1], shape[-1]
+        dtype = shape[-1]
+        shape = shape[:-1]
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Iterable) else shape
     return checked_shape(op, sizes), dtype_named(op, dtype)
 
 
 def float_dtype(op: str, dtype: Any) -> DType:
-    """Return a dtype given as itself or by its name; raise DTypeError if it is not a float."""
+    """Return a dtype given as itself or by its name; raise DTypeError if it is not a
+    float.
+    """
     row: DType = dtype if isinstance(dtype, DType) else dtype_named(op, dtype)
     if not row.is_float:
         raise DTypeError(f"[{op}] dtype= must be {_FLOATS}: {row}")
@@ -129,7 +153,8 @@ def float_dtype(op: str, dtype: Any) -> DType:
 
 
 def kernel_operand(op: str, x: Tensor) -> Tensor:
-    """Return x as a contiguous tensor of one of KERNEL_DTYPES; raise DTypeError if not a float.
+    """Return x as a contiguous tensor of one of KERNEL_DTYPES; raise DTypeError if not a
+    float.
 
     Nothing is copied where x is one already.
     """
@@ -140,7 +165,9 @@ def kernel_operand(op: str, x: Tensor) -> Tensor:
 
 
 def comparable(x: Tensor) -> Array:
-    """Return the elements as NumPy orders them: floats as float32, other dtypes as they are."""
+    """Return the elements as NumPy orders them: floats as float32, other dtypes as they
+    are.
+    """
     return (x.to(float32) if x._dtype.is_float else x).numpy()
 
 

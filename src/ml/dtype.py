@@ -1,7 +1,8 @@
-"""Element types, one row each: the one place that says what dtypes there are and how large.
+"""Element types, one row each: the one place that says what dtypes there are and how
+large.
 
-`python -m tools.write_dtypes` writes `csrc/dtypes.h` from these rows: a number or a size that the
-kernels use is written nowhere else.
+`python -m tools.write_dtypes` writes `csrc/dtypes.h` from these rows: a number or a size
+that the kernels use is written nowhere else.
 """
 
 import operator
@@ -17,15 +18,34 @@ from .kernels import lib
 
 # What `ml` exports.
 __all__ = [
-    "BLOCK_DTYPES", "DTYPES", "GGML_DTYPES", "BlockDType", "DType", "bfloat16", "bool_",
-    "complex64", "float8_e4m3fn", "float8_e5m2", "float16", "float32", "int8", "int8_block",
-    "int32", "int64", "nf4", "uint8", "uint16",
-]  # fmt: skip
+    "BLOCK_DTYPES",
+    "DTYPES",
+    "GGML_DTYPES",
+    "BlockDType",
+    "DType",
+    "bfloat16",
+    "bool_",
+    "complex64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float16",
+    "float32",
+    "int8",
+    "int8_block",
+    "int32",
+    "int64",
+    "nf4",
+    "uint8",
+    "uint16",
+]
 
 # Python's numbers by the kind of a dtype.
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
-    "float": float, "int": operator.index, "complex": complex, "bool": lambda x: complex(x) != 0,
-}  # fmt: skip
+    "float": float,
+    "int": operator.index,
+    "complex": complex,
+    "bool": lambda x: complex(x) != 0,
+}
 # Below this, rounding to float32 neither overflows nor warns.
 _SAFE = 1e38
 
@@ -45,14 +65,16 @@ class DType:
         kind: "float", "int", "complex" or "bool".
         is_float: Whether elements are real floating-point numbers that the kernels know.
         numpy_dtype: How NumPy reads the elements.
-        bits_dtype: The unsigned integer of the same width. Copies that only move elements use it:
-            NumPy moves plain integers faster than bfloat16, and no bit pattern of a NaN changes.
-        product_type: "bfloat16" or "float32": the narrower of the two that holds every element, in
-            which products with such a weight run; empty where there are no products.
-        file_name: What safetensors files call it; empty where they do not have it, or it is not
-            read from them.
-        code: The number of the type in C, `TYPE_NAME` of csrc/dtypes.h; -1 where the kernels do
-            not know it.
+        bits_dtype: The unsigned integer of the same width. Copies that only move elements
+            use it: NumPy moves plain integers faster than bfloat16, and no bit pattern of
+            a NaN changes.
+        product_type: "bfloat16" or "float32": the narrower of the two that holds every
+            element, in which products with such a weight run; empty where there are no
+            products.
+        file_name: What safetensors files call it; empty where they do not have it, or it
+            is not read from them.
+        code: The number of the type in C, `TYPE_NAME` of csrc/dtypes.h; -1 where the
+            kernels do not know it.
     """
 
     name: str
@@ -79,7 +101,8 @@ def _row(
     file_name: str = "",
     product_type: str = "",
 ) -> DType:
-    numpy_dtype, code = np.dtype(numpy_type), _code(name)
+    numpy_dtype = np.dtype(numpy_type)
+    code = _code(name)
     return DType(
         name, numpy_dtype.itemsize, kind, kind == "float" and code >= 0, numpy_dtype,
         np.dtype(f"u{numpy_dtype.itemsize}"), product_type, file_name, code,
@@ -89,7 +112,9 @@ def _row(
 bfloat16 = _row("bfloat16", "float", ml_dtypes.bfloat16, "BF16", "bfloat16")
 float16 = _row("float16", "float", np.float16, "F16", "float32")
 float32 = _row("float32", "float", np.float32, "F32", "float32")
-float8_e4m3fn = _row("float8_e4m3fn", "float", ml_dtypes.float8_e4m3fn, "F8_E4M3", "bfloat16")
+float8_e4m3fn = _row(
+    "float8_e4m3fn", "float", ml_dtypes.float8_e4m3fn, "F8_E4M3", "bfloat16"
+)
 float8_e5m2 = _row("float8_e5m2", "float", ml_dtypes.float8_e5m2, "F8_E5M2", "bfloat16")
 int64 = _row("int64", "int", np.int64, "I64")
 int32 = _row("int32", "int", np.int32, "I32")
@@ -100,9 +125,19 @@ bool_ = _row("bool", "bool", np.bool_)
 complex64 = _row("complex64", "complex", np.complex64, "C64")
 
 DTYPES = (
-    bfloat16, float16, float32, float8_e4m3fn, float8_e5m2, int64, int32, uint16, int8, uint8,
-    bool_, complex64,
-)  # fmt: skip
+    bfloat16,
+    float16,
+    float32,
+    float8_e4m3fn,
+    float8_e5m2,
+    int64,
+    int32,
+    uint16,
+    int8,
+    uint8,
+    bool_,
+    complex64,
+)
 _BY_NAME = {row.name: row for row in DTYPES}
 _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
 
@@ -111,7 +146,8 @@ _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
 class BlockDType:
     """Describe a block-quantized type: small codes, and a scale for each block of them.
 
-    Such elements have no address of their own, so they make a `QuantizedTensor`, not a `Tensor`.
+    Such elements have no address of their own, so they make a `QuantizedTensor`, not a
+    `Tensor`.
 
     Args:
         name: What messages and traces show.
@@ -119,9 +155,10 @@ class BlockDType:
         codes: Type in which codes are stored, or whole blocks.
         codes_per_item: Of that type; 0 where blocks hold their scales.
         scales: Type of the scales.
-        double_scales: Type of scales that are themselves codes; None where there are none.
-        bytes_with_scales: Of a block that holds its scales beside its codes, as those of GGUF
-            files do; rows are whole blocks then. 0 where scales are separate.
+        double_scales: Type of scales that are themselves codes; None where there are
+            none.
+        bytes_with_scales: Of a block that holds its scales beside its codes, as those of
+            GGUF files do; rows are whole blocks then. 0 where scales are separate.
     """
 
     name: str
@@ -136,7 +173,10 @@ class BlockDType:
     @property
     def code_bytes(self) -> int:
         """The bytes of a block's codes; of all of a block that holds its scales."""
-        return self.bytes_with_scales or self.bytes_of(self.block_size) - self.scales.itemsize
+        return (
+            self.bytes_with_scales
+            or self.bytes_of(self.block_size) - self.scales.itemsize
+        )
 
     @property
     def block_bytes(self) -> int:
@@ -149,11 +189,16 @@ class BlockDType:
         return _code(self.name)
 
     def bytes_of(self, size: int) -> int:
-        """Compute the bytes of `size` elements with their scales; the last block may be short."""
+        """Compute the bytes of `size` elements with their scales; the last block may be
+        short.
+        """
         blocks = -(-size // self.block_size)
         if self.bytes_with_scales:
             return blocks * self.bytes_with_scales
-        return -(-size // self.codes_per_item) * self.codes.itemsize + blocks * self.scales.itemsize
+        return (
+            -(-size // self.codes_per_item) * self.codes.itemsize
+            + blocks * self.scales.itemsize
+        )
 
     @property
     def double_code(self) -> int:
@@ -176,12 +221,21 @@ BLOCK_DTYPES = (nf4, int8_block)
 GGML_DTYPES = {
     number: BlockDType(name, size, uint8, 0, float16, None, nbytes)
     for number, name, size, nbytes in (
-        (2, "q4_0", 32, 18), (3, "q4_1", 32, 20), (6, "q5_0", 32, 22), (7, "q5_1", 32, 24),
-        (8, "q8_0", 32, 34), (10, "q2_k", 256, 84), (11, "q3_k", 256, 110),
-        (12, "q4_k", 256, 144), (13, "q5_k", 256, 176), (14, "q6_k", 256, 210),
-        (20, "iq4_nl", 32, 18), (23, "iq4_xs", 256, 136), (39, "mxfp4", 32, 17),
+        (2, "q4_0", 32, 18),
+        (3, "q4_1", 32, 20),
+        (6, "q5_0", 32, 22),
+        (7, "q5_1", 32, 24),
+        (8, "q8_0", 32, 34),
+        (10, "q2_k", 256, 84),
+        (11, "q3_k", 256, 110),
+        (12, "q4_k", 256, 144),
+        (13, "q5_k", 256, 176),
+        (14, "q6_k", 256, 210),
+        (20, "iq4_nl", 32, 18),
+        (23, "iq4_xs", 256, 136),
+        (39, "mxfp4", 32, 17),
     )
-}  # fmt: skip
+}
 
 
 _ALL_BLOCK_DTYPES = (*BLOCK_DTYPES, *GGML_DTYPES.values())
@@ -190,7 +244,8 @@ _ALL_BLOCK_DTYPES = (*BLOCK_DTYPES, *GGML_DTYPES.values())
 def block_dtype_named(
     op: str, dtype: Any, rows: tuple[BlockDType, ...] = _ALL_BLOCK_DTYPES
 ) -> BlockDType:
-    """Return one of some block-quantized dtypes, given as itself or by its name, such as `"nf4"`.
+    """Return one of some block-quantized dtypes, given as itself or by its name, such as
+    `"nf4"`.
 
     Raise DTypeError for anything else, also for a plain dtype.
     """
@@ -199,15 +254,21 @@ def block_dtype_named(
             return row
     is_dtype = isinstance(dtype, str | DType | BlockDType)
     kind = repr(dtype) if is_dtype else type(dtype).__name__
-    raise DTypeError(f"[{op}] dtype must be one of {', '.join(map(str, rows))}: {kind:.80}")
+    raise DTypeError(
+        f"[{op}] dtype must be one of {', '.join(map(str, rows))}: {kind:.80}"
+    )
 
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
-    """Return the row of a NumPy dtype; raise DTypeError without one, as for foreign byte order."""
+    """Return the row of a NumPy dtype; raise DTypeError without one, as for foreign byte
+    order.
+    """
     row = _BY_NUMPY_DTYPE.get(numpy_dtype)
     if row is None:
         names = ", ".join(_BY_NAME)
-        raise DTypeError(f"[from_numpy] array.dtype must be one of {names}: {numpy_dtype!r}")
+        raise DTypeError(
+            f"[from_numpy] array.dtype must be one of {names}: {numpy_dtype!r}"
+        )
     return row
 
 
@@ -220,16 +281,19 @@ def dtype_named(op: str, dtype: Any) -> DType:
         return dtype
     found = _BY_NAME.get(dtype) if isinstance(dtype, str) else None
     if found is None:
-        kind = repr(dtype) if isinstance(dtype, str | BlockDType) else type(dtype).__name__
+        kind = (
+            repr(dtype) if isinstance(dtype, str | BlockDType) else type(dtype).__name__
+        )
         raise DTypeError(f"[{op}] dtype must be one of {', '.join(_BY_NAME)}: {kind:.80}")
     return found
 
 
 def checked_number(op: str, value: Any, dtype: DType) -> Any:
-    """Return a Python or NumPy number as Python's own of the kind of `dtype`, without rounding it.
+    """Return a Python or NumPy number as Python's own of the kind of `dtype`, without
+    rounding it.
 
-    Raise DTypeError for a number of another kind (a complex into a float, a float into an int), and
-    TensorError for an integer beyond the range.
+    Raise DTypeError for a number of another kind (a complex into a float, a float into an
+    int), and TensorError for an integer beyond the range.
     """
     try:
         if isinstance(value, str | bytes | np.ndarray) or (
@@ -238,16 +302,22 @@ def checked_number(op: str, value: Any, dtype: DType) -> Any:
             raise TypeError
         number: Any = _NUMBERS[dtype.kind](value)
     except (TypeError, ValueError, OverflowError):
-        hint = "; dequantize() gives a plain tensor" if hasattr(value, "dequantize") else ""
+        hint = (
+            "; dequantize() gives a plain tensor" if hasattr(value, "dequantize") else ""
+        )
         if isinstance(value, np.ndarray):
             hint = "; Tensor.from_numpy(array) makes a Tensor"
         raise DTypeError(
-            f"[{op}] value must be a number of the kind of {dtype}: {type(value).__name__}{hint}"
+            f"[{op}] value must be a number of the kind of {dtype}: "
+            f"{type(value).__name__}{hint}"
         ) from None
     if dtype.kind == "int":
-        low, high = (limits := np.iinfo(dtype.numpy_dtype)).min, limits.max
+        low = (limits := np.iinfo(dtype.numpy_dtype)).min
+        high = limits.max
         if not low <= number <= high:
-            raise TensorError(f"[{op}] value must be in [{low}, {high}] for {dtype}: {number}")
+            raise TensorError(
+                f"[{op}] value must be in [{low}, {high}] for {dtype}: {number}"
+            )
     return number
 
 

@@ -12,7 +12,9 @@ class LlamaBoltsError(Exception):
 
 
 class TensorError(LlamaBoltsError):
-    """Root of the errors of `ml`: a tensor, an op or a setting of the kernels is rejected."""
+    """Root of the errors of `ml`: a tensor, an op or a setting of the kernels is
+    rejected.
+    """
 
 
 class ShapeError(TensorError):
@@ -40,8 +42,12 @@ class KernelSettingError(TensorError):
 
 
 @contextmanager
-def declared_lack_of_memory(where: str, declared: type[LlamaBoltsError]) -> Iterator[None]:
-    """Turn a MemoryError of Python or NumPy into the declared error, which says where it was."""
+def declared_lack_of_memory(
+    where: str, declared: type[LlamaBoltsError]
+) -> Iterator[None]:
+    """Turn a MemoryError of Python or NumPy into the declared error, which says where it
+    was.
+    """
     try:
         yield
     except LlamaBoltsError:

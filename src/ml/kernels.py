@@ -1,8 +1,10 @@
-"""Loads the C kernels, chooses the instruction set and the threads, and allocates memory for them.
+"""Loads the C kernels, chooses the instruction set and the threads, and allocates memory
+for them.
 
-The OpenMP library reads its environment while it is loaded, and prints about values that it does
-not understand; so all its variables are hidden from it, and this module reads those that matter.
-Where it cannot create a thread it ends the process; so Python tries that first.
+The OpenMP library reads its environment while it is loaded, and prints about values that
+it does not understand; so all its variables are hidden from it, and this module reads
+those that matter. Where it cannot create a thread it ends the process; so Python tries
+that first.
 """
 
 import _thread
@@ -19,13 +21,20 @@ from .errors import KernelSettingError, TensorMemoryError
 from .processors import usable_processors
 
 MAX_THREADS = 256
-# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two calls.
+# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two
+# calls.
 MULTIPLY_ADDS_PER_CALL = 2**33
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
-# What a thread does while it waits for work, by the value of OMP_WAIT_POLICY: it spins for a time
-# that depends on how busy the processors are and then sleeps, or spins without end, or sleeps.
-_WAITING = {"": "WAITING_ADAPTIVE", "active": "WAITING_ACTIVE", "passive": "WAITING_PASSIVE"}
-# Bytes of addresses that are left when threads were created: OpenMP allocates beside their stacks.
+# What a thread does while it waits for work, by the value of OMP_WAIT_POLICY: it spins
+# for a time that depends on how busy the processors are and then sleeps, or spins without
+# end, or sleeps.
+_WAITING = {
+    "": "WAITING_ADAPTIVE",
+    "active": "WAITING_ACTIVE",
+    "passive": "WAITING_PASSIVE",
+}
+# Bytes of addresses that are left when threads were created: OpenMP allocates beside
+# their stacks.
 _HEADROOM = 16 << 20
 _TASKS = "/proc/self/task"
 
@@ -36,7 +45,9 @@ def _running_threads() -> int:
 
 
 def _creatable_threads(wanted: int) -> int:
-    """Create threads that do nothing, all at once; return how many of them the system gives."""
+    """Create threads that do nothing, all at once; return how many of them the system
+    gives.
+    """
     before = _running_threads()
     gates: list[_thread.LockType] = []
     try:
@@ -59,7 +70,9 @@ def _creatable_threads(wanted: int) -> int:
 
 
 def _wanted_threads(variable: str) -> int | None:
-    """Return the number that a variable of OpenMP asks for (a list counts by its first), if any."""
+    """Return the number that a variable of OpenMP asks for (a list counts by its first),
+    if any.
+    """
     first = os.environ.get(variable, "").split(",")[0].strip()
     if not (first.isascii() and first.isdigit() and len(first) < 10):
         return None
@@ -69,7 +82,9 @@ def _wanted_threads(variable: str) -> int | None:
 def _load_kernels() -> Any:
     """Import the extension, and hide the variables of OpenMP from its library."""
     hidden = {
-        name: os.environ.pop(name) for name in [*os.environ] if name.startswith(("OMP_", "GOMP_"))
+        name: os.environ.pop(name)
+        for name in [*os.environ]
+        if name.startswith(("OMP_", "GOMP_"))
     }
     try:
         return importlib.import_module("._kernels", __package__)
@@ -101,19 +116,26 @@ _threads = min(
 _policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
 lib.choose_waiting(getattr(lib, _WAITING.get(_policy, "WAITING_ADAPTIVE")))
 _proven_threads = 1
-# What ops pass to the kernels. It has no value until the system has given as many threads, and
-# while the environment asks for an instruction set that is not available: the first op gets it from
-# `__getattr__`, and the following ones read an attribute without a call.
+# What ops pass to the kernels. It has no value until the system has given as many
+# threads, and while the environment asks for an instruction set that is not available:
+# the first op gets it from `__getattr__`, and the following ones read an attribute
+# without a call.
 threads: int
 
 
 def available_isas() -> tuple[str, ...]:
-    """Return the instruction sets that this build and this machine can run, the fastest first."""
-    return tuple(name for name, number in _ISA_NUMBERS.items() if lib.isa_available(number))
+    """Return the instruction sets that this build and this machine can run, the fastest
+    first.
+    """
+    return tuple(
+        name for name, number in _ISA_NUMBERS.items() if lib.isa_available(number)
+    )
 
 
 def set_isa(name: str) -> None:
-    """Choose the instruction set of all kernels; raise KernelSettingError for one there is not."""
+    """Choose the instruction set of all kernels; raise KernelSettingError for one there
+    is not.
+    """
     global _refused_isa
     if name not in available_isas():
         reason = "not available here" if name in _ISA_NUMBERS else "unknown"
@@ -129,15 +151,17 @@ def set_num_threads(n: int) -> None:
     """Choose how many threads the kernels use.
 
     Args:
-        n: at least 1; more than 256, than a build for one thread has, or than 1 in a forked child
-            (whose other threads stayed behind in the parent) is clamped.
+        n: at least 1; more than 256, than a build for one thread has, or than 1 in a
+            forked child (whose other threads stayed behind in the parent) is clamped.
 
     Raises:
         KernelSettingError: no integer, or less than 1.
     """
     global _threads
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise KernelSettingError(f"[set_num_threads] n must be an integer >= 1: {ascii(n)[:80]}")
+        raise KernelSettingError(
+            f"[set_num_threads] n must be an integer >= 1: {ascii(n)[:80]}"
+        )
     _threads = min(n, _most_threads)
     globals().pop("threads", None)
 
@@ -151,8 +175,8 @@ def checked_threads() -> int:
     """Return the number of threads for a kernel call, and set `threads` to it.
 
     Raise KernelSettingError where the environment asks for an instruction set that is not
-    available: the first op does, not the import, so that a program can report it as any error. Warn
-    once, and take fewer threads, where the system does not give as many.
+    available: the first op does, not the import, so that a program can report it as any
+    error. Warn once, and take fewer threads, where the system does not give as many.
     """
     global threads, _threads, _most_threads, _proven_threads
     if _refused_isa is not None:
@@ -162,8 +186,8 @@ def checked_threads() -> int:
         if _proven_threads < wanted:
             _threads = _most_threads = _proven_threads
             warnings.warn(
-                f"[threads] the system refuses more than {_threads} of {wanted} threads: the "
-                f"kernels use {_threads}",
+                f"[threads] the system refuses more than {_threads} of {wanted} threads: "
+                f"the kernels use {_threads}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -178,9 +202,12 @@ def __getattr__(name: str) -> int:
     return checked_threads()
 
 
-# Both are for programs: the handler of SIGBUS and the allocation of memory belong to the process.
+# Both are for programs: the handler of SIGBUS and the allocation of memory belong to the
+# process.
 def exit_on_bus_error() -> None:
-    """Let a page that a mapped file cannot give end the process with one line and exit code 3."""
+    """Let a page that a mapped file cannot give end the process with one line and exit
+    code 3.
+    """
     lib.exit_on_bus_error()
 
 
@@ -197,9 +224,11 @@ def build_info() -> dict[str, Any]:
         openmp_version, compiler, threads.
 
     Raises:
-        KernelSettingError: The environment asks for an instruction set that is not available.
+        KernelSettingError: The environment asks for an instruction set that is not
+            available.
     """
-    count, isa = checked_threads(), lib.isa_selected()
+    count = checked_threads()
+    isa = lib.isa_selected()
     return {
         "isa": next(name for name in _ISAS if _ISA_NUMBERS[name] == isa),
         "available_isas": available_isas(),
@@ -237,7 +266,9 @@ _local = threading.local()
 
 
 def pointer(place: Any) -> Any:
-    """Return an address or allocated bytes as a `void *`, which C takes as any pointer."""
+    """Return an address or allocated bytes as a `void *`,
+    which C takes as any pointer.
+    """
     return ffi.cast(VOID_POINTER, place)
 
 
@@ -247,21 +278,26 @@ def as_address(place: Any) -> int:
 
 
 def weight(pointers: Sequence[Any], code: int, offset: float = 0.0) -> Any:
-    """Return the kernels' Weight over parts that outlive it; the last of four may be left out."""
+    """Return the kernels' Weight over parts that outlive it; the last of four may be left
+    out.
+    """
     data, scales, absmax, nested_code, *_ = *pointers, ffi.NULL, ffi.NULL, ffi.NULL
     return ffi.new(WEIGHT, (data, scales, absmax, nested_code, offset, code))[0]
 
 
 def scratch(nbytes: int) -> Any:
-    """Return at least `nbytes` bytes that a kernel may use during its call, or TensorMemoryError.
+    """Return at least `nbytes` bytes that a kernel may use during its call, or
+    TensorMemoryError.
 
-    They belong to the calling thread, so that two threads may compute at once; they are kept, and
-    replaced when more is needed.
+    They belong to the calling thread, so that two threads may compute at once; they are
+    kept, and replaced when more is needed.
     """
     kept = getattr(_local, "scratch", None)
     if kept is None or len(kept) < nbytes:
         try:
             _local.scratch = kept = new_bytes(CHARS, nbytes)
         except (MemoryError, OverflowError):
-            raise TensorMemoryError(f"[scratch] bytes must fit into memory: {nbytes}") from None
+            raise TensorMemoryError(
+                f"[scratch] bytes must fit into memory: {nbytes}"
+            ) from None
     return kept

@@ -1,4 +1,6 @@
-"""The keys and values of one layer, laid out in the order in which attention reads them."""
+"""The keys and values of one layer, laid out in the order in which attention reads
+them.
+"""
 
 import math
 import sys
@@ -16,7 +18,8 @@ from .tensor import Tensor
 
 # Positions whose keys are adjacent, one in each lane of a sum.
 GROUP_POSITIONS = 16
-# Positions of a block, which attention takes together: several sequences share a cache by blocks.
+# Positions of a block, which attention takes together: several sequences share a cache by
+# blocks.
 BLOCK_POSITIONS: int = lib.ATTENTION_BLOCK
 _WORD_BYTES = 4
 _LINE_BYTES = 64
@@ -24,7 +27,9 @@ _MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # whose positions C can count
 
 
 class _ReadOnly:
-    """An object whose attributes never change, because the kernels rely on them unchecked."""
+    """An object whose attributes never change, because the kernels rely on them
+    unchecked.
+    """
 
     __slots__ = ()
 
@@ -43,15 +48,17 @@ class _ReadOnly:
 
 
 class KeyValueCache(_ReadOnly, Operand):
-    """The keys and values of up to `positions` positions of a sequence, for the heads of a layer.
+    """The keys and values of up to `positions` positions of a sequence, for the heads of
+    a layer.
 
-    Values are stored head by head: [K, C, h], where C is the number of positions rounded up to
-    groups of 16. Keys are interleaved, so that 16 positions are one vector: in words of 4 bytes
-    (two neighbouring bfloat16, or one float32) they are [K, C / 16, words, 16].
+    Values are stored head by head: [K, C, h], where C is the number of positions rounded
+    up to groups of 16. Keys are interleaved, so that 16 positions are one vector: in
+    words of 4 bytes (two neighbouring bfloat16, or one float32) they are [K, C / 16,
+    words, 16].
 
-    It is written by `ml.write_cache` and read by `ml.attention`, or by `ml.read_cache` as plain
-    tensors. It does not know which positions have been written; its memory is not filled, so that
-    the system provides pages only when they are used.
+    It is written by `ml.write_cache` and read by `ml.attention`, or by `ml.read_cache` as
+    plain tensors. It does not know which positions have been written; its memory is not
+    filled, so that the system provides pages only when they are used.
 
     Args:
         positions: How many it is to hold, at least 1.
@@ -83,7 +90,9 @@ class KeyValueCache(_ReadOnly, Operand):
     dtype: DType
     capacity: int
 
-    def __init__(self, positions: int, heads: int, head_dim: int, dtype: DType | str) -> None:
+    def __init__(
+        self, positions: int, heads: int, head_dim: int, dtype: DType | str
+    ) -> None:
         sizes = checked_ints("KeyValueCache", "sizes", (positions, heads, head_dim))
         positions, heads, head_dim = sizes
         if positions < 1 or heads < 0 or head_dim < 1:
@@ -93,10 +102,13 @@ class KeyValueCache(_ReadOnly, Operand):
             raise ShapeError(f"[KeyValueCache] head_dim must be even: {head_dim}")
         dtype = dtype_named("KeyValueCache", dtype)
         if dtype is not bfloat16 and dtype is not float32:
-            raise DTypeError(f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}")
+            raise DTypeError(
+                f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}"
+            )
         capacity = _round_up(positions)
         in_word = _WORD_BYTES // dtype.itemsize
-        groups, words = capacity // GROUP_POSITIONS, head_dim // in_word
+        groups = capacity // GROUP_POSITIONS
+        words = head_dim // in_word
         of_keys = (heads, groups, words, GROUP_POSITIONS, in_word)
         self._set(
             positions=positions,
@@ -110,7 +122,11 @@ class KeyValueCache(_ReadOnly, Operand):
 
     def __reduce__(self) -> tuple[Any, ...]:
         sizes = self.positions, self.heads, self.head_dim, self.dtype
-        return _copied_cache, (sizes, np.array(self.keys.bits()), np.array(self.values.bits()))
+        return _copied_cache, (
+            sizes,
+            np.array(self.keys.bits()),
+            np.array(self.values.bits()),
+        )
 
     def traced_sizes(self) -> dict[str, int]:
         """Return C, which a trace shows."""
@@ -118,7 +134,9 @@ class KeyValueCache(_ReadOnly, Operand):
 
     @staticmethod
     def bytes_for(positions: int, heads: int, head_dim: int, dtype: DType | str) -> int:
-        """Return the bytes of keys and values: 2 * C * K * h * itemsize; allocates nothing."""
+        """Return the bytes of keys and values: 2 * C * K * h * itemsize; allocates
+        nothing.
+        """
         itemsize = dtype_named("bytes_for", dtype).itemsize
         return 2 * _round_up(positions) * heads * head_dim * itemsize
 
@@ -139,34 +157,39 @@ class KeyValueCache(_ReadOnly, Operand):
             if not 0 <= block < blocks:
                 raise ShapeError(f"[copy_block] blocks must be in [0, {blocks}): {block}")
         for x, size in (
-            (self.keys, BLOCK_POSITIONS // GROUP_POSITIONS), (self.values, BLOCK_POSITIONS)
-        ):  # fmt: skip
-            bits, to, start = x.bits(), target * size, source * size
+            (self.keys, BLOCK_POSITIONS // GROUP_POSITIONS),
+            (self.values, BLOCK_POSITIONS),
+        ):
+            bits = x.bits()
+            to = target * size
+            start = source * size
             bits[:, to : to + size] = bits[:, start : start + size]
 
 
 class Spans(_ReadOnly):
-    """The new tokens of several sequences, one after the other, whose blocks lie in one cache.
+    """The new tokens of several sequences, one after the other, whose blocks lie in one
+    cache.
 
-    Where an op takes the position of the first token of one sequence, it takes this as well.
+    Where an op takes the position of the first token of one sequence, it takes this as
+    well.
 
     Args:
-        spans: For each sequence, the position of its first new token, how many new tokens it has,
-            and the places of its blocks: block b holds positions 256 b to 256 b + 255, which are
-            256 * blocks[b] and the following ones of the cache.
+        spans: For each sequence, the position of its first new token, how many new tokens
+            it has, and the places of its blocks: block b holds positions 256 b to 256 b +
+            255, which are 256 * blocks[b] and the following ones of the cache.
 
     Attributes:
         spans: The argument, as tuples of Python integers.
-        parts: For each sequence, the place of its first token among all tokens, their number, the
-            position of the first, and the positions that its blocks hold.
+        parts: For each sequence, the place of its first token among all tokens, their
+            number, the position of the first, and the positions that its blocks hold.
         tokens: The new tokens of all sequences.
         capacity: The positions that a cache must have.
 
     All attributes are read-only.
 
     Raises:
-        ShapeError: Numbers that are not integers or are negative, no token, too few blocks, or a
-            block whose positions 64 bits cannot count.
+        ShapeError: Numbers that are not integers or are negative, no token, too few
+            blocks, or a block whose positions 64 bits cannot count.
     """
 
     __slots__ = ("_kernel_parts", "capacity", "parts", "spans", "tokens")
@@ -187,8 +210,9 @@ class Spans(_ReadOnly):
             end = BLOCK_POSITIONS * len(blocks)
             if min(start_pos, *blocks, 0) < 0 or count < 1 or start_pos + count > end:
                 raise ShapeError(
-                    "[Spans] start_pos and blocks must be >= 0, tokens >= 1, and their end at most "
-                    f"the positions of the blocks: {start_pos} + {count} > {end}"
+                    "[Spans] start_pos and blocks must be >= 0, tokens >= 1, and their "
+                    f"end at most the positions of the blocks: {start_pos} + {count} > "
+                    f"{end}"
                 )
             last = max(last, *blocks)
             if last >= _MOST_BLOCKS:
@@ -210,7 +234,8 @@ class Spans(_ReadOnly):
         return Spans, (self.spans,)
 
 
-# Where new tokens belong in a cache: the position of the first one, or those of several sequences.
+# Where new tokens belong in a cache: the position of the first one, or those of several
+# sequences.
 Positions: TypeAlias = int | Spans
 
 
@@ -235,7 +260,8 @@ def _aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
     """Allocate a tensor that begins at a cache line."""
     nbytes = math.prod(shape) * dtype.itemsize + _LINE_BYTES
     room = Tensor.empty((nbytes,), uint8)
-    offset, strides = -room.data_pointer % _LINE_BYTES, packed(shape, dtype.itemsize)[0]
+    offset = -room.data_pointer % _LINE_BYTES
+    strides = packed(shape, dtype.itemsize)[0]
     return Tensor(room.storage, shape, strides, dtype, name, offset).contiguous()
 
 

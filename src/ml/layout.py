@@ -1,6 +1,8 @@
-"""Arithmetic on shapes, strides and indices. No memory is touched; all sizes are Python ints.
+"""Arithmetic on shapes, strides and indices. No memory is touched; all sizes are Python
+ints.
 
-Strides are in bytes, as in NumPy. The summary of each check names the error that it raises.
+Strides are in bytes, as in NumPy. The summary of each check names the error that it
+raises.
 """
 
 import itertools
@@ -24,7 +26,9 @@ MAX_DIMENSIONS = 64
 
 
 def checked_ints(op: str, what: str, values: Iterable[Any]) -> Shape:
-    """Return `values` as a tuple of Python ints; raise ShapeError for anything else, even bool."""
+    """Return `values` as a tuple of Python ints; raise ShapeError for anything else, even
+    bool.
+    """
     if type(values) is tuple and {*map(type, values)} <= {int}:
         return values
     try:
@@ -34,14 +38,18 @@ def checked_ints(op: str, what: str, values: Iterable[Any]) -> Shape:
 
 
 def _as_int(value: Any) -> int:
-    """Return an integer as a Python int; raise TypeError for anything else, and for a bool."""
+    """Return an integer as a Python int; raise TypeError for anything else, and for a
+    bool.
+    """
     if isinstance(value, bool | np.bool_):  # older NumPy takes its own for an index
         raise TypeError
     return operator.index(value)
 
 
 def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
-    """Return `shape` as a tuple of at most 64 ints >= 0; raise ShapeError for anything else."""
+    """Return `shape` as a tuple of at most 64 ints >= 0; raise ShapeError for anything
+    else.
+    """
     sizes = checked_ints(op, "sizes", shape if isinstance(shape, Iterable) else (shape,))
     if len(sizes) > MAX_DIMENSIONS:
         raise ShapeError(f"[{op}] ndim must be <= {MAX_DIMENSIONS}: {len(sizes)}")
@@ -55,26 +63,33 @@ def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
 def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
     """Compute the row-major strides of `shape`, and its number of elements.
 
-    A size of 0 counts as 1 in the strides, as in PyTorch. Raise ShapeError for more bytes than an
-    address can count.
+    A size of 0 counts as 1 in the strides, as in PyTorch. Raise ShapeError for more bytes
+    than an address can count.
     """
     strides = []
-    step, size = itemsize, 1
+    step = itemsize
+    size = 1
     for n in reversed(shape):
         strides.append(step)
         step *= n or 1
         size *= n
     if step > sys.maxsize:
-        raise ShapeError(f"[shape] bytes must be <= {sys.maxsize}: {step} (shape {list(shape)})")
+        raise ShapeError(
+            f"[shape] bytes must be <= {sys.maxsize}: {step} (shape {list(shape)})"
+        )
     return tuple(reversed(strides)), size
 
 
 def byte_extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
-    """Compute which bytes the elements touch, relative to the first one: `[low, high)`."""
+    """Compute which bytes the elements touch, relative to the first one: `[low,
+    high)`.
+    """
     if 0 in shape:
         return 0, 0
     steps = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
-    return sum(min(step, 0) for step in steps), itemsize + sum(max(step, 0) for step in steps)
+    return sum(min(step, 0) for step in steps), itemsize + sum(
+        max(step, 0) for step in steps
+    )
 
 
 def resolve_dim(op: str, dim: int, ndim: int) -> int:
@@ -91,7 +106,8 @@ def resolve_dim(op: str, dim: int, ndim: int) -> int:
 
 
 def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
-    """Return `wanted` with its one -1 filled in, so that the number of elements stays the same.
+    """Return `wanted` with its one -1 filled in, so that the number of elements stays the
+    same.
 
     Raise ShapeError for another number, more than one -1, or a -1 that could be anything.
     """
@@ -108,8 +124,8 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
     known = math.prod(sizes) * (-1) ** holes
     if holes > 1 or min(sizes, default=0) < -1 or (holes and known == 0):
         raise ShapeError(
-            f"[reshape] sizes must be >= 0 with at most one -1 that follows from the others: "
-            f"{list(sizes)} (from {list(shape)})"
+            "[reshape] sizes must be >= 0 with at most one -1 that follows from the "
+            f"others: {list(sizes)} (from {list(shape)})"
         )
     if size % known if holes else size != known:
         what = f"{size} != {known} ({list(shape)} to {list(sizes)})"
@@ -129,12 +145,16 @@ def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
     for n, m in pairs:
         if n != m and 1 not in (n, m):
             what = f"{n} != {m} (a {list(a)}, b {list(b)})"
-            raise ShapeError(f"[{op}] sizes must be equal or 1, aligned at the right: {what}")
+            raise ShapeError(
+                f"[{op}] sizes must be equal or 1, aligned at the right: {what}"
+            )
     return tuple(m if n == 1 else n for n, m in pairs)
 
 
 def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
-    """Compute strides that repeat a tensor over `target`; what is repeated has stride 0."""
+    """Compute strides that repeat a tensor over `target`;
+    what is repeated has stride 0.
+    """
     new_dims = len(target) - len(shape)
     kept = tuple(
         0 if n == 1 and m != 1 else stride
@@ -144,19 +164,22 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
 
 
 def check_slice(op: str, start: int, stop: int, size: int) -> None:
-    """Raise IndexOutOfRangeError unless `0 <= start <= stop <= size`; nothing is clamped."""
+    """Raise IndexOutOfRangeError unless `0 <= start <= stop <= size`;
+    nothing is clamped.
+    """
     if not 0 <= start <= stop <= size:
         raise IndexOutOfRangeError(
-            f"[{op}] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, size {size}"
+            f"[{op}] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, "
+            f"size {size}"
         )
 
 
 def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape, int]:
     """Return shape, strides and moved bytes of the view that square brackets select.
 
-    Bounds are strict: what Python clamps without a word (`m[5:500]` of 10 elements has 5) is
-    refused. Raise IndexOutOfRangeError for what is outside of its dimension, and for more indices
-    than dimensions; TensorError for anything else in the brackets.
+    Bounds are strict: what Python clamps without a word (`m[5:500]` of 10 elements has 5)
+    is refused. Raise IndexOutOfRangeError for what is outside of its dimension, and for
+    more indices than dimensions; TensorError for anything else in the brackets.
     """
     parts = key if isinstance(key, tuple) else (key,)
     ellipses = [part for part in parts if part is Ellipsis]
@@ -175,7 +198,8 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
             new_strides += strides[dim : dim + left_out]
             dim += left_out
             continue
-        size, stride = shape[dim], strides[dim]
+        size = shape[dim]
+        stride = strides[dim]
         if isinstance(part, slice):
             start, count, step = _resolve_slice(part, size, dim, shape)
             offset += start * stride
@@ -185,7 +209,9 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
             index = _checked_index(part)
             if not -size <= index < size:
                 found = f"{index} (dim {dim}, shape {list(shape)})"
-                raise IndexOutOfRangeError(f"[getitem] index must be in [{-size}, {size}): {found}")
+                raise IndexOutOfRangeError(
+                    f"[getitem] index must be in [{-size}, {size}): {found}"
+                )
             offset += index % size * stride
         dim += 1
     return tuple(new_shape), tuple(new_strides), offset
@@ -196,11 +222,14 @@ def _checked_index(value: Any) -> int:
         return _as_int(value)
     except TypeError:
         raise TensorError(
-            f"[getitem] an index must be an integer, a slice or an Ellipsis: {type(value).__name__}"
+            "[getitem] an index must be an integer, a slice or an Ellipsis: "
+            f"{type(value).__name__}"
         ) from None
 
 
-def _resolve_slice(part: slice, size: int, dim: int, shape: Shape) -> tuple[int, int, int]:
+def _resolve_slice(
+    part: slice, size: int, dim: int, shape: Shape
+) -> tuple[int, int, int]:
     """Return first index, number of indices, and step of a slice."""
     start = 0 if part.start is None else _checked_index(part.start)
     stop = size if part.stop is None else _checked_index(part.stop)

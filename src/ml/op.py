@@ -1,8 +1,9 @@
 """`@op`: the one place where it is known that an op ran.
 
-An op is a function from tensors to new tensors. While somebody observes, every call is described to
-the observers by the op's own name, whatever name it is called by: a log, a profile or a diagram
-needs no change to the ops. An op that runs inside another one is part of that one.
+An op is a function from tensors to new tensors. While somebody observes, every call is
+described to the observers by the op's own name, whatever name it is called by: a log, a
+profile or a diagram needs no change to the ops. An op that runs inside another one is
+part of that one.
 """
 
 import functools
@@ -26,11 +27,13 @@ R = TypeVar("R")
 
 
 class Operand:
-    """Base class of the objects that ops compute with: the tensors and the key/value cache.
+    """Base class of the objects that ops compute with: the tensors and the key/value
+    cache.
 
     Attributes:
         is_tensor: Whether a trace shows it as an input or a result of an op.
-        array_hint: What the error of an op adds if the argument is an array of NumPy instead.
+        array_hint: What the error of an op adds if the argument is an array of NumPy
+            instead.
     """
 
     __slots__ = ()
@@ -39,11 +42,15 @@ class Operand:
     array_hint: ClassVar[str] = ""
 
     def traced_sizes(self) -> dict[str, int]:
-        """Return the sizes that a trace shows among the arguments of an op, by their letters."""
+        """Return the sizes that a trace shows among the arguments of an op, by their
+        letters.
+        """
         return {}
 
     def refusal(self, op: str) -> TensorError | None:
-        """Return the error of an op that takes tensors of another type; None for the usual one."""
+        """Return the error of an op that takes tensors of another type; None for the
+        usual one.
+        """
         del op
         return None
 
@@ -67,18 +74,23 @@ class OpCall:
     def inputs(self, number: int) -> list[Any]:
         """Return the tensors that went into one of the results.
 
-        Of an argument that is a sequence with one tensor for each result, only its own counts.
+        Of an argument that is a sequence with one tensor for each result, only its own
+        counts.
         """
         inputs: list[Any] = []
         for value in self.arguments.values():
             tensors = _tensors(value)
-            one_each = isinstance(value, list | tuple) and len(tensors) == len(self.results) > 1
+            one_each = (
+                isinstance(value, list | tuple) and len(tensors) == len(self.results) > 1
+            )
             inputs += tensors[number : number + 1] if one_each else tensors
         return inputs
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """The arguments that are single values, and C, the positions of a cache among them."""
+        """The arguments that are single values, and C, the positions of a cache among
+        them.
+        """
         kinds = (bool, int, float, complex, DType)
         values = {name: x for name, x in self.arguments.items() if isinstance(x, kinds)}
         for value in self.arguments.values():
@@ -111,12 +123,14 @@ def unsubscribe(observer: Observer) -> None:
 
 
 def op(
-    function: Callable[P, R], changed: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None = None
+    function: Callable[P, R],
+    changed: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None = None,
 ) -> Callable[P, R]:
     """Make a function an op; its annotations say which of its parameters are tensors.
 
-    The op raises TensorTypeError for an argument that should be a tensor and is none, DTypeError
-    for a block-quantized one where it takes none, and TensorMemoryError where NumPy gets no memory.
+    The op raises TensorTypeError for an argument that should be a tensor and is none,
+    DTypeError for a block-quantized one where it takes none, and TensorMemoryError where
+    NumPy gets no memory.
     """
 
     @functools.wraps(function)
@@ -140,7 +154,8 @@ def op_that_changes(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make an op of a function that writes into what it is given and returns nothing.
 
-    While somebody observes, `changed` gets its arguments by name, and returns what was written.
+    While somebody observes, `changed` gets its arguments by name, and returns what was
+    written.
     """
     return lambda function: op(function, changed)
 
@@ -189,7 +204,8 @@ def _tensors(value: Any) -> list[Any]:
 class _Annotation:
     """The types that the annotation of an op's parameter names."""
 
-    operands: tuple[type[Operand], ...]  # the first one names the parameter's type in errors
+    # The first one names the parameter's type in errors.
+    operands: tuple[type[Operand], ...]
     others: tuple[type, ...]
     is_sequence: bool
 
@@ -205,7 +221,11 @@ class _Annotation:
         for x in value if self.is_sequence else (value,):
             if isinstance(x, (*self.operands, *self.others)):
                 continue
-            if isinstance(x, Operand) and expected.is_tensor and (refusal := x.refusal(op)):
+            if (
+                isinstance(x, Operand)
+                and expected.is_tensor
+                and (refusal := x.refusal(op))
+            ):
                 return refusal
             hint = expected.array_hint if isinstance(x, np.ndarray) else ""
             text = f"{label} must be a {expected.__name__}: {type(x).__name__}{hint}"
@@ -214,15 +234,19 @@ class _Annotation:
 
 
 # A number may be of a narrower type than its annotation names, as for every type checker.
-_NUMBERS: dict[Any, type] = {complex: numbers.Complex, float: numbers.Real, int: numbers.Integral}
+_NUMBERS: dict[Any, type] = {
+    complex: numbers.Complex,
+    float: numbers.Real,
+    int: numbers.Integral,
+}
 
 
 @functools.cache
 def _annotations(function: Any) -> dict[str, _Annotation]:
     """Return the annotations with a type of operands, by parameter.
 
-    They are resolved at the first error of an op: while ops are defined, the names in annotations
-    that are strings do not exist yet.
+    They are resolved at the first error of an op: while ops are defined, the names in
+    annotations that are strings do not exist yet.
     """
     try:
         hints = typing.get_type_hints(function)
@@ -252,7 +276,9 @@ def _union_members(hint: Any) -> tuple[Any, ...]:
 
 
 def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Exception:
-    """Return the error of this package that says what is wrong with a call, or the same one."""
+    """Return the error of this package that says what is wrong with a call, or the same
+    one.
+    """
     if isinstance(error, LlamaBoltsError):
         return error
     name = function.__name__

@@ -1,8 +1,9 @@
-"""How many processors this process may use: its affinity mask, and the limits of control groups.
+"""How many processors this process may use: its affinity mask, and the limits of control
+groups.
 
-A container or a service with a limit of one CPU sees all processors of the machine. With as many
-threads as processors it uses up its share of each period early and then stands still until the
-next one, so that several threads are slower than one.
+A container or a service with a limit of one CPU sees all processors of the machine. With
+as many threads as processors it uses up its share of each period early and then stands
+still until the next one, so that several threads are slower than one.
 """
 
 import math
@@ -31,11 +32,12 @@ def usable_processors(root: Path = Path("/")) -> int:
 
 
 def cpu_limit(root: Path = Path("/")) -> float | None:
-    """Return the smallest CPU limit of the control groups of this process; None without a limit.
+    """Return the smallest CPU limit of the control groups of this process; None without a
+    limit.
 
-    A limit of 1.5 lets the process compute for 150 ms in each period of 100 ms. Version 2 of
-    control groups writes it as `cpu.max`, version 1 as `cpu.cfs_quota_us` and `cpu.cfs_period_us`;
-    a limit of a group also holds for the groups below it.
+    A limit of 1.5 lets the process compute for 150 ms in each period of 100 ms. Version 2
+    of control groups writes it as `cpu.max`, version 1 as `cpu.cfs_quota_us` and
+    `cpu.cfs_period_us`; a limit of a group also holds for the groups below it.
     """
     limits = [_limit_of_group(group) for group in _groups(root)]
     return min((limit for limit in limits if limit is not None), default=None)
@@ -88,10 +90,11 @@ def _paths_by_controller(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _group_and_parents(top: Path, path: str, mounted: str) -> Iterator[Path]:
-    """Give the directory of a group and those of the groups above it, up to the mount point.
+    """Give the directory of a group and those of the groups above it, up to the mount
+    point.
 
-    A container may see only the part of the tree that is mounted in it: its own group, as the
-    mount point.
+    A container may see only the part of the tree that is mounted in it: its own group, as
+    the mount point.
     """
     yield top
     group = PurePosixPath(path)

@@ -1,8 +1,10 @@
-"""The QuantizedTensor: small codes with a scale for each block of them; and how to make one.
+"""The QuantizedTensor: small codes with a scale for each block of them; and how to make
+one.
 
-nf4 is computed as bitsandbytes 0.50 computes it on a processor, bit for bit, so that a model
-quantized by either gives the same answers. Source: QLoRA (T. Dettmers et al., 2023), and the files
-bitsandbytes/backends/default/ops.py, bitsandbytes/functional.py and csrc/cpu_ops.cpp.
+nf4 is computed as bitsandbytes 0.50 computes it on a processor, bit for bit, so that a
+model quantized by either gives the same answers. Source: QLoRA (T. Dettmers et al.,
+2023), and the files bitsandbytes/backends/default/ops.py, bitsandbytes/functional.py and
+csrc/cpu_ops.cpp.
 """
 
 import math
@@ -64,31 +66,37 @@ class NestedScales:
 class QuantizedTensor(TensorBase):
     """A tensor whose elements are codes, with a scale for each block of them.
 
-    nf4: x[i] = nf4_code[codes[i]] * scales[i // 64]; int8_block: x[i] = codes[i] * scales[i // 32];
-    `ml.GGML_DTYPES`: x[i] = codes[i] * scale + minimum, all of which a block holds
+    nf4: x[i] = nf4_code[codes[i]] * scales[i // 64]; int8_block: x[i] = codes[i] *
+    scales[i // 32]; `ml.GGML_DTYPES`: x[i] = codes[i] * scale + minimum, all of which a
+    block holds
 
-    `i` counts the elements in row-major order, as in bitsandbytes: where a row is not a multiple of
-    the block, blocks reach over its end, but for those of GGUF files. Nothing is copied: a mapped
-    file is used in place. Products and `get_rows` take such a tensor; everything else refuses it.
+    `i` counts the elements in row-major order, as in bitsandbytes: where a row is not a
+    multiple of the block, blocks reach over its end, but for those of GGUF files. Nothing
+    is copied: a mapped file is used in place. Products and `get_rows` take such a tensor;
+    everything else refuses it.
 
     Args:
-        dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`, itself or by its name.
+        dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`, itself or by its
+            name.
         shape: Sizes.
-        codes: nf4: uint8, two codes to a byte, the first in the upper half; int8_block: int8, one
-            code each; a GGUF format: uint8, whole blocks as in the file. Contiguous, of any shape.
-        scales: One for each block, the last of which may be short: float32 for nf4, or uint8 with
-            `nested`; bfloat16 for int8_block. Contiguous, of any shape. None for a GGUF format.
+        codes: nf4: uint8, two codes to a byte, the first in the upper half; int8_block:
+            int8, one code each; a GGUF format: uint8, whole blocks as in the file.
+            Contiguous, of any shape.
+        scales: One for each block, the last of which may be short: float32 for nf4, or
+            uint8 with `nested`; bfloat16 for int8_block. Contiguous, of any shape. None
+            for a GGUF format.
         nested: What uint8 scales mean.
         name: What messages and traces show.
 
     Raises:
-        ShapeError: A number of codes or scales that does not follow from the shape; rows of a GGUF
-            format that are not whole blocks.
-        DTypeError: Codes or scales of another dtype; nested scales of another format than nf4.
+        ShapeError: A number of codes or scales that does not follow from the shape; rows
+            of a GGUF format that are not whole blocks.
+        DTypeError: Codes or scales of another dtype; nested scales of another format than
+            nf4.
         TensorError: Parts that are not contiguous, or not aligned.
 
-    Source: QLoRA (T. Dettmers et al., 2023); the layout is that of bitsandbytes 0.50. For GGUF:
-    ggml-common.h of ggml-org/llama.cpp.
+    Source: QLoRA (T. Dettmers et al., 2023); the layout is that of bitsandbytes 0.50. For
+    GGUF: ggml-common.h of ggml-org/llama.cpp.
     """
 
     __slots__ = ("_codes", "_nested", "_scales")
@@ -160,14 +168,15 @@ class QuantizedTensor(TensorBase):
     def dequantize(self, dtype: DType | str = float32) -> Tensor:
         """Compute the elements.
 
-        x[i] = code[i] * scale[block of i] (+ minimum), in float32, rounded once to the dtype
+        x[i] = code[i] * scale[block of i] (+ minimum), in float32, rounded once to the
+        dtype
 
         Args:
             dtype: A real floating-point dtype.
 
         Returns:
-            A new tensor of the same shape and name: the bits of bitsandbytes for nf4, and of
-            ggml for the formats of GGUF files.
+            A new tensor of the same shape and name: the bits of bitsandbytes for nf4, and
+            of ggml for the formats of GGUF files.
 
         Raises:
             DTypeError: Another dtype.
@@ -178,13 +187,18 @@ class QuantizedTensor(TensorBase):
         return result
 
     def rows(self, start: int, stop: int) -> Self:
-        """Take `start <= i < stop` of the rows of a matrix, whole blocks or ShapeError; a view."""
-        columns, size, nested = self._shape[1], self._dtype.block_size, self._nested
+        """Take `start <= i < stop` of the rows of a matrix, whole blocks or ShapeError; a
+        view.
+        """
+        columns = self._shape[1]
+        size = self._dtype.block_size
+        nested = self._nested
         each = size * (NESTED_BLOCK if nested else 1)
         if start * columns % each or (stop * columns % each and stop != self._shape[0]):
             text = f"start and stop must be at whole blocks of {each}: {start} and {stop}"
             raise ShapeError(f"[rows] {text} (shape {list(self._shape)}, {self._dtype})")
-        first, last = start * columns // size, -(-stop * columns // size)
+        first = start * columns // size
+        last = -(-stop * columns // size)
 
         def part(whole: Tensor, per_block: int) -> Tensor:
             flat = whole.reshape(-1)
@@ -221,13 +235,15 @@ class QuantizedTensor(TensorBase):
     def refusal(self, op: str) -> DTypeError:
         """Return the error of an op that takes no block-quantized tensor."""
         return DTypeError(
-            f"[{op}] dtype must not be block-quantized: {self._dtype} (shape {list(self._shape)}); "
-            "dequantize() gives a plain tensor"
+            f"[{op}] dtype must not be block-quantized: {self._dtype} (shape "
+            f"{list(self._shape)}); dequantize() gives a plain tensor"
         )
 
     def __repr__(self) -> str:
         double = ", double" if self._nested else ""
-        return f"QuantizedTensor({self._label()}{list(self._shape)}, {self._dtype}{double})"
+        return (
+            f"QuantizedTensor({self._label()}{list(self._shape)}, {self._dtype}{double})"
+        )
 
 
 def _check_parts(
@@ -237,7 +253,9 @@ def _check_parts(
     scales: Tensor | None,
     nested: Any,
 ) -> None:
-    """Raise the errors of `QuantizedTensor` for parts that do not fit its dtype and shape."""
+    """Raise the errors of `QuantizedTensor` for parts that do not fit its dtype and
+    shape.
+    """
     size = math.prod(shape)
     blocks = -(-size // dtype.block_size)
     whole = f"({dtype}, shape {list(shape)})"
@@ -249,22 +267,32 @@ def _check_parts(
         _check_part("codes", codes, dtype.codes, blocks * dtype.code_bytes, whole)
         return
     _check_part("codes", codes, dtype.codes, -(-size // dtype.codes_per_item), whole)
-    _check_part("scales", scales, dtype.scales if nested is None else uint8, blocks, whole)
+    _check_part(
+        "scales", scales, dtype.scales if nested is None else uint8, blocks, whole
+    )
     if nested is None:
         return
     if not isinstance(nested, NestedScales):
         kind = type(nested).__name__
-        raise TensorTypeError(f"[QuantizedTensor] nested must be a NestedScales: {kind} {whole}")
+        raise TensorTypeError(
+            f"[QuantizedTensor] nested must be a NestedScales: {kind} {whole}"
+        )
     if dtype.double_scales is None:
-        raise DTypeError(f"[QuantizedTensor] dtype of nested scales must equal nf4: {dtype}")
-    _check_part("nested.absmax", nested.absmax, float32, -(-blocks // NESTED_BLOCK), whole)
+        raise DTypeError(
+            f"[QuantizedTensor] dtype of nested scales must equal nf4: {dtype}"
+        )
+    _check_part(
+        "nested.absmax", nested.absmax, float32, -(-blocks // NESTED_BLOCK), whole
+    )
     _check_part("nested.code", nested.code, float32, NESTED_CODES, whole)
     if not math.isfinite(checked_number("QuantizedTensor", nested.offset, float32)):
         text = f"nested.offset must be finite: {nested.offset} (shape {list(shape)})"
         raise TensorError(f"[QuantizedTensor] {text}")
 
 
-def _check_part(label: str, part: Tensor | None, dtype: DType, size: int, whole: str) -> None:
+def _check_part(
+    label: str, part: Tensor | None, dtype: DType, size: int, whole: str
+) -> None:
     """Raise unless a part of a quantized tensor is as the kernels read it."""
     label = f"[QuantizedTensor] {label}"
     if not isinstance(part, Tensor | None):
@@ -276,8 +304,8 @@ def _check_part(label: str, part: Tensor | None, dtype: DType, size: int, whole:
         raise ShapeError(f"{label}.size must equal {size}: {part.size} {whole}")
     if not part.is_contiguous:
         raise TensorError(
-            f"{label} must be contiguous and aligned: strides {list(part.strides)} of shape "
-            f"{list(part.shape)} at address {part.data_pointer}"
+            f"{label} must be contiguous and aligned: strides {list(part.strides)} of "
+            f"shape {list(part.shape)} at address {part.data_pointer}"
         )
 
 
@@ -294,12 +322,19 @@ Weight: TypeAlias = Tensor | QuantizedTensor
 def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> bool:
     """Write T rows of a table [V, D], a `Weight` of the kernels, into a tensor of floats.
 
-    The ids are a pointer to int32 numbers; NULL takes the first rows. False where one has no row.
+    The ids are a pointer to int32 numbers; NULL takes the first rows. False where one has
+    no row.
     """
     refused: int = lib.get_rows(
-        out._pointer, ffi.new(WEIGHT, weight), ids, T, V, D, out._dtype.code,
+        out._pointer,
+        ffi.new(WEIGHT, weight),
+        ids,
+        T,
+        V,
+        D,
+        out._dtype.code,
         kernels.threads,
-    )  # fmt: skip
+    )
     return not refused
 
 
@@ -310,14 +345,14 @@ def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> Quanti
     int8_block: scale = max |x| / 127 of 32 elements, to the nearest bfloat16, code =
     round(x / scale); q8_0 and q4_0 of `ml.GGML_DTYPES`: the bytes of `gguf.quants`
 
-    The difference from x is at most half the distance between two entries, times the scale; one
-    distance with q4_0, whose entries are -8 to 7.
+    The difference from x is at most half the distance between two entries, times the
+    scale; one distance with q4_0, whose entries are -8 to 7.
 
     Args:
         x: A real floating-point tensor; for q8_0 and q4_0 with rows of whole blocks.
         dtype: `ml.nf4`, `ml.int8_block`, or q8_0 or q4_0, itself or by its name.
-        double: For nf4, whether the scales are quantized as well: to 8 bits, in blocks of 256,
-            after their mean is taken off. Saves 0.046 of 0.5625 bytes per element.
+        double: For nf4, whether the scales are quantized as well: to 8 bits, in blocks of
+            256, after their mean is taken off. Saves 0.046 of 0.5625 bytes per element.
 
     Returns:
         A quantized tensor of the same shape and name.
@@ -325,13 +360,17 @@ def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> Quanti
     Raises:
         DTypeError: Not floating point, not a dtype that is made, or double without nf4.
         ShapeError: Rows of q8_0 or q4_0 that are not whole blocks.
-        TensorError: An element that is NaN or infinite, or too large for a scale of float16.
+        TensorError: An element that is NaN or infinite, or too large for a scale of
+            float16.
     """
     dtype = block_dtype_named("quantize", dtype, _MADE)
     check_float("quantize", x)
     if checked_flag("quantize", "double", double) and dtype is not nf4:
-        raise DTypeError(f"[quantize] dtype= of double quantization must equal nf4: {dtype}")
-    is_whole, blocks = dtype.bytes_with_scales, -(-x.size // dtype.block_size)
+        raise DTypeError(
+            f"[quantize] dtype= of double quantization must equal nf4: {dtype}"
+        )
+    is_whole = dtype.bytes_with_scales
+    blocks = -(-x.size // dtype.block_size)
     if is_whole:
         _check_whole_blocks("[quantize] x.shape[-1]", x.shape, dtype)
     scales = None if is_whole else Tensor.empty((blocks,), dtype.scales)
@@ -339,9 +378,14 @@ def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> Quanti
     codes = Tensor.empty((items,), dtype.codes)
     x = x.contiguous()
     refused = lib.quantize(
-        codes._pointer, codes._pointer if scales is None else scales._pointer, x._pointer,
-        x._size, x._dtype.code, dtype.code, kernels.threads,
-    )  # fmt: skip
+        codes._pointer,
+        codes._pointer if scales is None else scales._pointer,
+        x._pointer,
+        x._size,
+        x._dtype.code,
+        dtype.code,
+        kernels.threads,
+    )
     if refused:
         text = f"{refused} of {x.size} are not (shape {list(x.shape)})"
         raise TensorError(f"[quantize] elements must be finite: {text}")
@@ -354,14 +398,15 @@ def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> Quanti
 
 
 def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedScales]:
-    """Quantize the scales of nf4 blocks to 8 bits; return the codes, uint8, and what they mean.
+    """Quantize the scales of nf4 blocks to 8 bits; return the codes, uint8, and what they
+    mean.
 
-    code[b] = number of the entry of `dynamic_map` nearest to (absmax[b] - offset) / (the largest
-    such magnitude among 256 blocks)
+    code[b] = number of the entry of `dynamic_map` nearest to (absmax[b] - offset) / (the
+    largest such magnitude among 256 blocks)
 
-    bitsandbytes finds the entry in a table of 65536 places, which decides near ties; so does this.
-    It takes PyTorch's mean as offset, whose last bits depend on the number of threads; `quantize`
-    takes the mean of float64, rounded once.
+    bitsandbytes finds the entry in a table of 65536 places, which decides near ties; so
+    does this. It takes PyTorch's mean as offset, whose last bits depend on the number of
+    threads; `quantize` takes the mean of float64, rounded once.
     """
     blocks = -(-absmax.size // NESTED_BLOCK)
     padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
@@ -372,7 +417,11 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
     scaled = np.clip(rows * factor[:, None], np.float32(-1), np.float32(1))
     # float32 of one fused multiply-add, which float64 holds exactly.
     halves = (scaled + np.float32(1)) * np.float32(0.5)
-    places = (halves.astype(np.float64) * (_STEPS - 1) + 0.5).astype(np.float32).astype(np.int64)
+    places = (
+        (halves.astype(np.float64) * (_STEPS - 1) + 0.5)
+        .astype(np.float32)
+        .astype(np.int64)
+    )
     codes = _nearest_codes()[places]
     codes[largest == 0] = 0
     small = Tensor.from_numpy(np.ascontiguousarray(codes.reshape(-1)[: absmax.size]))
@@ -381,7 +430,9 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
 
 @lru_cache(maxsize=1)
 def _nearest_codes() -> npt.NDArray[np.uint8]:
-    """Return the number of the nearest entry of the dynamic map, for places from -1 to 1."""
+    """Return the number of the nearest entry of the dynamic map,
+    for places from -1 to 1.
+    """
     entries: Floats = dynamic_map().numpy()
     middles = np.float32(0.5) * (entries[:-1] + entries[1:])
     steps = np.arange(_STEPS, dtype=np.float32)
@@ -393,7 +444,8 @@ def _nearest_codes() -> npt.NDArray[np.uint8]:
 def dynamic_map() -> Tensor:
     """Compute the 8-bit dynamic map: 256 numbers from -0.993 to 1, denser towards 0.
 
-    10^(e - 6) * middles of 2^e equal parts of [0.1, 1], for e = 0 .. 6, with both signs; 0; and 1
+    10^(e - 6) * middles of 2^e equal parts of [0.1, 1], for e = 0 .. 6, with both signs;
+    0; and 1
 
     Returns:
         A float32 tensor [256] in rising order.
@@ -411,16 +463,22 @@ def dynamic_map() -> Tensor:
 
 
 def _even_steps(count: int) -> Floats:
-    """Cut [0.1, 1] as PyTorch does: from both ends, each place by one fused multiply-add."""
-    first, last = np.float32(0.1), np.float32(1)
+    """Cut [0.1, 1] as PyTorch does: from both ends,
+    each place by one fused multiply-add.
+    """
+    first = np.float32(0.1)
+    last = np.float32(1)
     step = np.float64((last - first) / np.float32(count - 1))
     places = np.arange(count, dtype=np.float64)
-    rising, falling = first + step * places, last - step * (count - 1 - places)
+    rising = first + step * places
+    falling = last - step * (count - 1 - places)
     return np.where(places < count // 2, rising, falling).astype(np.float32)
 
 
 def nf4_code() -> Tensor:
-    """Return the 16 numbers that nf4 codes represent: a float32 tensor [16] in rising order."""
+    """Return the 16 numbers that nf4 codes represent: a float32 tensor [16] in rising
+    order.
+    """
     codes = np.arange(16, dtype=np.uint8)
     pairs = Tensor.from_numpy(codes[0::2] << 4 | codes[1::2])
     one = Tensor.from_numpy(np.ones(1, np.float32))

@@ -1,7 +1,8 @@
-"""The roofline of this machine: how fast it reads memory, how fast it multiplies and adds.
+"""The roofline of this machine: how fast it reads memory, how fast it multiplies and
+adds.
 
-What an engine reaches says little without it, and on a shared machine it changes from minute to
-minute: so it is measured in the same run as what is compared with it.
+What an engine reaches says little without it, and on a shared machine it changes from
+minute to minute: so it is measured in the same run as what is compared with it.
 """
 
 import statistics
@@ -22,7 +23,8 @@ def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
 
     Each thread reads from one of `STREAMS` places in turn.
     """
-    before, nbytes = str(build_info()["isa"]), 0
+    before = str(build_info()["isa"])
+    nbytes = 0
     set_isa(isa)
     try:
         start = time.perf_counter()
@@ -36,10 +38,12 @@ def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
 
 
 def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, int]:
-    """Return the instruction set and the number of streams with which this machine reads fastest.
+    """Return the instruction set and the number of streams with which this machine reads
+    fastest.
 
-    Processors differ: one stream of wide loads is the fastest on some, four are on others. The
-    kernels choose the same way, so the limit is that of the best. No more is read than a sample.
+    Processors differ: one stream of wide loads is the fastest on some, four are on
+    others. The kernels choose the same way, so the limit is that of the best. No more is
+    read than a sample.
     """
     sample: list[Tensor] = []
     for tensor in tensors:
@@ -55,12 +59,14 @@ def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, in
 
 
 def multiply_add_rate(dtype: str, rounds: int = _ROUNDS, runs: int = 5) -> float | None:
-    """Return the multiplications and additions per second of products in registers, of all threads.
+    """Return the multiplications and additions per second of products in registers, of
+    all threads.
 
-    Products of "bfloat16" or "float32" are summed in float32, in sums of `rounds` steps; the median
-    of the runs counts. None where the instruction set in use has no vectors.
+    Products of "bfloat16" or "float32" are summed in float32, in sums of `rounds` steps;
+    the median of the runs counts. None where the instruction set in use has no vectors.
     """
-    rates, result = [], ffi.new("float *")
+    rates = []
+    result = ffi.new("float *")
     code = dtype_named("multiply_add_rate", dtype).code
     for _ in range(runs):
         start = time.perf_counter()

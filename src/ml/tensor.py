@@ -1,4 +1,6 @@
-"""The Tensor: a shape, strides and a dtype over a flat storage; and what all tensors share."""
+"""The Tensor: a shape, strides and a dtype over a flat storage; and what all tensors
+share.
+"""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,15 +20,21 @@ from .dtype import (
     from_numpy_dtype,
     int32,
 )
-from .errors import DTypeError, ShapeError, TensorError, TensorMemoryError, TensorTypeError
+from .errors import (
+    DTypeError,
+    ShapeError,
+    TensorError,
+    TensorMemoryError,
+    TensorTypeError,
+)
 from .kernels import ffi, lib
 from .layout import Index, Shape, packed
 from .op import OPS, Operand, op, op_that_changes
 
 Array = np.ndarray[Any, Any]
-# The flat bytes that a tensor and its views share, each of which keeps them alive: memory that was
-# allocated here (`char[]` of cffi), or a one-dimensional uint8 array over memory that belongs to
-# another object (an array, a mapped file).
+# The flat bytes that a tensor and its views share, each of which keeps them alive: memory
+# that was allocated here (`char[]` of cffi), or a one-dimensional uint8 array over memory
+# that belongs to another object (an array, a mapped file).
 Storage = Any
 
 _EDGE_VALUES = 3
@@ -43,7 +51,8 @@ class TensorBase(Operand):
     is_tensor = True
     array_hint = "; Tensor.from_numpy(array) makes a Tensor"
 
-    # The address for the kernels, taken as a `void *`: set only where the elements are contiguous.
+    # The address for the kernels, taken as a `void *`: set only where the elements are
+    # contiguous.
     _pointer: Any
     _weight: Any  # the kernels' Weight; of a plain tensor None until it is one
     _shape: Shape
@@ -77,7 +86,9 @@ class TensorBase(Operand):
         return self._shape[0]
 
     def _label(self) -> str:
-        """Return the name for a repr, escaped and cut, with a comma behind it; or nothing."""
+        """Return the name for a repr, escaped and cut, with a comma behind it; or
+        nothing.
+        """
         name = ascii(self._name)
         if len(name) > _REPR_NAME_LENGTH:
             name = name[:_REPR_NAME_LENGTH] + "...'"
@@ -85,7 +96,9 @@ class TensorBase(Operand):
 
 
 class _OpMethod:
-    """A method that is the op of its name (`__neg__`: `neg`), with the tensor put first."""
+    """A method that is the op of its name (`__neg__`: `neg`),
+    with the tensor put first.
+    """
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.strip("_")
@@ -95,11 +108,13 @@ class _OpMethod:
         return function if tensor is None else MethodType(function, tensor)
 
 
-def _operator(name: str, *, is_reflected: bool = False) -> "Callable[[Tensor, Any], Tensor]":
+def _operator(
+    name: str, *, is_reflected: bool = False
+) -> "Callable[[Tensor, Any], Tensor]":
     """Make the method behind an operator, which runs the op of that name.
 
-    Python tries the other operand's method for what the op does not take, except for NumPy's
-    arrays: theirs would make an array, often of float64, out of the tensor.
+    Python tries the other operand's method for what the op does not take, except for
+    NumPy's arrays: theirs would make an array, often of float64, out of the tensor.
     """
 
     def method(self: "Tensor", other: Any) -> "Tensor":
@@ -113,8 +128,12 @@ def _operator(name: str, *, is_reflected: bool = False) -> "Callable[[Tensor, An
     return method
 
 
-def _missing_operator(name: str, *, is_reflected: bool = False) -> "Callable[[Tensor, Any], Any]":
-    """Make the method behind an operator without an op, so that NumPy does not take it over."""
+def _missing_operator(
+    name: str, *, is_reflected: bool = False
+) -> "Callable[[Tensor, Any], Any]":
+    """Make the method behind an operator without an op, so that NumPy does not take it
+    over.
+    """
 
     def method(_self: "Tensor", other: Any) -> Any:
         _check_no_array(name, "a" if is_reflected else "b", other)
@@ -136,9 +155,9 @@ def _check_no_array(op: str, label: str, operand: Any) -> None:
 class Tensor(TensorBase):
     """An array of elements of one dtype, seen through a shape and strides.
 
-    The element at `(i, j, ...)` is at byte `offset + i * strides[0] + j * strides[1] + ...` of
-    the storage. Views (reshape, transpose, slice, indexing) share the storage. Nothing but the
-    elements ever changes after construction.
+    The element at `(i, j, ...)` is at byte `offset + i * strides[0] + j * strides[1] +
+    ...` of the storage. Views (reshape, transpose, slice, indexing) share the storage.
+    Nothing but the elements ever changes after construction.
 
     Args:
         storage: The bytes: those of another tensor, or a one-dimensional uint8 array.
@@ -170,7 +189,9 @@ class Tensor(TensorBase):
         offset: int = 0,
     ) -> None:
         if not _is_storage(storage):
-            raise TensorTypeError(f"[Tensor] storage must be flat bytes: {type(storage).__name__}")
+            raise TensorTypeError(
+                f"[Tensor] storage must be flat bytes: {type(storage).__name__}"
+            )
         dtype = dtype_named("Tensor", dtype)
         sizes = layout.checked_shape("Tensor", shape)
         steps = layout.checked_ints("Tensor", "strides", strides)
@@ -181,9 +202,9 @@ class Tensor(TensorBase):
         low, high = layout.byte_extent(sizes, steps, dtype.itemsize)
         if not 0 <= first + low <= first + high <= len(storage):
             raise TensorError(
-                f"[Tensor] elements must lie in bytes [0, {len(storage)}) of the storage: "
-                f"[{first + low}, {first + high}) (shape {list(sizes)}, "
-                f"strides {list(steps)}, offset {first}, {dtype})"
+                f"[Tensor] elements must lie in bytes [0, {len(storage)}) of the "
+                f"storage: [{first + low}, {first + high}) (shape {list(sizes)}, strides "
+                f"{list(steps)}, offset {first}, {dtype})"
             )
         self._size = packed(sizes, dtype.itemsize)[1]
         self._shape = sizes
@@ -202,7 +223,9 @@ class Tensor(TensorBase):
             ShapeError: A size that is negative or no integer.
             TensorMemoryError: The system refuses the allocation.
         """
-        return allocate(layout.checked_shape("empty", shape), dtype_named("empty", dtype), name)
+        return allocate(
+            layout.checked_shape("empty", shape), dtype_named("empty", dtype), name
+        )
 
     @classmethod
     def from_numpy(cls, array: Array, name: str = "") -> "Tensor":
@@ -219,7 +242,8 @@ class Tensor(TensorBase):
             DTypeError: A dtype that has no row.
             TensorTypeError: Not an array.
         """
-        # The class of masked arrays is asked for only if need be: `np.ma` takes long to load.
+        # The class of masked arrays is asked for only if need be: `np.ma` takes long to
+        # load.
         is_plain = type(array) is np.ndarray or (
             isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
         )
@@ -250,8 +274,8 @@ class Tensor(TensorBase):
         """Share the memory of any object with the buffer protocol, such as a mapped file.
 
         Args:
-            buffer: Contiguous bytes in the byte order of the machine; kept alive, and kept from
-                being closed, by the tensor, which is read-only if they are.
+            buffer: Contiguous bytes in the byte order of the machine; kept alive, and
+                kept from being closed, by the tensor, which is read-only if they are.
             strides: Those of row-major order without gaps when left out.
 
         The other arguments, and the errors, are those of `Tensor`.
@@ -259,9 +283,12 @@ class Tensor(TensorBase):
         try:
             view = memoryview(buffer).cast("B")
         except (TypeError, ValueError) as error:
-            raise TensorError(f"[from_buffer] buffer must be contiguous bytes: {error}") from None
+            raise TensorError(
+                f"[from_buffer] buffer must be contiguous bytes: {error}"
+            ) from None
         array = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
-        sizes, dtype = layout.checked_shape("from_buffer", shape), dtype_named("from_buffer", dtype)
+        sizes = layout.checked_shape("from_buffer", shape)
+        dtype = dtype_named("from_buffer", dtype)
         steps = packed(sizes, dtype.itemsize)[0] if strides is None else strides
         return cls(array, sizes, steps, dtype, name, offset)
 
@@ -277,7 +304,9 @@ class Tensor(TensorBase):
             numbers = array("i", [*values])
         except (TypeError, OverflowError) as error:
             kind = TensorTypeError if isinstance(error, TypeError) else TensorError
-            raise kind(f"[from_integers] values must be integers of int32: {error}") from None
+            raise kind(
+                f"[from_integers] values must be integers of int32: {error}"
+            ) from None
         result = allocate((len(numbers),), int32, name)
         ffi.buffer(result._storage)[:] = numbers
         return result
@@ -309,7 +338,9 @@ class Tensor(TensorBase):
     def strides(self) -> Shape:
         """Bytes from one element to the next, per dimension."""
         strides = self._strides
-        return packed(self._shape, self._dtype.itemsize)[0] if strides is None else strides
+        return (
+            packed(self._shape, self._dtype.itemsize)[0] if strides is None else strides
+        )
 
     @property
     def dtype(self) -> DType:
@@ -331,7 +362,9 @@ class Tensor(TensorBase):
         """Whether the elements are in row-major order, without gaps, and aligned."""
         if self._pointer is not None:
             return True
-        if self._strides is None:  # row-major without gaps: only the address is in question
+        if (
+            self._strides is None
+        ):  # row-major without gaps: only the address is in question
             return self.data_pointer % self._dtype.bits_dtype.alignment == 0
         flags = self.bits().flags
         return flags.c_contiguous and flags.aligned
@@ -359,21 +392,29 @@ class Tensor(TensorBase):
             ShapeError: Not two dimensions.
         """
         if len(self._shape) != 2:
-            raise ShapeError(f"[T] ndim must equal 2: {self.ndim} (shape {list(self._shape)})")
+            raise ShapeError(
+                f"[T] ndim must equal 2: {self.ndim} (shape {list(self._shape)})"
+            )
         return self.transpose(0, 1)
 
     def parts(self) -> "tuple[Tensor, ...]":
-        """Return the tensors that hold the bytes: this one (see `QuantizedTensor.parts`)."""
+        """Return the tensors that hold the bytes: this one (see
+        `QuantizedTensor.parts`).
+        """
         return (self,)
 
     def numpy(self) -> Array:
-        """Return the elements as a NumPy array, sharing memory; read-only if the storage is."""
-        buffer, dtype = _buffer(self._storage), self._dtype.numpy_dtype
+        """Return the elements as a NumPy array, sharing memory; read-only if the storage
+        is.
+        """
+        buffer = _buffer(self._storage)
+        dtype = self._dtype.numpy_dtype
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def bits(self) -> Array:
         """Return the elements as unsigned integers of the same width, sharing memory."""
-        buffer, dtype = _buffer(self._storage), self._dtype.bits_dtype
+        buffer = _buffer(self._storage)
+        dtype = self._dtype.bits_dtype
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -404,8 +445,11 @@ class Tensor(TensorBase):
             return view
         bits = self.bits().reshape(sizes)
         view = self._view(sizes, bits.strides, self._offset)
-        if bits.__array_interface__["data"][0] != self.data_pointer:  # NumPy made a packed copy
-            view._storage, view._offset = bits.reshape(-1).view(np.uint8), 0
+        if (
+            bits.__array_interface__["data"][0] != self.data_pointer
+        ):  # NumPy made a packed copy
+            view._storage = bits.reshape(-1).view(np.uint8)
+            view._offset = 0
         return view
 
     @op
@@ -420,8 +464,10 @@ class Tensor(TensorBase):
             IndexOutOfRangeError: There is no such dimension.
         """
         ndim = len(self._shape)
-        a, b = layout.resolve_dim("transpose", a, ndim), layout.resolve_dim("transpose", b, ndim)
-        shape, strides = list(self._shape), list(self.strides)
+        a = layout.resolve_dim("transpose", a, ndim)
+        b = layout.resolve_dim("transpose", b, ndim)
+        shape = list(self._shape)
+        strides = list(self.strides)
         shape[a], shape[b] = shape[b], shape[a]
         strides[a], strides[b] = strides[b], strides[a]
         return self._view(tuple(shape), tuple(strides), self._offset)
@@ -489,7 +535,8 @@ class Tensor(TensorBase):
         """
         if self._dtype is not complex64:
             raise DTypeError(f"[view_as_real] dtype must equal complex64: {self._dtype}")
-        shape, strides = (*self._shape, 2), (*self.strides, float32.itemsize)
+        shape = (*self._shape, 2)
+        strides = (*self.strides, float32.itemsize)
         return self._view(shape, strides, self._offset, float32)
 
     def with_name(self, name: str) -> "Tensor":
@@ -499,12 +546,15 @@ class Tensor(TensorBase):
         return view
 
     @op_that_changes(lambda given: (given["self"].slice(given["start"], given["stop"]),))
-    def set_slice(self: "Tensor", start: int, stop: int, value: "Tensor | complex") -> None:
+    def set_slice(
+        self: "Tensor", start: int, stop: int, value: "Tensor | complex"
+    ) -> None:
         """Set `start <= i < stop` of the first dimension.
 
         Args:
             start, stop: As in `slice`, which says what is refused.
-            value: A number, or a tensor of the same dtype that broadcasts to [stop - start, ...].
+            value: A number, or a tensor of the same dtype that broadcasts to [stop -
+                start, ...].
 
         Raises:
             ShapeError: The value does not broadcast to the slice.
@@ -516,14 +566,20 @@ class Tensor(TensorBase):
             label = f"{self._label()}shape {list(self._shape)}, {self._dtype}"
             raise TensorError(f"[set_slice] the storage must be writable: {label}")
         if isinstance(value, Tensor):
-            shape, target = value._shape, rows._shape
+            shape = value._shape
+            target = rows._shape
             if value._dtype is not self._dtype:
                 both = f"(slice {list(target)}, value {list(shape)})"
                 what = f"{self._dtype} != {value._dtype} {both}"
                 raise DTypeError(f"[set_slice] dtype must equal value.dtype: {what}")
-            if shape != target and layout.broadcast_shapes("set_slice", target, shape) != target:
+            if (
+                shape != target
+                and layout.broadcast_shapes("set_slice", target, shape) != target
+            ):
                 what = f"{list(shape)} != {list(target)}"
-                raise ShapeError(f"[set_slice] value.shape must broadcast to the slice: {what}")
+                raise ShapeError(
+                    f"[set_slice] value.shape must broadcast to the slice: {what}"
+                )
             rows.bits()[...] = value.bits()
         else:
             rows.numpy()[...] = checked_scalar("set_slice", value, self._dtype)
@@ -546,9 +602,9 @@ class Tensor(TensorBase):
     def to(self: "Tensor", dtype: DType | str) -> "Tensor":
         """Convert the elements.
 
-        Floats round to nearest, ties to even; NaN stays NaN. Integers become bfloat16 or float16 by
-        way of float32. Floats become integers by dropping the fraction. Whatever is not zero
-        becomes True.
+        Floats round to nearest, ties to even; NaN stays NaN. Integers become bfloat16 or
+        float16 by way of float32. Floats become integers by dropping the fraction.
+        Whatever is not zero becomes True.
 
         Args:
             dtype: Type of the result.
@@ -567,17 +623,25 @@ class Tensor(TensorBase):
         if self._dtype.is_float and dtype.is_float:
             x = self if self._pointer is not None else self.contiguous()
             lib.convert(
-                result._pointer, x._pointer, x._size, x._dtype.code, dtype.code,
+                result._pointer,
+                x._pointer,
+                x._size,
+                x._dtype.code,
+                dtype.code,
                 kernels.threads,
-            )  # fmt: skip
+            )
         elif self._dtype is complex64:
-            raise DTypeError(f"[to] a complex dtype must stay complex: {self._dtype} to {dtype}")
+            raise DTypeError(
+                f"[to] a complex dtype must stay complex: {self._dtype} to {dtype}"
+            )
         elif dtype.kind == "int":
             self._to_integers(result)
         else:
             with np.errstate(over="ignore", invalid="ignore"):
                 values = self.numpy()
-                result.numpy()[...] = values != 0 if dtype is bool_ else values.astype(np.float32)
+                result.numpy()[...] = (
+                    values != 0 if dtype is bool_ else values.astype(np.float32)
+                )
         return result
 
     def _to_integers(self, result: "Tensor") -> None:
@@ -601,7 +665,10 @@ class Tensor(TensorBase):
 
     def _only(self, op: str, error: type[TensorError]) -> int | float | complex:
         if self._size != 1:
-            text = f"number of elements must equal 1: {self._size} (shape {list(self._shape)})"
+            text = (
+                f"number of elements must equal 1: {self._size} (shape "
+                f"{list(self._shape)})"
+            )
             raise error(f"[{op}] {text}")
         return self._number(self.numpy().item())
 
@@ -609,11 +676,14 @@ class Tensor(TensorBase):
         return float(value) if self._dtype.is_float else value
 
     def tolist(self) -> Any:
-        """Return the elements as Python numbers in nested lists; a number without dimensions."""
+        """Return the elements as Python numbers in nested lists; a number without
+        dimensions.
+        """
         return (self.to(float32) if self._dtype.is_float else self).numpy().tolist()
 
     def __float__(self) -> float:
-        return float(self.item())  # type: ignore[arg-type]  # complex: Python's own TypeError
+        # For a complex number Python raises its own TypeError.
+        return float(self.item())  # type: ignore[arg-type]
 
     def __int__(self) -> int:
         return int(self.item())  # type: ignore[arg-type]
@@ -622,42 +692,91 @@ class Tensor(TensorBase):
         return bool(self._only("bool", TensorTypeError))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        array = np.array(self.bits())  # NumPy's own arrays of bfloat16 forget their byte order
+        # NumPy's own arrays of bfloat16 forget their byte order.
+        array = np.array(self.bits())
         return _unpickled, (array, self._dtype, self._name)
 
-    __add__, __radd__ = _operator("add"), _operator("add", is_reflected=True)
-    __sub__, __rsub__ = _operator("sub"), _operator("sub", is_reflected=True)
-    __mul__, __rmul__ = _operator("multiply"), _operator("multiply", is_reflected=True)
-    __truediv__, __rtruediv__ = _operator("div"), _operator("div", is_reflected=True)
-    __pow__, __rpow__ = _operator("pow"), _operator("pow", is_reflected=True)
-    __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", is_reflected=True)
-    __lt__, __le__ = _operator("less"), _operator("less_equal")
-    __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
-    __eq__, __ne__ = _operator("equal"), _operator("not_equal")  # type: ignore[assignment]
+    __add__ = _operator("add")
+    __radd__ = _operator("add", is_reflected=True)
+    __sub__ = _operator("sub")
+    __rsub__ = _operator("sub", is_reflected=True)
+    __mul__ = _operator("multiply")
+    __rmul__ = _operator("multiply", is_reflected=True)
+    __truediv__ = _operator("div")
+    __rtruediv__ = _operator("div", is_reflected=True)
+    __pow__ = _operator("pow")
+    __rpow__ = _operator("pow", is_reflected=True)
+    __matmul__ = _operator("matmul")
+    __rmatmul__ = _operator("matmul", is_reflected=True)
+    __lt__ = _operator("less")
+    __le__ = _operator("less_equal")
+    __gt__ = _operator("greater")
+    __ge__ = _operator("greater_equal")
+    __eq__ = _operator("equal")  # type: ignore[assignment]
+    __ne__ = _operator("not_equal")  # type: ignore[assignment]
     __hash__ = object.__hash__
     # Before NumPy's scalars and arrays, whose operators would make arrays.
     __array_priority__ = 1000.0
 
-    __neg__, __abs__ = _OpMethod(), _OpMethod()
+    __neg__ = _OpMethod()
+    __abs__ = _OpMethod()
     (
-        abs, allclose, argmax, clip, cumsum, exp, expand, flatten, gather, log, max, mean, min,
-        neg, permute, pow, relu, rsqrt, sigmoid, softmax, sort, split, sqrt, squeeze, sum, tanh,
-        topk, tril, triu, unsqueeze,
-    ) = (_OpMethod() for _ in range(30))  # fmt: skip
+        abs,
+        allclose,
+        argmax,
+        clip,
+        cumsum,
+        exp,
+        expand,
+        flatten,
+        gather,
+        log,
+        max,
+        mean,
+        min,
+        neg,
+        permute,
+        pow,
+        relu,
+        rsqrt,
+        sigmoid,
+        softmax,
+        sort,
+        split,
+        sqrt,
+        squeeze,
+        sum,
+        tanh,
+        topk,
+        tril,
+        triu,
+        unsqueeze,
+    ) = (_OpMethod() for _ in range(30))
 
     def __repr__(self) -> str:
-        """Show the elements in nested rows as NumPy does, and after them name, shape and dtype."""
-        array, limit = self.numpy(), _PRINTED_VALUES
+        """Show the elements in nested rows as NumPy does, and after them name, shape and
+        dtype.
+        """
+        array = self.numpy()
+        limit = _PRINTED_VALUES
         if self._size > limit:
-            # The elements that are printed, and one between them for which NumPy writes "...": a
-            # weight in a mapped file is not read as a whole.
-            array, limit = array[np.ix_(*(_edges(n, _EDGE_VALUES + 1) for n in self._shape))], 0
+            # The elements that are printed, and one between them for which NumPy writes
+            # "...": a weight in a mapped file is not read as a whole.
+            array = array[np.ix_(*(_edges(n, _EDGE_VALUES + 1) for n in self._shape))]
+            limit = 0
         if self._dtype.is_float:
             array = array.astype(np.float32)
         text = np.array2string(
-            array, separator=", ", prefix="Tensor(", threshold=limit, edgeitems=_EDGE_VALUES
+            array,
+            separator=", ",
+            prefix="Tensor(",
+            threshold=limit,
+            edgeitems=_EDGE_VALUES,
         )
-        return f"Tensor({text}, {self._label()}shape={list(self._shape)}, dtype={self._dtype})"
+        return (
+            f"Tensor({text}, {self._label()}shape={list(self._shape)}, "
+            f"dtype={self._dtype})"
+        )
 
 
 for _name in ("floordiv", "mod", "divmod", "and", "or", "xor", "lshift", "rshift"):

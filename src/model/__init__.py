@@ -8,7 +8,13 @@ from .context import (
     token_list,
     token_tensor,
 )
-from .errors import ModelConfigError, ModelError, NotEnoughMemoryError, PositionError, TokenIdError
+from .errors import (
+    ModelConfigError,
+    ModelError,
+    NotEnoughMemoryError,
+    PositionError,
+    TokenIdError,
+)
 from .forecast import PREFILL_CHUNK, MemoryForecast, kv_cache_bytes
 from .llama import LlamaTransformer
 from .loader import Model, forecast_memory, load_model

@@ -1,4 +1,6 @@
-"""What a pass needs besides the weights: token ids, and keys and values of earlier positions."""
+"""What a pass needs besides the weights: token ids, and keys and values of earlier
+positions.
+"""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -20,10 +22,12 @@ ATTENTIONS = ("fused", "eager")
 
 
 class CacheMemory:
-    """The keys and values of all layers, in blocks of 256 positions, and the rotary table.
+    """The keys and values of all layers, in blocks of 256 positions, and the rotary
+    table.
 
-    It does not know which sequence a block belongs to. One sequence has its blocks in order, so
-    that its keys and values are contiguous; several sequences share the blocks of a pool.
+    It does not know which sequence a block belongs to. One sequence has its blocks in
+    order, so that its keys and values are contiguous; several sequences share the blocks
+    of a pool.
 
     Args:
         args: The sizes of the model.
@@ -43,12 +47,16 @@ class CacheMemory:
         NotEnoughMemoryError: The blocks do not fit.
     """
 
-    def __init__(self, args: ModelArgs, sequence_length: int, blocks: int | None = None) -> None:
+    def __init__(
+        self, args: ModelArgs, sequence_length: int, blocks: int | None = None
+    ) -> None:
         self.caches, self.frequencies = _allocated(args, sequence_length, blocks)
         self.args = args
         self.sequence_length = sequence_length
         self.is_pool = blocks is not None
-        self.blocks = -(-sequence_length // ml.BLOCK_POSITIONS) if blocks is None else blocks
+        self.blocks = (
+            -(-sequence_length // ml.BLOCK_POSITIONS) if blocks is None else blocks
+        )
         self.copies: list[tuple[int, int]] = []
 
     @property
@@ -66,14 +74,14 @@ class CacheMemory:
 class InferenceContext:
     """The sequence that a pass continues: where its keys and values lie, and its length.
 
-    Only `attention` and `length` can be set: with other sizes or caches, the kernels would read
-    or write outside of the memory.
+    Only `attention` and `length` can be set: with other sizes or caches, the kernels
+    would read or write outside of the memory.
 
     Args:
         args: The sizes of the model that it is made for.
         sequence_length: The most positions that it can hold.
-        attention: "fused" for one op per layer, or "eager" for one op per stage; both give the
-            same bits.
+        attention: "fused" for one op per layer, or "eager" for one op per stage; both
+            give the same bits.
         memory: Holds the keys and values; by default a separate memory.
 
     Attributes:
@@ -133,8 +141,8 @@ class InferenceContext:
     def length(self, length: int) -> None:
         if type(length) is not int or not 0 <= length <= self._sequence_length:
             raise PositionError(
-                "[InferenceContext] length must be a whole number from 0 to sequence_length "
-                f"{self._sequence_length}: got {ascii(length)[:80]}"
+                "[InferenceContext] length must be a whole number from 0 to "
+                f"sequence_length {self._sequence_length}: got {ascii(length)[:80]}"
             )
         self._length = length
 
@@ -163,10 +171,12 @@ class InferenceContext:
         return self.memory.nbytes
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin a pass: open the positions from start_pos on for writing, and choose the attention.
+        """Begin a pass: open the positions from start_pos on for writing, and choose the
+        attention.
 
-        The positions below start_pos stay. Until `end` is called after the last layer, only they
-        count as filled: an interrupted step leaves no half-written position behind.
+        The positions below start_pos stay. Until `end` is called after the last layer,
+        only they count as filled: an interrupted step leaves no half-written position
+        behind.
 
         Returns:
             Where the new tokens belong in the caches; and the rotary frequencies of their
@@ -177,13 +187,15 @@ class InferenceContext:
         """
         if type(start_pos) is not int or not 0 <= start_pos <= self._length:
             raise PositionError(
-                "[forward] start_pos must be a whole number from 0 to the number of cached "
-                f"positions {self.length}: got {ascii(start_pos)[:80]}"
+                "[forward] start_pos must be a whole number from 0 to the number of "
+                f"cached positions {self.length}: got {ascii(start_pos)[:80]}"
             )
         end = start_pos + count
         if end > self.sequence_length:
             what = f"{start_pos} + {count} > {self.sequence_length}"
-            raise PositionError(f"[forward] start_pos + T must be at most sequence_length: {what}")
+            raise PositionError(
+                f"[forward] start_pos + T must be at most sequence_length: {what}"
+            )
         self._length = start_pos
         self._opened = end
         self.is_eager = self.attention == "eager" or is_on()
@@ -195,7 +207,9 @@ class InferenceContext:
         self.memory.copies.clear()
 
     def last_rows(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the rows of x [T, D] whose logits are wanted: that of the last token, [1, D]."""
+        """Return the rows of x [T, D] whose logits are wanted: that of the last token,
+        [1, D].
+        """
         T = x.shape[0]
         return x.slice(T - 1, T)
 
@@ -210,10 +224,13 @@ class BatchContext(InferenceContext):
     Args:
         memory: Holds the keys and values.
         spans: Where the new tokens of each sequence belong.
-        wanted: For each sequence, after how many of its last tokens the logits are wanted.
+        wanted: For each sequence, after how many of its last tokens the logits are
+            wanted.
     """
 
-    def __init__(self, memory: CacheMemory, spans: ml.Spans, wanted: Sequence[int]) -> None:
+    def __init__(
+        self, memory: CacheMemory, spans: ml.Spans, wanted: Sequence[int]
+    ) -> None:
         super().__init__(memory.args, memory.sequence_length, memory=memory)
         self.spans = spans
         self.wanted = wanted
@@ -233,7 +250,9 @@ class BatchContext(InferenceContext):
         """
         if count != self.spans.tokens or start_pos != 0:
             text = f"{count} from {start_pos} != {self.spans.tokens} from 0"
-            raise PositionError(f"[forward] tokens must be the tokens of the spans: {text}")
+            raise PositionError(
+                f"[forward] tokens must be the tokens of the spans: {text}"
+            )
         return self.spans, ml.get_rows(self.memory.frequencies, self._positions)
 
     def end(self) -> None:
@@ -248,7 +267,8 @@ class BatchContext(InferenceContext):
 def _check_attention(attention: object) -> None:
     """Raise ModelError for an unknown attention."""
     if attention not in ATTENTIONS:
-        names, found = ", ".join(ATTENTIONS), ascii(attention)[:80]
+        names = ", ".join(ATTENTIONS)
+        found = ascii(attention)[:80]
         raise ModelError(f"[context] attention must be one of {names}: got {found}")
 
 
@@ -262,8 +282,8 @@ def _allocated(
     longest = args.max_context_length
     if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
         raise ModelError(
-            "[context] sequence_length must be a whole number from 1 to the model's longest "
-            f"context {longest}: got {ascii(sequence_length)[:80]}"
+            "[context] sequence_length must be a whole number from 1 to the model's "
+            f"longest context {longest}: got {ascii(sequence_length)[:80]}"
         )
     positions = sequence_length if blocks is None else blocks * ml.BLOCK_POSITIONS
     MemoryForecast(args, positions, free=memory.available_memory()).check()
@@ -273,7 +293,10 @@ def _allocated(
         return caches, rotary_frequencies(args, sequence_length)
     except (MemoryError, ml.TensorError) as error:
         nbytes = kv_cache_bytes(args, positions)
-        text = f"memory: expected {nbytes} bytes for the KV cache, got a refusal from the system"
+        text = (
+            f"memory: expected {nbytes} bytes for the KV cache, got a refusal from the "
+            "system"
+        )
         raise NotEnoughMemoryError(text) from error
 
 
@@ -281,15 +304,17 @@ def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
     """Return token ids as int32 [T] after checking each of them.
 
     Raises:
-        TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or outside
-            of 0 to vocab_size - 1.
+        TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or
+            outside of 0 to vocab_size - 1.
     """
     numbers = token_list("[forward] tokens", tokens)
     if not numbers:
         raise TokenIdError("[forward] len(tokens) must be >= 1: got 0")
     if min(numbers) < 0 or max(numbers) >= vocab_size:
         at, bad = next((i, n) for i, n in enumerate(numbers) if not 0 <= n < vocab_size)
-        raise TokenIdError(f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {bad}")
+        raise TokenIdError(
+            f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {bad}"
+        )
     return ml.Tensor.from_integers(numbers, name="tokens")
 
 
@@ -319,7 +344,9 @@ def token_list(label: str, tokens: Tokens) -> list[int]:
 
 
 def wrong_weight(layer: Any, number: int, args: ModelArgs) -> str:
-    """Name a layer, and its first weight whose shape is not that of the model's sizes, if any."""
+    """Name a layer, and its first weight whose shape is not that of the model's sizes, if
+    any.
+    """
     for name, expected in args.tensor_shapes.items():
         path = name.removeprefix(f"layers.{number}.")
         if path == name or path.endswith(".bias"):

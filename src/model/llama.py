@@ -1,16 +1,17 @@
 """The whole Llama network, to be read from top to bottom: parts before wholes.
 
-The families next to Llama override a method or a class of it, each in its module of `families/`.
+The families next to Llama override a method or a class of it, each in its module of
+`families/`.
 
 Attributes have the names of Meta's checkpoint keys, so that loading is a lookup:
-`transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The letters of
-the shape comments: T new tokens, S cached plus new tokens, D model dimension, H query heads,
-K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V vocabulary. `mark(8)` says
-that stage 8 of the trace begins; it calculates nothing.
+`transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The
+letters of the shape comments: T new tokens, S cached plus new tokens, D model dimension,
+H query heads, K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V
+vocabulary. `mark(8)` says that stage 8 of the trace begins; it calculates nothing.
 
-The residual stream, to which each part adds, is float32; between the ops of a part, activations
-have the dtype that goes with the weights. With BF16 of GGUF files that is float32 too, and only
-the inputs of the feed-forward's matrices are bfloat16.
+The residual stream, to which each part adds, is float32; between the ops of a part,
+activations have the dtype that goes with the weights. With BF16 of GGUF files that is
+float32 too, and only the inputs of the feed-forward's matrices are bfloat16.
 
 Source: meta-llama/llama-models, models/llama3/model.py.
 """
@@ -45,7 +46,9 @@ class RMSNorm:
         self.weight = tensors[f"{name}.weight"]  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Normalize the rows of x, mostly the residual stream [T, D], into activations."""
+        """Normalize the rows of x, mostly the residual stream [T, D],
+        into activations.
+        """
         return ml.rms_norm(x, self.weight, self.eps, self.dtype)
 
 
@@ -85,11 +88,12 @@ class LlamaAttention:
         Args:
             x: Normalized hidden state [T, D].
             context: KV cache; receives the keys and values of the T new positions.
-            positions: Where the new tokens belong in the cache: the position of the first one, or
-                the places of the tokens of several sequences.
+            positions: Where the new tokens belong in the cache: the position of the first
+                one, or the places of the tokens of several sequences.
             frequencies: Rotary table of the new positions, complex64 [T, h/2].
-            mask: 0 where a token may look and -inf elsewhere, float32 [T, S]; None for one token,
-                which may look everywhere, and for fused attention, which needs none.
+            mask: 0 where a token may look and -inf elsewhere, float32 [T, S]; None for
+                one token, which may look everywhere, and for fused attention, which needs
+                none.
 
         Returns:
             What to add to the residual stream: float32 [T, D].
@@ -116,14 +120,20 @@ class LlamaAttention:
         """Return queries [T, H*h], keys and values [T, K*h] of x [T, D]."""
         mark(8)  # queries, keys and values
         xq, xk, xv = ml.linear_transformations(  # [T, D] -> [T, H*h], [T, K*h], [T, K*h]
-            x, (self.wq, self.wk, self.wv), None, (self.wq_bias, self.wk_bias, self.wv_bias)
+            x,
+            (self.wq, self.wk, self.wv),
+            None,
+            (self.wq_bias, self.wk_bias, self.wv_bias),
         )
         return xq, xk, xv
 
     def heads(self, x: ml.Tensor) -> tuple[ml.Tensor, ml.Tensor, ml.Tensor]:
         """Return queries [T, H, h], keys and values [T, K, h] of x [T, D]."""
         xq, xk, xv = self.queries_keys_values(x)
-        T, H, K, h = x.shape[0], self.args.n_heads, self.args.n_kv_heads, self.args.head_dim
+        T = x.shape[0]
+        H = self.args.n_heads
+        K = self.args.n_kv_heads
+        h = self.args.head_dim
         mark(9)  # reshape to heads
         xq = xq.reshape(T, H, h)  # [T, H*h] -> [T, H, h]
         xk = xk.reshape(T, K, h)  # [T, K*h] -> [T, K, h]
@@ -131,7 +141,9 @@ class LlamaAttention:
         return xq, xk, xv
 
     def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
-        """Return queries or keys [T, heads, h], rotated by the angles of their positions."""
+        """Return queries or keys [T, heads, h], rotated by the angles of their
+        positions.
+        """
         return ml.rotary_embedding(x, frequencies, self.args.rope_pairs)
 
     def project(self, output: ml.Tensor) -> ml.Tensor:
@@ -139,7 +151,11 @@ class LlamaAttention:
         return ml.linear_transformation(output, self.wo, ml.float32, self.wo_bias)
 
     def eager(
-        self, xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, mask: ml.Tensor | None
+        self,
+        xq: ml.Tensor,
+        cache: ml.KeyValueCache,
+        start_pos: int,
+        mask: ml.Tensor | None,
     ) -> ml.Tensor:
         """Do what `ml.attention` does, bit for bit, with one op per stage.
 
@@ -155,14 +171,16 @@ class LlamaAttention:
         values = values.transpose(0, 1)  # [S, H, h] -> [H, S, h]
 
         mark(13)  # scores, mask, softmax, in float32
-        scores = ml.matmul(xq, keys, dtype=ml.float32)  # [H, T, h] x [H, h, S] -> [H, T, S]
+        # [H, T, h] x [H, h, S] -> [H, T, S]
+        scores = ml.matmul(xq, keys, dtype=ml.float32)
         scores = ml.multiply(scores, 1 / self.divisor)
         if mask is not None:
             scores = ml.add(scores, mask)
         scores = ml.softmax(scores, dim=-1)
 
         mark(14)  # attention output
-        output = ml.matmul(scores, values, xq.dtype)  # [H, T, S] x [H, S, h] -> [H, T, h]
+        # [H, T, S] x [H, S, h] -> [H, T, h]
+        output = ml.matmul(scores, values, xq.dtype)
         return output.transpose(0, 1)  # [H, T, h] -> [T, H, h]
 
 
@@ -189,7 +207,8 @@ class LlamaFeedForward:
         mark(17)  # feed-forward
         weights = self.w1, self.w3
         biases = self.w1_bias, self.w3_bias
-        # Neither of the two keeps a name, so that both are freed before w2: the model's largest.
+        # Neither of the two keeps a name, so that both are freed before w2: the model's
+        # largest.
         hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
             *ml.linear_transformations(x, weights, self.dtype, biases)
         )
@@ -203,7 +222,9 @@ class LlamaFeedForward:
 
 
 class LlamaTransformerBlock:
-    """One layer: attention, then feed-forward, each normalized before and added to its input."""
+    """One layer: attention, then feed-forward, each normalized before and added to its
+    input.
+    """
 
     attention_class: ClassVar[type[LlamaAttention]] = LlamaAttention
     feed_forward_class: ClassVar[type[LlamaFeedForward]] = LlamaFeedForward
@@ -214,7 +235,9 @@ class LlamaTransformerBlock:
         name = f"layers.{layer}"
         self.attention_norm = RMSNorm(args, tensors, f"{name}.attention_norm")
         self.attention = self.attention_class(args, tensors, layer)
-        self.ffn_norm = RMSNorm(args, tensors, f"{name}.ffn_norm", self.feed_forward_dtype)
+        self.ffn_norm = RMSNorm(
+            args, tensors, f"{name}.ffn_norm", self.feed_forward_dtype
+        )
         self.feed_forward = self.feed_forward_class(args, tensors, layer)
 
     def forward(
@@ -247,9 +270,9 @@ class LlamaTransformer:
 
     Args:
         args: The sizes.
-        tensors: The weights by checkpoint key; `checkpoint/names.py` has their shapes. Matrices
-            may be block-quantized. Without `output.weight` the embedding table serves as output
-            (tied embeddings).
+        tensors: The weights by checkpoint key; `checkpoint/names.py` has their shapes.
+            Matrices may be block-quantized. Without `output.weight` the embedding table
+            serves as output (tied embeddings).
     """
 
     block_class: ClassVar[type[LlamaTransformerBlock]] = LlamaTransformerBlock
@@ -276,21 +299,23 @@ class LlamaTransformer:
     ) -> ml.Tensor:
         """Compute what may follow the tokens.
 
-        The logits have the same bits however a sequence is cut into calls, and whichever other
-        sequences share a call.
+        The logits have the same bits however a sequence is cut into calls, and whichever
+        other sequences share a call.
 
         Args:
-            context: KV cache; the positions below start_pos are read, those from start_pos on are
-                written, and what was beyond them is forgotten. A `BatchContext` holds several
-                sequences, whose tokens follow each other.
-            tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of integers.
-            start_pos: Position of the first new token, at most `context.length`; 0 with several
-                sequences, whose positions the context has.
-            all_positions: Whether to return the logits after each token, not only the last.
+            context: KV cache; the positions below start_pos are read, those from
+                start_pos on are written, and what was beyond them is forgotten. A
+                `BatchContext` holds several sequences, whose tokens follow each other.
+            tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of
+                integers.
+            start_pos: Position of the first new token, at most `context.length`; 0 with
+                several sequences, whose positions the context has.
+            all_positions: Whether to return the logits after each token, not only the
+                last.
 
         Returns:
-            Logits float32 [1, V], or [T, V] with all_positions; of several sequences after the
-            tokens that its context names [n, V].
+            Logits float32 [1, V], or [T, V] with all_positions; of several sequences
+            after the tokens that its context names [n, V].
 
         Raises:
             TokenIdError: No token, or an id that is not a row of the embedding table.
@@ -298,7 +323,9 @@ class LlamaTransformer:
             ModelError: The context was made for a model of other sizes.
         """
         if context.args is not self.args and context.args != self.args:
-            raise ModelError("[forward] context must be made for this model: its sizes differ")
+            raise ModelError(
+                "[forward] context must be made for this model: its sizes differ"
+            )
         ids = token_tensor(tokens, self.args.vocab_size)
         T = ids.shape[0]
 
@@ -332,8 +359,8 @@ class LlamaTransformer:
 def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
     """Return 0 where a token may look, -inf at later positions: float32 [T, S].
 
-    Row t is position start_pos + t; it sees all cached columns and the new ones up to its own.
-    One token sees everything, and needs no mask.
+    Row t is position start_pos + t; it sees all cached columns and the new ones up to its
+    own. One token sees everything, and needs no mask.
     """
     if T == 1:
         return None

@@ -1,10 +1,12 @@
-"""Which weights of a model are quantized, into what, and how large they are then; and the way back.
+"""Which weights of a model are quantized, into what, and how large they are then; and the
+way back.
 
-The matrices of the layers and the output matrix take the format that is asked for, because every
-token reads all of them. With tied embeddings the output becomes a separate matrix. The embedding
-table stays as it is, because a token reads one row of it; vectors stay, because they are few.
-llama.cpp keeps the output finer than the layers, and bitsandbytes does not quantize it unless it is
-asked to; `tests/bench/quality.py` measures what either costs.
+The matrices of the layers and the output matrix take the format that is asked for,
+because every token reads all of them. With tied embeddings the output becomes a separate
+matrix. The embedding table stays as it is, because a token reads one row of it; vectors
+stay, because they are few. llama.cpp keeps the output finer than the layers, and
+bitsandbytes does not quantize it unless it is asked to; `tests/bench/quality.py` measures
+what either costs.
 """
 
 import math
@@ -17,8 +19,11 @@ from .args import EMBEDDINGS, OUTPUT, ModelArgs
 from .errors import ModelError
 
 QUANTIZATIONS: dict[str, ml.BlockDType] = {
-    "nf4": ml.nf4, "int8": ml.int8_block, "q8_0": ml.GGML_DTYPES[8], "q4_0": ml.GGML_DTYPES[2],
-}  # fmt: skip
+    "nf4": ml.nf4,
+    "int8": ml.int8_block,
+    "q8_0": ml.GGML_DTYPES[8],
+    "q4_0": ml.GGML_DTYPES[2],
+}
 # Called with the number of matrices that are done, and with that of all.
 QuantizationProgress = Callable[[int, int], None]
 
@@ -27,18 +32,23 @@ def quantization_of(name: str) -> ml.BlockDType:
     """Return the dtype that a name of the command line means, or raise ModelError."""
     if name not in QUANTIZATIONS:
         raise ModelError(
-            f"[quantize] quantize must be one of {', '.join(QUANTIZATIONS)}: got {ascii(name)[:80]}"
+            f"[quantize] quantize must be one of {', '.join(QUANTIZATIONS)}: got "
+            f"{ascii(name)[:80]}"
         )
     return QUANTIZATIONS[name]
 
 
 def dtype_in_model(name: str, dtype: ml.BlockDType | None) -> ml.BlockDType | None:
-    """Return what the weight of a checkpoint key is quantized into; None where it stays."""
+    """Return what the weight of a checkpoint key is quantized into;
+    None where it stays.
+    """
     return dtype if is_matrix(name) and name != EMBEDDINGS else None
 
 
 def sources_of(tensors: Iterable[str], dtype: ml.BlockDType | None) -> dict[str, str]:
-    """Return the weights of a quantized model by checkpoint key, each with what it is made of."""
+    """Return the weights of a quantized model by checkpoint key, each with what it is
+    made of.
+    """
     sources = {name: name for name in tensors}
     if dtype is not None:
         sources.setdefault(OUTPUT, EMBEDDINGS)
@@ -53,11 +63,12 @@ def quantize_weights(
 ) -> Iterator[tuple[str, ml.Weight]]:
     """Yield the weights of a quantized model by checkpoint key, each prepared before.
 
-    Beside what is yielded, no more than one weight is held at any time, and none that is mapped.
-    Raise ModelError for a weight with elements that are NaN or infinite.
+    Beside what is yielded, no more than one weight is held at any time, and none that is
+    mapped. Raise ModelError for a weight with elements that are NaN or infinite.
     """
     sources = sources_of(tensors, dtype)
-    done, total = 0, sum(dtype_in_model(name, dtype) is not None for name in sources)
+    done = 0
+    total = sum(dtype_in_model(name, dtype) is not None for name in sources)
     for name, source in sources.items():
         weight: Any = tensors[source]
         if prepare is not None:
@@ -79,7 +90,8 @@ def quantize_weights(
 
 
 class DequantizedWeights(Mapping[str, ml.Weight]):
-    """Plain weights by checkpoint key; a quantized one is computed each time it is looked up.
+    """Plain weights by checkpoint key; a quantized one is computed each time it is looked
+    up.
 
     Args:
         tensors: The weights, some of them quantized.
@@ -104,7 +116,8 @@ class DequantizedWeights(Mapping[str, ml.Weight]):
 
 
 class JoinedWeights(Mapping[str, ml.Weight]):
-    """Plain weights as they are stored, by the first tensor of each; parts are joined on look-up.
+    """Plain weights as they are stored, by the first tensor of each; parts are joined on
+    look-up.
 
     Args:
         tensors: The weights.
@@ -129,14 +142,19 @@ class JoinedWeights(Mapping[str, ml.Weight]):
 def dequantized_dtypes(
     dtypes: Mapping[str, ml.DType | ml.BlockDType], dtype: ml.DType
 ) -> dict[str, ml.DType | ml.BlockDType]:
-    """Return the dtypes of the weights that `DequantizedWeights` computes into a dtype."""
+    """Return the dtypes of the weights that `DequantizedWeights` computes into a
+    dtype.
+    """
     return {
-        name: dtype if isinstance(each, ml.BlockDType) else each for name, each in dtypes.items()
+        name: dtype if isinstance(each, ml.BlockDType) else each
+        for name, each in dtypes.items()
     }
 
 
 def quantized_model_bytes(args: ModelArgs, dtype: ml.BlockDType) -> int:
     """Return the bytes of what `quantize_weights` makes; all sizes must be known."""
     shapes = args.tensor_shapes.items()
-    matrices = (shape for name, shape in shapes if dtype_in_model(name, dtype) is not None)
+    matrices = (
+        shape for name, shape in shapes if dtype_in_model(name, dtype) is not None
+    )
     return sum(dtype.bytes_of(math.prod(shape)) for shape in matrices)

@@ -1,11 +1,13 @@
 """A model that several processes run together, the ranks of MPI: whole rows, whole heads.
 
-Each rank owns rows of every matrix: queries, keys and values of whole heads, their cache, and its
-share of all other rows. After a product, an all-gather joins what the ranks computed. So each
-element is summed on one rank, in the order of one process: the bits are the same for any number of
-ranks. Norms and the residual stream, which are small, are computed by each.
+Each rank owns rows of every matrix: queries, keys and values of whole heads, their cache,
+and its share of all other rows. After a product, an all-gather joins what the ranks
+computed. So each element is summed on one rank, in the order of one process: the bits are
+the same for any number of ranks. Norms and the residual stream, which are small, are
+computed by each.
 
-Rank 0 runs the engine, and tells the others before each pass what they are to run with it.
+Rank 0 runs the engine, and tells the others before each pass what they are to run with
+it.
 """
 
 import math
@@ -38,18 +40,27 @@ from .llama import (
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# By the letter of rows, as in `checkpoint/names.py`: rank r owns rows bounds[r] to bounds[r + 1].
+# By the letter of rows, as in `checkpoint/names.py`: rank r owns rows bounds[r] to
+# bounds[r + 1].
 Bounds = Mapping[str, Sequence[int]]
 
-_SPIN_SECONDS, _PAUSE_SECONDS = 0.05, 0.001  # of waiting for the next pass, at full speed at first
+# of waiting for the next pass, at full speed at first
+_SPIN_SECONDS = 0.05
+_PAUSE_SECONDS = 0.001
 
 
 class Ranks:
-    """The processes of a run; `fail` ends all because of an error in the middle of a pass."""
+    """The processes of a run; `fail` ends all because of an error in the middle of a
+    pass.
+    """
 
-    def __init__(self, comm: "MPI.Intracomm", fail: Callable[[BaseException], NoReturn]) -> None:
-        self.comm, self.fail = comm, fail
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+    def __init__(
+        self, comm: "MPI.Intracomm", fail: Callable[[BaseException], NoReturn]
+    ) -> None:
+        self.comm = comm
+        self.fail = fail
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
 
     def command(self, *words: Any) -> None:
         """Tell all other ranks what comes next; rank 0 alone calls this."""
@@ -57,8 +68,11 @@ class Ranks:
         self.comm.bcast(words, root=0)
 
     def next_command(self) -> tuple[Any, ...]:
-        """Wait until rank 0 says what comes next: at first without a pause, then with little."""
-        request, began = self.comm.Ibcast(np.zeros(1, np.int8), root=0), time.monotonic()
+        """Wait until rank 0 says what comes next: at first without a pause, then with
+        little.
+        """
+        request = self.comm.Ibcast(np.zeros(1, np.int8), root=0)
+        began = time.monotonic()
         while not request.Test():
             if time.monotonic() - began > _SPIN_SECONDS:
                 time.sleep(_PAUSE_SECONDS)
@@ -66,21 +80,28 @@ class Ranks:
 
     def all_gather(self, x: ml.Tensor, bounds: Sequence[int]) -> ml.Tensor:
         """Join the columns of all ranks: [T, own columns] -> [T, all columns]."""
-        T, itemsize = x.shape[0], x.dtype.itemsize
+        T = x.shape[0]
+        itemsize = x.dtype.itemsize
         counts = [T * (after - before) * itemsize for before, after in pairwise(bounds)]
-        mine, found = x.contiguous().numpy().reshape(-1), np.empty(sum(counts), np.uint8)
+        mine = x.contiguous().numpy().reshape(-1)
+        found = np.empty(sum(counts), np.uint8)
         self.comm.Allgatherv([mine.view(np.uint8), "B"], [found, counts, "B"])
         if T > 1:  # the rows of a rank follow each other; then the ranks of a row do
             each = np.split(found, np.cumsum(counts[:-1]))
             rows = [part.reshape(T, part.size // T) for part in each]
             found = np.concatenate(rows, axis=1).reshape(-1)
-        return ml.Tensor.from_numpy(found.view(x.dtype.numpy_dtype).reshape(T, bounds[-1]))
+        return ml.Tensor.from_numpy(
+            found.view(x.dtype.numpy_dtype).reshape(T, bounds[-1])
+        )
 
 
-def bounds_of(args: ModelArgs, size: int, units: Mapping[str, int] | None = None) -> Bounds:
+def bounds_of(
+    args: ModelArgs, size: int, units: Mapping[str, int] | None = None
+) -> Bounds:
     """Divide the rows of a whole model among ranks, as evenly as their units allow.
 
-    `units` says by the letter of rows how many cannot be divided: 1 where it says nothing.
+    `units` says by the letter of rows how many cannot be divided: 1 where it says
+    nothing.
     """
     units = units or {}
     head = {"Hh": args.group_size * args.head_dim, "Kh": args.head_dim}
@@ -91,8 +112,12 @@ def bounds_of(args: ModelArgs, size: int, units: Mapping[str, int] | None = None
         return [min(-(-rank * blocks // size) * unit, count) for rank in range(size + 1)]
 
     rows = {"D": args.dim, "F": args.ffn_dim, "V": args.vocab_size}
-    bounds = {letter: divided(count, units.get(letter, 1)) for letter, count in rows.items()}
-    return bounds | {k: [n * at for at in divided(args.n_kv_heads, heads)] for k, n in head.items()}
+    bounds = {
+        letter: divided(count, units.get(letter, 1)) for letter, count in rows.items()
+    }
+    return bounds | {
+        k: [n * at for at in divided(args.n_kv_heads, heads)] for k, n in head.items()
+    }
 
 
 def own_args(args: ModelArgs, bounds: Bounds, rank: int) -> ModelArgs:
@@ -101,13 +126,19 @@ def own_args(args: ModelArgs, bounds: Bounds, rank: int) -> ModelArgs:
     return replace(args, n_heads=heads * args.group_size, n_kv_heads=heads)
 
 
-def own_forecast(forecast: MemoryForecast, shards: int, size: int, beside: int) -> MemoryForecast:
+def own_forecast(
+    forecast: MemoryForecast, shards: int, size: int, beside: int
+) -> MemoryForecast:
     """Return what the first rank needs of a forecast for the whole model.
 
     `shards` are the files that are merged, or 1; `beside` the ranks on this machine.
     """
-    args, mapped, copied = forecast.args, forecast.mapped // size, forecast.copied // size
-    if shards > 1 and size % shards == 0:  # the rows of a rank lie in one file, and are used there
+    args = forecast.args
+    mapped = forecast.mapped // size
+    copied = forecast.copied // size
+    if (
+        shards > 1 and size % shards == 0
+    ):  # the rows of a rank lie in one file, and are used there
         in_rows = 2 * (args.n_heads + args.n_kv_heads) * args.head_dim + 3 * args.ffn_dim
         cut_by_columns = args.n_heads * args.head_dim + args.ffn_dim
         copied = copied * cut_by_columns // in_rows
@@ -118,16 +149,19 @@ def own_forecast(forecast: MemoryForecast, shards: int, size: int, beside: int) 
 
 
 class OwnWeights(Mapping[str, ml.Weight]):
-    """The rows of a whole model's weights that one rank owns; each is cut when it is looked up.
+    """The rows of a whole model's weights that one rank owns; each is cut when it is
+    looked up.
 
-    The embedding table stays whole, because a token reads one row of it. That of several shards,
-    which nothing maps whole, is split by columns. `into` is what matrices are quantized into after.
+    The embedding table stays whole, because a token reads one row of it. That of several
+    shards, which nothing maps whole, is split by columns. `into` is what matrices are
+    quantized into after.
     """
 
     def __init__(
         self, args: ModelArgs, weights: Weights, into: ml.BlockDType | None, ranks: Ranks
     ) -> None:
-        self._weights, self.ranks = weights, ranks
+        self._weights = weights
+        self.ranks = ranks
         self._rows = {row.name: row for row in args.tensor_rows}
         self.table_is_split = isinstance(weights, MergedShards)
         self._sources = {name: name for name in weights if not is_harmless(name)}
@@ -140,7 +174,9 @@ class OwnWeights(Mapping[str, ml.Weight]):
                 weight = None if self.table_is_split else weights[source]
                 block = 1
                 if isinstance(weight, ml.QuantizedTensor):
-                    block = weight.dtype.block_size * (NESTED_BLOCK if weight.nested else 1)
+                    block = weight.dtype.block_size * (
+                        NESTED_BLOCK if weight.nested else 1
+                    )
                 if into:  # perhaps after they are dequantized
                     block = math.lcm(block, into.block_size)
                 unit = block // math.gcd(block, args.tensor_shapes[name][1])
@@ -148,11 +184,14 @@ class OwnWeights(Mapping[str, ml.Weight]):
         self.bounds = bounds_of(args, ranks.size, units)
 
     def gather(self, x: ml.Tensor, letters: str) -> ml.Tensor:
-        """Join the columns of all ranks; `letters` are those of the rows that made them."""
+        """Join the columns of all ranks; `letters` are those of the rows that made
+        them.
+        """
         return self.ranks.all_gather(x, self.bounds[letters])
 
     def __getitem__(self, name: str) -> ml.Weight:
-        row, source = self._rows[name], self._sources[name]
+        row = self._rows[name]
+        source = self._sources[name]
         axis = 1 if name == EMBEDDINGS else 0
         if row.split == "none" or (axis == 1 and not self.table_is_split):
             whole: ml.Weight = self._weights[source]
@@ -175,7 +214,9 @@ class _NormOfAllHeads(RMSNorm):
     """A norm over the queries or keys of all heads, of which a rank needs its own."""
 
     def __init__(self, norm: RMSNorm, own: OwnWeights, letters: str) -> None:
-        self._norm, self._ranks, self._bounds = norm, own.ranks, own.bounds[letters]
+        self._norm = norm
+        self._ranks = own.ranks
+        self._bounds = own.bounds[letters]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
         first, last = self._bounds[self._ranks.rank :][:2]
@@ -217,26 +258,31 @@ class RankedPass:
         """Return the context of the pass in the memory of another rank."""
         if self.spans is not None and self.wanted is not None:
             return BatchContext(memory, ml.Spans(self.spans), self.wanted)
-        args, length = memory.args, memory.sequence_length
+        args = memory.args
+        length = memory.sequence_length
         context = InferenceContext(args, length, self.attention, memory)
         context.length = self.start_pos
         return context
 
 
 class RankedNetwork(LlamaTransformer):
-    """The network of one rank, with its sizes and tensors, which joins its results with others.
+    """The network of one rank, with its sizes and tensors, which joins its results with
+    others.
 
     It comes before the network of a family in the order of base classes.
     """
 
     def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights) -> None:
         super().__init__(args, tensors)
-        self.own, self.ranks = own, own.ranks
-        self._made, self._dropped = 0, list[int]()
+        self.own = own
+        self.ranks = own.ranks
+        self._dropped = list[int]()
+        self._made = 0
         self._numbers = weakref.WeakKeyDictionary[CacheMemory, int]()
         letters = {row.name: row.sizes[0] for row in args.layer_rows}
         for layer in self.layers:
-            attention, feed_forward = layer.attention, layer.feed_forward
+            attention = layer.attention
+            feed_forward = layer.feed_forward
             _join(own, attention, "Hh")
             _join(own, feed_forward, "F")
             for name in ("q_norm", "k_norm"):
@@ -266,7 +312,8 @@ class RankedNetwork(LlamaTransformer):
         if is_on():
             raise ModelError("[forward] a trace needs one process: several run the model")
         ids = token_tensor(tokens, self.args.vocab_size)
-        context.begin(start_pos, ids.shape[0])  # an error comes before the other ranks run
+        # An error comes before the other ranks run.
+        context.begin(start_pos, ids.shape[0])
         batch = context if isinstance(context, BatchContext) else None
         ranked_pass = RankedPass(
             memory=self._numbered(context.memory),
@@ -282,11 +329,14 @@ class RankedNetwork(LlamaTransformer):
         try:
             self.ranks.command("forward", dropped, ranked_pass)
             return super().forward(context, ids, start_pos, all_positions)
-        except BaseException as error:  # noqa: BLE001 - the others wait in the middle of it
+        # The other ranks wait in the middle of the call, whatever ended it here.
+        except BaseException as error:  # noqa: BLE001
             self.ranks.fail(error)
 
     def _numbered(self, memory: CacheMemory) -> RankedMemory:
-        """Return the number of the cache memory of this rank, and how to make another one."""
+        """Return the number of the cache memory of this rank, and how to make another
+        one.
+        """
         if memory not in self._numbers:
             self._made += 1
             self._numbers[memory] = self._made
@@ -295,7 +345,10 @@ class RankedNetwork(LlamaTransformer):
         return RankedMemory(self._numbers[memory], memory.sequence_length, blocks)
 
     def follow(
-        self, memories: dict[int, CacheMemory], dropped: list[int], ranked_pass: RankedPass
+        self,
+        memories: dict[int, CacheMemory],
+        dropped: list[int],
+        ranked_pass: RankedPass,
     ) -> None:
         """Run the part of this rank in a pass of rank 0.
 

@@ -1,4 +1,6 @@
-"""Rotary position embedding: the angle of each position, as a table of complex numbers."""
+"""Rotary position embedding: the angle of each position,
+as a table of complex numbers.
+"""
 
 import math
 
@@ -6,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import ml
-from .args import FamilyRopeScaling, LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
+from .args import (
+    FamilyRopeScaling,
+    LinearRopeScaling,
+    ModelArgs,
+    RopeFactors,
+    RopeScaling,
+)
 
 _CHUNK = 512
 
@@ -14,14 +22,18 @@ _CHUNK = 512
 def inverse_frequencies(
     head_dim: int,
     theta: float,
-    scaling: RopeScaling | LinearRopeScaling | RopeFactors | FamilyRopeScaling | None = None,
+    scaling: RopeScaling
+    | LinearRopeScaling
+    | RopeFactors
+    | FamilyRopeScaling
+    | None = None,
     length: int = 0,
 ) -> ml.Tensor:
     """Return how far each pair of a head rotates per position, in radians: float32 [h/2].
 
-    frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, all by one factor, each by
-    one, or as a family does for a context of `length`. Computed in float64 and rounded once to
-    float32; in bfloat16 neighbouring positions beyond 256 would coincide.
+    frequency[i] = theta ** (-2 i / h), then scaled: as Llama 3.1 does, all by one factor,
+    each by one, or as a family does for a context of `length`. Computed in float64 and
+    rounded once to float32; in bfloat16 neighbouring positions beyond 256 would coincide.
     """
     frequencies = _plain_frequencies(head_dim, theta)
     if isinstance(scaling, LinearRopeScaling):
@@ -32,7 +44,9 @@ def inverse_frequencies(
         frequencies = scaling.scaled(frequencies, length)
     elif scaling is not None:
         frequencies = _scaled(frequencies, scaling)
-    return ml.Tensor.from_numpy(frequencies.astype(np.float32), name="inverse_frequencies")
+    return ml.Tensor.from_numpy(
+        frequencies.astype(np.float32), name="inverse_frequencies"
+    )
 
 
 def _plain_frequencies(head_dim: int, theta: float) -> npt.NDArray[np.float64]:
@@ -40,10 +54,11 @@ def _plain_frequencies(head_dim: int, theta: float) -> npt.NDArray[np.float64]:
 
 
 def rope_factors(args: ModelArgs) -> ml.Tensor | None:
-    """Return what divides each frequency under the scaling of Llama 3.1, as GGUF files say it.
+    """Return what divides each frequency under the scaling of Llama 3.1, as GGUF files
+    say it.
 
-    float32 [h/2]; None where frequencies are scaled in another way, or not. Of Llama 3.1 8B, 3 of
-    64 frequencies differ by their last bit after the division.
+    float32 [h/2]; None where frequencies are scaled in another way, or not. Of Llama 3.1
+    8B, 3 of 64 frequencies differ by their last bit after the division.
     """
     scaling = args.rope_scaling
     if not isinstance(scaling, RopeScaling):
@@ -53,23 +68,30 @@ def rope_factors(args: ModelArgs) -> ml.Tensor | None:
     return ml.Tensor.from_numpy(factors.astype(np.float32), name="rope_freqs.weight")
 
 
-def _scaled(frequencies: npt.NDArray[np.float64], scaling: RopeScaling) -> npt.NDArray[np.float64]:
-    """Slow the frequencies whose waves are long for the original context; keep the short waves.
+def _scaled(
+    frequencies: npt.NDArray[np.float64], scaling: RopeScaling
+) -> npt.NDArray[np.float64]:
+    """Slow the frequencies whose waves are long for the original context; keep the short
+    waves.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
     wavelengths = 2.0 * math.pi / frequencies
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    smooth = ((scaling.original_context_length / wavelengths - low) / (high - low)).clip(0, 1)
+    low = scaling.low_freq_factor
+    high = scaling.high_freq_factor
+    smooth = ((scaling.original_context_length / wavelengths - low) / (high - low)).clip(
+        0, 1
+    )
     return (1.0 - smooth) * frequencies / scaling.factor + smooth * frequencies
 
 
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     """Build the table of e^(i * position * frequency): complex64 [length, r/2].
 
-    r is h, or the part of a head that is rotated. The row of a position does not depend on the
-    length of the table, unless a family has other frequencies for longer contexts. The table is
-    made in chunks, because the float64 numbers between take four times its bytes.
+    r is h, or the part of a head that is rotated. The row of a position does not depend
+    on the length of the table, unless a family has other frequencies for longer contexts.
+    The table is made in chunks, because the float64 numbers between take four times its
+    bytes.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
     """
@@ -79,7 +101,8 @@ def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     table = ml.zeros((length, args.rotary_dim // 2), dtype=ml.complex64)
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)
-        positions = ml.arange(start, stop, dtype=ml.float32)  # exact: float32 counts to 2^24
+        # Exact: float32 counts to 2^24.
+        positions = ml.arange(start, stop, dtype=ml.float32)
         angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
         table.set_slice(start, stop, ml.polar(ml.full_like(angles, magnitude), angles))
     return table.with_name("frequencies")

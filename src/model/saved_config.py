@@ -15,7 +15,8 @@ _KNOWN_ROPE_FACTORS = (8.0, 32.0)  # of Llama 3.1, and of Llama 3.2 1B and 3B
 def hugging_face_config(
     args: ModelArgs, tokenizer: Tokenizer | None, dtype: str, kind: str
 ) -> dict[str, object]:
-    """Return the `config.json` of a model in another layout, whose output may still be tied.
+    """Return the `config.json` of a model in another layout, whose output may still be
+    tied.
 
     Args:
         args: The sizes and constants of the model.

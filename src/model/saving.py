@@ -1,9 +1,9 @@
 """Writing a model as a directory in Hugging Face's layout, which other tools read too.
 
-NF4 is written as bitsandbytes has it, and int8 as compressed-tensors does, so that transformers
-loads the directory with either. Dequantized weights are written as plain ones. The configuration
-and the tokenizer files of a GGUF file are made of its keys. A directory appears whole or not at
-all.
+NF4 is written as bitsandbytes has it, and int8 as compressed-tensors does, so that
+transformers loads the directory with either. Dequantized weights are written as plain
+ones. The configuration and the tokenizer files of a GGUF file are made of its keys. A
+directory appears whole or not at all.
 """
 
 import contextlib
@@ -53,10 +53,11 @@ def save_quantized(
     rope_scaling_factor: float | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Quantize or dequantize a model into a new directory; return the bytes of the weights.
+    """Quantize or dequantize a model into a new directory; return the bytes of the
+    weights.
 
-    Its `config.json` has the overridden factor. The files of the tokenizer are copied, or made of
-    the keys of a GGUF file. No more than one weight is in memory at a time.
+    Its `config.json` has the overridden factor. The files of the tokenizer are copied, or
+    made of the keys of a GGUF file. No more than one weight is in memory at a time.
 
     Args:
         path: As for `load_model`.
@@ -67,13 +68,16 @@ def save_quantized(
         progress: As for `load_model`.
 
     Raises:
-        SaveError: The directory is there already, or cannot be written; nothing of it is left.
+        SaveError: The directory is there already, or cannot be written; nothing of it is
+            left.
         ModelConfigError: No `config.json` stands for the model.
     """
     target = Path(directory)
     dtype = None if quantize is None else quantization_of(quantize)
     if dtype not in ml.BLOCK_DTYPES and not (dequantize and quantize is None):
-        raise SaveError(f"[save] quantize must be nf4 or int8 in a directory: got {quantize}")
+        raise SaveError(
+            f"[save] quantize must be nf4 or int8 in a directory: got {quantize}"
+        )
     check_new(target, "directory")
     with plain_model(path, rope_scaling_factor, dequantize) as (source, checkpoint, args):
         tokenizer = source.find_tokenizer()
@@ -82,7 +86,9 @@ def save_quantized(
         side_files = source.side_files(tokenizer)  # before hours of work
         _adapt(config, args, dtype, OUTPUT in checkpoint.tensors)
         with new_path(target, "directory") as unfinished:
-            (unfinished / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", "ascii")
+            (unfinished / CONFIG_FILE).write_text(
+                json.dumps(config, indent=2) + "\n", "ascii"
+            )
             for name, content in side_files.items():
                 path = unfinished / name
                 path.parent.mkdir(exist_ok=True)
@@ -95,11 +101,15 @@ def save_quantized(
 def plain_model(
     path: str | Path | None, rope_scaling_factor: float | None, dequantize: bool = False
 ) -> Iterator[tuple[Source, Checkpoint, ModelArgs]]:
-    """Open a plain model, or a quantized one as plain weights; its tensors are read one by one."""
+    """Open a plain model, or a quantized one as plain weights; its tensors are read one
+    by one.
+    """
     source = find_source(path)
     checkpoint = source.open_checkpoint(True)
     try:
-        check_stored(stored_quantization(source, checkpoint), dequantize, needs_plain=True)
+        check_stored(
+            stored_quantization(source, checkpoint), dequantize, needs_plain=True
+        )
         args = checkpoint_args(source, checkpoint, rope_scaling_factor)
         if dequantize:
             checkpoint.dtypes = dequantized_dtypes(checkpoint.dtypes, args.dtype)
@@ -112,7 +122,9 @@ def plain_model(
 
 
 def rotated_weights(args: ModelArgs) -> Collection[str]:
-    """Return the weights, without `.weight` or `.bias`, whose order of rows RoPE determines."""
+    """Return the weights, without `.weight` or `.bias`, whose order of rows RoPE
+    determines.
+    """
     return {
         f"layers.{layer}.attention.{matrix}"
         for layer in args.rotated_layers
@@ -132,19 +144,24 @@ def check_room(target: Path, nbytes: int) -> None:
     """Check that the disk has room for `nbytes` bytes."""
     free = shutil.disk_usage(target.absolute().parent).free
     if nbytes > free:
-        raise SaveError(f"{label_of(target)}: expected {nbytes} bytes of free disk, got {free}")
+        raise SaveError(
+            f"{label_of(target)}: expected {nbytes} bytes of free disk, got {free}"
+        )
 
 
 @contextlib.contextmanager
 def new_path(target: Path, kind: str) -> Iterator[Path]:
     """Give a path to write at, which gets the target's name at the end, or is removed.
 
-    A directory exists already. It, or the file, is inside a new directory with a random name, which
-    no other process has, on this machine or in another container.
+    A directory exists already. It, or the file, is inside a new directory with a random
+    name, which no other process has, on this machine or in another container.
     """
-    parent, prefix = target.absolute().parent, f".{target.absolute().name}.unfinished-"
+    parent = target.absolute().parent
+    prefix = f".{target.absolute().name}.unfinished-"
     try:
-        with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as place:
+        with TemporaryDirectory(
+            prefix=prefix, dir=parent, ignore_cleanup_errors=True
+        ) as place:
             made = Path(place, kind)
             if kind == "directory":
                 made.mkdir()
@@ -152,7 +169,9 @@ def new_path(target: Path, kind: str) -> Iterator[Path]:
             check_new(target, kind)
             made.rename(target)
     except OSError as error:
-        raise SaveError(f"{label_of(target)}: cannot be written: {error.strerror}") from None
+        raise SaveError(
+            f"{label_of(target)}: cannot be written: {error.strerror}"
+        ) from None
 
 
 def _write_weights(
@@ -171,11 +190,16 @@ def _write_weights(
     stored = stored_rows(args.tensor_rows, lambda row: row.hugging_face)
     names = {row.name: name for name, row in stored.items()}
     tensors = JoinedWeights(checkpoint.tensors, args)
-    shapes, sources = args.stored_shapes, sources_of(tensors, dtype)
-    plain = {key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)}
+    shapes = args.stored_shapes
+    sources = sources_of(tensors, dtype)
+    plain = {
+        key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)
+    }
     new: list[NewTensor] = []
     for key in sources.keys() & names:
-        new += new_tensors(names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]])
+        new += new_tensors(
+            names[key], shapes[key], dtype_in_model(key, dtype), plain[sources[key]]
+        )
     check_room(target, nbytes := sum(tensor.nbytes for tensor in new))
 
     rotated = rotated_weights(args) if args.rope_pairs == "interleaved" else ()
@@ -189,18 +213,27 @@ def _write_weights(
     with TensorWriter(directory / "model.safetensors", head, places) as writer:
         for key, weight in weights:
             if key in names:
-                for name, content in part_contents(names[key], weight, plain[sources[key]]):
+                for name, content in part_contents(
+                    names[key], weight, plain[sources[key]]
+                ):
                     writer.write(name, content)
     return nbytes
 
 
 def _adapt(
-    config: dict[str, object], args: ModelArgs, dtype: ml.BlockDType | None, has_output: bool
+    config: dict[str, object],
+    args: ModelArgs,
+    dtype: ml.BlockDType | None,
+    has_output: bool,
 ) -> None:
-    """Change the `config.json` of a model into that of the quantized or dequantized one."""
+    """Change the `config.json` of a model into that of the quantized or dequantized
+    one.
+    """
     for key in ("rope_scaling", "rope_parameters"):
         match config.get(key), args.rope_scaling:
-            case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if "factor" in part:
+            case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if (
+                "factor" in part
+            ):
                 config[key] = part | {"factor": scaling.factor}  # perhaps overridden
     # A quantized output has its own codes.
     config["tie_word_embeddings"] = dtype is None and not has_output

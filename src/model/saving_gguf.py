@@ -1,8 +1,8 @@
 """Writing a model as a GGUF file, which llama.cpp and other programs read too.
 
-Matrices stay as they are, or become blocks of q8_0 or q4_0, by the same rule as for `load_model`;
-vectors become float32. The rows of q and k are put into the order of the architecture. The file
-appears whole or not at all.
+Matrices stay as they are, or become blocks of q8_0 or q4_0, by the same rule as for
+`load_model`; vectors become float32. The rows of q and k are put into the order of the
+architecture. The file appears whole or not at all.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,23 @@ from pathlib import Path
 
 from .. import ml
 from ..checkpoint.gguf import nbytes_of
-from ..checkpoint.gguf_config import CHAT_TEMPLATE_KEYS, GGUF_KEYS, ROPE_FACTORS, GgufSchema
+from ..checkpoint.gguf_config import (
+    CHAT_TEMPLATE_KEYS,
+    GGUF_KEYS,
+    ROPE_FACTORS,
+    GgufSchema,
+)
 from ..checkpoint.gguf_writer import TYPE_NUMBERS, GgufWriter, NewValue
 from ..checkpoint.names import stored_rows
 from ..checkpoint.safetensors_writer import reordered
-from .args import EMBEDDINGS, OUTPUT, LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
+from .args import (
+    EMBEDDINGS,
+    OUTPUT,
+    LinearRopeScaling,
+    ModelArgs,
+    RopeFactors,
+    RopeScaling,
+)
 from .errors import ModelConfigError, SaveError, mismatch
 from .families import FAMILIES, Family
 from .quantization import (
@@ -43,12 +55,13 @@ def save_gguf(
 ) -> int:
     """Write a model as one new GGUF file; return the bytes of the weights.
 
-    Weights that are quantized in their files need `dequantize`, which makes them plain ones before
-    `quantize`. No more than one weight is in memory at a time. Raise SaveError where the file is
-    there already, or cannot be written; nothing of it is left then. Raise ModelConfigError where
-    the format cannot hold the model.
+    Weights that are quantized in their files need `dequantize`, which makes them plain
+    ones before `quantize`. No more than one weight is in memory at a time. Raise
+    SaveError where the file is there already, or cannot be written; nothing of it is left
+    then. Raise ModelConfigError where the format cannot hold the model.
     """
-    target, dtype = Path(target), None if quantize is None else quantization_of(quantize)
+    target = Path(target)
+    dtype = None if quantize is None else quantization_of(quantize)
     check_new(target, "file")
     with plain_model(path, rope_scaling_factor, dequantize) as (source, checkpoint, args):
         family = FAMILIES[source.model_type]
@@ -83,7 +96,9 @@ def save_gguf(
                 keys[key] = templates[name]
         check_room(target, nbytes := sum(nbytes_of(*each) for each in shapes.values()))
 
-        in_halves = args.rope_pairs == "halves" and family.gguf.rope_pairs == "interleaved"
+        in_halves = (
+            args.rope_pairs == "halves" and family.gguf.rope_pairs == "interleaved"
+        )
         rotated = rotated_weights(args) if in_halves else ()
 
         def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
@@ -91,7 +106,10 @@ def save_gguf(
                 weight = reordered(weight, args.head_dim, "interleaved")
             return weight.to(ml.float32) if len(weight.shape) == 1 else weight
 
-        with new_path(target, "file") as unfinished, GgufWriter(unfinished, keys, shapes) as writer:
+        with (
+            new_path(target, "file") as unfinished,
+            GgufWriter(unfinished, keys, shapes) as writer,
+        ):
             for key, weight in quantize_weights(tensors, dtype, progress, prepared):
                 if key in names:
                     writer.write(names[key], weight)
@@ -110,10 +128,18 @@ def _check_schema(known: GgufSchema, args: ModelArgs) -> None:
         rule = f"no biases but those that {name} has in GGUF files"
         raise mismatch("save", rule, f"those of {', '.join(biases)}")
     if known.heads_fill_dim and args.n_heads * args.head_dim != args.dim:
-        rule = f"heads x head dimension = {args.dim}, the size of the model, as {name} has it in"
+        rule = (
+            f"heads x head dimension = {args.dim}, the size of the model, as {name} has "
+            "it in"
+        )
         raise mismatch("save", f"{rule} GGUF files", f"{args.n_heads} x {args.head_dim}")
-    if isinstance(args.rope_scaling, RopeScaling | RopeFactors) and not known.has_rope_factors:
-        rule = f"RoPE without scaling or with a linear one, as {name} has it in GGUF files"
+    if (
+        isinstance(args.rope_scaling, RopeScaling | RopeFactors)
+        and not known.has_rope_factors
+    ):
+        rule = (
+            f"RoPE without scaling or with a linear one, as {name} has it in GGUF files"
+        )
         raise mismatch("save", rule, "Llama 3.1's scaling")
 
 
@@ -129,28 +155,40 @@ def _kind(
     into = dtype_in_model(key, dtype)
     found = into or dtypes[key]  # only a quantized output is made of another weight
     if found not in TYPE_NUMBERS:
-        raise SaveError(f"[save] GGUF files do not have {found}, of tensor {key}, but q8_0, q4_0")
+        raise SaveError(
+            f"[save] GGUF files do not have {found}, of tensor {key}, but q8_0, q4_0"
+        )
     if into is not None and shape[-1] % into.block_size:
         raise ModelConfigError(
-            f"save: rows of {into} must be a multiple of {into.block_size} long: got {shape[-1]}"
+            f"save: rows of {into} must be a multiple of {into.block_size} long: got "
+            f"{shape[-1]}"
         )
     return found
 
 
-def _keys(family: Family, args: ModelArgs, dtype: ml.BlockDType | None) -> dict[str, NewValue]:
+def _keys(
+    family: Family, args: ModelArgs, dtype: ml.BlockDType | None
+) -> dict[str, NewValue]:
     """Return the keys that say what is computed."""
     name = family.gguf.architecture
     values: dict[str, NewValue] = {
         **{key: getattr(args, field) for field, key in GGUF_KEYS.items()},
-        **dict.fromkeys(("attention.value_length", "rope.dimension_count"), args.head_dim),
+        **dict.fromkeys(
+            ("attention.value_length", "rope.dimension_count"), args.head_dim
+        ),
     }
     if isinstance(args.rope_scaling, LinearRopeScaling):
-        values |= {"rope.scaling.type": "linear", "rope.scaling.factor": args.rope_scaling.factor}
+        values |= {
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": args.rope_scaling.factor,
+        }
     values |= family.gguf_keys(args)
     return {
         "general.architecture": name,
         "general.type": "model",
-        "general.file_type": _FILE_TYPES[(dtype or args.feed_forward_dtype or args.dtype).name],
+        "general.file_type": _FILE_TYPES[
+            (dtype or args.feed_forward_dtype or args.dtype).name
+        ],
         "general.quantization_version": 2,
         **{f"{name}.{key}": value for key, value in values.items()},
     }

@@ -1,1 +1,3 @@
-"""The bundled model in the layout of Meta; `tools/nano` contains the code that made it."""
+"""The bundled model in the layout of Meta; `tools/nano` contains the code that made
+it.
+"""

@@ -1,4 +1,6 @@
-"""The HTTP server: the endpoints that clients of OpenAI's API expect, over one `BatchEngine`."""
+"""The HTTP server: the endpoints that clients of OpenAI's API expect, over one
+`BatchEngine`.
+"""
 
 from .app import create_app
 from .errors import ServerError

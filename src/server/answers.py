@@ -1,4 +1,6 @@
-"""Answers as JSON: what a body asks the engine for, and what its steps add to the response."""
+"""Answers as JSON: what a body asks the engine for, and what its steps add to the
+response.
+"""
 
 import secrets
 import string
@@ -50,7 +52,8 @@ class _Asked:
     grammar: Grammar | None
     alternatives: int | None  # of how many tokens `logprobs` tell; None without them
     echo: str | None = None  # the text of the prompt, to come before the answer
-    mask: GrammarMask | None = field(init=False, default=None)  # once the grammar is compiled
+    # Once the grammar is compiled.
+    mask: GrammarMask | None = field(init=False, default=None)
     submitted: SubmittedAnswer = field(init=False)  # once the engine has it
     ids: list[int] = field(init=False, default_factory=list)
 
@@ -84,12 +87,14 @@ class _Asked:
 class ChatAnswer(_Asked):
     """An answer of a chat."""
 
-    # What a client reads as the beginning of the id, and as the kind of a response and of a chunk.
+    # What a client reads as the beginning of the id, and as the kind of a response and of
+    # a chunk.
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     thoughts: ThoughtForm | None = field(kw_only=True)  # None if all of it is the answer
     opened: bool = field(kw_only=True)  # whether it begins inside of a thought
-    style: CallForm | None = field(kw_only=True)  # how it asks for calls; None where it may not
+    # How it asks for calls; None where it may not.
+    style: CallForm | None = field(kw_only=True)
     _text: str = field(init=False, default="")
     _told: tuple[str, str, int] = field(init=False, default=("", "", 0))
 
@@ -97,7 +102,9 @@ class ChatAnswer(_Asked):
         """Return what the next steps add, the first ones with the role."""
         self._text += "".join(step.text for step in steps)
         reason = _REASONS.get(steps[-1].stop_reason, "length")
-        thought, said, calls = "", self._text, list[ToolCall]()
+        thought = ""
+        said = self._text
+        calls = list[ToolCall]()
         if self.thoughts is not None:
             is_over = reason is not None
             thought, said = split_thoughts(said, self.opened, is_over, self.thoughts)
@@ -112,11 +119,14 @@ class ChatAnswer(_Asked):
         if len(calls) > old_calls:
             delta["tool_calls"] = [
                 {
-                    "index": index, "id": _call_id(), "type": "function",
+                    "index": index,
+                    "id": _call_id(),
+                    "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
-                for index, call in enumerate(calls) if index >= old_calls
-            ]  # fmt: skip
+                for index, call in enumerate(calls)
+                if index >= old_calls
+            ]
         logprobs = None
         if self.alternatives is not None:
             content = [
@@ -147,10 +157,13 @@ class TextAnswer(_Asked):
 
     def chunk(self, *steps: Step) -> Chunk:
         """Return what the next steps add, the first ones with what is echoed."""
-        text, tokens = "", list[tuple[int, Choice | None]]()
+        text = ""
+        tokens = list[tuple[int, Choice | None]]()
         if len(self.ids) == len(steps) and self.echo is not None:
             text = self.echo
-            tokens += zip(self.prompt_ids, self.submitted.prompt_choices or (), strict=False)
+            tokens += zip(
+                self.prompt_ids, self.submitted.prompt_choices or (), strict=False
+            )
         if self.body.max_tokens != 0:
             text += "".join(step.text for step in steps)
             tokens += [(s.token_id, s.choice) for s in steps if s.stop_reason != "eot"]
@@ -161,7 +174,9 @@ class TextAnswer(_Asked):
     choice = chunk
 
     def _logprobs(self, tokens: list[tuple[int, Choice | None]]) -> Chunk:
-        """Return lists with an entry for each token; the first of a prompt was not chosen."""
+        """Return lists with an entry for each token; the first of a prompt was not
+        chosen.
+        """
         tokenizer = self.service.tokenizer
         names = "tokens", "token_logprobs", "top_logprobs", "text_offset"
         entries = list[tuple[Any, ...]]()
@@ -177,7 +192,9 @@ class TextAnswer(_Asked):
 
 
 def _call_id() -> str:
-    """Return a new id of a call: nine letters and digits, as the templates of Mistral want it."""
+    """Return a new id of a call: nine letters and digits, as the templates of Mistral
+    want it.
+    """
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
@@ -196,19 +213,26 @@ def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpA
     texts = [message.content + message.reasoning for message in messages]
     texts += [encode(value).decode() for value in (*tools, *documents, arguments)]
     service.check_length("".join(texts), "messages")
-    style, calls = chat.call_form if callable_ones else None, None
+    style = chat.call_form if callable_ones else None
+    calls = None
     must = body.tool_choice not in (None, "auto")
     if callable_ones and style is None and must:
-        text = "tool_choice: expected auto, because the form of this model's calls is not known"
+        text = (
+            "tool_choice: expected auto, because the form of this model's calls is not "
+            "known"
+        )
         raise RequestError(400, text, "tool_choice", "unsupported")
     if style is not None:
         many = body.parallel_tool_calls
         special_ids = service.tokenizer.special_tokens
-        calls = grammar_of_calls(style, callable_ones, must, many is not False, special_ids)
+        calls = grammar_of_calls(
+            style, callable_ones, must, many is not False, special_ids
+        )
     think = body.reasoning_effort != "none"
     if not think and not chat.can_leave_out_thoughts:
         text = (
-            f'reasoning_effort: expected thoughts, as the format {chat.name} has them, got "none"'
+            "reasoning_effort: expected thoughts, as the format "
+            f'{chat.name} has them, got "none"'
         )
         raise RequestError(400, text, "reasoning_effort", "unsupported")
     ids = encode_chat(
@@ -241,16 +265,21 @@ def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpA
     ]
 
 
-def text_answers(service: Service, sender: Sender, body: CompletionBody) -> list[HttpAnswer]:
+def text_answers(
+    service: Service, sender: Sender, body: CompletionBody
+) -> list[HttpAnswer]:
     """Return the answers that a body asks for."""
-    made, tokenizer = list[HttpAnswer](), service.tokenizer
+    made = list[HttpAnswer]()
+    tokenizer = service.tokenizer
     grammar = _grammar(service, body)
     for prompt in body.prompts():
         if isinstance(prompt, str):
             service.check_length(prompt, "prompt")
-            ids, text = tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False), prompt
+            ids = tokenizer.encode(prompt, bos=tokenizer.adds_bos, eos=False)
+            text = prompt
         else:
-            ids, text = prompt, tokenizer.decode(prompt)
+            ids = prompt
+            text = tokenizer.decode(prompt)
         echo = text if body.echo else None
         made += [
             TextAnswer(service, sender, body, ids, sampling, grammar, body.logprobs, echo)

@@ -36,7 +36,8 @@ _MOST_DRAINED = 4 * _MOST_BODY
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 T = TypeVar("T")
 # Bytes above which a body waits for a place in memory, and seconds that it waits.
-_LARGE_BODY, _PLACE_SECONDS = 256 << 10, 20
+_LARGE_BODY = 256 << 10
+_PLACE_SECONDS = 20
 _PART = 4096  # tokens that are turned into a part of a response at a time
 
 
@@ -54,7 +55,8 @@ class Caller:
         return self.sender.client
 
 
-# Takes a body, or the last part of the path, and the caller; returns a response, or its JSON.
+# Takes a body, or the last part of the path, and the caller; returns a response, or its
+# JSON.
 Handler = Callable[[Service, Any, Caller], Awaitable[Any]]
 
 
@@ -66,8 +68,9 @@ class Endpoint:
         path: As Starlette's routes write it.
         handler: Makes the response.
         body: The type of the body of a POST; None for a GET.
-        is_open: Whether it answers without the API key. The flag belongs to the endpoint that is
-            routed, so that no second reading of the path can disagree with the route.
+        is_open: Whether it answers without the API key. The flag belongs to the endpoint
+            that is routed, so that no second reading of the path can disagree with the
+            route.
         param: The field that most errors of the tokenizer and the engine are about.
     """
 
@@ -80,7 +83,8 @@ class Endpoint:
 
 def create_app(service: Service) -> Starlette:
     """Return the application of a service, for any ASGI server."""
-    # A page of the explorer has a name that nobody can guess, and no script that sends a key.
+    # A page of the explorer has a name that nobody can guess, and no script that sends a
+    # key.
     endpoints = (
         Endpoint(
             path="/v1/chat/completions",
@@ -98,7 +102,9 @@ def create_app(service: Service) -> Starlette:
         Endpoint(path="/health", handler=_health, is_open=True),
         Endpoint(path="/metrics", handler=_metrics),
         Endpoint(path="/tokenize", handler=_tokenize, body=_Tokenize),
-        Endpoint(path="/detokenize", handler=_detokenize, body=_Detokenize, param="tokens"),
+        Endpoint(
+            path="/detokenize", handler=_detokenize, body=_Detokenize, param="tokens"
+        ),
         Endpoint(path="/", handler=_chat_page, is_open=True),
         Endpoint(path="/explorer", handler=_look_inside, body=_LookInside),
         Endpoint(path="/explorer/{name}", handler=_inside, is_open=True),
@@ -128,7 +134,9 @@ def create_app(service: Service) -> Starlette:
 
 
 class NormalPaths:
-    """Gives the application each path without empty parts: `/v1//models/` as `/v1/models`."""
+    """Gives the application each path without empty parts: `/v1//models/` as
+    `/v1/models`.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -164,9 +172,11 @@ async def _answered(service: Service, endpoint: Endpoint, request: Request) -> R
             if not isinstance(answer, Response):
                 answer = Response(encode(answer), media_type="application/json")
             return Holding(answer, place.pop_all()) if caller.is_large else answer
-    except Exception as error:  # noqa: BLE001 - a fault is one line in the log, and 500 there
+    # A fault is one line in the log, and the status 500 for the client.
+    except Exception as error:  # noqa: BLE001
         one = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-        # Until it is collected, a traceback keeps the body, and the requests of a stream not sent.
+        # Until it is collected, a traceback keeps the body, and the requests of a stream
+        # not sent.
         one.__traceback__ = error.__traceback__ = None
         return refusal(one, service.log, endpoint.param).response()
 
@@ -189,12 +199,15 @@ async def _generate(
     # Encoding a long text takes a while.
     answers = await service.work(caller.client, made, service, caller.sender, body)
     await caller.place.aclose()
-    run, options = Run(service, answers, bool(body.stream)), body.stream_options
+    run = Run(service, answers, bool(body.stream))
+    options = body.stream_options
     if not body.stream:
         return await run.whole()
     events = run.events(options is not None and bool(options.include_usage))
     await anext(events)
-    return EventStream(events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    return EventStream(
+        events, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
 
 
 async def _body(service: Service, request: Request, caller: Caller, kind: type[T]) -> T:
@@ -203,7 +216,8 @@ async def _body(service: Service, request: Request, caller: Caller, kind: type[T
     too_large = RequestError(413, message, None, "too_large")
     if int(request.headers.get("content-length", 0)) > _MOST_DRAINED:  # h11 checked it
         raise too_large
-    size, content = 0, bytearray()
+    size = 0
+    content = bytearray()
     async for part in request.stream():
         size += len(part)
         if size > _LARGE_BODY and not caller.is_large:
@@ -218,13 +232,19 @@ async def _body(service: Service, request: Request, caller: Caller, kind: type[T
 
 
 async def _take_place(service: Service, caller: Caller) -> None:
-    """Wait for a place for a large body, which its client has until the response is sent."""
+    """Wait for a place for a large body, which its client has until the response is
+    sent.
+    """
     caller.is_large = True
     try:
         async with asyncio.timeout(_PLACE_SECONDS):
-            await caller.place.enter_async_context(service.large_bodies.place(caller.client))
+            await caller.place.enter_async_context(
+                service.large_bodies.place(caller.client)
+            )
     except TimeoutError:
-        message = f"a place for a body of more than {_LARGE_BODY} bytes: expected one within "
+        message = (
+            f"a place for a body of more than {_LARGE_BODY} bytes: expected one within "
+        )
         message += f"{_PLACE_SECONDS} seconds"
         raise RequestError(503, message, None, "busy") from None
 
@@ -281,7 +301,9 @@ def _pieces(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
     for start in range(0, len(ids), _PART):
         separator = b"," if start else b""
         part = ids[start : start + _PART]
-        entries = encode([{"id": token, "piece": token_name(tokenizer, token)} for token in part])
+        entries = encode(
+            [{"id": token, "piece": token_name(tokenizer, token)} for token in part]
+        )
         yield separator + entries[1:-1]
 
 
@@ -332,11 +354,12 @@ async def _inside(service: Service, name: str, _: Caller) -> Response:
 
 async def _chat_page(_service: Service, _body: None, _: Caller) -> Response:
     """Return the page, whose headers allow its script and its style alone."""
-    nonce, path = secrets.token_urlsafe(16), Path(__file__).with_name("chat.html")
+    nonce = secrets.token_urlsafe(16)
+    path = Path(__file__).with_name("chat.html")
     policy = (
         f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; default-src 'none'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'"
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
+        "'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     headers = _PRIVATE | {"Content-Security-Policy": policy}
     page = re.sub("<(script|style)>", rf'<\1 nonce="{nonce}">', path.read_text("utf-8"))

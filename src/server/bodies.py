@@ -17,11 +17,16 @@ from .errors import RequestError
 
 # Entries of each list of a body: what an entry costs does not depend on how short it is.
 MOST_TOKENS = 1 << 20
-_MOST_PROMPTS, _MOST_STOPS, _MOST_ANSWERS = 64, 16, 16
+_MOST_PROMPTS = 64
+_MOST_STOPS = 16
+_MOST_ANSWERS = 16
 _MOST_BIASED = 1024
-# A negative seed stands for the seed that is this much larger: a number that JavaScript holds.
+# A negative seed stands for the seed that is this much larger: a number that JavaScript
+# holds.
 _NEGATIVE_SEEDS = 1 << 53
-_MOST_MESSAGES, _MOST_PARTS, _MOST_TOOLS = 2048, 1024, 128
+_MOST_MESSAGES = 2048
+_MOST_PARTS = 1024
+_MOST_TOOLS = 128
 _MOST_CONTAINERS = 1 << 16  # lists and objects in all
 _LONGEST_STOP = 4096  # characters: each step looks for the beginning of one
 _NULL = Raw(b"null")
@@ -31,19 +36,26 @@ _TOKEN_ID = re.compile("0|[1-9][0-9]{0,18}")
 _OPAQUE = ("schema", "parameters", "metadata")
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 # Where msgspec or a `__post_init__` names a field.
-_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `([^`]*)`|(\w+): ")
+_FIELD = re.compile(
+    r"Object (?:contains unknown|missing required) field `([^`]*)`|(\w+): "
+)
 _SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
 
 Text = Annotated[str, Meta(min_length=1, max_length=_LONGEST_STOP)]
 Many = Annotated[int, Meta(ge=1)]
-Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=MOST_TOKENS)]
-Top = Annotated[int, Meta(ge=0, le=20)]  # alternatives that the `logprobs` of a token name
+Prompts = Annotated[
+    list[str | int | list[int]], Meta(min_length=1, max_length=MOST_TOKENS)
+]
+# Alternatives that the `logprobs` of a token name.
+Top = Annotated[int, Meta(ge=0, le=20)]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 T = TypeVar("T")
 
 
 class Body(Struct, forbid_unknown_fields=True):
-    """A body or a part of one; a field that it lacks is an error that names it, unless null."""
+    """A body or a part of one; a field that it lacks is an error that names it, unless
+    null.
+    """
 
 
 class _StreamOptions(Body):
@@ -67,7 +79,9 @@ class _JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """What an answer has to be; `regex` and `grammar` (Lark) are extensions of this server."""
+    """What an answer has to be; `regex` and `grammar` (Lark) are extensions of this
+    server.
+    """
 
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: _JsonSchema | None = None
@@ -79,7 +93,9 @@ class ResponseFormat(Body):
             raise ValueError(f"{self.type}: expected with this type")
 
     def as_grammar(self) -> Grammar:
-        """Return what an answer has to follow that is not any text, or raise GrammarError."""
+        """Return what an answer has to follow that is not any text, or raise
+        GrammarError.
+        """
         if self.type == "regex":
             return Grammar("regex", self.regex or "")
         if self.type == "grammar":
@@ -118,7 +134,9 @@ class _Call(Body):
     function: _CalledFunction
     type: Literal["function"] = "function"
     id: str | None = None
-    index: int | None = None  # of a streamed call that a client sends back; the order counts
+    index: int | None = (
+        None  # of a streamed call that a client sends back; the order counts
+    )
 
 
 class ChatMessage(Body):
@@ -142,9 +160,15 @@ class ChatMessage(Body):
             raise ValueError("tool_calls: expected in messages of the assistant")
 
     def as_message(self) -> Message:
-        """Return the message; raise ChatFormatError for a call whose arguments are no object."""
+        """Return the message; raise ChatFormatError for a call whose arguments are no
+        object.
+        """
         content = self.content or ""
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        text = (
+            content
+            if isinstance(content, str)
+            else "".join(part.text for part in content)
+        )
         calls = tuple(
             ToolCall(call.function.name, call.function.arguments, call.id or "")
             for call in self.tool_calls or ()
@@ -164,7 +188,10 @@ if TYPE_CHECKING:
 else:  # a field for each step of the sampling
     _Steps = msgspec.defstruct(
         "_Steps",
-        [(name, (int if step.is_whole else float) | None, None) for name, step in STEPS.items()],
+        [
+            (name, (int if step.is_whole else float) | None, None)
+            for name, step in STEPS.items()
+        ],
         bases=(Body,),
     )
 
@@ -194,12 +221,15 @@ class Generation(_Steps):
             raise ValueError("stream_options: include_usage needs stream")
         for token in self.logit_bias or ():
             if not _TOKEN_ID.fullmatch(token):
-                raise ValueError(f"logit_bias: expected token ids, got {ascii(token)[:80]}")
+                raise ValueError(
+                    f"logit_bias: expected token ids, got {ascii(token)[:80]}"
+                )
         if self.response_format is not None and self.response_format.type == "text":
             self.response_format = None
 
     def sampling(self, defaults: Mapping[str, float]) -> list[SamplingArgs]:
-        """Return that of each answer; their seeds follow one another. Raises SamplingError.
+        """Return that of each answer; their seeds follow one another. Raises
+        SamplingError.
 
         Args:
             defaults: The settings of requests that do not give their own.
@@ -230,7 +260,8 @@ class ChatBody(Generation, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | _FunctionTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    # Extensions, as vLLM has them: what the chat template reads in addition to the conversation.
+    # Extensions, as vLLM has them: what the chat template reads in addition to the
+    # conversation.
     chat_template_kwargs: dict[str, Any] | None = None
     documents: Annotated[list[dict[str, Any]], Meta(max_length=_MOST_TOOLS)] | None = None
     # Values that change nothing; others need what this server does not have.
@@ -253,19 +284,25 @@ class ChatBody(Generation, kw_only=True):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs: needs logprobs")
         _drop_nulls(self.tools or [])
-        msgspec.convert({"tools": self.tools or []}, _Tools)  # the prompt has them as they came
+        # The prompt has them as they came.
+        msgspec.convert({"tools": self.tools or []}, _Tools)
         if self.offered_tools()[0] and self.response_format is not None:
             raise ValueError("response_format: not allowed with tools")
 
     def offered_tools(self) -> tuple[list[Tool], list[Tool]]:
-        """Return the functions that the prompt tells of, and those that the answer may call."""
-        choice, tools = self.tool_choice, self.tools or []
+        """Return the functions that the prompt tells of, and those that the answer may
+        call.
+        """
+        choice = self.tool_choice
+        tools = self.tools or []
         if choice == "none" or (choice in (None, "auto") and not tools):
             return [], []
         chosen: list[Tool] = [
-            tool for tool in tools
-            if isinstance(choice, str | None) or tool["function"]["name"] == choice.function.name
-        ]  # fmt: skip
+            tool
+            for tool in tools
+            if isinstance(choice, str | None)
+            or tool["function"]["name"] == choice.function.name
+        ]
         if not chosen:
             raise ValueError("tool_choice: expected functions of tools")
         return [*tools], chosen
@@ -299,8 +336,8 @@ class CompletionBody(Generation, kw_only=True):
 def prepare(kind: type) -> None:
     """Let msgspec look through the types of a body, before threads parse bodies.
 
-    Two threads that parse the first body of a type at the same time read what is half made, which
-    ends the process with a segmentation fault (msgspec 0.20 to 0.22).
+    Two threads that parse the first body of a type at the same time read what is half
+    made, which ends the process with a segmentation fault (msgspec 0.20 to 0.22).
     """
     msgspec.json.Decoder(kind)
     msgspec.convert({"tools": []}, _Tools)
@@ -324,7 +361,8 @@ def parsed(content: bytes, kind: type[T]) -> T:
             _drop_nulls(fields)
             return msgspec.json.decode(json.dumps(fields), type=kind)
     except msgspec.ValidationError as error:
-        found, what = _WHERE.search(str(error)), _WHERE.sub("", str(error))
+        found = _WHERE.search(str(error))
+        what = _WHERE.sub("", str(error))
         field = _FIELD.match(what)
         name = (field[1] or field[2]) if field else ""
         place = ".".join(filter(None, (found and found[1], name))) or None
@@ -333,7 +371,9 @@ def parsed(content: bytes, kind: type[T]) -> T:
         message = f"{place or 'the body'}: {what.removeprefix(f'{name}: ')}"
         raise RequestError(400, message, place, "invalid_value") from None
     except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
-        raise RequestError(400, f"the body: expected JSON: {error}", None, "invalid_json") from None
+        raise RequestError(
+            400, f"the body: expected JSON: {error}", None, "invalid_json"
+        ) from None
 
 
 def _check_containers(content: bytes) -> None:
@@ -346,7 +386,10 @@ def _check_containers(content: bytes) -> None:
     structure = _STRING.sub(b"", content)
     count = structure.count(b"[") + structure.count(b"{")
     if count > _MOST_CONTAINERS:
-        message = f"the body: expected at most {_MOST_CONTAINERS} lists and objects, got {count}"
+        message = (
+            f"the body: expected at most {_MOST_CONTAINERS} lists and objects, got "
+            f"{count}"
+        )
         raise RequestError(400, message, None, "invalid_value")
 
 

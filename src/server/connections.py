@@ -7,9 +7,10 @@
 | answer | the end of the body | 720 |
 | idle | the last byte of a response, until the first byte of the next request | 75 |
 
-In every state, and after the server has closed a connection, the client has to take 64 KiB of a
-response in each 30 seconds, or all of it. A connection whose limit is over is answered with 408
-where no answer has begun, and closed; one whose client does not take its response is reset.
+In every state, and after the server has closed a connection, the client has to take 64
+KiB of a response in each 30 seconds, or all of it. A connection whose limit is over is
+answered with 408 where no answer has begun, and closed; one whose client does not take
+its response is reset.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ MOST_HEADER = 16 << 10
 # The key, in the state of a request, of an object that no other connection has.
 CONNECTION = "connection"
 # What a client has to take of a response in a time, in bytes and seconds.
-_LEAST_TAKEN, _WRITE_SECONDS = 64 << 10, 30
+_LEAST_TAKEN = 64 << 10
+_WRITE_SECONDS = 30
 
 
 class State(Enum):
@@ -62,7 +64,9 @@ class _CountingTransport:
 class Connection(H11Protocol):
     """One connection, which `watch` ends when the limit of its state is over."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(  # type: ignore[override]
+        self, transport: asyncio.Transport
+    ) -> None:
         """Take a connection, or refuse one beyond the limit."""
         self._counter = _CountingTransport(transport)
         self._unparsed = bytearray()
@@ -74,7 +78,9 @@ class Connection(H11Protocol):
         self.app_state = {**self.app_state, CONNECTION: object()}
         super().connection_made(cast(asyncio.Transport, self._counter))
         if len(self.connections) > MOST_CONNECTIONS:
-            self._refuse(503, f"expected at most {MOST_CONNECTIONS} connections, got more")
+            self._refuse(
+                503, f"expected at most {MOST_CONNECTIONS} connections, got more"
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection at once."""
@@ -83,7 +89,9 @@ class Connection(H11Protocol):
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes, or keep them until the response to the request before is complete."""
+        """Parse the bytes, or keep them until the response to the request before is
+        complete.
+        """
         self._unset_keepalive_if_required()
         self._unparsed += data
         self._parse()
@@ -97,7 +105,9 @@ class Connection(H11Protocol):
         """Refuse bytes that h11 cannot parse."""
         error = sys.exception()
         if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
-            self._refuse(431, f"the header: expected at most {MOST_HEADER} bytes, got more")
+            self._refuse(
+                431, f"the header: expected at most {MOST_HEADER} bytes, got more"
+            )
         else:
             self._refuse(400, "the request: expected HTTP/1.1")
 

@@ -45,13 +45,19 @@ class Gate:
         """Give the free places to the clients whose turn it is."""
         while self._inside.total() < self._places:
             may_enter = [
-                entry for entry in self._waiting if self._inside[entry[0].client] < self._most_each
+                entry
+                for entry in self._waiting
+                if self._inside[entry[0].client] < self._most_each
             ]
             if not may_enter:
                 return
-            ticket, turn = may_enter[self._turns.next([ticket for ticket, _ in may_enter])]
+            ticket, turn = may_enter[
+                self._turns.next([ticket for ticket, _ in may_enter])
+            ]
             self._waiting.remove((ticket, turn))
             self._turns.begin(ticket, {each.client for each, _ in self._waiting})
             self._inside[ticket.client] += 1
-            if not turn.done():  # else its task has just been cancelled, and gives the place back
+            if (
+                not turn.done()
+            ):  # else its task has just been cancelled, and gives the place back
                 turn.set_result(None)

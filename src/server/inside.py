@@ -1,6 +1,8 @@
-"""An answer from the inside: run again with a trace, in a process apart, as a page of the explorer.
+"""An answer from the inside: run again with a trace, in a process apart, as a page of the
+explorer.
 
-A trace shows all that runs in its process, so it cannot be on beside the answers to others.
+A trace shows all that runs in its process, so it cannot be on beside the answers to
+others.
 """
 
 import asyncio
@@ -18,15 +20,19 @@ from ..inference import SamplingArgs
 from ..model import load_model
 from .errors import RequestError
 
-# Answers that are remembered, pages that are kept, and the seconds and bytes that one may take.
-_MOST_ANSWERS, _MOST_PAGES, _SECONDS, _MOST_BYTES = 64, 4, 120, 32 << 20
+# Answers that are remembered, pages that are kept, and the seconds and bytes that one may
+# take.
+_MOST_ANSWERS = 64
+_MOST_PAGES = 4
+_SECONDS = 120
+_MOST_BYTES = 32 << 20
 
 
 class Insides:
     """The last answers of a server, and the `pages` that were made of some.
 
-    `loading` has the arguments of `load_model` that gave the model; None where several processes
-    run it.
+    `loading` has the arguments of `load_model` that gave the model; None where several
+    processes run it.
     """
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
@@ -36,7 +42,11 @@ class Insides:
         self._one = asyncio.Lock()
 
     def remember(
-        self, name: str, prompt_ids: Sequence[int], answer_ids: list[int], sampling: SamplingArgs
+        self,
+        name: str,
+        prompt_ids: Sequence[int],
+        answer_ids: list[int],
+        sampling: SamplingArgs,
     ) -> None:
         """Keep what an answer was made of, under its id."""
         asked = self._loading, [*prompt_ids], answer_ids, asdict(sampling)
@@ -48,16 +58,22 @@ class Insides:
         Raise RequestError where the answer is not known any more, or cannot run in time.
         """
         if self._loading is None:
-            raise RequestError(400, "several processes run the model, and a trace needs one")
+            raise RequestError(
+                400, "several processes run the model, and a trace needs one"
+            )
         asked = dict(self._answers).get(name)
         if asked is None:
             raise RequestError(404, "id: the answer is not known any more", "id")
         async with self._one:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", __name__, cwd=Path(__file__).parents[2],
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                sys.executable,
+                "-m",
+                __name__,
+                cwd=Path(__file__).parents[2],
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
+            )
             try:
                 page, _ = await asyncio.wait_for(process.communicate(asked), _SECONDS)
             except TimeoutError:
@@ -67,7 +83,9 @@ class Insides:
                     process.kill()
                     await process.wait()
         if process.returncode or len(page) > _MOST_BYTES:
-            raise RequestError(503, f"the run with a trace failed, or took {_SECONDS} seconds")
+            raise RequestError(
+                503, f"the run with a trace failed, or took {_SECONDS} seconds"
+            )
         made = secrets.token_urlsafe(24)
         self.pages.append((made, page))
         return made
@@ -76,7 +94,9 @@ class Insides:
 def main() -> None:
     """Read what to run from standard input; write the page to standard output."""
     loading, prompt_ids, ids, sampling = json.load(sys.stdin)
-    model, store, drawn = load_model(**loading), Store(), SamplingArgs(**sampling)
+    model = load_model(**loading)
+    store = Store()
+    drawn = SamplingArgs(**sampling)
     run = run_traced(model, prompt_ids, len(ids), drawn, store, forced_ids=ids)
     sys.stdout.writelines(write_html([run], store))
 

@@ -18,19 +18,23 @@ from .answers import Chunk, HttpAnswer, grammar_param
 from .errors import RequestError, encode, refusal
 from .service import Service
 
-# What a client that does not read may be behind, in steps, of which one with candidates takes more.
+# What a client that does not read may be behind, in steps, of which one with candidates
+# takes more.
 _MOST_BEHIND = 8192
 
 
 class Run:
     """Several answers in the making, within the event loop.
 
-    Errors of `BatchEngine.submit`, and one that ends an answer, are raised by `whole`, and by
-    `events` before the first one.
+    Errors of `BatchEngine.submit`, and one that ends an answer, are raised by `whole`,
+    and by `events` before the first one.
     """
 
-    def __init__(self, service: Service, answers: Sequence[HttpAnswer], is_stream: bool) -> None:
-        self._service, self._answers = service, answers
+    def __init__(
+        self, service: Service, answers: Sequence[HttpAnswer], is_stream: bool
+    ) -> None:
+        self._service = service
+        self._answers = answers
         begin, *kinds = answers[0].names
         self._head: Chunk = {
             "id": f"{begin}-{secrets.token_hex(12)}",
@@ -42,7 +46,9 @@ class Run:
         }
 
     async def _steps(self) -> AsyncGenerator[tuple[int, Step], None]:
-        """Yield all steps, each with the number of its answer; its token is in `ids` by then."""
+        """Yield all steps, each with the number of its answer; its token is in `ids` by
+        then.
+        """
         items = asyncio.Queue[tuple[int, Step | Exception]]()
 
         def put(index: int, item: Step | Exception) -> None:
@@ -90,11 +96,15 @@ class Run:
         steps = [list[Step]() for _ in self._answers]
         async for index, step in self._steps():
             steps[index].append(step)
-        choices = [{"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)]
+        choices = [
+            {"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)
+        ]
         return self._head | {"choices": choices, "usage": self._usage()}
 
     async def events(self, includes_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Yield an empty event when there is a step, then the events; an error is the last one."""
+        """Yield an empty event when there is a step, then the events; an error is the
+        last one.
+        """
         usage = {"usage": None} if includes_usage else {}
         async with aclosing(self._steps()) as steps:
             found = await anext(steps, None)
@@ -123,7 +133,9 @@ class Run:
             "prompt_tokens": asked,
             "completion_tokens": made,
             "total_tokens": asked + made,
-            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in stats)},
+            "prompt_tokens_details": {
+                "cached_tokens": sum(one.cached_tokens for one in stats)
+            },
         }
 
 
@@ -151,7 +163,12 @@ class PartStream(StreamingResponse):
     media_type = "application/json"
 
     def __init__(
-        self, service: Service, client: Hashable, start: bytes, parts: Iterator[bytes], end: bytes
+        self,
+        service: Service,
+        client: Hashable,
+        start: bytes,
+        parts: Iterator[bytes],
+        end: bytes,
     ) -> None:
         async def content() -> AsyncGenerator[bytes, None]:
             yield start

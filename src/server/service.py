@@ -25,10 +25,13 @@ from .inside import Insides
 
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 # The Host of a request that names no other site: `localhost` or an address.
-_LOCAL_HOST = re.compile(r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE)
+_LOCAL_HOST = re.compile(
+    r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE
+)
 WORKERS = 3  # threads that parse bodies and turn texts into tokens
 # Large bodies that are in memory at a time, in all and of one client.
-_LARGE_BODIES, _LARGE_BODIES_EACH = 4, 2
+_LARGE_BODIES = 4
+_LARGE_BODIES_EACH = 2
 COMPILERS = 2  # threads that wait for grammars to be compiled
 T = TypeVar("T")
 
@@ -53,9 +56,10 @@ class ServedModel:
     Attributes:
         name: The name that clients use.
         chat_format: The template of its chats; None if it has no chats.
-        loading: The arguments of `load_model` that gave the model, for `/explorer`, or None.
-        sampling: The settings of sampling of requests that do not give their own, by the names of
-            `SamplingArgs`.
+        loading: The arguments of `load_model` that gave the model, for `/explorer`, or
+            None.
+        sampling: The settings of sampling of requests that do not give their own, by the
+            names of `SamplingArgs`.
     """
 
     name: str
@@ -70,11 +74,11 @@ class Access:
 
     Attributes:
         api_keys: The keys, of which clients have to send one; empty for no key.
-        is_local: Whether the server listens at a local address. Without a key it then rejects
-            requests for another host, which come from pages of a site whose name leads to this
-            address.
-        shares_prefixes: Whether all clients share cached prefixes, so that the time and the count
-            of cached tokens tell a client what others have asked.
+        is_local: Whether the server listens at a local address. Without a key it then
+            rejects requests for another host, which come from pages of a site whose name
+            leads to this address.
+        shares_prefixes: Whether all clients share cached prefixes, so that the time and
+            the count of cached tokens tell a client what others have asked.
     """
 
     api_keys: Sequence[str]
@@ -131,18 +135,24 @@ class Service(Collector):
             yield _METRICS[kind](f"llama_bolts_{name}", text, getattr(counters, name))
 
     def close(self) -> None:
-        """End the processes that it started, and what waits for them; the engine stays open."""
+        """End the processes that it started, and what waits for them; the engine stays
+        open.
+        """
         self._grammars.close(kills=True)
         self._compiler_threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self, request: Request, is_open: bool) -> Hashable:
         """Return whose request it is: a key, or the address where the server has no keys.
 
-        Raise a RequestError for a wrong header, or because the server ends. An endpoint that
-        `is_open` needs no key.
+        Raise a RequestError for a wrong header, or because the server ends. An endpoint
+        that `is_open` needs no key.
         """
-        if self._checks_host and not _LOCAL_HOST.fullmatch(request.headers.get("host", "")):
-            raise RequestError(400, "Host: expected an address or a name of this server", "Host")
+        if self._checks_host and not _LOCAL_HOST.fullmatch(
+            request.headers.get("host", "")
+        ):
+            raise RequestError(
+                400, "Host: expected an address or a name of this server", "Host"
+            )
         key = self._key_of(request)
         if not (is_open or key is not None or not self._keys):
             message = "Authorization: expected Bearer and the server's key"
@@ -151,8 +161,12 @@ class Service(Collector):
             raise RequestError(503, "the server is shutting down", None, "shutting_down")
         return _network(request) if key is None else key
 
-    async def work(self, client: Hashable, function: Callable[..., T], *arguments: Any) -> T:
-        """Return the result of a function, which runs in a thread when it is the client's turn."""
+    async def work(
+        self, client: Hashable, function: Callable[..., T], *arguments: Any
+    ) -> T:
+        """Return the result of a function, which runs in a thread when it is the client's
+        turn.
+        """
         async with self._workers.place(client):
             return await _run_in(None, partial(function, *arguments))
 
@@ -165,14 +179,18 @@ class Service(Collector):
         return equal[0] if equal else None
 
     def check_content_type(self, request: Request) -> None:
-        """Raise a RequestError unless a body is JSON by its header, or no page can have sent it.
+        """Raise a RequestError unless a body is JSON by its header, or no page can have
+        sent it.
 
-        A page of another site can post bodies of other types, or of none, without a preflight. Its
-        browser then says so in `Origin` or `Sec-Fetch-*`, and the page has no key.
+        A page of another site can post bodies of other types, or of none, without a
+        preflight. Its browser then says so in `Origin` or `Sec-Fetch-*`, and the page has
+        no key.
         """
         headers = request.headers
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        is_from_page = "origin" in headers or any(name.startswith("sec-fetch-") for name in headers)
+        is_from_page = "origin" in headers or any(
+            name.startswith("sec-fetch-") for name in headers
+        )
         if kind == "" and (self._key_of(request) is not None or not is_from_page):
             return
         if kind != "application/json":
@@ -187,7 +205,9 @@ class Service(Collector):
             raise RequestError(404, message, "model", "model_not_found")
 
     def check_length(self, text: str, param: str) -> None:
-        """Refuse a text that cannot fit; to encode it would hold up the answers to others."""
+        """Refuse a text that cannot fit; to encode it would hold up the answers to
+        others.
+        """
         least = len(text.encode("utf-8", "replace")) // self._longest
         positions = self.engine.sequence_length
         if least >= positions:
@@ -198,8 +218,8 @@ class Service(Collector):
     def prefix_group(self, sender: Sender, cache_key: str | None) -> Hashable:
         """Return the group of requests that share cached prefixes with one.
 
-        They have the same API key. Without keys, they come over the same connection, or have the
-        same `prompt_cache_key`.
+        They have the same API key. Without keys, they come over the same connection, or
+        have the same `prompt_cache_key`.
         """
         if self._shares_prefixes:
             return None
@@ -235,7 +255,9 @@ def _digest(key: bytes) -> bytes:
 
 
 def _network(request: Request) -> Hashable:
-    """Return the address of a client; of version 6 the first half, which one user may have."""
+    """Return the address of a client; of version 6 the first half, which one user may
+    have.
+    """
     if request.client is None:
         return None
     try:
@@ -244,4 +266,6 @@ def _network(request: Request) -> Hashable:
         return request.client.host
     if isinstance(address, ipaddress.IPv4Address):
         return address
-    return address.ipv4_mapped or ipaddress.ip_network((address.packed[:8] + bytes(8), 64))
+    return address.ipv4_mapped or ipaddress.ip_network(
+        (address.packed[:8] + bytes(8), 64)
+    )

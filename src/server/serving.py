@@ -18,12 +18,16 @@ from .errors import ServerError
 from .service import WORKERS, Service
 
 _BACKLOG = 128  # connections that the system keeps until they are taken
-# Bytes that the system keeps of each direction of a connection; Linux takes twice as many.
+# Bytes that the system keeps of each direction of a connection; Linux takes twice as
+# many.
 _SOCKET_BUFFER = 128 << 10
-# For what runs when the server is to end, and then for the responses to reach their clients.
-_SHUTDOWN_SECONDS, _LAST_SECONDS = 10.0, 1
-# After how many seconds a thread lets another one run Python. Each pass of the engine waits for the
-# interpreter many times, and a thread that encodes a long text would hold it for 5 ms each time.
+# For what runs when the server is to end, and then for the responses to reach their
+# clients.
+_SHUTDOWN_SECONDS = 10.0
+_LAST_SECONDS = 1
+# After how many seconds a thread lets another one run Python. Each pass of the engine
+# waits for the interpreter many times, and a thread that encodes a long text would hold
+# it for 5 ms each time.
 _SWITCH_SECONDS = 0.0005
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _SILENT = logging.CRITICAL + 1
@@ -36,26 +40,35 @@ def listen(host: str, port: int) -> socket.socket:
         ServerError: The address cannot be used.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family, *_, address = found[0]
         # Addresses of version 4 reach `::` too, where the system can do that.
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        made = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-        # Of what such a socket accepts asyncio does not know that it is TCP, and leaves out this.
+        made = socket.create_server(
+            address, family=family, backlog=_BACKLOG, dualstack_ipv6=both
+        )
+        # Of what such a socket accepts asyncio does not know that it is TCP, and leaves
+        # out this.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
         return made
     except OSError as error:
         reason = error.strerror or error
-        raise ServerError(f"{host}:{port}: expected a free address, got: {reason}") from None
+        raise ServerError(
+            f"{host}:{port}: expected a free address, got: {reason}"
+        ) from None
 
 
-def serve(service: Service, listener: socket.socket, ready: Callable[[], object]) -> int | None:
+def serve(
+    service: Service, listener: socket.socket, ready: Callable[[], object]
+) -> int | None:
     """Answer requests until SIGINT or SIGTERM; close the engine.
 
-    The first signal lets what runs come to its end, within a limit, and refuses the rest with 503;
-    a second one ends at once.
+    The first signal lets what runs come to its end, within a limit, and refuses the rest
+    with 503; a second one ends at once.
 
     Args:
         service: What to serve.
@@ -75,14 +88,16 @@ def serve(service: Service, listener: socket.socket, ready: Callable[[], object]
         server.run([listener])
     finally:
         for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # the end is near, and needs no more signals
+            # The end is near, and needs no more signals.
+            signal.signal(number, signal.SIG_IGN)
         service.engine.close()
         service.close()
     return server.number
 
 
 def _started_pool() -> ThreadPoolExecutor:
-    """Return a pool whose threads run already, so that no request finds that one cannot start.
+    """Return a pool whose threads run already, so that no request finds that one cannot
+    start.
 
     Raises:
         ServerError: The system does not start them.
@@ -129,8 +144,10 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
         """Begin to end with the first signal, and end at once with the second one."""
-        self.number, self._service.is_closing = self.number or sig, True
-        self.force_exit, self.should_exit = self.should_exit, True
+        self.number = self.number or sig
+        self._service.is_closing = True
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take connections."""

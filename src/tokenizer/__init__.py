@@ -35,13 +35,14 @@ _HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
 def load_tokenizer(directory: str | Path) -> Tokenizer:
     """Load the tokenizer of a model directory; weights are not needed.
 
-    A Hugging Face directory (one with `config.json` or `tokenizer_config.json`) is read by its
-    `tokenizer.json`, any other by its `tokenizer.model`; if that file is missing, the other one is
-    read. The bytes of a `tokenizer.model` tell whether it holds base64 ranks or a SentencePiece
-    model.
+    A Hugging Face directory (one with `config.json` or `tokenizer_config.json`) is read
+    by its `tokenizer.json`, any other by its `tokenizer.model`; if that file is missing,
+    the other one is read. The bytes of a `tokenizer.model` tell whether it holds base64
+    ranks or a SentencePiece model.
 
     Args:
-        directory: Holds `tokenizer.json`, `tokenizer.model`, or `original/tokenizer.model`.
+        directory: Holds `tokenizer.json`, `tokenizer.model`, or
+            `original/tokenizer.model`.
 
     Returns:
         The tokenizer.
@@ -53,7 +54,10 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     """
     path = tokenizer_file(Path(directory))
     if path.name == _JSON_FILE:
-        from .tokenizer_json import read_tokenizer_json  # the largest reader, of Hugging Face alone
+        # The largest reader, of Hugging Face alone.
+        from .tokenizer_json import (
+            read_tokenizer_json,
+        )
 
         return read_tokenizer_json(path)
     if is_sentencepiece_file(path):
@@ -69,14 +73,21 @@ def tokenizer_file(directory: Path) -> Path:
     """Find the file that `load_tokenizer` reads, or raise what it raises."""
     try:
         names = sorted(entry.name for entry in directory.iterdir())
-        models = [directory / name for name in _MODEL_FILES if os.path.exists(directory / name)]
+        models = [
+            directory / name for name in _MODEL_FILES if os.path.exists(directory / name)
+        ]
     except OSError as error:
-        raise TokenizerError(f"{label_of(directory)}: cannot be read: {error.strerror}") from error
+        raise TokenizerError(
+            f"{label_of(directory)}: cannot be read: {error.strerror}"
+        ) from error
     hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
     if _JSON_FILE in names and (hugging_face or not models):
         return directory / _JSON_FILE
     if not models:
-        rule = "tokenizer.model (Meta's layout), tokenizer.json or tokenizer.model (Hugging Face's)"
+        rule = (
+            "tokenizer.model (Meta's layout), tokenizer.json or tokenizer.model (Hugging "
+            "Face's)"
+        )
         got = some_of(names) if names else "nothing"
         raise TokenizerNotFoundError(*mismatch(directory, "tokenizer", rule, got).args)
     return models[0]

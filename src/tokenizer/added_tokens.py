@@ -1,7 +1,7 @@
 """Tokens that are added to a vocabulary and found in text before anything else.
 
-Special tokens are left in the text: it never becomes a special id. An added token that is not
-special is, for example, `<think>`.
+Special tokens are left in the text: it never becomes a special id. An added token that is
+not special is, for example, `<think>`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,7 +12,8 @@ import regex
 
 from .errors import TokenizerError
 
-_SPACES_BEFORE, _SPACES_AFTER = regex.compile(r"(?r)\s*"), regex.compile(r"\s*")
+_SPACES_BEFORE = regex.compile(r"(?r)\s*")
+_SPACES_AFTER = regex.compile(r"\s*")
 
 # Of each; those of Llama 3 have up to 31.
 _MOST_LETTERS = 128
@@ -25,13 +26,17 @@ class AddedToken:
     text: str  # what it looks like
     token_id: int
     special: bool  # if text spells a special one, it stays text
-    normalized: bool = False  # looked for in the normalized text, not in the text as it is
+    normalized: bool = (
+        False  # looked for in the normalized text, not in the text as it is
+    )
     takes_left: bool = False  # the spaces before it
     takes_right: bool = False  # the spaces after it
 
 
 def spaces_taken(tokens: Iterable[AddedToken]) -> dict[str, tuple[bool, bool]]:
-    """Return the special tokens that take the white space to their left or to their right."""
+    """Return the special tokens that take the white space to their left or to their
+    right.
+    """
     return {
         token.text: (token.takes_left, token.takes_right)
         for token in tokens
@@ -46,8 +51,8 @@ Segment = tuple[str, int, int | None]
 class AddedTokenFinder:
     """Find added tokens in text: of several at one place the longest, from left to right.
 
-    Special ones are found too, so that no other one is seen inside of them, and left in the text.
-    TokenizerError where one is too long.
+    Special ones are found too, so that no other one is seen inside of them, and left in
+    the text. TokenizerError where one is too long.
     """
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
@@ -72,16 +77,19 @@ class AddedTokenFinder:
     def split(self, text: str) -> Iterator[Segment]:
         """Cut a text at the added tokens that are not special; no part is empty.
 
-        In sorted order, one that starts at a place is the last that is not greater than the text
-        there, or what this one begins with.
+        In sorted order, one that starts at a place is the last that is not greater than
+        the text there, or what this one begins with.
         """
-        done, passed, spaces = 0, 0, range(0)
+        done = 0
+        passed = 0
+        spaces = range(0)
         for found in self._places.finditer(text) if self._places else ():
             start = found.start()
             if start < passed:
                 continue
             here = text[start : start + self._longest]
-            # If all are greater, index -1 gives the very last one, which is not there either.
+            # If all are greater, index -1 gives the very last one, which is not there
+            # either.
             nested = self._nested[bisect_right(self._sorted, here) - 1]
             known = bisect_left(nested, True, key=here.startswith)
             if known == len(nested):
@@ -91,7 +99,11 @@ class AddedTokenFinder:
             if token.special:
                 continue
             if token.takes_left:
-                start = done if start < done else _SPACES_BEFORE.match(text, done, start).start()
+                start = (
+                    done
+                    if start < done
+                    else _SPACES_BEFORE.match(text, done, start).start()
+                )
             if token.takes_right:
                 if end not in spaces:  # which were not looked through yet
                     spaces = range(end, _SPACES_AFTER.match(text, end).end() + 1)

@@ -1,8 +1,10 @@
-"""Byte pair encoding over token ids: of all neighbours that merge, the lowest ranked pair first.
+"""Byte pair encoding over token ids: of all neighbours that merge, the lowest ranked pair
+first.
 
-What a tokenizer file says about merges comes here as `Merges`. Symbols are ids; whether they begin
-as bytes or as characters is decided in `encoders.py`. Both ways to merge give the same ids:
-`merge_short` is faster for words, `merge_long` takes O(n log n) for a piece of any length.
+What a tokenizer file says about merges comes here as `Merges`. Symbols are ids; whether
+they begin as bytes or as characters is decided in `encoders.py`. Both ways to merge give
+the same ids: `merge_short` is faster for words, `merge_long` takes O(n log n) for a piece
+of any length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,8 @@ PAIR_SHIFT = 24
 MOST_IDS = 1 << PAIR_SHIFT
 _RIGHT_ID = MOST_IDS - 1
 
-# Up to this many symbols, scanning a plain list (in C) beats the bookkeeping of merge_long.
+# Up to this many symbols, scanning a plain list (in C) beats the bookkeeping of
+# merge_long.
 SHORT_SYMBOLS = 80
 
 # Pairs looked up by their text are cached, at most this many.
@@ -30,22 +33,28 @@ CACHED_PAIRS = 1 << 17
 class Merges:
     """Which pairs of ids merge, in what order, and to what."""
 
-    ranks: Mapping[int, int]  # `NO_MERGE` for other pairs; equal ranks merge from left to right
+    # `NO_MERGE` for other pairs; equal ranks merge from left to right.
+    ranks: Mapping[int, int]
     joined: Mapping[int, int]  # the id that a pair merges to, for pairs that do
 
 
 def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
-    """Merge `pairs`, all different, to the ids `joined`, and no others, the first one first.
+    """Merge `pairs`, all different, to the ids `joined`, and no others, the first one
+    first.
 
     A pair is left << PAIR_SHIFT | right.
     """
-    return Merges(_Listed(zip(pairs, count(), strict=False)), dict(zip(pairs, joined, strict=True)))
+    return Merges(
+        _Listed(zip(pairs, count(), strict=False)), dict(zip(pairs, joined, strict=True))
+    )
 
 
 def spelled_merges(
     texts: Sequence[AnyStr], rank_of: Mapping[AnyStr, int], id_of: Mapping[AnyStr, int]
 ) -> Merges:
-    """Merge every pair whose `texts`, those of the ids, joined are a token, by the token's rank."""
+    """Merge every pair whose `texts`, those of the ids, joined are a token, by the
+    token's rank.
+    """
     return Merges(_Spelled(texts, rank_of), _Spelled(texts, id_of))
 
 
@@ -80,11 +89,13 @@ def merge(ids: list[int], merges: Merges) -> list[int]:
 
 
 def merge_short(ids: list[int], merges: Merges) -> list[int]:
-    """Merge as `merge` does: quadratic in the length, but the scans are `min` and `list.index`.
+    """Merge as `merge` does: quadratic in the length, but the scans are `min` and
+    `list.index`.
 
     Source: `_byte_pair_merge` in openai/tiktoken src/lib.rs, commit 02d132e.
     """
-    rank_of, joined = merges.ranks, merges.joined
+    rank_of = merges.ranks
+    joined = merges.joined
     ranks = [rank_of[left << PAIR_SHIFT | right] for left, right in pairwise(ids)]
     while ranks:
         lowest = min(ranks)
@@ -103,12 +114,14 @@ def merge_short(ids: list[int], merges: Merges) -> list[int]:
 def merge_long(ids: list[int], merges: Merges) -> list[int]:
     """Merge as `merge` does, in O(n log n) for n symbols.
 
-    Symbols are a linked list over positions. The pairs that wait for one rank share a batch of
-    positions, so the heap holds one entry per distinct rank instead of one per pair, and most
-    pairs cost one append. A pair that does not rank above the current batch may have to merge
-    before the rest of it; such pairs are rare and have a separate heap.
+    Symbols are a linked list over positions. The pairs that wait for one rank share a
+    batch of positions, so the heap holds one entry per distinct rank instead of one per
+    pair, and most pairs cost one append. A pair that does not rank above the current
+    batch may have to merge before the rest of it; such pairs are rare and have a separate
+    heap.
     """
-    rank_of, joined = merges.ranks, merges.joined
+    rank_of = merges.ranks
+    joined = merges.joined
     size = len(ids)
     after = list(range(1, size + 1))  # the place of the next symbol
     before = list(range(-1, size - 1))
@@ -127,7 +140,8 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
             if urgent and (not batch or urgent[0] < (batch_rank, batch[-1])):
                 rank, left = heappop(urgent)
             else:
-                rank, left = batch_rank, batch.pop()
+                rank = batch_rank
+                left = batch.pop()
             if ranks[left] != rank:
                 continue  # one of its symbols has merged with another since
             right = after[left]
@@ -148,7 +162,8 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
                     heappush(urgent, (found, start))
                 elif found != NO_MERGE:
                     batches[found].append(start)
-    place, left_over = 0, []
+    place = 0
+    left_over = []
     while place < size:
         left_over.append(ids[place])
         place = after[place]

@@ -1,9 +1,10 @@
-"""Read what the files of a tokenizer say in JSON, above all about special and added tokens.
+"""Read what the files of a tokenizer say in JSON, above all about special and added
+tokens.
 
-`tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin and end a text;
-`generation_config.json` lists ids that end an answer. `added_tokens.json` adds tokens to a bare
-SentencePiece model; newer files list them in `added_tokens_decoder` of `tokenizer_config.json`,
-which then takes precedence.
+`tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin and end a
+text; `generation_config.json` lists ids that end an answer. `added_tokens.json` adds
+tokens to a bare SentencePiece model; newer files list them in `added_tokens_decoder` of
+`tokenizer_config.json`, which then takes precedence.
 
 Source: huggingface/transformers src/transformers/tokenization_utils_base.py
 (`_from_pretrained`) and tokenization_utils_sentencepiece.py, v5.23.0.
@@ -56,19 +57,22 @@ MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 def is_sentencepiece_file(path: Path) -> bool:
     """Tell a SentencePiece model by its bytes; TokenizerError where it cannot be read.
 
-    It begins with the tag of a piece, a length of one byte, and the tag of the piece's text. Both
-    tags are a newline, with which no file of ranks begins.
+    It begins with the tag of a piece, a length of one byte, and the tag of the piece's
+    text. Both tags are a newline, with which no file of ranks begins.
     """
     return read_whole(path, MAX_FILE_BYTES, TokenizerError)[:3:2] == b"\n\n"
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Read a file that holds one JSON object of bounded size, or raise a TokenizerError."""
+    """Read a file that holds one JSON object of bounded size,
+    or raise a TokenizerError.
+    """
     return read_json_object(path, MAX_FILE_BYTES, TokenizerError, _MAX_JSON_VALUES)
 
 
 def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
-    """Return a JSON value if it is a dict, list, str, bool or int as expected, else raise.
+    """Return a JSON value if it is a dict, list, str, bool or int as expected, else
+    raise.
 
     A truth value is not a whole number; `what` is the part of the file, for the error.
     """
@@ -78,25 +82,34 @@ def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
 
 
 Template = tuple[str | None, str | None]
-"""The names of the tokens that a tokenizer file itself puts before and after a text, if any."""
+"""The names of the tokens that a tokenizer file itself puts before and after a text, if
+any.
+"""
 
 
 @dataclass(frozen=True)
 class TokenSettings:
     """What the files beside a tokenizer say about the roles of its tokens."""
 
-    names: Mapping[str, tuple[str, Path]]  # of bos_token, eos_token, unk_token, with the file
-    adds_bos: bool | None  # whether texts begin with the begin token; None if they do not say
+    # Of bos_token, eos_token, unk_token, with the file.
+    names: Mapping[str, tuple[str, Path]]
+    # Whether texts begin with the begin token; None if they do not say.
+    adds_bos: bool | None
     end_ids: frozenset[int]  # ids that end an answer
     end_ids_source: Path  # the file that lists them
 
     def roles(
-        self, special_tokens: Mapping[str, int], vocab_size: int, template: Template | None
+        self,
+        special_tokens: Mapping[str, int],
+        vocab_size: int,
+        template: Template | None,
     ) -> Roles:
-        """Find what the special ids of a tokenizer are for; the template is None if there is none.
+        """Find what the special ids of a tokenizer are for; the template is None if there
+        is none.
 
-        An id beyond the tokens is left to the model, which may have more rows than there are
-        tokens. TokenizerError where a file names a token that the tokenizer does not have.
+        An id beyond the tokens is left to the model, which may have more rows than there
+        are tokens. TokenizerError where a file names a token that the tokenizer does not
+        have.
         """
         first, last = template or (None, None)
         begin = self._name("bos_token", first, _BEGIN_NAMES, special_tokens)
@@ -104,7 +117,9 @@ class TokenSettings:
         for number in self.end_ids:
             if number < 0:
                 raise mismatch(self.end_ids_source, "eos_token_id", "id >= 0", number)
-        stop_ids = {special_tokens[name] for name in _STOP_NAMES if name in special_tokens}
+        stop_ids = {
+            special_tokens[name] for name in _STOP_NAMES if name in special_tokens
+        }
         if end is not None:
             stop_ids.add(special_tokens[end])
         adds_bos = self.adds_bos
@@ -124,7 +139,9 @@ class TokenSettings:
         known: tuple[str, ...],
         special_tokens: Mapping[str, int],
     ) -> str | None:
-        """Return the token of a role: as the files name it, the tokenizer file, or known."""
+        """Return the token of a role: as the files name it, the tokenizer file,
+        or known.
+        """
         if role not in self.names:
             return by_template or next((n for n in known if n in special_tokens), None)
         name, source = self.names[role]
@@ -152,7 +169,9 @@ def read_token_settings(directory: Path) -> TokenSettings:
     listed = _read(path).get("eos_token_id")
     if not isinstance(listed, list):
         listed = [] if listed is None else [listed]
-    end_ids = frozenset(expect_kind(path, "eos_token_id", number, int) for number in listed)
+    end_ids = frozenset(
+        expect_kind(path, "eos_token_id", number, int) for number in listed
+    )
     return TokenSettings(names, adds_bos, end_ids, path)
 
 
@@ -161,7 +180,9 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _token_name(path: Path, role: str, value: object) -> str | None:
-    """Return the token of a role: a text, or an object with `content`; None if there is none."""
+    """Return the token of a role: a text, or an object with `content`; None if there is
+    none.
+    """
     if isinstance(value, dict):
         value = value.get("content")
     if value is None or value == "":
@@ -179,8 +200,8 @@ def read_added_tokens(
 ) -> list[AddedToken]:
     """Check a list of added tokens: each an object with an id, a new content and flags.
 
-    Tokens of `special_names` are special besides those that say it themselves; null is an empty
-    list.
+    Tokens of `special_names` are special besides those that say it themselves; null is an
+    empty list.
     """
     if value is None:
         return []
@@ -204,40 +225,53 @@ def read_added_tokens(
 
 
 def check_names(path: Path, names: Mapping[str, int]) -> None:
-    """Check that tokens, at least one, are text without surrogates, not empty and not too long."""
+    """Check that tokens, at least one, are text without surrogates, not empty and not too
+    long.
+    """
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
-        raise mismatch(path, "vocab", "text without surrogates", "a lone surrogate") from None
+        raise mismatch(
+            path, "vocab", "text without surrogates", "a lone surrogate"
+        ) from None
     longest = max(names, key=len)
     if len(longest) > MAX_TOKEN_LENGTH or "" in names:
-        expected, got = f"1 to {MAX_TOKEN_LENGTH} characters in each token", len(longest)
+        expected = f"1 to {MAX_TOKEN_LENGTH} characters in each token"
+        got = len(longest)
         raise mismatch(path, "vocab", expected, 0 if "" in names else got)
 
 
 def read_added_tokens_of_config(
     directory: Path, pieces: Mapping[str, int], special_pieces: Collection[str]
 ) -> list[AddedToken]:
-    """Read the tokens that are added to the pieces of a SentencePiece model, in order of their ids.
+    """Read the tokens that are added to the pieces of a SentencePiece model, in order of
+    their ids.
 
-    A piece may be among them, with its id; the other ids follow the pieces without a gap. A token
-    is special if it is one of `special_pieces`, or if `tokenizer_config.json` or
-    `special_tokens_map.json` names it for a role or lists it. Tokens that are not special are
-    refused beside `"legacy": false`.
+    A piece may be among them, with its id; the other ids follow the pieces without a gap.
+    A token is special if it is one of `special_pieces`, or if `tokenizer_config.json` or
+    `special_tokens_map.json` names it for a role or lists it. Tokens that are not special
+    are refused beside `"legacy": false`.
     """
-    config_path, map_path = directory / CONFIG_FILE, directory / _TOKENS_MAP_FILE
+    config_path = directory / CONFIG_FILE
+    map_path = directory / _TOKENS_MAP_FILE
     config = _read(config_path)
     special = {*special_pieces, *_special_names(config_path, config)}
     special |= _special_names(map_path, _read(map_path))
     path, entries = _entries(directory, config)
-    tokens = sorted(read_added_tokens(path, entries, special), key=lambda token: token.token_id)
+    tokens = sorted(
+        read_added_tokens(path, entries, special), key=lambda token: token.token_id
+    )
     if tokens:
         check_names(path, {token.text: token.token_id for token in tokens})
     free = len(pieces)
     for token in tokens:
         expected = pieces.get(token.text, free)
         if token.token_id != expected:
-            rule = "that of the piece" if token.text in pieces else "the next after the pieces"
+            rule = (
+                "that of the piece"
+                if token.text in pieces
+                else "the next after the pieces"
+            )
             what = f"id of {shown(token.text)}"
             raise mismatch(path, what, f"{expected}, {rule}", token.token_id)
         free += token.text not in pieces
@@ -249,11 +283,15 @@ def read_added_tokens_of_config(
 
 
 def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[object]]:
-    """Return the file that lists the tokens, and its entries as `tokenizer.json` has them."""
+    """Return the file that lists the tokens, and its entries as `tokenizer.json` has
+    them.
+    """
     decoder = config.get("added_tokens_decoder")
     if decoder is None:
         path = directory / _ADDED_FILE
-        return path, [{"id": number, "content": text} for text, number in _read(path).items()]
+        return path, [
+            {"id": number, "content": text} for text, number in _read(path).items()
+        ]
     path = directory / CONFIG_FILE
     entries: list[object] = []
     for key, value in expect_kind(path, "added_tokens_decoder", decoder, dict).items():

@@ -1,8 +1,8 @@
 """Encode text around the added tokens in it: split it into pieces and merge each of them.
 
-A piece is what a pre-tokenizer yields; no merge crosses from one to the next. Byte-level BPE begins
-with the bytes of a piece. SentencePiece-style BPE begins with its characters, after spaces became
-metaspaces, U+2581.
+A piece is what a pre-tokenizer yields; no merge crosses from one to the next. Byte-level
+BPE begins with the bytes of a piece. SentencePiece-style BPE begins with its characters,
+after spaces became metaspaces, U+2581.
 """
 
 import re
@@ -22,7 +22,8 @@ from .added_tokens import AddedToken, AddedTokenFinder
 from .bpe import Merges, merge
 from .pre_tokenizers import METASPACE, METASPACE_WORDS, PreTokenizer
 
-# Pieces up to this many characters keep their ids in the cache, so that its memory is bounded too.
+# Pieces up to this many characters keep their ids in the cache, so that its memory is
+# bounded too.
 CACHED_PIECE_CHARS = 64
 CACHED_PIECES = 1 << 16
 
@@ -36,25 +37,33 @@ _Symbols = TypeVar("_Symbols", bytes, str)
 
 
 class PieceEncoder(ABC, Generic[_Symbols]):
-    """What both encoders share: added tokens, caches, and how they cut pieces into parts."""
+    """What both encoders share: added tokens, caches,
+    and how they cut pieces into parts.
+    """
 
     def __init__(self, adjacent: Container[tuple[object, object]]) -> None:
-        """Set up for tokens in which no symbols are neighbours but those of these pairs."""
+        """Set up for tokens in which no symbols are neighbours but those of these
+        pairs.
+        """
         self._adjacent = adjacent
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
         self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
         self.find((), ())
 
     def find(self, raw: Iterable[AddedToken], normalized: Iterable[AddedToken]) -> None:
-        """Find added tokens: those of `raw` in a text as it is, the others in what is between them.
+        """Find added tokens: those of `raw` in a text as it is, the others in what is
+        between them.
 
-        These parts are normalized one by one, and so are the texts of `normalized` already.
-        Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
+        These parts are normalized one by one, and so are the texts of `normalized`
+        already. Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
         """
-        self._raw, self._normalized = AddedTokenFinder(raw), AddedTokenFinder(normalized)
+        self._raw = AddedTokenFinder(raw)
+        self._normalized = AddedTokenFinder(normalized)
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text without surrogates; `first` applies to the part that starts where it does."""
+        """Encode text without surrogates; `first` applies to the part that starts where
+        it does.
+        """
         ids: list[int] = []
         for outer, outer_start, token_id in self._raw.split(text):
             if token_id is not None:
@@ -64,7 +73,9 @@ class PieceEncoder(ABC, Generic[_Symbols]):
                 if token_id is not None:
                     ids.append(token_id)
                     continue
-                ids += self.encode_normalized(inner, first=first and outer_start == start == 0)
+                ids += self.encode_normalized(
+                    inner, first=first and outer_start == start == 0
+                )
         return ids
 
     @abstractmethod
@@ -76,20 +87,29 @@ class PieceEncoder(ABC, Generic[_Symbols]):
         """Encode a normalized text, or a part of it that holds no added token."""
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
-        """Encode each piece, a part of a text without lone surrogates, and join the ids."""
-        cached, ids = self._encode_cached, list[int]()
+        """Encode each piece, a part of a text without lone surrogates,
+        and join the ids.
+        """
+        cached = self._encode_cached
+        ids = list[int]()
         for piece in pieces:
-            ids += (cached if len(piece) <= CACHED_PIECE_CHARS else self._encode_piece)(piece)
+            ids += (cached if len(piece) <= CACHED_PIECE_CHARS else self._encode_piece)(
+                piece
+            )
         return ids
 
     def _encode_parts(self, piece: _Symbols) -> list[int]:
         """Encode a piece part by part; random bytes fall into parts of a few bytes."""
-        ids, adjacent = list[int](), self._adjacent
-        # No merge crosses these places. They are not kept: there may be as many as symbols.
+        ids = list[int]()
+        adjacent = self._adjacent
+        # No merge crosses these places. They are not kept: there may be as many as
+        # symbols.
         cuts = (at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent)
         for start, end in pairwise(chain((0,), cuts, (len(piece),))):
             is_short = end - start <= CACHED_PART_SYMBOLS
-            ids += (self._merge_cached if is_short else self._merge_part)(piece[start:end])
+            ids += (self._merge_cached if is_short else self._merge_part)(
+                piece[start:end]
+            )
         return ids
 
     @abstractmethod
@@ -117,7 +137,8 @@ class ByteLevelPipeline:
 class ByteLevelEncoder(PieceEncoder[bytes]):
     """Encode pieces from their UTF-8 bytes: byte-level BPE.
 
-    `tokens` has the id of every token that text can become; a byte without a token is left out.
+    `tokens` has the id of every token that text can become; a byte without a token is
+    left out.
     """
 
     def __init__(
@@ -126,10 +147,12 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         merges: Merges,
         pipeline: ByteLevelPipeline,
         *,
-        whole: bool,  # a piece that is a token becomes that token, whatever the merges give
+        # a piece that is a token becomes that token, whatever the merges give
+        whole: bool,
     ) -> None:
         super().__init__(adjacent_bytes(tokens))
-        self._merges, self._pipeline = merges, pipeline
+        self._merges = merges
+        self._pipeline = pipeline
         self._wholes: Mapping[bytes, int] = tokens if whole else {}
         self._byte_ids = [tokens.get(bytes([byte]), -1) for byte in range(256)]
         self._missing = bytes(byte for byte in range(256) if self._byte_ids[byte] < 0)
@@ -140,7 +163,12 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
             return text
         return unicodedata.normalize("NFC", _LONG_MARKS.sub(_in_order, text))
 
-    def encode_normalized(self, text: str, *, first: bool) -> list[int]:  # noqa: ARG002 # of both
+    def encode_normalized(
+        self,
+        text: str,
+        *,
+        first: bool,  # noqa: ARG002 (another encoder uses it)
+    ) -> list[int]:
         """Encode a text, or what is between two added tokens of it."""
         ids: list[int] = []
         for pieces in self._pipeline.pre_tokenizer.split(text):
@@ -161,14 +189,17 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
 
 
 def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
-    """Return each two bytes that any of the tokens, at least one, holds beside each other.
+    """Return each two bytes that any of the tokens, at least one, holds beside each
+    other.
 
-    Between two others no merge crosses, so that what is to the left and to the right can be
-    encoded separately.
+    Between two others no merge crosses, so that what is to the left and to the right can
+    be encoded separately.
     """
     data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
     within = np.ones(len(data), dtype=np.bool_)
-    within[np.cumsum([len(token) for token in tokens]) - 1] = False  # the next byte: another token
+    within[np.cumsum([len(token) for token in tokens]) - 1] = (
+        False  # the next byte: another token
+    )
     # Not np.unique, which loads masked arrays: longer than loading a small model takes.
     counts = np.bincount((data[:-1] << 8 | data[1:])[within[:-1]])
     return {divmod(pair, 256) for pair in np.flatnonzero(counts).tolist()}
@@ -200,7 +231,8 @@ def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> s
 class MetaspacePipeline:
     """What happens to a text around SentencePiece-style BPE."""
 
-    normalizes: bool  # spaces are replaced before added tokens are looked for in a text, not after
+    # spaces are replaced before added tokens are looked for in a text, not after
+    normalizes: bool
     scheme: PrependScheme  # when a metaspace is put before a text
     words: bool  # words are encoded separately, also where that changes ids
     drops_first_space: bool  # decoding drops one space at the beginning
@@ -209,9 +241,9 @@ class MetaspacePipeline:
 class MetaspaceEncoder(PieceEncoder[str]):
     """Encode pieces from their characters, spaces as metaspaces: SentencePiece-style BPE.
 
-    `symbols` has the id of every character that some token holds, as `character_symbols` gives it;
-    `tokens` that of every token that text can become; `byte_ids` those of the 256 bytes, which
-    stand for a character without a token.
+    `symbols` has the id of every character that some token holds, as `character_symbols`
+    gives it; `tokens` that of every token that text can become; `byte_ids` those of the
+    256 bytes, which stand for a character without a token.
     """
 
     def __init__(
@@ -222,19 +254,28 @@ class MetaspaceEncoder(PieceEncoder[str]):
         byte_ids: Sequence[int],
         pipeline: MetaspacePipeline,
         *,
-        whole: bool,  # a piece that is a token becomes that token, whatever the merges give
+        # a piece that is a token becomes that token, whatever the merges give
+        whole: bool,
     ) -> None:
         super().__init__(set(chain.from_iterable(map(pairwise, tokens))))
-        self._symbols, self._merges, self._byte_ids = symbols, merges, byte_ids
+        self._symbols = symbols
+        self._merges = merges
+        self._byte_ids = byte_ids
         self._pipeline = pipeline
         self._wholes: Mapping[str, int] = tokens if whole else {}
         # A whole text that is one token can be found only if the text is one piece.
         self._words = pipeline.words or (not whole and words_are_independent(tokens))
-        self._placeholders = {number: c for c, number in symbols.items() if c not in tokens}
+        self._placeholders = {
+            number: c for c, number in symbols.items() if c not in tokens
+        }
 
     def normalize(self, text: str) -> str:
         """Prepare a text, or what is between two added tokens of it."""
-        return replace_spaces(text, self._pipeline.scheme) if self._pipeline.normalizes else text
+        return (
+            replace_spaces(text, self._pipeline.scheme)
+            if self._pipeline.normalizes
+            else text
+        )
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
         """Encode a text, or what is between two added tokens of it."""
@@ -271,12 +312,15 @@ def words_are_independent(tokens: Iterable[str]) -> bool:
 
 
 def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, int]:
-    """Return for every character that a token holds the id of its token, or a placeholder.
+    """Return for every character that a token holds the id of its token, or a
+    placeholder.
 
     Placeholders start at `first_free`, the first number that is not an id.
     """
     free = count(first_free)
-    return {c: tokens[c] if c in tokens else next(free) for c in sorted(set("".join(tokens)))}
+    return {
+        c: tokens[c] if c in tokens else next(free) for c in sorted(set("".join(tokens)))
+    }
 
 
 def byte_piece(byte: int) -> str:

@@ -1,7 +1,7 @@
 """What can go wrong between text and token ids.
 
-The error of a file reads `<file>: <what>: expected X, got Y`, that of a call `[call] rule: got X`.
-Text from a file passes through `shown` of `untrusted` first.
+The error of a file reads `<file>: <what>: expected X, got Y`, that of a call `[call]
+rule: got X`. Text from a file passes through `shown` of `untrusted` first.
 """
 
 from pathlib import Path
@@ -23,5 +23,7 @@ class TokenizerMemoryError(TokenizerError, MemoryError):
 
 
 def mismatch(path: Path, what: str, expected: object, got: object) -> TokenizerError:
-    """Form the error `<file>: <what>: expected X, got Y`; all but the path is shown as it is."""
+    """Form the error `<file>: <what>: expected X, got Y`; all but the path is shown as it
+    is.
+    """
     return TokenizerError(f"{label_of(path)}: {what}: expected {expected}, got {got}")

@@ -1,9 +1,12 @@
-"""The keys of a GGUF file that describe a tokenizer, made of the tokenizer files of a directory.
+"""The keys of a GGUF file that describe a tokenizer, made of the tokenizer files of a
+directory.
 
-What is made is read again, and compared with the tokenizer that the files themselves give.
+What is made is read again, and compared with the tokenizer that the files themselves
+give.
 
-Source: llama.cpp `convert_hf_to_gguf.py` (`_set_vocab_gpt2`, `_create_vocab_sentencepiece`);
-transformers `convert_slow_tokenizer.py` (`TikTokenConverter`) for the merges of a file of ranks.
+Source: llama.cpp `convert_hf_to_gguf.py` (`_set_vocab_gpt2`,
+`_create_vocab_sentencepiece`); transformers `convert_slow_tokenizer.py`
+(`TikTokenConverter`) for the merges of a file of ranks.
 """
 
 import warnings
@@ -33,23 +36,28 @@ from .tokenizer_json import letters_of_bytes
 
 _ADDED_SCORE = -1000.0
 _SPACE_WARNING = """\
-GGUF files have no key for the way this tokenizer puts a space before a text: with the file, each \
-text gets one, also if it begins with a space or follows a special token"""
+GGUF files have no key for the way this tokenizer puts a space before a text: with the \
+file, each text gets one, also if it begins with a space or follows a special token"""
 
 
 def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
     """Describe the tokenizer of a directory in the keys of a GGUF file.
 
-    Ids beyond the last token, up to the `rows` of the model, become unused ones; special tokens
-    beyond the rows are left out. TokenizerError where a file is damaged, or no keys stand for this
-    tokenizer.
+    Ids beyond the last token, up to the `rows` of the model, become unused ones; special
+    tokens beyond the rows are left out. TokenizerError where a file is damaged, or no
+    keys stand for this tokenizer.
     """
-    path, tokenizer = tokenizer_file(directory), load_tokenizer(directory)
+    path = tokenizer_file(directory)
+    tokenizer = load_tokenizer(directory)
     keys = _of_json(path) if path.name.endswith(".json") else _of_model(path, tokenizer)
-    if keys is None:  # SentencePiece-style merges have no keys, but the model that they came from
+    if (
+        keys is None
+    ):  # SentencePiece-style merges have no keys, but the model that they came from
         path = directory / "tokenizer.model"
         if not path.is_file() or not is_sentencepiece_file(path):
-            raise mismatch(directory, "tokenizer", "tokenizer.model beside tokenizer.json", "none")
+            raise mismatch(
+                directory, "tokenizer", "tokenizer.model beside tokenizer.json", "none"
+            )
         keys = _of_model(path, tokenizer)
     if tokenizer.vocab_size > rows:
         try:
@@ -58,9 +66,13 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
             raise TokenizerError(f"{label_of(path)}: {error}") from None
         for name in {"tokens", "token_type", "scores"} & keys.keys():
             keys[name] = keys[name][:rows]
-    names, kinds = keys["tokens"], keys["token_type"]
+    names = keys["tokens"]
+    kinds = keys["token_type"]
     for number, name in enumerate(names):
-        if name in tokenizer.special_tokens and kinds[number] in (Kind.NORMAL, Kind.USER_DEFINED):
+        if name in tokenizer.special_tokens and kinds[number] in (
+            Kind.NORMAL,
+            Kind.USER_DEFINED,
+        ):
             kinds[number] = Kind.CONTROL
     unused = range(len(names), rows)
     names += [f"[PAD{number}]" for number in unused]
@@ -79,13 +91,18 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
 def _of_json(path: Path) -> dict[str, Any] | None:
     """Describe byte-level BPE of a `tokenizer.json`; None for another kind."""
     file: dict[str, Any] = read_json(path)
-    pipeline, model = read_pipeline(path, file), file["model"]
+    pipeline = read_pipeline(path, file)
+    model = file["model"]
     if not isinstance(pipeline, ByteLevelPipeline):
         return None
     known = (pipeline, bool(model.get("ignore_merges", False)))
-    pre = next((n for n, p in PRE_TOKENIZERS.items() if (p.pipeline, p.whole) == known), None)
+    pre = next(
+        (n for n, p in PRE_TOKENIZERS.items() if (p.pipeline, p.whole) == known), None
+    )
     if pre is None:
-        raise mismatch(path, "split pattern", f"one of {', '.join(PRE_TOKENIZERS)}", "another one")
+        raise mismatch(
+            path, "split pattern", f"one of {', '.join(PRE_TOKENIZERS)}", "another one"
+        )
     added = read_added_tokens(path, file.get("added_tokens"), ())
     ids = model["vocab"] | {token.text: token.token_id for token in added}
     merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
@@ -98,8 +115,12 @@ def _byte_level(
     written = {token.text for token in added}
     kinds = [Kind.USER_DEFINED if name in written else Kind.NORMAL for name in names]
     return {
-        "model": "gpt2", "pre": pre, "tokens": names, "token_type": kinds, "merges": merges,
-    }  # fmt: skip
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": names,
+        "token_type": kinds,
+        "merges": merges,
+    }
 
 
 def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -112,28 +133,44 @@ def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "model": "llama",
         "pre": "default",
-        "tokens": [*(piece.text for piece in model.pieces), *(token.text for token in new)],
+        "tokens": [
+            *(piece.text for piece in model.pieces),
+            *(token.text for token in new),
+        ],
         "scores": [*(piece.score for piece in model.pieces), *[_ADDED_SCORE] * len(new)],
-        "token_type": [*(piece.kind for piece in model.pieces), *[Kind.USER_DEFINED] * len(new)],
-        "unknown_token_id": next(n for n, p in enumerate(model.pieces) if p.kind == Kind.UNKNOWN),
+        "token_type": [
+            *(piece.kind for piece in model.pieces),
+            *[Kind.USER_DEFINED] * len(new),
+        ],
+        "unknown_token_id": next(
+            n for n, p in enumerate(model.pieces) if p.kind == Kind.UNKNOWN
+        ),
         "add_space_prefix": model.add_dummy_prefix,
         "remove_extra_whitespaces": False,
     }
 
 
 def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Describe a file of ranks: each two tokens that make a third are a merge, in its order."""
-    letters, merges = letters_of_bytes(), list[str]()
+    """Describe a file of ranks: each two tokens that make a third are a merge, in its
+    order.
+    """
+    letters = letters_of_bytes()
+    merges = list[str]()
     names = ["".join(map(letters.__getitem__, token)) for token in ranks]
     for token in ranks:
-        cuts = [(ranks.get(token[:cut]), ranks.get(token[cut:])) for cut in range(1, len(token))]
+        cuts = [
+            (ranks.get(token[:cut]), ranks.get(token[cut:]))
+            for cut in range(1, len(token))
+        ]
         pairs = [(a, b) for a, b in cuts if a is not None and b is not None]
         merges += [f"{names[left]} {names[right]}" for left, right in sorted(pairs)]
     return _byte_level("llama-bpe", [*names, *tokenizer.special_tokens], (), merges)
 
 
 def _roles(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids that begin and end texts and answers; two ends beside `eos` have keys."""
+    """Return the ids that begin and end texts and answers; two ends beside `eos` have
+    keys.
+    """
     found: dict[str, int] = {}
     for role in ("bos", "eos"):
         with suppress(TokenizerError):
@@ -144,10 +181,14 @@ def _roles(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _check(path: Path, source: Tokenizer, written: Tokenizer) -> None:
-    """Compare the tokenizer of the keys with the tokenizer of the files; warn or raise."""
+    """Compare the tokenizer of the keys with the tokenizer of the files;
+    warn or raise.
+    """
     difference = first_difference(source, written)
     if difference is not None:
-        raise mismatch(path, f"keys of a GGUF file: {difference}", "that of the files", "another")
+        raise mismatch(
+            path, f"keys of a GGUF file: {difference}", "that of the files", "another"
+        )
     spaces = [(" a", True), ("a", False), (" a", False)]
     for text, first in spaces:
         ids = source.encode(text, bos=False, eos=False, first=first)
@@ -159,8 +200,9 @@ def _check(path: Path, source: Tokenizer, written: Tokenizer) -> None:
 def first_difference(source: Tokenizer, written: Tokenizer) -> str | None:
     """Return the first property in which two tokenizers differ, or None.
 
-    Which tokens keep their space at the beginning of a text (`kept_space_ids`) is not compared: no
-    text is encoded to the byte of a space, and SentencePiece and tokenizers decode it differently.
+    Which tokens keep their space at the beginning of a text (`kept_space_ids`) is not
+    compared: no text is encoded to the byte of a space, and SentencePiece and tokenizers
+    decode it differently.
     """
     if source.special_tokens != written.special_tokens:
         return "special tokens"
@@ -175,7 +217,11 @@ def first_difference(source: Tokenizer, written: Tokenizer) -> str | None:
     token = source.first_difference(written)
     if token is not None:
         return f"text of token {token}"
-    probes = ["Hello  world 123\n\n it's", "", *(f"a {n}b" for n in source.special_tokens)]
+    probes = [
+        "Hello  world 123\n\n it's",
+        "",
+        *(f"a {n}b" for n in source.special_tokens),
+    ]
     for text in probes[:300]:
         ids = source.encode(text, bos=False, eos=False)
         if ids != written.encode(text, bos=False, eos=False):

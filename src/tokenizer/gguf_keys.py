@@ -1,8 +1,8 @@
 """Make the tokenizer that the keys of a GGUF file describe.
 
-`tokenizer.ggml.model` is `llama` for a SentencePiece model of the kind BPE, and `gpt2` for
-byte-level BPE with merges. Of the latter, `tokenizer.ggml.pre` names the pattern that splits a
-text.
+`tokenizer.ggml.model` is `llama` for a SentencePiece model of the kind BPE, and `gpt2`
+for byte-level BPE with merges. Of the latter, `tokenizer.ggml.pre` names the pattern that
+splits a text.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-vocab.cpp` (`impl::load`) and
 `convert_hf_to_gguf.py` (`get_vocab_base`, `_create_vocab_sentencepiece`).
@@ -43,7 +43,8 @@ _PREFIX = "tokenizer.ggml."
 _KNOWN_KEYS = {
     *("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token"),
     *("add_space_prefix", "remove_extra_whitespaces"),
-    # What an answer of a chat ends with is a matter of its format; a prompt never ends with this.
+    # What an answer of a chat ends with is a matter of its format; a prompt never ends
+    # with this.
     *("add_eos_token", "add_sep_token", "token_type_count", "suppress_tokens"),
 }
 ARRAYS = {
@@ -62,7 +63,9 @@ class _Pre:
     """What the name of a split pattern implies."""
 
     pipeline: ByteLevelPipeline  # how a text is split
-    whole: bool = False  # whether a piece that is a token becomes that token, whatever merges give
+    whole: bool = (
+        False  # whether a piece that is a token becomes that token, whatever merges give
+    )
     adds_bos: bool = False  # whether texts begin with `bos`, where no key says it
 
 
@@ -78,7 +81,10 @@ _GROUPS: Sequence[tuple[_Pre, str]] = (
         _Pre(_LLAMA_3, whole=True, adds_bos=True),
         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
     ),
-    (_Pre(_LLAMA_3), "dbrx smaug-bpe chatglm-bpe"),  # OLMo 2; SmolLM3 and tunes of Llama 3
+    (
+        _Pre(_LLAMA_3),
+        "dbrx smaug-bpe chatglm-bpe",
+    ),  # OLMo 2; SmolLM3 and tunes of Llama 3
     (_Pre(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True), "tekken"),
     # llama.cpp composes no text, but the tokenizers of these two do.
     (_Pre(_COMPOSED_QWEN_2), "qwen2 deepseek-r1-qwen"),
@@ -89,27 +95,30 @@ _GROUPS: Sequence[tuple[_Pre, str]] = (
     ),
     (
         _Pre(_GPT_2),
-        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum "
-        "modern-bert jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe",
+        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 "
+        "mellum modern-bert jina-es jina-de jina-v2-es jina-v2-de jina-v1-en "
+        "jina-v2-code roberta-bpe",
     ),
     (_Pre(ByteLevelPipeline(LLAMA_CPP_DEFAULT)), "default"),
 )
-PRE_TOKENIZERS: Mapping[str, _Pre] = {name: pre for pre, names in _GROUPS for name in names.split()}
+PRE_TOKENIZERS: Mapping[str, _Pre] = {
+    name: pre for pre, names in _GROUPS for name in names.split()
+}
 """The values of `tokenizer.ggml.pre` whose split pattern is implemented.
 
-The names, and what each one implies, are those of llama.cpp. A file without the key is split as
-one that says `default`.
+The names, and what each one implies, are those of llama.cpp. A file without the key is
+split as one that says `default`.
 """
 
-_PRE_RULE = f"""\
-a split pattern of {", ".join(names.split()[0] for _, names in _GROUPS)}, or one of their other \
-names"""
+_FIRST_NAMES = ", ".join(names.split()[0] for _, names in _GROUPS)
+_PRE_RULE = f"a split pattern of {_FIRST_NAMES}, or one of their other names"
 _PRE_ADVICE = """\
-; load the Hugging Face directory of the model, or, if its pattern is one of these, write a file \
-that names it with gguf-new-metadata --pre-tokenizer"""
+; load the Hugging Face directory of the model, or, if its pattern is one of these, \
+write a file that names it with gguf-new-metadata --pre-tokenizer"""
 _NO_PRE = """\
-the key 'tokenizer.ggml.pre' is missing: text is split by the default pattern of llama.cpp, which \
-can differ from the pattern that the model was trained with; newer files of the model name it"""
+the key 'tokenizer.ggml.pre' is missing: text is split by the default pattern of \
+llama.cpp, which can differ from the pattern that the model was trained with; newer \
+files of the model name it"""
 
 
 @dataclass(frozen=True)
@@ -123,11 +132,15 @@ class _Keys:
         return expect_kind(self.path, f"key '{_PREFIX}{key}'", value, type(default))
 
     def listed(self, key: str, kind: type[_T], count: int | None = None) -> list[_T]:
-        """Return the list of a key, of values of one type; `count` is how many there must be."""
+        """Return the list of a key, of values of one type; `count` is how many there must
+        be.
+        """
         found = self.values.get(key)
         if not isinstance(found, list) or (found and type(found[0]) is not kind):
             of_kind = f" of {type(found[0]).__name__}" if isinstance(found, list) else ""
-            raise self.mismatch(key, f"a list of {kind.__name__}", described(found) + of_kind)
+            raise self.mismatch(
+                key, f"a list of {kind.__name__}", described(found) + of_kind
+            )
         if not 0 < len(found) <= MAX_TOKENS:
             raise self.mismatch(key, f"1 to {MAX_TOKENS} values", len(found))
         if count not in (None, len(found)):
@@ -139,7 +152,9 @@ class _Keys:
 
 
 def ignored_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys of a tokenizer that llama.cpp ignores for the kinds that are loaded."""
+    """Return the keys of a tokenizer that llama.cpp ignores for the kinds that are
+    loaded.
+    """
     return tuple(
         key
         for key in keys
@@ -152,14 +167,18 @@ def ignored_keys(keys: Iterable[str]) -> tuple[str, ...]:
 def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
     """Make the tokenizer of a GGUF file.
 
-    Return None where the file says that it holds none, or where a SentencePiece vocabulary has no
-    tokens for bytes or none of the type unknown.
+    Return None where the file says that it holds none, or where a SentencePiece
+    vocabulary has no tokens for bytes or none of the type unknown.
 
-    `keys` are all that begin with `tokenizer.`: int, float, bool or str, and the `ARRAYS` as lists.
-    TokenizerError where one is missing, not supported, or contradicts another one.
+    `keys` are all that begin with `tokenizer.`: int, float, bool or str, and the `ARRAYS`
+    as lists. TokenizerError where one is missing, not supported, or contradicts another
+    one.
     """
-    values = {key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)}
-    file, kind = _Keys(path, values), values.get("model")
+    values = {
+        key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)
+    }
+    file = _Keys(path, values)
+    kind = values.get("model")
     if kind in (None, "no_vocab", "none"):
         return None
     if kind not in ("llama", "gpt2"):
@@ -190,7 +209,9 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
                 raise file.mismatch(f"{role}_token_id", rule, described(token_id))
             roles[role] = token_id
             # A token with a role is not text.
-            kinds[token_id] = Kind.UNKNOWN if kinds[token_id] == Kind.UNKNOWN else Kind.CONTROL
+            kinds[token_id] = (
+                Kind.UNKNOWN if kinds[token_id] == Kind.UNKNOWN else Kind.CONTROL
+            )
         make = _sentencepiece if kind == "llama" else _byte_level
         return make(file, ids, kinds, roles)
 
@@ -207,10 +228,11 @@ def _settings(file: _Keys, roles: Mapping[str, int], adds_bos: bool) -> TokenSet
 def _sentencepiece(
     file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer | None:
-    """Make the SentencePiece model that a `tokenizer.model` would have held, and its tokenizer.
+    """Make the SentencePiece model that a `tokenizer.model` would have held, and its
+    tokenizer.
 
-    Return None, with a warning, for a vocabulary without tokens for bytes or without one of the
-    type unknown, which cannot encode all texts.
+    Return None, with a warning, for a vocabulary without tokens for bytes or without one
+    of the type unknown, which cannot encode all texts.
     """
     for kind, tokens in (
         (Kind.UNKNOWN, "token of the type unknown"),
@@ -218,8 +240,8 @@ def _sentencepiece(
     ):
         if kind not in kinds:
             warnings.warn(
-                f"{label_of(file.path)}: the vocabulary has no {tokens}: the model is loaded "
-                "without a tokenizer",
+                f"{label_of(file.path)}: the vocabulary has no {tokens}: the model is "
+                "loaded without a tokenizer",
                 stacklevel=2,
             )
             return None
@@ -245,8 +267,12 @@ def _byte_level(
     pre = file.values.get("pre", "default")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise file.mismatch("pre", _PRE_RULE, described(pre) + _PRE_ADVICE)
-    known, names, tokens = PRE_TOKENIZERS[pre], [*ids], dict(ids)
-    added, special, unused = list[AddedToken](), dict[str, int](), list[int]()
+    known = PRE_TOKENIZERS[pre]
+    names = [*ids]
+    tokens = dict(ids)
+    added = list[AddedToken]()
+    special = dict[str, int]()
+    unused = list[int]()
     for n, kind in enumerate(kinds):
         if kind == Kind.NORMAL:
             continue
@@ -264,7 +290,9 @@ def _byte_level(
     encoder, token_bytes = byte_level(file.path, merges, vocabulary, known.pipeline)
     for n in unused:
         token_bytes[n] = b""
-    begin, end = (names[roles[role]] if role in roles else None for role in ("bos", "eos"))
+    begin, end = (
+        names[roles[role]] if role in roles else None for role in ("bos", "eos")
+    )
     return Tokenizer(
         token_bytes,
         special,

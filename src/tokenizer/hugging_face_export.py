@@ -1,7 +1,7 @@
 """The tokenizer files of a directory, made of the keys of a GGUF file.
 
-Byte-level BPE becomes a `tokenizer.json`, a SentencePiece model a `tokenizer.model`. The caller
-reads the files again, and compares them with the tokenizer of the keys.
+Byte-level BPE becomes a `tokenizer.json`, a SentencePiece model a `tokenizer.model`. The
+caller reads the files again, and compares them with the tokenizer of the keys.
 
 Source: huggingface/tokenizers, the format of `tokenizer.json`; google/sentencepiece,
 src/sentencepiece_model.proto.
@@ -21,8 +21,11 @@ from .tokenizer import Tokenizer
 
 _UNK = "<unk>"
 _DECODER = {
-    "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True,
-}  # fmt: skip
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 _FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
 
@@ -74,10 +77,16 @@ def _byte_level_file(
     if component is None:
         rule = "a split pattern that tokenizer.json can name"
         raise mismatch(path, "key 'tokenizer.ggml.pre'", rule, name)
-    names, kinds = values["tokens"], values["token_type"]
+    names = values["tokens"]
+    kinds = values["token_type"]
     ids = {name: n for n, name in enumerate(names) if kinds[n] != Kind.UNUSED}
     added = [
-        {"id": number, "content": name, **_FLAGS, "special": name in tokenizer.special_tokens}
+        {
+            "id": number,
+            "content": name,
+            **_FLAGS,
+            "special": name in tokenizer.special_tokens,
+        }
         for name, number in ids.items()
         if name in tokenizer.special_tokens or kinds[number] != Kind.NORMAL
     ]
@@ -90,7 +99,9 @@ def _byte_level_file(
             "type": "TemplateProcessing",
             "single": [first, text],
             "pair": [first, text, second],
-            "special_tokens": {begin: {"id": begin, "ids": [ids[begin]], "tokens": [begin]}},
+            "special_tokens": {
+                begin: {"id": begin, "ids": [ids[begin]], "tokens": [begin]}
+            },
         }
     return {
         "version": "1.0",
@@ -118,17 +129,22 @@ def _byte_level_file(
 
 def _sentencepiece_model(values: Mapping[str, Any], roles: Mapping[str, str]) -> bytes:
     """Form a SentencePiece model; unused ids at its end are left out."""
-    names, scores, kinds = values["tokens"], values["scores"], values["token_type"]
+    names = values["tokens"]
+    scores = values["scores"]
+    kinds = values["token_type"]
     count = len(names)
     while count and kinds[count - 1] == Kind.UNUSED:
         count -= 1
     pieces = [
         _bytes(1, _bytes(1, name.encode()) + _float(2, score) + _number(3, kind))
-        for name, score, kind in zip(names[:count], scores[:count], kinds[:count], strict=True)
+        for name, score, kind in zip(
+            names[:count], scores[:count], kinds[:count], strict=True
+        )
     ]
     # A model without an unknown piece is rejected when the files are read again.
     unknown = next(
-        (name for name, kind in zip(names, kinds, strict=True) if kind == Kind.UNKNOWN), _UNK
+        (name for name, kind in zip(names, kinds, strict=True) if kind == Kind.UNKNOWN),
+        _UNK,
     )
     trainer = [
         *(_number(3, BPE), _number(4, count), _number(35, 1)),
@@ -137,7 +153,9 @@ def _sentencepiece_model(values: Mapping[str, Any], roles: Mapping[str, str]) ->
     ]
     has_prefix = bool(values.get("add_space_prefix", True))
     normalizer = [_bytes(1, b"identity"), _number(3, has_prefix), _number(4, 0)]
-    return b"".join([*pieces, _bytes(2, b"".join(trainer)), _bytes(3, b"".join(normalizer))])
+    return b"".join(
+        [*pieces, _bytes(2, b"".join(trainer)), _bytes(3, b"".join(normalizer))]
+    )
 
 
 def _varint(value: int) -> bytes:

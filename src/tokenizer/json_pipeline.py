@@ -1,7 +1,8 @@
-"""Recognise the pipeline of a `tokenizer.json`: its normalizer, pre-tokenizer, decoder and so on.
+"""Recognise the pipeline of a `tokenizer.json`: its normalizer, pre-tokenizer, decoder
+and so on.
 
-Nothing from the file is run: each component is compared with the known ones in the tables here, and
-refused by name if it is not among them.
+Nothing from the file is run: each component is compared with the known ones in the tables
+here, and refused by name if it is not among them.
 """
 
 import json
@@ -25,7 +26,12 @@ def _sequence(name: str, *parts: object) -> object:
 
 def _split(pattern: str, behavior: str, *, invert: bool) -> object:
     pattern_of = {"Regex": pattern}
-    return {"type": "Split", "pattern": pattern_of, "behavior": behavior, "invert": invert}
+    return {
+        "type": "Split",
+        "pattern": pattern_of,
+        "behavior": behavior,
+        "invert": invert,
+    }
 
 
 # The patterns as files spell them. They are compared, never compiled.
@@ -34,7 +40,10 @@ _PATTERNS = (
     (QWEN_2.pattern.pattern, QWEN_2),
     (TEKKEN.pattern.pattern, TEKKEN),
     (GPT_2.pattern.pattern, GPT_2),
-    (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", GPT_2),
+    (
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        GPT_2,
+    ),
 )
 # No known component is nested deeper than this.
 _DEEPEST = 8
@@ -45,14 +54,16 @@ _DIGITS = {"type": "Digits", "individual_digits": True}
 _ALONE = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 _AFTER_SPLIT = _ALONE | {"use_regex": False}
 
-# Pre-tokenizers of byte-level BPE. Both ways of splitting keep every match as a piece, and the
-# patterns match all of a text.
+# Pre-tokenizers of byte-level BPE. Both ways of splitting keep every match as a piece,
+# and the patterns match all of a text.
 _BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
     (_ALONE, ByteLevelPipeline(GPT_2)),
     (_sequence("pretokenizers", _DIGITS, _ALONE), ByteLevelPipeline(DIGITS_THEN_GPT_2)),
     *(
         (
-            _sequence("pretokenizers", _split(pattern, behavior, invert=invert), _AFTER_SPLIT),
+            _sequence(
+                "pretokenizers", _split(pattern, behavior, invert=invert), _AFTER_SPLIT
+            ),
             ByteLevelPipeline(pre_tokenizer),
         )
         for pattern, pre_tokenizer in _PATTERNS
@@ -66,7 +77,8 @@ _RESTORE = {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "}
 _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 _TO_BYTES = ({"type": "ByteFallback"}, {"type": "Fuse"})
 
-# Before SentencePiece-style BPE comes one of these normalizers or one of these pre-tokenizers.
+# Before SentencePiece-style BPE comes one of these normalizers or one of these
+# pre-tokenizers.
 _NORMALIZERS: list[tuple[object, PrependScheme]] = [
     (_sequence("normalizers", _PREPEND, _REPLACE), PrependScheme.ALWAYS),
     (_sequence("normalizers", _REPLACE), PrependScheme.NEVER),
@@ -81,7 +93,12 @@ _METASPACES: list[tuple[object, tuple[PrependScheme, bool] | None]] = [
     (None, None),
     *(
         (
-            {"type": "Metaspace", "replacement": METASPACE, "prepend_scheme": name, "split": words},
+            {
+                "type": "Metaspace",
+                "replacement": METASPACE,
+                "prepend_scheme": name,
+                "split": words,
+            },
             (scheme, words),
         )
         for name, scheme in _PREPEND_SCHEMES.items()
@@ -100,7 +117,9 @@ _METASPACE_DECODERS: list[tuple[object, bool]] = [
 _TEMPLATES = ((True,), (False, True), (True, False), (False, True, False))
 
 
-def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline | MetaspacePipeline:
+def read_pipeline(
+    path: Path, file: Mapping[str, object]
+) -> ByteLevelPipeline | MetaspacePipeline:
     """Recognise how text becomes symbols, and tokens text, by three components of a file.
 
     TokenizerError where one of them is not known.
@@ -108,7 +127,9 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
     normalizer = _plain(file.get("normalizer"))
     before = _plain(file.get("pre_tokenizer"))
     decoder = _plain(file.get("decoder"))
-    byte_level = next((each for known, each in _BYTE_LEVEL if is_same_json(before, known)), None)
+    byte_level = next(
+        (each for known, each in _BYTE_LEVEL if is_same_json(before, known)), None
+    )
     if byte_level is not None:
         if normalizer is not None and not is_same_json(normalizer, _NFC):
             raise _unknown(path, "normalizer", "null or NFC (byte level)", normalizer)
@@ -127,9 +148,13 @@ def read_pipeline(path: Path, file: Mapping[str, object]) -> ByteLevelPipeline |
 
 
 def byte_level_component(pipeline: ByteLevelPipeline) -> object | None:
-    """Return the pre-tokenizer that stands for a pipeline in a file; None if none is known."""
+    """Return the pre-tokenizer that stands for a pipeline in a file; None if none is
+    known.
+    """
     wanted = replace(pipeline, composes=False)
-    return next((_whole(component) for component, known in _BYTE_LEVEL if known == wanted), None)
+    return next(
+        (_whole(component) for component, known in _BYTE_LEVEL if known == wanted), None
+    )
 
 
 def _whole(component: object) -> object:
@@ -143,15 +168,20 @@ def _whole(component: object) -> object:
 
 
 def read_template(path: Path, processor: object) -> Template | None:
-    """Recognise what the `post_processor` of a file puts around a text; None if it does not say.
+    """Recognise what the `post_processor` of a file puts around a text; None if it does
+    not say.
 
     TokenizerError where a component is not known.
     """
     value = _plain(processor)
     parts = [] if value is None else [value]
     if isinstance(value, dict) and value.get("type") == "Sequence":
-        parts = expect_kind(path, "post_processor: processors", value.get("processors"), list)
-    match [p for p in parts if not (isinstance(p, dict) and p.get("type") == "ByteLevel")]:
+        parts = expect_kind(
+            path, "post_processor: processors", value.get("processors"), list
+        )
+    match [
+        p for p in parts if not (isinstance(p, dict) and p.get("type") == "ByteLevel")
+    ]:
         case []:
             return None
         case [{"type": "TemplateProcessing", "single": list(single)}]:
@@ -167,7 +197,9 @@ def read_template(path: Path, processor: object) -> Template | None:
 
 
 def _template_name(item: object) -> str | None:
-    """Return the name of a special token in a template, "" for the text, None for anything else."""
+    """Return the name of a special token in a template, "" for the text, None for
+    anything else.
+    """
     match item:
         case {"SpecialToken": {"id": str(name)}, **rest} if name and not rest:
             return name
@@ -177,18 +209,25 @@ def _template_name(item: object) -> str | None:
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """Write a component as the tables do: without what concerns offsets only, with all defaults."""
+    """Write a component as the tables do: without what concerns offsets only, with all
+    defaults.
+    """
     if depth > _DEEPEST:
         return "too deep to be known"
     if isinstance(value, list):
         return [_plain(part, depth + 1) for part in value]
     if not isinstance(value, dict):
         return value
-    plain = {key: _plain(part, depth + 1) for key, part in value.items() if key != "trim_offsets"}
+    plain = {
+        key: _plain(part, depth + 1)
+        for key, part in value.items()
+        if key != "trim_offsets"
+    }
     if plain.get("type") == "ByteLevel":
         plain.setdefault("use_regex", True)
     if plain.get("type") == "Metaspace":
-        # The older flag for a prefix is the newer scheme, unless they contradict each other.
+        # The older flag for a prefix is the newer scheme, unless they contradict each
+        # other.
         plain.pop("str_rep", None)
         flag = plain.pop("add_prefix_space", True)
         scheme = plain.setdefault("prepend_scheme", "always" if flag else "never")
@@ -200,7 +239,9 @@ def _plain(value: object, depth: int = 0) -> object:
     return plain
 
 
-def _look_up(path: Path, what: str, rule: str, table: list[tuple[object, _T]], value: object) -> _T:
+def _look_up(
+    path: Path, what: str, rule: str, table: list[tuple[object, _T]], value: object
+) -> _T:
     for component, result in table:
         if is_same_json(value, component):
             return result

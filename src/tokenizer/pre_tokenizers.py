@@ -1,4 +1,6 @@
-"""Split text into the pieces that byte pair encoding works on, by the patterns that are known."""
+"""Split text into the pieces that byte pair encoding works on, by the patterns that are
+known.
+"""
 
 import unicodedata
 from bisect import bisect_right
@@ -10,7 +12,8 @@ import regex
 # How SentencePiece writes a space.
 METASPACE = "\u2581"
 
-# Long texts are split part by part, so that the pieces of only one part are held at a time.
+# Long texts are split part by part, so that the pieces of only one part are held at a
+# time.
 PART_CHARS = 1 << 16
 
 # A private use character: neither letter nor number nor space in any version of Unicode.
@@ -18,10 +21,11 @@ _PLACEHOLDER = "\ue000"
 
 
 class PreTokenizer:
-    """A pattern that matches each piece of a text in turn; joined, the matches are the text.
+    """A pattern that matches each piece of a text in turn; joined, the matches are the
+    text.
 
-    `cut` matches the last character of a piece and the first of the next, wherever nothing to the
-    left can change the pieces to the right, nor the other way round.
+    `cut` matches the last character of a piece and the first of the next, wherever
+    nothing to the left can change the pieces to the right, nor the other way round.
     """
 
     def __init__(self, pattern: str, cut: str) -> None:
@@ -29,7 +33,9 @@ class PreTokenizer:
         self._cut = regex.compile(cut)
 
     def split(self, text: str) -> Iterator[list[str]]:
-        """Split a text without lone surrogates into lists of pieces, one per `PART_CHARS`."""
+        """Split a text without lone surrogates into lists of pieces, one per
+        `PART_CHARS`.
+        """
         start = 0
         while start < len(text):
             cut = self._cut.search(text, start + PART_CHARS)
@@ -40,22 +46,27 @@ class PreTokenizer:
     def _split_part(self, text: str) -> list[str]:
         """Split, with every character classed as in Unicode 16.0.
 
-        The `regex` package moves to newer versions of Unicode, in which characters that were
-        unassigned become letters; the ids of a text must not depend on its version. For the split,
-        such characters are replaced by one that is in no class, like an unassigned one.
+        The `regex` package moves to newer versions of Unicode, in which characters that
+        were unassigned become letters; the ids of a text must not depend on its version.
+        For the split, such characters are replaced by one that is in no class, like an
+        unassigned one.
         """
-        unassigned = [] if text.isascii() else [ord(c) for c in set(text) if is_unassigned(c)]
+        unassigned = (
+            [] if text.isascii() else [ord(c) for c in set(text) if is_unassigned(c)]
+        )
         if not unassigned:
             return self.pattern.findall(text)  # type: ignore[no-any-return]
         known = text.translate(dict.fromkeys(unassigned, _PLACEHOLDER))
-        return [text[match.start() : match.end()] for match in self.pattern.finditer(known)]
+        return [
+            text[match.start() : match.end()] for match in self.pattern.finditer(known)
+        ]
 
 
 class PreTokenizerSequence(PreTokenizer):
     """Patterns that split a text one after the other.
 
-    Each pattern splits the pieces of the pattern before it into its matches and the texts between
-    them. It does not see beyond the ends of a piece.
+    Each pattern splits the pieces of the pattern before it into its matches and the texts
+    between them. It does not see beyond the ends of a piece.
     """
 
     def __init__(self, patterns: Sequence[str], cut: str) -> None:
@@ -77,13 +88,13 @@ class PreTokenizerSequence(PreTokenizer):
         return [text[start:end] for start, end in pairwise(bounds)]
 
 
-# No piece of the patterns for byte-level tokens continues from a non-space into a space, and none
-# that ends in a non-space looks beyond its end.
+# No piece of the patterns for byte-level tokens continues from a non-space into a space,
+# and none that ends in a non-space looks beyond its end.
 _BEFORE_SPACE = r"\S "
 
 # Source: meta-llama/llama-models models/llama3/tokenizer.py, commit
-# a946b747aa1504b9cb07cfe95ee50180fa2e8b88 (`pat_str`). `\s+(?!\S)` leaves the last of several
-# spaces to the word that follows.
+# a946b747aa1504b9cb07cfe95ee50180fa2e8b88 (`pat_str`). `\s+(?!\S)` leaves the last of
+# several spaces to the word that follows.
 LLAMA_3 = PreTokenizer(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -91,33 +102,39 @@ LLAMA_3 = PreTokenizer(
 )
 
 # Qwen2 and Qwen3: as Llama 3, but each digit alone.
-QWEN_2 = PreTokenizer(LLAMA_3.pattern.pattern.replace(r"\p{N}{1,3}", r"\p{N}"), _BEFORE_SPACE)
+QWEN_2 = PreTokenizer(
+    LLAMA_3.pattern.pattern.replace(r"\p{N}{1,3}", r"\p{N}"), _BEFORE_SPACE
+)
 
-# Mistral NeMo: words begin anew where capitals follow small letters; no contractions. The spelling
-# is that of its `tokenizer.json`.
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+# Mistral NeMo: words begin anew where capitals follow small letters; no contractions. The
+# spelling is that of its `tokenizer.json`.
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 TEKKEN = PreTokenizer(
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     _BEFORE_SPACE,
 )
 
-# Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab; the
-# spelling is that of huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
+# Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab;
+# the spelling is that of huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
 GPT_2 = PreTokenizer(
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", _BEFORE_SPACE
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    _BEFORE_SPACE,
 )
 
-# SmolLM2: every digit is cut out first, then GPT-2's pattern splits what is between them. In one
-# pattern: a digit is a piece, and spaces before a digit are the end of what GPT-2's pattern sees,
-# so that no space is left to it.
+# SmolLM2: every digit is cut out first, then GPT-2's pattern splits what is between them.
+# In one pattern: a digit is a piece, and spaces before a digit are the end of what
+# GPT-2's pattern sees, so that no space is left to it.
 DIGITS_THEN_GPT_2 = PreTokenizer(
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+", _BEFORE_SPACE
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+",
+    _BEFORE_SPACE,
 )
 
-# Files that name no pattern, such as those of Llama 3 from April 2024, are split by this one:
-# punctuation first, then words, then digits by threes from the left. Source: ggml-org/llama.cpp
-# src/llama-vocab.cpp (`llm_tokenizer_bpe`, `default`), commit
+# Files that name no pattern, such as those of Llama 3 from April 2024, are split by this
+# one: punctuation first, then words, then digits by threes from the left. Source:
+# ggml-org/llama.cpp src/llama-vocab.cpp (`llm_tokenizer_bpe`, `default`), commit
 # 00ad355e009e83abf98f96a6ded7193b95763681.
 LLAMA_CPP_DEFAULT = PreTokenizerSequence(
     (
@@ -134,46 +151,56 @@ METASPACE_WORDS = PreTokenizer(
     f"{METASPACE}*[^{METASPACE}]+|{METASPACE}+", f"[^{METASPACE}]{METASPACE}"
 )
 
-# Code points in hexadecimal, single ones and the first and last of ranges. Source: the Unicode
-# Character Database, DerivedAge.txt. A test compares them with tiktoken, whose split pattern works
-# by Unicode 16.0. Python 3.11 knows Unicode 14.0; Unicode 15.0 to 16.0 added:
+# Code points in hexadecimal, single ones and the first and last of ranges. Source: the
+# Unicode Character Database, DerivedAge.txt. A test compares them with tiktoken, whose
+# split pattern works by Unicode 16.0. Python 3.11 knows Unicode 14.0; Unicode 15.0 to
+# 16.0 added:
 _NEW_IN_16 = """
-897 CF3 ECE 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 2FFC-2FFF 31E4-31E5 31EF A7CB-A7CD A7DA-A7DC
-105C0-105F3 10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC-10EFF 1123F-11241 11380-11389
-1138B 1138E 11390-113B5 113B7-113C0 113C2 113C5 113C7-113CA 113CC-113D5 113D7-113D8 113E1-113E2
-116D0-116E3 11B00-11B09 11BC0-11BE1 11BF0-11BF9 11F00-11F10 11F12-11F3A 11F3E-11F5A 1342F
-13439-13455 13460-143FA 16100-16139 16D40-16D79 18CFF 1B132 1B155 1CC00-1CCF9 1CD00-1CEB3
-1D2C0-1D2D3 1DF25-1DF2A 1E030-1E06D 1E08F 1E4D0-1E4F9 1E5D0-1E5FA 1E5FF 1F6DC 1F774-1F776
-1F77B-1F77F 1F7D9 1F8B2-1F8BB 1F8C0-1F8C1 1FA75-1FA77 1FA87-1FA89 1FA8F 1FAAD-1FAAF 1FABB-1FABF
-1FAC6 1FACE-1FACF 1FADA-1FADC 1FADF 1FAE8-1FAE9 1FAF7-1FAF8 1FBCB-1FBEF 2B739 2EBF0-2EE5D
-31350-323AF
+897 CF3 ECE 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 2FFC-2FFF 31E4-31E5 31EF A7CB-A7CD
+A7DA-A7DC 105C0-105F3 10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC-10EFF
+1123F-11241 11380-11389 1138B 1138E 11390-113B5 113B7-113C0 113C2 113C5 113C7-113CA
+113CC-113D5 113D7-113D8 113E1-113E2 116D0-116E3 11B00-11B09 11BC0-11BE1 11BF0-11BF9
+11F00-11F10 11F12-11F3A 11F3E-11F5A 1342F 13439-13455 13460-143FA 16100-16139 16D40-16D79
+18CFF 1B132 1B155 1CC00-1CCF9 1CD00-1CEB3 1D2C0-1D2D3 1DF25-1DF2A 1E030-1E06D 1E08F
+1E4D0-1E4F9 1E5D0-1E5FA 1E5FF 1F6DC 1F774-1F776 1F77B-1F77F 1F7D9 1F8B2-1F8BB 1F8C0-1F8C1
+1FA75-1FA77 1FA87-1FA89 1FA8F 1FAAD-1FAAF 1FABB-1FABF 1FAC6 1FACE-1FACF 1FADA-1FADC 1FADF
+1FAE8-1FAE9 1FAF7-1FAF8 1FBCB-1FBEF 2B739 2EBF0-2EE5D 31350-323AF
 """
 # Unicode 17.0 and 18.0 added these; a test fails with a Python that knows a newer one.
 _NEW_AFTER_16 = """
-558 58B-58C 5C8-5C9 88F B53-B54 C5C CDC 1ACF-1AF0 208F 209D-209F 20C1-20C4 2B96 2E60-2E63 A7CE-A7CF
-A7D2 A7D4 A7DD A7E2 A7F1 AB6C-AB6D FBC3-FBD2 FD90-FD91 FDC8-FDCE 107BB-107BF 10940-10959 10EC5-10EC7
-10EC9-10EEE 10EF0-10EFB 11B0A 11B60-11B67 11DB0-11DDB 11DE0-11DE9 11DF0-11DF1 1246F 12475-1247F
-12550-12686 16EA0-16EB8 16EBB-16ED3 16FF2-16FF6 187F8-187FF 18CD6-18CDA 18D09-18D20 18D80-18DF2
-18E00-19191 191A0-191D2 1B123-1B128 1B168 1CCFA-1CCFC 1CEBA-1CED0 1CED2-1CED4 1CEDD-1CEFD
-1D127-1D128 1D1EB-1D1FF 1D250-1D281 1D6A6 1DB00-1DB1C 1DF1F-1DF24 1DF2B-1DF81 1DF90-1DF96
-1DFCD-1DFFF 1E6C0-1E6DE 1E6E0-1E6F5 1E6FE-1E6FF 1F1AE 1F6D8-1F6D9 1F777-1F77A 1F7DA-1F7DB
-1F7F1-1F7FF 1F8D0-1F8D8 1FA54-1FA57 1FA8A-1FA8E 1FAC8 1FACC-1FACD 1FADD 1FAEA-1FAEB 1FAEF
-1FAF9-1FAFA 1FBFA 2B73A-2B73F 2B81E 2CEA2-2CEAD 323B0-33479 3D000-3FC3F
+558 58B-58C 5C8-5C9 88F B53-B54 C5C CDC 1ACF-1AF0 208F 209D-209F 20C1-20C4 2B96 2E60-2E63
+A7CE-A7CF A7D2 A7D4 A7DD A7E2 A7F1 AB6C-AB6D FBC3-FBD2 FD90-FD91 FDC8-FDCE 107BB-107BF
+10940-10959 10EC5-10EC7 10EC9-10EEE 10EF0-10EFB 11B0A 11B60-11B67 11DB0-11DDB 11DE0-11DE9
+11DF0-11DF1 1246F 12475-1247F 12550-12686 16EA0-16EB8 16EBB-16ED3 16FF2-16FF6 187F8-187FF
+18CD6-18CDA 18D09-18D20 18D80-18DF2 18E00-19191 191A0-191D2 1B123-1B128 1B168 1CCFA-1CCFC
+1CEBA-1CED0 1CED2-1CED4 1CEDD-1CEFD 1D127-1D128 1D1EB-1D1FF 1D250-1D281 1D6A6 1DB00-1DB1C
+1DF1F-1DF24 1DF2B-1DF81 1DF90-1DF96 1DFCD-1DFFF 1E6C0-1E6DE 1E6E0-1E6F5 1E6FE-1E6FF 1F1AE
+1F6D8-1F6D9 1F777-1F77A 1F7DA-1F7DB 1F7F1-1F7FF 1F8D0-1F8D8 1FA54-1FA57 1FA8A-1FA8E 1FAC8
+1FACC-1FACD 1FADD 1FAEA-1FAEB 1FAEF 1FAF9-1FAFA 1FBFA 2B73A-2B73F 2B81E 2CEA2-2CEAD
+323B0-33479 3D000-3FC3F
 """
 
 
 def _bounds(ranges: str) -> list[int]:
     """Return where ranges begin and end, ascending."""
     ends = ((each.split("-")[0], each.split("-")[-1]) for each in ranges.split())
-    return [bound for first, last in ends for bound in (int(first, 16), int(last, 16) + 1)]
+    return [
+        bound for first, last in ends for bound in (int(first, 16), int(last, 16) + 1)
+    ]
 
 
-_BOUNDS_IN_16, _BOUNDS_AFTER_16 = _bounds(_NEW_IN_16), _bounds(_NEW_AFTER_16)
+_BOUNDS_IN_16 = _bounds(_NEW_IN_16)
+_BOUNDS_AFTER_16 = _bounds(_NEW_AFTER_16)
 
 
 def is_unassigned(character: str) -> bool:
-    """Tell whether Unicode 16.0 leaves a character unassigned, whichever version Python knows."""
+    """Tell whether Unicode 16.0 leaves a character unassigned, whichever version Python
+    knows.
+    """
     code = ord(character)
     if character.isascii() or bisect_right(_BOUNDS_IN_16, code) % 2:
         return False
-    return unicodedata.category(character) == "Cn" or bisect_right(_BOUNDS_AFTER_16, code) % 2 == 1
+    return (
+        unicodedata.category(character) == "Cn"
+        or bisect_right(_BOUNDS_AFTER_16, code) % 2 == 1
+    )

@@ -1,11 +1,13 @@
-"""Read a SentencePiece model of the kind BPE, as the `tokenizer.model` of Llama 2 and Mistral is.
+"""Read a SentencePiece model of the kind BPE, as the `tokenizer.model` of Llama 2 and
+Mistral is.
 
-The file is a protobuf message. What it says is checked before it is used; a setting that would
-change the ids and is not known is refused by name. Of all neighbours that join to a piece, the pair
-with the highest score merges first, the leftmost of equals.
+The file is a protobuf message. What it says is checked before it is used; a setting that
+would change the ids and is not known is refused by name. Of all neighbours that join to a
+piece, the pair with the highest score merges first, the leftmost of equals.
 
-Source: google/sentencepiece src/sentencepiece_model.proto, src/bpe_model.cc, src/normalizer.cc,
-v0.2.1; https://protobuf.dev/programming-guides/encoding for the format of messages.
+Source: google/sentencepiece src/sentencepiece_model.proto, src/bpe_model.cc,
+src/normalizer.cc, v0.2.1; https://protobuf.dev/programming-guides/encoding for the format
+of messages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,9 +33,24 @@ from .pre_tokenizers import METASPACE
 from .tokenizer import Decoding, Tokenizer
 
 # Wire types of protobuf.
-VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
-_WIRE_NAMES = {VARINT: "a number", FIXED_64: "8 bytes", BYTES: "bytes", FIXED_32: "4 bytes"}
-_WIRE_OF = {bool: VARINT, int: VARINT, bytes: BYTES, list: BYTES, str: BYTES, float: FIXED_32}
+VARINT = 0
+FIXED_64 = 1
+BYTES = 2
+FIXED_32 = 5
+_WIRE_NAMES = {
+    VARINT: "a number",
+    FIXED_64: "8 bytes",
+    BYTES: "bytes",
+    FIXED_32: "4 bytes",
+}
+_WIRE_OF = {
+    bool: VARINT,
+    int: VARINT,
+    bytes: BYTES,
+    list: BYTES,
+    str: BYTES,
+    float: FIXED_32,
+}
 _LARGEST_FIELD = (1 << 29) - 1
 _LONGEST_VARINT = 10
 
@@ -47,8 +64,9 @@ class Kind:
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 BPE = 2
 
-# The fields of messages: the name of each, and its value where it is missing. What a list has comes
-# any number of times. Other fields are skipped, but not those of a model: ids count its pieces.
+# The fields of messages: the name of each, and its value where it is missing. What a list
+# has comes any number of times. Other fields are skipped, but not those of a model: ids
+# count its pieces.
 Known = dict[int, tuple[str, Any]]
 _MODEL: Known = {
     1: ("pieces", []),
@@ -73,14 +91,18 @@ _NORMALIZER: Known = {
 }
 # What these settings must be for the ids to be those of this module.
 _REQUIRED = {
-    "treat_whitespace_as_suffix": False, "byte_fallback": True,
-    "remove_extra_whitespaces": False, "escape_whitespaces": True,
-}  # fmt: skip
+    "treat_whitespace_as_suffix": False,
+    "byte_fallback": True,
+    "remove_extra_whitespaces": False,
+    "escape_whitespaces": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A token of the model: spaces are metaspaces; the higher its score, the earlier it merges."""
+    """A token of the model: spaces are metaspaces; the higher its score, the earlier it
+    merges.
+    """
 
     text: str
     score: float
@@ -105,24 +127,32 @@ class SentencePieceModel:
     def special(self) -> dict[str, int]:
         """The id of each piece that no text becomes as such."""
         special = (Kind.CONTROL, Kind.UNKNOWN)
-        return {p.text: number for number, p in enumerate(self.pieces) if p.kind in special}
+        return {
+            p.text: number for number, p in enumerate(self.pieces) if p.kind in special
+        }
 
 
 # The file
 
 
 def fields(path: Path, where: str, data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield number, wire type and value of each field of a message: a number of 64 bits, or bytes.
+    """Yield number, wire type and value of each field of a message: a number of 64 bits,
+    or bytes.
 
-    TokenizerError where a field is malformed or does not end inside; `where` is what the message
-    describes.
+    TokenizerError where a field is malformed or does not end inside; `where` is what the
+    message describes.
     """
-    what, at, end = f"{where}message", 0, len(data)
+    what = f"{where}message"
+    at = 0
+    end = len(data)
     while at < end:
         key, at = _varint(path, what, data, at)
-        number, wire = key >> 3, key & 7
+        number = key >> 3
+        wire = key & 7
         if not 0 < number <= _LARGEST_FIELD:
-            raise mismatch(path, what, f"a field number from 1 to {_LARGEST_FIELD}", number)
+            raise mismatch(
+                path, what, f"a field number from 1 to {_LARGEST_FIELD}", number
+            )
         if wire not in _WIRE_NAMES:
             raise mismatch(path, what, f"wire type 0, 1, 2 or 5 at byte {at}", wire)
         if wire == VARINT:
@@ -148,16 +178,20 @@ def _varint(path: Path, what: str, data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * count
         if byte < 0x80 and value < 1 << 64:
             return value, at + count + 1
-    raise mismatch(path, what, f"a number of at most 64 bits at byte {at}", "no end of it")
+    raise mismatch(
+        path, what, f"a number of at most 64 bits at byte {at}", "no end of it"
+    )
 
 
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     """Read a SentencePiece model of the kind BPE.
 
-    TokenizerError where the file is damaged, of another kind, or asks for something unknown, such
-    as a table of normalized characters.
+    TokenizerError where the file is damaged, of another kind, or asks for something
+    unknown, such as a table of normalized characters.
     """
-    file = _read_fields(path, "", read_whole(path, MAX_FILE_BYTES, TokenizerError), _MODEL)
+    file = _read_fields(
+        path, "", read_whole(path, MAX_FILE_BYTES, TokenizerError), _MODEL
+    )
     trainer, normalizer, denormalizer = (
         _read_fields(path, f"{name}: ", file[name], known)
         for name, known in (
@@ -171,7 +205,9 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
             raise mismatch(path, "precompiled_charsmap", "none", f"{len(charsmap)} bytes")
     model_type = trainer["model_type"]
     if model_type != BPE:
-        raise mismatch(path, "model_type", "BPE", _MODEL_TYPES.get(model_type, model_type))
+        raise mismatch(
+            path, "model_type", "BPE", _MODEL_TYPES.get(model_type, model_type)
+        )
     settings = trainer | normalizer
     for name, expected in _REQUIRED.items():
         if settings[name] is not expected:
@@ -197,7 +233,9 @@ def _read_fields(path: Path, where: str, data: bytes, known: Known) -> dict[str,
         name, default = known[number]
         kind: type = type(default)
         if wire != _WIRE_OF[kind]:
-            raise mismatch(path, where + name, _WIRE_NAMES[_WIRE_OF[kind]], _WIRE_NAMES[wire])
+            raise mismatch(
+                path, where + name, _WIRE_NAMES[_WIRE_OF[kind]], _WIRE_NAMES[wire]
+            )
         if kind is list:
             listed = values.setdefault(name, [])
             if not value or len(listed) == MAX_TOKENS:
@@ -238,7 +276,9 @@ def _read_pieces(path: Path, messages: list[bytes]) -> tuple[Piece, ...]:
 
 
 def check_model(path: Path, model: SentencePieceModel) -> None:
-    """Check that scores are numbers, that one piece is unknown, and that there is one per byte."""
+    """Check that scores are numbers, that one piece is unknown, and that there is one per
+    byte.
+    """
     for number, piece in enumerate(model.pieces):
         if not isfinite(piece.score):
             raise mismatch(path, f"piece {number}: score", "a finite number", piece.score)
@@ -248,7 +288,9 @@ def check_model(path: Path, model: SentencePieceModel) -> None:
     wanted = set(map(byte_piece, range(256)))
     present = {piece.text for piece in model.pieces if piece.kind == Kind.BYTE}
     for text in sorted(present ^ wanted):
-        rule, got = ("a byte piece", "none") if text in wanted else ("no byte piece", "one")
+        rule, got = (
+            ("a byte piece", "none") if text in wanted else ("no byte piece", "one")
+        )
         raise mismatch(path, f"pieces: {shown(text)}", rule, got)
 
 
@@ -258,19 +300,23 @@ def check_model(path: Path, model: SentencePieceModel) -> None:
 def sentencepiece_tokenizer(
     model: SentencePieceModel, settings: TokenSettings, added: Sequence[AddedToken] = ()
 ) -> Tokenizer:
-    """Form the tokenizer of a SentencePiece model, with the tokens that the files beside it add.
+    """Form the tokenizer of a SentencePiece model, with the tokens that the files beside
+    it add.
 
     TokenizerError where the settings name a token that the model does not have.
     """
     added_special = {token.text: token.token_id for token in added if token.special}
-    pieces = tuple(  # no text becomes a piece that the files beside the model call special
-        replace(p, kind=Kind.CONTROL)
-        if p.text in added_special and p.kind in (Kind.NORMAL, Kind.USER_DEFINED)
-        else p
-        for p in model.pieces
+    pieces = (
+        tuple(  # no text becomes a piece that the files beside the model call special
+            replace(p, kind=Kind.CONTROL)
+            if p.text in added_special and p.kind in (Kind.NORMAL, Kind.USER_DEFINED)
+            else p
+            for p in model.pieces
+        )
     )
     model = replace(model, pieces=pieces)
-    ids, special = model.ids, model.special | added_special
+    ids = model.ids
+    special = model.special | added_special
     byte_ids = [ids[byte_piece(byte)] for byte in range(256)]
     token_bytes = [
         b""
@@ -281,7 +327,9 @@ def sentencepiece_tokenizer(
     for byte, number in enumerate(byte_ids):
         token_bytes[number] = bytes([byte])
     token_bytes += [token.text.encode() for token in added if token.text not in ids]
-    begin, end = (name if name in special else None for name in (model.bos_piece, model.eos_piece))
+    begin, end = (
+        name if name in special else None for name in (model.bos_piece, model.eos_piece)
+    )
     user_defined = [
         AddedToken(p.text, number, special=False)
         for number, p in enumerate(pieces)
@@ -296,7 +344,9 @@ def sentencepiece_tokenizer(
         settings.roles(special, len(token_bytes), (begin, end)),
         Decoding(
             drops_first_space=model.add_dummy_prefix,
-            unknown_id=next(n for n, piece in enumerate(pieces) if piece.kind == Kind.UNKNOWN),
+            unknown_id=next(
+                n for n, piece in enumerate(pieces) if piece.kind == Kind.UNKNOWN
+            ),
             kept_space_ids=frozenset(byte_ids) | {token.token_id for token in added},
             replaces_each_byte=True,
         ),

@@ -19,11 +19,12 @@ _RULE = "a text or a list of texts, each with its name"
 def read_chat_templates(directory: Path) -> dict[str, str]:
     """Read the chat templates of a model directory.
 
-    They are in files of their own, which are preferred; in `tokenizer_config.json`: a text, or a
-    list of named texts; or in `chat_template.json`.
+    They are in files of their own, which are preferred; in `tokenizer_config.json`: a
+    text, or a list of named texts; or in `chat_template.json`.
 
     Returns:
-        The texts by name: `default` for all conversations, `tool_use` for those with tools.
+        The texts by name: `default` for all conversations, `tool_use` for those with
+        tools.
 
     Raises:
         TokenizerError: A file is damaged, or too large.
@@ -44,7 +45,9 @@ def _read_text(path: Path) -> str:
     try:
         return read_whole(path, MAX_FILE_BYTES, TokenizerError).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise mismatch(path, "text", "UTF-8", f"other bytes at byte {error.start}") from None
+        raise mismatch(
+            path, "text", "UTF-8", f"other bytes at byte {error.start}"
+        ) from None
 
 
 def _templates_of(path: Path, value: object) -> dict[str, str]:

@@ -13,18 +13,26 @@ from .errors import TokenizerError, mismatch
 from .pre_tokenizers import LLAMA_3
 from .tokenizer import Decoding, Roles, Tokenizer
 
-# The names of the 256 special tokens of Llama 3.1. Their ids follow the ranks of the file: the
-# first name has the id V - 256. Source: meta-llama/llama-models models/llama3/api/tokenizer.py,
-# commit e046ca91d9cb3217dc0a1b4874cac3273fbe1ad1. (Later commits name the twelfth `<|image|>`, for
-# Llama 3.2 Vision, and so move the reserved numbers by one; the ids of all other names stay.)
+# The names of the 256 special tokens of Llama 3.1. Their ids follow the ranks of the
+# file: the first name has the id V - 256. Source: meta-llama/llama-models
+# models/llama3/api/tokenizer.py, commit e046ca91d9cb3217dc0a1b4874cac3273fbe1ad1. (Later
+# commits name the twelfth `<|image|>`, for Llama 3.2 Vision, and so move the reserved
+# numbers by one; the ids of all other names stay.)
 STOP_TOKEN_NAMES = ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")
 
 _NAMED = (
-    "<|begin_of_text|>", "<|end_of_text|>",
-    "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
-    "<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>",
-    "<|eom_id|>", "<|eot_id|>", "<|python_tag|>",
-)  # fmt: skip
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|reserved_special_token_0|>",
+    "<|reserved_special_token_1|>",
+    "<|finetune_right_pad_id|>",
+    "<|step_id|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+)
 
 SPECIAL_TOKEN_NAMES = _NAMED + tuple(
     f"<|reserved_special_token_{number}|>" for number in range(2, 2 + 256 - len(_NAMED))
@@ -32,26 +40,34 @@ SPECIAL_TOKEN_NAMES = _NAMED + tuple(
 
 
 def read_tiktoken_file(path: Path) -> dict[bytes, int]:
-    """Read all tokens of a file of base64 ranks, or none: the rank of each, in the order of ranks.
+    """Read all tokens of a file of base64 ranks, or none: the rank of each, in the order
+    of ranks.
 
-    Stricter than tiktoken, which skips empty lines, lets a later line overwrite an earlier one
-    and takes ranks with gaps: a vocabulary that lacks a token silently gives other ids.
-    Line i (from 0) must be the canonical base64 of a new token, one space, and i in decimal; else
-    a TokenizerError names it. (A file cut off between two lines is a smaller vocabulary like any
-    other; it shows when its size is compared with the model's.)
+    Stricter than tiktoken, which skips empty lines, lets a later line overwrite an
+    earlier one and takes ranks with gaps: a vocabulary that lacks a token silently gives
+    other ids. Line i (from 0) must be the canonical base64 of a new token, one space, and
+    i in decimal; else a TokenizerError names it. (A file cut off between two lines is a
+    smaller vocabulary like any other; it shows when its size is compared with the
+    model's.)
     """
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     if not data:
         raise mismatch(path, "line 1", "'<base64> <rank>'", "an empty file")
     count = data.count(b"\n")
     if not data.endswith(b"\n"):
-        raise mismatch(path, f"line {count + 1}", "a newline at the end", "the end of the file")
+        raise mismatch(
+            path, f"line {count + 1}", "a newline at the end", "the end of the file"
+        )
     ranks: dict[bytes, int] = {}
-    for number, ended in enumerate(BytesIO(data)):  # one at a time: the first that is wrong ends it
+    for number, ended in enumerate(
+        BytesIO(data)
+    ):  # one at a time: the first that is wrong ends it
         line = ended[:-1]
         text, _, rank = line.partition(b" ")
         if number == MAX_TOKENS:
-            raise mismatch(path, f"line {number + 1}", f"at most {MAX_TOKENS} tokens", "more")
+            raise mismatch(
+                path, f"line {number + 1}", f"at most {MAX_TOKENS} tokens", "more"
+            )
         try:
             token = binascii.a2b_base64(text)
         except binascii.Error:
@@ -62,7 +78,10 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
             or binascii.b2a_base64(token, newline=False) != text
             or token in ranks
         ):
-            rule = f"base64 of a new token of 1 to {MAX_TOKEN_LENGTH} bytes, and rank {number}"
+            rule = (
+                f"base64 of a new token of 1 to {MAX_TOKEN_LENGTH} bytes, and rank "
+                f"{number}"
+            )
             got = shown(line.decode(errors="replace"))
             raise mismatch(path, f"line {number + 1}", rule, got)
         ranks[token] = number
@@ -74,10 +93,14 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
 
 
 def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
-    """Form the tokenizer of Llama 3: base ranks, which are ids too, then 256 special ids."""
+    """Form the tokenizer of Llama 3: base ranks, which are ids too,
+    then 256 special ids.
+    """
     tokens = list(ranks)
     merges = spelled_merges(tokens, ranks, ranks)
-    special = {name: number for number, name in enumerate(SPECIAL_TOKEN_NAMES, start=len(ranks))}
+    special = {
+        name: number for number, name in enumerate(SPECIAL_TOKEN_NAMES, start=len(ranks))
+    }
     return Tokenizer(
         [*tokens, *(name.encode() for name in SPECIAL_TOKEN_NAMES)],
         special,

@@ -31,16 +31,20 @@ class Roles:
 class Decoding:
     """How ids become text again."""
 
-    drops_first_space: bool = False  # one at the beginning of a text was put there by encoding
+    drops_first_space: bool = (
+        False  # one at the beginning of a text was put there by encoding
+    )
     unknown_id: int | None = None  # no text becomes it, but a text may begin with it
     kept_space_ids: frozenset[int] = frozenset()  # tokens whose space belongs to the text
-    # Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece; otherwise each longest
-    # beginning of a character becomes one, as in tiktoken.
+    # Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece; otherwise each
+    # longest beginning of a character becomes one, as in tiktoken.
     replaces_each_byte: bool = False
 
     @property
     def errors(self) -> str:
-        """How Python's UTF-8 decoders treat invalid bytes; escaped ones become U+FFFD after it."""
+        """How Python's UTF-8 decoders treat invalid bytes; escaped ones become U+FFFD
+        after it.
+        """
         return "surrogateescape" if self.replaces_each_byte else "replace"
 
 
@@ -48,13 +52,14 @@ class Tokenizer:
     """A tokenizer of any kind.
 
     Args:
-        token_bytes: The bytes of every id 0, 1, 2...; those of special ids are their names.
+        token_bytes: The bytes of every id 0, 1, 2...; those of special ids are their
+            names.
         special_tokens: The id of each special name.
         encoder: Turns text into ids; the part in which kinds of tokenizers differ.
         roles: What special ids are for.
         decoding: How ids become text again.
-        spaces_taken: The special names that take the white space to their left and to their right,
-            where a template writes them.
+        spaces_taken: The special names that take the white space to their left and to
+            their right, where a template writes them.
 
     Attributes:
         vocab_size: V, the number of ids.
@@ -85,7 +90,10 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         kind = type(self._encoder).__name__
-        return f"Tokenizer({self.vocab_size} ids, {len(self.special_tokens)} special, {kind})"
+        return (
+            f"Tokenizer({self.vocab_size} ids, {len(self.special_tokens)} special, "
+            f"{kind})"
+        )
 
     def padded_to(self, rows: int) -> "Tokenizer":
         """Return the same tokenizer for a model that has more rows than there are tokens.
@@ -101,7 +109,8 @@ class Tokenizer:
         return padded
 
     def cut_to(self, rows: int) -> "Tokenizer":
-        """Return the same tokenizer for a format that has no ids beyond the rows of a model.
+        """Return the same tokenizer for a format that has no ids beyond the rows of a
+        model.
 
         Args:
             rows: V of the model.
@@ -113,8 +122,12 @@ class Tokenizer:
             if not self.is_special(token_id):
                 name = shown(self.text_of(self._token_bytes[token_id]))
                 rule = f"expected at most {rows}, or special ones beyond"
-                raise TokenizerError(f"tokens: {rule}, got {self.vocab_size}, one of them {name}")
-        special = {name: number for name, number in self.special_tokens.items() if number < rows}
+                raise TokenizerError(
+                    f"tokens: {rule}, got {self.vocab_size}, one of them {name}"
+                )
+        special = {
+            name: number for name, number in self.special_tokens.items() if number < rows
+        }
         known = {*range(min(rows, self.vocab_size))}
         roles = Roles(
             bos_id=self._roles.bos_id if self._roles.bos_id in known else None,
@@ -122,9 +135,16 @@ class Tokenizer:
             stop_ids=self._roles.stop_ids & known,
             adds_bos=self._roles.adds_bos and self._roles.bos_id in known,
         )
-        decoding = replace(self.decoding, kept_space_ids=self.decoding.kept_space_ids & known)
+        decoding = replace(
+            self.decoding, kept_space_ids=self.decoding.kept_space_ids & known
+        )
         return Tokenizer(
-            self._token_bytes[:rows], special, self._encoder, roles, decoding, self.spaces_taken
+            self._token_bytes[:rows],
+            special,
+            self._encoder,
+            roles,
+            decoding,
+            self.spaces_taken,
         )
 
     @property
@@ -151,13 +171,13 @@ class Tokenizer:
         """Encode text. What looks like a special token in it is text like any other.
 
         Args:
-            text: Any string; a lone surrogate is read as U+FFFD, and a pair of surrogates as
-                the character they stand for, as tiktoken does.
+            text: Any string; a lone surrogate is read as U+FFFD, and a pair of surrogates
+                as the character they stand for, as tiktoken does.
             bos: Whether `bos_id` is put before the text.
             eos: Whether `eos_id` is put after the text.
-            first: Whether nothing comes before the text. Some SentencePiece-style tokenizers put
-                a space before the first text of a prompt only; for all others it makes no
-                difference.
+            first: Whether nothing comes before the text. Some SentencePiece-style
+                tokenizers put a space before the first text of a prompt only; for all
+                others it makes no difference.
 
         Returns:
             The token ids.
@@ -177,13 +197,15 @@ class Tokenizer:
 
     @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; a special id becomes its name, bytes that are not UTF-8 become U+FFFD.
+        """Decode ids; a special id becomes its name, bytes that are not UTF-8 become
+        U+FFFD.
 
         Args:
             ids: Each 0 <= id < V.
 
         Returns:
-            The text, without the one space that a SentencePiece-style tokenizer puts before it.
+            The text, without the one space that a SentencePiece-style tokenizer puts
+            before it.
 
         Raises:
             TokenizerMemoryError: The system refused memory.
@@ -201,7 +223,8 @@ class Tokenizer:
 
         Args:
             token_id: 0 <= token_id < V.
-            at_start: Whether the text has not begun, and its first space is to be dropped.
+            at_start: Whether the text has not begun, and its first space is to be
+                dropped.
 
         Returns:
             The bytes, and whether the text still has not begun.
@@ -227,7 +250,9 @@ class Tokenizer:
         Ids beyond the last token of one of them stand for no bytes.
         """
         pairs = zip_longest(self._token_bytes, other._token_bytes, fillvalue=b"")
-        return next((token for token, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
+        return next(
+            (token for token, (mine, theirs) in enumerate(pairs) if mine != theirs), None
+        )
 
     def token_bytes(self, token_id: int) -> bytes:
         """Look up the bytes of a token.
@@ -243,7 +268,8 @@ class Tokenizer:
         """
         if not 0 <= token_id < self.vocab_size:
             raise TokenizerError(
-                f"[decode] 0 <= id < V must hold: got id {token_id}, V = {self.vocab_size}"
+                f"[decode] 0 <= id < V must hold: got id {token_id}, V = "
+                f"{self.vocab_size}"
             )
         return self._token_bytes[token_id]
 
@@ -254,7 +280,9 @@ class Tokenizer:
 
 def _required(token_id: int | None, purpose: str) -> int:
     if token_id is None:
-        raise TokenizerError(f"[encode] the vocabulary must have a token that {purpose}: got none")
+        raise TokenizerError(
+            f"[encode] the vocabulary must have a token that {purpose}: got none"
+        )
     return token_id
 
 
@@ -267,15 +295,17 @@ def _without_surrogates(text: str) -> str:
 
 
 class StreamDecoder:
-    """Decode ids as they come; joined, the texts are those of `decode` for all ids at once.
+    """Decode ids as they come; joined, the texts are those of `decode` for all ids at
+    once.
 
-    A character whose bytes are spread over several tokens comes out with the token that completes
-    it. Bytes that become no character come out as U+FFFD, at the latest with the next token.
+    A character whose bytes are spread over several tokens comes out with the token that
+    completes it. Bytes that become no character come out as U+FFFD, at the latest with
+    the next token.
 
     Args:
         tokenizer: Knows the bytes of each id.
-        first: Whether the ids begin a text. A SentencePiece-style tokenizer puts a space before a
-            text, which is not shown; ids that continue a text keep their spaces.
+        first: Whether the ids begin a text. A SentencePiece-style tokenizer puts a space
+            before a text, which is not shown; ids that continue a text keep their spaces.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, first: bool = True) -> None:
@@ -296,15 +326,19 @@ class StreamDecoder:
         Raises:
             TokenizerError: The id is outside the vocabulary; nothing is lost by it.
         """
-        data, self._at_start = self._tokenizer.text_bytes(token_id, at_start=self._at_start)
+        data, self._at_start = self._tokenizer.text_bytes(
+            token_id, at_start=self._at_start
+        )
         return _ESCAPED_BYTES.sub("\ufffd", self._decoder.decode(data))
 
     def finish(self) -> str:
-        """End the text: U+FFFD for a character that was begun and never completed, or nothing.
+        """End the text: U+FFFD for a character that was begun and never completed, or
+        nothing.
 
         Returns:
             The rest of the text. The decoder is ready for another one.
         """
-        rest, self._at_start = self._decoder.decode(b"", final=True), self._first
+        rest = self._decoder.decode(b"", final=True)
+        self._at_start = self._first
         self._decoder.reset()
         return _ESCAPED_BYTES.sub("\ufffd", rest)

@@ -1,15 +1,16 @@
 """Read Hugging Face's `tokenizer.json`: byte-level and SentencePiece-style BPE.
 
-Ids are those of the `tokenizers` package, with one difference: text never becomes a special id.
-What `tokenizers` does with `encode_special_tokens = True` is done always; and a token of the form
-`<|...|>` or `<｜...｜>`, or one that is named for a role, is special even where its flag does not
-say so, like R1-Distill's `<｜User｜>`.
+Ids are those of the `tokenizers` package, with one difference: text never becomes a
+special id. What `tokenizers` does with `encode_special_tokens = True` is done always; and
+a token of the form `<|...|>` or `<｜...｜>`, or one that is named for a role, is special
+even where its flag does not say so, like R1-Distill's `<｜User｜>`.
 
-Decoding shows special tokens by name, and drops the space that was put before a text also after
-them, as SentencePiece does. Each byte that is not UTF-8 becomes one U+FFFD, as in
+Decoding shows special tokens by name, and drops the space that was put before a text also
+after them, as SentencePiece does. Each byte that is not UTF-8 becomes one U+FFFD, as in
 SentencePiece; `tokenizers` replaces the characters beside them too.
 
-`truncation` and `padding` are not used, as transformers does not use what the file says there.
+`truncation` and `padding` are not used, as transformers does not use what the file says
+there.
 """
 
 import gc
@@ -75,10 +76,14 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
         template = read_template(path, file.get("post_processor"))
         ends = [name for name in template or () if name]
         named = {*(name for name, _ in settings.names.values()), *ends}
-        vocabulary = read_vocabulary(path, model.get("vocab"), file.get("added_tokens"), named)
+        vocabulary = read_vocabulary(
+            path, model.get("vocab"), file.get("added_tokens"), named
+        )
         for name in ends:
             if name not in vocabulary.special:
-                raise mismatch(path, "post_processor", "a token of the vocabulary", shown(name))
+                raise mismatch(
+                    path, "post_processor", "a token of the vocabulary", shown(name)
+                )
         unknown = model.get("unk_token")
         if unknown and unknown not in vocabulary.ids:
             rule = "a token of the vocabulary"
@@ -106,7 +111,9 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: half a million new strings would make it run in vain."""
+    """Pause the garbage collector: half a million new strings would make it run in
+    vain.
+    """
     was_on = gc.isenabled()
     try:
         try:
@@ -120,7 +127,9 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _check_keys(path: Path, what: str, value: Mapping[str, object], known: set[str]) -> None:
+def _check_keys(
+    path: Path, what: str, value: Mapping[str, object], known: set[str]
+) -> None:
     for key in value:
         if key not in known:
             raise mismatch(path, what, ", ".join(sorted(known)), shown(key))
@@ -165,7 +174,8 @@ class Vocabulary:
 def read_vocabulary(
     path: Path, vocab: object, added_tokens: object, special_names: Collection[str]
 ) -> Vocabulary:
-    """Check the tokens of a file: ids 0, 1, 2... without a gap, each once, each with one name.
+    """Check the tokens of a file: ids 0, 1, 2... without a gap, each once, each with one
+    name.
 
     Tokens of `special_names` are special besides those that say it themselves.
     """
@@ -201,8 +211,8 @@ def read_merges(
 ) -> Merges:
     """Check a list of merges, each written as `"a b"` or as `["a", "b"]`.
 
-    Merges that would make a special token are left out: text never becomes one. No merge may name
-    a token of `unmerged`, those of bytes.
+    Merges that would make a special token are left out: text never becomes one. No merge
+    may name a token of `unmerged`, those of bytes.
     """
     lefts, rights = _sides(path, expect_kind(path, "merges", value, list))
     try:
@@ -210,12 +220,15 @@ def read_merges(
     except (KeyError, TypeError):
         pairs = enumerate(zip(lefts, rights, strict=True))
         kept = [n for n, pair in pairs if _is_mergeable(path, n, pair, vocabulary)]
-        lefts, rights = [lefts[n] for n in kept], [rights[n] for n in kept]
+        lefts = [lefts[n] for n in kept]
+        rights = [rights[n] for n in kept]
         return _listed(path, lefts, rights, vocabulary, unmerged)
 
 
 def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
-    """Cut merges into what they join; of lists, whether these are texts is not checked."""
+    """Cut merges into what they join; of lists, whether these are texts is not
+    checked.
+    """
     if set(map(type, value)) == {str} and all(" " in merge for merge in value):
         parts = " ".join(value).split(" ")
         if len(parts) == 2 * len(value):
@@ -230,7 +243,11 @@ def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
 
 
 def _listed(
-    path: Path, lefts: list[str], rights: list[str], vocabulary: Vocabulary, unmerged: Sequence[str]
+    path: Path,
+    lefts: list[str],
+    rights: list[str],
+    vocabulary: Vocabulary,
+    unmerged: Sequence[str],
 ) -> Merges:
     """Look the tokens of merges up, all of which must be there."""
     find = vocabulary.tokens.__getitem__
@@ -248,14 +265,20 @@ def _listed(
     return merges
 
 
-def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary) -> bool:
-    """Tell whether a merge is one of text; refuse it where it names what is not a token."""
+def _is_mergeable(
+    path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary
+) -> bool:
+    """Tell whether a merge is one of text; refuse it where it names what is not a
+    token.
+    """
     left, right = pair
     if not isinstance(left, str) or not isinstance(right, str):
         raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
     for name in (left, right, left + right):
         if name not in vocabulary.tokens and name not in vocabulary.special:
-            raise mismatch(path, f"merges[{number}]", "tokens of the vocabulary", described(name))
+            raise mismatch(
+                path, f"merges[{number}]", "tokens of the vocabulary", described(name)
+            )
     return all(name in vocabulary.tokens for name in (left, right, left + right))
 
 
@@ -263,7 +286,10 @@ def _is_mergeable(path: Path, number: int, pair: Sequence[object], vocabulary: V
 
 
 def byte_level(
-    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, pipeline: ByteLevelPipeline
+    path: Path,
+    model: Mapping[str, object],
+    vocabulary: Vocabulary,
+    pipeline: ByteLevelPipeline,
 ) -> tuple[ByteLevelEncoder, list[bytes]]:
     """Form the encoder of byte-level BPE, and the bytes of each token.
 
@@ -277,22 +303,28 @@ def byte_level(
     tokens = {token_bytes[number]: number for number in merged if number not in foreign}
     if not tokens:
         raise mismatch(path, "vocab", "tokens in letters for bytes", "none")
-    missing = [b for b in range(256) if bytes([b]) not in tokens and b not in _NEVER_IN_TEXT]
+    missing = [
+        b for b in range(256) if bytes([b]) not in tokens and b not in _NEVER_IN_TEXT
+    ]
     if missing and (model.get("unk_token") or model.get("byte_fallback")):
         got = f"none for byte 0x{missing[0]:02x}"
         raise mismatch(path, "vocab", "a token for every single byte", got)
-    encoder = ByteLevelEncoder(tokens, merges, pipeline, whole=bool(model["ignore_merges"]))
+    encoder = ByteLevelEncoder(
+        tokens, merges, pipeline, whole=bool(model["ignore_merges"])
+    )
     _find_added_tokens(encoder, vocabulary)
     return encoder, token_bytes
 
 
 def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
-    """Turn tokens in GPT-2's letters for bytes into bytes, and tell which hold other characters.
+    """Turn tokens in GPT-2's letters for bytes into bytes, and tell which hold other
+    characters.
 
     Such a token is the UTF-8 of its text.
     """
     letters = letters_of_bytes()
-    byte_of = np.full(max(map(ord, letters)) + 2, -1, np.int16)  # the last: any other character
+    # The last: any other character.
+    byte_of = np.full(max(map(ord, letters)) + 2, -1, np.int16)
     byte_of[[*map(ord, letters)]] = range(0x100)
     codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
     found = byte_of[np.minimum(codes, len(byte_of) - 1)]
@@ -309,8 +341,8 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
 def letters_of_bytes() -> list[str]:
     """Return the printable character that stands for each byte.
 
-    Those of Latin-1 that are printable stand for themselves, the others are U+0100 and on, in
-    their order.
+    Those of Latin-1 that are printable stand for themselves, the others are U+0100 and
+    on, in their order.
 
     Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
     9b63575ef42771a015060c964af2c3da4cf7c8ab.
@@ -324,7 +356,10 @@ def letters_of_bytes() -> list[str]:
 
 
 def _metaspace(
-    path: Path, model: Mapping[str, object], vocabulary: Vocabulary, pipeline: MetaspacePipeline
+    path: Path,
+    model: Mapping[str, object],
+    vocabulary: Vocabulary,
+    pipeline: MetaspacePipeline,
 ) -> tuple[MetaspaceEncoder, list[bytes]]:
     if not model["byte_fallback"]:
         raise mismatch(path, "model: byte_fallback", "true", "false")
@@ -343,7 +378,9 @@ def _metaspace(
     )
     token_bytes = [*map(_metaspace_bytes, vocabulary.names)]
     for token in vocabulary.added:
-        if token.normalized:  # found with the space before it, which is then part of its text
+        if (
+            token.normalized
+        ):  # found with the space before it, which is then part of its text
             token_bytes[token.token_id] = _metaspace_bytes(encoder.normalize(token.text))
     for name, number in vocabulary.special.items():
         token_bytes[number] = name.encode()
@@ -360,8 +397,12 @@ def _metaspace_bytes(name: str) -> bytes:
 
 
 def _find_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> None:
-    """Let the added tokens that are not special be found in a text before it is encoded."""
+    """Let the added tokens that are not special be found in a text before it is
+    encoded.
+    """
     if not all(token.special for token in vocabulary.added):
         raw = (token for token in vocabulary.added if not token.normalized)
         others = (token for token in vocabulary.added if token.normalized)
-        encoder.find(raw, (replace(token, text=encoder.normalize(token.text)) for token in others))
+        encoder.find(
+            raw, (replace(token, text=encoder.normalize(token.text)) for token in others)
+        )

@@ -1,7 +1,8 @@
 """The trace: one stream of events that follows a prompt through the 21 stages.
 
-The stages mark the one trace of the process, and while it is on it observes the ops. The modules of
-this package that make, name and write events are not loaded by a run without a trace.
+The stages mark the one trace of the process, and while it is on it observes the ops. The
+modules of this package that make, name and write events are not loaded by a run without a
+trace.
 """
 
 import functools
@@ -42,7 +43,8 @@ def mark(
         position: that of the first new token.
         T: how many new tokens there are.
         inputs, outputs: tensors of a stage whose work is not an op, by their names.
-        details: what else there is to say: values that JSON knows, and dataclasses of them.
+        details: what else there is to say: values that JSON knows, and dataclasses of
+            them.
     """
     # No keyword-only parameters and no **details: they would cost more than the look.
     if _tracer is not None:
@@ -81,7 +83,9 @@ def stop() -> None:
     if _tracer is None or _observer is None:
         return
     unsubscribe(_observer)
-    tracer, _tracer, _observer = _tracer, None, None
+    tracer = _tracer
+    _tracer = None
+    _observer = None
     tracer.close()
 
 
@@ -91,7 +95,8 @@ def is_on() -> bool:
 
 
 def _report(tracer: "Tracer", call: OpCall) -> tuple[str, ...]:
-    """Report each result of an op to a tracer; return the names that it gives to the results.
+    """Report each result of an op to a tracer; return the names that it gives to the
+    results.
 
     The first result has all of the time.
     """

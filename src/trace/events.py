@@ -1,7 +1,9 @@
-"""The registry of the 21 stages: the steps that their code makes, and where each is explained.
+"""The registry of the 21 stages: the steps that their code makes, and where each is
+explained.
 
-Results get their names and letters, those of docs/LEGEND.md, from here, so that the code of the
-model needs none. Lines of code and anchors follow from names, so that they cannot grow stale.
+Results get their names and letters, those of docs/LEGEND.md, from here, so that the code
+of the model needs none. Lines of code and anchors follow from names, so that they cannot
+grow stale.
 """
 
 import re
@@ -32,8 +34,8 @@ class Stage:
     name: str
     module: str  # of the function that runs it, below the package
     function: str  # its qualified name
-    # Its ops in run order. One may be left out by a run: one token needs no mask, and some are
-    # those of one family of models.
+    # Its ops in run order. One may be left out by a run: one token needs no mask, and
+    # some are those of one family of models.
     steps: tuple[StageOp, ...] = ()
 
     @property
@@ -43,7 +45,9 @@ class Stage:
 
     @property
     def chapter(self) -> str:
-        """Where it is explained: the page, and the anchor that code hosts make of the heading."""
+        """Where it is explained: the page, and the anchor that code hosts make of the
+        heading.
+        """
         anchor = re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
         page = next(page for first, page in _PAGES if self.number >= first)
         return f"docs/{page}#{anchor}"
@@ -55,9 +59,12 @@ class Stage:
 
     @property
     def code(self) -> str:
-        """Where it runs: the file and the line, now, of its mark or else of its function."""
+        """Where it runs: the file and the line, now,
+        of its mark or else of its function.
+        """
         file = PACKAGE / f"{self.module.replace('.', '/')}.py"
-        symbols, mark = symbols_of(file), f"{self.function}: mark({self.number})"
+        symbols = symbols_of(file)
+        mark = f"{self.function}: mark({self.number})"
         found = symbols.get(mark) or symbols.get(self.function)
         return shown_path(str(file)) + (f":{found[0]}" if found else "")
 
@@ -78,9 +85,10 @@ def _stages(registry: str) -> dict[int, Stage]:
     return stages
 
 
-# A stage: its number and name, and the module and the function that run it. Below it are its steps:
-# the op, the name of the result, and its letters. In OLMo 2 `rms_norm` is in 15 and 18, and `to` in
-# 6 and 16; Granite has `multiply`, and BF16 of GGUF files `to` in 17.
+# A stage: its number and name, and the module and the function that run it. Below it are
+# its steps: the op, the name of the result, and its letters. In OLMo 2 `rms_norm` is in
+# 15 and 18, and `to` in 6 and 16; Granite has `multiply`, and BF16 of GGUF files `to` in
+# 17.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.context token_tensor
@@ -182,10 +190,10 @@ LEGEND: Mapping[str, str] = {
 # The stages that are made of others, and which these are.
 HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 
-# What is read but is not the result of a step: weights by the end of their key, and the logits
-# of the last token, which is what sampling sees. The sizes of weights are a copy of the table in
-# `checkpoint/names.py`, because `trace` imports no other package; `tests/trace/test_events.py`
-# compares them for every family.
+# What is read but is not the result of a step: weights by the end of their key, and the
+# logits of the last token, which is what sampling sees. The sizes of weights are a copy
+# of the table in `checkpoint/names.py`, because `trace` imports no other package;
+# `tests/trace/test_events.py` compares them for every family.
 _READ_LETTERS: Mapping[str, Letters] = {
     "tok_embeddings.weight": ("V", "D"),
     "attention_norm.weight": ("D",),
@@ -210,7 +218,9 @@ _READ_LETTERS: Mapping[str, Letters] = {
 
 
 def read_letters(name: str) -> Letters | None:
-    """Return the letters of a weight, by its checkpoint key, or of another tensor that is read."""
+    """Return the letters of a weight, by its checkpoint key, or of another tensor that is
+    read.
+    """
     if name.endswith(".bias"):
         letters = read_letters(f"{name.removesuffix('bias')}weight")
         return None if letters is None else letters[:1]
@@ -219,7 +229,9 @@ def read_letters(name: str) -> Letters | None:
 
 
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
-    """Return what a letter, a product (`H*h`), a half (`h/2`) or a digit stands for, if known."""
+    """Return what a letter, a product (`H*h`), a half (`h/2`) or a digit stands for, if
+    known.
+    """
     size = 1
     for factor in letter.split("*"):
         name, _, divisor = factor.partition("/")

@@ -1,4 +1,6 @@
-"""The trace as text, carried by structlog: lines for people, and JSON lines for programs."""
+"""The trace as text, carried by structlog: lines for people,
+and JSON lines for programs.
+"""
 
 import contextlib
 import textwrap
@@ -29,7 +31,9 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class TraceLog:
-    """Writes events to a log for people, to JSON lines, or both; OSError where one cannot begin."""
+    """Writes events to a log for people, to JSON lines, or both; OSError where one cannot
+    begin.
+    """
 
     def __init__(
         self,
@@ -37,20 +41,23 @@ class TraceLog:
         *,
         debug_log: TextIO | None = None,  # the log for people
         json_lines: TextIO | None = None,
-        # What is written in full; without them the JSON lines hold all, and the log for people the
-        # first layer and the first two steps, from 0, which runs the prompt. It has a line for each
-        # of the others.
+        # What is written in full; without them the JSON lines hold all, and the log for
+        # people the first layer and the first two steps, from 0, which runs the prompt.
+        # It has a line for each of the others.
         layers: Ranges | None = None,
         steps: Ranges | None = None,
         stages: Ranges | None = None,  # what is written at all
         run: Mapping[str, str] = _NOTHING,  # facts with which both files begin
-        on_failure: Callable[[str], None] = lambda _line: None,  # told of a file that is full
+        on_failure: Callable[[str], None] = lambda _line: (
+            None
+        ),  # told of a file that is full
     ) -> None:
         self._views: list[_View] = []
         if json_lines is not None:
             self._views.append(_JsonLines(json_lines, stages, layers, steps, on_failure))
         if debug_log is not None:
-            shown, full = layers or (range(1),), steps or (range(2),)
+            shown = layers or (range(1),)
+            full = steps or (range(2),)
             self._views.append(_DebugLog(debug_log, stages, shown, full, on_failure))
         for view in self._views:
             view.put(view.head(sizes, run))
@@ -101,7 +108,9 @@ class _View(ABC):
         """Return the text of an event, its last newline included; empty for none."""
 
     def put(self, text: str) -> None:
-        """Write text; where the file takes none, close it and raise OSError with its name."""
+        """Write text; where the file takes none, close it and raise OSError with its
+        name.
+        """
         assert self.file is not None
         try:
             self.file.write(escape_controls(text))
@@ -109,18 +118,23 @@ class _View(ABC):
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.close()) from None
 
-    def __call__(self, _logger: Any, _method: str, entry: structlog.typing.EventDict) -> Any:
+    def __call__(
+        self, _logger: Any, _method: str, entry: structlog.typing.EventDict
+    ) -> Any:
         event: Event = entry["event"]
         if self.wants(event.stage, event.layer, event.step):
             try:
                 self.put(self.text(event))
             except OSError as error:
-                self.on_failure(f"{error.filename}: the trace ends here: {error.strerror}")
+                self.on_failure(
+                    f"{error.filename}: the trace ends here: {error.strerror}"
+                )
         return entry
 
     def close(self) -> str:
         """Close the file; what could not be written is given up. Return its name."""
-        file, self.file = self.file, None
+        file = self.file
+        self.file = None
         with contextlib.suppress(OSError):
             if file is not None:
                 file.close()
@@ -128,10 +142,14 @@ class _View(ABC):
 
 
 class _JsonLines(_View):
-    """One JSON object per event, after one with the sizes of the model and facts about the run."""
+    """One JSON object per event, after one with the sizes of the model and facts about
+    the run.
+    """
 
     # Plain ASCII: a reader that takes U+2028 for the end of a line meets none.
-    _render = structlog.processors.JSONRenderer(default=TensorInfo.as_dict, allow_nan=False)
+    _render = structlog.processors.JSONRenderer(
+        default=TensorInfo.as_dict, allow_nan=False
+    )
 
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         return f"{self._render(None, '', {'sizes': dict(sizes), 'run': dict(run)})!s}\n"
@@ -141,7 +159,9 @@ class _JsonLines(_View):
 
 
 class _DebugLog(_View):
-    """The run as a page: headings for the stages, and below them a line or two for each op."""
+    """The run as a page: headings for the stages, and below them a line or two for each
+    op.
+    """
 
     _new = ""  # positions of the tokens that the step reads
     _last_op = ""
@@ -152,7 +172,9 @@ class _DebugLog(_View):
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         self._sizes = sizes
         self._linked: set[int] = set()  # stages whose links have been written
-        self._in_step: dict[int, Event] = {}  # the events of a later step, by their stages
+        self._in_step: dict[
+            int, Event
+        ] = {}  # the events of a later step, by their stages
         known = {letter: f" = {size}" for letter, size in sizes.items()}
         known |= {"G": f" = H/K{known['G']}"} if "G" in known else {}
         letters = [
@@ -160,11 +182,16 @@ class _DebugLog(_View):
             for letter, what in LEGEND.items()
             if letter in "TS" or letter in sizes
         ]
-        facts = "; ".join(f"{name} {_cut(value, _MOST_FACT)}" for name, value in run.items())
+        facts = "; ".join(
+            f"{name} {_cut(value, _MOST_FACT)}" for name, value in run.items()
+        )
         lines = [
             *(line.rstrip() for line in _wrapped(facts, "# ", "#   ")),
             *_packed(letters, "# ", "#   "),
-            "# st: stage, which --explain N explains; code: where the op was called; ms: its time",
+            (
+                "# st: stage, which --explain N explains; code: where the op was called; "
+                "ms: its time"
+            ),
             _COLUMNS.format("st", "op", "code", "ms", "result <- inputs, arguments"),
         ]
         return "".join(f"{line}\n" for line in lines)
@@ -175,7 +202,9 @@ class _DebugLog(_View):
         return stage in _PASS_STAGES and super().wants(stage, None, None)
 
     def text(self, event: Event) -> str:
-        op, previous, self._last_op = event.op, self._last_op, event.op
+        op = event.op
+        previous = self._last_op
+        self._last_op = event.op
         in_full = _holds(self.steps, event.step)
         self._in_table = self._in_table and not in_full
         if not in_full:
@@ -185,25 +214,34 @@ class _DebugLog(_View):
             lines = heading * (previous != LAYER) + [_layer_line(event)]
             self._after_heading = False
         elif op != MARK:
-            lines, self._after_heading = _op_lines(event), False
+            lines = _op_lines(event)
+            self._after_heading = False
         elif _holds(self.layers, event.layer):
-            heading, below = self._heading(event), _mark_lines(event)
+            heading = self._heading(event)
+            below = _mark_lines(event)
             self._after_heading = not below
             lines = [*heading, *below]
         else:
-            lines, self._last_op = [], previous  # a layer in one line, which comes at its end
+            # a layer in one line, which comes at its end
+            lines = []
+            self._last_op = previous
         if event.stage == 21:
             self._read = _token_text(event.details)
         return "".join(f"{line}\n" for line in lines)
 
     def _heading(self, event: Event) -> list[str]:
-        """Return the lines that open a stage; where it is explained, drawn and run only once."""
-        stage, details = STAGES[event.stage], event.details
+        """Return the lines that open a stage; where it is explained, drawn and run only
+        once.
+        """
+        stage = STAGES[event.stage]
+        details = event.details
         title = f"# {stage.number} {stage.name}"
         if event.layer is not None:
             title += f", layer {event.layer}"
         if stage.number == 3:
-            first, T, S = event.position, details["T"], details["S"]
+            first = event.position
+            T = details["T"]
+            S = details["S"]
             self._new = f"positions {first} to {S - 1}" if T > 1 else f"position {first}"
             title += f": step {event.step}, T = {T}, S = {S}, {self._new}"
         elif stage.number == 11 and "C" in self._sizes:
@@ -213,7 +251,9 @@ class _DebugLog(_View):
         links: list[str] = []
         if stage.number not in self._linked:
             self._linked.add(stage.number)
-            links = _packed([stage.diagram, stage.code, stage.chapter], "#   ", "#   ", "  ")
+            links = _packed(
+                [stage.diagram, stage.code, stage.chapter], "#   ", "#   ", "  "
+            )
         is_apart = not self._after_heading and (bool(links) or stage.number == 3)
         return [*[""] * is_apart, title, *links]
 
@@ -222,21 +262,42 @@ class _DebugLog(_View):
         self._in_step[event.stage] = event
         if event.stage != 21:
             return []
-        events, self._in_step = self._in_step, {}
+        events = self._in_step
+        self._in_step = {}
         if len(events) < len(_PASS_STAGES):
             return []  # not all of them are asked for
-        begun, drawn, details = events[3], events[20].details, event.details
-        candidates = {c["token_id"]: c["probabilities"] for c in drawn["choice"]["candidates"]}
-        chances = candidates[drawn["token"]]  # by the model, and after each step of sampling
+        begun = events[3]
+        drawn = events[20].details
+        details = event.details
+        candidates = {
+            c["token_id"]: c["probabilities"] for c in drawn["choice"]["candidates"]
+        }
+        # By the model, and after each step of sampling.
+        chances = candidates[drawn["token"]]
         row = _STEP_COLUMNS.format(
-            event.step, begun.position, self._read, _token_text(details),
-            chances[0], chances[-1], 1e3 * (event.start - begun.start),
-        )  # fmt: skip
-        heading = [] if self._in_table else [
-            "",
-            "# later steps, which --trace-steps shows in full; p by the model, and as drawn",
-            f"{'step':>5} {'position':>8}  {'token in':<26} {'drawn':<26}      p      p        ms",
-        ]  # fmt: skip
+            event.step,
+            begun.position,
+            self._read,
+            _token_text(details),
+            chances[0],
+            chances[-1],
+            1e3 * (event.start - begun.start),
+        )
+        heading = (
+            []
+            if self._in_table
+            else [
+                "",
+                (
+                    "# later steps, which --trace-steps shows in full; p by the model, "
+                    "and as drawn"
+                ),
+                (
+                    f"{'step':>5} {'position':>8}  {'token in':<26} {'drawn':<26}      "
+                    "p      p        ms"
+                ),
+            ]
+        )
         self._in_table = True
         reason = details["stop_reason"]
         return [*heading, row if reason is None else f"{row}  {reason}"]
@@ -245,7 +306,8 @@ class _DebugLog(_View):
 def _result_line(event: Event, name: str) -> str:
     """Return where and how long something ran, and what it made."""
     milliseconds = "" if event.seconds is None else f"{event.seconds * 1e3:.3f}"
-    code, made = event.code.rpartition("/")[2], ", ".join(map(tensor_text, event.outputs))
+    code = event.code.rpartition("/")[2]
+    made = ", ".join(map(tensor_text, event.outputs))
     return _COLUMNS.format(event.stage, name, code, milliseconds, made).rstrip()
 
 
@@ -270,14 +332,16 @@ def _op_lines(event: Event) -> list[str]:
 
 def _mark_lines(event: Event) -> list[str]:
     """Return what a stage has to say that makes no op, below its heading."""
-    stage, details = event.stage, event.details
+    stage = event.stage
+    details = event.details
     if stage in (3, 5, 7):
         return []  # its heading has said it
     if stage not in (1, 20, 21):
         return _op_lines(event) if event.outputs or event.inputs or details else []
     left = _op_lines(replace(event, details={}, inputs=()))
     if stage == 21:
-        text, reason = details["text"], details["stop_reason"]
+        text = details["text"]
+        reason = details["stop_reason"]
         said = [f"token {_token_text(details)}, text {text!r}", *details["symbols"]]
         said += ["waits for the rest of the character"] * details["waits"]
         said += [f"stop: {reason}"] * (reason is not None)
@@ -295,7 +359,9 @@ def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
     if details["symbols"]:
         lines += _wrapped(", ".join(details["symbols"]))
     ids = details["ids"]
-    tokens = [f"{token} {text}" for token, text in zip(ids, details["texts"], strict=True)]
+    tokens = [
+        f"{token} {text}" for token, text in zip(ids, details["texts"], strict=True)
+    ]
     more = [f"and {len(ids) - _MOST_TOKENS} more"] if len(ids) > _MOST_TOKENS else []
     first = f"{_INDENT}{len(ids)} tokens: "
     return [*lines, *_packed([*tokens[:_MOST_TOKENS], *more], first, f"{_INDENT}  ")]
@@ -303,7 +369,8 @@ def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
 
 def _choice_lines(details: Mapping[str, Any]) -> list[str]:
     """Return how a token was drawn: a row for each candidate, a column for each step."""
-    sampling, choice = details["sampling"], details["choice"]
+    sampling = details["sampling"]
+    choice = details["choice"]
     settings = ", ".join(
         f"{name} {value}"
         for name, value in sampling.items()
@@ -316,7 +383,9 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
         stage["name"] if stage["value"] is None else f"{stage['name']} {stage['value']:g}"
         for stage in choice["stages"]
     ]
-    head = f"{_INDENT}{'token':<26} {'logit':>9}" + "".join(f" {name:>15}" for name in names)
+    head = f"{_INDENT}{'token':<26} {'logit':>9}" + "".join(
+        f" {name:>15}" for name in names
+    )
     rows = [head[:_WIDTH]]
     columns = choice["candidates"], details["logits"], details["texts"]
     for candidate, logit, text in zip(*columns, strict=True):
@@ -333,18 +402,23 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
 def _layer_line(event: Event) -> str:
     """Return the line that sums up a transformer block."""
     line = _result_line(event, f"layer {event.layer}")
-    operations, moved = event.operations / 1e6, event.bytes / 2**20
+    operations = event.operations / 1e6
+    moved = event.bytes / 2**20
     return f"{line:<{_BEFORE_INPUTS - 1}} {operations:.4g} M operations, {moved:.4g} MiB"
 
 
 def tensor_text(x: TensorInfo) -> str:
-    """Return a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`, without letters if none fit."""
+    """Return a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`, without letters if none
+    fit.
+    """
     letters = f" [{', '.join(x.letters)}] =" if x.letters else ""
     return f"{_name(x)}{letters} [{', '.join(map(str, x.shape))}] {x.dtype}".lstrip()
 
 
 def _read_text(x: TensorInfo, dtypes: Iterable[str]) -> str:
-    """Return an input: its letters are enough, and its dtype where the results have another."""
+    """Return an input: its letters are enough, and its dtype where the results have
+    another.
+    """
     sizes = ", ".join(x.letters or map(str, x.shape))
     return f"{_name(x)} [{sizes}]{'' if x.dtype in dtypes else f' {x.dtype}'}".lstrip()
 
@@ -360,16 +434,23 @@ def _token_text(details: Mapping[str, Any]) -> str:
 
 def _statistics_line(values: Mapping[str, Any]) -> str:
     columns = ((name, values[name]) for name in ("min", "max", "mean", "rms"))
-    known = " ".join(f"{k} {'-' if isinstance(n, str) else _number(n):>10}" for k, n in columns)
-    first, last = (" ".join(_number(n) for n in values[ends]) for ends in ("first", "last"))
+    known = " ".join(
+        f"{k} {'-' if isinstance(n, str) else _number(n):>10}" for k, n in columns
+    )
+    first, last = (
+        " ".join(_number(n) for n in values[ends]) for ends in ("first", "last")
+    )
     return _cut(f"{_INDENT}{known}  first {first}  last {last}", _WIDTH)
 
 
 def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"  # JSON has infinity as a text
+    # JSON has infinity as a text.
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _packed(items: Sequence[str], first: str, later: str, between: str = ", ") -> list[str]:
+def _packed(
+    items: Sequence[str], first: str, later: str, between: str = ", "
+) -> list[str]:
     """Return items in as few lines as hold them, each line with its beginning."""
     lines: list[str] = []
     for item in items:
@@ -383,9 +464,13 @@ def _packed(items: Sequence[str], first: str, later: str, between: str = ", ") -
 def _wrapped(text: str, first: str = _INDENT, later: str = f"{_INDENT}  ") -> list[str]:
     """Return a text of any length in lines, by default below an op."""
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later,
-        drop_whitespace=False, break_on_hyphens=False,
-    )  # fmt: skip
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        drop_whitespace=False,
+        break_on_hyphens=False,
+    )
 
 
 def _cut(text: str, width: int) -> str:
@@ -393,5 +478,9 @@ def _cut(text: str, width: int) -> str:
 
 
 def _holds(ranges: Ranges | None, number: int | None) -> bool:
-    """Return whether a number is in one of some ranges; no ranges hold all, and None is in all."""
-    return ranges is None or number is None or any(number in numbers for numbers in ranges)
+    """Return whether a number is in one of some ranges; no ranges hold all, and None is
+    in all.
+    """
+    return (
+        ranges is None or number is None or any(number in numbers for numbers in ranges)
+    )

@@ -22,9 +22,11 @@ class TensorInfo:
     shape: tuple[int, ...]
     letters: Letters  # of the shape; empty where none are known
     dtype: str
-    id: int = 0  # a number that no other tensor of the trace has, from 1; a view has its own
-    # On request, of results: min, max, mean, rms, first and last, as JSON holds them; and a copy of
-    # all elements, which the JSON lines leave out.
+    id: int = (
+        0  # a number that no other tensor of the trace has, from 1; a view has its own
+    )
+    # On request, of results: min, max, mean, rms, first and last, as JSON holds them; and
+    # a copy of all elements, which the JSON lines leave out.
     statistics: Mapping[str, Any] | None = None
     values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
@@ -37,30 +39,40 @@ class TensorInfo:
 class Event:
     """One thing that happened in a stage."""
 
-    op: str  # or `mark`, which opens a stage, or `layer`, which sums up a transformer block
+    # or `mark`, which opens a stage, or `layer`, which sums up a transformer block
+    op: str
     stage: int
     name: str  # of the stage
     layer: int | None  # index of the transformer block, or None outside of one
-    step: int | None  # how many passes the answer had before this one; None before the first
+    # How many passes the answer had before this one; None before the first.
+    step: int | None
     position: int | None  # that of the first new token, or None before there is one
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    start: float  # seconds from the beginning of the trace to that of the op, layer or stage
-    seconds: float | None  # what the op took without the tracing; None where nothing was measured
+    start: (
+        float  # seconds from the beginning of the trace to that of the op, layer or stage
+    )
+    # What the op took without the tracing; None where nothing was measured.
+    seconds: float | None
     bytes: int  # what the op read and wrote, each tensor once; 0 for a view
     operations: int  # additions, multiplications, divisions and exponentials on numbers
-    details: Details  # arguments that are no tensors, and what a stage without tensors has to say
+    # arguments that are no tensors, and what a stage without tensors has to say
+    details: Details
     code: str  # the file and the line of the call
 
     @property
     def arguments(self) -> list[str]:
         """The details as `name = value`."""
-        shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in self.details.items()}
+        shown = {
+            k: f"{v:g}" if isinstance(v, float) else v for k, v in self.details.items()
+        }
         return [f"{k} = {v}" for k, v in shown.items()]
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON holds it: tuples as lists, records by field, what it lacks as text."""
+    """Return a value as JSON holds it: tuples as lists, records by field, what it lacks
+    as text.
+    """
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

@@ -1,4 +1,6 @@
-"""From stage marks and op reports to events: where the run is, and what its tensors are called."""
+"""From stage marks and op reports to events: where the run is, and what its tensors are
+called.
+"""
 
 import itertools
 import math
@@ -18,11 +20,17 @@ from .records import LAYER, MARK, Details, Event, Letters, TensorInfo, json_valu
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
 _PRODUCTS = ("matmul", "linear_transformation", "linear_transformations")
-# Operations for each element of the result; a product has two for each number that it sums.
+# Operations for each element of the result; a product has two for each number that it
+# sums.
 _OPERATIONS = {
-    "add": 1, "div": 1, "multiply": 1, "rotary_embedding": 3, "rms_norm": 4, "softmax": 4,
+    "add": 1,
+    "div": 1,
+    "multiply": 1,
+    "rotary_embedding": 3,
+    "rms_norm": 4,
+    "softmax": 4,
     "swiglu": 4,
-}  # fmt: skip
+}
 # Symbols, and what joins or varies them.
 _SYMBOLS = ("So", "Sk", "Mn", "Me", "Cf")
 _BYTE = re.compile(r"\\x[0-9a-f]{2}")
@@ -51,7 +59,9 @@ class TensorLike(Protocol):
 
 @dataclass(eq=False)
 class Tracer:
-    """Follows a run and makes its events; what fits no step of its stage has no letters."""
+    """Follows a run and makes its events; what fits no step of its stage has no
+    letters.
+    """
 
     sizes: Mapping[str, int]  # of the model, by letter; T, S and C come from the run
     write: Callable[[Event], None]  # takes the events, in order
@@ -96,14 +106,17 @@ class Tracer:
             self._step = None
         elif stage == 3:
             self._step = 0 if self._step is None else self._step + 1
-            # What the last pass made is freed; the keys of weights and caches are their names.
+            # What the last pass made is freed; the keys of weights and caches are their
+            # names.
             self._ids = {key: n for key, n in self._ids.items() if isinstance(key, str)}
         if stage not in _BLOCK_STAGES:
             self._layer = None
         elif layer is not None:
-            self._layer, self._layer_work = layer, (0.0, 0, 0)
+            self._layer = layer
+            self._layer_work = (0.0, 0, 0)
             self._layer_begins = start, calling_line()
-        self._stage, self._next_step = stage, 0
+        self._stage = stage
+        self._next_step = 0
         if position is not None:
             self._position = position
         if T is not None:
@@ -124,7 +137,9 @@ class Tracer:
         details: Mapping[str, Any],
         seconds: float | None,
     ) -> str:
-        """Take the report of a result of an op, a further one without seconds; return its name."""
+        """Take the report of a result of an op, a further one without seconds; return its
+        name.
+        """
         name: str = getattr(result, "name", "")
         if self._stage is None:
             return name
@@ -138,7 +153,11 @@ class Tracer:
             details |= {"written": f"{details['start_pos']}:{S}", "filled": f"0:{S}"}
         moved, operations = _work(op, inputs, result)
         total, all_moved, all_operations = self._layer_work
-        self._layer_work = total + (seconds or 0.0), all_moved + moved, all_operations + operations
+        self._layer_work = (
+            total + (seconds or 0.0),
+            all_moved + moved,
+            all_operations + operations,
+        )
         self._last = result
         where = self._stage, self._layer, self._step
         if not self.wants(*where):
@@ -156,7 +175,9 @@ class Tracer:
         return made.name
 
     def _end_layer(self) -> None:
-        """Sum up the transformer block that ends here; a broken-off one has left its stage."""
+        """Sum up the transformer block that ends here; a broken-off one has left its
+        stage.
+        """
         if self._layer is None or self._stage != 18 or self._last is None:
             return
         if self.wants(5, self._layer, self._step):
@@ -167,38 +188,65 @@ class Tracer:
     def _known(
         self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a stage need not say about itself: too much work while no trace is on."""
+        """Return what a stage need not say about itself: too much work while no trace is
+        on.
+        """
         if stage == 3:
             return {letter: self._sizes[letter] for letter in ("T", "S")}
         if stage in HOLDS:
             return {"stages": HOLDS[stage]}
         if stage == 1:
-            said = [m["content"] for m in details.get("messages", ())] or [details.get("text", "")]
+            said = [m["content"] for m in details.get("messages", ())] or [
+                details.get("text", "")
+            ]
             texts = [self.text_of(token) for token in details["ids"]]
             return {"texts": texts, "symbols": symbols("".join(said))}
         if stage == 20:
-            tokens = [candidate["token_id"] for candidate in details["choice"]["candidates"]]
+            tokens = [
+                candidate["token_id"] for candidate in details["choice"]["candidates"]
+            ]
             logits: np.ndarray[Any, Any] = np.asarray(inputs["logits"])
             return {
                 "logits": [float(logits[token]) for token in tokens],
                 "texts": [self.text_of(token) for token in tokens],
             }
         if stage == 21:
-            text, shown = self.text_of(details["token"]), details["text"]
-            is_part = _BYTE.search(text) is not None  # of a character whose other bytes follow
-            return {"texts": [text], "symbols": symbols(shown), "waits": is_part and not shown}
+            text = self.text_of(details["token"])
+            shown = details["text"]
+            # Of a character whose other bytes follow.
+            is_part = _BYTE.search(text) is not None
+            return {
+                "texts": [text],
+                "symbols": symbols(shown),
+                "waits": is_part and not shown,
+            }
         return {}
 
     def _event(
-        self, op: str, read: Infos, made: Infos, begins: Begins, work: Work, details: Details
+        self,
+        op: str,
+        read: Infos,
+        made: Infos,
+        begins: Begins,
+        work: Work,
+        details: Details,
     ) -> None:
         assert self._stage is not None
-        (start, code), details = begins, json_value(details)
-        where = (self._stage, STAGES[self._stage].name, self._layer, self._step, self._position)
+        (start, code) = begins
+        details = json_value(details)
+        where = (
+            self._stage,
+            STAGES[self._stage].name,
+            self._layer,
+            self._step,
+            self._position,
+        )
         self.write(Event(op, *where, read, made, start, *work, details, code))
 
     def _made(self, op: str, x: TensorLike, name: str) -> TensorInfo:
-        """Describe a result by the next step of the stage that it fits; a cache as its buffer."""
+        """Describe a result by the next step of the stage that it fits; a cache as its
+        buffer.
+        """
         assert self._stage is not None
         is_cache = op == "write_cache" and "C" in self._sizes
         shape = (self._sizes["C"], *x.shape[1:]) if is_cache else tuple(x.shape)
@@ -207,20 +255,29 @@ class Tracer:
             is_next = number >= self._next_step and step.op == op
             if is_next and fits(step.letters, shape, self._sizes):
                 self._next_step = number + 1
-                name, letters = step.name, step.letters
+                name = step.name
+                letters = step.letters
                 self._letters[name] = letters
                 break
         if not is_cache:
             number = self._ids[_key(x, name)] = next(self._numbers)
             return TensorInfo(name, shape, letters, str(x.dtype.name), number)
-        number = self._ids.setdefault(f"{name} of layer {self._layer}", next(self._numbers))
-        made = self._buffers[name] = TensorInfo(name, shape, letters, str(x.dtype.name), number)
+        number = self._ids.setdefault(
+            f"{name} of layer {self._layer}", next(self._numbers)
+        )
+        made = self._buffers[name] = TensorInfo(
+            name, shape, letters, str(x.dtype.name), number
+        )
         return made
 
     def _read(self, x: TensorLike, name: str) -> TensorInfo:
         """Describe an input by what it was when it was made, or as a weight."""
         shape = tuple(x.shape)
-        candidates = (self._letters.get(name), read_letters(name), read_letters(f"{name} of all"))
+        candidates = (
+            self._letters.get(name),
+            read_letters(name),
+            read_letters(f"{name} of all"),
+        )
         letters = next((c for c in candidates if c and fits(c, shape, self._sizes)), ())
         number = self._ids.setdefault(_key(x, name), next(self._numbers))
         return TensorInfo(name, shape, letters, str(x.dtype.name), number)
@@ -233,18 +290,28 @@ def _key(x: TensorLike, name: str) -> Hashable:
 
 
 def _address(x: TensorLike) -> int:
-    return int(x.ctypes.data if isinstance(x, np.ndarray) else getattr(x, "data_pointer", 0))
+    return int(
+        x.ctypes.data if isinstance(x, np.ndarray) else getattr(x, "data_pointer", 0)
+    )
 
 
 def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[int, int]:
-    """Return the bytes that an op reads and writes, and its operations; a view has none."""
-    size, address = math.prod(result.shape), _address(result)
+    """Return the bytes that an op reads and writes, and its operations;
+    a view has none.
+    """
+    size = math.prod(result.shape)
+    address = _address(result)
     if any(_address(x) <= address < _address(x) + x.nbytes for x in inputs):
         return 0, 0
     if op == "get_rows":  # it reads T of the rows of its table, and T ids
-        table, ids = inputs[0], inputs[-1]
-        return result.nbytes + ids.nbytes + table.nbytes * ids.shape[0] // table.shape[0], 0
-    moved = result.nbytes * (2 if op == "read_cache" else 1) + sum(x.nbytes for x in inputs)
+        table = inputs[0]
+        ids = inputs[-1]
+        return result.nbytes + ids.nbytes + table.nbytes * ids.shape[0] // table.shape[
+            0
+        ], 0
+    moved = result.nbytes * (2 if op == "read_cache" else 1) + sum(
+        x.nbytes for x in inputs
+    )
     each = 2 * inputs[0].shape[-1] if op in _PRODUCTS else _OPERATIONS.get(op, 0)
     return moved, each * size
 
@@ -256,7 +323,9 @@ def _elements(x: TensorLike) -> np.ndarray[Any, Any]:
 
 
 def statistics(x: TensorLike) -> dict[str, Any] | None:
-    """Compute numbers about elements in float64, a complex one as two; None where there is none."""
+    """Compute numbers about elements in float64, a complex one as two; None where there
+    is none.
+    """
     array: np.ndarray[Any, Any] = np.asarray(x)
     if array.dtype.kind == "c":
         array = np.stack((array.real, array.imag), axis=-1)
@@ -264,15 +333,25 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
     if flat.size == 0:
         return None
     with np.errstate(all="ignore"):  # the mask holds -inf
-        mean, rms = float(flat.mean()), float(np.sqrt(np.square(flat).mean()))
-    numbers: dict[str, Any] = json_value({
-        "min": float(flat.min()), "max": float(flat.max()), "mean": mean, "rms": rms,
-        "first": flat[:_END_VALUES].tolist(), "last": flat[-_END_VALUES:].tolist(),
-    })  # fmt: skip
+        mean = float(flat.mean())
+        rms = float(np.sqrt(np.square(flat).mean()))
+    numbers: dict[str, Any] = json_value(
+        {
+            "min": float(flat.min()),
+            "max": float(flat.max()),
+            "mean": mean,
+            "rms": rms,
+            "first": flat[:_END_VALUES].tolist(),
+            "last": flat[-_END_VALUES:].tolist(),
+        }
+    )
     return numbers
 
 
 def symbols(text: str) -> list[str]:
     """Return the code points and the name of each symbol of a text, such as an emoji."""
     found = (c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS)
-    return [f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in dict.fromkeys(found)]
+    return [
+        f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}"
+        for c in dict.fromkeys(found)
+    ]

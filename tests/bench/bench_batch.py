@@ -1,9 +1,10 @@
 """Tokens per second of many requests at once: `python -m tests.bench.bench_batch`.
 
-Every round runs each number of requests once, beside as many sequences in batches of llama.cpp if
-its package is there. Then the time to the first token with and without a cached prefix of 1 000
-tokens, and the time between the tokens of one request while a prompt of 2 048 tokens is read. The
-median of the rounds counts, and ratios are those of medians. The last line is JSON.
+Every round runs each number of requests once, beside as many sequences in batches of
+llama.cpp if its package is there. Then the time to the first token with and without a
+cached prefix of 1 000 tokens, and the time between the tokens of one request while a
+prompt of 2 048 tokens is read. The median of the rounds counts, and ratios are those of
+medians. The last line is JSON.
 """
 
 import importlib.util
@@ -23,7 +24,8 @@ from .shapes import CHECKPOINT, find_checkpoint, find_gguf, read_options
 
 GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = 32
-PREFIX, LONG = 1000, 2048
+PREFIX = 1000
+LONG = 2048
 
 
 def main() -> None:
@@ -35,7 +37,9 @@ def main() -> None:
     theirs = None
     most = max(options.counts)
     if not options.alone and importlib.util.find_spec("llama_cpp") is not None:
-        setup = Setup(directory, ml.get_num_threads(), 512 * most, find_gguf(directory), most)
+        setup = Setup(
+            directory, ml.get_num_threads(), 512 * most, find_gguf(directory), most
+        )
         theirs = LlamaCpp(setup)
     found: dict[str, list[float]] = defaultdict(list)
     for number in range(1 + options.rounds):  # the first one warms up
@@ -59,23 +63,30 @@ def main() -> None:
 
 def prompt(model: Model, number: int, length: int) -> list[int]:
     """Return tokens that differ from those of every other number."""
-    return [(7919 * at + 104729 * number + 11) % model.args.vocab_size for at in range(length)]
+    return [
+        (7919 * at + 104729 * number + 11) % model.args.vocab_size for at in range(length)
+    ]
 
 
 def ours(model: Model, count: int, tokens: int) -> float:
     """Return the seconds of a pass over one token of each request."""
-    with BatchEngine(model, sequence_length=512, max_requests=count, speculation=False) as engine:
+    with BatchEngine(
+        model, sequence_length=512, max_requests=count, speculation=False
+    ) as engine:
         requests = [
-            engine.submit(prompt(model, number, PROMPT), 480, GREEDY) for number in range(count)
+            engine.submit(prompt(model, number, PROMPT), 480, GREEDY)
+            for number in range(count)
         ]
         for request in requests:
             next(request)
         last = requests[-1]
         next(last)
-        started, before = time.perf_counter(), engine.counters().passes
+        started = time.perf_counter()
+        before = engine.counters().passes
         for _ in range(tokens):
             next(last)
-        seconds, passes = time.perf_counter() - started, engine.counters().passes - before
+        seconds = time.perf_counter() - started
+        passes = engine.counters().passes - before
     return seconds / passes
 
 

@@ -3,11 +3,12 @@
     [--shape 1b | DIRECTORY | FILE.gguf] [--loads 0 1 2] [--pairs 3] [--threads 1 2]
     [--prompts 128 512] [--steps 40] [--theirs FILE.gguf]
 
-Each load is a number of programs that use a processor without end. Beside it, the default number of
-threads, each of `--threads`, and llama.cpp with the default number of threads are timed in turn, in
-turned order every other round. All numbers of threads must first give the same logits, bit for
-bit, and llama.cpp the same largest logit. A time counts only while others than these programs use
-less than an eighth of a processor; else it is taken again. The last line is JSON.
+Each load is a number of programs that use a processor without end. Beside it, the default
+number of threads, each of `--threads`, and llama.cpp with the default number of threads
+are timed in turn, in turned order every other round. All numbers of threads must first
+give the same logits, bit for bit, and llama.cpp the same largest logit. A time counts
+only while others than these programs use less than an eighth of a processor; else it is
+taken again. The last line is JSON.
 """
 
 import json
@@ -50,7 +51,9 @@ def busy_programs(count: int) -> Iterator[list[int]]:
 
 def busy_seconds() -> float:
     """Return the processor time of this machine that was not idle."""
-    fields = [int(text) for text in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
+    fields = [
+        int(text) for text in Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    ]
     idle = fields[3] + fields[4]
     return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK")
 
@@ -61,8 +64,12 @@ def process_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def undisturbed_rate(served: Served, measure: str, ids: list[int], own: list[int]) -> float:
-    """Ask for a rate until no program but `own` has disturbed it; the last of some tries counts."""
+def undisturbed_rate(
+    served: Served, measure: str, ids: list[int], own: list[int]
+) -> float:
+    """Ask for a rate until no program but `own` has disturbed it; the last of some tries
+    counts.
+    """
     rate = 0.0
     for _ in range(MOST_TRIES):
         start = time.monotonic()
@@ -76,7 +83,9 @@ def undisturbed_rate(served: Served, measure: str, ids: list[int], own: list[int
 
 
 def verify(served: dict[str, Served], ids: list[int]) -> None:
-    """Stop unless all of ours have the same bits, and llama.cpp the same largest logit."""
+    """Stop unless all of ours have the same bits, and llama.cpp the same largest
+    logit.
+    """
     logits = {name: one.ask("logits", ids[:9], ids[9:12]) for name, one in served.items()}
     expected = logits[DEFAULT]
     for name, found in logits.items():
@@ -90,9 +99,15 @@ def verify(served: dict[str, Served], ids: list[int]) -> None:
 
 def main() -> None:
     options = read_options(
-        __doc__, **CHECKPOINT, loads=[0, 1, 2], pairs=3, threads=[1, 2], prompts=[128, 512],
-        steps=40, theirs=Path,
-    )  # fmt: skip
+        __doc__,
+        **CHECKPOINT,
+        loads=[0, 1, 2],
+        pairs=3,
+        threads=[1, 2],
+        prompts=[128, 512],
+        steps=40,
+        theirs=Path,
+    )
     model = find_checkpoint(options.shape, options.layers, options.directory)
     positions = max([*options.prompts, options.steps]) + 16
     setups = {DEFAULT: Setup(model, ml.get_num_threads(), positions)}
@@ -114,7 +129,9 @@ def main() -> None:
             with busy_programs(load) as programs:
                 own = [one.process_id for one in served.values()] + programs
                 for title, (measure, part) in measures.items():
-                    rounds = results.setdefault(f"{title}, beside {load} busy programs", Rounds())
+                    rounds = results.setdefault(
+                        f"{title}, beside {load} busy programs", Rounds()
+                    )
                     for name in [*served] if number % 2 == 0 else [*served][::-1]:
                         rate = undisturbed_rate(served[name], measure, part, own)
                         rounds.rates.setdefault(name, []).append(rate)

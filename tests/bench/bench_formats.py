@@ -1,15 +1,17 @@
-"""Times whole models with quantized weights: against bfloat16, and against llama.cpp's formats.
+"""Times whole models with quantized weights: against bfloat16, and against llama.cpp's
+formats.
 
     python -m tests.bench.bench_formats --shape 1b [--layers N] [--pairs 8] [--threads 2]
         [--formats bfloat16 int8 nf4 Q8_0 Q6_K Q4_K_M Q4_0] [--theirs Q8_0 Q4_0]
         [--prompts 22 512]
 
 Formats of GGUF files are run from the files that llama.cpp's quantizer makes, by both.
-Each format has a process of its own, and the same random weights, quantized and saved once. Logits
-are first verified against float32 with the dequantized weights; llama.cpp's, whose weights are
-others, against float32 with the plain weights, within what four bits cost. Then timings alternate
-in order, with a probe of how fast each format's own bytes can be read, which is taken before and
-after each measure too; a ratio is taken within one round. The last line is JSON.
+Each format has a process of its own, and the same random weights, quantized and saved
+once. Logits are first verified against float32 with the dequantized weights; llama.cpp's,
+whose weights are others, against float32 with the plain weights, within what four bits
+cost. Then timings alternate in order, with a probe of how fast each format's own bytes
+can be read, which is taken before and after each measure too; a ratio is taken within one
+round. The last line is JSON.
 """
 
 import argparse
@@ -47,7 +49,8 @@ def start(
 ) -> tuple[dict[str, Served], dict[str, Served]]:
     """Start a process for each format, and one for the roofline of each of ours."""
     isa = options.isa or calls.build_info()["isa"]
-    served, readers = {}, {}
+    served = {}
+    readers = {}
     for name, directory in directories.items():
         setup = Setup(directory, options.threads, positions)
         served[name] = serve(OURS, setup, options.isa)
@@ -62,8 +65,10 @@ def verify(
     served: dict[str, Served], directories: dict[str, Path], plain: Path, ids: list[int]
 ) -> dict[str, float]:
     """Hold logits of a prompt and of a step against the reference; stop if one is off."""
-    length, errors = min(22, len(ids) - 1), {}
-    prompt, step = ids[:length], ids[length : length + 1]
+    length = min(22, len(ids) - 1)
+    errors = {}
+    prompt = ids[:length]
+    step = ids[length : length + 1]
     cases: dict[str, Case] = {"prompt": (prompt, []), "step": (prompt, step)}
     for name, one in served.items():
         bound = BOUND if name in directories else FOUR_BITS_BOUND
@@ -77,21 +82,38 @@ def show_ratios(title: str, rounds: Rounds) -> None:
     for name in rounds.rates:
         others = [PLAIN, f"{READ} {name}", f"{LLAMA_CPP} {OF_THE_SAME_SIZE.get(name)}"]
         for other in others:
-            if name in (*OF_THE_SAME_SIZE, PLAIN) and other in rounds.rates and other != name:
+            if (
+                name in (*OF_THE_SAME_SIZE, PLAIN)
+                and other in rounds.rates
+                and other != name
+            ):
                 median, least, greatest = rounds.ratio(name, other)
-                print(f"{title}: {name} over {other}: {median:.2f} ({least:.2f} - {greatest:.2f})")
+                print(
+                    f"{title}: {name} over {other}: {median:.2f} ({least:.2f} - "
+                    f"{greatest:.2f})"
+                )
 
 
 def main() -> None:
     formats = [PLAIN, *OF_THE_SAME_SIZE]
     options = read_options(
-        __doc__, {"formats": formats, "theirs": KINDS}, **CHECKPOINT, formats=formats[:3],
-        theirs=["Q8_0", "Q4_0"], pairs=8, repeats=1, threads=2, prompts=[22, 512], steps=12,
+        __doc__,
+        {"formats": formats, "theirs": KINDS},
+        **CHECKPOINT,
+        formats=formats[:3],
+        theirs=["Q8_0", "Q4_0"],
+        pairs=8,
+        repeats=1,
+        threads=2,
+        prompts=[22, 512],
+        steps=12,
         isa=str,
-    )  # fmt: skip
+    )
     plain = find_checkpoint(options.shape, options.layers, options.directory)
     find = dict.fromkeys(KINDS, find_quantized_gguf) | {PLAIN: lambda plain, _: plain}
-    directories = {name: find.get(name, find_quantized)(plain, name) for name in options.formats}
+    directories = {
+        name: find.get(name, find_quantized)(plain, name) for name in options.formats
+    }
     longest = max([*options.prompts, options.steps])
     served, readers = start(options, directories, plain, longest + 16)
     size = load_model(plain).args.vocab_size
@@ -99,7 +121,9 @@ def main() -> None:
     errors = verify(served, directories, plain, ids)
     print("machine:", machine())
     print("verified, greatest relative error of the logits:", errors, flush=True)
-    steps = asked(served, "decode_rate", ids[: options.steps]) | asked(readers, "pass_rate")
+    steps = asked(served, "decode_rate", ids[: options.steps]) | asked(
+        readers, "pass_rate"
+    )
     prompts = {n: asked(served, "prefill_rate", ids[:n]) for n in options.prompts}
     measures = {"decode": steps} | {f"prefill {n}": one for n, one in prompts.items()}
     probe = partial(next(iter(readers.values())).ask, "pass_rate")

@@ -1,10 +1,10 @@
 """What HTTP costs: tokens per second of a `BatchEngine`, in Python and behind `--serve`.
 
-`python -m tests.bench.bench_http` starts a server beside itself and lets both answer the same
-requests in turn, so that one of them rests while the other works. The texts have to be equal. What
-counts is the time from the first token of an answer to its last one; ratios are those of a round.
-What the event loop of the server takes of a processor hardly depends on what else runs. The last
-line is JSON.
+`python -m tests.bench.bench_http` starts a server beside itself and lets both answer the
+same requests in turn, so that one of them rests while the other works. The texts have to
+be equal. What counts is the time from the first token of an answer to its last one;
+ratios are those of a round. What the event loop of the server takes of a processor hardly
+depends on what else runs. The last line is JSON.
 """
 
 import http.client
@@ -24,7 +24,8 @@ from .bench_batch import prompt
 from .processes import Rounds
 from .shapes import CHECKPOINT, find_checkpoint, read_options
 
-POSITIONS, PROMPT = 1024, 32
+POSITIONS = 1024
+PROMPT = 32
 # What came of an answer: its text, and its tokens per second.
 Answer = tuple[str, float]
 
@@ -52,23 +53,31 @@ def main() -> None:
                 if [text for text, _ in plain] != [text for text, _ in served]:
                     raise SystemExit("the texts differ")
                 for name, answers in (("Python", plain), ("HTTP", served)):
-                    rounds.rates[name] += [sum(rate for _, rate in answers)] * bool(number)
+                    rounds.rates[name] += [sum(rate for _, rate in answers)] * bool(
+                        number
+                    )
             ratio, least, greatest = rounds.ratio("Python", "HTTP")
             found |= {f"{name} {count}": rounds.rate(name) for name in rounds.rates}
             found[f"Python over HTTP {count}"] = ratio
             tokens = (1 + options.rounds) * count * options.tokens
             found[f"loop {count}"] = (loop_seconds(server) - before) / tokens
-            print(f"{count}: {rounds.rate('Python'):.2f} tokens/s in Python, "
-                  f"{rounds.rate('HTTP'):.2f} over HTTP; ratio {ratio:.4f}, from {least:.4f} to "
-                  f"{greatest:.4f}; {found[f'loop {count}'] * 1e3:.2f} ms of the event loop for a "
-                  "token", flush=True)  # fmt: skip
+            print(
+                f"{count}: {rounds.rate('Python'):.2f} tokens/s in Python, "
+                f"{rounds.rate('HTTP'):.2f} over HTTP; ratio {ratio:.4f}, from "
+                f"{least:.4f} to {greatest:.4f}; {found[f'loop {count}'] * 1e3:.2f} ms "
+                "of the event loop for a token",
+                flush=True,
+            )
     print(json.dumps(found))
 
 
 def loop_seconds(server: Running) -> float:
     """Return what the main thread of the server took of a processor so far."""
     process = server.process.pid
-    return int(Path(f"/proc/{process}/task/{process}/schedstat").read_text().split()[0]) / 1e9
+    return (
+        int(Path(f"/proc/{process}/task/{process}/schedstat").read_text().split()[0])
+        / 1e9
+    )
 
 
 def in_python(engine: BatchEngine, ids: list[int], seed: int, tokens: int) -> Answer:
@@ -80,11 +89,18 @@ def in_python(engine: BatchEngine, ids: list[int], seed: int, tokens: int) -> An
 
 
 def over_http(port: int, ids: list[int], seed: int, tokens: int) -> Answer:
-    body = {"prompt": ids, "max_tokens": tokens, "temperature": 1.0, "seed": seed, "stream": True}
+    body = {
+        "prompt": ids,
+        "max_tokens": tokens,
+        "temperature": 1.0,
+        "seed": seed,
+        "stream": True,
+    }
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("POST", "/v1/completions", json.dumps(body), JSON)
     response = connection.getresponse()
-    first, rest = response.readline(), list[bytes]()
+    first = response.readline()
+    rest = list[bytes]()
     started = time.perf_counter()
     while (line := response.readline()) != b"data: [DONE]\n":
         rest += [line] * (line != b"\n")

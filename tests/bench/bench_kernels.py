@@ -1,12 +1,13 @@
-"""Times each kernel against the roofline, and linear products against PyTorch's on request.
+"""Times each kernel against the roofline, and linear products against PyTorch's on
+request.
 
     python -m tests.bench.bench_kernels [--shapes 1b 8b] [--rows 1 4 8 22 128 512] [--pytorch]
         [--isas avx512 avx2] [--pairs 5] [--threads 2] [--shares tools/kernel_rows.json]
 
-Every weight of the models' shapes, in bfloat16, cut one after another from a mapped file larger
-than any cache; and attention at the end of a long cache. Results are verified against float64
-first. Each round times all engines and both limits, memory bandwidth and multiply-adds; a fraction
-is taken within one round. The last line is JSON.
+Every weight of the models' shapes, in bfloat16, cut one after another from a mapped file
+larger than any cache; and attention at the end of a long cache. Results are verified
+against float64 first. Each round times all engines and both limits, memory bandwidth and
+multiply-adds; a fraction is taken within one round. The last line is JSON.
 """
 
 import argparse
@@ -38,11 +39,16 @@ from .roofline import Roofline
 from .shapes import SHAPES, read_options
 
 SECONDS = 0.2  # of one timing
-READ, PEAK = "read roofline", "peak"
-ATTENTION_BOUND = 0.02  # values have a standard deviation of 1, and are rounded to bfloat16
+READ = "read roofline"
+PEAK = "peak"
+ATTENTION_BOUND = (
+    0.02  # values have a standard deviation of 1, and are rounded to bfloat16
+)
 
 
-def verify_linear(served: dict[str, Served], pool: Path, shape: Linear, rows: list[int]) -> None:
+def verify_linear(
+    served: dict[str, Served], pool: Path, shape: Linear, rows: list[int]
+) -> None:
     """Stop if a result is off by more than its rounding and a little float32 error."""
     patterns = map_pool(pool)
 
@@ -50,7 +56,8 @@ def verify_linear(served: dict[str, Served], pool: Path, shape: Linear, rows: li
         part = patterns[: count * shape.columns].reshape(count, shape.columns)[::step]
         return (part.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
-    x, weight = wide(max(rows), 1), wide(shape.features, shape.features // SHOWN_COLUMNS)
+    x = wide(max(rows), 1)
+    weight = wide(shape.features, shape.features // SHOWN_COLUMNS)
     for name, engine in served.items():
         for count in rows:
             shown = engine.ask("shown", shape, count).astype(np.float64)
@@ -58,7 +65,9 @@ def verify_linear(served: dict[str, Served], pool: Path, shape: Linear, rows: li
             magnitude = np.abs(x[:count]) @ np.abs(weight.T)
             bound = 2.0**-8 * np.abs(expected) + 2.0**-16 * magnitude
             if not (np.abs(shown - expected) <= bound).all():
-                raise SystemExit(f"{name} is wrong at {shape}, {count} rows: nothing is timed")
+                raise SystemExit(
+                    f"{name} is wrong at {shape}, {count} rows: nothing is timed"
+                )
 
 
 def time_kernel(
@@ -68,7 +77,8 @@ def time_kernel(
     work: tuple[float, float],
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    """Time one kernel beside both limits, print its line of the table, and return it for JSON.
+    """Time one kernel beside both limits, print its line of the table, and return it for
+    JSON.
 
     All are rates of calls; `work` are the operations and bytes of one.
     """
@@ -85,8 +95,8 @@ def time_kernel(
         if name != OURS:
             shares.append(f"{median:5.2f} of {name} ({least:.2f} - {greatest:.2f})")
     print(
-        f"{about['label']:24s} {about['rows']:4d} rows {1e-9 * rate * operations:7.1f} GFLOPS "
-        f"{1e-9 * rate * nbytes:6.1f} GB/s  {'  '.join(shares)}",
+        f"{about['label']:24s} {about['rows']:4d} rows {1e-9 * rate * operations:7.1f} "
+        f"GFLOPS {1e-9 * rate * nbytes:6.1f} GB/s  {'  '.join(shares)}",
         flush=True,
     )
     return {**about, **rounds.record()}
@@ -99,7 +109,9 @@ def share_of_limit(rates: dict[str, list[float]]) -> float:
 
 
 def share_rows(lines: list[dict[str, Any]]) -> list[str]:
-    """Return the fractions of the lower limit in Markdown: a row per kernel, a column per rows."""
+    """Return the fractions of the lower limit in Markdown: a row per kernel, a column per
+    rows.
+    """
     counts = sorted({line["rows"] for line in lines})
     table = [
         "| | " + " | ".join(f"{count} rows" for count in counts) + " |",
@@ -123,7 +135,9 @@ def write_shares(path: Path, lines: list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(shares, indent=1) + "\n", encoding="utf-8")
 
 
-def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofline: Served) -> list[Any]:
+def bench_linear(
+    options: argparse.Namespace, isa: str, pool: Path, roofline: Served
+) -> list[Any]:
     """Time every weight of the shapes with one instruction set."""
     names = [OURS, PYTORCH] if options.pytorch else [OURS]
     served = {name: Served(Kernels, name, pool, options.threads, isa) for name in names}
@@ -143,7 +157,9 @@ def bench_linear(options: argparse.Namespace, isa: str, pool: Path, roofline: Se
 
 
 def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> list[Any]:
-    """Time attention of a decode step and of a part of a prompt, at the end of a long cache."""
+    """Time attention of a decode step and of a part of a prompt, at the end of a long
+    cache.
+    """
     lines = []
     for model in options.shapes:
         sizes = args_from_params(SHAPES[model]).sizes
@@ -156,7 +172,11 @@ def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> 
                 operations = 4.0 * sizes["H"] * sizes["h"] * seen
                 nbytes = 4.0 * sizes["K"] * sizes["h"] * positions
                 ours = asked({OURS: served}, "rate", rows, SECONDS)
-                about = {"isa": isa, "label": f"{model} attention at {positions}", "rows": rows}
+                about = {
+                    "isa": isa,
+                    "label": f"{model} attention at {positions}",
+                    "rows": rows,
+                }
                 work = operations, nbytes
                 lines.append(time_kernel(ours, roofline, options.pairs, work, about))
             served.close()
@@ -166,10 +186,17 @@ def bench_attention(options: argparse.Namespace, isa: str, roofline: Served) -> 
 def main() -> None:
     isas = [isa for isa in calls.available_isas() if isa != "portable"]
     options = read_options(
-        __doc__, {"shapes": SHAPES}, shapes=["1b", "8b"], rows=[1, 4, 8, 22, 128, MOST_ROWS],
-        positions=[4096, 8192], isas=isas or ["portable"], pytorch=False, pairs=5, threads=2,
+        __doc__,
+        {"shapes": SHAPES},
+        shapes=["1b", "8b"],
+        rows=[1, 4, 8, 22, 128, MOST_ROWS],
+        positions=[4096, 8192],
+        isas=isas or ["portable"],
+        pytorch=False,
+        pairs=5,
+        threads=2,
         shares=Path,
-    )  # fmt: skip
+    )
     sizes = [args_from_params(SHAPES[model]).sizes for model in options.shapes]
     largest = max(shape.nbytes for each in sizes for shape in linear_shapes(each))
     lines = []

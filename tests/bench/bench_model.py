@@ -4,11 +4,11 @@
         [--engines llama-bolts transformers llama.cpp] [--measures prefill decode ...]
         [--beside FILE.gguf]
 
-Each engine has a process of its own, and the same weights, token ids and threads. Logits are first
-verified against a float32 reference. Then timings alternate in order, A B B A, with a probe of the
-machine's roofline among them; a ratio is taken within one round. The roofline is probed before and
-after each measure too, and a measure during which it drifted by more than 5 % is repeated. The last
-line is JSON.
+Each engine has a process of its own, and the same weights, token ids and threads. Logits
+are first verified against a float32 reference. Then timings alternate in order, A B B A,
+with a probe of the machine's roofline among them; a ratio is taken within one round. The
+roofline is probed before and after each measure too, and a measure during which it
+drifted by more than 5 % is repeated. The last line is JSON.
 """
 
 import argparse
@@ -46,7 +46,9 @@ class Bench:
 
 
 def start(options: argparse.Namespace) -> Bench:
-    """Write what is missing, and start a process for each engine and one for the roofline."""
+    """Write what is missing, and start a process for each engine and one for the
+    roofline.
+    """
     directory = find_checkpoint(options.shape, options.layers, options.directory)
     args = load_model(directory).args
     gguf = find_gguf(directory) if LLAMA_CPP in options.engines else None
@@ -63,17 +65,24 @@ def start(options: argparse.Namespace) -> Bench:
 
 
 def verify(bench: Bench) -> dict[str, dict[str, float]]:
-    """Hold the logits of every prompt, and of steps, against the reference; stop if one is off."""
+    """Hold the logits of every prompt, and of steps, against the reference; stop if one
+    is off.
+    """
     prompts = sorted(bench.options.prompts)
     rows = [length - 1 for length in prompts] + [VERIFIED_STEPS - 1]
     reference = reference_logits(bench.directory, bench.ids[: max(rows) + 1], rows)
     cases: dict[str, Case] = {f"prompt of {n}": (bench.ids[:n], []) for n in prompts}
     cases[f"{VERIFIED_STEPS} steps"] = ([], bench.ids[:VERIFIED_STEPS])
     errors = {
-        name: verified(name, served, cases, reference) for name, served in bench.served.items()
+        name: verified(name, served, cases, reference)
+        for name, served in bench.served.items()
     }
     shown = {name: max(found.values()) for name, found in errors.items()}
-    print("verified against float32, greatest relative error of the logits:", shown, flush=True)
+    print(
+        "verified against float32, greatest relative error of the logits:",
+        shown,
+        flush=True,
+    )
     return errors
 
 

@@ -3,12 +3,13 @@
     seconds = layers * (products of a rank's rows + 4 gathers) + output + its gather
     gather  = ceil(log2 ranks) * alpha + (ranks - 1) / ranks * bytes / bandwidth
 
-`python -m tests.bench.bench_rank_times` writes rank_times.json: the seconds of all products of the
-slowest rank's share of a layer, for one token and for a chunk of 512, by the number of ranks. It
-prints the table of docs/PAST-ONE-MACHINE.md. Weights are taken from a pool one after the other, so
-that none is found in a cache. A share that does not fit the pool is left out; the simulation takes
-those of more ranks in proportion. Attention, norms and sampling are left out: they take little
-beside the products of these models.
+`python -m tests.bench.bench_rank_times` writes rank_times.json: the seconds of all
+products of the slowest rank's share of a layer, for one token and for a chunk of 512, by
+the number of ranks. It prints the table of docs/PAST-ONE-MACHINE.md. Weights are taken
+from a pool one after the other, so that none is found in a cache. A share that does not
+fit the pool is left out; the simulation takes those of more ranks in proportion.
+Attention, norms and sampling are left out: they take little beside the products of these
+models.
 """
 
 import itertools
@@ -39,14 +40,21 @@ Shares = list[tuple[tuple[int, ...], int]]
 
 
 def layer_shares(args: ModelArgs, ranks: int) -> Shares:
-    """Returns the products of a layer on the rank with the most rows: rows of each, columns."""
+    """Returns the products of a layer on the rank with the most rows: rows of each,
+    columns.
+    """
     bounds = bounds_of(args, ranks)
     Hh, Kh, D, F = (
         max(after - before for before, after in itertools.pairwise(bounds[letter]))
         for letter in ("Hh", "Kh", "D", "F")
     )
     heads = args.n_heads * args.head_dim
-    return [((Hh, Kh, Kh), args.dim), ((D,), heads), ((F, F), args.dim), ((D,), args.ffn_dim)]
+    return [
+        ((Hh, Kh, Kh), args.dim),
+        ((D,), heads),
+        ((F, F), args.dim),
+        ((D,), args.ffn_dim),
+    ]
 
 
 def elements(args: ModelArgs, ranks: int) -> int:
@@ -55,8 +63,15 @@ def elements(args: ModelArgs, ranks: int) -> int:
 
 
 def gathers(args: ModelArgs, tokens: int) -> list[int]:
-    """Returns the bytes of each all-gather of a pass: 4 for each layer, and the logits."""
-    layer = [2 * args.n_heads * args.head_dim, 4 * args.dim, 2 * args.ffn_dim, 4 * args.dim]
+    """Returns the bytes of each all-gather of a pass: 4 for each layer,
+    and the logits.
+    """
+    layer = [
+        2 * args.n_heads * args.head_dim,
+        4 * args.dim,
+        2 * args.ffn_dim,
+        4 * args.dim,
+    ]
     return [tokens * each for each in layer] * args.n_layers + [4 * args.vocab_size]
 
 
@@ -65,13 +80,17 @@ def wire_seconds(
 ) -> float:
     """Returns what the all-gathers of a pass take."""
     sizes = gathers(args, tokens)
-    steps, part = math.ceil(math.log2(ranks)), (ranks - 1) / ranks
+    steps = math.ceil(math.log2(ranks))
+    part = (ranks - 1) / ranks
     return len(sizes) * steps * alpha + part * sum(sizes) * 8 / (gigabits * 1e9)
 
 
 def product_seconds(name: str, ranks: int, kind: str) -> float:
-    """Returns what the products of a "token" or a "chunk" take, as measured, or in proportion."""
-    args, times = MODELS[name], json.loads(TIMES.read_text())[name]
+    """Returns what the products of a "token" or a "chunk" take, as measured, or in
+    proportion.
+    """
+    args = MODELS[name]
+    times = json.loads(TIMES.read_text())[name]
 
     def each_weight(kind: str) -> float:
         measured = min(int(each) for each in times[kind] if int(each) >= ranks)
@@ -83,14 +102,17 @@ def product_seconds(name: str, ranks: int, kind: str) -> float:
 
 
 def speed_table() -> str:
-    """Returns the table of the chapter: how many tokens a second machines like this compute."""
+    """Returns the table of the chapter: how many tokens a second machines like this
+    compute.
+    """
     lines = [f"| tokens per second | {' | '.join(f'{n} machines' for n in RANKS[1:])} |",
              f"|---|{'---:|' * len(RANKS[1:])}"]  # fmt: skip
     for name, (what, gigabits, kind) in itertools.product(MODELS, (
         ("1 Gb/s", 1, "token"), ("10 Gb/s", 10, "token"), ("100 Gb/s", 100, "token"),
         ("a prompt, 10 Gb/s", 10, "chunk"),
     )):  # fmt: skip
-        tokens, cells = CHUNK if kind == "chunk" else 1, []
+        tokens = CHUNK if kind == "chunk" else 1
+        cells = []
         for ranks in RANKS[1:]:
             wire = wire_seconds(MODELS[name], ranks, gigabits, tokens)
             cells.append(f"{tokens / (product_seconds(name, ranks, kind) + wire):.3g}")
@@ -100,7 +122,8 @@ def speed_table() -> str:
 
 def seconds(pool: ml.Tensor, shares: Shares, T: int, runs: int) -> float:
     """Returns the time of all products of one layer, the best of several runs."""
-    at, best = 0, float("inf")
+    at = 0
+    best = float("inf")
     inputs = {columns: ml.ones((T, columns), dtype=ml.bfloat16) for _, columns in shares}
     for _ in range(runs):
         weights = []
@@ -127,7 +150,8 @@ def main() -> None:
     for number, (name, args), ranks in itertools.product(
         range(ROUNDS), MODELS.items(), RANKS
     ):  # by turns: the rate of a virtual machine's memory changes from minute to minute
-        shares, nbytes = layer_shares(args, ranks), 2 * elements(args, ranks)
+        shares = layer_shares(args, ranks)
+        nbytes = 2 * elements(args, ranks)
         for kind, most, tokens, every in (
             ("token", POOL_BYTES, 1, 1), ("chunk", MOST_CHUNK_BYTES, CHUNK, 3),
         ):  # fmt: skip

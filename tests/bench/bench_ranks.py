@@ -1,6 +1,8 @@
-"""Two ranks of one thread beside one process of two: `python -m tests.bench.bench_ranks DIR`.
+"""Two ranks of one thread beside one process of two: `python -m tests.bench.bench_ranks
+DIR`.
 
-Both answer the same prompt of DIR, by turns; the best run of each counts. Needs the `mpi` extra.
+Both answer the same prompt of DIR, by turns; the best run of each counts. Needs the `mpi`
+extra.
 """
 
 import json
@@ -12,19 +14,39 @@ from tests.support.mpi import mpirun
 RUNS = 3
 PROMPT = "Tell me of the rivers, hills and towns between here and the sea. " * 14
 FLAGS = (
-    "--completion", "-p", PROMPT, "-n", "33", "--temperature", "0", "--json", "-q", "-c", "1024",
-)  # fmt: skip
+    "--completion",
+    "-p",
+    PROMPT,
+    "-n",
+    "33",
+    "--temperature",
+    "0",
+    "--json",
+    "-q",
+    "-c",
+    "1024",
+)
 
 
 def rates(directory: Path, ranks: int, threads: int) -> tuple[float, float]:
     """Returns tokens per second of the prompt and of the answer."""
     ended = mpirun(
-        ranks, sys.executable, "-m", "src.main", "-m", str(directory), "-t", str(threads), *FLAGS
+        ranks,
+        sys.executable,
+        "-m",
+        "src.main",
+        "-m",
+        str(directory),
+        "-t",
+        str(threads),
+        *FLAGS,
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     passes = found["new_tokens"] - 1 - found["accepted_tokens"]
-    return found["prompt_tokens"] / found["prefill_seconds"], passes / found["decode_seconds"]
+    return found["prompt_tokens"] / found["prefill_seconds"], passes / found[
+        "decode_seconds"
+    ]
 
 
 def main() -> None:

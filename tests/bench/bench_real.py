@@ -1,13 +1,15 @@
-"""Measures SmolLM2: what each format costs, speed and memory next to llama.cpp, and an answer.
+"""Measures SmolLM2: what each format costs, speed and memory next to llama.cpp, and an
+answer.
 
     python -m tests.bench.bench_real formats [FORMAT ...]
     python -m tests.bench.bench_real perplexity [--chunks A B]
     python -m tests.bench.bench_real speed [--rounds 4] [--threads 2]
     python -m tests.bench.bench_real answer
 
-Each step adds its figures to `tools/real_model.json`, of which `python -m tools.update_docs` makes
-the tables of `docs/REAL-MODEL.md`. llama.cpp is the library in the package xllamacpp. Both programs
-have a process for each round, in the order A B B A, and a ratio is taken within one round.
+Each step adds its figures to `tools/real_model.json`, of which `python -m
+tools.update_docs` makes the tables of `docs/REAL-MODEL.md`. llama.cpp is the library in
+the package xllamacpp. Both programs have a process for each round, in the order A B B A,
+and a ratio is taken within one round.
 """
 
 import argparse
@@ -50,7 +52,8 @@ CHUNK = 512
 FORMAT_CHUNKS = 2
 PROMPTS = (128, 512)
 STEPS = 32
-OURS, THEIRS = "llama-bolts", "llama.cpp"
+OURS = "llama-bolts"
+THEIRS = "llama.cpp"
 FORMATS = ("in the file", "bfloat16", "q8_0", "int8", "nf4", "q4_0")
 BEGINNING = "The capital of Massachusetts is"
 QUESTION = "What does a computer program do? Answer in two sentences."
@@ -80,7 +83,9 @@ def text() -> str:
 
 
 def saved(source: Path, directory: Path, name: str) -> Path:
-    """Write the model in a format, made of its dequantized weights, and return its path."""
+    """Write the model in a format, made of its dequantized weights,
+    and return its path.
+    """
     if name == "in the file":
         return source
     if name in ("q8_0", "q4_0"):
@@ -108,7 +113,9 @@ def measure_formats(names: list[str]) -> None:
             scores = list(score_chunks(model.transformer, chunks, reference.transformer))
             against = [score.against for score in scores if score.against is not None]
             value = perplexity_of(np.concatenate([score.losses for score in scores]))
-            divergence = mean_estimate(np.concatenate([part.divergences for part in against]))
+            divergence = mean_estimate(
+                np.concatenate([part.divergences for part in against])
+            )
             same = float(np.concatenate([part.same_top for part in against]).mean())
             found[name] = {
                 "bytes": weight_bytes(model),
@@ -125,7 +132,9 @@ def measure_formats(names: list[str]) -> None:
 
 
 def measure_perplexity(first: int, last: int) -> None:
-    """Score chunks from the first to before the last by both programs, and add them to the rest."""
+    """Score chunks from the first to before the last by both programs, and add them to
+    the rest.
+    """
     source = find_model("smollm2")
     model = load_model(source)
     assert model.tokenizer is not None
@@ -206,7 +215,9 @@ def measure_speed(rounds: int, threads: int) -> None:
             found[engine].append(json.loads(done.stdout))
     result: dict[str, Any] = {"rounds": rounds}
     for name in found[OURS][0]:
-        ours, theirs = ([each[name] for each in found[engine]] for engine in (OURS, THEIRS))
+        ours, theirs = (
+            [each[name] for each in found[engine]] for engine in (OURS, THEIRS)
+        )
         ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
         result[name] = {
             OURS: statistics.median(ours),
@@ -222,13 +233,19 @@ def measure_speed(rounds: int, threads: int) -> None:
 
 
 def measure_answer() -> None:
-    """Answer a question with the most probable tokens, which are the same on every machine."""
+    """Answer a question with the most probable tokens, which are the same on every
+    machine.
+    """
     engine = InferenceEngine(load_model("smollm2"), 512)
     greedy = SamplingArgs(temperature=0.0)
     steps = list(engine.chat([Message("user", QUESTION)], 200, greedy))
     answer = "".join(step.text for step in steps)
     found = {"question": QUESTION, "answer": answer, "tokens": len(steps)}
-    found |= {"stop_reason": steps[-1].stop_reason, "text": BEGINNING, "log": logged_choice()}
+    found |= {
+        "stop_reason": steps[-1].stop_reason,
+        "text": BEGINNING,
+        "log": logged_choice(),
+    }
     update_figures("answer", found)
 
 
@@ -236,7 +253,17 @@ def logged_choice() -> list[str]:
     """Return the lines of `debug.log` about the first token after a text."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "debug.log")
-        flags = ["--completion", "-p", BEGINNING, "-n", "1", "--temperature", "0", "--seed", "1"]
+        flags = [
+            "--completion",
+            "-p",
+            BEGINNING,
+            "-n",
+            "1",
+            "--temperature",
+            "0",
+            "--seed",
+            "1",
+        ]
         command = [sys.executable, "-m", "src.main", "-m", "smollm2", *flags]
         command += ["--debug-log", str(path)]
         subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=True)
@@ -253,7 +280,9 @@ def main() -> None:
     formats = steps.add_parser("formats")
     formats.add_argument("formats", nargs="*", default=FORMATS)
     perplexity = steps.add_parser("perplexity")
-    perplexity.add_argument("--chunks", nargs=2, type=int, default=(0, 40), metavar=("A", "B"))
+    perplexity.add_argument(
+        "--chunks", nargs=2, type=int, default=(0, 40), metavar=("A", "B")
+    )
     speed = steps.add_parser("speed")
     speed.add_argument("--rounds", type=int, default=4)
     speed.add_argument("--threads", type=int, default=2)

@@ -1,7 +1,7 @@
 """Answers with drafts over the same without: `python -m tests.bench.bench_speculation`.
 
-Each pair runs the same prompt with the same seed in two new engines over one model, in turned order
-every other pair, and first compares the answers. The last line is JSON.
+Each pair runs the same prompt with the same seed in two new engines over one model, in
+turned order every other pair, and first compares the answers. The last line is JSON.
 """
 
 import json
@@ -21,15 +21,20 @@ from .shapes import CHECKPOINT, find_checkpoint, read_options
 
 # By name: random models of 0.26, 5.4 and 33 million parameters; None is the bundled one.
 MODELS: dict[str, Tiny | None] = {
-    "bundled": None, "260K": Tiny("260K", 64, 5, 8, 4, 172, 512),
-    "5M": Tiny("5M", 256, 6, 8, 4, 688, 1024), "33M": Tiny("33M", 512, 8, 8, 4, 1376, 8192),
-}  # fmt: skip
-GREEDY, SAMPLED = SamplingArgs(temperature=0.0), SamplingArgs(temperature=1.0, top_k=0, top_p=1.0)
+    "bundled": None,
+    "260K": Tiny("260K", 64, 5, 8, 4, 172, 512),
+    "5M": Tiny("5M", 256, 6, 8, 4, 688, 1024),
+    "33M": Tiny("33M", 512, 8, 8, 4, 1376, 8192),
+}
+GREEDY = SamplingArgs(temperature=0.0)
+SAMPLED = SamplingArgs(temperature=1.0, top_k=0, top_p=1.0)
 
 
 def main() -> None:
     place = CHECKPOINT["directory"]
-    options = read_options(__doc__, models=list(MODELS), pairs=16, tokens=300, directory=place)
+    options = read_options(
+        __doc__, models=list(MODELS), pairs=16, tokens=300, directory=place
+    )
     results: dict[str, Any] = {}
     for name in options.models:
         model = open_model(name, options.directory)
@@ -38,18 +43,20 @@ def main() -> None:
             results[f"{name}, {text}"] = found
             print(
                 f"{name:8} {text:15} off/on {found['ratio']:.3f} ({found['least']:.3f} - "
-                f"{found['greatest']:.3f}), {found['drafted']} drafted, {found['accepted']} right, "
-                f"{found['tokens_per_second']:.0f} tokens/s without",
+                f"{found['greatest']:.3f}), {found['drafted']} drafted, "
+                f"{found['accepted']} right, {found['tokens_per_second']:.0f} tokens/s "
+                "without",
                 flush=True,
             )
     print(json.dumps(results))
 
 
 def open_model(name: str, directory: Path) -> Model:
-    """Load a model of `MODELS`, or one of `SHAPES`, without a tokenizer: no token ends an answer.
+    """Load a model of `MODELS`, or one of `SHAPES`, without a tokenizer: no token ends an
+    answer.
 
-    The layers of a random model of `MODELS` add zeros, so that a token depends on the one before
-    it alone: where the largest logit is taken, the answer soon repeats itself.
+    The layers of a random model of `MODELS` add zeros, so that a token depends on the one
+    before it alone: where the largest logit is taken, the answer soon repeats itself.
     """
     config = MODELS.get(name)
     if config is not None:
@@ -79,12 +86,16 @@ def texts_of(model: Model) -> dict[str, tuple[list[int], SamplingArgs]]:
 def measure(
     model: Model, prompt: list[int], sampling: SamplingArgs, pairs: int, tokens: int
 ) -> dict[str, float]:
-    """Time pairs of answers; the ratios are those of the seconds without drafts over with."""
-    ratios, plain = [], []
+    """Time pairs of answers; the ratios are those of the seconds without drafts over
+    with.
+    """
+    ratios = []
+    plain = []
     drafted = accepted = 0
     for number in range(-1, pairs):  # the first one warms up
         seeded = replace(sampling, seed=max(number, 0))
-        seconds, answers = {}, {}
+        seconds = {}
+        answers = {}
         for speculation in (False, True) if number % 2 else (True, False):
             engine = InferenceEngine(model, len(prompt) + tokens, speculation=speculation)
             start = time.perf_counter()

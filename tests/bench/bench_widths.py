@@ -1,12 +1,14 @@
-"""Times products with quantized weights of any row length against the next multiple of 512.
+"""Times products with quantized weights of any row length against the next multiple of
+512.
 
     python -m tests.bench.bench_widths [--formats int8_block q4_0 nf4 q4_k] [--tokens 1 4 22]
         [--widths 544 576 640 768 896 960 1280 4864 8960 11008] [--mib 64] [--rounds 7]
 
-Rows of quantized weights are multiplied in units of 256 or 512 elements, so the end of a row may
-cost more than its share. Results are verified first, against the definition of the product. Then
-the widths are timed in turn, with weights of `--mib` MiB on one thread, and the time per weight is
-divided by that of the next multiple of 512 in the same round. The last line is JSON.
+Rows of quantized weights are multiplied in units of 256 or 512 elements, so the end of a
+row may cost more than its share. Results are verified first, against the definition of
+the product. Then the widths are timed in turn, with weights of `--mib` MiB on one thread,
+and the time per weight is divided by that of the next multiple of 512 in the same round.
+The last line is JSON.
 """
 
 import json
@@ -37,14 +39,17 @@ def verify(name: str, width: int, tokens: int) -> None:
     out = np.zeros((tokens, VERIFIED_ROWS), f32)
     calls.linear(x, [weight], [out])
     if not np.array_equal(out, integer_products(x, weight)):
-        raise SystemExit(f"{name} is wrong at {width} elements, {tokens} rows: nothing is timed")
+        raise SystemExit(
+            f"{name} is wrong at {width} elements, {tokens} rows: nothing is timed"
+        )
 
 
 def timer(name: str, width: int, tokens: int, mib: int) -> Callable[[], float]:
     """Return a function that gives the nanoseconds of a product per weight."""
     dtype = FORMATS[name]
     rows = max(8, (mib << 20) // (width * 5 // 8) // 8 * 8)
-    x, out = normal((tokens, width), bf16), np.zeros((tokens, rows), f32)
+    x = normal((tokens, width), bf16)
+    out = np.zeros((tokens, rows), f32)
     weight = quantized((rows, width), dtype, False)
 
     def nanoseconds() -> float:
@@ -75,15 +80,25 @@ def main() -> None:
                     continue
                 whole = -(-width // UNIT) * UNIT
                 verify(name, width, tokens)
-                times = [timer(name, each, tokens, options.mib) for each in (width, whole)]
+                times = [
+                    timer(name, each, tokens, options.mib) for each in (width, whole)
+                ]
                 ratios = []
                 for _ in range(options.rounds):
                     measured = [nanoseconds() for nanoseconds in times]
                     ratios.append(measured[0] / measured[1])
                 ratio = float(np.median(ratios))
-                print(f"{name:10s} {tokens:3d} rows of x {width:6d} / {whole}: {ratio:.2f}")
-                lines.append({"format": name, "rows": tokens, "width": width, "ratios": ratios})
-    print(json.dumps({"machine": machine(), "isa": calls.build_info()["isa"], "lines": lines}))
+                print(
+                    f"{name:10s} {tokens:3d} rows of x {width:6d} / {whole}: {ratio:.2f}"
+                )
+                lines.append(
+                    {"format": name, "rows": tokens, "width": width, "ratios": ratios}
+                )
+    print(
+        json.dumps(
+            {"machine": machine(), "isa": calls.build_info()["isa"], "lines": lines}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -12,15 +12,18 @@ from typing import Any
 def counted_calls() -> Iterator[SimpleNamespace]:
     """Count and time the calls of C functions.
 
-    The clock is read inside of a wrapper, whose own time counts as Python's: the share outside of C
-    comes out a little too high, never too low.
+    The clock is read inside of a wrapper, whose own time counts as Python's: the share
+    outside of C comes out a little too high, never too low.
     """
     from src.ml.kernels import lib
 
-    calls, clock = SimpleNamespace(count=0, seconds=0.0), time.perf_counter
+    calls = SimpleNamespace(count=0, seconds=0.0)
+    clock = time.perf_counter
 
     class Timed:
-        """Stands in for the C library; a function is wrapped when it is first asked for."""
+        """Stands in for the C library; a function is wrapped when it is first asked
+        for.
+        """
 
         def __getattr__(self, name: str) -> Any:
             function = getattr(lib, name)
@@ -36,7 +39,9 @@ def counted_calls() -> Iterator[SimpleNamespace]:
             setattr(self, name, value)
             return value
 
-    ours = [module for name, module in list(sys.modules.items()) if name.startswith("src.")]
+    ours = [
+        module for name, module in list(sys.modules.items()) if name.startswith("src.")
+    ]
     users = [module for module in ours if getattr(module, "lib", None) is lib]
     proxy = Timed()
     try:

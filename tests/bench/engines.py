@@ -14,12 +14,15 @@ import numpy as np
 
 from .counting import counted_calls
 
-OURS, TRANSFORMERS, LLAMA_CPP = "llama-bolts", "transformers", "llama.cpp"
+OURS = "llama-bolts"
+TRANSFORMERS = "transformers"
+LLAMA_CPP = "llama.cpp"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What every engine is told: the model directory, threads, positions, and the GGUF file.
+    """What every engine is told: the model directory, threads, positions, and the GGUF
+    file.
 
     `sequences` is how many texts llama.cpp holds at once; they share the positions.
     """
@@ -34,9 +37,9 @@ class Setup:
 class Engine:
     """What is timed of any engine.
 
-    It starts with an empty cache; `run` passes tokens through the network after those that are
-    cached and returns the logits after the last, float32 [V]; `reset` empties the cache; `facts`
-    are versions and settings.
+    It starts with an empty cache; `run` passes tokens through the network after those
+    that are cached and returns the logits after the last, float32 [V]; `reset` empties
+    the cache; `facts` are versions and settings.
     """
 
     run: Callable[[list[int]], Any]
@@ -52,7 +55,9 @@ class Engine:
         return result
 
     def prefill_rate(self, ids: list[int]) -> float:
-        """Return tokens per second of a prompt, from an empty cache to its last logits."""
+        """Return tokens per second of a prompt, from an empty cache to its last
+        logits.
+        """
         self.reset()
         (seconds,) = seconds_of_each(self.run, [ids])
         return len(ids) / seconds
@@ -63,7 +68,9 @@ class Engine:
         return self._steps_rate(ids)
 
     def _steps_rate(self, ids: list[int]) -> float:
-        return 1 / statistics.median(seconds_of_each(self.run, [[token] for token in ids]))
+        return 1 / statistics.median(
+            seconds_of_each(self.run, [[token] for token in ids])
+        )
 
 
 def seconds_of_each(run: Callable[[Any], object], arguments: list[Any]) -> list[float]:
@@ -98,7 +105,9 @@ class Ours(Engine):
         return self.model.transformer.forward(self.context, ids, start).numpy()[0]
 
     def seek(self, position: int) -> None:
-        """Take the positions before one as filled: with noise as keys and values, made once."""
+        """Take the positions before one as filled: with noise as keys and values, made
+        once.
+        """
         if not self._is_filled:
             for tensor in cache_tensors(self.context):
                 fill_with_noise(tensor.numpy())
@@ -120,11 +129,14 @@ class Ours(Engine):
         return 1 / seconds
 
     def rows_rate(self, rows: int, count: int) -> float:
-        """Return steps per second of a few rows with all their logits, as for a checked draft."""
+        """Return steps per second of a few rows with all their logits, as for a checked
+        draft.
+        """
         self.reset()
 
         def step(ids: list[int]) -> None:
-            start, forward = self.context.length, self.model.transformer.forward
+            start = self.context.length
+            forward = self.model.transformer.forward
             forward(self.context, ids, start, all_positions=True).numpy()
 
         return 1 / statistics.median(seconds_of_each(step, [list(range(rows))] * count))
@@ -133,12 +145,17 @@ class Ours(Engine):
         """Return the median time to choose a token with the default settings."""
         from src.inference.sampling import Sampler, SamplingArgs
 
-        sampler, logits = Sampler(SamplingArgs(seed=1)), self.run([0])
-        times = seconds_of_each(lambda last: sampler.sample(logits, last), list(range(count)))
+        sampler = Sampler(SamplingArgs(seed=1))
+        logits = self.run([0])
+        times = seconds_of_each(
+            lambda last: sampler.sample(logits, last), list(range(count))
+        )
         return statistics.median(times)
 
     def calls(self, ids: list[int]) -> dict[str, float]:
-        """Return the C calls of a decode step, and the share of its time outside of them."""
+        """Return the C calls of a decode step, and the share of its time outside of
+        them.
+        """
         self.reset()
         with counted_calls() as calls:
             wall = sum(seconds_of_each(self.run, [[token] for token in ids]))
@@ -155,8 +172,12 @@ def cache_tensors(context: Any) -> list[Any]:
 
 
 def fill_with_noise(array: Any) -> None:
-    """Overwrite an array with normal numbers that repeat, without a second array of its size."""
-    noise = np.random.default_rng(1).standard_normal(1 << 16, np.float32).astype(array.dtype)
+    """Overwrite an array with normal numbers that repeat, without a second array of its
+    size.
+    """
+    noise = (
+        np.random.default_rng(1).standard_normal(1 << 16, np.float32).astype(array.dtype)
+    )
     flat = array.reshape(-1)
     assert np.shares_memory(flat, array)
     for start in range(0, flat.size, noise.size):
@@ -176,12 +197,17 @@ class Transformers(Engine):
         from src.model.saved_config import hugging_face_config
 
         torch.set_num_threads(setup.threads)
-        self.torch, self.transformers = torch, transformers
-        given = hugging_face_config(load_model(setup.directory).args, None, "bfloat16", "llama")
+        self.torch = torch
+        self.transformers = transformers
+        given = hugging_face_config(
+            load_model(setup.directory).args, None, "bfloat16", "llama"
+        )
         config = transformers.LlamaConfig.from_dict(given | {"tie_word_embeddings": True})
         self.model = build_llama(config, meta_weights(setup.directory, config))
         self.seconds = {name: self._time(name) for name in ("eager", "sdpa")}
-        self.model.set_attn_implementation(min(self.seconds, key=self.seconds.__getitem__))
+        self.model.set_attn_implementation(
+            min(self.seconds, key=self.seconds.__getitem__)
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -196,11 +222,15 @@ class Transformers(Engine):
         return result.logits[0, -1].float().numpy()
 
     def _time(self, attention: str) -> float:
-        """Time a prompt of 128 tokens and a few steps with an implementation of attention."""
+        """Time a prompt of 128 tokens and a few steps with an implementation of
+        attention.
+        """
         self.model.set_attn_implementation(attention)
         for _ in range(2):
             self.reset()
-            seconds = sum(seconds_of_each(self.run, [list(range(128)), [0], [1], [2], [3]]))
+            seconds = sum(
+                seconds_of_each(self.run, [list(range(128)), [0], [1], [2], [3]])
+            )
         return seconds
 
     def facts(self) -> dict[str, Any]:
@@ -214,7 +244,9 @@ class Transformers(Engine):
 
 
 class LlamaCpp(Engine):
-    """llama.cpp, through the C functions of llama-cpp-python; its own defaults but the threads."""
+    """llama.cpp, through the C functions of llama-cpp-python; its own defaults but the
+    threads.
+    """
 
     def __init__(self, setup: Setup) -> None:
         import llama_cpp
@@ -228,7 +260,9 @@ class LlamaCpp(Engine):
         )
         assert self.model, f"llama.cpp refuses {setup.gguf}"
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = setup.positions, 512, 512
+        params.n_ctx = setup.positions
+        params.n_batch = 512
+        params.n_ubatch = 512
         params.n_seq_max = setup.sequences
         params.n_threads = params.n_threads_batch = setup.threads
         self.context = llama_cpp.llama_init_from_model(self.model, params)
@@ -254,8 +288,11 @@ class LlamaCpp(Engine):
         batch = self.lib.llama_batch_init(len(tokens), 0, 1)
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
-            batch.seq_id[i][0], batch.logits[i] = i, 1
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = i
+            batch.logits[i] = 1
         failed = self.lib.llama_decode(self.context, batch)
         self.lib.llama_batch_free(batch)
         if failed:
@@ -268,15 +305,21 @@ class LlamaCpp(Engine):
         }
 
 
-ENGINES: dict[str, type[Engine]] = {OURS: Ours, TRANSFORMERS: Transformers, LLAMA_CPP: LlamaCpp}
+ENGINES: dict[str, type[Engine]] = {
+    OURS: Ours,
+    TRANSFORMERS: Transformers,
+    LLAMA_CPP: LlamaCpp,
+}
 
 
 def peak_memory(setup: Setup, prompt: int) -> tuple[int, int]:
     """Load our model, run a prompt at the end of a long context, and a few steps.
 
-    Return the most bytes of anonymous memory that this process had, and the bytes of the cache.
+    Return the most bytes of anonymous memory that this process had, and the bytes of the
+    cache.
     """
-    seen, is_done = [anonymous_bytes()], threading.Event()
+    seen = [anonymous_bytes()]
+    is_done = threading.Event()
 
     def watch() -> None:
         while not is_done.wait(0.002):

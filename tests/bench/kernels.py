@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-OURS, PYTORCH = "llama-bolts", "PyTorch"
+OURS = "llama-bolts"
+PYTORCH = "PyTorch"
 MOST_ROWS = 512
 MOST_WEIGHTS = 512  # of one size, cut from the pool
 SHOWN_COLUMNS = 32  # of a result, spread over all of them, for the verification
@@ -35,18 +36,30 @@ class Linear:
 
 
 def linear_shapes(sizes: dict[str, int]) -> list[Linear]:
-    """Give the products of a model: each weight by itself, and those that share their rows."""
-    D, F, query, key = sizes["D"], sizes["F"], sizes["H"] * sizes["h"], sizes["K"] * sizes["h"]
+    """Give the products of a model: each weight by itself, and those that share their
+    rows.
+    """
+    D = sizes["D"]
+    F = sizes["F"]
+    query = sizes["H"] * sizes["h"]
+    key = sizes["K"] * sizes["h"]
     return [
-        Linear("wq, wo", (query,), D), Linear("wk, wv", (key,), D), Linear("w1, w3", (F,), D),
-        Linear("w2", (D,), F), Linear("output", (sizes["V"],), D),
-        Linear("wq + wk + wv", (query, key, key), D), Linear("w1 + w3", (F, F), D),
-    ]  # fmt: skip
+        Linear("wq, wo", (query,), D),
+        Linear("wk, wv", (key,), D),
+        Linear("w1, w3", (F,), D),
+        Linear("w2", (D,), F),
+        Linear("output", (sizes["V"],), D),
+        Linear("wq + wk + wv", (query, key, key), D),
+        Linear("w1 + w3", (F, F), D),
+    ]
 
 
 def rate_of(run: Callable[[int], object], seconds: float) -> tuple[float, int]:
-    """Run with 0, 1, 2, ... for about so many seconds; return runs per second and their number."""
-    count, start = 0, time.perf_counter()
+    """Run with 0, 1, 2, ... for about so many seconds; return runs per second and their
+    number.
+    """
+    count = 0
+    start = time.perf_counter()
     while (spent := time.perf_counter() - start) < seconds:
         run(count)
         count += 1
@@ -68,7 +81,8 @@ def map_pool(path: Path) -> Any:
 
 
 class Kernels:
-    """Products with weights from the pool, one after another, so that none is found in a cache.
+    """Products with weights from the pool, one after another, so that none is found in a
+    cache.
 
     Without an instruction set, ours takes the fastest.
     """
@@ -87,7 +101,9 @@ class Kernels:
                 calls.set_isa(isa)
             self._one: Any = ml.linear_transformation
             self._several: Any = ml.linear_transformations
-            self._tensor = lambda part: ml.Tensor.from_numpy(part.view(ml_dtypes.bfloat16))
+            self._tensor = lambda part: ml.Tensor.from_numpy(
+                part.view(ml_dtypes.bfloat16)
+            )
             self._widen = lambda result: result.numpy().astype(np.float32)
         else:
             import torch
@@ -96,14 +112,20 @@ class Kernels:
             torch.set_grad_enabled(False)
             # Mapped; from_numpy would warn that the pool is read-only.
             size = self._pool.size
-            self._pool = torch.from_file(str(pool), shared=False, size=size, dtype=torch.bfloat16)
+            self._pool = torch.from_file(
+                str(pool), shared=False, size=size, dtype=torch.bfloat16
+            )
             self._one = torch.nn.functional.linear
-            self._several = lambda x, weights: [self._one(x, weight) for weight in weights]
+            self._several = lambda x, weights: [
+                self._one(x, weight) for weight in weights
+            ]
             self._tensor = lambda part: part
             self._widen = lambda result: result.float().numpy()
 
     def _cut(self, start: int, rows: int, columns: int) -> Any:
-        return self._tensor(self._pool[start : start + rows * columns].reshape(rows, columns))
+        return self._tensor(
+            self._pool[start : start + rows * columns].reshape(rows, columns)
+        )
 
     def _weights(self, shape: Linear, start: int) -> list[Any]:
         starts = itertools.accumulate(shape.parts, initial=0)
@@ -113,10 +135,16 @@ class Kernels:
         ]
 
     def _multiply(self, x: Any, weights: list[Any]) -> list[Any]:
-        return [self._one(x, weights[0])] if len(weights) == 1 else [*self._several(x, weights)]
+        return (
+            [self._one(x, weights[0])]
+            if len(weights) == 1
+            else [*self._several(x, weights)]
+        )
 
     def shown(self, shape: Linear, rows: int) -> Any:
-        """Return some columns of the product with the pool's first weights, as float32."""
+        """Return some columns of the product with the pool's first weights,
+        as float32.
+        """
         x = self._cut(0, rows, shape.columns)
         parts = self._multiply(x, self._weights(shape, 0))
         wide = np.concatenate([self._widen(part) for part in parts], axis=1)
@@ -150,8 +178,11 @@ class Attention:
         ml.set_num_threads(threads)
         if isa:
             calls.set_isa(isa)
-        self._ml, self._positions = ml, positions
-        H, K, h = sizes["H"], sizes["K"], sizes["h"]
+        self._ml = ml
+        self._positions = positions
+        H = sizes["H"]
+        K = sizes["K"]
+        h = sizes["h"]
         self._cache = ml.KeyValueCache(positions, K, h, ml.bfloat16)
         for tensor in (self._cache.keys, self._cache.values):
             fill_with_noise(tensor.numpy())
@@ -159,7 +190,9 @@ class Attention:
         self._queries = ml.Tensor.from_numpy(queries.astype(ml_dtypes.bfloat16))
 
     def verify(self) -> float:
-        """Return the greatest error of the last row, in units of the values' standard deviation."""
+        """Return the greatest error of the last row, in units of the values' standard
+        deviation.
+        """
         cached = self._ml.read_cache(self._cache, 0, self._positions)
         keys, values = (part.numpy().astype(np.float64) for part in cached)
         out = self._attend(MOST_ROWS).numpy()[-1].astype(np.float64)

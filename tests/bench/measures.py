@@ -44,7 +44,8 @@ def decode(bench: "Bench") -> Results:
 
 def context(bench: "Bench") -> Results:
     """Steps of one token behind a filled cache over the same behind an empty one."""
-    ours, ids = bench.served[OURS], bench.ids[: bench.options.steps]
+    ours = bench.served[OURS]
+    ids = bench.ids[: bench.options.steps]
     participants = {
         f"at {position}": functools.partial(ours.ask, "decode_rate_at", position, ids)
         for position in (0, *bench.options.positions)
@@ -54,7 +55,8 @@ def context(bench: "Bench") -> Results:
 
 def rows(bench: "Bench") -> Results:
     """Steps of a few rows with the logits of each."""
-    ours, count = bench.served[OURS], bench.options.steps
+    ours = bench.served[OURS]
+    count = bench.options.steps
     participants = {
         f"{number} rows": functools.partial(ours.ask, "rows_rate", number, count)
         for number in (1, 4, 8)
@@ -63,8 +65,11 @@ def rows(bench: "Bench") -> Results:
 
 
 def attention(bench: "Bench") -> Results:
-    """The last part of a long prompt; what it takes longer than the first part is attention."""
-    ours, ids = bench.served[OURS], bench.ids[:CHUNK]
+    """The last part of a long prompt; what it takes longer than the first part is
+    attention.
+    """
+    ours = bench.served[OURS]
+    ids = bench.ids[:CHUNK]
     assert len(ids) == CHUNK
     results: Results = {}
     for end in bench.options.positions:
@@ -86,37 +91,51 @@ def attention(bench: "Bench") -> Results:
 
 def calls(bench: "Bench") -> Results:
     """C calls of a decode step, and the time of it that is spent outside of them."""
-    ours, ids = bench.served[OURS], bench.ids[: bench.options.steps]
+    ours = bench.served[OURS]
+    ids = bench.ids[: bench.options.steps]
     found = [ours.ask("calls", ids) for _ in range(bench.options.pairs)]
     return {
         "C calls of a step": values([one["calls_per_step"] for one in found], ""),
-        "Python and dispatch": values([one["share_outside"] for one in found], "of a step"),
+        "Python and dispatch": values(
+            [one["share_outside"] for one in found], "of a step"
+        ),
         "time outside of C": values([one["microseconds_outside"] for one in found], "us"),
     }
 
 
 def sampling(bench: "Bench") -> Results:
     """The choice of a token by the default settings."""
-    found = [1e3 * bench.served[OURS].ask("sampling_seconds") for _ in range(bench.options.pairs)]
+    found = [
+        1e3 * bench.served[OURS].ask("sampling_seconds")
+        for _ in range(bench.options.pairs)
+    ]
     return {"sampling": values(found, "ms")}
 
 
 def ready(bench: "Bench") -> Results:
     """From the start of the command line's process to the line that says what is loaded.
 
-    With `--beside`, the model's directory and another file of the model are timed in turn.
+    With `--beside`, the model's directory and another file of the model are timed in
+    turn.
     """
     places = filter(None, (bench.directory, bench.options.beside))
     timers = {place.name: functools.partial(seconds_to_ready, place) for place in places}
     found = interleave(timers, 1 + bench.options.pairs)
-    warm = {name: seconds[1:] for name, seconds in found.rates.items()}  # what was cold is now warm
+    # What was cold is now warm.
+    warm = {name: seconds[1:] for name, seconds in found.rates.items()}
     return {"start to ready": Rounds(warm, unit="s")}
 
 
 def seconds_to_ready(path: Path) -> float:
-    """Time the command line from the start of its process to the line that says what is loaded."""
+    """Time the command line from the start of its process to the line that says what is
+    loaded.
+    """
     command = [sys.executable, "-m", "src.main", "-m", str(path), "--completion"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.PIPE,
+    }
     start = time.perf_counter()
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdin is not None
@@ -132,10 +151,17 @@ def seconds_to_ready(path: Path) -> float:
 
 
 def memory(bench: "Bench") -> Results:
-    """Anonymous memory at most, less the cache, of a long context and of twice as long a one."""
+    """Anonymous memory at most, less the cache, of a long context and of twice as long a
+    one.
+    """
     results: Results = {}
     for position in bench.options.positions:
-        about = bench.directory, bench.options.threads, position, min(CHUNK, position // 2)
+        about = (
+            bench.directory,
+            bench.options.threads,
+            position,
+            min(CHUNK, position // 2),
+        )
         command = [sys.executable, "-m", "tests.bench.engines", *map(str, about)]
         most, cache = map(int, subprocess.check_output(command).split())
         above = (most - cache) / 1e6
@@ -158,9 +184,11 @@ def tiny(bench: "Bench") -> Results:
 def _against_roofline(
     bench: "Bench", participants: dict[str, Callable[[], float]], operations: float = 0.0
 ) -> Rounds:
-    """Interleave with multiply-adds in registers, as pieces of work of so many operations.
+    """Interleave with multiply-adds in registers, as pieces of work of so many
+    operations.
 
-    Without operations, with the reading of the bytes of one step. Both are times per second.
+    Without operations, with the reading of the bytes of one step. Both are times per
+    second.
     """
 
     def probe() -> float:
@@ -169,7 +197,9 @@ def _against_roofline(
         return float(bench.roofline.ask("pass_rate"))
 
     options = bench.options
-    return interleave({**participants, ROOFLINE: probe}, options.pairs, probe, options.repeats)
+    return interleave(
+        {**participants, ROOFLINE: probe}, options.pairs, probe, options.repeats
+    )
 
 
 ALL: dict[str, Callable[["Bench"], Results]] = {

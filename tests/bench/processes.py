@@ -22,8 +22,8 @@ DRIFT = 0.05  # of a roofline, from before a measurement to after it
 class Served:
     """What `make` returns in a process of its own; `ask` calls one of its methods.
 
-    `make` can be pickled by name. The process has the variables of `environment` before it imports
-    `make`, on top of this one's.
+    `make` can be pickled by name. The process has the variables of `environment` before
+    it imports `make`, on top of this one's.
     """
 
     def __init__(
@@ -34,7 +34,9 @@ class Served:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, end = context.Pipe()
-        self._process = context.Process(target=_serve, args=(end, make, arguments), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(end, make, arguments), daemon=True
+        )
         # Unpickling `make` there may already read them.
         with mock.patch.dict(os.environ, environment or {}):
             self._process.start()
@@ -49,7 +51,9 @@ class Served:
         except EOFError:
             self._process.join()
             code = self._process.exitcode
-            raise SystemExit(f"a measured process ended with {code}: nothing is reported") from None
+            raise SystemExit(
+                f"a measured process ended with {code}: nothing is reported"
+            ) from None
 
     @property
     def process_id(self) -> int:
@@ -81,7 +85,8 @@ def serve(name: str, setup: Setup, isa: str | None = None) -> Served:
 
 @dataclass
 class Rounds:
-    """Numbers of several participants, one of each per round, and the drift of the roofline.
+    """Numbers of several participants, one of each per round, and the drift of the
+    roofline.
 
     They are rates, or of a single participant in a unit.
     """
@@ -103,13 +108,16 @@ class Rounds:
         return statistics.median(self.rates[name])
 
     def ratio(self, name: str, other: str) -> tuple[float, float, float]:
-        """Return the median of the ratios within each round, the least and the greatest."""
+        """Return the median of the ratios within each round,
+        the least and the greatest.
+        """
         pairs = zip(self.rates[name], self.rates[other], strict=True)
         ratios = [one / two for one, two in pairs]
         return statistics.median(ratios), min(ratios), max(ratios)
 
     def record(self) -> dict[str, Any]:
-        before, after = self.roofline_before, self.roofline_after
+        before = self.roofline_before
+        after = self.roofline_after
         roofline = {"before": before, "after": after, "drift": self.drift}
         about = {"roofline": roofline, "attempts": self.attempts, "unit": self.unit}
         return {"rates": self.rates, **about}
@@ -133,8 +141,8 @@ def interleave(
 ) -> Rounds:
     """Take a rate of all participants once per round, in turned order every other round.
 
-    `probe` measures the roofline before and after. Where it has drifted, all starts again, at most
-    `repeats` times; the steadiest attempt counts.
+    `probe` measures the roofline before and after. Where it has drifted, all starts
+    again, at most `repeats` times; the steadiest attempt counts.
     """
     best: Rounds | None = None
     for attempt in range(1, repeats + 2):
@@ -155,17 +163,24 @@ def interleave(
 
 def machine() -> dict[str, Any]:
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    models = [
+        line.split(":", 1)[1].strip()
+        for line in text.splitlines()
+        if "model name" in line
+    ]
     return {
-        "processor": models[0] if models else platform.processor(), "processors": len(models),
-        "system": platform.platform(), "python": platform.python_version(),
-    }  # fmt: skip
+        "processor": models[0] if models else platform.processor(),
+        "processors": len(models),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def print_rounds(title: str, result: Rounds) -> None:
     first, *others = result.rates
     if not others:
-        least, greatest = min(result.rates[first]), max(result.rates[first])
+        least = min(result.rates[first])
+        greatest = max(result.rates[first])
         shown = f"{result.rate(first):.4g} {result.unit} ({least:.4g} to {greatest:.4g})"
         print(f"\n{title}: {shown}", flush=True)
         return

@@ -2,10 +2,11 @@
 
     python -m tests.bench.quality [--layers 2] [--directory DIR]
 
-The perplexity is that of the bundled model over the answers of all held-out pairs; an answer is
-right when it is the expected one to the letter. The error of logits is that of random weights of
-the 1B shape with few layers, against the same weights multiplied in float32, as a share of the
-logits' deviation. Prints the table that the documentation shows; the last line is JSON.
+The perplexity is that of the bundled model over the answers of all held-out pairs; an
+answer is right when it is the expected one to the letter. The error of logits is that of
+random weights of the 1B shape with few layers, against the same weights multiplied in
+float32, as a share of the logits' deviation. Prints the table that the documentation
+shows; the last line is JSON.
 """
 
 import json
@@ -33,13 +34,16 @@ def log_probabilities(logits: npt.NDArray[np.float32], ids: Sequence[int]) -> li
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
     rows = np.arange(len(ids))
-    result: list[float] = (wide[rows, list(ids)] - np.log(np.exp(wide).sum(axis=1))).tolist()
+    result: list[float] = (
+        wide[rows, list(ids)] - np.log(np.exp(wide).sum(axis=1))
+    ).tolist()
     return result
 
 
 def perplexity(model: Model, pairs: Sequence[Pair]) -> float:
     """Return exp(-mean log p) over the tokens of all answers."""
-    tokenizer, context = model.tokenizer, InferenceContext(model.args, CONTEXT)
+    tokenizer = model.tokenizer
+    context = InferenceContext(model.args, CONTEXT)
     assert tokenizer is not None
     found: list[float] = []
     for pair in pairs:
@@ -49,7 +53,9 @@ def perplexity(model: Model, pairs: Sequence[Pair]) -> float:
             prompt = encode_chat(tokenizer, pair_messages(pair))
         answer = tokenizer.encode(pair.answer, bos=False, eos=False)
         context.clear()
-        logits = model.transformer.forward(context, prompt + answer, all_positions=True).numpy()
+        logits = model.transformer.forward(
+            context, prompt + answer, all_positions=True
+        ).numpy()
         found += log_probabilities(logits[len(prompt) - 1 : -1], answer)
     return float(np.exp(-np.mean(found)))
 
@@ -57,14 +63,16 @@ def perplexity(model: Model, pairs: Sequence[Pair]) -> float:
 def main() -> None:
     options = read_options(__doc__, layers=2, directory=CHECKPOINT["directory"])
     directory = find_checkpoint("1b", options.layers, options.directory)
-    size, held_out = load_model(directory).args.vocab_size, load_split().held_out
+    size = load_model(directory).args.vocab_size
+    held_out = load_split().held_out
     ids = np.random.default_rng(5).integers(0, size, TOKENS).tolist()
     exact = reference_logits(directory, ids, list(range(TOKENS)))
     pairs = [pair for family in held_out.values() for pair in family]
     print("| weights | perplexity | answers right | error of logits |\n|---|---|---|---|")
     record = {}
     for quantize in FORMATS:
-        name, model = quantize or "bfloat16", load_model(directory, quantize=quantize)
+        name = quantize or "bfloat16"
+        model = load_model(directory, quantize=quantize)
         context = InferenceContext(model.args, TOKENS)
         logits = model.transformer.forward(context, ids, all_positions=True).numpy()
         error = logits.astype(np.float64) - exact

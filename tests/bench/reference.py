@@ -1,4 +1,5 @@
-"""The network once more, in plain float32 NumPy: what every engine's logits are held against.
+"""The network once more, in plain float32 NumPy: what every engine's logits are held
+against.
 
 Quantized weights are dequantized; what quantizing costs is not its business.
 """
@@ -15,8 +16,8 @@ from src.model.rope import inverse_frequencies
 
 from .processes import Served
 
-# Of the root mean square of the reference, for engines that round activations to bfloat16: they
-# are off by about 0.01, unrelated logits by 1.4.
+# Of the root mean square of the reference, for engines that round activations to
+# bfloat16: they are off by about 0.01, unrelated logits by 1.4.
 BOUND = 0.05
 Case = tuple[list[int], list[int]]
 
@@ -24,13 +25,16 @@ Case = tuple[list[int], list[int]]
 def relative_error(logits: Any, reference: Any) -> float:
     """Give the root mean square of the difference over that of the reference."""
     difference = logits.astype(np.float64) - reference
-    return float(np.sqrt((difference**2).mean() / (reference.astype(np.float64) ** 2).mean()))
+    return float(
+        np.sqrt((difference**2).mean() / (reference.astype(np.float64) ** 2).mean())
+    )
 
 
 def verified(
     name: str, served: Served, cases: Mapping[str, Case], exact: Any, bound: float = BOUND
 ) -> dict[str, float]:
-    """Give the relative error of an engine's logits in each case; end the run if one is off.
+    """Give the relative error of an engine's logits in each case; end the run if one is
+    off.
 
     A case is a prompt and the steps after it; `exact` holds a row of logits for each.
     """
@@ -72,7 +76,9 @@ def _wide(model: Model, name: str, rows: Any = slice(None)) -> Any:
 
 
 def _norm(model: Model, name: str, x: Any) -> Any:
-    scale = 1 / np.sqrt((x**2).mean(axis=1, keepdims=True) + np.float32(model.args.norm_eps))
+    scale = 1 / np.sqrt(
+        (x**2).mean(axis=1, keepdims=True) + np.float32(model.args.norm_eps)
+    )
     return x * scale * _wide(model, name)
 
 
@@ -84,7 +90,8 @@ def _interleaved(x: Any) -> Any:
 
 def _attention(model: Model, name: str, x: Any, turns: Any) -> Any:
     """Attend head by head; every matrix of scores is [T, T]."""
-    args, T = model.args, x.shape[0]
+    args = model.args
+    T = x.shape[0]
     q, k, v = (
         (x @ _wide(model, f"{name}attention.{part}").T).reshape(T, -1, args.head_dim)
         for part in ("wq", "wk", "wv")

@@ -1,4 +1,6 @@
-"""The machine's roofline, probed in a process of its own over the very file that is measured."""
+"""The machine's roofline, probed in a process of its own over the very file that is
+measured.
+"""
 
 import statistics
 from pathlib import Path
@@ -14,7 +16,8 @@ from tests.csrc import calls
 
 
 class Roofline:
-    """Probes of reading the weights of a model, or any file, and of the multiply-adds of a set.
+    """Probes of reading the weights of a model, or any file, and of the multiply-adds of
+    a set.
 
     Reading takes whatever instruction set reads fastest.
     """
@@ -27,7 +30,8 @@ class Roofline:
             self._weights = weights_of_a_step(self._model)
         else:
             self._weights = [ml.Tensor.from_numpy(np.memmap(path, np.uint8, "r"))]
-        # The file's pages are made present once, then the fastest way of reading is found.
+        # The file's pages are made present once, then the fastest way of reading is
+        # found.
         roofline.read_rate(self._weights, isa, 1)
         self.fastest = roofline.fastest_reading(self._weights, passes=6)
 
@@ -49,14 +53,20 @@ class Roofline:
         """Return how often per second the bytes of a decode step can be read."""
         return self.read_rate() / self.read_bytes()
 
-    def multiply_rate(self, dtype: str = "bfloat16", isa: str | None = None) -> float | None:
-        """Return multiplications and additions per second; None where the set has no vectors."""
+    def multiply_rate(
+        self, dtype: str = "bfloat16", isa: str | None = None
+    ) -> float | None:
+        """Return multiplications and additions per second; None where the set has no
+        vectors.
+        """
         calls.set_isa(isa or self.isa)
         return roofline.multiply_add_rate(dtype)
 
     def peaks(self) -> dict[str, dict[str, float | None]]:
         """Return the multiply-add peak of each instruction set and dtype."""
         return {
-            isa: {dtype: self.multiply_rate(dtype, isa) for dtype in ("bfloat16", "float32")}
+            isa: {
+                dtype: self.multiply_rate(dtype, isa) for dtype in ("bfloat16", "float32")
+            }
             for isa in calls.available_isas()
         }

@@ -1,4 +1,6 @@
-"""Random checkpoints of real shapes, in Meta's layout and as GGUF, from the same numbers."""
+"""Random checkpoints of real shapes, in Meta's layout and as GGUF,
+from the same numbers.
+"""
 
 import argparse
 import base64
@@ -24,13 +26,21 @@ _LLAMA_3 = {
 
 # By name: what `params.json` says. The output of all but 8b is the embedding table.
 SHAPES: dict[str, dict[str, Any]] = {
-    "1b": _LLAMA_3 | {"dim": 2048, "n_layers": 16, "multiple_of": 256, "ffn_dim_multiplier": 1.5},
-    "8b": _LLAMA_3 | {"dim": 4096, "n_layers": 32, "multiple_of": 1024, "ffn_dim_multiplier": 1.3},
-    "tiny": _LLAMA_3 | {
-        "dim": 64, "n_layers": 5, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 512,
-        "multiple_of": 32, "max_seq_len": 16384,
+    "1b": _LLAMA_3
+    | {"dim": 2048, "n_layers": 16, "multiple_of": 256, "ffn_dim_multiplier": 1.5},
+    "8b": _LLAMA_3
+    | {"dim": 4096, "n_layers": 32, "multiple_of": 1024, "ffn_dim_multiplier": 1.3},
+    "tiny": _LLAMA_3
+    | {
+        "dim": 64,
+        "n_layers": 5,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "vocab_size": 512,
+        "multiple_of": 32,
+        "max_seq_len": 16384,
     },
-}  # fmt: skip
+}
 
 
 HELP = {
@@ -57,8 +67,9 @@ def read_options(
 ) -> argparse.Namespace:
     """Read the command line of a benchmark whose docstring is `about`.
 
-    `choices` are what an option may be. The type of an option is that of its default: a list takes
-    several values, False is a switch, and a type is that of an option without a default.
+    `choices` are what an option may be. The type of an option is that of its default: a
+    list takes several values, False is a switch, and a type is that of an option without
+    a default.
     """
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,7 +100,9 @@ def find_checkpoint(shape: str, layers: int | None, directory: Path) -> Path:
     """
     if shape not in SHAPES:
         if layers is not None:
-            raise SystemExit(f"--layers goes with one of {', '.join(SHAPES)}, not with {shape}")
+            raise SystemExit(
+                f"--layers goes with one of {', '.join(SHAPES)}, not with {shape}"
+            )
         return Path(shape)
     params = SHAPES[shape] if layers is None else SHAPES[shape] | {"n_layers": layers}
 
@@ -113,17 +126,24 @@ def _made(target: Path, write: Callable[[Path], object]) -> Path:
 
 
 def write_ranks(path: Path, count: int) -> None:
-    """Write a tokenizer of as many ranks as Llama's: all single bytes, pairs, and triples."""
-    lengths = (itertools.product(range(256), repeat=length) for length in itertools.count(1))
+    """Write a tokenizer of as many ranks as Llama's: all single bytes, pairs, and
+    triples.
+    """
+    lengths = (
+        itertools.product(range(256), repeat=length) for length in itertools.count(1)
+    )
     tokens = itertools.islice(itertools.chain.from_iterable(lengths), count)
     lines = (
-        f"{base64.b64encode(bytes(token)).decode()} {rank}\n" for rank, token in enumerate(tokens)
+        f"{base64.b64encode(bytes(token)).decode()} {rank}\n"
+        for rank, token in enumerate(tokens)
     )
     path.write_text("".join(lines))
 
 
 def find_gguf(directory: Path) -> Path:
-    """Give the GGUF file of a model, without its vocabulary; write it if it is not there."""
+    """Give the GGUF file of a model, without its vocabulary;
+    write it if it is not there.
+    """
     with tempfile.TemporaryDirectory() as bare:
         for name in ("params.json", "consolidated.00.pth"):
             Path(bare, name).symlink_to(directory.resolve() / name)
@@ -131,13 +151,17 @@ def find_gguf(directory: Path) -> Path:
 
 
 def find_quantized(directory: Path, quantize: str) -> Path:
-    """Give the directory of a quantized model beside that of the plain one; save it if needed."""
+    """Give the directory of a quantized model beside that of the plain one; save it if
+    needed.
+    """
     target = directory.with_name(f"{directory.name}-{quantize}")
     return _made(target, lambda place: save_quantized(directory, place, quantize))
 
 
 def find_quantized_gguf(directory: Path, kind: str) -> Path:
-    """Give the GGUF file that llama.cpp makes of a model, as Q4_0 or Q4_K_M, by its defaults."""
+    """Give the GGUF file that llama.cpp makes of a model, as Q4_0 or Q4_K_M, by its
+    defaults.
+    """
     target = directory / f"model-{kind}.gguf"
     return _made(target, lambda place: quantize_gguf(find_gguf(directory), place, kind))
 
@@ -150,5 +174,8 @@ def quantize_gguf(source: Path, target: Path, kind: str) -> None:
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
     quiet = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), params) != 0:
+    if (
+        llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), params)
+        != 0
+    ):
         raise SystemExit(f"llama.cpp could not make {kind} of {source}")

@@ -8,7 +8,14 @@ import pytest
 
 from src.model import load_model
 from tests.bench.counting import counted_calls
-from tests.bench.engines import ENGINES, LLAMA_CPP, TRANSFORMERS, Ours, Setup, cache_tensors
+from tests.bench.engines import (
+    ENGINES,
+    LLAMA_CPP,
+    TRANSFORMERS,
+    Ours,
+    Setup,
+    cache_tensors,
+)
 from tests.bench.reference import BOUND, reference_logits, relative_error
 from tests.bench.shapes import find_checkpoint, find_gguf
 
@@ -44,8 +51,12 @@ def test_our_logits_are_the_reference_s(ours: Ours, reference: Any) -> None:
     assert relative_error(ours.logits(IDS[:22], IDS[22:]), reference[1]) <= BOUND
 
 
-def test_the_bound_refuses_another_position_or_rotation(ours: Ours, reference: Any) -> None:
-    """The check can fail: by one token too few, and by q and k of one layer that are swapped."""
+def test_the_bound_refuses_another_position_or_rotation(
+    ours: Ours, reference: Any
+) -> None:
+    """The check can fail: by one token too few, and by q and k of one layer that are
+    swapped.
+    """
     assert relative_error(ours.logits(IDS[:21], []), reference[0]) > 10 * BOUND
     attention = ours.model.transformer.layers[0].attention
     rows = attention.wq.numpy().copy()
@@ -73,8 +84,8 @@ def test_calls_are_counted_and_the_library_comes_back(ours: Ours) -> None:
         ours.run([1])
         assert kernels.lib is not lib
     assert kernels.lib is lib
-    # 13 kernels and 5 sizes of scratch in each of 5 layers; rows of the embedding table, to
-    # float32, norm, and the size of scratch and the product of logits.
+    # 13 kernels and 5 sizes of scratch in each of 5 layers; rows of the embedding table,
+    # to float32, norm, and the size of scratch and the product of logits.
     assert calls.count == 18 * 5 + 5
     assert ours.calls(IDS[:3])["calls_per_step"] == calls.count
     found = ours.calls(IDS[:3])
@@ -83,8 +94,12 @@ def test_calls_are_counted_and_the_library_comes_back(ours: Ours) -> None:
 
 @pytest.mark.slow
 @pytest.mark.oracle
-@pytest.mark.parametrize(("name", "module"), [(TRANSFORMERS, "torch"), (LLAMA_CPP, "llama_cpp")])
-def test_other_engines_agree(directory: Path, reference: Any, name: str, module: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "module"), [(TRANSFORMERS, "torch"), (LLAMA_CPP, "llama_cpp")]
+)
+def test_other_engines_agree(
+    directory: Path, reference: Any, name: str, module: str
+) -> None:
     pytest.importorskip(module, reason="needs the bench extra")
     gguf = find_gguf(directory) if name == LLAMA_CPP else None
     engine = ENGINES[name](Setup(directory, 1, POSITIONS, gguf))

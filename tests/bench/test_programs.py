@@ -19,10 +19,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_kernel_is_held_against_the_lower_limit_within_each_round() -> None:
-    rates = {"llama-bolts": [4.0, 9.0], "read roofline": [5.0, 10.0], "peak": [8.0, 100.0]}
+    rates = {
+        "llama-bolts": [4.0, 9.0],
+        "read roofline": [5.0, 10.0],
+        "peak": [8.0, 100.0],
+    }
     lines = [
         {"label": "w2", "rows": 1, "rates": rates},
-        {"label": "w2", "rows": 8, "rates": rates | {"peak": [float("nan"), float("nan")]}},
+        {
+            "label": "w2",
+            "rows": 8,
+            "rates": rates | {"peak": [float("nan"), float("nan")]},
+        },
         {"label": "attention", "rows": 1, "rates": rates | {"peak": [4.0, 9.0]}},
     ]
     assert share_rows(lines) == [
@@ -41,8 +49,13 @@ def record_of(*arguments: str) -> dict[str, Any]:
     """Runs a benchmark for one round; returns the JSON of its last line."""
     done = subprocess.run(
         [sys.executable, "-m", *arguments, "--pairs", "1"],
-        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(record, dict)
@@ -51,7 +64,8 @@ def record_of(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_measure_of_ours_runs_on_a_tiny_model(tmp_path: Path) -> None:
-    directory, gguf = find_checkpoint("tiny", None, tmp_path), tmp_path / "tiny.gguf"
+    directory = find_checkpoint("tiny", None, tmp_path)
+    gguf = tmp_path / "tiny.gguf"
     save_gguf(directory, gguf)
     results = record_of(
         "tests.bench.bench_model", "--shape", "tiny", "--engines", OURS, "--repeats", "0",
@@ -67,7 +81,14 @@ def test_every_measure_of_ours_runs_on_a_tiny_model(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_kernel_runs_on_a_tiny_model() -> None:
     lines = record_of(
-        "tests.bench.bench_kernels", "--shapes", "tiny", "--rows", "1", "7", "--positions", "600"
+        "tests.bench.bench_kernels",
+        "--shapes",
+        "tiny",
+        "--rows",
+        "1",
+        "7",
+        "--positions",
+        "600",
     )["lines"]
     assert {"wq, wo", "w2", "w1 + w3"} <= {line.get("name") for line in lines}
 
@@ -90,7 +111,9 @@ def test_a_model_beside_busy_programs_is_timed(tmp_path: Path) -> None:
     )["results"]  # fmt: skip
     measures = ("decode", "prompt of 22")
     assert set(results) == {
-        f"{measure}, beside {load} busy programs" for measure in measures for load in (0, 1)
+        f"{measure}, beside {load} busy programs"
+        for measure in measures
+        for load in (0, 1)
     }
     assert set(results["decode, beside 1 busy programs"]["rates"]) == {
         "default", "1 threads", "2 threads",

@@ -19,8 +19,12 @@ def wheel_bytes(name: str, version: str, member: str, content: bytes) -> bytes:
     information = f"{name}-{version}.dist-info"
     files = {
         member: content,
-        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{information}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{information}/METADATA": (
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        ),
+        f"{information}/WHEEL": (
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
         f"{information}/RECORD": "",
     }
     stream = io.BytesIO()

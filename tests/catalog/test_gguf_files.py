@@ -9,22 +9,35 @@ from src.catalog.gguf_files import GgufModel, choose_gguf, gguf_models, quantiza
 @pytest.mark.parametrize(
     ("name", "quantization"),
     [
-        ("Llama-3.2-1B-Instruct-Q4_K_M.gguf", "Q4_K_M"), ("model.q8_0.gguf", "Q8_0"),
-        ("a/b-UD-Q4_K_XL-00001-of-00002.gguf", "UD-Q4_K_XL"), ("model_iq4_xs.gguf", "IQ4_XS"),
-        ("model-BF16.gguf", "BF16"), ("model-f16.gguf", "F16"), ("gpt-oss-MXFP4.gguf", "MXFP4"),
-        ("model-Q4_0_4_4.gguf", "Q4_0_4_4"), ("model.gguf", None), ("Qwen2.gguf", None),
-        ("Q8_0.gguf", "Q8_0"), ("TQ1_0.GGUF", "TQ1_0"),
+        ("Llama-3.2-1B-Instruct-Q4_K_M.gguf", "Q4_K_M"),
+        ("model.q8_0.gguf", "Q8_0"),
+        ("a/b-UD-Q4_K_XL-00001-of-00002.gguf", "UD-Q4_K_XL"),
+        ("model_iq4_xs.gguf", "IQ4_XS"),
+        ("model-BF16.gguf", "BF16"),
+        ("model-f16.gguf", "F16"),
+        ("gpt-oss-MXFP4.gguf", "MXFP4"),
+        ("model-Q4_0_4_4.gguf", "Q4_0_4_4"),
+        ("model.gguf", None),
+        ("Qwen2.gguf", None),
+        ("Q8_0.gguf", "Q8_0"),
+        ("TQ1_0.GGUF", "TQ1_0"),
     ],
-)  # fmt: skip
+)
 def test_the_name_of_a_file_ends_in_its_quantization(name, quantization):
     assert quantization_of(name) == quantization
 
 
 def test_parts_are_one_model_and_other_kinds_of_files_are_none():
     names = [
-        "m-Q8_0-00002-of-00002.gguf", "m-Q8_0-00001-of-00002.gguf", "m-Q4_0-00001-of-00002.gguf",
-        "mmproj-m-f16.gguf", "m.imatrix.gguf", "m-Q2_K.gguf.part", "README.md", "a.gguf",
-    ]  # fmt: skip
+        "m-Q8_0-00002-of-00002.gguf",
+        "m-Q8_0-00001-of-00002.gguf",
+        "m-Q4_0-00001-of-00002.gguf",
+        "mmproj-m-f16.gguf",
+        "m.imatrix.gguf",
+        "m-Q2_K.gguf.part",
+        "README.md",
+        "a.gguf",
+    ]
     whole = ("m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf")
     models = gguf_models(names)
     assert models == [
@@ -54,7 +67,11 @@ def test_q4_k_m_comes_before_q8_0_before_the_only_one(names, wanted, chosen):
 @pytest.mark.parametrize(
     ("names", "wanted", "reason"),
     [
-        (["m-Q2_K.gguf", "m-Q3_K.gguf"], None, "a quantization after the name and `:`, got Q2_K"),
+        (
+            ["m-Q2_K.gguf", "m-Q3_K.gguf"],
+            None,
+            "a quantization after the name and `:`, got Q2_K",
+        ),
         (["m-Q2_K.gguf"], "Q8_0", r"GGUF files of Q8_0, got Q2_K \(1 in all\)"),
         (["m.gguf"], "Q8_0", r"GGUF files of Q8_0, got m\.gguf"),
     ],

@@ -1,4 +1,6 @@
-"""Downloads from a hub on this machine: whole, resumed, cut, denied, missing, slow and hostile."""
+"""Downloads from a hub on this machine: whole, resumed, cut, denied, missing, slow and
+hostile.
+"""
 
 import json
 import os
@@ -90,10 +92,16 @@ def hugging_face_files(
 def test_a_repository_of_safetensors_is_downloaded_once_and_loads(
     hub, tmp_path, hugging_face_files
 ):
-    hub.files = {**hugging_face_files, "pytorch_model.bin": b"a pickle", "README.md": b"a card"}
+    hub.files = {
+        **hugging_face_files,
+        "pytorch_model.bin": b"a pickle",
+        "README.md": b"a card",
+    }
     notes: list[str] = []
     progress: list[tuple[int, int]] = []
-    path = find_model("org/model", Downloads(notes.append, lambda *done: progress.append(done)))
+    path = find_model(
+        "org/model", Downloads(notes.append, lambda *done: progress.append(done))
+    )
     assert cached(tmp_path) == {*hugging_face_files}
     assert len(notes) == 1
     assert f"of {hub.url}/org/model into {tmp_path}/hub" in notes[0]
@@ -121,11 +129,16 @@ def test_shards_are_those_that_the_index_names(hub, tmp_path):
         ("hf.co/org/model:Q4_K_M", {"model-Q4_K_M.gguf"}),
         ("org/model:Q6_K", {name for name in GGUF_FILES if "Q6_K" in name}),
         ("org/model/model-Q8_0.gguf", {"model-Q8_0.gguf"}),
-        ("org/model/big/model-Q6_K-00001-of-00002.gguf", {n for n in GGUF_FILES if "Q6_K" in n}),
+        (
+            "org/model/big/model-Q6_K-00001-of-00002.gguf",
+            {n for n in GGUF_FILES if "Q6_K" in n},
+        ),
         ("org/model@main:Q8_0", {"model-Q8_0.gguf"}),
     ],
 )
-def test_a_gguf_file_is_that_of_its_quantization_with_all_parts(hub, tmp_path, name, files):
+def test_a_gguf_file_is_that_of_its_quantization_with_all_parts(
+    hub, tmp_path, name, files
+):
     hub.files = GGUF_FILES
     path = find_model(name)
     assert cached(tmp_path) == files
@@ -147,7 +160,9 @@ def test_a_quantization_or_a_file_that_is_not_there_is_one_line(hub):
     assert "Q4_K_M, Q8_0" in line
     refused("org/model/other.gguf", r"files: expected a GGUF file other\.gguf, got none")
     hub.files = {"a-IQ2_M.gguf": b"a", "b-IQ3_M.gguf": b"b"}
-    refused("org/model", r"expected a quantization after the name and `:`, got IQ2_M, IQ3_M")
+    refused(
+        "org/model", r"expected a quantization after the name and `:`, got IQ2_M, IQ3_M"
+    )
     hub.files = {"README.md": b"a card"}
     refused("org/model", "expected safetensors or GGUF files, got none in the repository")
 
@@ -165,7 +180,10 @@ def test_a_connection_that_is_cut_is_resumed(hub, monkeypatch):
 def test_a_connection_that_is_cut_for_good_leaves_nothing_that_loads(hub, tmp_path):
     hub.files = SHARDED
     hub.cut_at = [0] * 1000
-    refused("org/model", "download: expected files of .*, got .*by hand: `hf download org/model`")
+    refused(
+        "org/model",
+        "download: expected files of .*, got .*by hand: `hf download org/model`",
+    )
     assert not cached(tmp_path) & {*SHARDS}
     hub.cut_at = []
     hub.requests.clear()
@@ -180,41 +198,56 @@ def test_shards_that_are_there_are_not_downloaded_again(hub, tmp_path):
     (path / "model-00002-of-00002.safetensors").unlink()
     hub.requests.clear()
     assert find_model("org/model") == path
-    asked = [path for method, path, _ in hub.requests if method == "GET" and "resolve" in path]
-    assert [path.rpartition("/")[2] for path in asked] in ([], ["model-00002-of-00002.safetensors"])
+    asked = [
+        path for method, path, _ in hub.requests if method == "GET" and "resolve" in path
+    ]
+    assert [path.rpartition("/")[2] for path in asked] in (
+        [],
+        ["model-00002-of-00002.safetensors"],
+    )
     assert {*SHARDS} <= cached(tmp_path)
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, "GatedRepo"), (403, "GatedRepo")])
 def test_a_gated_repository_names_the_page_where_its_terms_are(hub, status, code):
-    hub.files, hub.denied = SHARDED, (status, code)
+    hub.files = SHARDED
+    hub.denied = (status, code)
     page = f"{hub.url}/org/model"
-    refused("org/model", f"access: expected a token .* accepted the terms at {page}, got none")
+    refused(
+        "org/model", f"access: expected a token .* accepted the terms at {page}, got none"
+    )
 
 
 @pytest.mark.parametrize("status", [401, 404])
 def test_a_repository_that_is_not_there_is_one_line(hub, status):
     hub.missing = status
     rule = f"model: expected a path, or a repository at {hub.url}"
-    refused("org/other", rf"^org/other: {rule} \(a private one needs HF_TOKEN\), got nothing$")
+    refused(
+        "org/other", rf"^org/other: {rule} \(a private one needs HF_TOKEN\), got nothing$"
+    )
 
 
 def test_a_refusal_without_a_reason_is_one_line(hub):
-    hub.files, hub.denied = SHARDED, (403, "")
+    hub.files = SHARDED
+    hub.denied = (403, "")
     refused("org/model", "access: expected access at .*, got HTTP status 403")
     hub.denied = (500, "")
     refused("org/model", "download: expected files of .*, got HTTP status 500; by hand")
 
 
 def test_a_hub_that_does_not_answer_in_time_is_one_line(hub, monkeypatch):
-    hub.files, hub.seconds = SHARDED, 1.5
+    hub.files = SHARDED
+    hub.seconds = 1.5
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     refused("org/model", "download: expected files of .*, got ReadTimeout: ")
 
 
 def test_no_network_is_one_line(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    refused("org/model", r"expected files of http://127\.0\.0\.1:9, got ConnectError: .*by hand: ")
+    refused(
+        "org/model",
+        r"expected files of http://127\.0\.0\.1:9, got ConnectError: .*by hand: ",
+    )
 
 
 def test_offline_mode_asks_nobody(hub, monkeypatch):
@@ -225,7 +258,9 @@ def test_offline_mode_asks_nobody(hub, monkeypatch):
     huggingface_hub.close_session()
     try:
         assert find_model("org/model") == path
-        refused("org/model:Q8_0", "download: expected files of .*, got OfflineModeIsEnabled")
+        refused(
+            "org/model:Q8_0", "download: expected files of .*, got OfflineModeIsEnabled"
+        )
     finally:
         monkeypatch.undo()
         huggingface_hub.close_session()
@@ -235,7 +270,10 @@ def test_offline_mode_asks_nobody(hub, monkeypatch):
 def test_another_file_of_the_same_size_is_rejected_and_removed(hub, tmp_path):
     hub.files = {"model-Q8_0.gguf": b"GGUF what is described"}
     hub.sent = {"model-Q8_0.gguf": b"GGUF that is hostile !"}
-    refused("org/model", r"sha256 of model-Q8_0\.gguf: expected [0-9a-f]{64}, got [0-9a-f]{64}$")
+    refused(
+        "org/model",
+        r"sha256 of model-Q8_0\.gguf: expected [0-9a-f]{64}, got [0-9a-f]{64}$",
+    )
     assert cached(tmp_path) == set()
     assert [path for path in (tmp_path / "hub").rglob("blobs/*") if path.is_file()] == []
     hub.sent = {}
@@ -246,7 +284,10 @@ def test_another_file_of_the_same_size_is_rejected_and_removed(hub, tmp_path):
 def test_a_file_of_another_size_is_rejected(hub, tmp_path, sent):
     hub.files = {"model-Q8_0.gguf": b"GGUF what is there"}
     hub.sent = {"model-Q8_0.gguf": sent}
-    refused("org/model", r"size of model-Q8_0\.gguf: expected 18, got|Consistency check failed")
+    refused(
+        "org/model",
+        r"size of model-Q8_0\.gguf: expected 18, got|Consistency check failed",
+    )
     assert cached(tmp_path) == set()
 
 
@@ -259,7 +300,13 @@ def test_a_header_that_lies_about_the_size_is_rejected(hub, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "file", ["../../outside.gguf", "/outside.gguf", "a/../../../outside.gguf", "..\\outside.gguf"]
+    "file",
+    [
+        "../../outside.gguf",
+        "/outside.gguf",
+        "a/../../../outside.gguf",
+        "..\\outside.gguf",
+    ],
 )
 def test_a_name_that_leads_outside_is_not_downloaded(hub, tmp_path, file):
     hub.files = {file: b"GGUF"}
@@ -282,7 +329,9 @@ def test_an_index_that_names_files_outside_is_rejected(hub, tmp_path):
 def test_an_etag_that_leads_outside_is_rejected(hub, tmp_path):
     hub.files = {"model-Q8_0.gguf": b"GGUF"}
     hub.etags = {"model-Q8_0.gguf": "../../../outside"}
-    refused("org/model", r"ETag of model-Q8_0\.gguf: expected letters and digits, got \.\./")
+    refused(
+        "org/model", r"ETag of model-Q8_0\.gguf: expected letters and digits, got \.\./"
+    )
     assert [*tmp_path.rglob("outside*")] == []
 
 
@@ -340,5 +389,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(hub, monkeypatch):
 
 def test_without_the_library_the_extra_is_named(hub, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    line = refused("org/model", "neither; run `pip install -e '.\\[hub\\]'` in the repository$")
+    line = refused(
+        "org/model", "neither; run `pip install -e '.\\[hub\\]'` in the repository$"
+    )
     assert os.linesep not in line

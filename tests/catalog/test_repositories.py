@@ -2,7 +2,12 @@
 
 import pytest
 
-from src.catalog.repositories import NeededFiles, RepositoryName, needed_files, parse_repository
+from src.catalog.repositories import (
+    NeededFiles,
+    RepositoryName,
+    needed_files,
+    parse_repository,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,11 +29,25 @@ def test_a_name_has_parts(text, parts):
 @pytest.mark.parametrize(
     "text",
     [
-        "repo", "a/b/c", "org/repo:", "org/repo@", "../repo", "org/..", "org/repo/../a.gguf",
-        "org/repo//a.gguf", "/org/repo", "org/re po", "org/repo\n", "org/repo@../../x", "-a/b",
-        "hf.co/hf.co/org/repo", "http://example.com/org/repo", "org/repo:a/b", "",
+        "repo",
+        "a/b/c",
+        "org/repo:",
+        "org/repo@",
+        "../repo",
+        "org/..",
+        "org/repo/../a.gguf",
+        "org/repo//a.gguf",
+        "/org/repo",
+        "org/re po",
+        "org/repo\n",
+        "org/repo@../../x",
+        "-a/b",
+        "hf.co/hf.co/org/repo",
+        "http://example.com/org/repo",
+        "org/repo:a/b",
+        "",
     ],
-)  # fmt: skip
+)
 def test_other_texts_are_no_repository(text):
     assert parse_repository(text) is None
 
@@ -58,7 +77,9 @@ def test_shards_are_those_of_the_index_or_else_all():
     index = "model.safetensors.index.json"
     shards = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     names = ["config.json", index, *shards, "model.fp16-00001-of-00001.safetensors"]
-    assert needed_files(name_of("a/b"), names) == NeededFiles("", ("config.json", index, *shards))
+    assert needed_files(name_of("a/b"), names) == NeededFiles(
+        "", ("config.json", index, *shards)
+    )
     needed = needed_files(name_of("a/b"), names, shards[1:])
     assert needed == NeededFiles("", ("config.json", index, shards[1]))
 

@@ -37,7 +37,10 @@ GLOBALS = [
 FROM_MEMO = SYSTEM + b"q\x000" + text("x") + b"h\x00" + CALL
 # P1: name, which begins with the opcode that is refused -> (program, words of the error)
 CODE: dict[str, tuple[bytes, str]] = {
-    **{f"GLOBAL {m}.{n}": (START + global_name(m, n) + CALL, repr(f"{m}.{n}")) for m, n in GLOBALS},
+    **{
+        f"GLOBAL {m}.{n}": (START + global_name(m, n) + CALL, repr(f"{m}.{n}"))
+        for m, n in GLOBALS
+    },
     "GLOBAL for REDUCE from the memo": (START + FROM_MEMO, "'os.system'"),
     "STACK_GLOBAL": (START + text("os") + text("system") + b"\x93" + CALL, "'os.system'"),
     "STACK_GLOBAL of numbers": (START + b"K\x01K\x02\x93.", "at byte 6: "),
@@ -52,14 +55,23 @@ CODE: dict[str, tuple[bytes, str]] = {
     "REDUCE of text": (START + text("os.system") + b")R.", "got 'os.system'"),
     "REDUCE of a tensor": (START + TENSOR + b")R.", "type TensorReference"),
     "REDUCE without a tuple": (START + DICT_CLASS + b"]R.", "a list"),
-    "REDUCE of OrderedDict with arguments": (START + DICT_CLASS + b"(]tR.", "OrderedDict(), got 1"),
-    "BINPUT of an index again": (START + DICT_CLASS + b"q\x00" + FLOAT + b"q\x00.", "memo index"),
+    "REDUCE of OrderedDict with arguments": (
+        START + DICT_CLASS + b"(]tR.",
+        "OrderedDict(), got 1",
+    ),
+    "BINPUT of an index again": (
+        START + DICT_CLASS + b"q\x00" + FLOAT + b"q\x00.",
+        "memo index",
+    ),
     "MEMOIZE": (START + DICT_CLASS + b"\x94.", "at byte 27"),
     "BUILD of a class": (START + DICT_CLASS + b"}b.", "collections.OrderedDict"),
     "PROTO 3": (b"\x80\x03N.", "at byte 0: expected protocol 2 at byte 0, got 3"),
     "PROTO 4": (b"\x80\x04}.", "got 4"),
     "PROTO in the middle": (START + b"}\x80\x02.", "at byte 3"),
-    "PROTO twice": (START + START + b"N.", "PROTO at byte 2: expected protocol 2 at byte 0, got 2"),
+    "PROTO twice": (
+        START + START + b"N.",
+        "PROTO at byte 2: expected protocol 2 at byte 0, got 2",
+    ),
     "DUP": (START + b"}2.", "at byte 3"),
     "BYTEARRAY8": (START + b"\x96" + struct.pack("<Q", 1 << 40), "at byte 2"),
     "byte 0xff": (START + b"\xff.", "byte 0xff at byte 2"),

@@ -1,4 +1,6 @@
-"""What every refusal of a file is: one line, short and safe to show, that begins with the file."""
+"""What every refusal of a file is: one line, short and safe to show, that begins with the
+file.
+"""
 
 from collections.abc import Callable
 
@@ -14,7 +16,9 @@ def refusal_of(
     match: str | None = None,
     most: int = 800,
 ) -> str:
-    """Return the text of the refusal in which a call ends; `match` is a regular expression."""
+    """Return the text of the refusal in which a call ends; `match` is a regular
+    expression.
+    """
     with pytest.raises(CheckpointError, match=match or None) as caught:
         read(*given)
     text = str(caught.value)

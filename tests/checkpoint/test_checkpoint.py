@@ -19,7 +19,11 @@ from src.model.sources.meta import args_from_params
 from tests.checkpoint.refusals import refusal_of
 from tests.model.tiny import Tiny
 from tests.support.gguf_writer import gguf_bytes, llama_keys
-from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
+from tests.support.hugging_face_writer import (
+    CONFIG,
+    random_arrays,
+    write_hugging_face_directory,
+)
 from tests.support.open_directory import open_hugging_face, open_meta
 from tests.support.pth_writer import whole, write_random_meta_directory
 from tests.support.safetensors_writer import INDEX, write_index, write_safetensors
@@ -52,16 +56,22 @@ def weight_map_of(directory: Path) -> dict[str, Any]:
 def rewrite_index(directory: Path, **changes: object) -> None:
     """Change the file that the index names for some tensors; None takes a tensor out."""
     weight_map = weight_map_of(directory) | changes
-    write_index(directory, {name: file for name, file in weight_map.items() if file is not None})
+    write_index(
+        directory, {name: file for name, file in weight_map.items() if file is not None}
+    )
 
 
 def refusal(directory: Path, words: str = "") -> str:
-    return refusal_of(open_hugging_face, directory, begin=directory, match=re.escape(words))
+    return refusal_of(
+        open_hugging_face, directory, begin=directory, match=re.escape(words)
+    )
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
 @pytest.mark.parametrize("shards", [1, 2, 5])
-def test_every_tensor_is_found_by_metas_name(directory: Path, dtype: Any, shards: int) -> None:
+def test_every_tensor_is_found_by_metas_name(
+    directory: Path, dtype: Any, shards: int
+) -> None:
     arrays = write(directory, CONFIG, random_arrays(CONFIG, dtype), shards)
     checkpoint = open_hugging_face(directory)
     names = {row.hugging_face: row.name for row in rows_of(3)}
@@ -75,7 +85,9 @@ def test_every_tensor_is_found_by_metas_name(directory: Path, dtype: Any, shards
     assert checkpoint.sizes == {"D": 24, "Hh": 24, "Kh": 12, "h": 6, "F": 56, "V": 40}
     assert set(checkpoint.dtypes) == set(checkpoint.tensors)
     assert len(checkpoint.files) == shards
-    assert checkpoint.mapped_bytes == sum(file.stat().st_size for file in checkpoint.files)
+    assert checkpoint.mapped_bytes == sum(
+        file.stat().st_size for file in checkpoint.files
+    )
     words = "a safetensors file" if shards == 1 else f"{shards} safetensors files"
     assert checkpoint.source_format == f"Hugging Face, {words}"
     checkpoint.close()
@@ -92,9 +104,12 @@ def test_a_tied_model_needs_no_output_layer_and_another_one_does(directory: Path
 
 
 @pytest.mark.parametrize(
-    ("key", "count", "module"), [("attention_bias", 4, "self_attn"), ("mlp_bias", 3, "mlp")]
+    ("key", "count", "module"),
+    [("attention_bias", 4, "self_attn"), ("mlp_bias", 3, "mlp")],
 )
-def test_biases_are_as_configured(directory: Path, key: str, count: int, module: str) -> None:
+def test_biases_are_as_configured(
+    directory: Path, key: str, count: int, module: str
+) -> None:
     config = CONFIG | {key: True}
     biased = write(directory, config)
     found = [n for n in open_hugging_face(directory).tensors if n.endswith(".bias")]
@@ -124,21 +139,30 @@ def test_missing_extra_and_wrongly_shaped_tensors_are_listed(directory: Path) ->
         write(directory, CONFIG, without, shards)
         rule = f"{file}: tensors: expected 30 tensors as config.json says"
         refusal(directory, f"{rule}, got without '{Q}' (1 in all)")
-    write(directory, CONFIG, arrays | {f"model.layers.{n}.x": np.ones(1) for n in range(7)})
+    write(
+        directory, CONFIG, arrays | {f"model.layers.{n}.x": np.ones(1) for n in range(7)}
+    )
     assert ", ... (7 in all)" in refusal(directory, "also 'model.layers.0.x'")
     write(directory, CONFIG | {"head_dim": 8}, arrays)
-    refusal(directory, "'model.layers.0.self_attn.q_proj.weight' [24, 24] instead of [32, 24]")
+    refusal(
+        directory, "'model.layers.0.self_attn.q_proj.weight' [24, 24] instead of [32, 24]"
+    )
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"hidden_size": 40, "head_dim": 10}, {"intermediate_size": 57}, {"num_hidden_layers": 2},
-        {"num_hidden_layers": 4}, {"num_key_value_heads": 4}, {"vocab_size": 41},
-        {"num_attention_heads": 12, "head_dim": None}, {"num_hidden_layers": 1024},
+        {"hidden_size": 40, "head_dim": 10},
+        {"intermediate_size": 57},
+        {"num_hidden_layers": 2},
+        {"num_hidden_layers": 4},
+        {"num_key_value_heads": 4},
+        {"vocab_size": 41},
+        {"num_attention_heads": 12, "head_dim": None},
+        {"num_hidden_layers": 1024},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_configuration_that_contradicts_the_tensors_is_refused(
     directory: Path, changes: dict[str, object]
 ) -> None:
@@ -149,7 +173,9 @@ def test_a_configuration_that_contradicts_the_tensors_is_refused(
 
 
 @pytest.mark.parametrize("suffix", ["weight_scale", "weight_scale_inv", "input_scale"])
-def test_float8_with_scales_beside_it_is_refused_by_name(directory: Path, suffix: str) -> None:
+def test_float8_with_scales_beside_it_is_refused_by_name(
+    directory: Path, suffix: str
+) -> None:
     arrays = write(directory, CONFIG, random_arrays(CONFIG, ml_dtypes.float8_e4m3fn))
     open_hugging_face(directory)
     name = Q.replace("weight", suffix)
@@ -158,10 +184,25 @@ def test_float8_with_scales_beside_it_is_refused_by_name(directory: Path, suffix
 
 
 ESCAPES = (
-    "../x.safetensors", "..", ".", "", "/etc/passwd", "/tmp/x.safetensors", "a/b.safetensors",
-    "./x.safetensors", "a\\b.safetensors", "C:x.safetensors", "x.safetensors\0", "x.bin",
-    "x\n.safetensors", "..\\..\\x.safetensors", 3, None, ["x.safetensors"], {"a": 1},
-)  # fmt: skip
+    "../x.safetensors",
+    "..",
+    ".",
+    "",
+    "/etc/passwd",
+    "/tmp/x.safetensors",
+    "a/b.safetensors",
+    "./x.safetensors",
+    "a\\b.safetensors",
+    "C:x.safetensors",
+    "x.safetensors\0",
+    "x.bin",
+    "x\n.safetensors",
+    "..\\..\\x.safetensors",
+    3,
+    None,
+    ["x.safetensors"],
+    {"a": 1},
+)
 
 
 @pytest.mark.parametrize("name", ESCAPES, ids=str)
@@ -169,7 +210,9 @@ def test_an_index_cannot_lead_out_of_the_directory(directory: Path, name: object
     write(directory, shards=2)
     open_hugging_face(directory)
     write_index(directory, weight_map_of(directory) | {Q: name})
-    write_safetensors(directory.parent / "x.safetensors", {Q: np.ones((24, 24), np.float32)})
+    write_safetensors(
+        directory.parent / "x.safetensors", {Q: np.ones((24, 24), np.float32)}
+    )
     refusal(directory, f"file of tensor '{Q}'")
 
 
@@ -187,8 +230,11 @@ def test_a_link_that_leads_elsewhere_is_refused(directory: Path) -> None:
     assert len(open_hugging_face(directory.parent / "alias").tensors) == len(arrays)
 
 
-def test_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(tmp_path: Path) -> None:
-    snapshot, blobs = tmp_path / "models--x" / "snapshots" / "abc", tmp_path / "models--x" / "blobs"
+def test_the_cache_of_the_hub_links_into_its_blobs_and_nowhere_else(
+    tmp_path: Path,
+) -> None:
+    snapshot = tmp_path / "models--x" / "snapshots" / "abc"
+    blobs = tmp_path / "models--x" / "blobs"
     arrays = write(snapshot, shards=2)
     blobs.mkdir()
     for number, file in enumerate(sorted(snapshot.iterdir())):
@@ -257,7 +303,10 @@ BAD_INDEXES = {
     "list map": ('{"weight_map": []}', "got a list"),
     "empty map": ('{"weight_map": {}}', "a map of names to files"),
     "another key": ('{"weight_map": {"a": "b.safetensors"}, "x": 1}', "'x'"),
-    "a name twice": ('{"weight_map": {"a": "b.safetensors", "a": "c.safetensors"}}', "'a' twice"),
+    "a name twice": (
+        '{"weight_map": {"a": "b.safetensors", "a": "c.safetensors"}}',
+        "'a' twice",
+    ),
     "deep": ('{"weight_map": ' + "[" * 10_000, "nesting, got very many"),
 }
 
@@ -272,9 +321,16 @@ def test_a_bad_index_is_refused(directory: Path, text: str, words: str) -> None:
 # Meta's layout
 
 PARAMS = {
-    "dim": 24, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 40, "multiple_of": 24,
-    "norm_eps": 1e-5, "rope_theta": 500000.0, "use_scaled_rope": True,
-}  # fmt: skip
+    "dim": 24,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "vocab_size": 40,
+    "multiple_of": 24,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "use_scaled_rope": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -282,7 +338,11 @@ PARAMS = {
     [
         *({"dtype": dtype} for dtype in (ml_dtypes.bfloat16, np.float16, np.float32)),
         {"tied": True},
-        *({"shards": shards, "embeddings_split": axis} for shards in (2, 4) for axis in (0, 1)),
+        *(
+            {"shards": shards, "embeddings_split": axis}
+            for shards in (2, 4)
+            for axis in (0, 1)
+        ),
         *({"shards": 2, "dtype": dtype} for dtype in (np.float16, np.float32)),
     ],
     ids=str,
@@ -336,7 +396,9 @@ def test_files_that_are_not_there_are_named(directory: Path) -> None:
         open_meta(directory)
 
 
-def test_bad_parameters_are_refused_before_any_weight_file_is_opened(directory: Path) -> None:
+def test_bad_parameters_are_refused_before_any_weight_file_is_opened(
+    directory: Path,
+) -> None:
     write_random_meta_directory(directory, PARAMS)
     (directory / "consolidated.00.pth").write_bytes(b"never read")
     (directory / "params.json").write_text(json.dumps(PARAMS | {"n_layers": 10**9}))
@@ -370,7 +432,9 @@ def test_nothing_stays_open_after_a_refusal_and_after_closing(directory: Path) -
 
 def test_the_tensors_of_a_gguf_file_have_metas_names(tmp_path: Path) -> None:
     sizes = {"D": 8, "Hh": 8, "Kh": 4, "F": 12, "V": 5}
-    arrays = {r.gguf: np.ones([sizes[each] for each in r.sizes], np.float32) for r in rows_of(1)}
+    arrays = {
+        r.gguf: np.ones([sizes[each] for each in r.sizes], np.float32) for r in rows_of(1)
+    }
     keys = llama_keys(Tiny("tiny", 8, 1, 2, 1, 12, 5))
     path = tmp_path / "a.gguf"
 
@@ -380,14 +444,18 @@ def test_the_tensors_of_a_gguf_file_have_metas_names(tmp_path: Path) -> None:
 
     checkpoint = opened()
     assert set(checkpoint.tensors) == {row.name for row in rows_of(1)}
-    assert checkpoint.names_in_files["layers.0.attention.wq.weight"] == "blk.0.attn_q.weight"
+    assert (
+        checkpoint.names_in_files["layers.0.attention.wq.weight"] == "blk.0.attn_q.weight"
+    )
     assert checkpoint.source_format == "GGUF version 3, a file"
     assert checkpoint.rope_factors == {}
     assert checkpoint.mapped_bytes == path.stat().st_size
     checkpoint.close()
     assert not checkpoint.mapped
     name = "rope_freqs.weight"
-    assert opened(**{name: np.array([1, 8], np.float32)}).rope_factors == {name: (1.0, 8.0)}
+    assert opened(**{name: np.array([1, 8], np.float32)}).rope_factors == {
+        name: (1.0, 8.0)
+    }
     before = set(os.listdir("/dev/fd"))
     for factors in (np.array([1, np.nan], np.float32), np.array([1, 8], np.float16)):
         with pytest.raises(CheckpointError, match=rf"tensor '{name}': expected "):

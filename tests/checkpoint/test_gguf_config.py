@@ -11,21 +11,35 @@ from tests.support import gguf_writer as g
 from tests.support.gguf_writer import Typed, gguf_bytes
 
 KEYS: dict[str, Any] = {
-    "general.architecture": "llama", "llama.context_length": 64, "llama.embedding_length": 12,
-    "llama.block_count": 2, "llama.feed_forward_length": 20, "llama.attention.head_count": 3,
+    "general.architecture": "llama",
+    "llama.context_length": 64,
+    "llama.embedding_length": 12,
+    "llama.block_count": 2,
+    "llama.feed_forward_length": 20,
+    "llama.attention.head_count": 3,
     "llama.attention.layer_norm_rms_epsilon": 1e-5,
-}  # fmt: skip
+}
 
 # What changes nothing.
 NEUTRAL: dict[str, Any] = {
-    "general.type": "model", "general.quantization_version": 2, "general.name": "any",
-    "quantize.imatrix.file": "x", "other.key": [1, 2], "llama.expert_count": 0,
-    "llama.expert_used_count": 0, "llama.attention.causal": True, "llama.attention.scale": 0.0,
-    "llama.rope.scaling.finetuned": False, "llama.rope.scaling.original_context_length": 9,
-    "llama.tensor_data_layout": "Meta AI original pth", "llama.logit_scale": 0.0,
-    "llama.attention.clamp_kqv": 0.0, "llama.attention.max_alibi_bias": 0.0,
-    "llama.rope.scaling.attn_factor": 1.0, "llama.nextn_predict_layers": 0,
-}  # fmt: skip
+    "general.type": "model",
+    "general.quantization_version": 2,
+    "general.name": "any",
+    "quantize.imatrix.file": "x",
+    "other.key": [1, 2],
+    "llama.expert_count": 0,
+    "llama.expert_used_count": 0,
+    "llama.attention.causal": True,
+    "llama.attention.scale": 0.0,
+    "llama.rope.scaling.finetuned": False,
+    "llama.rope.scaling.original_context_length": 9,
+    "llama.tensor_data_layout": "Meta AI original pth",
+    "llama.logit_scale": 0.0,
+    "llama.attention.clamp_kqv": 0.0,
+    "llama.attention.max_alibi_bias": 0.0,
+    "llama.rope.scaling.attn_factor": 1.0,
+    "llama.nextn_predict_layers": 0,
+}
 
 
 def read(folder: Path, changes: dict[str, Any]) -> GgufConfig:
@@ -77,32 +91,76 @@ def test_the_size_of_a_head_and_the_factor_of_frequencies_are_read_and_nothing_e
         ({"general.architecture": "\x1b["}, r"'qwen3' or 'smollm3', got '\x1b['"),
         ({"general.architecture": 3}, "'qwen3' or 'smollm3', got 3"),
         ({"general.type": "adapter"}, "general.type: expected 'model', got 'adapter'"),
-        ({"general.quantization_version": 1}, "general.quantization_version: expected 2, go"),
+        (
+            {"general.quantization_version": 1},
+            ("general.quantization_version: expected 2, go"),
+        ),
         ({"llama.block_count": None}, "got without 'llama.block_count' (1 in all)"),
-        ({"llama.block_count": 0}, "llama.block_count: expected an integer in 1..1024, got 0"),
+        (
+            {"llama.block_count": 0},
+            ("llama.block_count: expected an integer in 1..1024, got 0"),
+        ),
         ({"llama.block_count": 10**9}, "expected an integer in 1..1024, got 1000000000"),
-        ({"llama.attention.head_count": 5}, "llama.embedding_length % llama.attention.head_count:"),
-        ({"llama.attention.value_length": 6}, "llama.attention.value_length: expected 4, the size"),
-        ({"llama.rope.dimension_count": 2}, "llama.rope.dimension_count: expected 4, the size of "),
-        ({"llama.rope.freq_base": 0.0}, "llama.rope.freq_base: expected a number in 1..1e+12, got"),
-        ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type: expected 'none' or 'linea"),
-        ({"llama.rope.scaling.type": "linear"}, "without 'llama.rope.scaling.factor' (1 in all)"),
-        ({"llama.rope.scale_linear": 0.5}, "llama.rope.scale_linear: expected a number in 1..1e"),
-        ({"llama.rope.scale_linear": "2"}, "llama.rope.scale_linear: expected a number in 1..1e"),
-        ({"llama.rope.scaling.factor": 0.5}, "llama.rope.scaling.factor: expected a number in 1.."),
+        (
+            {"llama.attention.head_count": 5},
+            ("llama.embedding_length % llama.attention.head_count:"),
+        ),
+        (
+            {"llama.attention.value_length": 6},
+            ("llama.attention.value_length: expected 4, the size"),
+        ),
+        (
+            {"llama.rope.dimension_count": 2},
+            ("llama.rope.dimension_count: expected 4, the size of "),
+        ),
+        (
+            {"llama.rope.freq_base": 0.0},
+            ("llama.rope.freq_base: expected a number in 1..1e+12, got"),
+        ),
+        (
+            {"llama.rope.scaling.type": "yarn"},
+            ("llama.rope.scaling.type: expected 'none' or 'linea"),
+        ),
+        (
+            {"llama.rope.scaling.type": "linear"},
+            ("without 'llama.rope.scaling.factor' (1 in all)"),
+        ),
+        (
+            {"llama.rope.scale_linear": 0.5},
+            ("llama.rope.scale_linear: expected a number in 1..1e"),
+        ),
+        (
+            {"llama.rope.scale_linear": "2"},
+            ("llama.rope.scale_linear: expected a number in 1..1e"),
+        ),
+        (
+            {"llama.rope.scaling.factor": 0.5},
+            ("llama.rope.scaling.factor: expected a number in 1.."),
+        ),
         ({"llama.expert_count": 8}, "llama.expert_count: expected 0, got 8"),
-        ({"llama.attention.causal": False}, "llama.attention.causal: expected true, got fal"),
-        ({"llama.nextn_predict_layers": 1}, "llama.nextn_predict_layers: expected 0, got 1"),
-        ({"llama.rope.scaling.attn_factor": 2.0}, "rope.scaling.attn_factor: expected 1.0, got 2"),
+        (
+            {"llama.attention.causal": False},
+            ("llama.attention.causal: expected true, got fal"),
+        ),
+        (
+            {"llama.nextn_predict_layers": 1},
+            ("llama.nextn_predict_layers: expected 0, got 1"),
+        ),
+        (
+            {"llama.rope.scaling.attn_factor": 2.0},
+            ("rope.scaling.attn_factor: expected 1.0, got 2"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_supported_is_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     assert reason in refusal_of(read, tmp_path, changes, begin=f"{tmp_path / 'a.gguf'}: ")
 
 
-def test_keys_that_llama_cpp_ignores_for_the_architecture_are_listed(tmp_path: Path) -> None:
+def test_keys_that_llama_cpp_ignores_for_the_architecture_are_listed(
+    tmp_path: Path,
+) -> None:
     ignored = {"llama.embedding_scale": 12.0, "llama.attention.clamp_kqv": 1.0}
     ignored |= {"llama.unheard_of": [1, 2], "llama.attention.sliding_window": 4096}
     config = read(tmp_path, ignored | {"other.key": 1})
@@ -128,10 +186,14 @@ def test_keys_that_llama_cpp_reads_for_one_architecture_are_rejected_there(
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 12, 1e6, -0.5, 1.1e6])
-def test_the_scales_of_granite_are_numbers_up_to_a_million(tmp_path: Path, value: float) -> None:
+def test_the_scales_of_granite_are_numbers_up_to_a_million(
+    tmp_path: Path, value: float
+) -> None:
     keys = {name.replace("llama.", "granite."): KEYS[name] for name in KEYS}
     keys |= {"general.architecture": "granite", "granite.embedding_scale": value}
     if 0 <= value <= 1e6:
         assert read(tmp_path, keys).given["embedding_scale"] == value
         return
-    assert "granite.embedding_scale: expected a number in 0.." in refusal_of(read, tmp_path, keys)
+    assert "granite.embedding_scale: expected a number in 0.." in refusal_of(
+        read, tmp_path, keys
+    )

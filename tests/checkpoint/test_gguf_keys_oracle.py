@@ -1,4 +1,6 @@
-"""Keys of an architecture that are ignored here: llama.cpp gives the same logits with them."""
+"""Keys of an architecture that are ignored here: llama.cpp gives the same logits with
+them.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,15 +22,32 @@ pytestmark = pytest.mark.oracle
 IDS = [5, 17, 99, 0, 130, 64, 64, 3, 77, 12] * 3
 # Keys that llama.cpp has for other architectures, and one that it does not have.
 OF_OTHERS = {
-    "attention.scale": 1.7, "embedding_scale": 1.7, "residual_scale": 1.7, "logit_scale": 1.7,
-    "attention.clamp_kqv": 1.7, "attention.max_alibi_bias": 1.7, "attention.sliding_window": 2,
-    "attention.layer_norm_epsilon": 0.5, "attention.output_scale": 1.7, "unheard_of": "x",
-    "attn_logit_softcapping": 1.7, "final_logit_softcapping": 1.7, "use_parallel_residual": True,
-    "expert_feed_forward_length": 2, "expert_shared_count": 2, "leading_dense_block_count": 2,
-    "rope.freq_base_swa": 7.0, "rope.scaling.yarn_log_multiplier": 1.7, "hidden_activation": "gelu",
-    "attention.sliding_window_pattern": 2, "rope.dimension_count_swa": 2, "pooling_type": 1,
-    "attention.key_length_swa": 2, "embedding_length_out": 2, "attention.value_scale": 1.7,
-}  # fmt: skip
+    "attention.scale": 1.7,
+    "embedding_scale": 1.7,
+    "residual_scale": 1.7,
+    "logit_scale": 1.7,
+    "attention.clamp_kqv": 1.7,
+    "attention.max_alibi_bias": 1.7,
+    "attention.sliding_window": 2,
+    "attention.layer_norm_epsilon": 0.5,
+    "attention.output_scale": 1.7,
+    "unheard_of": "x",
+    "attn_logit_softcapping": 1.7,
+    "final_logit_softcapping": 1.7,
+    "use_parallel_residual": True,
+    "expert_feed_forward_length": 2,
+    "expert_shared_count": 2,
+    "leading_dense_block_count": 2,
+    "rope.freq_base_swa": 7.0,
+    "rope.scaling.yarn_log_multiplier": 1.7,
+    "hidden_activation": "gelu",
+    "attention.sliding_window_pattern": 2,
+    "rope.dimension_count_swa": 2,
+    "pooling_type": 1,
+    "attention.key_length_swa": 2,
+    "embedding_length_out": 2,
+    "attention.value_scale": 1.7,
+}
 # Keys that llama.cpp reads for one architecture alone, or for all.
 OF_GRANITE = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
 READ: dict[str, Any] = {"rope.scaling.attn_factor": 1.7, "attention.causal": False}
@@ -36,7 +55,8 @@ READ: dict[str, Any] = {"rope.scaling.attn_factor": 1.7, "attention.causal": Fal
 
 def with_keys(source: Path, path: Path, keys: dict[str, Any]) -> Path:
     """Write a file of float32 tensors again, with more keys."""
-    file, content = read_gguf(source), source.read_bytes()
+    file = read_gguf(source)
+    content = source.read_bytes()
     tensors = {
         name: Stored(entry.shape, F32, content[entry.start : entry.stop])
         for name, entry in file.tensors.items()
@@ -51,20 +71,26 @@ def logits(path: Path) -> Any:
 
 
 @pytest.fixture(scope="module", params=["llama", *CONFIGS])
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Write a model of each architecture, whose file has its name."""
     llama_cpp.needed()
-    name, place = request.param, tmp_path_factory.mktemp("source")
+    name = request.param
+    place = tmp_path_factory.mktemp("source")
     changes: dict[str, Any] = EVEN_SIZES | {"hidden_size": 96}
     if name == "llama":
         changes |= {"model_type": "llama"}
     family = "olmo2" if name == "llama" else name
-    save_gguf(write_family(place / name, family, ml.float32, **changes), place / f"{name}.gguf")
+    save_gguf(
+        write_family(place / name, family, ml.float32, **changes), place / f"{name}.gguf"
+    )
     return place / f"{name}.gguf"
 
 
 def test_ignored_keys_change_no_logits(tmp_path: Path, source: Path) -> None:
-    name, expected = source.stem, logits(source)
+    name = source.stem
+    expected = logits(source)
     own = {"granite": OF_GRANITE, "olmo2": ("attention.sliding_window",)}.get(name, ())
     keys = {f"{name}.{key}": value for key, value in OF_OTHERS.items() if key not in own}
     path = with_keys(source, tmp_path / "a.gguf", keys)
@@ -72,12 +98,20 @@ def test_ignored_keys_change_no_logits(tmp_path: Path, source: Path) -> None:
     model = load_model(path)
     assert model.args == load_model(source).args
     assert model.source.ignored == {"a.gguf": tuple(keys)}
-    assert any(note.startswith(f"ignored keys of a.gguf: '{name}.") for note in model.notes)
+    assert any(
+        note.startswith(f"ignored keys of a.gguf: '{name}.") for note in model.notes
+    )
 
 
-def test_keys_that_llama_cpp_reads_are_used_or_rejected(tmp_path: Path, source: Path) -> None:
-    name, expected = source.stem, logits(source)
-    own = {"olmo2": {"attention.sliding_window": 2}, "granite": {"rope.scaling.finetuned": False}}
+def test_keys_that_llama_cpp_reads_are_used_or_rejected(
+    tmp_path: Path, source: Path
+) -> None:
+    name = source.stem
+    expected = logits(source)
+    own = {
+        "olmo2": {"attention.sliding_window": 2},
+        "granite": {"rope.scaling.finetuned": False},
+    }
     for key, value in (READ | own.get(name, {})).items():
         path = with_keys(source, tmp_path / "a.gguf", {f"{name}.{key}": value})
         if key != "attention.causal":  # llama.cpp makes no logits with it
@@ -88,7 +122,8 @@ def test_keys_that_llama_cpp_reads_are_used_or_rejected(tmp_path: Path, source: 
 
 def test_the_old_name_of_the_rope_factor_is_used(tmp_path: Path, source: Path) -> None:
     name = source.stem
-    old, new = f"{name}.rope.scale_linear", f"{name}.rope.scaling.factor"
+    old = f"{name}.rope.scale_linear"
+    new = f"{name}.rope.scaling.factor"
     path = with_keys(source, tmp_path / "old.gguf", {old: 4.0})
     newer = with_keys(source, tmp_path / "new.gguf", {new: 4.0})
     both = with_keys(source, tmp_path / "both.gguf", {new: 4.0, old: 2.0})

@@ -1,4 +1,6 @@
-"""GGUF files that the gguf package writes are read, and those of the tests are read by it."""
+"""GGUF files that the gguf package writes are read, and those of the tests are read by
+it.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ VALUES = {
     "a.text": "h\u00e9llo", "a.number": 7, "a.float": 0.25, "a.truth": True,
     "a.texts": ["x", "", "\u65e5\u672c"], "a.numbers": [1, -2, 3], "a.floats": [0.5, 1.5],
 }  # fmt: skip
-ARRAYS = {n: np.arange(np.prod(s), dtype=np.float32).reshape(s) for n, s in SHAPES.items()}
+ARRAYS = {
+    n: np.arange(np.prod(s), dtype=np.float32).reshape(s) for n, s in SHAPES.items()
+}
 BLOCKS = gguf.quants.quantize(ARRAYS["matrix"], gguf.GGMLQuantizationType.Q8_0)
 
 
@@ -45,7 +49,9 @@ def test_a_file_of_the_package_is_read(tmp_path: Path, alignment: int) -> None:
     writer.write_tensors_to_file()
     writer.close()
     file = read_gguf(path)
-    found = {k: v.values() if isinstance(v, GgufArray) else v for k, v in file.keys.items()}
+    found = {
+        k: v.values() if isinstance(v, GgufArray) else v for k, v in file.keys.items()
+    }
     assert {name: found[name] for name in VALUES} == VALUES
     mapped = file.map()
     for name, values in ARRAYS.items():
@@ -53,7 +59,9 @@ def test_a_file_of_the_package_is_read(tmp_path: Path, alignment: int) -> None:
         np.testing.assert_array_equal(tensor.numpy(), values)
     weight: Any = file.tensors["blocks"].make(mapped, "blocks")
     assert weight.shape == (3, 256)
-    np.testing.assert_array_equal(weight.dequantize().numpy(), gguf.quants.dequantize(BLOCKS, kind))
+    np.testing.assert_array_equal(
+        weight.dequantize().numpy(), gguf.quants.dequantize(BLOCKS, kind)
+    )
 
 
 def test_a_file_of_the_tests_is_read_by_the_package(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""`config.json` and `generation_config.json`: every key is used, harmless, rejected or ignored."""
+"""`config.json` and `generation_config.json`: every key is used, harmless, rejected or
+ignored.
+"""
 
 import json
 import re
@@ -28,24 +30,55 @@ NEW_LLAMA3 = LLAMA3 | {"rope_theta": 500000.0}
 OLD_LLAMA3 = {"rope_scaling": LLAMA3, "rope_theta": 500000.0}
 # As in the published files of these models.
 LLAMA_2_7B = {
-    "_name_or_path": "meta-llama/Llama-2-7b-hf", "architectures": ["LlamaForCausalLM"],
-    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
-    "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 4096,
-    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
-    "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None,
-    "tie_word_embeddings": False, "torch_dtype": "float16", "transformers_version": "4.31.0.dev0",
-    "use_cache": True, "vocab_size": 32000,
-}  # fmt: skip
+    "_name_or_path": "meta-llama/Llama-2-7b-hf",
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.31.0.dev0",
+    "use_cache": True,
+    "vocab_size": 32000,
+}
 LLAMA_3_2_1B = {
-    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-    "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64,
-    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
-    "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "llama",
-    "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
-    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": LLAMA3 | {"factor": 32.0},
-    "rope_theta": 500000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
-    "transformers_version": "4.45.0.dev0", "use_cache": True, "vocab_size": 128256,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": LLAMA3 | {"factor": 32.0},
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
 # What the file of SmolLM2 135M has besides.
 SMOLLM2_135M = LLAMA_3_2_1B | {
     "initializer_range": 0.041666666666666664, "is_llama_config": True, "pad_token_id": 2,
@@ -53,17 +86,25 @@ SMOLLM2_135M = LLAMA_3_2_1B | {
     "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
 }  # fmt: skip
 MISTRAL_7B_V01 = LLAMA_2_7B | {
-    "architectures": ["MistralForCausalLM"], "intermediate_size": 14336, "model_type": "mistral",
-    "max_position_embeddings": 32768, "num_key_value_heads": 8, "rope_theta": 10000.0,
-    "sliding_window": 4096, "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0",
-}  # fmt: skip
+    "architectures": ["MistralForCausalLM"],
+    "intermediate_size": 14336,
+    "model_type": "mistral",
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 8,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.34.0.dev0",
+}
 PUBLISHED = {
     "Llama 2 7B": LLAMA_2_7B, "Llama 3.2 1B": LLAMA_3_2_1B, "SmolLM2 135M": SMOLLM2_135M,
     "Mistral 7B v0.1": MISTRAL_7B_V01, "ours": CONFIG,
 }  # fmt: skip
 
 
-def read(directory: Path, config: object, generation: object | None = None) -> HuggingFaceConfig:
+def read(
+    directory: Path, config: object, generation: object | None = None
+) -> HuggingFaceConfig:
     for name, value in (("config.json", config), ("generation_config.json", generation)):
         if value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
@@ -71,14 +112,18 @@ def read(directory: Path, config: object, generation: object | None = None) -> H
     return read_hugging_face_config(directory, FAMILIES)
 
 
-def refusal(directory: Path, words: str, config: object, generation: object | None = None) -> str:
+def refusal(
+    directory: Path, words: str, config: object, generation: object | None = None
+) -> str:
     """Read files that are refused, and return the text of it, which has these words."""
     given = (directory, config, generation)
     return refusal_of(read, *given, begin=directory, match=re.escape(words), most=700)
 
 
 @pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
-def test_published_files_are_read_as_they_are(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_published_files_are_read_as_they_are(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
     found = read(tmp_path, config, {"bos_token_id": 9})
     assert found.given == config
     assert found.generation == {"bos_token_id": 9}
@@ -98,9 +143,14 @@ def test_head_dim_may_differ_from_the_quotient(tmp_path: Path) -> None:
 
 def test_the_sampling_of_a_generation_configuration_is_accepted(tmp_path: Path) -> None:
     generation = {
-        "_from_model_config": True, "bos_token_id": 128000, "do_sample": True, "temperature": 0.6,
-        "top_p": 0.9, "eos_token_id": [128001, 128009], "transformers_version": "4.45.0",
-    }  # fmt: skip
+        "_from_model_config": True,
+        "bos_token_id": 128000,
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "eos_token_id": [128001, 128009],
+        "transformers_version": "4.45.0",
+    }
     config = CONFIG | {"vocab_size": 128256}
     assert read(tmp_path, config, generation).generation == generation
     assert read(tmp_path, CONFIG, {}).generation == {}
@@ -117,7 +167,9 @@ NEUTRAL = {"is_encoder_decoder": False, "is_causal": True, "partial_rotary_facto
 
 
 @pytest.mark.parametrize("key", REJECTED_KEYS)
-def test_keys_that_transformers_reads_and_we_lack_must_be_neutral(tmp_path: Path, key: str) -> None:
+def test_keys_that_transformers_reads_and_we_lack_must_be_neutral(
+    tmp_path: Path, key: str
+) -> None:
     neutral = [NEUTRAL[key]] if key in NEUTRAL else [False, {}, []]
     for value in (None, *neutral):
         found = read(tmp_path, CONFIG | {key: value})
@@ -128,9 +180,15 @@ def test_keys_that_transformers_reads_and_we_lack_must_be_neutral(tmp_path: Path
 
 
 IGNORED = {
-    "badwordsids": [[3]], "eos_token": "</s>", "pad_token": "<pad>", "use_cash": True,
-    "num_headz": 3, "logit_scale": 0.5, "auto_map": {"AutoConfig": "x.Config"}, "\x1b[2J": 1,
-}  # fmt: skip
+    "badwordsids": [[3]],
+    "eos_token": "</s>",
+    "pad_token": "<pad>",
+    "use_cash": True,
+    "num_headz": 3,
+    "logit_scale": 0.5,
+    "auto_map": {"AutoConfig": "x.Config"},
+    "\x1b[2J": 1,
+}
 
 
 def test_keys_that_transformers_ignores_are_ignored_and_listed(tmp_path: Path) -> None:
@@ -138,15 +196,22 @@ def test_keys_that_transformers_ignores_are_ignored_and_listed(tmp_path: Path) -
     assert found.given == CONFIG | IGNORED
     assert found.values.keys().isdisjoint(IGNORED)
     assert found.ignored == {"config.json": tuple(IGNORED), "generation_config.json": ()}
-    assert read(tmp_path, CONFIG).ignored == {"config.json": (), "generation_config.json": ()}
+    assert read(tmp_path, CONFIG).ignored == {
+        "config.json": (),
+        "generation_config.json": (),
+    }
 
 
-def test_the_name_of_an_architecture_is_ignored_and_listed_if_it_is_another(tmp_path: Path) -> None:
+def test_the_name_of_an_architecture_is_ignored_and_listed_if_it_is_another(
+    tmp_path: Path,
+) -> None:
     for names in (["LLaMAForCausalLM"], ["LlamaModel"], "LlamaForCausalLM", [3], []):
         found = read(tmp_path, CONFIG | {"architectures": names})
         assert found.ignored["config.json"] == ("architectures",)
     for names in (["LlamaForCausalLM"], None):
-        assert not read(tmp_path, CONFIG | {"architectures": names}).ignored["config.json"]
+        assert not read(tmp_path, CONFIG | {"architectures": names}).ignored[
+            "config.json"
+        ]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -156,7 +221,11 @@ def test_a_key_counts_only_in_a_family_that_has_it(tmp_path: Path, kind: str) ->
         "no_rope_layer_interval": 3, "max_window_layers": 2, "use_sliding_window": False,
         "attention_multiplier": 0.5, "logits_scaling": 8.0,
     }  # fmt: skip
-    config = CONFIG | {"model_type": kind, "architectures": None, "num_hidden_layers": 2} | values
+    config = (
+        CONFIG
+        | {"model_type": kind, "architectures": None, "num_hidden_layers": 2}
+        | values
+    )
     found = read(tmp_path, config)
     own = FAMILIES[kind].config.rules
     assert found.ignored["config.json"] == tuple(key for key in values if key not in own)
@@ -165,13 +234,20 @@ def test_a_key_counts_only_in_a_family_that_has_it(tmp_path: Path, kind: str) ->
 
 def test_keys_of_generation_never_prevent_loading(tmp_path: Path) -> None:
     generation = {
-        "encoder_repetition_penalty": 0.9, "temperature": "hot", "suppress_tokens": [1, 2],
-        "num_beams": 4, "surprise": {"x": 1}, "stop_strings": ["###"], "bos_token_id": 3,
-    }  # fmt: skip
+        "encoder_repetition_penalty": 0.9,
+        "temperature": "hot",
+        "suppress_tokens": [1, 2],
+        "num_beams": 4,
+        "surprise": {"x": 1},
+        "stop_strings": ["###"],
+        "bos_token_id": 3,
+    }
     found = read(tmp_path, CONFIG, generation)
     assert found.ignored["generation_config.json"] == tuple(generation)[:-1]
     in_config = {key: value for key, value in generation.items() if key != "bos_token_id"}
-    assert read(tmp_path, CONFIG | in_config, {}).ignored["config.json"] == tuple(in_config)
+    assert read(tmp_path, CONFIG | in_config, {}).ignored["config.json"] == tuple(
+        in_config
+    )
     for bad in ({"bos_token_id": "x"}, {"eos_token_id": [-1]}, {"eos_token_id": "</s>"}):
         refusal(tmp_path, "generation_config.json: ", CONFIG, bad)
 
@@ -193,21 +269,34 @@ def test_the_weights_of_mlx_are_named(
 
 
 def test_a_missing_size_is_refused_by_name(tmp_path: Path) -> None:
-    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+    )
     for key in ("model_type", "vocab_size", *sizes):
         refusal(tmp_path, f"without '{key}'", {k: CONFIG[k] for k in CONFIG if k != key})
 
 
 # What the rules are made of is tested with `params.json`.
 BAD_VALUES = [
-    *[(key, value) for key, rule in RULES.items() if rule is SIZE for value in (0, 1.0, True)],
+    *[
+        (key, value)
+        for key, rule in RULES.items()
+        if rule is SIZE
+        for value in (0, 1.0, True)
+    ],
     *[("num_hidden_layers", value) for value in (0, 1.0, True, 10**9)],
     *[("rope_theta", value) for value in (0, "x", 1e300)],
     *[("rms_norm_eps", value) for value in (-1e-5, 2)],
     *[("hidden_act", value) for value in ("gelu", "SiLU", 1, ["silu"])],
     *[("model_type", value) for value in ("gpt2", "Qwen2", 3, ["llama"])],
     *[(key, 1) for key, rule in RULES.items() if rule is BOOLEAN],
-    *[("eos_token_id", value) for value in (-1, 1.5, True, "2", [], [2, "3"], [True], [[2]])],
+    *[
+        ("eos_token_id", value)
+        for value in (-1, 1.5, True, "2", [], [2, "3"], [True], [[2]])
+    ],
     *[("eos_token_id", value) for value in (2**24, list(range(65)), {"a": 1})],
     *[("bos_token_id", value) for value in (-1, [1], "1", False)],
     *[(key, []) for key, rule in RULES.items() if rule is OBJECT],
@@ -277,7 +366,10 @@ SPELLINGS = {
     "base twice": ({"rope_parameters": NEW_LLAMA3, "rope_theta": 500000}, SCALED),
     "both": (OLD_LLAMA3 | {"rope_parameters": NEW_LLAMA3}, SCALED),
     "whole head": ({"rope_parameters": WHOLE_HEAD}, default(10000.0)),
-    "ignored": ({"rope_scaling": {"rope_type": "default", "mrope_section": [1]}}, default(10000.0)),
+    "ignored": (
+        {"rope_scaling": {"rope_type": "default", "mrope_section": [1]}},
+        default(10000.0),
+    ),
 }
 
 
@@ -290,7 +382,9 @@ def test_both_spellings_of_rope_are_read(
 
 def test_ignored_keys_of_the_rotary_embedding_are_listed(tmp_path: Path) -> None:
     linear = {"rope_type": "linear", "factor": 2.0}
-    config = without_rope(rope_scaling=linear | {"finetuned": True}, rope_parameters=linear)
+    config = without_rope(
+        rope_scaling=linear | {"finetuned": True}, rope_parameters=linear
+    )
     assert read(tmp_path, config).ignored["config.json"] == ("rope_scaling.finetuned",)
 
 
@@ -298,20 +392,34 @@ BAD_ROPES = {
     "yarn": ({"rope_type": "yarn", "factor": 4}, "'linear' or 'llama3', got 'yarn'"),
     "list": ({"rope_type": ["linear"]}, "got a list"),
     "two kinds": (BOTH_WORDS | {"type": "llama3"}, "rope_type 'linear', got another"),
-    "per layer": ({"full_attention": {"rope_type": "default"}}, "one rotary embedding for all"),
+    "per layer": (
+        {"full_attention": {"rope_type": "default"}},
+        "one rotary embedding for all",
+    ),
     "no factor": ({"rope_type": "linear"}, "without 'factor'"),
     "factor null": ({"rope_type": "linear", "factor": None}, "without 'factor'"),
     "factor below 1": ({"rope_type": "linear", "factor": 0.5}, "got 0.5"),
-    "half a llama3": ({"rope_type": "llama3", "factor": 8}, "without 'low_freq_factor', 'high"),
-    "equal factors": (LLAMA3 | {"low_freq_factor": 4.0}, "below high_freq_factor 4.0, got 4.0"),
-    "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1.0, got 0.5"),
+    "half a llama3": (
+        {"rope_type": "llama3", "factor": 8},
+        "without 'low_freq_factor', 'high",
+    ),
+    "equal factors": (
+        LLAMA3 | {"low_freq_factor": 4.0},
+        "below high_freq_factor 4.0, got 4.0",
+    ),
+    "partial": (
+        {"partial_rotary_factor": 0.5},
+        "partial_rotary_factor: expected 1.0, got 0.5",
+    ),
     "base": (LLAMA3 | {"rope_theta": -1}, "rope_theta: expected"),
 }
 
 
 @pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 @pytest.mark.parametrize(("rope", "words"), BAD_ROPES.values(), ids=BAD_ROPES)
-def test_bad_rope_is_refused(tmp_path: Path, key: str, rope: dict[str, object], words: str) -> None:
+def test_bad_rope_is_refused(
+    tmp_path: Path, key: str, rope: dict[str, object], words: str
+) -> None:
     assert key in refusal(tmp_path, words, without_rope(**{key: rope}))
 
 

@@ -1,4 +1,6 @@
-"""A hostile file imports nothing, opens nothing else, starts nothing: an audit hook watches."""
+"""A hostile file imports nothing, opens nothing else, starts nothing: an audit hook
+watches.
+"""
 
 import io
 import json
@@ -83,10 +85,14 @@ needs_statm = pytest.mark.skipif(
 
 
 @needs_statm
-def test_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path: Path) -> None:
+def test_hostile_files_cause_no_import_no_other_open_and_no_process(
+    tmp_path: Path,
+) -> None:
     """The last file is a good one, which opens nothing else either."""
     programs = [program for program, _ in hostile.CODE.values()]
-    *refused, good = watch(tmp_path, [*programs, hostile.storage_program(count=integer(24))])
+    *refused, good = watch(
+        tmp_path, [*programs, hostile.storage_program(count=integer(24))]
+    )
     for _, outcome, events in refused:
         assert outcome == "refused"
         assert {name for name, _ in events} == {"open", "mmap.__new__"}
@@ -94,7 +100,9 @@ def test_hostile_files_cause_no_import_no_other_open_and_no_process(tmp_path: Pa
 
 
 GREEDY_HEADERS = {
-    "one key twice": b'{"x":0,' + b"".join(b'"%06d":0,' % n for n in range(95_000)) + b'"x":0}',
+    "one key twice": b'{"x":0,'
+    + b"".join(b'"%06d":0,' % n for n in range(95_000))
+    + b'"x":0}',
     "empty lists": b'{"a":[' + b"[]," * 340_000 + b"[]]}",
     "numbers": b'{"a":[' + b"1," * 500_000 + b"1]}",
     "one long name": b'{"' + b"a" * 1_000_000 + b'":3}',
@@ -123,7 +131,9 @@ def test_greedy_pickles_and_archives_are_refused_within_64_mib(tmp_path: Path) -
         archive.writestr("a/data.pkl", bytes(1 << 27))
     many = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFE, 0xFFFE, 0xFFFE * 46, 0, 0)
     paths = [tmp_path / name for name in ("bomb.pth", "many.pth", "more.pth")]
-    for path, content in zip(paths, (bomb.getvalue(), many, bytes(1000) + many), strict=True):
+    for path, content in zip(
+        paths, (bomb.getvalue(), many, bytes(1000) + many), strict=True
+    ):
         path.write_bytes(content)
     outcomes = watch(tmp_path, hostile.GREEDY.values(), *paths)
     assert {outcome for _, outcome, _ in outcomes} == {"refused"}
@@ -136,6 +146,8 @@ def test_the_limit_of_the_process_that_watches_bites() -> None:
 
 
 def test_the_reader_needs_neither_zipfile_nor_pytorch() -> None:
-    modules = run_alone("import sys, src.checkpoint; print(*sys.modules, sep='\\n')").split()
+    modules = run_alone(
+        "import sys, src.checkpoint; print(*sys.modules, sep='\\n')"
+    ).split()
     assert "src.checkpoint" in modules
     assert not {"zipfile", "torch"} & set(modules)

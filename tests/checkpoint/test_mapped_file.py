@@ -1,4 +1,6 @@
-"""Opening model files: regular files only, never blocking, and changes noticed (rows P5 and F1)."""
+"""Opening model files: regular files only, never blocking, and changes noticed (rows P5
+and F1).
+"""
 
 import errno
 import os
@@ -57,7 +59,9 @@ def test_an_empty_file_has_an_empty_buffer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "stop"), [(-1, 4), (4, 17), (5, 4), (17, 17), (1 << 62, 1 << 63)]
 )
-def test_bytes_outside_are_refused_and_never_clamped(path: Path, start: int, stop: int) -> None:
+def test_bytes_outside_are_refused_and_never_clamped(
+    path: Path, start: int, stop: int
+) -> None:
     with pytest.raises(CheckpointError, match="byte range"):
         MappedFile(path).bytes_at(start, stop)
 
@@ -66,7 +70,9 @@ def refused(path: Path, words: str) -> None:
     refusal_of(MappedFile, path, match=words)
 
 
-def test_what_is_no_regular_file_is_refused_by_its_kind_without_blocking(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_by_its_kind_without_blocking(
+    tmp_path: Path,
+) -> None:
     os.mkfifo(tmp_path / "fifo")
     refused(tmp_path / "fifo", "expected a regular file, got a FIFO")
     refused(tmp_path, "got a directory")
@@ -89,8 +95,11 @@ def test_an_unreadable_file_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_truncated_file_is_noticed_before_it_is_touched(path: Path, replaced: bool) -> None:
-    file, other = MappedFile(path), path.with_name("other")
+def test_a_truncated_file_is_noticed_before_it_is_touched(
+    path: Path, replaced: bool
+) -> None:
+    file = MappedFile(path)
+    other = path.with_name("other")
     os.link(path, other)
     if replaced:
         path.unlink()

@@ -1,4 +1,6 @@
-"""`params.json`: every key is used, harmless, rejected or ignored; every value in its range."""
+"""`params.json`: every key is used, harmless, rejected or ignored; every value in its
+range.
+"""
 
 import json
 from pathlib import Path
@@ -16,10 +18,17 @@ from tests.checkpoint.refusals import refusal_of
 
 # As in Meta's files of these models.
 LLAMA_3_1_8B = {
-    "dim": 4096, "ffn_dim_multiplier": 1.3, "multiple_of": 1024, "n_heads": 32, "n_kv_heads": 8,
-    "n_layers": 32, "norm_eps": 1e-05, "rope_theta": 500000.0, "use_scaled_rope": True,
+    "dim": 4096,
+    "ffn_dim_multiplier": 1.3,
+    "multiple_of": 1024,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "n_layers": 32,
+    "norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "use_scaled_rope": True,
     "vocab_size": 128256,
-}  # fmt: skip
+}
 LLAMA_2_7B = {
     "dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-05,
     "vocab_size": -1,
@@ -40,7 +49,9 @@ NULLS = {"n_kv_heads": None, "ffn_dim_multiplier": None}
 BUFFERS = sorted(HARMLESS_KEYS | {"max_seq_len"})
 
 
-@pytest.mark.parametrize("more", [{}, *({key: size} for key in BUFFERS for size in (None, 512))])
+@pytest.mark.parametrize(
+    "more", [{}, *({key: size} for key in BUFFERS for size in (None, 512))]
+)
 @pytest.mark.parametrize("params", [LLAMA_3_1_8B, LLAMA_2_7B | NULLS])
 def test_published_files_are_read_as_they_are_also_with_sizes_of_buffers(
     tmp_path: Path, params: dict[str, object], more: dict[str, object]
@@ -57,7 +68,9 @@ def test_keys_that_the_reference_ignores_are_ignored_and_listed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("key", REJECTED_KEYS)
-def test_keys_that_the_reference_has_and_we_lack_must_be_neutral(tmp_path: Path, key: str) -> None:
+def test_keys_that_the_reference_has_and_we_lack_must_be_neutral(
+    tmp_path: Path, key: str
+) -> None:
     neutral: list[object] = [False, {}, []]
     if key == "model_type":
         neutral = ["transformer"]
@@ -120,7 +133,11 @@ def test_heads_must_divide(tmp_path: Path) -> None:
     rule = r"n_heads % n_kv_heads: expected 0, got 32 %"
     refused(tmp_path, LLAMA_3_1_8B | {"n_kv_heads": 5}, f"{rule} 5 = 2")
     refused(tmp_path, LLAMA_3_1_8B | {"n_kv_heads": 64}, f"{rule} 64 = 32")
-    refused(tmp_path, LLAMA_2_7B | {"n_heads": 33}, r"dim % n_heads: expected 0, got 4096 % 33 = 4")
+    refused(
+        tmp_path,
+        LLAMA_2_7B | {"n_heads": 33},
+        r"dim % n_heads: expected 0, got 4096 % 33 = 4",
+    )
 
 
 def test_a_file_beyond_64_kib_is_refused_unread(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The pickle machine builds data and nothing else: rows P1 to P4, each with its valid twin."""
+"""The pickle machine builds data and nothing else: rows P1 to P4, each with its valid
+twin.
+"""
 
 from collections import OrderedDict
 from typing import Any
@@ -53,15 +55,29 @@ def test_wrong_programs_are_refused_with_the_position(program: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("tensor_v2", b"(" + b"K\x00" * 7 + b"t", "_rebuild_tensor_v2.*got 7 other arguments"),
-        ("tensor_v2", b"(" + b"K\x00" * 6 + b"t", "_rebuild_tensor_v2.a storage, .*got 6 other"),
+        (
+            "tensor_v2",
+            b"(" + b"K\x00" * 7 + b"t",
+            "_rebuild_tensor_v2.*got 7 other arguments",
+        ),
+        (
+            "tensor_v2",
+            b"(" + b"K\x00" * 6 + b"t",
+            "_rebuild_tensor_v2.a storage, .*got 6 other",
+        ),
         ("parameter", b"K\x00K\x00\x86", "_rebuild_parameter.a tensor, a bool, "),
         ("parameter", b"K\x00K\x00K\x00\x87", "_rebuild_parameter.a tensor, a bool, "),
-        ("parameter", TENSOR + b"K\x01" + ORDERED_DICT + b"\x87", "a bool, .*got 3 other arg"),
+        (
+            "parameter",
+            TENSOR + b"K\x01" + ORDERED_DICT + b"\x87",
+            "a bool, .*got 3 other arg",
+        ),
         ("parameter", TENSOR + b"\x88}\x87", "an empty OrderedDict"),
     ],
 )
-def test_calls_with_other_arguments_are_refused(name: str, arguments: bytes, words: str) -> None:
+def test_calls_with_other_arguments_are_refused(
+    name: str, arguments: bytes, words: str
+) -> None:
     with pytest.raises(CheckpointError, match=words):
         run(START + global_name("torch._utils", f"_rebuild_{name}") + arguments + b"R.")
 
@@ -112,7 +128,9 @@ def test_a_size_may_be_2_to_the_48_and_no_more(what: str) -> None:
 
 
 def test_values_of_each_kind_are_read() -> None:
-    program = START + b"(N\x88\x89]" + text("ä\U0001f600") + b"a](K\x01K\x02e)\x85K\x07\x86"
+    program = (
+        START + b"(N\x88\x89]" + text("ä\U0001f600") + b"a](K\x01K\x02e)\x85K\x07\x86"
+    )
     expected = (None, True, False, ["ä\U0001f600"], [1, 2], (((),), 7))
     assert run(program + b"t.") == expected
 

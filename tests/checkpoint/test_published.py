@@ -1,4 +1,6 @@
-"""Configuration files of published models load, or the error names what is not supported."""
+"""Configuration files of published models load, or the error names what is not
+supported.
+"""
 
 import json
 from pathlib import Path
@@ -12,16 +14,45 @@ from src.model.families import FAMILIES
 from tests.support.published import CONFIGS, GENERATION_CONFIGS, LOADED, MLX
 
 SAMPLING_OF_A_DUMP = (
-    "cross_attention_hidden_size", "finetuning_task", "output_attentions", "prefix",
-    "pruned_heads", "sep_token_id", "task_specific_params", "tf_legacy_loss",
-    "tie_encoder_decoder", "tokenizer_class", "torchscript", "use_bfloat16", "bad_words_ids",
-    "begin_suppress_tokens", "decoder_start_token_id", "diversity_penalty", "do_sample",
-    "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-    "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length",
-    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
-    "output_scores", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate",
-    "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
-)  # fmt: skip
+    "cross_attention_hidden_size",
+    "finetuning_task",
+    "output_attentions",
+    "prefix",
+    "pruned_heads",
+    "sep_token_id",
+    "task_specific_params",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "torchscript",
+    "use_bfloat16",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_scores",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict_in_generate",
+    "suppress_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+)
 OF_RELORA = ("max_sequence_length", "architectures")
 # The keys of each file that the class of transformers does not have.
 IGNORED: dict[str, tuple[str, ...]] = {
@@ -39,12 +70,22 @@ IGNORED: dict[str, tuple[str, ...]] = {
     "Siddhesh19991/Llama-3-8B-Fine-tune": ("unsloth_version",),
     "galiihajiip/LLM-RAG": ("use_mrope",),
     "Hao-Shi-SBINT/my_config": (
-        *SAMPLING_OF_A_DUMP, "_attn_implementation_autoset", "add_cross_attention", "is_decoder",
-        "instruct", "ignore_token_id", "bosp_token_id", "bosr_token_id", "boss_token_id",
-        "eosp_token_id", "eosr_token_id", "eoss_token_id", "sc_token_id",
+        *SAMPLING_OF_A_DUMP,
+        "_attn_implementation_autoset",
+        "add_cross_attention",
+        "is_decoder",
+        "instruct",
+        "ignore_token_id",
+        "bosp_token_id",
+        "bosr_token_id",
+        "boss_token_id",
+        "eosp_token_id",
+        "eosr_token_id",
+        "eoss_token_id",
+        "sc_token_id",
     ),
     "TDevViper/FineTuneKit": (*SAMPLING_OF_A_DUMP, "add_cross_attention", "is_decoder"),
-}  # fmt: skip
+}
 
 
 def read(directory: Path, config: Any, generation: Any = None) -> HuggingFaceConfig:
@@ -67,7 +108,15 @@ def test_a_published_configuration_loads_and_its_ignored_keys_are_listed(
 
 def test_every_family_and_enough_files_are_among_them() -> None:
     families = {config["model_type"] for config in CONFIGS.values()}
-    assert families == {"llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "smollm3"}
+    assert families == {
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "granite",
+        "olmo2",
+        "smollm3",
+    }
     assert len(LOADED) >= 33
     assert len(GENERATION_CONFIGS) >= 20
 
@@ -76,10 +125,15 @@ def test_every_family_and_enough_files_are_among_them() -> None:
 def test_a_configuration_of_mlx_is_rejected_and_its_plain_twin_loads(
     tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json: quantization.*MLX's quantized weig"):
+    with pytest.raises(
+        CheckpointError, match=r"config\.json: quantization.*MLX's quantized weig"
+    ):
         read(tmp_path, CONFIGS[name])
     keys = CONFIGS[name].items()
-    read(tmp_path, {key: value for key, value in keys if not key.startswith("quantization")})
+    read(
+        tmp_path,
+        {key: value for key, value in keys if not key.startswith("quantization")},
+    )
 
 
 @pytest.mark.parametrize("name", GENERATION_CONFIGS)
@@ -87,7 +141,13 @@ def test_a_published_generation_configuration_loads(tmp_path: Path, name: str) -
     generation = GENERATION_CONFIGS[name]
     found = read(tmp_path, CONFIGS["HamZil/Llama-2-7b-hf"], generation)
     assert found.generation == generation
-    known = {"bos_token_id", "eos_token_id", "pad_token_id", "transformers_version", "use_cache"}
+    known = {
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "transformers_version",
+        "use_cache",
+    }
     known |= {"_from_model_config", "output_hidden_states"}
     known |= {"do_sample"}
     if generation.get("do_sample") is not False:

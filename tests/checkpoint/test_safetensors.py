@@ -1,4 +1,6 @@
-"""Reading safetensors files: rows S1 and S2 of the bad inputs, each with its valid twin."""
+"""Reading safetensors files: rows S1 and S2 of the bad inputs,
+each with its valid twin.
+"""
 
 import json
 import re
@@ -53,16 +55,22 @@ def written(tmp_path: Path, shift: int) -> Path:
     return path
 
 
-def test_a_copy_without_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_without_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, 1)
     read_safetensors(path)  # the valid twin
-    monkeypatch.setattr("src.checkpoint.safetensors.np.frombuffer", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(
+        "src.checkpoint.safetensors.np.frombuffer", Mock(side_effect=MemoryError)
+    )
     with pytest.raises(FileMemoryError, match="the system refused the allocation"):
         read_safetensors(path)
 
 
 @pytest.mark.parametrize("count", [(1 << 16) + 1, 100_000])
-def test_more_tensors_than_the_limit_are_refused_unseen(tmp_path: Path, count: int) -> None:
+def test_more_tensors_than_the_limit_are_refused_unseen(
+    tmp_path: Path, count: int
+) -> None:
     header = {str(number): 1 for number in range(count)}
     refusal(tmp_path, file_bytes(header), f"at most 65536, got {count}")
 
@@ -87,7 +95,9 @@ def test_the_bits_of_each_dtype_are_those_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2, 3])
-def test_tensors_are_views_and_only_misaligned_ones_are_copies(tmp_path: Path, shift: int) -> None:
+def test_tensors_are_views_and_only_misaligned_ones_are_copies(
+    tmp_path: Path, shift: int
+) -> None:
     source = SafetensorsFile(written(tmp_path, shift))
     start = np.frombuffer(source.file.buffer, np.uint8).ctypes.data
     assert source.entries.keys() == arrays().keys()
@@ -104,15 +114,22 @@ def test_tensors_are_views_and_only_misaligned_ones_are_copies(tmp_path: Path, s
         assert tensor.numpy().tobytes() == array.tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["F64", "U64", "I16", "U32", "BOOL", "F8_E4M3FNUZ", "F8_E8M0"])
-def test_a_dtype_that_ml_lacks_is_named_when_its_tensor_is_made(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    "dtype", ["F64", "U64", "I16", "U32", "BOOL", "F8_E4M3FNUZ", "F8_E8M0"]
+)
+def test_a_dtype_that_ml_lacks_is_named_when_its_tensor_is_made(
+    tmp_path: Path, dtype: str
+) -> None:
     width = {"F64": 8, "U64": 8, "I16": 2, "U32": 4}.get(dtype, 1)
-    odd, good = entry(dtype, [2], 0, 2 * width), entry("F32", [], 2 * width, 2 * width + 4)
+    odd = entry(dtype, [2], 0, 2 * width)
+    good = entry("F32", [], 2 * width, 2 * width + 4)
     path = tmp_path / "model.safetensors"
     path.write_bytes(file_bytes({"odd": odd, "good": good}, bytes(2 * width + 4)))
     source = SafetensorsFile(path)
     assert source.entries["good"].make().shape == ()
-    with pytest.raises(CheckpointError, match=rf"tensor 'odd': expected a dtype .*got {dtype}$"):
+    with pytest.raises(
+        CheckpointError, match=rf"tensor 'odd': expected a dtype .*got {dtype}$"
+    ):
         source.entries["odd"].make()
     with pytest.raises(CheckpointError, match=dtype):
         read_safetensors(path)
@@ -122,9 +139,13 @@ def with_entry(text: str) -> bytes:
     return file_bytes(padded(f'{{"a": {text}}}'.encode()), bytes(8))
 
 
-def one(shape: str = "[2]", offsets: str = "[0,8]", dtype: str = '"F32"', more: str = "") -> bytes:
+def one(
+    shape: str = "[2]", offsets: str = "[0,8]", dtype: str = '"F32"', more: str = ""
+) -> bytes:
     """Form a file of one tensor of 8 bytes from the JSON of its parts."""
-    return with_entry(f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}')
+    return with_entry(
+        f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}'
+    )
 
 
 def with_metadata(metadata: object) -> bytes:
@@ -132,7 +153,9 @@ def with_metadata(metadata: object) -> bytes:
 
 
 def with_spans(spans: list[tuple[int, int]], size: int) -> bytes:
-    header = {f"t{n}": entry("F32", [(e - b) // 4], b, e) for n, (b, e) in enumerate(spans)}
+    header = {
+        f"t{n}": entry("F32", [(e - b) // 4], b, e) for n, (b, e) in enumerate(spans)
+    }
     return file_bytes(header, bytes(size))
 
 
@@ -148,16 +171,28 @@ BAD = {
     "page": (b"<!DOCTYPE html>" + bytes(60), "an error page"),
     "empty header": (file_bytes(b""), "'{' as first byte, got b''"),
     "one byte": (file_bytes(b"{"), "header: expected JSON"),
-    "beyond the file": (file_bytes(GOOD, DATA, length=10_000), "at most 142 bytes, got 10000"),
-    "all ones": (file_bytes(GOOD, DATA, length=2**64 - 1), "bytes, got 18446744073709551615"),
+    "beyond the file": (
+        file_bytes(GOOD, DATA, length=10_000),
+        "at most 142 bytes, got 10000",
+    ),
+    "all ones": (
+        file_bytes(GOOD, DATA, length=2**64 - 1),
+        "bytes, got 18446744073709551615",
+    ),
     "over the limit": (
         file_bytes(b"{}", bytes(16 << 20), length=(16 << 20) + 1),
         "at most 16777216 bytes, got",
     ),
-    "one too long": (file_bytes(b"{}", length=3), "header length: expected at most 2 bytes, got 3"),
+    "one too long": (
+        file_bytes(b"{}", length=3),
+        "header length: expected at most 2 bytes, got 3",
+    ),
     "a space first": (file_bytes(b" {}     "), "'{' as first byte, got b' '"),
     "NUL at the end": (file_bytes(b"{}\0\0"), "header: expected JSON"),
-    "not UTF-8": (file_bytes(b'{"\xff": 1}'), "expected UTF-8, got other bytes at byte 2"),
+    "not UTF-8": (
+        file_bytes(b'{"\xff": 1}'),
+        "expected UTF-8, got other bytes at byte 2",
+    ),
     "cut": (file_bytes(JSON.encode()[:-3], DATA), "header: expected JSON"),
     "NaN": (one("[NaN]"), "finite number, got NaN"),
     "1.0": (one("[2.0]"), "got 2.0"),
@@ -173,7 +208,10 @@ BAD = {
     "reversed": (one(offsets="[8,0]"), "begin <= end <= 8 bytes, got [8, 0]"),
     "past the end": (one("[4]", "[0,16]"), "begin <= end <= 8 bytes, got [0, 16]"),
     "huge offset": (one(offsets=f"[0,{2**63}]"), "got 9223372036854775808"),
-    "no offsets": (with_entry('{"dtype":"F32","shape":[2]}'), "data_offsets, got 'dtype'"),
+    "no offsets": (
+        with_entry('{"dtype":"F32","shape":[2]}'),
+        "data_offsets, got 'dtype'",
+    ),
     "another key": (one(more=',"x":1'), "'x'"),
     "a key twice": (one(more=',"shape":[2]'), "'shape' twice"),
     "no object": (with_entry("3"), "data_offsets, got 3"),
@@ -192,15 +230,26 @@ BAD = {
         "each key once, got 'a' twice",
     ),
     "a long name": (file_bytes(LONG_NAME, bytes(8)), r"\x1b]0;title\x07"),
-    "overlap": (with_spans([(0, 8), (4, 12)], 12), "8, the end of the one before, got 4 (an o"),
-    "gap": (with_spans([(0, 8), (12, 20)], 20), "8, the end of the one before, got 12 (a gap)"),
-    "bytes after the last": (with_spans([(0, 8)], 12), "tensors up to its end, 12 bytes, got 8"),
+    "overlap": (
+        with_spans([(0, 8), (4, 12)], 12),
+        "8, the end of the one before, got 4 (an o",
+    ),
+    "gap": (
+        with_spans([(0, 8), (12, 20)], 20),
+        "8, the end of the one before, got 12 (a gap)",
+    ),
+    "bytes after the last": (
+        with_spans([(0, 8)], 12),
+        "tensors up to its end, 12 bytes, got 8",
+    ),
     "no tensors": (with_spans([], 4), "tensors up to its end, 4 bytes, got 0"),
 }
 
 
 @pytest.mark.parametrize(("content", "words"), BAD.values(), ids=BAD)
-def test_a_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_bad_file_is_refused_with_its_reason(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
     refusal(tmp_path, content, words)
 
 
@@ -213,7 +262,10 @@ def test_the_same_header_as_the_format_has_it_is_read(tmp_path: Path) -> None:
     assert read(tmp_path / "d", one("[2,1,1,1,1,1,1,1]"))["a"].ndim == 8
     # Padding of any length, and JSON's own white space inside.
     spaced = json.dumps(GOOD, indent=1).encode() + b" " * 1001
-    assert read(tmp_path / "b", file_bytes(spaced, DATA))["a"].numpy().tolist() == [1.5, -2.0]
+    assert read(tmp_path / "b", file_bytes(spaced, DATA))["a"].numpy().tolist() == [
+        1.5,
+        -2.0,
+    ]
 
 
 def test_a_header_as_long_as_the_limit_is_read_and_one_byte_more_is_refused(
@@ -227,7 +279,9 @@ def test_a_header_as_long_as_the_limit_is_read_and_one_byte_more_is_refused(
 
 
 @pytest.mark.parametrize("value", [b"[]", b"{}", b'""', b"1"])
-def test_many_small_values_are_refused_before_they_are_made(tmp_path: Path, value: bytes) -> None:
+def test_many_small_values_are_refused_before_they_are_made(
+    tmp_path: Path, value: bytes
+) -> None:
     """Before, one of 90 MB took 2.3 GB."""
     values = (value + b",") * ((15 << 20) // (len(value) + 1))
     header = b'{"__metadata__":[' + values + b"0]}"
@@ -235,7 +289,9 @@ def test_many_small_values_are_refused_before_they_are_made(tmp_path: Path, valu
     path.write_bytes(file_bytes(header))
     tracemalloc.start()
     try:
-        with pytest.raises(CheckpointError, match="header: expected at most 1572864 values, where"):
+        with pytest.raises(
+            CheckpointError, match="header: expected at most 1572864 values, where"
+        ):
             read_safetensors(path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -250,7 +306,9 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     refusal(tmp_path, content + b"\0", "expected")
 
 
-def test_tensors_in_any_order_of_names_and_empty_ones_between_are_read(tmp_path: Path) -> None:
+def test_tensors_in_any_order_of_names_and_empty_ones_between_are_read(
+    tmp_path: Path,
+) -> None:
     header = {
         "z": entry("F32", [1], 0, 4), "a": entry("F32", [1], 4, 8),
         "nothing": entry("F32", [0], 4, 4), "end": entry("F32", [3, 0], 8, 8),

@@ -1,4 +1,6 @@
-"""Files of the safetensors package read by us, and files of the tests' writer read by it."""
+"""Files of the safetensors package read by us, and files of the tests' writer read by
+it.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ def bits_of(tensor: Any) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def test_every_dtype_and_shape_that_the_package_saves_is_read_bit_for_bit(tmp_path: Path) -> None:
+def test_every_dtype_and_shape_that_the_package_saves_is_read_bit_for_bit(
+    tmp_path: Path,
+) -> None:
     generator = torch.Generator().manual_seed(1)
     saved = {
         f"{dtype} {list(shape)}": torch.randint(0, 100, shape, generator=generator).to(
@@ -60,8 +64,8 @@ def test_the_package_reads_what_the_writer_of_the_tests_wrote(tmp_path: Path) ->
 
 
 REFUSED = {name: content for name, (content, _) in BAD.items()}
-# What the package lets through and we do not: it would read more than the format's text allows, or
-# a key or a size that means nothing to it.
+# What the package lets through and we do not: it would read more than the format's text
+# allows, or a key or a size that means nothing to it.
 STRICTER = {"another key", "nine sizes", "a space first", "a name twice"}
 
 

@@ -1,4 +1,6 @@
-"""What is written is read back bit for bit: plain tensors, and the parts of quantized ones."""
+"""What is written is read back bit for bit: plain tensors, and the parts of quantized
+ones.
+"""
 
 from pathlib import Path
 
@@ -19,10 +21,20 @@ from src.checkpoint.safetensors_writer import (
 )
 
 
-def test_tensors_written_in_any_order_are_read_back_where_they_are(tmp_path: Path) -> None:
+def test_tensors_written_in_any_order_are_read_back_where_they_are(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "model.safetensors"
-    tensors = [NewTensor("c", "U8", (3,)), NewTensor("a", "F32", (2, 3)), NewTensor("b", "F16", ())]
-    contents = {"a": np.arange(6, dtype=np.float32).tobytes(), "b": b"\x00\x3c", "c": b"\1\2\3"}
+    tensors = [
+        NewTensor("c", "U8", (3,)),
+        NewTensor("a", "F32", (2, 3)),
+        NewTensor("b", "F16", ()),
+    ]
+    contents = {
+        "a": np.arange(6, dtype=np.float32).tobytes(),
+        "b": b"\x00\x3c",
+        "c": b"\1\2\3",
+    }
     assert [tensor.nbytes for tensor in tensors] == [3, 24, 2]
     with TensorWriter(path, *safetensors_head(tensors, {"format": "pt"})) as writer:
         for name in ("b", "c", "a"):
@@ -52,7 +64,9 @@ def test_an_error_on_the_way_closes_the_file_and_is_passed_on(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("dtype", [None, ml.nf4, ml.int8_block])
-def test_parts_of_a_weight_are_read_back_as_it(tmp_path: Path, dtype: ml.BlockDType | None) -> None:
+def test_parts_of_a_weight_are_read_back_as_it(
+    tmp_path: Path, dtype: ml.BlockDType | None
+) -> None:
     values = np.random.default_rng(1).standard_normal((6, 64), np.float32)
     plain = ml.Tensor.from_numpy(values.astype(ml_dtypes.bfloat16), "w")
     weight = plain if dtype is None else ml.quantize(plain, dtype)

@@ -17,9 +17,14 @@ from tests.support.pth_writer import random_tensor, split_tensor, whole
 
 # Sizes that all differ: D 24, Hh 24, Kh 12, F 72, V 40.
 PARAMS = {
-    "dim": 24, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 40, "multiple_of": 24,
+    "dim": 24,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "vocab_size": 40,
+    "multiple_of": 24,
     "norm_eps": 1e-5,
-}  # fmt: skip
+}
 SIZES = {"D": 24, "Hh": 24, "Kh": 12, "F": 72, "V": 40}
 WQ = "layers.0.attention.wq.weight"
 W2 = "layers.1.feed_forward.w2.weight"
@@ -39,7 +44,9 @@ def model(dtype: Any = ml_dtypes.bfloat16) -> Arrays:
 def split(arrays: Mapping[str, Any], count: int, embeddings: int = 0) -> list[Arrays]:
     shards: list[Arrays] = [{} for _ in range(count)]
     for name, array in arrays.items():
-        for shard, piece in zip(shards, split_tensor(name, array, count, embeddings), strict=True):
+        for shard, piece in zip(
+            shards, split_tensor(name, array, count, embeddings), strict=True
+        ):
             shard[name] = np.ascontiguousarray(piece)
     return shards
 
@@ -53,11 +60,15 @@ def tensors(shards: list[Arrays]) -> list[dict[str, ml.Tensor]]:
 
 def check(shards: list[Arrays], layers: int = 2, **changes: int | None) -> None:
     labels = [f"consolidated.{number:02d}.pth" for number in range(len(shards))]
-    sizes = {letter: size for letter, size in (SIZES | changes).items() if size is not None}
+    sizes = {
+        letter: size for letter, size in (SIZES | changes).items() if size is not None
+    }
     assert check_shards(tensors(shards), labels, layers, sizes) == SIZES
 
 
-def refused(shards: list[Arrays], words: str, layers: int = 2, **changes: int | None) -> str:
+def refused(
+    shards: list[Arrays], words: str, layers: int = 2, **changes: int | None
+) -> str:
     """Check shards that are refused, and return the text of it, which matches `words`."""
     return refusal_of(lambda: check(shards, layers, **changes), match=words)
 
@@ -70,7 +81,8 @@ def merged(shards: list[Arrays]) -> dict[str, ml.Tensor]:
 def test_a_part_of_a_merged_tensor_is_that_part_of_the_model(embeddings: int) -> None:
     arrays = model()
     shards = split(arrays, 4, embeddings)
-    kept_twice = split(arrays, 2)  # as where a model has fewer key and value heads than shards
+    # As where a model has fewer key and value heads than shards.
+    kept_twice = split(arrays, 2)
     for name in arrays:
         if ".wk." in name or ".wv." in name:
             for number, shard in enumerate(shards):
@@ -82,10 +94,18 @@ def test_a_part_of_a_merged_tensor_is_that_part_of_the_model(embeddings: int) ->
         assert one_by_one[name].numpy().tobytes() == array.tobytes()
         for axis in range(array.ndim):
             size = array.shape[axis]
-            for start, stop in ((0, size), (0, size // 4), (size // 4, size // 2), (1, size - 1)):
+            for start, stop in (
+                (0, size),
+                (0, size // 4),
+                (size // 4, size // 2),
+                (1, size - 1),
+            ):
                 part = one_by_one.part(name, axis, (start, stop))
                 assert part.shape == array.take(range(start, stop), axis).shape
-                assert part.numpy().tobytes() == array.take(range(start, stop), axis).tobytes()
+                assert (
+                    part.numpy().tobytes()
+                    == array.take(range(start, stop), axis).tobytes()
+                )
 
 
 def test_only_rows_that_one_shard_has_are_not_copied() -> None:
@@ -93,13 +113,21 @@ def test_only_rows_that_one_shard_has_are_not_copied() -> None:
     one_by_one = MergedShards(shards, 2, SIZES)
     second = one_by_one.part(WQ, 0, (13, 20))  # of 12 rows in each
     assert second.data_pointer == shards[1][WQ][1].data_pointer
-    for part in (one_by_one.part(WQ, 0, (11, 20)), one_by_one.part(WQ, 1, (0, 4)), one_by_one[WQ]):
-        assert not any(np.shares_memory(part.numpy(), shard[WQ].numpy()) for shard in shards)
+    for part in (
+        one_by_one.part(WQ, 0, (11, 20)),
+        one_by_one.part(WQ, 1, (0, 4)),
+        one_by_one[WQ],
+    ):
+        assert not any(
+            np.shares_memory(part.numpy(), shard[WQ].numpy()) for shard in shards
+        )
     norm = merge_shards(shards, 2, SIZES)["norm.weight"]  # which both shards have
     assert norm.data_pointer != shards[0]["norm.weight"].data_pointer
 
 
-def test_a_copy_beyond_free_memory_is_refused_unmade(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_beyond_free_memory_is_refused_unmade(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     arrays = model(np.float32)
     needed = sum(array.nbytes for array in arrays.values())
     shards = split(arrays, 2)
@@ -135,12 +163,17 @@ def test_replicated_tensors_must_be_equal_to_the_bit() -> None:
 def test_shards_with_other_names_or_dtypes_are_refused() -> None:
     table = {"rope.freqs": np.arange(3, dtype=np.float32)}
     first, second = split(model(), 2)
-    rule = "01.pth: names, dtypes and shapes: expected those of consolidated.00.pth, got others of"
+    rule = (
+        "01.pth: names, dtypes and shapes: expected those of consolidated.00.pth, got "
+        "others of"
+    )
     half = second | {WQ: second[WQ].astype(np.float16)}
     refused([first, half], rf"{rule} '{WQ}' \(1 in all\)")
     refused([first | table, second], rule)
     refused([first | table, second | {"rope.freqs": np.zeros(4, np.float32)}], rule)
-    refused([first, {name: second[name] for name in second if name != "output.weight"}], rule)
+    refused(
+        [first, {name: second[name] for name in second if name != "output.weight"}], rule
+    )
 
 
 def test_whole_and_tied_models_pass_the_check() -> None:
@@ -153,7 +186,9 @@ def test_whole_and_tied_models_pass_the_check() -> None:
 
 
 def test_missing_and_extra_tensors_are_listed_up_to_five_and_counted() -> None:
-    arrays = {name: array for name, array in model().items() if not name.startswith("layers.1.")}
+    arrays = {
+        name: array for name, array in model().items() if not name.startswith("layers.1.")
+    }
     text = refused([arrays], r"\(9 in all\)")
     assert text.startswith("consolidated.00.pth: tensors: expected 21 tensors")
     assert text.count("'layers.1.") == 5
@@ -161,7 +196,9 @@ def test_missing_and_extra_tensors_are_listed_up_to_five_and_counted() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 24), (24, 0), (7, 24), (24,)])
-def test_a_first_weight_that_gives_no_count_is_a_wrong_shape(shape: tuple[int, ...]) -> None:
+def test_a_first_weight_that_gives_no_count_is_a_wrong_shape(
+    shape: tuple[int, ...],
+) -> None:
     arrays = model() | {WQ: np.ones(shape, np.float32)}
     refused([arrays], rf"'{WQ}' \[.*\] instead of \[24, 24\]")
 
@@ -181,7 +218,9 @@ def test_sizes_that_the_parameters_leave_open_must_agree_among_the_tensors() -> 
     refused([cut], r"'output\.weight' \[39, 24\] instead of \[40, 24\]", V=None)
     cut = arrays | {W2: arrays[W2][:, :-1]}
     refused([cut], r"\[24, 71\] instead of \[24, 72\]", F=None)
-    empty = {name: arrays[name][:0] for name in ("tok_embeddings.weight", "output.weight")}
+    empty = {
+        name: arrays[name][:0] for name in ("tok_embeddings.weight", "output.weight")
+    }
     refused([arrays | empty], r"\[0, 24\]", V=None)
 
 
@@ -192,7 +231,9 @@ def test_one_shard_of_several_alone_is_refused_naming_the_missing() -> None:
     refused([model(), model()], "expected 1, got 2")
 
 
-def test_a_first_weight_that_was_cut_in_a_later_shard_is_a_wrong_shape_of_that_shard() -> None:
+def test_a_first_weight_that_was_cut_in_a_later_shard_is_a_wrong_shape_of_that_shard() -> (
+    None
+):
     shards = split(model(), 2)
     check(shards)
     shards[1][WQ] = shards[1][WQ][:6]  # rows of which four shards would make the whole

@@ -32,7 +32,9 @@ def assert_reads_as_saved(path: Path, saved: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_layout_that_pytorch_saves_is_read_bit_for_bit(tmp_path: Path, dtype: str) -> None:
+def test_every_layout_that_pytorch_saves_is_read_bit_for_bit(
+    tmp_path: Path, dtype: str
+) -> None:
     kind = getattr(torch, dtype)
     base = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(1)).to(kind)
     base[0, 0, 0] = float("nan")
@@ -61,7 +63,10 @@ def test_a_state_dict_with_its_metadata_is_read(tmp_path: Path) -> None:
 
 
 def test_more_tensors_than_a_byte_can_number_are_read(tmp_path: Path) -> None:
-    saved = {f"layers.{number}.weight": torch.full((2, 3), float(number)) for number in range(1500)}
+    saved = {
+        f"layers.{number}.weight": torch.full((2, 3), float(number))
+        for number in range(1500)
+    }
     torch.save(saved, tmp_path / "model.pth")
     assert_reads_as_saved(tmp_path / "model.pth", saved)
 
@@ -101,13 +106,17 @@ def test_other_contents_are_refused_clearly(tmp_path: Path, content: Any) -> Non
 
 
 def test_the_format_from_before_zip_is_refused_by_its_kind(tmp_path: Path) -> None:
-    torch.save({"a": torch.ones(2)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    torch.save(
+        {"a": torch.ones(2)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False
+    )
     with pytest.raises(CheckpointError, match="from before the zip format"):
         read_pth(tmp_path / "old.pth")
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_pytorch_reads_what_the_writer_of_the_tests_wrote(tmp_path: Path, mapped: bool) -> None:
+def test_pytorch_reads_what_the_writer_of_the_tests_wrote(
+    tmp_path: Path, mapped: bool
+) -> None:
     generator = np.random.default_rng(3)
     arrays = {
         f"{name} {shape}": np.frombuffer(
@@ -129,7 +138,10 @@ def test_pytorch_reads_what_the_writer_of_the_tests_wrote(tmp_path: Path, mapped
 def test_a_file_beyond_4_gib_of_pytorch_is_read_at_once(tmp_path: Path) -> None:
     large = torch.zeros((4 << 30) // 2 + 100, dtype=torch.bfloat16)
     large[-1] = 7
-    torch.save({"first": torch.ones(3), "large": large, "last": torch.ones(5)}, tmp_path / "a.pth")
+    torch.save(
+        {"first": torch.ones(3), "large": large, "last": torch.ones(5)},
+        tmp_path / "a.pth",
+    )
     del large
     tensors = read_pth(tmp_path / "a.pth")
     assert tensors["large"].numpy()[-1] == 7
@@ -140,7 +152,9 @@ def test_a_file_beyond_4_gib_of_pytorch_is_read_at_once(tmp_path: Path) -> None:
 def test_a_file_beyond_4_gib_of_the_writer_is_read_by_pytorch(tmp_path: Path) -> None:
     block = np.zeros(1 << 24, np.float16)
     count = (4 << 30) // block.nbytes + 1
-    large = LazyArray((block.size * count,), block.dtype, lambda: (block for _ in range(count)))
+    large = LazyArray(
+        (block.size * count,), block.dtype, lambda: (block for _ in range(count))
+    )
     write_pth(tmp_path / "a.pth", {"large": large, "last": np.ones(5, np.float32)})
     loaded = torch.load(tmp_path / "a.pth", weights_only=True, mmap=True)
     assert loaded["large"].shape == large.shape

@@ -1,4 +1,6 @@
-"""Reading PyTorch's zip checkpoints: rows P5, T1 to T4, damage anywhere, and the valid twins."""
+"""Reading PyTorch's zip checkpoints: rows P5, T1 to T4, damage anywhere, and the valid
+twins.
+"""
 
 import gzip
 import io
@@ -29,7 +31,8 @@ from tests.support.pth_writer import (
 
 VALUES = np.arange(24, dtype=np.float32)
 STORAGE = storage_id("FloatStorage", "0", 24)
-DATA_PKL, VERSION = Part(b"a/data.pkl", b"\x80\x02}."), Part(b"a/version", b"3\n")
+DATA_PKL = Part(b"a/data.pkl", b"\x80\x02}.")
+VERSION = Part(b"a/version", b"3\n")
 
 
 def file_of(path: Path, program: bytes, values: "np.ndarray" = VALUES) -> Path:
@@ -48,13 +51,16 @@ def window(offset: int, shape: Sequence[int], strides: Sequence[int]) -> bytes:
 
 
 def stored_as(**changes: bytes) -> bytes:
-    """Form a program of one tensor of 24 elements, with parts of its persistent id changed."""
+    """Form a program of one tensor of 24 elements, with parts of its persistent id
+    changed.
+    """
     return hostile.storage_program(**{"count": integer(24)} | changes)
 
 
 def raw_tensor(offset: bytes, shape: bytes, strides: bytes) -> bytes:
     """Form a tensor from the opcodes of its offset, size and stride."""
-    plain, arguments = window(0, [], []), integer(0) + b"(t(t"
+    plain = window(0, [], [])
+    arguments = integer(0) + b"(t(t"
     assert arguments in plain
     return plain.replace(arguments, offset + shape + strides)
 
@@ -112,13 +118,21 @@ UNUSUAL = {
     "0-rank": (window(5, [], []), VALUES[5].reshape(())),
     "empty": (window(0, [0, 3], [3, 1]), np.empty((0, 3), np.float32)),
     "empty at the end": (window(24, [0], [1]), np.empty(0, np.float32)),
-    "stride of a dimension of one": (window(2, [1, 3], [500, 1]), VALUES[2:5].reshape(1, 3)),
-    "overlapping windows": (window(0, [2, 4], [2, 1]), VALUES[[[0, 1, 2, 3], [2, 3, 4, 5]]]),
+    "stride of a dimension of one": (
+        window(2, [1, 3], [500, 1]),
+        VALUES[2:5].reshape(1, 3),
+    ),
+    "overlapping windows": (
+        window(0, [2, 4], [2, 1]),
+        VALUES[[[0, 1, 2, 3], [2, 3, 4, 5]]],
+    ),
 }
 
 
 @pytest.mark.parametrize(("call", "expected"), UNUSUAL.values(), ids=UNUSUAL)
-def test_offsets_and_strides_are_honoured(path: Path, call: bytes, expected: "np.ndarray") -> None:
+def test_offsets_and_strides_are_honoured(
+    path: Path, call: bytes, expected: "np.ndarray"
+) -> None:
     tensor = read_pth(one_storage(path, call))["t0"]
     assert tensor.shape == expected.shape
     np.testing.assert_array_equal(tensor.numpy(), expected)
@@ -168,7 +182,8 @@ def test_a_crc_of_zero_means_that_it_was_not_computed(path: Path) -> None:
 
 # P5: other files
 
-TAR, NPY = io.BytesIO(), io.BytesIO()
+TAR = io.BytesIO()
+NPY = io.BytesIO()
 np.save(NPY, VALUES)
 with tarfile.open(fileobj=TAR, mode="w") as tar:
     tar.addfile(tarfile.TarInfo("sys_info"))
@@ -192,7 +207,9 @@ OTHER_FILES = {
 
 
 @pytest.mark.parametrize(("content", "found"), OTHER_FILES.values(), ids=OTHER_FILES)
-def test_another_file_is_refused_by_its_kind(path: Path, content: bytes, found: str) -> None:
+def test_another_file_is_refused_by_its_kind(
+    path: Path, content: bytes, found: str
+) -> None:
     path.write_bytes(content)
     assert f"kind: expected a PyTorch zip checkpoint, got {found}" in refused(path)
 
@@ -203,7 +220,11 @@ MISSING = {
     "version 99": [DATA_PKL, Part(b"a/version", b"99\n")],
     "long version": [DATA_PKL, Part(b"a/version", b"3" * 500)],
     "two folders": [DATA_PKL, Part(b"b/version", b"3\n")],
-    "two data.pkl in two folders": [DATA_PKL, Part(b"b/data.pkl", b"\x80\x02}."), VERSION],
+    "two data.pkl in two folders": [
+        DATA_PKL,
+        Part(b"b/data.pkl", b"\x80\x02}."),
+        VERSION,
+    ],
     "nothing": [],
 }
 
@@ -258,7 +279,9 @@ OUTSIDE = {
     "nine dimensions": window(0, [1] * 9, [1] * 9),
     "bool size": raw_tensor(integer(0), b"\x88\x85", b"K\x01\x85"),
     "bool offset": raw_tensor(b"\x88", b"K\x01\x85", b"K\x01\x85"),
-    "float size": raw_tensor(integer(0), b"G" + struct.pack(">d", 1.0) + b"\x85", b"K\x01\x85"),
+    "float size": raw_tensor(
+        integer(0), b"G" + struct.pack(">d", 1.0) + b"\x85", b"K\x01\x85"
+    ),
     "None as stride": raw_tensor(integer(0), b"K\x01\x85", b"N"),
     "list as size": raw_tensor(integer(0), b"](K\x01e", b"K\x01\x85"),
     "nested size": raw_tensor(integer(0), b"K\x01\x85\x85", b"K\x01\x85"),
@@ -295,7 +318,9 @@ FORMS = {
 
 
 @pytest.mark.parametrize("program", FORMS.values(), ids=FORMS)
-def test_a_storage_or_content_of_another_form_is_refused(path: Path, program: bytes) -> None:
+def test_a_storage_or_content_of_another_form_is_refused(
+    path: Path, program: bytes
+) -> None:
     refused(file_of(path, program), "expected ")
 
 
@@ -320,10 +345,13 @@ def test_a_record_that_is_not_aligned_is_refused(path: Path) -> None:
 
 def test_a_pickle_may_have_16_mib_and_no_more(path: Path) -> None:
     for more in (0, 1):
-        start, end = b"\x80\x02}X", b"K\x01s."
+        start = b"\x80\x02}X"
+        end = b"K\x01s."
         length = (16 << 20) + more - len(start) - 4 - len(end)
         file_of(path, start + struct.pack("<I", length) + b"x" * length + end)
-        refused(path, "at most 16777216 bytes, got 16777217" if more else "expected a tensor")
+        refused(
+            path, "at most 16777216 bytes, got 16777217" if more else "expected a tensor"
+        )
 
 
 SMALL = dict_program({"a": window(0, [4, 6], [1, 4]), "b": window(7, [2], [3])})

@@ -75,7 +75,9 @@ def test_the_order_of_the_directory_need_not_be_that_of_the_file(tmp_path: Path)
     start = content.index(b"PK\x01\x02")
     middle = content.index(b"PK\x01\x02", start + 1)
     stop = content.index(b"PK\x05\x06")
-    swapped = content[:start] + content[middle:stop] + content[start:middle] + content[stop:]
+    swapped = (
+        content[:start] + content[middle:stop] + content[start:middle] + content[stop:]
+    )
     assert list(directory_of(tmp_path, swapped)) == ["a/one", "a/two"]
 
 
@@ -98,7 +100,15 @@ VALID = {
     ),
     "zip64 sizes of a record with a descriptor, as PyTorch writes them": [
         Part(b"a/one", b"world!"),
-        Part(b"a/two", b"hello", LATER, {"flags": 8}, None, zip64(5, 0, 41), after=DESCRIPTOR),
+        Part(
+            b"a/two",
+            b"hello",
+            LATER,
+            {"flags": 8},
+            None,
+            zip64(5, 0, 41),
+            after=DESCRIPTOR,
+        ),
     ],
     "local zip64 sizes beside the same sizes of 32 bits": parts(local_extra=zip64(5, 5)),
     "local zip64 offset alone, as PyTorch writes it beyond 4 GiB": [
@@ -112,7 +122,9 @@ VALID = {
 
 
 @pytest.mark.parametrize("content", VALID.values(), ids=VALID)
-def test_each_form_that_writers_use_is_accepted(tmp_path: Path, content: list[Part]) -> None:
+def test_each_form_that_writers_use_is_accepted(
+    tmp_path: Path, content: list[Part]
+) -> None:
     assert list(directory_of(tmp_path, build(content))) == ["a/one", "a/two"]
 
 
@@ -158,8 +170,12 @@ BAD: dict[str, dict[str, bytes | list[Part]]] = {
         "other local CRC": parts(local={"crc": 1}),
         "local signature": parts(local={"signature": b"PK\x03\x05"}),
         "central signature": parts(central={"signature": b"PK\x01\x03"}),
-        "Unicode path field": parts(central_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
-        "local Unicode path field": parts(local_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"),
+        "Unicode path field": parts(
+            central_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"
+        ),
+        "local Unicode path field": parts(
+            local_extra=struct.pack("<2H", 0x7075, 5) + b"\x01abcd"
+        ),
         "part of an extra field": parts(central_extra=b"FB\x09"),
         "no descriptor": both(flags=8),
         "descriptor of another size": described(DESCRIPTOR[:-1] + b"\x01"),
@@ -174,18 +190,26 @@ BAD: dict[str, dict[str, bytes | list[Part]]] = {
         "count too low": build(parts(), end={"count": 1, "here": 1}),
         "counts that differ": build(parts(), end={"here": 1}),
         "an entry longer than the directory": build(parts(central={"comment_length": 9})),
-        "half an entry in the directory": build(parts(), between=b"PK\x01\x02", end={"size": 106}),
+        "half an entry in the directory": build(
+            parts(), between=b"PK\x01\x02", end={"size": 106}
+        ),
         "bytes between the records and the directory": build(
             [*parts()[:1], Part(b"a/two", b"world!", after=b"hidden")]
         ),
-        "a directory of a record that is not there": build([Part(b"a/one")], end={"start": 0})[35:],
+        "a directory of a record that is not there": build(
+            [Part(b"a/one")], end={"start": 0}
+        )[35:],
         "10^7 entries": archive(MANY),
-        "10^7 entries, consistently": archive(MANY, end={"count": 0xFFFF, "here": 0xFFFF}),
+        "10^7 entries, consistently": archive(
+            MANY, end={"count": 0xFFFF, "here": 0xFFFF}
+        ),
         "size too small": build(parts(), end={"size": 46}),
         "start before": build(parts(), end={"start": 0}),
         "another disk": build(parts(), end={"disk": 1}),
         "zip64 disagrees in start": archive({"start": 0}),
-        "zip64 start wraps": archive({"start": (1 << 64) - 100}, end={"start": 0xFFFFFFFF}),
+        "zip64 start wraps": archive(
+            {"start": (1 << 64) - 100}, end={"start": 0xFFFFFFFF}
+        ),
         "zip64 record of another length": archive({"length": 1 << 60}),
         "zip64 signature": archive({"signature": b"PK\x06\x05"}),
         "zip64 on another disk": archive({"disk": 1}),
@@ -199,9 +223,13 @@ BAD: dict[str, dict[str, bytes | list[Part]]] = {
         "two zip64 fields": build(
             parts(central={"header_at": 0xFFFFFFFF}, central_extra=zip64(0) + zip64(0))
         ),
-        "zip64 size 2^63": build(parts(central=WIDE, central_extra=zip64(1 << 63, 1 << 63))),
+        "zip64 size 2^63": build(
+            parts(central=WIDE, central_extra=zip64(1 << 63, 1 << 63))
+        ),
         "local zip64 disagrees": build(parts(local=WIDE, local_extra=zip64(6, 6))),
-        "local zip64 differs from true sizes of 32 bits": build(parts(local_extra=zip64(6, 6))),
+        "local zip64 differs from true sizes of 32 bits": build(
+            parts(local_extra=zip64(6, 6))
+        ),
         "local zip64 wrong in the offset": build(parts(local_extra=zip64(5, 5, 1))),
         "local zip64 of too many values": build(parts(local_extra=zip64(5, 5, 0, 5))),
         "only an end record": build([])[:21],
@@ -211,7 +239,8 @@ BAD: dict[str, dict[str, bytes | list[Part]]] = {
 
 
 @pytest.mark.parametrize(
-    "content", [pytest.param(c, id=f"{row}: {name}") for row in BAD for name, c in BAD[row].items()]
+    "content",
+    [pytest.param(c, id=f"{row}: {name}") for row in BAD for name, c in BAD[row].items()],
 )
 def test_an_archive_that_says_two_things_or_too_much_is_refused(
     tmp_path: Path, content: bytes | list[Part]
@@ -220,7 +249,9 @@ def test_an_archive_that_says_two_things_or_too_much_is_refused(
 
 
 @pytest.mark.parametrize("flags", [0x0001, 0x0040, 0x2000])
-def test_each_bit_of_encryption_is_refused_as_encryption(tmp_path: Path, flags: int) -> None:
+def test_each_bit_of_encryption_is_refused_as_encryption(
+    tmp_path: Path, flags: int
+) -> None:
     words = rf"'a/one': expected no encryption .* {flags:#06x}"
     refused(tmp_path, build(both(flags=flags)), words)
 
@@ -240,7 +271,9 @@ def test_65536_records_are_read_and_one_more_is_refused(tmp_path: Path) -> None:
             archive.record(str(number), 0, [])
         archive.finish()
         if more:
-            refused(tmp_path, stream.getvalue(), r"at most 65536 records .* got 65537 rec")
+            refused(
+                tmp_path, stream.getvalue(), r"at most 65536 records .* got 65537 rec"
+            )
         else:
             assert len(directory_of(tmp_path, stream.getvalue())) == 1 << 16
 

@@ -5,10 +5,12 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-LOCAL_FIELDS = "signature version flags method time date crc packed size name_length extra_length"
+LOCAL_FIELDS = (
+    "signature version flags method time date crc packed size name_length extra_length"
+)
 CENTRAL_FIELDS = (
-    "signature made version flags method time date crc packed size name_length extra_length "
-    "comment_length disk internal external header_at"
+    "signature made version flags method time date crc packed size name_length "
+    "extra_length comment_length disk internal external header_at"
 )
 END_FIELDS = "signature disk start_disk here count size start comment_length"
 END64_FIELDS = "signature length made version disk start_disk here count size start"
@@ -46,15 +48,19 @@ def build(
     zip64: dict[str, dict[str, Any]] | None = None,
 ) -> bytes:
     """Assemble an archive; without any lie it is a valid one of stored records."""
-    data, central = before, b""
+    data = before
+    central = b""
     for part in parts:
         data += part.gap
         local_name = part.name if part.local_name is None else part.local_name
         truth = {
-            "signature": b"PK\x03\x04", "crc": zlib.crc32(part.content),
-            "packed": len(part.content), "size": len(part.content), "name_length": len(local_name),
+            "signature": b"PK\x03\x04",
+            "crc": zlib.crc32(part.content),
+            "packed": len(part.content),
+            "size": len(part.content),
+            "name_length": len(local_name),
             "extra_length": len(part.local_extra),
-        }  # fmt: skip
+        }
         header_at = len(data)
         data += _packed("<4s5H3L2H", LOCAL_FIELDS, truth, part.local)
         data += local_name + part.local_extra + part.content + part.after
@@ -65,7 +71,12 @@ def build(
         central += _packed("<4s6H3L5H2L", CENTRAL_FIELDS, truth, part.central)
         central += part.name + part.central_extra
     start = len(data)
-    counts = {"here": len(parts), "count": len(parts), "size": len(central), "start": start}
+    counts = {
+        "here": len(parts),
+        "count": len(parts),
+        "size": len(central),
+        "start": start,
+    }
     data += central + between
     if zip64 is not None:
         record_at = len(data)
@@ -73,5 +84,7 @@ def build(
         data += _packed("<4sQ2H2L4Q", END64_FIELDS, truth, zip64.get("end", {}))
         truth = {"signature": b"PK\x06\x07", "record_at": record_at, "disks": 1}
         data += _packed("<4sLQL", LOCATOR_FIELDS, truth, zip64.get("locator", {}))
-    data += _packed("<4s4H2LH", END_FIELDS, {"signature": b"PK\x05\x06"} | counts, end or {})
+    data += _packed(
+        "<4s4H2LH", END_FIELDS, {"signature": b"PK\x05\x06"} | counts, end or {}
+    )
     return data + after

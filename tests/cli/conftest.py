@@ -27,14 +27,15 @@ from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = (sys.executable, "-m", "src.main")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-# Begin of text; <|start_header_id|> user <|end_header_id|> and two newlines; <|eot_id|>; the same
-# header of the assistant. The names are bytes of one token each.
+# Begin of text; <|start_header_id|> user <|end_header_id|> and two newlines; <|eot_id|>;
+# the same header of the assistant. The names are bytes of one token each.
 FORMAT_TOKENS = 1 + (1 + 4 + 1 + 2) + 1 + (1 + 9 + 1 + 2)
 SECONDS = 30  # until a test gives up; never a bound on speed
 PROMPT = ">>>"
 EDITOR_ENDS = "\x1b[?2004l"  # pasted text is marked no more: the message was taken
 TERMINALS = ("xterm-256color", "dumb")
-# The one with the line editor is the slower to type into: where one is enough, it is a slow test.
+# The one with the line editor is the slower to type into: where one is enough, it is a
+# slow test.
 EITHER = [pytest.param("xterm-256color", marks=pytest.mark.slow), "dumb"]
 SECONDS_TO_STOP = 5  # the promise is one second on an idle machine
 
@@ -45,7 +46,9 @@ Spawn = Callable[..., pexpect.spawn]
 @pytest.fixture(scope="session")
 def alphabet_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that answers with the alphabet."""
-    return write_reciting_directory(tmp_path_factory.mktemp("alphabet"), ALPHABET.encode())
+    return write_reciting_directory(
+        tmp_path_factory.mktemp("alphabet"), ALPHABET.encode()
+    )
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +79,12 @@ def reciting(tmp_path: Path) -> Callable[..., Path]:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Returns an environment in which a terminal is capable and a test hears no other settings."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
+    """Returns an environment in which a terminal is capable and a test hears no other
+    settings.
+    """
+    kept = {
+        k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")
+    }
     # The pseudo-terminal of a test does not answer where its cursor is.
     return kept | {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"} | changes
 
@@ -95,16 +102,20 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command line in this process, with streams that are no terminals."""
 
     def run_main(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
-        output, notes = io.BytesIO(), io.BytesIO()
+        output = io.BytesIO()
+        notes = io.BytesIO()
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+            patch.setattr(
+                sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+            )
             patch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="utf-8"))
             patch.setattr(sys, "stderr", io.TextIOWrapper(notes, encoding="utf-8"))
             before = signal.getsignal(signal.SIGINT)
             try:
                 code = main([str(argument) for argument in arguments])
             finally:
-                signal.signal(signal.SIGINT, before)  # an interrupted run leaves the default
+                # An interrupted run leaves the default.
+                signal.signal(signal.SIGINT, before)
             return Outcome(code, output.getvalue(), notes.getvalue())
 
     return run_main
@@ -119,7 +130,9 @@ def run_program(
     stderr: Any = subprocess.PIPE,
     **changes: str,
 ) -> Outcome:
-    """Runs the command line in a process of its own, after the words of another command."""
+    """Runs the command line in a process of its own,
+    after the words of another command.
+    """
     command = [*prefix, *program, *map(str, arguments)]
     streams = {"input": stdin, "stdout": stdout, "stderr": stderr}
     place = {"cwd": REPOSITORY, "env": environment(**changes)}
@@ -149,7 +162,11 @@ class Terminal(pexpect.spawn):
         **changes: str,
     ) -> None:
         first, *rest = (*prefix, *PROGRAM, *map(str, arguments))
-        kept = {"cwd": REPOSITORY, "env": environment(**changes), "dimensions": dimensions}
+        kept = {
+            "cwd": REPOSITORY,
+            "env": environment(**changes),
+            "dimensions": dimensions,
+        }
         super().__init__(first, rest, timeout=SECONDS, encoding="utf-8", **kept)
 
     def shows(self, *texts: str) -> None:
@@ -158,17 +175,24 @@ class Terminal(pexpect.spawn):
             self.expect_exact(text)
 
     def say(self, line: str, *shown: str) -> None:
-        """Types a line into a chat; waits for what is shown of it and for the next prompt."""
+        """Types a line into a chat; waits for what is shown of it and for the next
+        prompt.
+        """
         self.sendline(line)
         self.shows(*shown)
 
     def press_ctrl(self, key: str, *shown: str) -> None:
-        """Presses a key together with Ctrl; waits for what is shown of it and for the prompt."""
-        self.send(chr(ord(key) - ord("a") + 1))  # after pexpect's pause, unlike `sendcontrol`
+        """Presses a key together with Ctrl; waits for what is shown of it and for the
+        prompt.
+        """
+        # After pexpect's pause, unlike `sendcontrol`.
+        self.send(chr(ord(key) - ord("a") + 1))
         self.shows(*shown)
 
     def code(self, key: str = "") -> int | None:
-        """Waits for the end, after a key that is pressed with Ctrl; returns the exit code."""
+        """Waits for the end, after a key that is pressed with Ctrl; returns the exit
+        code.
+        """
         if key:
             self.sendcontrol(key)
         self.expect(pexpect.EOF)
@@ -250,7 +274,9 @@ def session(alphabet_model: Path) -> Session:
 
 
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Gives the chat of a test the streams that pytest captures during the test itself."""
+    """Gives the chat of a test the streams that pytest captures during the test
+    itself.
+    """
     if isinstance(item, pytest.Function) and "session" in item.funcargs:
         session: Any = item.funcargs["session"]
         session.console = Console(quiet=True)

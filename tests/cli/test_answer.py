@@ -59,21 +59,26 @@ def test_help_states_the_defaults_of_the_engine():
 @pytest.mark.parametrize(
     ("name", "text", "lines"),
     [
-        ("temperature", "0", "temperature       0.0"), ("top-k", "7", "top_k             7"),
-        ("seed", "9", "seed              9"), ("max_tokens", "12", "max_tokens        12"),
+        ("temperature", "0", "temperature       0.0"),
+        ("top-k", "7", "top_k             7"),
+        ("seed", "9", "seed              9"),
+        ("max_tokens", "12", "max_tokens        12"),
         ("stop", "the end", "stop              'the end'"),
         # As other programs call them.
-        ("temp", "3", "temperature       3.0"), ("num_predict", "3", "max_tokens        3"),
+        ("temp", "3", "temperature       3.0"),
+        ("num_predict", "3", "max_tokens        3"),
         ("max_new_tokens", "3", "max_tokens        3"),
         ("max-new-tokens", "3", "max_tokens        3"),
         ("repetition_penalty", "3", "repeat_penalty    3.0"),
     ],
-)  # fmt: skip
+)
 def test_a_setting_is_changed_and_shown_by_any_of_its_names(name, text, lines):
     changed = DEFAULTS.changed(name, text)
     assert lines in changed.lines()
     assert changed.line(name) == lines
-    assert sum(a != b for a, b in zip(changed.lines(), DEFAULTS.lines(), strict=True)) == 1
+    assert (
+        sum(a != b for a, b in zip(changed.lines(), DEFAULTS.lines(), strict=True)) == 1
+    )
     if name in ("seed", "max_tokens", "stop"):
         assert changed.changed(name, "none") == DEFAULTS
 
@@ -87,7 +92,12 @@ def test_a_setting_is_changed_and_shown_by_any_of_its_names(name, text, lines):
         ("top_k", "1.5", UsageError, "top_k: must be a whole number"),
         ("max_tokens", "0", UsageError, "max_tokens: must be at least 1"),
         ("think", "maybe", UsageError, "think: must be on, off, hide: got maybe"),
-        ("temprature", "0", UsageError, "no setting temprature: expected one of temperature"),
+        (
+            "temprature",
+            "0",
+            UsageError,
+            "no setting temprature: expected one of temperature",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused(name, text, error, reason):
@@ -117,10 +127,16 @@ def test_a_record_has_text_tokens_counts_times_reason_and_seed(run, alphabet_mod
     assert found.pop("decode_seconds") > 0
     assert found.pop("accepted_tokens") <= found.pop("drafted_tokens")
     assert found == {
-        "model": str(alphabet_model), "text": ALPHABET, "stop_reason": "eot", "seed": 5,
-        "token_ids": [*ALPHABET.encode(), EOT_ID], "new_tokens": 27, "context_length": 100,
-        "prompt_tokens": FORMAT_TOKENS + len("Hello"), "cached_tokens": 0,
-    }  # fmt: skip
+        "model": str(alphabet_model),
+        "text": ALPHABET,
+        "stop_reason": "eot",
+        "seed": 5,
+        "token_ids": [*ALPHABET.encode(), EOT_ID],
+        "new_tokens": 27,
+        "context_length": 100,
+        "prompt_tokens": FORMAT_TOKENS + len("Hello"),
+        "cached_tokens": 0,
+    }
     assert b"27 new" in done.stderr
 
 
@@ -145,7 +161,9 @@ def test_a_chat_writes_a_record_for_each_answer(alphabet_model, capsysbinary):
 def test_the_page_on_the_command_line_names_the_fields_of_a_record():
     page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text(encoding="utf-8")
     table = page.split("| field |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == KEYS | {"thoughts"}
+    assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == KEYS | {
+        "thoughts"
+    }
 
 
 def test_log_probabilities_are_told_on_request(run, alphabet_model):
@@ -159,7 +177,9 @@ def test_log_probabilities_are_told_on_request(run, alphabet_model):
     for each, letter in zip(told(2, 3), "abc", strict=True):
         assert (each["token"], each["bytes"]) == (letter, [ord(letter)])
         top = each["top_logprobs"]
-        assert top[0] == {name: each[name] for name in ("id", "token", "bytes", "logprob")}
+        assert top[0] == {
+            name: each[name] for name in ("id", "token", "bytes", "logprob")
+        }
         assert len(top) == 2
         assert 0 >= top[0]["logprob"] > top[1]["logprob"]
     (only,) = told(0, 1)
@@ -209,7 +229,9 @@ def thinking(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         encoded.append(given[-1])
         return encode_chat(*given)
 
-    def answer(engine: InferenceEngine, _request: Request, _progress: Any) -> Iterator[Step]:
+    def answer(
+        engine: InferenceEngine, _request: Request, _progress: Any
+    ) -> Iterator[Step]:
         asked.append(encoded[-1])
         engine.last_stats = GenerationStats(5, 0, 4, 0.1, 0.1, 1)
         for text in ("<think>", "\nHm\x1b.\n", "</thi"):
@@ -241,7 +263,9 @@ def test_thoughts_go_to_standard_error_and_records_have_them_apart(
     assert thinking == [True, True]
 
 
-def test_thoughts_stay_in_the_history_for_the_format_to_leave_out(alphabet_model, thinking):
+def test_thoughts_stay_in_the_history_for_the_format_to_leave_out(
+    alphabet_model, thinking
+):
     session = session_of(alphabet_model, "-q")
     run_command(session, "/set think hide")
     session.ask("x")

@@ -58,13 +58,17 @@ def test_each_kind_of_error_has_its_exit_code(error, code):
 
 
 @pytest.mark.parametrize("flag", ["--temperature=-1", "--top-p=1.5", "--temperature=nan"])
-def test_a_sampling_setting_out_of_range_is_refused_before_a_model_is_looked_for(run, flag):
+def test_a_sampling_setting_out_of_range_is_refused_before_a_model_is_looked_for(
+    run, flag
+):
     code, line = refusal(run, "-m", "absent", flag)
     assert code == 2
     assert flag.partition("=")[2].lstrip("-") in line
 
 
-def test_a_directory_without_a_model_is_a_bad_model_with_a_traceback_if_verbose(run, tmp_path):
+def test_a_directory_without_a_model_is_a_bad_model_with_a_traceback_if_verbose(
+    run, tmp_path
+):
     code, line = refusal(run, "-m", tmp_path)
     assert code == 3
     assert str(tmp_path) in line
@@ -76,7 +80,11 @@ def test_a_missing_tokenizer_is_a_bad_model(run, reciting):
     (directory / "tokenizer.model").unlink()
     code, line = refusal(run, "-m", directory)
     assert code == 3
-    for part in ("tokenizer.model (Meta's layout)", "tokenizer.json or", "Hugging Face's"):
+    for part in (
+        "tokenizer.model (Meta's layout)",
+        "tokenizer.json or",
+        "Hugging Face's",
+    ):
         assert part in line
     assert line.endswith("got 'consolidated.00.pth', 'params.json' (2 in all)")
 
@@ -95,9 +103,12 @@ def threads_as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("flags", "by"), [((), "special tokens"), (("--chat-format", "llama3"), "--chat-format")]
+    ("flags", "by"),
+    [((), "special tokens"), (("--chat-format", "llama3"), "--chat-format")],
 )
-def test_verbose_and_show_model_tell_all_that_was_found(run, alphabet_model, capsys, flags, by):
+def test_verbose_and_show_model_tell_all_that_was_found(
+    run, alphabet_model, capsys, flags, by
+):
     given = ("-c", "128", "--rope-scaling-factor", "8", *flags)
     done = run("-m", alphabet_model, "-p", "x", *given, "-v")
     first, _loading, details, _statistics, last = done.stderr.decode().splitlines()
@@ -108,7 +119,8 @@ def test_verbose_and_show_model_tell_all_that_was_found(run, alphabet_model, cap
     assert details.startswith(f"{alphabet_model} (Meta")
     shown = reply(capsys, session_of(alphabet_model, *given), "/show model").splitlines()
     for part in (
-        str(alphabet_model), "1.3 M parameters", "mapped", "RoPE scaling factor 8 by override",
+        str(alphabet_model), "1.3 M parameters", "mapped", ("RoPE scaling factor 8 by "
+                                                           "override"),
         f"chat format llama3 by {by}", "KV cache 128.0 KiB for 128 tokens", " free",
     ):  # fmt: skip
         assert part in details
@@ -116,13 +128,17 @@ def test_verbose_and_show_model_tell_all_that_was_found(run, alphabet_model, cap
     assert re.fullmatch(r"\d+\.\d\d s for the whole run", last)
 
 
-@pytest.mark.parametrize(("flags", "around"), [((), FORMAT_TOKENS), (("--completion",), 1)])
-def test_a_prompt_that_does_not_fit_is_said_in_words_of_flags(run, alphabet_model, flags, around):
+@pytest.mark.parametrize(
+    ("flags", "around"), [((), FORMAT_TOKENS), (("--completion",), 1)]
+)
+def test_a_prompt_that_does_not_fit_is_said_in_words_of_flags(
+    run, alphabet_model, flags, around
+):
     """It was `[generate] prompt_ids must leave room for an answer in the context`."""
     assert refusal(run, "-m", alphabet_model, "-c", "48", *flags, stdin=b"x" * 60) == (
         2,
-        f"error: the prompt does not fit: it takes {around + 60} tokens, and the context has 48; "
-        "a larger --context-length makes room, as far as the model goes",
+        f"error: the prompt does not fit: it takes {around + 60} tokens, and the context "
+        "has 48; a larger --context-length makes room, as far as the model goes",
     )
 
 
@@ -138,7 +154,9 @@ def test_any_omp_num_threads_is_clamped_and_the_answer_is_whole(alphabet_model, 
     assert done == ANSWERED
 
 
-def test_an_instruction_set_that_is_not_here_is_one_line_and_a_usage_error(alphabet_model):
+def test_an_instruction_set_that_is_not_here_is_one_line_and_a_usage_error(
+    alphabet_model,
+):
     missing = min({"avx2", "neon"} - set(kernels.available_isas()))
     for name, *arguments in (
         ("\x1b[2J", "--info"),
@@ -174,7 +192,9 @@ def run_limited(more: int, *arguments: str | Path) -> Outcome:
 
 
 @needs_statm
-def test_below_a_limit_of_memory_the_program_answers_or_says_so_in_one_line(alphabet_model):
+def test_below_a_limit_of_memory_the_program_answers_or_says_so_in_one_line(
+    alphabet_model,
+):
     codes = []
     for more in (0, 8 << 20, 1 << 28):
         done = run_limited(more, "-m", alphabet_model, "-p", "x", "-q", "-c", "128")
@@ -195,12 +215,16 @@ def test_a_cache_beyond_the_limit_of_memory_is_refused_with_its_bytes(random_mod
     assert "bytes for the KV cache" in line
 
 
-# NumPy's own library needs the least of these, and ends the process itself where it has less.
+# NumPy's own library needs the least of these, and ends the process itself where it has
+# less.
 @needs_statm
 @pytest.mark.parametrize(
-    "kilobytes", [150_000, 165_000, 1_000_000, *slow(155_000, 160_000, 170_000, 175_000, 180_000)]
+    "kilobytes",
+    [150_000, 165_000, 1_000_000, *slow(155_000, 160_000, 170_000, 175_000, 180_000)],
 )
-def test_below_a_limit_of_addresses_every_end_is_one_line_and_its_code(alphabet_model, kilobytes):
+def test_below_a_limit_of_addresses_every_end_is_one_line_and_its_code(
+    alphabet_model, kilobytes
+):
     """A library that cannot be loaded was an internal fault, or a traceback."""
     limited = ["sh", "-c", f'ulimit -v {kilobytes}; exec "$@"', "sh"]
     arguments = ("-q", "-p", "x", "-c", "128", "-m", alphabet_model)
@@ -213,12 +237,17 @@ def test_below_a_limit_of_addresses_every_end_is_one_line_and_its_code(alphabet_
     assert kilobytes < 1_000_000 or done == ANSWERED
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="the system has no full device"
+)
 @pytest.mark.parametrize("flags", [("-v",), *slow((), ("-q",))])
 def test_a_full_standard_error_does_not_cost_the_answer_as_standard_output_does(
     alphabet_model, flags
 ):
-    asked, said = ("-m", alphabet_model, "-p", "x"), b"error: standard output: No space left on "
+    asked = ("-m", alphabet_model, "-p", "x")
+    said = b"error: standard output: No space left on "
     with open("/dev/full", "wb") as full:
         assert run_program(*asked, *flags, stderr=full) == ANSWERED
-        assert run_program(*asked, "-q", stdout=full) == Outcome(1, b"", said + b"device\n")
+        assert run_program(*asked, "-q", stdout=full) == Outcome(
+            1, b"", said + b"device\n"
+        )

@@ -1,4 +1,6 @@
-"""The command line as it is parsed: flags, refusals, help, names of other programs, examples."""
+"""The command line as it is parsed: flags, refusals, help, names of other programs,
+examples.
+"""
 
 import dataclasses
 import re
@@ -52,22 +54,70 @@ def test_what_is_not_given_has_its_default(arguments, fields):
 
 
 def test_flags_arrive_in_the_record():
-    options = parse_arguments([
-        *("-p", "hi", "-s=short", "-m", "dir", "-c64", "-t2", "-n5", "-v", "--no-stats", "--json"),
-        *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
-        *("--debug-log", "--trace-json=t", "--trace-layers=0,3-5", "--trace-stages=8"),
-        *("--trace-statistics", "--trace-steps=4", "--repeat-penalty=1.1", "--stop=END"),
-        *("--stop=.", "--rope-scaling-factor=32", "--quantize=nf4", "--chat-format=llama2"),
-    ])  # fmt: skip
+    options = parse_arguments(
+        [
+            *(
+                "-p",
+                "hi",
+                "-s=short",
+                "-m",
+                "dir",
+                "-c64",
+                "-t2",
+                "-n5",
+                "-v",
+                "--no-stats",
+                "--json",
+            ),
+            *("--temperature=0", "--top-k=3", "--top-p=0.5", "--min-p=0.1", "--seed=7"),
+            *(
+                "--debug-log",
+                "--trace-json=t",
+                "--trace-layers=0,3-5",
+                "--trace-stages=8",
+            ),
+            *(
+                "--trace-statistics",
+                "--trace-steps=4",
+                "--repeat-penalty=1.1",
+                "--stop=END",
+            ),
+            *(
+                "--stop=.",
+                "--rope-scaling-factor=32",
+                "--quantize=nf4",
+                "--chat-format=llama2",
+            ),
+        ]
+    )
     assert options == dataclasses.replace(
         parse_arguments([]),
-        prompt="hi", system="short", model="dir", context_length=64, threads=2, max_tokens=5,
-        verbose=True, statistics=False, json=True, temperature=0.0, top_k=3, top_p=0.5, min_p=0.1,
-        seed=7, debug_log=Path("debug.log"), trace_json=Path("t"), trace_stages=(range(8, 9),),
-        trace_layers=(range(1), range(3, 6)), trace_statistics=True, trace_steps=(range(4, 5),),
-        repeat_penalty=1.1, stop=("END", "."), rope_scaling_factor=32.0, quantize="nf4",
+        prompt="hi",
+        system="short",
+        model="dir",
+        context_length=64,
+        threads=2,
+        max_tokens=5,
+        verbose=True,
+        statistics=False,
+        json=True,
+        temperature=0.0,
+        top_k=3,
+        top_p=0.5,
+        min_p=0.1,
+        seed=7,
+        debug_log=Path("debug.log"),
+        trace_json=Path("t"),
+        trace_stages=(range(8, 9),),
+        trace_layers=(range(1), range(3, 6)),
+        trace_statistics=True,
+        trace_steps=(range(4, 5),),
+        repeat_penalty=1.1,
+        stop=("END", "."),
+        rope_scaling_factor=32.0,
+        quantize="nf4",
         chat_format="llama2",
-    )  # fmt: skip
+    )
 
 
 def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help():
@@ -90,24 +140,42 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
         (["--stop", ""], "argument --stop: must be a text: got nothing"),
         (["--debug-log="], "argument --debug-log: must be a path: got nothing"),
         (["--save-gguf", "-"], "argument --save-gguf: must be a path: got -"),
-        (["--debug-log", "a", "--trace-json", "a"], "must be another file than --debug-log"),
+        (
+            ["--debug-log", "a", "--trace-json", "a"],
+            "must be another file than --debug-log",
+        ),
         *(
-            (["--trace-layers", bad], f"numbers and ranges from low to high like 0,3-5: got {bad}")
+            (
+                ["--trace-layers", bad],
+                f"numbers and ranges from low to high like 0,3-5: got {bad}",
+            )
             for bad in ("a", "1,", "3-", "+3", "1_0", "5-3")
         ),
         (["--serve", ":+80"], "PORT from 0 to 65535: got :+80"),
-        (["--debug-log", "--trace-stages", "0-3"], "must be stages from 1 to 21: got 0-3"),
+        (
+            ["--debug-log", "--trace-stages", "0-3"],
+            "must be stages from 1 to 21: got 0-3",
+        ),
         (["--explain", "22"], "argument --explain: must be a stage from 1 to 21: got 22"),
         (["-temp", "0"], "unrecognized arguments: -temp; near it: --temperature"),
-        (["--max_tokens", "3"], "unrecognized arguments: --max_tokens; near it: --max-tokens"),
+        (
+            ["--max_tokens", "3"],
+            "unrecognized arguments: --max_tokens; near it: --max-tokens",
+        ),
         (["--chat"], "unrecognized arguments: --chat; near it: --chat-format"),
-        (["-s", "42"], "argument -s/--system: must be a text, --seed sets a seed: got 42"),
+        (
+            ["-s", "42"],
+            "argument -s/--system: must be a text, --seed sets a seed: got 42",
+        ),
         (["-hf", "a/b", "-m", "c"], "argument --hf-repo: not allowed with --model"),
         (["-hff", "a.gguf"], "argument --hf-file: needs --hf-repo"),
         (["-mu", "x"], "argument -mu: not available: -m takes a path or a name"),
         (["-x"], "unrecognized arguments: -x ("),
         (["-p"], "expected one argument"),
-        (["--json", "-p", "x", "--logprobs", "101"], "argument --logprobs: must be 0 to 100"),
+        (
+            ["--json", "-p", "x", "--logprobs", "101"],
+            "argument --logprobs: must be 0 to 100",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(capsys, arguments, reason):
@@ -138,11 +206,17 @@ WRONG += [((flag,), f"needs {' or '.join(needed)}") for flag, needed in _NEEDS.i
 
 
 @pytest.mark.parametrize(("flags", "why"), WRONG)
-def test_flags_that_do_not_go_together_or_alone_are_refused_by_their_names(capsys, flags, why):
+def test_flags_that_do_not_go_together_or_alone_are_refused_by_their_names(
+    capsys, flags, why
+):
     given = []
     for name in flags:
         action = build_parser()._option_string_actions.get(name)
-        given += [name] if action is None or action.nargs == 0 else [name, VALUES.get(name, "1")]
+        given += (
+            [name]
+            if action is None or action.nargs == 0
+            else [name, VALUES.get(name, "1")]
+        )
     assert f"argument {flags[0]}: {why}" in refusal(capsys, *given)
 
 
@@ -156,7 +230,15 @@ def test_controls_in_a_wrong_argument_are_shown_escaped_and_cut(capsys):
 def test_help_names_every_flag_in_a_group_and_fits_the_page():
     text = build_parser().format_help()
     assert max(map(len, text.splitlines())) <= 79
-    for heading in ("prompt:", "model:", "answer:", "trace:", "reports:", "output:", "exit codes:"):
+    for heading in (
+        "prompt:",
+        "model:",
+        "answer:",
+        "trace:",
+        "reports:",
+        "output:",
+        "exit codes:",
+    ):
         assert f"\n{heading}" in text
     assert "\noptions:" not in text
     assert "positional arguments" not in text
@@ -180,19 +262,34 @@ def test_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"llama-bolts {__version__}\n"
 
 
-# As people type them for llama.cpp, ollama and mlx_lm; the fields of `Options` that they set.
+# As people type them for llama.cpp, ollama and mlx_lm; the fields of `Options` that they
+# set.
 FOREIGN: dict[str, dict[str, Any]] = {
-    "-sys Be": {"system": "Be"}, "--system-prompt Be": {"system": "Be"},
-    "--temp 0": {"temperature": 0.0}, "--temp=0.5": {"temperature": 0.5},
-    "--ctx-size 64": {"context_length": 64}, "--predict 3": {"max_tokens": 3},
-    "--n-predict 3": {"max_tokens": 3}, "--max-new-tokens 3": {"max_tokens": 3},
-    "-r User:": {"stop": ("User:",)}, "-no-cnv": {"completion": True},
+    "-sys Be": {"system": "Be"},
+    "--system-prompt Be": {"system": "Be"},
+    "--temp 0": {"temperature": 0.0},
+    "--temp=0.5": {"temperature": 0.5},
+    "--ctx-size 64": {"context_length": 64},
+    "--predict 3": {"max_tokens": 3},
+    "--n-predict 3": {"max_tokens": 3},
+    "--max-new-tokens 3": {"max_tokens": 3},
+    "-r User:": {"stop": ("User:",)},
+    "-no-cnv": {"completion": True},
     "--ignore-chat-template": {"completion": True},
     "--chat-template-file a.jinja": {"chat_template": "a.jinja"},
-    "-j {}": {"json_schema": "{}"}, "-jf schema.json": {"json_schema": Path("schema.json")},
-    "-st": {}, "-cnv": {}, "-ngl 99": {}, "-ngl -1": {}, "--mlock": {}, "-fa": {}, "-fa on": {},
-    "-b 512": {}, "--jinja": {}, "--keepalive 5m": {},
-}  # fmt: skip
+    "-j {}": {"json_schema": "{}"},
+    "-jf schema.json": {"json_schema": Path("schema.json")},
+    "-st": {},
+    "-cnv": {},
+    "-ngl 99": {},
+    "-ngl -1": {},
+    "--mlock": {},
+    "-fa": {},
+    "-fa on": {},
+    "-b 512": {},
+    "--jinja": {},
+    "--keepalive 5m": {},
+}
 
 
 @pytest.mark.parametrize("typed", FOREIGN)
@@ -209,13 +306,27 @@ def test_flags_of_other_programs_mean_the_same_or_are_ignored_aloud(capsys, type
 
 
 def test_arguments_of_a_chat_template_are_json_and_the_last_of_a_name_counts():
-    typed = ["--template-arg", "a=1", "--template-arg", "b=[null]", "--template-arg", 'a="x=y"']
-    assert dict(parse_arguments([*typed, "-p", "x"]).template_arg) == {"a": "x=y", "b": [None]}
+    typed = [
+        "--template-arg",
+        "a=1",
+        "--template-arg",
+        "b=[null]",
+        "--template-arg",
+        'a="x=y"',
+    ]
+    assert dict(parse_arguments([*typed, "-p", "x"]).template_arg) == {
+        "a": "x=y",
+        "b": [None],
+    }
 
 
-@pytest.mark.parametrize("value", ["a", "=1", "a=", "a=x", "a b=1", "1=1", "a={1}", "a=NaN"])
+@pytest.mark.parametrize(
+    "value", ["a", "=1", "a=", "a=x", "a b=1", "1=1", "a={1}", "a=NaN"]
+)
 def test_a_wrong_argument_of_a_chat_template_is_refused(capsys, value):
-    expected = "argument --template-arg: must be NAME=JSON, as in enable_thinking=false: got "
+    expected = (
+        "argument --template-arg: must be NAME=JSON, as in enable_thinking=false: got "
+    )
     assert expected + value in refusal(capsys, "--template-arg", value)
 
 
@@ -242,7 +353,9 @@ def test_the_page_of_the_command_line_shows_the_names_of_other_programs():
     page = (REPOSITORY / "docs" / "COMMAND-LINE.md").read_text("utf-8")
     for theirs, ours in OTHER_NAMES.items():
         if ours != "--help":
-            assert re.search(rf"^\| .*`{theirs}`.* \| .*`{ours}`", page, flags=re.M), theirs
+            assert re.search(rf"^\| .*`{theirs}`.* \| .*`{ours}`", page, flags=re.M), (
+                theirs
+            )
 
 
 def test_most_new_tokens_have_a_name_here_and_one_in_python_and_each_leads_to_the_other():
@@ -266,7 +379,9 @@ def test_without_a_terminal_there_is_a_list_and_no_chat(run, tmp_path):
     assert done.stdout.decode().splitlines() == example_lines()
 
 
-def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(alphabet_model, capsys):
+def test_an_example_of_the_other_kind_is_asked_beside_the_conversation(
+    alphabet_model, capsys
+):
     for flags, number in (((), "1"), (("--completion",), "6")):
         session = session_of(alphabet_model, "-c", "300", *flags)
         session.ask("Hello" if not flags else "see a")

@@ -1,4 +1,6 @@
-"""A bad model file of each kind ends the program with one line, exit code 3 and nothing more."""
+"""A bad model file of each kind ends the program with one line, exit code 3 and nothing
+more.
+"""
 
 import gzip
 import io
@@ -14,7 +16,11 @@ import pytest
 
 from tests.checkpoint import hostile_pickles as hostile
 from tests.cli.conftest import Run, run_program
-from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
+from tests.support.hugging_face_writer import (
+    CONFIG,
+    random_arrays,
+    write_hugging_face_directory,
+)
 from tests.support.pth_writer import write_archive
 from tests.support.safetensors_writer import file_bytes
 
@@ -63,23 +69,39 @@ META: dict[str, tuple[str, Make, str]] = {
     "P1 code": (WEIGHTS, archive(hostile.CODE["GLOBAL os.system"][0]), "'os.system'"),
     "P2 container": (WEIGHTS, archive(hostile.CONTAINERS["APPEND on a dict"]), "list"),
     "P3 damage": (WEIGHTS, archive(hostile.DAMAGED["no STOP"]), "STOP"),
-    "P4 text of 4 GiB": (WEIGHTS, archive(hostile.GREEDY["text of 4 GiB"]), "end of the data"),
+    "P4 text of 4 GiB": (
+        WEIGHTS,
+        archive(hostile.GREEDY["text of 4 GiB"]),
+        "end of the data",
+    ),
     "P4 deep": (WEIGHTS, archive(hostile.GREEDY["10^5 nested tuples"]), "error: "),
     "P5 empty": (WEIGHTS, content(b""), "an empty file"),
     "P5 gzip": (WEIGHTS, content(gzip.compress(b"x")), "a gzip file"),
-    "P5 noise": (WEIGHTS, content(b"\x1b[2J\x07\n"), "kind: expected a PyTorch zip checkpoint"),
+    "P5 noise": (
+        WEIGHTS,
+        content(b"\x1b[2J\x07\n"),
+        "kind: expected a PyTorch zip checkpoint",
+    ),
     "P5 directory": (WEIGHTS, in_the_place_of(Path.mkdir), "a directory"),
     "P5 FIFO": (WEIGHTS, in_the_place_of(os.mkfifo), "a FIFO"),
     "Z1 bomb": (WEIGHTS, content(deflated()), "must be stored uncompressed"),
     "C1 no heads": ("params.json", params(n_heads=0), "n_heads"),
     "C1 many layers": ("params.json", params(n_layers=10**9), "n_layers"),
     "C1 theta": ("params.json", params(rope_theta="\x1b[2J"), "rope_theta"),
-    "C1 another model": ("params.json", params(model_type="\x1b]0;x\x07"), r"\x1b]0;x\x07"),
+    "C1 another model": (
+        "params.json",
+        params(model_type="\x1b]0;x\x07"),
+        r"\x1b]0;x\x07",
+    ),
     "C1 other sizes": ("params.json", params(n_layers=7), "tensors"),
     "C1 no JSON": ("params.json", content(b"[" * 10**5), "error: "),
     "K1 base64": ("tokenizer.model", content(b"!!! 0\n"), "line 1"),
     "K1 short": ("tokenizer.model", content(b"QQ== 0\n"), "single byte"),
-    "K1 pieces": ("tokenizer.model", content(b"\x0a\xff\xff\xff\xff\x0f"), "tokenizer.model"),
+    "K1 pieces": (
+        "tokenizer.model",
+        content(b"\x0a\xff\xff\xff\xff\x0f"),
+        "tokenizer.model",
+    ),
 }
 HUGGING_FACE: dict[str, tuple[str, Make, str]] = {
     "S1 length": (SAFETENSORS, content(b"\xff" * 8), "header"),
@@ -121,7 +143,8 @@ def test_a_bad_file_is_one_line(request, run, tmp_path, layout, name, make, word
     make(directory / name)
     before = time.process_time()
     line = refusal(run, directory)
-    assert time.process_time() - before < 2  # 1 s for a file of 1 MiB, and what is around it
+    # 1 s for a file of 1 MiB, and what is around it.
+    assert time.process_time() - before < 2
     assert word in line
     assert len(line) < LONGEST_LINE + 2 * len(str(directory))
 

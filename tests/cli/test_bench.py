@@ -12,9 +12,15 @@ from src.model import load_model
 from tests.support.pth_writer import write_random_meta_directory
 
 PARAMS = {
-    "dim": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 3, "vocab_size": 40, "multiple_of": 20,
-    "norm_eps": 1e-5, "rope_theta": 10000.0,
-}  # fmt: skip
+    "dim": 12,
+    "n_layers": 3,
+    "n_heads": 6,
+    "n_kv_heads": 3,
+    "vocab_size": 40,
+    "multiple_of": 20,
+    "norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+}
 
 
 def cells(output: bytes) -> dict[str, list[str]]:
@@ -40,7 +46,9 @@ def test_the_bundled_model_gets_a_table_of_speeds_and_limits(run, one_round):
     for work in ("prompt", "one token after the other"):
         assert float(table[work][0]) > 0
     weights = weights_of_a_step(load_model())
-    assert table["bytes per token, weights"][0].startswith(f"{sum(t.nbytes for t in weights)} (")
+    assert table["bytes per token, weights"][0].startswith(
+        f"{sum(t.nbytes for t in weights)} ("
+    )
     assert table["prompt tokens"] == ["128"]
     assert table["threads"] == ["1"]
     assert table["reading the weights"][0].endswith("GB/s")
@@ -58,14 +66,18 @@ def test_the_context_length_shortens_the_prompt_and_needs_room_for_two(
     assert b"--context-length: expected at least 2 for --bench, got 1" in done.stderr
 
 
-def test_no_tokenizer_is_needed_and_logits_that_are_no_numbers_have_no_table(run, reciting):
+def test_no_tokenizer_is_needed_and_logits_that_are_no_numbers_have_no_table(
+    run, reciting
+):
     directory = reciting(b"abc", poisoned=True)
     (directory / "tokenizer.model").unlink()
     done = run("-m", directory, "--bench")
     assert (done.returncode, done.stdout) == (5, b"")
 
 
-def test_a_limit_that_is_unknown_has_no_share(run, alphabet_model, monkeypatch, one_round):
+def test_a_limit_that_is_unknown_has_no_share(
+    run, alphabet_model, monkeypatch, one_round
+):
     # The rate of bfloat16 is no limit of integers.
     table = cells(run("-m", alphabet_model, "--bench", "--quantize", "int8").stdout)
     assert table["prompt"][1:] == ["unknown"]
@@ -86,7 +98,9 @@ def test_the_operations_are_those_of_all_matrices(tmp_path, tied):
     assert len(read) == 2 + 9 * PARAMS["n_layers"]
     matrices = [tensor for tensor in read if tensor.ndim == 2]
     of_layers = sum(tensor.size for tensor in matrices) - output.size
-    expected = 2 * 7 * of_layers + 2 * output.size + attention_operations(model.args, 5, 7)
+    expected = (
+        2 * 7 * of_layers + 2 * output.size + attention_operations(model.args, 5, 7)
+    )
     assert operations(model.args, 5, 7) == expected
 
 

@@ -21,14 +21,23 @@ from src.cli.chat import (
     unquoted,
 )
 from src.untrusted import escape_line
-from tests.cli.conftest import ALPHABET, EITHER, FORMAT_TOKENS, SECONDS_TO_STOP, TERMINALS, Terminal
+from tests.cli.conftest import (
+    ALPHABET,
+    EITHER,
+    FORMAT_TOKENS,
+    SECONDS_TO_STOP,
+    TERMINALS,
+    Terminal,
+)
 
 WITH_EDITOR = pytest.mark.parametrize("chat", ["xterm-256color"], indirect=True)
 CONTINUATION = r"\.\.\."
 
 
 def answered(child: Terminal, question: str = "Hello", typed: str | None = None) -> None:
-    """Asks the alphabet model in a new chat; waits for its answer, statistics and prompt."""
+    """Asks the alphabet model in a new chat; waits for its answer,
+    statistics and prompt.
+    """
     statistics = f"{FORMAT_TOKENS + len(question)} prompt"
     child.say(question if typed is None else typed, ALPHABET, statistics)
 
@@ -58,7 +67,9 @@ def test_messages_are_answered_and_the_second_turn_uses_the_cache(chat):
     chat.say("again", f"{whole_turn + new} prompt ({whole_turn - 1} cached)")
 
 
-@pytest.mark.parametrize(("terminal", "typed"), [("xterm-256color", ""), ("dumb", '"""one\r')])
+@pytest.mark.parametrize(
+    ("terminal", "typed"), [("xterm-256color", ""), ("dumb", '"""one\r')]
+)
 def test_ctrl_d_leaves_at_once(open_chat, alphabet_model, terminal, typed):
     child = open_chat("-m", alphabet_model, TERM=terminal)
     child.send(typed)
@@ -119,39 +130,55 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(open_chat, endless_model, t
     child.say("Hello", "28 prompt (27 cached)")
 
 
-def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(open_chat, alphabet_model):
+def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(
+    open_chat, alphabet_model
+):
     child = open_chat("-m", alphabet_model, "-c", "100", TERM="dumb")
     answered(child)
     refused = "error: the message does not fit: with the conversation it takes 277 tokens"
     child.say("x" * 200, refused, "the context has 100; /undo and /clear make room")
     child.say("/undo", "taken back: Hello")
     child.say("/undo", "error: there is nothing to take back")
-    child.say("x" * 200, "error: the message does not fit: it takes ", "has 100; shorten it")
+    child.say(
+        "x" * 200, "error: the message does not fit: it takes ", "has 100; shorten it"
+    )
     answered(child)
-    child.say("/show tokens", f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens")
+    child.say(
+        "/show tokens", f"{FORMAT_TOKENS + len('Hello') + len(ALPHABET) + 1} tokens"
+    )
 
 
 def test_a_full_context_drops_the_oldest_turns_and_says_so(open_chat, alphabet_model):
-    child = open_chat("-m", alphabet_model, "-c", "150", "--overflow", "drop", TERM="dumb")
+    child = open_chat(
+        "-m", alphabet_model, "-c", "150", "--overflow", "drop", TERM="dumb"
+    )
     answered(child)
     child.say("Hello", ALPHABET)
     child.say("Hello", "context full: the oldest turn is dropped, 1 turn kept", ALPHABET)
-    child.say("x" * 200, "error: the message does not fit: it takes ", "has 150; shorten it")
+    child.say(
+        "x" * 200, "error: the message does not fit: it takes ", "has 150; shorten it"
+    )
     child.say("/set overflow refuse", "overflow          refuse")
     refused = "error: the message does not fit: with the conversation it takes "
     child.say("x" * 90, refused, "/set overflow drop drops the oldest turns")
     child.say("/set overflow none", "error: overflow: must be refuse, drop: got none")
 
 
-def test_an_answer_that_fills_the_context_goes_on_where_turns_are_dropped(open_chat, endless_model):
+def test_an_answer_that_fills_the_context_goes_on_where_turns_are_dropped(
+    open_chat, endless_model
+):
     child = open_chat("-m", endless_model, "-c", "160", "--overflow", "drop", TERM="dumb")
     child.say("Hello", "160/160, context full", "the next message drops this turn")
     child.say("/set max_tokens 10", "max_tokens        10")
     child.say(
-        "Hello", "context full: the oldest turn is dropped, 0 turns kept", "/continue goes on"
+        "Hello",
+        "context full: the oldest turn is dropped, 0 turns kept",
+        "/continue goes on",
     )
     child.say("/set max_tokens none", "max_tokens        none")
-    child.say("Hello", "160/160, context full", "/continue goes on without the oldest turns")
+    child.say(
+        "Hello", "160/160, context full", "/continue goes on without the oldest turns"
+    )
     dropped = "context full: the oldest turn is dropped, 0 turns kept"
     child.say("/continue", dropped, "160/160, context full")
 
@@ -172,11 +199,17 @@ def test_an_answer_that_repeats_itself_gets_a_hint(open_chat, endless_model):
 @pytest.mark.parametrize(
     ("ids", "is_loop"),
     [
-        ([], False), ([1] * 23, False), ([1] * 24, True), ([9, 9] + [1, 2] * 12, True),
-        ([*range(30)] * 3, True), ([*range(30)] * 2, False), ([*range(30)] * 3 + [5], False),
-        ([*range(300)] * 3, False), ([5, *range(30), *range(29), *range(30)], False),
+        ([], False),
+        ([1] * 23, False),
+        ([1] * 24, True),
+        ([9, 9] + [1, 2] * 12, True),
+        ([*range(30)] * 3, True),
+        ([*range(30)] * 2, False),
+        ([*range(30)] * 3 + [5], False),
+        ([*range(300)] * 3, False),
+        ([5, *range(30), *range(29), *range(30)], False),
     ],
-)  # fmt: skip
+)
 def test_a_loop_is_a_passage_that_comes_three_times_at_the_end(ids, is_loop):
     assert ends_in_a_loop(tuple(ids)) is is_loop
 
@@ -202,7 +235,10 @@ def test_no_color_means_no_colour(open_chat, alphabet_model):
         child.sendline(line)
         child.expect_exact(answer)
         shown += child.before
-    assert set(re.findall(r"\x1b\[[0-9;]*m", shown + child.read())) <= {"\x1b[0m", "\x1b[m"}
+    assert set(re.findall(r"\x1b\[[0-9;]*m", shown + child.read())) <= {
+        "\x1b[0m",
+        "\x1b[m",
+    }
 
 
 def test_any_size_of_window_works(spawn, alphabet_model):
@@ -228,7 +264,9 @@ def test_changed_model_files_end_the_chat_with_one_line(open_chat, reciting):
 
 def test_output_in_a_file_holds_the_answers_alone(open_chat, alphabet_model, tmp_path):
     answers = tmp_path / "answers"
-    child = open_chat("-m", alphabet_model, prefix=["sh", "-c", f'"$@" > {answers}', "sh"])
+    child = open_chat(
+        "-m", alphabet_model, prefix=["sh", "-c", f'"$@" > {answers}', "sh"]
+    )
     assert f"{alphabet_model.name}: 1.3 M parameters, bfloat16, " in child.before
     assert "capitals" not in child.before  # which only the bundled model knows
     child.say("Hello", "28 prompt")
@@ -240,7 +278,9 @@ SHELL = ["sh", "-c", 'set -m; "$@"; echo suspended $?; read line; fg', "sh"]
 
 
 @pytest.mark.parametrize("terminal", EITHER)
-def test_ctrl_z_suspends_and_the_chat_goes_on_afterwards(open_chat, alphabet_model, terminal):
+def test_ctrl_z_suspends_and_the_chat_goes_on_afterwards(
+    open_chat, alphabet_model, terminal
+):
     child = open_chat("-m", alphabet_model, prefix=SHELL, TERM=terminal)
     child.sendcontrol("z")
     child.expect_exact("suspended")
@@ -283,13 +323,22 @@ def test_the_bundled_model_says_what_it_knows(open_chat):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", ("", False)), ("hello", ("hello", False)), ('say """', ('say """', False)),
-        ('"""', None), ('""""', None), ('""""""', ("", True)), ('"""a\nb', None),
-        ('"""\na\n"""', ("a", True)), ('"""a\n/b"""', ("a\n/b", True)), ('"""a""" b', None),
+        ("", ("", False)),
+        ("hello", ("hello", False)),
+        ('say """', ('say """', False)),
+        ('"""', None),
+        ('""""', None),
+        ('""""""', ("", True)),
+        ('"""a\nb', None),
+        ('"""\na\n"""', ("a", True)),
+        ('"""a\n/b"""', ("a\n/b", True)),
+        ('"""a""" b', None),
         ('  """a"""  ', ("a", True)),
     ],
-)  # fmt: skip
-def test_a_block_is_open_until_it_ends_with_its_quotes_which_are_no_part_of_it(text, message):
+)
+def test_a_block_is_open_until_it_ends_with_its_quotes_which_are_no_part_of_it(
+    text, message
+):
     assert block_is_open(text) is (message is None)
     if message is not None:
         assert unquoted(text) == message
@@ -310,7 +359,9 @@ def test_surrogates_never_get_into_a_message(text):
     ],
 )  # fmt: skip
 def test_commands_and_their_first_argument_are_completed(typed, completed):
-    completions = list(CommandCompleter().get_completions(Document(typed), CompleteEvent()))
+    completions = list(
+        CommandCompleter().get_completions(Document(typed), CompleteEvent())
+    )
     assert [completion.text for completion in completions] == completed
     for completion in completions:
         assert typed[len(typed) + completion.start_position :] in completion.text
@@ -325,7 +376,8 @@ def test_names_of_files_are_completed_where_a_command_wants_one(tmp_path, comman
     assert {completion.text for completion in found} == {"y chat.json", "ore"}
 
 
-# C1, BEL, SO, a bidirectional override and mark, an escape sequence, and a byte that is not UTF-8.
+# C1, BEL, SO, a bidirectional override and mark, an escape sequence, and a byte that is
+# not UTF-8.
 HOSTILE = "a\x9b31m\x07\x0e\u202eb\u200f\x1b]0;title\x07\udcff"
 
 
@@ -337,7 +389,9 @@ def test_names_of_files_are_escaped_in_a_list_of_completions(tmp_path):
     for name in (HOSTILE, "a plain name"):
         (tmp_path / name).touch()
     typed = Document(f"/load {tmp_path}/a")
-    found = {x.text: x.display_text for x in CommandCompleter().get_completions(typed, None)}
+    found = {
+        x.text: x.display_text for x in CommandCompleter().get_completions(typed, None)
+    }
     assert found[" plain name"] == "a plain name"
     assert found[HOSTILE[1:]] == escape_line(HOSTILE)
     assert all(map(is_harmless, found.values()))
@@ -363,7 +417,8 @@ def test_a_hostile_name_is_completed_and_saved_without_a_control_in_the_terminal
     child.sendcontrol("c")
     child.shows()
     assert "Hello" in (tmp_path / names[1]).read_text("utf-8")
-    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|[=>])", "", shown.getvalue())  # of the line editor
+    # Of the line editor.
+    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|[=>])", "", shown.getvalue())
     assert not set("\x9b\x07\x0e\u202e\u200f\x1b") & set(text)
 
 
@@ -378,5 +433,7 @@ def test_the_line_editor_maps_places_of_escaped_text():
     assert [result.display_to_source(i) for i in (0, 1, 2, 4, 5, 6, 11, 12)] == [
         0, 1, 1, 1, 2, 3, 3, 4
     ]  # fmt: skip
-    plain = TransformationInput(None, None, 0, lambda place: place, [("", "é 漢")], 80, 24)
+    plain = TransformationInput(
+        None, None, 0, lambda place: place, [("", "é 漢")], 80, 24
+    )
     assert EscapeControls().apply_transformation(plain).fragments == [("", "é 漢")]

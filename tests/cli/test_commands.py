@@ -13,9 +13,13 @@ BAD_NUMBERS = ("x", "0", "-1", "101", "1.5", "\u00b2", "9" * 5000)
 WITHOUT_ARGUMENT = [name for name, command in COMMANDS.items() if not command.usage]
 
 
-def test_a_command_is_a_single_line_that_starts_with_a_slash_and_help_lists_every_one(typed):
+def test_a_command_is_a_single_line_that_starts_with_a_slash_and_help_lists_every_one(
+    typed,
+):
     assert is_command("/help")
-    assert not any(map(is_command, ("/usr/bin\n/usr/lib", "1/2", "exit the room", "help me")))
+    assert not any(
+        map(is_command, ("/usr/bin\n/usr/lib", "1/2", "exit the room", "help me"))
+    )
     text = typed("/help")
     for name in (*COMMANDS, "Ctrl-C", "Ctrl-D", '"""'):
         assert f"\n{name} " in f"\n{text}"
@@ -40,7 +44,9 @@ def test_an_unknown_command_is_one_line_with_near_names(session, line, near):
     assert str(raised.value) == f"{message}; /help lists them all"
 
 
-@pytest.mark.parametrize("line", ["/exit", "/exit ", "/bye", "/quit", "exit", "quit", " quit "])
+@pytest.mark.parametrize(
+    "line", ["/exit", "/exit ", "/bye", "/quit", "exit", "quit", " quit "]
+)
 def test_exit_leaves_by_any_of_its_names(session, line):
     assert is_command(line)
     with pytest.raises(EOFError):
@@ -66,7 +72,9 @@ def test_a_line_that_begins_with_a_path_is_a_message(line):
     assert not is_command(line)
 
 
-@pytest.mark.parametrize("line", ["/exit/", "/clear?", "/set", "/help me", "/reset", "/?", "?"])
+@pytest.mark.parametrize(
+    "line", ["/exit/", "/clear?", "/set", "/help me", "/reset", "/?", "?"]
+)
 def test_a_line_that_begins_with_a_command_or_nearly_one_is_a_command(line):
     assert is_command(line) is (line != "/exit/")  # a second slash makes it a path
 
@@ -89,7 +97,10 @@ def test_reset_and_retry_are_clear_and_regen(session, typed):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("num_ctx", "context_length: it is fixed when the chat starts, with --context-length"),
+        (
+            "num_ctx",
+            "context_length: it is fixed when the chat starts, with --context-length",
+        ),
         ("parameter num_ctx", "context_length: it is fixed when the chat starts"),
         ("threads", "threads: it is fixed when the chat starts, with --threads"),
         ("verbose", "verbose: /stats on shows statistics"),
@@ -111,11 +122,17 @@ def test_set_system_and_the_topics_of_ollama_are_understood(session, typed):
     assert typed("/show system") == "system prompt: Be short.\n"
     assert session.system == "Be short."
     session.ask("one")
-    for theirs, ours in (("info", "model"), ("parameters", "params"), ("template", "prompt")):
+    for theirs, ours in (
+        ("info", "model"),
+        ("parameters", "params"),
+        ("template", "prompt"),
+    ):
         assert typed(f"/show {theirs}") == typed(f"/show {ours}")
 
 
-def test_system_sets_shows_and_removes_the_prompt_and_a_completion_has_none(session, typed):
+def test_system_sets_shows_and_removes_the_prompt_and_a_completion_has_none(
+    session, typed
+):
     assert typed("/system") == "system prompt: none\n"
     assert typed("/system Be  short. ") == "system prompt: Be  short.\n"
     assert session.system == "Be  short."
@@ -138,14 +155,23 @@ def test_set_shows_what_is_set_and_changes_it_by_any_of_its_names(session, typed
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        *((f"{name} now ", f"{name} takes nothing after it: got now") for name in WITHOUT_ARGUMENT),
+        *(
+            (f"{name} now ", f"{name} takes nothing after it: got now")
+            for name in WITHOUT_ARGUMENT
+        ),
         *((name, "a name of a file is wanted") for name in ("/load", "/save", "/read")),
         ("/trace perhaps", "/trace wants on or off: got perhaps"),
         ("/show weather", "/show wants one of model, .*: got weather"),
         ("/tokens", "/tokens wants a text"),
         ("/probs", "/probs wants off or a number, which must be 1 to 100: got nothing"),
-        *((f"/probs {bad}", "wants off or a number, which .*: got") for bad in BAD_NUMBERS),
-        *((f"/examples {bad}", "wants a number, which must be 1 to 6: got") for bad in BAD_NUMBERS),
+        *(
+            (f"/probs {bad}", "wants off or a number, which .*: got")
+            for bad in BAD_NUMBERS
+        ),
+        *(
+            (f"/examples {bad}", "wants a number, which must be 1 to 6: got")
+            for bad in BAD_NUMBERS
+        ),
     ],
 )
 def test_a_command_refuses_what_it_does_not_take(session, line, reason):
@@ -169,7 +195,9 @@ def test_tokens_shows_ids_bytes_and_pieces_of_a_text_as_it_was_typed(typed):
 
 @pytest.mark.parametrize("terminal", EITHER)
 def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
-    chat, text, log = tmp_path / "chat.json", tmp_path / "text.txt", tmp_path / "debug.log"
+    chat = tmp_path / "chat.json"
+    text = tmp_path / "text.txt"
+    log = tmp_path / "debug.log"
     text.write_text("My name is Anna.\n")
     flags = ("--temperature", "0", "--seed", "1", "-c", "2048", "--debug-log", log)
     child = open_chat(*flags, dimensions=(50, 120), TERM=terminal)
@@ -221,13 +249,18 @@ def test_show_tells_about_each_topic(session, typed, alphabet_model):
     session.ask("Hello")
     assert str(alphabet_model) in typed("/show model")
     prompt = typed("/show prompt")
-    assert prompt.startswith("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello")
-    assert prompt.endswith("Hello<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n\n")
+    assert prompt.startswith(
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHello"
+    )
+    assert prompt.endswith(
+        "Hello<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n\n"
+    )
     tokens = typed("/show tokens")
     assert "\n 0  256  special  <|begin_of_text|>\n" in tokens
     assert "\n 9   72  48       'H'\n" in tokens
     assert tokens.endswith("\n55 tokens\n")
-    session.candidates, session.attached = 4, "some text"
+    session.candidates = 4
+    session.attached = "some text"
     params = typed("/show params")
     assert "seed              3" in params
     assert "chat format: llama3 (by special tokens)" in params
@@ -248,8 +281,8 @@ def test_show_cache_counts_positions_layers_and_bytes(session, typed):
     assert typed("/show cache").splitlines() == [
         "positions: 108 of 300 hold keys and values",
         "layers: 1, each with keys and values of 2 heads of 128 numbers in bfloat16",
-        f"bytes: {readable_bytes(108 * per_token)} in use of {readable_bytes(context.nbytes)}; "
-        f"{per_token} a position, 1 layer * {per_token}",
+        f"bytes: {readable_bytes(108 * per_token)} in use of "
+        f"{readable_bytes(context.nbytes)}; {per_token} a position, 1 layer * {per_token}",
     ]
 
 
@@ -261,7 +294,10 @@ def test_show_cache_counts_positions_layers_and_bytes(session, typed):
             ("40", "-n", "3"),
             "max tokens: 3 tokens drawn, as many as max_tokens allows; /continue goes on",
         ),
-        (("40",), "context full: prompt and answer filled all 40 positions of the context"),
+        (
+            ("40",),
+            "context full: prompt and answer filled all 40 positions of the context",
+        ),
     ],
 )
 def test_why_names_what_ended_the_answer(alphabet_model, capsys, flags, why):
@@ -285,12 +321,17 @@ def test_why_names_the_stop_string_of_an_answer_that_went_on_escaped(reciting, c
     assert reply(capsys, session, "/why").splitlines()[0] == why
 
 
-def test_why_tells_how_far_an_answer_came_that_was_interrupted(session, typed, monkeypatch):
+def test_why_tells_how_far_an_answer_came_that_was_interrupted(
+    session, typed, monkeypatch
+):
     with interrupt_after(3):
         assert session.ask("Hello").stop_reason == INTERRUPTED
     why = "interrupted: Ctrl-C came after 3 tokens; /continue goes on, /regen asks again"
     assert typed("/why").splitlines()[0] == why
     press_ctrl_c_at(monkeypatch, type(session.tokenizer), "encode", 0, after=False)
     session.ask("Hello")
-    why = "interrupted: Ctrl-C came before anything was run; /continue asks the question again\n"
+    why = (
+        "interrupted: Ctrl-C came before anything was run; /continue asks the question "
+        "again\n"
+    )
     assert typed("/why") == why

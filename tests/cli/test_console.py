@@ -1,4 +1,6 @@
-"""The line that tells how far a prompt has been read: where it is shown, and what it says."""
+"""The line that tells how far a prompt has been read: where it is shown, and what it
+says.
+"""
 
 import io
 import os
@@ -47,7 +49,8 @@ def test_a_table_in_a_pipe_is_neither_folded_nor_framed(capsys):
 
 
 def test_a_terminal_shows_style_and_escaped_controls(screen, monkeypatch):
-    answers, notes = screen("stdout"), screen("stderr")
+    answers = screen("stdout")
+    notes = screen("stderr")
     monkeypatch.setenv("NO_COLOR", "")  # is none
     console = Console()
     assert console.can_edit_lines
@@ -56,9 +59,12 @@ def test_a_terminal_shows_style_and_escaped_controls(screen, monkeypatch):
     assert (answers.new(), notes.new()) == (r"\x1b[2J", "\x1b[2mnote\x1b[0m\r\n")
 
 
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "")]
+)
 def test_style_can_be_switched_off(screen, monkeypatch, name, value):
-    answers, notes = screen("stdout"), screen("stderr")
+    answers = screen("stdout")
+    notes = screen("stderr")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert has_colour()
     monkeypatch.setenv(name, value)
@@ -91,8 +97,11 @@ def test_no_text_moves_the_cursor_of_a_terminal(text):
         assert "\x9b" not in stream.getvalue()
 
 
-def test_a_terminal_gets_answers_and_lines_wrapped_at_blanks_and_tables_as_they_are(screen):
-    answers, notes = screen("stdout"), screen("stderr")
+def test_a_terminal_gets_answers_and_lines_wrapped_at_blanks_and_tables_as_they_are(
+    screen,
+):
+    answers = screen("stdout")
+    notes = screen("stderr")
     answers.resize(23)
     notes.resize(23)
     console = Console()
@@ -121,7 +130,9 @@ CLEAR = "\x1b[K"
 
 
 class Screen:
-    """A terminal in the place of a stream; within a test, as pytest replaces them before each."""
+    """A terminal in the place of a stream; within a test, as pytest replaces them before
+    each.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
         self._ours, theirs = pty.openpty()
@@ -134,7 +145,9 @@ class Screen:
         termios.tcsetwinsize(self._stream.fileno(), (24, columns))
 
     def new(self) -> str:
-        """Returns what was written since the last time; a mark tells that all of it has come."""
+        """Returns what was written since the last time; a mark tells that all of it has
+        come.
+        """
         os.write(self._stream.fileno(), b"\0")
         written = b""
         while not written.endswith(b"\0"):
@@ -171,16 +184,19 @@ IN_LINES = [
 @pytest.mark.parametrize(
     ("columns", "rows", "lines"),
     [
-        (COLUMNS, ROWS, IN_LINES), (("", ""), [("a", "b\n")], [r"a  b\n"]), (("", ""), [], []),
+        (COLUMNS, ROWS, IN_LINES),
+        (("", ""), [("a", "b\n")], [r"a  b\n"]),
+        (("", ""), [], []),
     ],
-)  # fmt: skip
+)
 def test_a_table_has_a_line_per_row(capsys, columns, rows, lines):
     Console().report_table(columns, rows, "<<>")
     assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_the_line_tells_the_time_left_and_is_taken_away(screen, monkeypatch):
-    notes, clock = screen("stderr"), Clock(monkeypatch)
+    notes = screen("stderr")
+    clock = Clock(monkeypatch)
     show = Console().timed_progress("reading the prompt", "tokens")
     show(100, 500)  # 100 tokens were in the cache
     assert notes.new() == ""
@@ -229,7 +245,13 @@ def test_where_no_line_can_be_taken_back_there_is_no_progress(screen, monkeypatc
 
 
 def test_times_are_written_for_people():
-    texts = {0.2: "1 s", 8.4: "8 s", 59.6: "1 min 00 s", 125: "2 min 05 s", 3725: "1 h 02 min"}
+    texts = {
+        0.2: "1 s",
+        8.4: "8 s",
+        59.6: "1 min 00 s",
+        125: "2 min 05 s",
+        3725: "1 h 02 min",
+    }
     assert {seconds: readable_seconds(seconds) for seconds in texts} == texts
 
 

@@ -1,4 +1,6 @@
-"""A download in the terminal: what is asked and shown, and what needs nobody to answer."""
+"""A download in the terminal: what is asked and shown,
+and what needs nobody to answer.
+"""
 
 import os
 import pty
@@ -44,7 +46,13 @@ def test_progress_has_sizes_then_speed_and_time_left(monkeypatch):
 
 @pytest.mark.parametrize(
     ("typed", "answer"),
-    [(b"y\n", True), (b"YES\n", True), (b"n\n", False), (b"\n", False), (b"\x1b[2Jy\n", False)],
+    [
+        (b"y\n", True),
+        (b"YES\n", True),
+        (b"n\n", False),
+        (b"\n", False),
+        (b"\x1b[2Jy\n", False),
+    ],
 )
 def test_a_person_is_asked_before_a_large_download(monkeypatch, typed, answer):
     asked = []
@@ -70,7 +78,9 @@ def test_nobody_is_asked_without_a_terminal_and_a_flag_answers(monkeypatch):
         check_consent(name, LARGE_BYTES + 1, downloads)
 
     monkeypatch.setattr(downloading, "find_model", find)
-    with pytest.raises(CatalogError, match=r"^a: download: expected consent to 1\.0 GiB \(--yes"):
+    with pytest.raises(
+        CatalogError, match=r"^a: download: expected consent to 1\.0 GiB \(--yes"
+    ):
         download_named("a", parse_arguments([]), Console())
     download_named("a", parse_arguments(["--yes"]), Console())
 

@@ -27,7 +27,8 @@ def answered(run: dict[str, Any]) -> str:
 
 
 def test_a_run_is_explored_beside_its_log_and_its_diagrams(run, alphabet_model, tmp_path):
-    target, log = tmp_path / "page.html", tmp_path / "debug.log"
+    target = tmp_path / "page.html"
+    log = tmp_path / "debug.log"
     diagrams = tmp_path / "new" / "d"
     files = ("--explore", target, "--debug-log", log, "--diagrams", diagrams)
     done = run("-m", alphabet_model, "-p", "x <y>", *files)
@@ -44,8 +45,12 @@ def test_a_run_is_explored_beside_its_log_and_its_diagrams(run, alphabet_model, 
     assert not trace.is_on()
 
 
-def test_what_the_page_needs_is_no_time_of_the_answer(run, alphabet_model, tmp_path, monkeypatch):
-    seconds, clock, read_lens = 0.5, Clock(monkeypatch), lens.read_lens
+def test_what_the_page_needs_is_no_time_of_the_answer(
+    run, alphabet_model, tmp_path, monkeypatch
+):
+    seconds = 0.5
+    clock = Clock(monkeypatch)
+    read_lens = lens.read_lens
 
     def slow(*arguments: Any) -> Any:
         clock.advance(seconds)
@@ -58,7 +63,9 @@ def test_what_the_page_needs_is_no_time_of_the_answer(run, alphabet_model, tmp_p
     assert record["prefill_seconds"] + record["decode_seconds"] < seconds
 
 
-def test_another_prompt_or_another_model_is_beside_it(run, alphabet_model, random_model, tmp_path):
+def test_another_prompt_or_another_model_is_beside_it(
+    run, alphabet_model, random_model, tmp_path
+):
     target = tmp_path / "page.html"
     flags = ("-m", alphabet_model, "-p", "x", "-n4", "--explore", target)
     assert run(*flags, "--explore-prompt", "yz").returncode == 0
@@ -78,7 +85,9 @@ def test_another_prompt_or_another_model_is_beside_it(run, alphabet_model, rando
     ("flags", "format_name"),
     [((), "nf4"), (("--quantize", "nf4"), "int8"), (("--quantize", "int8"), "nf4")],
 )
-def test_the_format_that_a_page_recommends_can_be_beside_it(run, tmp_path, flags, format_name):
+def test_the_format_that_a_page_recommends_can_be_beside_it(
+    run, tmp_path, flags, format_name
+):
     target = tmp_path / "page.html"
     arguments = (*flags, "-p", "x", "-n1", "--explore", target)
     assert run(*arguments).returncode == 0
@@ -90,7 +99,8 @@ def test_the_format_that_a_page_recommends_can_be_beside_it(run, tmp_path, flags
 
 
 def test_a_page_recommends_no_format_for_a_file_of_blocks(run, tmp_path):
-    target, model = tmp_path / "page.html", tmp_path / "model.gguf"
+    target = tmp_path / "page.html"
+    model = tmp_path / "model.gguf"
     assert run("--save-gguf", model, "--quantize", "q8_0").returncode == 0
     arguments = ("-m", model, "-p", "x", "-n1", "--explore", target)
     assert run(*arguments).returncode == 0
@@ -100,19 +110,30 @@ def test_a_page_recommends_no_format_for_a_file_of_blocks(run, tmp_path):
     plain = tmp_path / "plain.gguf"
     assert run("--save-gguf", plain).returncode == 0
     assert run(*arguments, "--explore-with", plain).returncode == 0
-    assert [x["weights"] for x in runs_of(target.read_text("utf-8"))] == ["q8_0", "bfloat16"]
+    assert [x["weights"] for x in runs_of(target.read_text("utf-8"))] == [
+        "q8_0",
+        "bfloat16",
+    ]
 
 
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
         (("--explore", "."), ".: cannot be written: Is a directory"),
-        (("--explore", "no/such/page.html"), "cannot be written: No such file or directory"),
-        (("--explore", "x.html", "--explore-limit", "0.2"), "expected at least 1 MB, got 0.2"),
+        (
+            ("--explore", "no/such/page.html"),
+            "cannot be written: No such file or directory",
+        ),
+        (
+            ("--explore", "x.html", "--explore-limit", "0.2"),
+            "expected at least 1 MB, got 0.2",
+        ),
         (("--explore", "x.html", "--explore-with", "no/such/model"), "no/such/model"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(run, alphabet_model, tmp_path, monkeypatch, flags, told):
+def test_what_cannot_be_is_refused_at_once(
+    run, alphabet_model, tmp_path, monkeypatch, flags, told
+):
     monkeypatch.chdir(tmp_path)
     done = run("-m", alphabet_model, "-p", "x", *flags)
     assert done.returncode != 0
@@ -135,7 +156,9 @@ def test_the_last_answer_of_a_chat_is_explored(session, typed, tmp_path):
     assert not trace.is_on()
 
 
-def test_an_answer_without_thoughts_is_run_again_without_any(session, typed, tmp_path, monkeypatch):
+def test_an_answer_without_thoughts_is_run_again_without_any(
+    session, typed, tmp_path, monkeypatch
+):
     asked = []
 
     def encode(*arguments: Any, think: bool, **named: Any) -> list[int]:
@@ -153,7 +176,9 @@ def test_an_answer_without_thoughts_is_run_again_without_any(session, typed, tmp
 # Diagrams.
 
 
-def test_a_full_disk_leaves_nothing_of_the_diagrams(run, alphabet_model, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing_of_the_diagrams(
+    run, alphabet_model, tmp_path, monkeypatch
+):
     """Half of them, and no word which half, were left before."""
     old = tmp_path / "old"
     old.mkdir()
@@ -195,16 +220,24 @@ def test_what_cannot_be_written_is_refused_before_or_after_the_answer(
         assert done.stderr == text.encode()
 
 
-def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(run, alphabet_model, tmp_path):
-    log, lines, target = tmp_path / "debug.log", tmp_path / "t.jsonl", tmp_path / "d"
+def test_log_json_and_diagrams_of_one_run_show_the_same_numbers(
+    run, alphabet_model, tmp_path
+):
+    log = tmp_path / "debug.log"
+    lines = tmp_path / "t.jsonl"
+    target = tmp_path / "d"
     files = ("--debug-log", log, "--trace-json", lines, "--diagrams", target)
     done = run("-m", alphabet_model, "-p", "x", "-n", "2", "--seed", "3", *files)
     assert done.returncode == 0
     assert not trace.is_on()
     shown = log.read_text("utf-8")
-    pictures = {n: (target / f"stage-{n:02}.svg").read_text("utf-8") for n in range(1, 22)}
+    pictures = {
+        n: (target / f"stage-{n:02}.svg").read_text("utf-8") for n in range(1, 22)
+    }
     for event in read_trace(lines)[1]:
-        picture, step, details = pictures[event.stage], event.step, event.details
+        picture = pictures[event.stage]
+        step = event.step
+        details = event.details
         for x in event.outputs if event.stage > 1 else ():
             assert tensor_text(x) in shown
             if event.stage in range(6, 20) and step == 0 and event.op != "mark":

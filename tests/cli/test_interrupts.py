@@ -1,4 +1,6 @@
-"""Ctrl-C in every phase of an answer: the prompt is back, and the next answer as it would be."""
+"""Ctrl-C in every phase of an answer: the prompt is back, and the next answer as it would
+be.
+"""
 
 import fcntl
 import os
@@ -67,7 +69,8 @@ def test_ctrl_c_in_any_phase_leaves_the_next_answer_as_it_would_have_been(
     assert session.turns == expected.turns
 
 
-# A model whose first step loses the Ctrl-C that falls into it, as an import of Cython modules does.
+# A model whose first step loses the Ctrl-C that falls into it, as an import of Cython
+# modules does.
 LOSES_CTRL_C = """
 import signal, sys, time
 from src.cli.answer import stream_answer
@@ -140,7 +143,9 @@ def test_a_ctrl_c_when_the_line_editor_has_taken_the_line_is_not_lost(monkeypatc
     assert editor.read() == "a line"
 
 
-def test_ctrl_c_right_after_enter_stops_the_question_and_keeps_it(open_chat, endless_model):
+def test_ctrl_c_right_after_enter_stops_the_question_and_keeps_it(
+    open_chat, endless_model
+):
     child = open_chat("-m", endless_model, "-c", "1000", TERM="xterm-256color")
     child.send("Hello\r\x03")
     child.shows("stopped before the answer began")
@@ -150,7 +155,9 @@ def test_ctrl_c_right_after_enter_stops_the_question_and_keeps_it(open_chat, end
 
 
 @pytest.fixture(params=EITHER)
-def endless(request: pytest.FixtureRequest, open_chat: Spawn, endless_model: Path) -> Terminal:
+def endless(
+    request: pytest.FixtureRequest, open_chat: Spawn, endless_model: Path
+) -> Terminal:
     return open_chat("-m", endless_model, "-c", "200000", TERM=request.param)
 
 
@@ -172,7 +179,9 @@ def answers_as_before(child: Terminal) -> None:
 def test_ctrl_c_while_the_terminal_takes_nothing_more(endless):
     endless.sendline("Hello")
     endless.expect_exact(ALPHABET)
-    time.sleep(0.5)  # nothing is read: the buffer of the terminal is full, and the chat waits
+    time.sleep(
+        0.5
+    )  # nothing is read: the buffer of the terminal is full, and the chat waits
     interrupt(endless)
     answers_as_before(endless)
 
@@ -193,7 +202,8 @@ def test_ctrl_c_while_a_long_text_is_tokenized_or_run(endless, tmp_path, seconds
 
 F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
-# What runs in each phase, which of its calls Ctrl-C falls upon, and what was printed by then.
+# What runs in each phase, which of its calls Ctrl-C falls upon, and what was printed by
+# then.
 ONE_SHOT_PHASES = {
     "reading the prompt": (application, "_read_prompt", 0, b""),
     "the forecast of memory": (loading, "forecast_memory", 0, b""),
@@ -234,7 +244,9 @@ def interrupted(process: "subprocess.Popen[bytes]") -> float:
 def test_ctrl_c_ends_the_wait_for_standard_input(alphabet_model):
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start_program("-v", "-m", alphabet_model, "-", **pipes) as process:
-        assert process.stderr.readline().startswith(b"llama-bolts ")  # what -v says at the start
+        assert process.stderr.readline().startswith(
+            b"llama-bolts "
+        )  # what -v says at the start
         time.sleep(0.1)
         assert interrupted(process) < SECONDS_TO_STOP
         assert process.stderr.read() == b""  # no traceback

@@ -1,4 +1,6 @@
-"""Opening a model: what is said of it, quantized, padded, with a chat format, or changed in use."""
+"""Opening a model: what is said of it, quantized, padded, with a chat format, or changed
+in use.
+"""
 
 import json
 import os
@@ -47,9 +49,13 @@ from tests.model.tiny import GROUPED, weights, write_byte_tokenizer
 from tests.support.gguf_writer import gguf_name, q8_0
 
 
-def test_the_context_is_that_of_the_engine_and_may_be_as_long_as_the_model_allows(alphabet_model):
+def test_the_context_is_that_of_the_engine_and_may_be_as_long_as_the_model_allows(
+    alphabet_model,
+):
     def positions(*flags: str) -> int:
-        return open_model_to_run(parse_arguments(["-m", str(alphabet_model), *flags]), Console())[1]
+        return open_model_to_run(
+            parse_arguments(["-m", str(alphabet_model), *flags]), Console()
+        )[1]
 
     assert positions() == DEFAULT_CONTEXT_LENGTH == DEFAULT_SEQUENCE_LENGTH
     assert positions("-c", str(LONGEST_CONTEXT)) == LONGEST_CONTEXT
@@ -57,11 +63,14 @@ def test_the_context_is_that_of_the_engine_and_may_be_as_long_as_the_model_allow
         positions("-c", str(LONGEST_CONTEXT + 1))
 
 
-def test_the_loading_line_tells_name_size_format_memory_and_context(alphabet_model, monkeypatch):
+def test_the_loading_line_tells_name_size_format_memory_and_context(
+    alphabet_model, monkeypatch
+):
     monkeypatch.chdir(alphabet_model)
     session = session_of(Path("."), "-c", "64")
     assert loading_line(session.engine, SamplingDefaults()) == (
-        f"{alphabet_model.name}: 1.3 M parameters, bfloat16, 2.5 MiB; context 64 tokens, 64.0 KiB"
+        f"{alphabet_model.name}: 1.3 M parameters, bfloat16, 2.5 MiB; context 64 tokens, "
+        "64.0 KiB"
     )
     session.engine.model = replace(session.engine.model, parameter_count=1_235_814_400)
     assert loading_line(session.engine, SamplingDefaults()).startswith(
@@ -69,7 +78,9 @@ def test_the_loading_line_tells_name_size_format_memory_and_context(alphabet_mod
     )
 
 
-def test_a_context_of_0_is_the_longest_of_the_model_if_it_fits(run, random_model, monkeypatch):
+def test_a_context_of_0_is_the_longest_of_the_model_if_it_fits(
+    run, random_model, monkeypatch
+):
     longest = load_model(random_model).args.max_context_length
     flags = ("-m", random_model, "-c", "0", "-p", "x", "-n", "1")
     done = run(*flags)
@@ -173,8 +184,8 @@ def test_sigterm_leaves_nothing_of_a_directory_that_was_not_finished(tmp_path):
 
 TOKENS = 5000  # more than the pipe holds
 TRUNCATED = (
-    "error: a model file: expected all bytes that were mapped, got fewer (truncated while in use, "
-    "or its device fails)"
+    "error: a model file: expected all bytes that were mapped, got fewer (truncated "
+    "while in use, or its device fails)"
 )
 
 
@@ -186,17 +197,34 @@ def rewrite(weights: Path) -> None:
 
 
 def put_another(weights: Path) -> None:
-    """Puts another file in its place, as downloads and editors do; the mapped one stays."""
+    """Puts another file in its place, as downloads and editors do;
+    the mapped one stays.
+    """
     other = weights.with_name("other")
     other.write_bytes(b"another model")
     other.rename(weights)
 
 
-def answer_while(model: Path, change: Callable[[Path], None], *, threads: int = 1) -> Outcome:
+def answer_while(
+    model: Path, change: Callable[[Path], None], *, threads: int = 1
+) -> Outcome:
     """Runs the program on a model, and changes its weights after the first words."""
-    arguments = ("-m", model, "-p", "x", "-q", "-n", TOKENS, "-c", 2 * TOKENS, "-t", threads)
+    arguments = (
+        "-m",
+        model,
+        "-p",
+        "x",
+        "-q",
+        "-n",
+        TOKENS,
+        "-c",
+        2 * TOKENS,
+        "-t",
+        threads,
+    )
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # communicate() does not see what a buffer has read ahead; a small pipe holds up the answer.
+    # communicate() does not see what a buffer has read ahead; a small pipe holds up the
+    # answer.
     with start_program(*arguments, **pipes, bufsize=0, pipesize=4096) as process:
         first = b""
         while len(first) < len(ALPHABET):
@@ -233,7 +261,9 @@ def test_weights_changed_during_an_answer_are_one_line(model, change, threads, s
     assert len(done.stdout) < TOKENS or not said
 
 
-@pytest.mark.parametrize("change", [lambda _: None, put_another], ids=["nothing", "replace"])
+@pytest.mark.parametrize(
+    "change", [lambda _: None, put_another], ids=["nothing", "replace"]
+)
 def test_weights_that_stay_or_are_replaced_give_the_whole_answer(model, change):
     done = answer_while(model, change)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -262,7 +292,11 @@ def test_an_id_beyond_the_tokens_can_be_drawn_and_adds_nothing_to_the_text(tmp_p
         assert 0 < len(known) < len(answer.ids)
         assert answer.text == session.tokenizer.decode(known)
     assert session.tokenizer.decode([*b"a\xc3", VOCABULARY, *b"\xa9b"]) == "a\u00e9b"
-    prompt = [*session.tokenizer.encode("\u00e9", bos=True, eos=True), 4 * VOCABULARY - 1, 10]
+    prompt = [
+        *session.tokenizer.encode("\u00e9", bos=True, eos=True),
+        4 * VOCABULARY - 1,
+        10,
+    ]
     assert len(list(session.engine.generate(prompt, 2))) == 2
 
 
@@ -282,9 +316,12 @@ def test_show_prompt_tells_what_was_sent_in_the_named_format(alphabet_model, cap
     session.system = "Be brief."
     session.ask("Hello")
     assert reply(capsys, session, "/show prompt") == (
-        "<|system|>\nBe brief.<|end_of_text|>\n<|user|>\nHello<|end_of_text|>\n<|assistant|>\n\n"
+        "<|system|>\nBe "
+        "brief.<|end_of_text|>\n<|user|>\nHello<|end_of_text|>\n<|assistant|>\n\n"
     )
-    assert "chat format: zephyr (by --chat-format)" in reply(capsys, session, "/show params")
+    assert "chat format: zephyr (by --chat-format)" in reply(
+        capsys, session, "/show params"
+    )
 
 
 WRONG = json.dumps({"chat_template": "{{ unheard_of.content }}"})
@@ -299,7 +336,9 @@ WRONG = json.dumps({"chat_template": "{{ unheard_of.content }}"})
     ],
     ids=["wrong", "without its tokens", "damaged"],
 )
-def test_a_format_that_cannot_be_used_is_one_line(run, with_template, config, flags, code, words):
+def test_a_format_that_cannot_be_used_is_one_line(
+    run, with_template, config, flags, code, words
+):
     if config is not None:
         (with_template / "tokenizer_config.json").write_text(config)
     done = run("-m", with_template, "-p", "Hello", *flags)
@@ -326,11 +365,20 @@ def template_file(tmp_path: Path) -> Path:
 def test_a_template_is_named_or_read_from_a_file_and_gets_its_arguments(
     alphabet_model, template_file, capsys
 ):
-    flags = ("-c", "300", "--chat-template", str(template_file), "--template-arg", "size=[5]")
+    flags = (
+        "-c",
+        "300",
+        "--chat-template",
+        str(template_file),
+        "--template-arg",
+        "size=[5]",
+    )
     session = session_of(alphabet_model, *flags)
     session.ask("Hello")
     assert reply(capsys, session, "/show prompt") == "Hello [5]<|eot_id|>\n"
-    assert "chat format: own.jinja (by --chat-template)" in reply(capsys, session, "/show params")
+    assert "chat format: own.jinja (by --chat-template)" in reply(
+        capsys, session, "/show params"
+    )
     named = session_of(alphabet_model, "-c", "300", "--chat-template", "zephyr")
     assert (named.chat_format.name, named.chat_format.by) == ("zephyr", "--chat-template")
 
@@ -375,18 +423,23 @@ def test_a_directory_that_holds_one_gguf_file_stands_for_it(run, tmp_path):
     keys = small_vocabulary(tmp_path)
     path = write(directory / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys)
     arguments = ("--completion", "-p", "ab", "-n", "2", "--temperature", "0")
-    done, of_file = run("-m", directory, *arguments), run("-m", path, *arguments)
+    done = run("-m", directory, *arguments)
+    of_file = run("-m", path, *arguments)
     assert done.returncode == 0
     assert done.stdout == of_file.stdout
     assert done.stderr.startswith(b"a.gguf: ")
     (directory / "b.gguf").write_bytes(path.read_bytes())
     several = run("-m", directory, *arguments)
     assert several.returncode == 3
-    assert b"or the path of one of them, got 'a.gguf', 'b.gguf' (2 in all)" in several.stderr
+    assert (
+        b"or the path of one of them, got 'a.gguf', 'b.gguf' (2 in all)" in several.stderr
+    )
 
 
 def test_a_gguf_file_of_several_formats_names_them_all(tmp_path):
-    matrices = {n: w for n, w in weights(BLOCKS).items() if n.endswith(("w1.weight", "w3.weight"))}
+    matrices = {
+        n: w for n, w in weights(BLOCKS).items() if n.endswith(("w1.weight", "w3.weight"))
+    }
     blocks = {gguf_name(name): q8_0(weight) for name, weight in matrices.items()}
     path = write(tmp_path / "a.gguf", BLOCKS, ml.bfloat16.numpy_dtype, tensors=blocks)
     assert "parameters, bfloat16, q8_0, " in loading_line(
@@ -397,9 +450,17 @@ def test_a_gguf_file_of_several_formats_names_them_all(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "flags", "error"),
     [
-        ({"tokenizer.chat_template": "{{ x.y }}"}, (), "chat template: 'x' is undefined; name a"),
+        (
+            {"tokenizer.chat_template": "{{ x.y }}"},
+            (),
+            "chat template: 'x' is undefined; name a",
+        ),
         ({}, ("--verify",), "--verify: expected a model directory, got a GGUF file"),
-        (None, (), "a.gguf: tokenizer: expected a vocabulary in the keys of the file, got none"),
+        (
+            None,
+            (),
+            "a.gguf: tokenizer: expected a vocabulary in the keys of the file, got none",
+        ),
     ],
     ids=["template", "verify", "no vocabulary"],
 )
@@ -407,7 +468,9 @@ def test_what_a_gguf_file_cannot_do_is_said(run, tmp_path, keys, flags, error):
     if keys is None:
         path = write(tmp_path / "a.gguf", BLOCKS)
     else:
-        path = write(tmp_path / "a.gguf", with_rows(263), keys=small_vocabulary(tmp_path) | keys)
+        path = write(
+            tmp_path / "a.gguf", with_rows(263), keys=small_vocabulary(tmp_path) | keys
+        )
     done = run("-m", path, "-p", "ab", *flags)
     assert done.returncode in (2, 3)
     [line] = done.stderr.decode().splitlines()
@@ -416,7 +479,9 @@ def test_what_a_gguf_file_cannot_do_is_said(run, tmp_path, keys, flags, error):
 
 def test_dequantized_weights_are_run_and_saved_as_plain_ones(run, tmp_path):
     sizes = replace(BLOCKS, vocab=263)
-    blocks = {gguf_name(name): q8_0(w) for name, w in weights(sizes).items() if w.ndim == 2}
+    blocks = {
+        gguf_name(name): q8_0(w) for name, w in weights(sizes).items() if w.ndim == 2
+    }
     keys = small_vocabulary(tmp_path)
     path = write(tmp_path / "a.gguf", sizes, keys=keys, tensors=blocks)
     asked = ("--completion", "-p", "ab", "-n", "8", "--temperature", "0")
@@ -427,14 +492,24 @@ def test_dequantized_weights_are_run_and_saved_as_plain_ones(run, tmp_path):
     assert done.returncode == 0
     assert done.stderr.endswith(b" of weights written\n")
     assert run("-m", tmp_path / "plain", *asked).stdout == direct.stdout
-    done = run("-m", path, "--dequantize", "--quantize", "q4_0", "--save-gguf", tmp_path / "b.gguf")
+    done = run(
+        "-m",
+        path,
+        "--dequantize",
+        "--quantize",
+        "q4_0",
+        "--save-gguf",
+        tmp_path / "b.gguf",
+    )
     assert done.returncode == 0
     quantized = run("-m", tmp_path / "plain", "--quantize", "q4_0", *asked)
     assert run("-m", tmp_path / "b.gguf", *asked).stdout == quantized.stdout
 
 
 @pytest.mark.parametrize(
-    "flags", [("-p", "a"), ("--save-gguf", "NEW"), ("--save-quantized", "NEW")], ids=" ".join
+    "flags",
+    [("-p", "a"), ("--save-gguf", "NEW"), ("--save-quantized", "NEW")],
+    ids=" ".join,
 )
 def test_plain_weights_cannot_be_dequantized(run, random_model, tmp_path, flags):
     flags = [str(tmp_path / "new") if flag == "NEW" else flag for flag in flags]
@@ -450,8 +525,19 @@ def test_plain_weights_cannot_be_dequantized(run, random_model, tmp_path, flags)
 
 def test_a_draft_model_changes_no_answer(run, random_model, monkeypatch):
     draft_always(monkeypatch)
-    arguments = ("-m", random_model, "-p", "abcabc", "-n", "40", "--seed", "1", "--no-stats")
-    plain, drafted = run(*arguments), run(*arguments, "-md", random_model)
+    arguments = (
+        "-m",
+        random_model,
+        "-p",
+        "abcabc",
+        "-n",
+        "40",
+        "--seed",
+        "1",
+        "--no-stats",
+    )
+    plain = run(*arguments)
+    drafted = run(*arguments, "-md", random_model)
     assert (drafted.returncode, drafted.stdout) == (0, plain.stdout)
     record = json.loads(run(*arguments, "--json", "--draft-model", random_model).stdout)
     assert record["accepted_tokens"] == record["drafted_tokens"] > 0
@@ -460,7 +546,9 @@ def test_a_draft_model_changes_no_answer(run, random_model, monkeypatch):
 def test_a_draft_model_with_other_tokens_is_refused(run, alphabet_model):
     done = run("-m", alphabet_model, "-p", "a", "--draft-model", BUNDLED_MODEL)
     assert (done.returncode, done.stdout) == (3, b"")
-    assert b"vocabulary: expected that of the model that it is to draft for" in done.stderr
+    assert (
+        b"vocabulary: expected that of the model that it is to draft for" in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -486,7 +574,9 @@ def test_another_model_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     "flags", [("-p", "hi", "-n", "1"), ("--serve", "127.0.0.1:0", "--share-prefixes")]
 )
-def test_a_prompt_cache_that_cannot_be_written_is_rejected_at_the_start(run, tmp_path, flags):
+def test_a_prompt_cache_that_cannot_be_written_is_rejected_at_the_start(
+    run, tmp_path, flags
+):
     if "--serve" in flags:
         pytest.importorskip("msgspec", reason="needs the serve extra")
     path = tmp_path / "missing" / "a.cache"
@@ -501,7 +591,9 @@ def test_a_prompt_cache_changes_no_answer_and_saves_the_prompt(run, tmp_path):
     asked = ("-p", "What is the capital of Peru?", "--temperature", "0", "--json")
     plain = json.loads(run(*asked).stdout)
     path = tmp_path / "a.cache"
-    first, second = (json.loads(run(*asked, "--prompt-cache", path).stdout) for _ in range(2))
+    first, second = (
+        json.loads(run(*asked, "--prompt-cache", path).stdout) for _ in range(2)
+    )
     assert first["text"] == second["text"] == plain["text"]
     cached = [record["cached_tokens"] for record in (first, second)]
     assert cached == [0, plain["prompt_tokens"] - 1]
@@ -521,7 +613,9 @@ def recommending_model(directory: Path, **recommended: float) -> Path:
     return directory
 
 
-def test_defaults_of_sampling_are_those_of_the_model_unless_flags_say_otherwise(tmp_path, run):
+def test_defaults_of_sampling_are_those_of_the_model_unless_flags_say_otherwise(
+    tmp_path, run
+):
     path = recommending_model(tmp_path / "m", temperature=0.0, top_p=0.8)
     how = ("-m", path, "--chat-format", "llama3", "-p", "hi", "-n", "3", "--no-stats")
     cases = {
@@ -529,20 +623,29 @@ def test_defaults_of_sampling_are_those_of_the_model_unless_flags_say_otherwise(
         ("--temperature", "2"): "; top_p 0.8 (by generation_config.json)",
         ("--temperature", "2", "--top-p", "1"): "",
         ("--sampling-defaults", "engine"): "",
-        ("--sampling-defaults", "model"): "; temperature 0, top_p 0.8 (by generation_config.json)",
+        (
+            "--sampling-defaults",
+            "model",
+        ): "; temperature 0, top_p 0.8 (by generation_config.json)",
     }
     for flags, expected in cases.items():
         done = run(*how, *flags)
         assert done.returncode == 0, done.stderr
         line = next(x for x in done.stderr.decode().splitlines() if x.startswith("m: "))
-        assert line.partition(" tokens, ")[2].partition(";")[2] == expected.removeprefix(";")
+        assert line.partition(" tokens, ")[2].partition(";")[2] == expected.removeprefix(
+            ";"
+        )
 
 
-def test_the_chat_a_prompt_and_a_file_of_prompts_have_the_sampling_of_the_model(tmp_path, run):
+def test_the_chat_a_prompt_and_a_file_of_prompts_have_the_sampling_of_the_model(
+    tmp_path, run
+):
     path = recommending_model(tmp_path / "m", temperature=0.0)
     how = ("-m", path, "--chat-format", "llama3", "-n", "8", "-q")
     assert session_of(path, "--chat-format", "llama3").settings.temperature == 0.0
-    greedy = json.loads(run(*how, "--json", "-p", "hi", "--temperature", "0").stdout)["token_ids"]
+    greedy = json.loads(run(*how, "--json", "-p", "hi", "--temperature", "0").stdout)[
+        "token_ids"
+    ]
     for seed in ("1", "2"):
         done = run(*how, "--json", "-p", "hi", "--seed", seed)
         assert json.loads(done.stdout)["token_ids"] == greedy
@@ -550,5 +653,7 @@ def test_the_chat_a_prompt_and_a_file_of_prompts_have_the_sampling_of_the_model(
         lines.write_text('"hi"\n')
         done = run(*how, "--jsonl", lines, "--seed", seed)
         assert json.loads(done.stdout)["token_ids"] == greedy
-        engine = run(*how, "--json", "-p", "hi", "--seed", seed, "--sampling-defaults", "engine")
+        engine = run(
+            *how, "--json", "-p", "hi", "--seed", seed, "--sampling-defaults", "engine"
+        )
         assert json.loads(engine.stdout)["token_ids"] != greedy

@@ -39,15 +39,21 @@ def test_settings_that_nobody_changed_are_those_of_the_new_model(session):
     assert session.chat_format.name == "llama3"
 
 
-def test_the_new_model_has_its_own_sampling_but_for_what_was_changed(session, tmp_path, capsys):
+def test_the_new_model_has_its_own_sampling_but_for_what_was_changed(
+    session, tmp_path, capsys
+):
     path = recommending_model(tmp_path / "m", temperature=0.3, top_p=0.8)
-    session.settings = session.settings.changed("top_p", "0.5").changed("overflow", "drop")
+    session.settings = session.settings.changed("top_p", "0.5").changed(
+        "overflow", "drop"
+    )
     run_command(session, f"/model {BUNDLED_MODEL}")
     session.settings = session.settings.changed("min_p", "0.1")
     expected = Settings(top_p=0.5, min_p=0.1, overflow="drop", seed=3)
     assert session.settings == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("src.cli.new_session.chat_format_of", lambda *_: named_template("llama3"))
+        patch.setattr(
+            "src.cli.new_session.chat_format_of", lambda *_: named_template("llama3")
+        )
         run_command(session, f"/model {path}")
     assert session.settings == replace(expected, temperature=0.3)
     assert "; temperature 0.3, top_p 0.8 (by generation_config.json)" in reply(
@@ -90,7 +96,9 @@ def test_a_conversation_that_does_not_fit_changes_nothing(session):
 def test_a_trace_and_a_prompt_cache_belong_to_one_model(alphabet_model, tmp_path):
     session = session_of(alphabet_model, "--debug-log", str(tmp_path / "log"))
     try:
-        with pytest.raises(UsageError, match=r"^/model: expected no trace, got one that is on; "):
+        with pytest.raises(
+            UsageError, match=r"^/model: expected no trace, got one that is on; "
+        ):
             run_command(session, f"/model {BUNDLED_MODEL}")
         run_command(session, "/trace off")
         run_command(session, f"/model {BUNDLED_MODEL}")

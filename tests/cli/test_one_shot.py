@@ -1,4 +1,6 @@
-"""One prompt, and with `--jsonl` one per line: what is read, answered, refused and interrupted."""
+"""One prompt, and with `--jsonl` one per line: what is read, answered, refused and
+interrupted.
+"""
 
 import io
 import json
@@ -41,8 +43,18 @@ ANSWER = f"{ALPHABET}\n".encode()
         (["-f", "FILE"], b"", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
         (["-p", "Hello"], b"three\n", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 5} prompt"),
         (["-p", "Hello", "-"], b"three", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 5} prompt"),
-        (["-f", "FILE", "-p", "Summarize"], b"", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 9} prompt"),
-        (["-f", "-", "-p", "Hello"], b"three", ANSWER, f"{FORMAT_TOKENS + 5 + 2 + 5} prompt"),
+        (
+            ["-f", "FILE", "-p", "Summarize"],
+            b"",
+            ANSWER,
+            f"{FORMAT_TOKENS + 5 + 2 + 9} prompt",
+        ),
+        (
+            ["-f", "-", "-p", "Hello"],
+            b"three",
+            ANSWER,
+            f"{FORMAT_TOKENS + 5 + 2 + 5} prompt",
+        ),
         (["-"], b"Hello", ANSWER, f"{FORMAT_TOKENS + 5} prompt"),
         (["-"], b"a\0b", ANSWER, f"{FORMAT_TOKENS + 3} prompt"),
         (["-p", "Hello", "-s", "short"], b"", ANSWER, f"{FORMAT_TOKENS + 5 + 16} prompt"),
@@ -70,21 +82,37 @@ def test_each_example_gets_an_answer_of_the_bundled_model(run, number):
     assert (done.returncode, bool(done.stdout.strip())) == (0, True)
 
 
-def test_notes_are_lines_of_standard_error_unless_left_out(run, alphabet_model, monkeypatch):
+def test_notes_are_lines_of_standard_error_unless_left_out(
+    run, alphabet_model, monkeypatch
+):
     monkeypatch.setenv("FORCE_COLOR", "1")  # nothing is coloured without a terminal
-    loading, statistics = run("-m", alphabet_model, "-p", "x", "--seed", "5").stderr.splitlines()
-    for part in (alphabet_model.name, "parameters", "bfloat16", "MiB", "context 4096 tokens"):
+    loading, statistics = run(
+        "-m", alphabet_model, "-p", "x", "--seed", "5"
+    ).stderr.splitlines()
+    for part in (
+        alphabet_model.name,
+        "parameters",
+        "bfloat16",
+        "MiB",
+        "context 4096 tokens",
+    ):
         assert part in loading.decode()
     for part in ("prompt", "27 new", "51/4096", " eot,", "seed 5"):
         assert part in statistics.decode()
     assert b"\x1b" not in loading + statistics
-    assert run("-m", alphabet_model, "-p", "x", "--no-stats").stderr.splitlines() == [loading]
+    assert run("-m", alphabet_model, "-p", "x", "--no-stats").stderr.splitlines() == [
+        loading
+    ]
     assert run("-m", alphabet_model, "-p", "x", "-q") == Outcome(0, ANSWER, b"")
 
 
-@pytest.mark.parametrize("answer", ["\x1b[31m", "🙂é"], ids=["controls", "several tokens"])
+@pytest.mark.parametrize(
+    "answer", ["\x1b[31m", "🙂é"], ids=["controls", "several tokens"]
+)
 def test_an_answer_keeps_its_characters_in_a_pipe(run, reciting, answer):
-    assert run("-m", reciting(answer.encode()), "-p", "x").stdout == f"{answer}\n".encode()
+    assert (
+        run("-m", reciting(answer.encode()), "-p", "x").stdout == f"{answer}\n".encode()
+    )
 
 
 def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(run, alphabet_model):
@@ -94,7 +122,9 @@ def test_bytes_that_are_no_utf8_are_read_as_replacement_characters(run, alphabet
     assert broken.stderr.split(b"prompt")[0][-3:] == whole.stderr.split(b"prompt")[0][-3:]
 
 
-def test_a_prompt_far_too_long_is_refused_unread(run, alphabet_model, tmp_path, monkeypatch):
+def test_a_prompt_far_too_long_is_refused_unread(
+    run, alphabet_model, tmp_path, monkeypatch
+):
     monkeypatch.setattr("src.cli.application.MOST_PROMPT_BYTES", 1024)
     path = tmp_path / "prompt"
     for text, code in ((b"x" * 1024, 0), (b"x" * 1025, 2)):
@@ -102,7 +132,9 @@ def test_a_prompt_far_too_long_is_refused_unread(run, alphabet_model, tmp_path, 
         for flags, stdin in ((("-f", path), b""), ((), text)):
             done = run("-m", alphabet_model, *flags, stdin=stdin)
             assert done.returncode == code
-            assert (b": prompt: expected at most 4.0 MiB, got more\n" in done.stderr) == bool(code)
+            assert (
+                b": prompt: expected at most 4.0 MiB, got more\n" in done.stderr
+            ) == bool(code)
     assert run("-m", alphabet_model, "-f", "/dev/zero").returncode == 2
 
 
@@ -123,12 +155,18 @@ def test_a_closed_standard_input_is_an_empty_one(alphabet_model):
     [('"$@" >&-', b""), ('"$@" | head -c 5; exit ${PIPESTATUS[0]}', b"abcde")],
     ids=["closed", "a reader that stops"],
 )
-def test_standard_output_that_takes_no_more_ends_the_answer_quietly(endless_model, script, shown):
+def test_standard_output_that_takes_no_more_ends_the_answer_quietly(
+    endless_model, script, shown
+):
     flags = ("-m", endless_model, "-p", "x", "-q", "-n", "1000")
-    assert run_program(*flags, prefix=["bash", "-c", script, "bash"]) == Outcome(0, shown, b"")
+    assert run_program(*flags, prefix=["bash", "-c", script, "bash"]) == Outcome(
+        0, shown, b""
+    )
 
 
-def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_traceback(endless_model):
+def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_traceback(
+    endless_model,
+):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = start_program("-m", endless_model, "-p", "x", "-c", "100000", **pipes)
     assert process.stdout.read(1) == b"a"
@@ -144,7 +182,11 @@ def test_the_answer_streams_through_a_pipe_and_ctrl_c_ends_it_without_a_tracebac
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [(".", "Is a directory"), ("no/no", "No such file"), (sys.executable, "UTF-8, got other by")],
+    [
+        (".", "Is a directory"),
+        ("no/no", "No such file"),
+        (sys.executable, "UTF-8, got other by"),
+    ],
 )
 def test_a_prompt_file_that_cannot_be_read_is_refused(path, reason):
     with pytest.raises(UsageError, match=reason):
@@ -188,7 +230,10 @@ def test_a_question_goes_after_the_text_on_standard_input(
 def test_an_empty_file_before_a_question_and_an_empty_question_are_refused(run, tmp_path):
     path = tmp_path / "empty"
     path.write_text("\n")
-    for flags, where in ((("-f", path, "-p", "Why?"), "empty"), (("-p", " "), "--prompt")):
+    for flags, where in (
+        (("-f", path, "-p", "Why?"), "empty"),
+        (("-p", " "), "--prompt"),
+    ):
         done = run("-m", tmp_path, *flags, stdin=b"text" if "-f" not in flags else b"")
         assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
         assert f"{where}: prompt: expected text, got none" in done.stderr.decode()
@@ -209,7 +254,9 @@ def test_a_prompt_file_may_be_a_pipe(run, alphabet_model, tmp_path):
         (("--example", "2"), "< LICENSE", "--example"),
     ],
 )
-def test_text_on_stdin_with_another_text_is_refused(alphabet_model, flags, redirected, where):
+def test_text_on_stdin_with_another_text_is_refused(
+    alphabet_model, flags, redirected, where
+):
     """It was left unread, and the answer knew nothing of it."""
     # Bash writes a text before the program starts, which waits for none.
     letter = ["bash", "-c", f'"$@" {redirected}', "bash"]
@@ -232,10 +279,19 @@ def test_nothing_on_stdin_with_a_question_is_not_waited_for(alphabet_model):
     """As cron, CI and ssh leave it: at its end, or open without a word."""
     reading, writing = os.pipe()
     ours, theirs = socket.socketpair()
-    with open("/dev/null", "rb") as nothing, open(reading) as silent, open(writing, "w"), ours:
+    with (
+        open("/dev/null", "rb") as nothing,
+        open(reading) as silent,
+        open(writing, "w"),
+        ours,
+    ):
         for stream, is_silent in ((nothing, False), (silent, True), (theirs, True)):
             arguments = ("-m", alphabet_model, "-q", "-p", "Hello", "-n", "1")
-            pipes = {"stdin": stream, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            pipes = {
+                "stdin": stream,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+            }
             shown, said = start_program(*arguments, **pipes).communicate(timeout=SECONDS)
             assert shown == b"a\n"
             warning = b"warning: standard input: expected text or its end within 1 s, got neither"
@@ -252,8 +308,10 @@ PIPELINE = 'exec 3>&1; { sleep 3; printf three; } | "$@"'
     [
         pytest.param(PIPELINE, (), True, marks=pytest.mark.skipif(
             sys.platform != "linux", reason="Linux alone says who writes to a pipe")),
-        pytest.param('sleep 3 | sh -c \'"$@"; true\' sh "$@"', (), False, marks=pytest.mark.slow),
-        pytest.param('{ sleep 3; printf three; } | sh -c \'"$@"; true\' sh "$@"', ("-",), True,
+        pytest.param(('sleep 3 | sh -c \'"$@"; true\' sh '
+                     '"$@"'), (), False, marks=pytest.mark.slow),
+        pytest.param(('{ sleep 3; printf three; } | sh -c \'"$@"; true\' sh '
+                     '"$@"'), ("-",), True,
             marks=pytest.mark.slow),
     ],
     ids=["a pipeline", "an outer program", "an outer program and a hyphen"],
@@ -287,7 +345,9 @@ def asked(run: Run, model: Path, lines: bytes, *flags: str) -> Outcome:
     return run("-m", model, "--jsonl", "-", "-c", "200", *flags, stdin=lines)
 
 
-def test_each_line_is_answered_by_itself_with_the_record_of_json(run, alphabet_model, tmp_path):
+def test_each_line_is_answered_by_itself_with_the_record_of_json(
+    run, alphabet_model, tmp_path
+):
     file = tmp_path / "prompts.jsonl"
     texts = (("user", "Hello"), ("assistant", "ab"), ("user", "more"))
     messages = [{"role": role, "content": content} for role, content in texts]
@@ -299,10 +359,18 @@ def test_each_line_is_answered_by_itself_with_the_record_of_json(run, alphabet_m
     assert [record["line"] for record in found] == [1, 3, 4]
     for record in found:
         assert record.keys() == KEYS | {"line"}
-        assert (record["text"], record["stop_reason"], record["seed"]) == (ALPHABET, "eot", 5)
+        assert (record["text"], record["stop_reason"], record["seed"]) == (
+            ALPHABET,
+            "eot",
+            5,
+        )
     # Nothing of the lines before is in a conversation.
     turn = FORMAT_TOKENS + len("Helloab") + 1
-    expected = [FORMAT_TOKENS + 5, FORMAT_TOKENS + 4, turn + FORMAT_TOKENS - 1 + len("more")]
+    expected = [
+        FORMAT_TOKENS + 5,
+        FORMAT_TOKENS + 4,
+        turn + FORMAT_TOKENS - 1 + len("more"),
+    ]
     assert [record["prompt_tokens"] for record in found] == expected
 
 
@@ -321,14 +389,19 @@ def test_each_line_is_answered_by_itself_with_the_record_of_json(run, alphabet_m
         (b'{"prompt": " "}', "prompt: expected a text, got ' '"),
         (b'{"messages": "x"}', "must be a list of Message, or dicts such as"),
         (b'{"messages": []}', "at least one message"),
-        (b'{"messages": [{"role": "user"}]}', "messages[0] must have the keys role and content"),
+        (
+            b'{"messages": [{"role": "user"}]}',
+            "messages[0] must have the keys role and content",
+        ),
         (b'{"messages": [{"role": "boss", "content": "x"}]}', "role must be one of"),
         (b'"' + b"x" * 300 + b'"', "323 tokens >= 200 positions"),
         (b'"' + b"x" * MOST_PROMPT_BYTES + b'"', "expected at most 4.0 MiB, got more"),
     ],
     ids=lambda value: repr(value[:40]),
 )
-def test_a_bad_line_is_one_error_and_the_others_are_answered(run, alphabet_model, line, error):
+def test_a_bad_line_is_one_error_and_the_others_are_answered(
+    run, alphabet_model, line, error
+):
     done = asked(run, alphabet_model, HELLO + line + b"\n" + HELLO, "-q")
     assert done.returncode == 2
     assert [record["line"] for record in records(done.stdout)] == [1, 3]
@@ -339,10 +412,13 @@ def test_a_bad_line_is_one_error_and_the_others_are_answered(run, alphabet_model
 
 
 def test_the_system_prompt_goes_before_lines_that_have_none(run, alphabet_model):
-    own, asked_x = {"role": "system", "content": "four"}, {"role": "user", "content": "x"}
+    own = {"role": "system", "content": "four"}
+    asked_x = {"role": "user", "content": "x"}
     lines = [{"prompt": "x"}, {"messages": [asked_x]}, {"messages": [own, asked_x]}]
     text = "\n".join(map(json.dumps, lines)).encode()
-    counts = [r["prompt_tokens"] for r in records(asked(run, alphabet_model, text).stdout)]
+    counts = [
+        r["prompt_tokens"] for r in records(asked(run, alphabet_model, text).stdout)
+    ]
     with_system = records(asked(run, alphabet_model, text, "-s", "four").stdout)
     assert counts[0] == counts[1] == FORMAT_TOKENS + 1
     assert [r["prompt_tokens"] for r in with_system] == [counts[2]] * 3
@@ -352,14 +428,23 @@ def test_the_system_prompt_goes_before_lines_that_have_none(run, alphabet_model)
 def test_texts_are_continued_with_completion(run, alphabet_model):
     done = asked(run, alphabet_model, b'"see x"\n{"messages": []}\n', "--completion")
     assert records(done.stdout)[0]["text"] == "yz"
-    assert b"line 2: expected a prompt, since texts are continued, got messages" in done.stderr
+    assert (
+        b"line 2: expected a prompt, since texts are continued, got messages"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("absent", "got No such file"), (".", "got Is a directory"), ("empty", "got no lines")],
+    [
+        ("absent", "got No such file"),
+        (".", "got Is a directory"),
+        ("empty", "got no lines"),
+    ],
 )
-def test_a_file_without_lines_is_refused_before_a_model_is_loaded(run, tmp_path, name, reason):
+def test_a_file_without_lines_is_refused_before_a_model_is_loaded(
+    run, tmp_path, name, reason
+):
     (tmp_path / "empty").write_text("\n\n")
     done = run("-m", tmp_path / "no-model", "--jsonl", tmp_path / name)
     assert done.returncode == 2
@@ -392,7 +477,9 @@ def test_a_lack_of_memory_is_the_error_of_its_line(run, alphabet_model, monkeypa
 
 
 @pytest.mark.parametrize("flags", [("--json", "-p", "x"), ("--jsonl", "-")])
-def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(run, endless_model, monkeypatch, flags):
+def test_ctrl_c_leaves_the_record_of_the_answer_it_stopped(
+    run, endless_model, monkeypatch, flags
+):
     press_ctrl_c_at(monkeypatch, Sampler, "sample", 4, after=False)
     done = run("-m", endless_model, *flags, stdin=HELLO * 3 if "-" in flags else b"")
     assert done.returncode == 130
@@ -428,9 +515,17 @@ def test_an_answer_follows_a_grammar_of_lark_or_of_llama_cpp(tmp_path, grammar):
 @pytest.mark.parametrize(
     ("flag", "text", "error"),
     [
-        ("--json-schema", '{"enum": ', "--json-schema: [grammar] json_schema: expected JSON, got"),
+        (
+            "--json-schema",
+            '{"enum": ',
+            "--json-schema: [grammar] json_schema: expected JSON, got",
+        ),
         ("--json-schema", "no.json", "no.json: cannot be opened: No such file"),
-        ("--grammar", "bad.gbnf", "[grammar] llama.cpp's notation (GBNF): line 1 column 10: exp"),
+        (
+            "--grammar",
+            "bad.gbnf",
+            "[grammar] llama.cpp's notation (GBNF): line 1 column 10: exp",
+        ),
     ],
 )
 def test_a_wrong_schema_or_grammar_is_one_line_before_a_model_is_loaded(

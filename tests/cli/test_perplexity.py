@@ -55,7 +55,9 @@ def test_a_reference_adds_the_divergence_from_it(run, tmp_path):
     itself = cells(run(*arguments, "--kl-divergence", reference).stdout)
     assert itself["KL divergence, mean"] == ["0.000000 ± 0.0000000"]
     assert itself["same most probable token"] == ["100.000 ± 0.000 %"]
-    other = cells(run("-m", tmp_path / "nf4", *arguments, "--kl-divergence", reference).stdout)
+    other = cells(
+        run("-m", tmp_path / "nf4", *arguments, "--kl-divergence", reference).stdout
+    )
     assert other["perplexity of the reference"] == plain["perplexity"]
     assert other["perplexity"] != plain["perplexity"]
     mean, median, most = (
@@ -65,7 +67,9 @@ def test_a_reference_adds_the_divergence_from_it(run, tmp_path):
     assert 0 < median < mean < most
     assert re.fullmatch(r"\d+\.\d{3} %", other["change of a token's probability, rms"][0])
     # A quantization on loading concerns the model alone.
-    same = cells(run(*arguments, "--quantize", "nf4", "--kl-divergence", reference).stdout)
+    same = cells(
+        run(*arguments, "--quantize", "nf4", "--kl-divergence", reference).stdout
+    )
     assert same["KL divergence, mean"] == other["KL divergence, mean"]
 
 
@@ -73,11 +77,17 @@ def test_a_reference_adds_the_divergence_from_it(run, tmp_path):
     ("arguments", "reason"),
     [
         (("-c", "2"), "--context-length: expected at least 3 for --perplexity, got 2"),
-        (("-c", "9"), "short.txt: text: expected at least the 9 tokens of a chunk (-c makes it "),
+        (
+            ("-c", "9"),
+            "short.txt: text: expected at least the 9 tokens of a chunk (-c makes it ",
+        ),
         (("-p", "a"), "argument --perplexity: not allowed with --prompt"),
         (("--json",), "argument --json: not allowed with --perplexity"),
         (("--chunks", "0"), "argument --chunks: must be at least 1: got 0"),
-        (("--kl-divergence-base", "a"), "--kl-divergence MODEL runs the reference itself"),
+        (
+            ("--kl-divergence-base", "a"),
+            "--kl-divergence MODEL runs the reference itself",
+        ),
     ],
 )
 def test_what_cannot_be_scored_is_one_line(run, tmp_path, arguments, reason):
@@ -91,7 +101,16 @@ def test_what_cannot_be_scored_is_one_line(run, tmp_path, arguments, reason):
 
 
 def test_a_reference_with_other_tokens_is_rejected(run, alphabet_model):
-    done = run("--perplexity", TEXT, "-c", "64", "--chunks", "1", "--kl-divergence", alphabet_model)
+    done = run(
+        "--perplexity",
+        TEXT,
+        "-c",
+        "64",
+        "--chunks",
+        "1",
+        "--kl-divergence",
+        alphabet_model,
+    )
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--kl-divergence: " in done.stderr
     assert b"expected a model with 4096 tokens, as the first one has, got " in done.stderr
@@ -107,7 +126,10 @@ def test_flags_that_need_a_text_say_so(flag):
 
 
 def test_a_text_that_is_not_there_or_not_text_is_one_line(run, tmp_path):
-    for content, reason in ((None, "No such file"), (b"\xff\xfe\xff", "text: expected UTF-8")):
+    for content, reason in (
+        (None, "No such file"),
+        (b"\xff\xfe\xff", "text: expected UTF-8"),
+    ):
         path = tmp_path / "a.txt"
         if content is not None:
             path.write_bytes(content)

@@ -14,7 +14,14 @@ import pytest
 
 from src.cli import mpirun_is_at_terminal
 from src.model.sources import BUNDLED_MODEL
-from tests.cli.conftest import PROGRAM, REPOSITORY, Terminal, environment, run_code, run_program
+from tests.cli.conftest import (
+    PROGRAM,
+    REPOSITORY,
+    Terminal,
+    environment,
+    run_code,
+    run_program,
+)
 from tests.support.mpi import LAUNCH, mpirun, needs_mpi, processes
 from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 
@@ -22,7 +29,16 @@ pytestmark = needs_mpi
 SECONDS_TO_END = 10
 # At such a temperature hardly any answer ends before its 60 tokens.
 ASK = (
-    *("-p", "Tell me about Norway.", "--temperature", "5", "--top-k", "0", "--top-p", "1"),
+    *(
+        "-p",
+        "Tell me about Norway.",
+        "--temperature",
+        "5",
+        "--top-k",
+        "0",
+        "--top-p",
+        "1",
+    ),
     *("--seed", "3", "-n", "60", "--json"),
 )
 
@@ -30,9 +46,11 @@ ASK = (
 def patched(code: str, *arguments: str) -> tuple[str, ...]:
     """Gives a command that changes something of the program before it runs."""
     return (
-        sys.executable, "-c", f"import sys; {code}; from src.main import main; sys.exit(main())",
+        sys.executable,
+        "-c",
+        f"import sys; {code}; from src.main import main; sys.exit(main())",
         *arguments,
-    )  # fmt: skip
+    )
 
 
 def ids(output: str | bytes) -> list[int]:
@@ -61,7 +79,8 @@ def test_any_number_of_ranks_gives_the_answer_of_one_process(ranks, flags):
 def test_one_process_imports_no_mpi():
     done = run_code(
         "import sys; from src.main import main; main(['-q', '-p', 'hi', '-n', '1']); "
-        "print([name for name in sys.modules if 'mpi4py' in name or name.endswith('.ranks')])"
+        "print([name for name in sys.modules if 'mpi4py' in name or "
+        "name.endswith('.ranks')])"
     )
     assert done.stdout.splitlines()[-1] == b"[]"
 
@@ -126,7 +145,9 @@ def test_standard_input_is_read_to_its_end(tmp_path, kind):
     source = f'"$@" < {file}' if kind == "file" else f'(sleep 1; cat {file}) | "$@"'
     done = run_program(*flags, prefix=["sh", "-c", source, "sh", *LAUNCH, "2"])
     assert done.returncode == 0, done.stderr
-    found, expected = ([ids(line) for line in of.stdout.splitlines()] for of in (done, one))
+    found, expected = (
+        [ids(line) for line in of.stdout.splitlines()] for of in (done, one)
+    )
     assert found == expected
     assert len(found) == len(texts)
 
@@ -139,9 +160,13 @@ def endless(endless_model: Path) -> Iterator["subprocess.Popen[str]"]:
     """Three ranks in the middle of an answer that does not end."""
     process = subprocess.Popen(
         [*LAUNCH, "3", *PROGRAM, "-m", str(endless_model), "-p", "a", "-c", "100000"],
-        cwd=REPOSITORY, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert "parameters" in process.stderr.readline()  # loaded
     time.sleep(1)
     yield process
@@ -151,11 +176,16 @@ def endless(endless_model: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def assert_ended(ranks: dict[int, int]) -> None:
-    """Waits a little until no rank runs; one that nobody asks for its exit code does not count."""
+    """Waits a little until no rank runs; one that nobody asks for its exit code does not
+    count.
+    """
     for pid in ranks.values():
         for _ in range(10 * SECONDS_TO_END):
             state = Path(f"/proc/{pid}/stat")
-            if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            if (
+                not state.exists()
+                or state.read_text().rpartition(")")[2].split()[0] == "Z"
+            ):
                 break
             time.sleep(0.1)
         else:
@@ -208,7 +238,8 @@ def test_a_slow_pass_is_not_a_lost_rank():
 
 @pytest.mark.slow
 def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, random_model):
-    one, other = str(random_model), str(tmp_path / "other")
+    one = str(random_model)
+    other = str(tmp_path / "other")
     params = SMALL_PARAMS | {"use_scaled_rope": True}
     tokenizer = random_model / "tokenizer.model"
     write_random_meta_directory(Path(other), params, tokenizer_model=tokenizer, seed=2)
@@ -221,7 +252,9 @@ def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, random_model):
         "ranks.own_forecast = lambda *_: {}['an error between two collective calls']",
         "-m", one, *flags,
     )  # fmt: skip
-    no_threads = patched("from mpi4py import MPI; MPI.Query_thread = lambda: 0", "-m", one, *flags)
+    no_threads = patched(
+        "from mpi4py import MPI; MPI.Query_thread = lambda: 0", "-m", one, *flags
+    )
     no_mpi = tmp_path / "no_mpi" / "mpi4py"
     no_mpi.mkdir(parents=True)
     (no_mpi / "__init__.py").write_text("raise ImportError('none of that name')\n")
@@ -245,7 +278,11 @@ def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, random_model):
         "sizes and settings": (3, own, (*own, "--quantize", "nf4")),
         "rank 0: mpi4py: expected": (2, without, without),
         "rank 1: mpi4py: expected": (2, own, without),
-        "--verify: expected one process": (2, (*PROGRAM, "--verify"), (*PROGRAM, "--verify")),
+        "--verify: expected one process": (
+            2,
+            (*PROGRAM, "--verify"),
+            (*PROGRAM, "--verify"),
+        ),
         "unrecognized arguments": (2, (*PROGRAM, "--none"), (*PROGRAM, "--none")),
         "expected text, got none": (2, (*PROGRAM, "-p", " "), (*PROGRAM, "-p", " ")),
     }

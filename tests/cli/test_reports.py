@@ -56,11 +56,15 @@ def test_the_report_holds_parameters_tensors_and_sizes(run, alphabet_model):
     assert sizes["KV cache bytes per token"] == [f"{2 * 2 * 128 * 2} (1.0 KiB)"]
 
 
-def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(run, tmp_path):
+def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(
+    run, tmp_path
+):
     linear = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     more = {"generation": {"eos_token_id": [3, 7]}, "rope_parameters": linear}
     directory = tmp_path / "model"
-    write_tiny(directory, GROUPED, ml.bfloat16, shards=2, _name_or_path="\x1b[2Jname", **more)
+    write_tiny(
+        directory, GROUPED, ml.bfloat16, shards=2, _name_or_path="\x1b[2Jname", **more
+    )
     done = run("-m", directory, "--metadata")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\x1b" not in done.stdout
@@ -68,28 +72,42 @@ def test_a_model_of_hugging_face_is_reported_with_both_names_of_its_tensors(run,
     assert source["format"] == ["Hugging Face, 2 safetensors files"]
     assert source["note"] == ["RoPE scaling factor 2 by config.json"]
     given = rows(done.stdout, "hyperparameters given (config.json)")
-    assert (given["hidden_size"], given["rope_parameters.rope_type"]) == (["64"], ["linear"])
+    assert (given["hidden_size"], given["rope_parameters.rope_type"]) == (
+        ["64"],
+        ["linear"],
+    )
     used = rows(done.stdout, "hyperparameters used and derived")
     assert (used["head_dim"], used["rope_pairs"]) == (["8"], ["halves"])
     assert (used["rope_scaling"], used["rope_scaling.factor"]) == (["linear"], ["2.0"])
     assert used["tokens that end an answer"] == ["3, 7"]
     wk = rows(done.stdout, "tensors")["layers.1.attention.wk.weight"]
-    assert wk == ["[16, 64]", "bfloat16", "2048", "model.layers.1.self_attn.k_proj.weight"]
+    assert wk == [
+        "[16, 64]",
+        "bfloat16",
+        "2048",
+        "model.layers.1.self_attn.k_proj.weight",
+    ]
     mapped = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-    assert rows(done.stdout, "sizes")["bytes of mapped files"][0].startswith(f"{mapped} (")
+    assert rows(done.stdout, "sizes")["bytes of mapped files"][0].startswith(
+        f"{mapped} ("
+    )
 
 
 def test_a_gguf_file_is_reported_with_its_keys_and_long_arrays_cut(run, tmp_path):
     keys = small_vocabulary(tmp_path) | {"general.name": "\x1b[2Jname"}
     factors = {"rope_freqs.weight": np.linspace(1, 8, 4, dtype=np.float32)}
-    path = write(tmp_path / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys, factors)
+    path = write(
+        tmp_path / "a.gguf", with_rows(263), ml.bfloat16.numpy_dtype, keys, factors
+    )
     done = run("-m", path, "--metadata")
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\x1b" not in done.stdout
     assert rows(done.stdout, "source")["format"] == ["GGUF version 3, a file"]
     given = rows(done.stdout, "hyperparameters given (keys of the file)")
     assert given["llama.embedding_length"] == ["64"]
-    assert given["tokenizer.ggml.tokens"] == ["263 of string: '<unk>', '<s>', '</s>', ..."]
+    assert given["tokenizer.ggml.tokens"] == [
+        "263 of string: '<unk>', '<s>', '</s>', ..."
+    ]
     assert given["general.name"] == [r"\x1b[2Jname"]
     used = rows(done.stdout, "hyperparameters used and derived")
     assert used["rope_scaling"] == ["rope_freqs.weight"]
@@ -109,7 +127,9 @@ def test_info_names_versions_kernels_threads_and_memory(run):
 
 
 @pytest.mark.parametrize("number", list(STAGES))
-def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(run, number):
+def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(
+    run, number
+):
     done = run("--explain", str(number))
     assert (done.returncode, done.stderr) == (0, b"")
     *text, chapter, diagram, code = done.stdout.decode().splitlines()
@@ -124,13 +144,18 @@ def test_a_stage_is_explained_by_its_section_its_diagram_and_its_line_of_code(ru
 
 def test_a_section_ends_at_the_next_heading_and_must_be_there(run, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
-    page.write_text("# Page\n\n## A\n\na\n<!-- run: slow -->\n### Below\nb\n\n## Above\nc\n")
+    page.write_text(
+        "# Page\n\n## A\n\na\n<!-- run: slow -->\n### Below\nb\n\n## Above\nc\n"
+    )
     assert section_of(page, "A") == "a\n### Below\nb"
     assert section_of(page, "B") == ""
     monkeypatch.setattr(reports, "section_of", lambda _page, _heading: "")
     done = run("--explain", "9")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"14b-attention.md: --explain: expected a heading 'Stage 9: reshape" in done.stderr
+    assert (
+        b"14b-attention.md: --explain: expected a heading 'Stage 9: reshape"
+        in done.stderr
+    )
 
 
 def test_a_terminal_shows_it_rendered(spawn):
@@ -143,10 +168,13 @@ def test_a_terminal_shows_it_rendered(spawn):
 def test_a_chapter_is_inside_of_an_installed_package_or_an_error_names_both_places(
     run, tmp_path, monkeypatch
 ):
-    package, name = tmp_path / "llama_bolts", "docs/14b-attention.md"
+    package = tmp_path / "llama_bolts"
+    name = "docs/14b-attention.md"
     for module in (code, reports):
         monkeypatch.setattr(module, "PACKAGE", package)
-    text = f"error: --explain: expected {package}/{name} or {tmp_path}/{name}, got neither\n"
+    text = (
+        f"error: --explain: expected {package}/{name} or {tmp_path}/{name}, got neither\n"
+    )
     assert run("--explain", "13") == Outcome(2, b"", text.encode())
     for folder in ("docs", "diagrams"):
         shutil.copytree(REPOSITORY / folder, package / folder)

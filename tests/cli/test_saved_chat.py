@@ -1,4 +1,6 @@
-"""A chat as a file: what is written is read again, and what is damaged is refused in one line."""
+"""A chat as a file: what is written is read again, and what is damaged is refused in one
+line.
+"""
 
 import json
 import os
@@ -40,27 +42,34 @@ ABSENT = object()
 @pytest.mark.parametrize("chat", [CHAT, DEFAULTS])
 def test_what_is_written_is_read_again_and_safe_to_show(tmp_path, chat):
     file = tmp_path / "chat.json"
-    for _ in range(2):  # a saved chat may be written over, also one that was laid out anew
+    for _ in range(
+        2
+    ):  # a saved chat may be written over, also one that was laid out anew
         write_chat(file, chat)
         assert read_chat(file) == chat
         file.write_text(json.dumps(json.loads(file.read_bytes())))
     write_chat(file, chat)
     text = file.read_text("utf-8")
     assert [c for c in text if not c.isprintable() and c != "\n"] == []
-    for shown in ("H\u00e9llo \U0001f642", r"\u001b[31mred\u009b\u202e") if chat is CHAT else ():
+    for shown in (
+        ("H\u00e9llo \U0001f642", r"\u001b[31mred\u009b\u202e") if chat is CHAT else ()
+    ):
         assert shown in text
 
 
 def test_lone_surrogates_become_the_replacement_character(tmp_path):
     file = tmp_path / "chat.json"
-    write_chat(file, SavedChat("m\udcff", False, DEFAULTS.settings, None, (Turn("\ud800", ""),)))
+    write_chat(
+        file, SavedChat("m\udcff", False, DEFAULTS.settings, None, (Turn("\ud800", ""),))
+    )
     assert read_chat(file).turns == (Turn("\ufffd", ""),)
     file.write_text(json.dumps(changed("messages.0.content", "\ud800")))
     assert read_chat(file).system == "\ufffd"
 
 
 @pytest.mark.parametrize(
-    "content", [b"my notes", b"{}", b'{"format": "x"}', b"[" * 100, b"\xff", b"x" * (LARGEST + 1)]
+    "content",
+    [b"my notes", b"{}", b'{"format": "x"}', b"[" * 100, b"\xff", b"x" * (LARGEST + 1)],
 )
 def test_another_file_is_not_written_over(tmp_path, content):
     file = tmp_path / "a.txt"
@@ -93,7 +102,11 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("version", 2, "version: expected 1, got 2"),
         ("version", True, "version: expected 1, got [Tt]rue"),
         ("version", "1", "version: expected 1, got '1'"),
-        ("messages", ABSENT, "keys: expected format, .*, got missing or unknown ones: 'messages'"),
+        (
+            "messages",
+            ABSENT,
+            "keys: expected format, .*, got missing or unknown ones: 'messages'",
+        ),
         ("more", 1, "keys: expected format, .*, got missing or unknown ones: 'more'"),
         ("completion", 1, "completion: expected true or false, got 1"),
         ("model", [], "model: expected a text, got a"),
@@ -101,7 +114,11 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("settings.seed", ABSENT, "settings: expected .*: 'seed'"),
         ("settings.heat", 1, "settings: expected .*: 'heat'"),
         ("settings.temperature", -1, "temperature must be .*: got -1"),
-        ("settings.seed", float("nan"), "expected a finite number, got NaN"),  # strict JSON
+        (
+            "settings.seed",
+            float("nan"),
+            "expected a finite number, got NaN",
+        ),  # strict JSON
         ("settings.max_tokens", 0, "max_tokens: expected null or .*, got 0"),
         ("settings.max_tokens", True, "max_tokens: .*, got true"),
         ("settings.max_tokens", "x" * 9999, r"max_tokens: .*, got 'x{77}\.\.\.'$"),
@@ -111,8 +128,16 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         ("messages", {}, "messages: expected a list, got a"),
         ("messages.1.x", 1, r"messages\[1\] must have .*: got 'role', 'content', 'x'"),
         ("messages.1.role", "\x1b", r"role must be one of .*: got '\\x1b'"),
-        ("messages.1.role", "system", "expected user and .*, got 'system', 'assistant', 'user'"),
-        ("messages.2.role", "user", "messages: expected user and .*, got 'user', 'user', 'user'"),
+        (
+            "messages.1.role",
+            "system",
+            "expected user and .*, got 'system', 'assistant', 'user'",
+        ),
+        (
+            "messages.2.role",
+            "user",
+            "messages: expected user and .*, got 'user', 'user', 'user'",
+        ),
         ("messages.4", ABSENT, r"got 'user', 'assistant', 'user' \(3 in all\)"),
     ],
 )
@@ -149,7 +174,9 @@ def state(session: Session) -> tuple[object, ...]:
 
 def test_a_saved_chat_goes_on_as_if_it_had_not_ended(random_model, tmp_path, capsys):
     file = tmp_path / "chat.json"
-    session = session_of(random_model, "-c", "600", "--seed", "3", "-n", "9", "--stop", "zzz")
+    session = session_of(
+        random_model, "-c", "600", "--seed", "3", "-n", "9", "--stop", "zzz"
+    )
     session.system = "Be short."
     session.ask("one")
     session.ask("two")
@@ -192,7 +219,9 @@ def test_a_chat_that_does_not_fit_is_refused_with_both_numbers(
     small = session_of(alphabet_model, "-c", str(length))
     small.ask("Hello")
     before = state(small)
-    with pytest.raises(UsageError, match=f"saved chat: .*: 150 tokens >= {length} positions$"):
+    with pytest.raises(
+        UsageError, match=f"saved chat: .*: 150 tokens >= {length} positions$"
+    ):
         run_command(small, f"/load {tmp_path}/chat.json")
     assert state(small) == before
 
@@ -208,7 +237,9 @@ def test_a_chat_that_does_not_fit_is_refused_with_both_numbers(
     ],
     ids=["missing", "directory", "fifo", "empty", "binary", "escapes", "huge"],
 )  # fmt: skip
-def test_a_bad_file_is_one_line_and_the_chat_stays_as_it_was(session, tmp_path, command, make):
+def test_a_bad_file_is_one_line_and_the_chat_stays_as_it_was(
+    session, tmp_path, command, make
+):
     session.ask("Hello")
     session.attached = "before"
     before = state(session)
@@ -222,7 +253,8 @@ def test_a_bad_file_is_one_line_and_the_chat_stays_as_it_was(session, tmp_path, 
 
 
 def test_texts_that_are_read_go_before_the_next_message(session, tmp_path, typed):
-    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first = tmp_path / "first.txt"
+    second = tmp_path / "second.txt"
     first.write_text("one\n")
     second.write_text("two\n\n")
     told = "read: 3 characters; they go before your next message, 3 tokens in all\n"
@@ -233,11 +265,15 @@ def test_texts_that_are_read_go_before_the_next_message(session, tmp_path, typed
 
 
 @pytest.mark.parametrize("length", [246, 300, 3000])
-def test_a_text_that_leaves_no_room_is_refused_with_both_numbers(session, tmp_path, typed, length):
+def test_a_text_that_leaves_no_room_is_refused_with_both_numbers(
+    session, tmp_path, typed, length
+):
     file = tmp_path / "text"
     session.ask("Hello")  # 55 tokens
     file.write_text("x" * length)
-    with pytest.raises(UsageError, match=f"fewer than the 300 tokens .*, got {length + 55}"):
+    with pytest.raises(
+        UsageError, match=f"fewer than the 300 tokens .*, got {length + 55}"
+    ):
         run_command(session, f"/read {file}")
     assert session.attached == ""
     file.write_text("x" * 100)
@@ -245,7 +281,9 @@ def test_a_text_that_leaves_no_room_is_refused_with_both_numbers(session, tmp_pa
 
 
 def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(capsys):
-    """The bundled model answered the questions; `tests/golden/chat-0.1.0.json` is as saved then."""
+    """The bundled model answered the questions; `tests/golden/chat-0.1.0.json` is as
+    saved then.
+    """
     file = Path(__file__).parents[1] / "golden" / "chat-0.1.0.json"
     session = session_of(BUNDLED_MODEL)
     assert reply(capsys, session, f"/load {file}").endswith(
@@ -262,9 +300,14 @@ def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(capsys):
 
 def test_a_path_is_what_was_typed():
     for typed, path in (
-        ("a b.txt", "a b.txt"), ("'a b.txt'", "a b.txt"), ('"a.txt"', "a.txt"), ("it's", "it's"),
-        ("'", "'"), ("~/x", f"{Path.home()}/x"), ("~not-a-user/x", "~not-a-user/x"),
-    ):  # fmt: skip
+        ("a b.txt", "a b.txt"),
+        ("'a b.txt'", "a b.txt"),
+        ('"a.txt"', "a.txt"),
+        ("it's", "it's"),
+        ("'", "'"),
+        ("~/x", f"{Path.home()}/x"),
+        ("~not-a-user/x", "~not-a-user/x"),
+    ):
         assert named_path(typed) == Path(path)
 
 
@@ -283,8 +326,11 @@ def test_what_is_no_text_or_too_long_is_refused(tmp_path):
     assert read_text(file, 100) == text
 
 
-def test_a_new_file_is_its_owners_an_old_one_keeps_its_mode_and_a_link_is_followed(tmp_path):
-    file, link = tmp_path / "file", tmp_path / "link"
+def test_a_new_file_is_its_owners_an_old_one_keeps_its_mode_and_a_link_is_followed(
+    tmp_path,
+):
+    file = tmp_path / "file"
+    link = tmp_path / "link"
     link.symlink_to(file)
     for content, mode in ((b"new", 0o600), (b"newer", 0o640)):
         write_whole(link, [content], UsageError)
@@ -302,10 +348,15 @@ def test_a_new_file_is_its_owners_an_old_one_keeps_its_mode_and_a_link_is_follow
         (KeyboardInterrupt, KeyboardInterrupt, None),
     ],
 )
-def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, name, fault, raised, text):
+def test_a_write_that_fails_leaves_the_old_file_alone(
+    tmp_path, name, fault, raised, text
+):
     file = tmp_path / "file"
     file.write_bytes(b"old")
-    with mock.patch.object(os, name, side_effect=fault), pytest.raises(raised, match=text):
+    with (
+        mock.patch.object(os, name, side_effect=fault),
+        pytest.raises(raised, match=text),
+    ):
         write_whole(file, [b"new"], UsageError)
     assert (file.read_bytes(), os.listdir(tmp_path)) == (b"old", ["file"])
 

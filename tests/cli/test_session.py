@@ -26,14 +26,17 @@ def test_an_answer_goes_to_standard_output_and_into_the_history(session, capsys)
     assert signal.getsignal(signal.SIGINT) is before
     assert capsys.readouterr() == (f"{ALPHABET}\n", "")
     assert session.turns == [Turn("Hello", ALPHABET)]
-    ids, cached = session.history_ids(), session.engine.cached_ids
+    ids = session.history_ids()
+    cached = session.engine.cached_ids
     assert tuple(ids[: len(cached)]) == cached
     assert len(ids) == len(cached) + 1  # the end token is never run
     session.system = "short"
     assert session.messages(session.turns, "more") == [
-        Message("system", "short"), Message("user", "Hello"), Message("assistant", ALPHABET),
+        Message("system", "short"),
+        Message("user", "Hello"),
+        Message("assistant", ALPHABET),
         Message("user", "more"),
-    ]  # fmt: skip
+    ]
 
 
 def test_regenerating_replaces_the_last_answer_also_if_it_is_interrupted(session):
@@ -48,7 +51,9 @@ def test_regenerating_replaces_the_last_answer_also_if_it_is_interrupted(session
 
 
 def test_undoing_takes_the_last_turn_back_and_clearing_keeps_system_and_settings(session):
-    session.system, session.attached, settings = "short", "a text", session.settings
+    session.system = "short"
+    session.attached = "a text"
+    settings = session.settings
     for question in ("one", "two"):
         session.ask(question)
     with interrupt_after(4):
@@ -78,11 +83,16 @@ def test_nothing_is_regenerated_undone_or_goes_on_at_first_or_in_another_chat(se
 @pytest.mark.parametrize("earlier", [None, "not answered yet"])
 def test_a_message_that_is_rejected_is_no_turn(session, earlier):
     session.ask("one")
-    session.unanswered, turns = earlier, list(session.turns)
+    turns = list(session.turns)
+    session.unanswered = earlier
     session.attached = "a text"
     with pytest.raises(ContextFullError):
         session.ask_with_attached("x" * 300)
-    assert (session.turns, session.unanswered, session.attached) == (turns, earlier, "a text")
+    assert (session.turns, session.unanswered, session.attached) == (
+        turns,
+        earlier,
+        "a text",
+    )
     session.ask_with_attached("two")
     assert session.turns[1:] == [Turn("a text\n\ntwo", ALPHABET)]
     assert (session.unanswered, session.attached) == (None, "")
@@ -118,18 +128,23 @@ def test_an_interrupted_answer_stays_and_goes_on(session, capsys):
 
 def test_an_answer_that_was_stopped_twice_is_the_one_without_a_stop(random_model):
     flags = ("-c", "300", "--temperature", "0", "-n")
-    session, whole = session_of(random_model, *flags, "5"), session_of(random_model, *flags, "25")
+    session = session_of(random_model, *flags, "5")
+    whole = session_of(random_model, *flags, "25")
     whole.ask("one")
     session.ask("one")
     with interrupt_after(4):
         assert session.resume().stop_reason == INTERRUPTED
-    session.settings = session.settings.changed("max_tokens", str(25 - len(session.turns[0].ids)))
+    session.settings = session.settings.changed(
+        "max_tokens", str(25 - len(session.turns[0].ids))
+    )
     session.resume()
     assert session.turns == whole.turns
     assert session.last.ids == whole.last.ids
 
 
-def test_ctrl_c_before_an_answer_begins_or_goes_on_keeps_what_was(alphabet_model, monkeypatch):
+def test_ctrl_c_before_an_answer_begins_or_goes_on_keeps_what_was(
+    alphabet_model, monkeypatch
+):
     session = session_of(alphabet_model, "-c", "300", "-n", "3")
     for do, turns, then in (
         (lambda: session.ask("one"), [], [Turn("one", "abc")]),
@@ -154,14 +169,17 @@ def test_a_completion_goes_on(alphabet_model, capsys):
 def test_an_interrupt_of_the_report_keeps_the_answer(session, monkeypatch):
     session.statistics = True
     with monkeypatch.context() as patch:
-        patch.setattr(Console, "note", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        patch.setattr(
+            Console, "note", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+        )
         with pytest.raises(KeyboardInterrupt):
             session.ask("one")
     assert session.turns == [Turn("one", ALPHABET)]
 
 
 def test_attached_text_goes_before_one_text_to_continue(session):
-    session.completion, session.attached = True, "Once upon"
+    session.completion = True
+    session.attached = "Once upon"
     assert session.with_attached(" a time") == "Once upon a time"
     assert session.with_attached("Then") == "Then"
 
@@ -194,7 +212,8 @@ def drawn(session: Session) -> list[int]:
 def test_ten_turns_are_those_of_a_fresh_start_and_run_only_new_tokens(monkeypatch, flags):
     session = session_of(BUNDLED_MODEL, *flags)
     transformer = session.engine.model.transformer
-    forward, spans = transformer.forward, []
+    forward = transformer.forward
+    spans = []
 
     def noted(context: Any, tokens: Any, start_pos: int, **named: Any) -> Any:
         spans.append((start_pos, start_pos + len(tokens)))
@@ -211,14 +230,25 @@ def test_ten_turns_are_those_of_a_fresh_start_and_run_only_new_tokens(monkeypatc
         assert all(end == start for (_, end), (start, _) in itertools.pairwise(run))
         assert (run[0][0], run[-1][1]) == (held, stats.prompt_tokens)
         assert stats.cached_tokens == held
-        held = stats.prompt_tokens + stats.new_tokens - 1  # the end token is read with what follows
+        # The end token is read with what follows.
+        held = stats.prompt_tokens + stats.new_tokens - 1
         fresh = InferenceEngine(load_model(), speculation=False)
         steps = fresh.chat(messages, sampling=session.settings.sampling)
         assert drawn(session) == [step.token_id for step in steps]
     assert len(session.turns) == 10
 
 
-OPERATIONS = ("ask", "ask", "ask", "regen", "undo", "clear", "system", "load", "interrupt")
+OPERATIONS = (
+    "ask",
+    "ask",
+    "ask",
+    "regen",
+    "undo",
+    "clear",
+    "system",
+    "load",
+    "interrupt",
+)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -270,7 +300,10 @@ def test_a_full_context_drops_the_oldest_turns_where_that_is_set(session, capsys
     session.settings = session.settings.changed("overflow", "drop")
     capsys.readouterr()
     answer = session.ask("x" * 120)
-    assert capsys.readouterr().err == "context full: the 2 oldest turns are dropped, 1 turn kept\n"
+    assert (
+        capsys.readouterr().err
+        == "context full: the 2 oldest turns are dropped, 1 turn kept\n"
+    )
     assert session.turns == [turn("three"), turn("x" * 120)]
     assert answer.stop_reason == "eot"
 
@@ -289,7 +322,8 @@ def test_turns_are_dropped_where_an_answer_has_no_room_until_a_quarter_is_free(
     )
     counts = []
     for number in range(40):
-        question, before = f"question {number}", list(session.turns)
+        question = f"question {number}"
+        before = list(session.turns)
         session.ask(question)
         kept = session.turns[:-1]
         counts.append(len(before) - len(kept))
@@ -300,7 +334,10 @@ def test_turns_are_dropped_where_an_answer_has_no_room_until_a_quarter_is_free(
             assert prompt_length(session, kept, question) + 1200 // 4 <= 1200
     assert 0 in counts[-4:]  # the turns that stay are not read again each time
     assert sum(counts) > 9
-    assert f"context full: the {max(counts)} oldest turns are dropped, " in capsys.readouterr().err
+    assert (
+        f"context full: the {max(counts)} oldest turns are dropped, "
+        in capsys.readouterr().err
+    )
 
 
 def test_a_message_that_cannot_fit_drops_no_turn(session, capsys):
@@ -319,10 +356,15 @@ def test_an_answer_goes_on_without_the_oldest_turns(session, capsys):
     session.settings = session.settings.changed("max_tokens", "10")
     session.ask("x" * 130)
     assert session.turns[-1].answer == ALPHABET[:10]
-    session.settings = session.settings.changed("overflow", "drop").changed("max_tokens", "none")
+    session.settings = session.settings.changed("overflow", "drop").changed(
+        "max_tokens", "none"
+    )
     session.resume()
     assert session.turns == [turn("two"), turn("x" * 130)]
-    assert capsys.readouterr().err == "context full: the oldest turn is dropped, 1 turn kept\n"
+    assert (
+        capsys.readouterr().err
+        == "context full: the oldest turn is dropped, 1 turn kept\n"
+    )
 
 
 def test_texts_that_are_continued_have_no_turns_to_drop(alphabet_model):

@@ -1,4 +1,6 @@
-"""What is typed during an answer, and the state of the terminal after every end of a chat."""
+"""What is typed during an answer, and the state of the terminal after every end of a
+chat.
+"""
 
 import os
 import signal
@@ -11,7 +13,8 @@ import pytest
 from tests.cli.conftest import ALPHABET, EDITOR_ENDS, Spawn, Terminal
 from tests.cli.reciting_model import write_reciting_directory
 
-# A shell that prints the state of the terminal before and after, and changes nothing itself.
+# A shell that prints the state of the terminal before and after, and changes nothing
+# itself.
 SHELL = [
     "sh",
     "-c",
@@ -57,7 +60,9 @@ def test_lines_that_are_typed_or_pasted_during_an_answer_are_answered_after_it(e
 
 def process_of(child: Terminal) -> int:
     """Returns the id of the chat, which the shell of a terminal runs."""
-    done = subprocess.run(["pgrep", "-P", str(child.pid)], capture_output=True, check=True)
+    done = subprocess.run(
+        ["pgrep", "-P", str(child.pid)], capture_output=True, check=True
+    )
     return int(done.stdout)
 
 
@@ -94,9 +99,13 @@ def test_the_terminal_has_its_state_back_after_ctrl_backslash(endless):
 
 
 @pytest.mark.slow
-def test_the_terminal_has_its_state_back_after_a_model_file_that_is_cut(open_chat, tmp_path):
+def test_the_terminal_has_its_state_back_after_a_model_file_that_is_cut(
+    open_chat, tmp_path
+):
     """The process ends in a handler of C, in the middle of an answer."""
-    directory = write_reciting_directory(tmp_path / "cut", ALPHABET.encode(), endless=True)
+    directory = write_reciting_directory(
+        tmp_path / "cut", ALPHABET.encode(), endless=True
+    )
     child = open_chat("-m", directory, *FLAGS, prefix=SHELL)
     start_answer(child, "typed")
     os.truncate(directory / "consolidated.00.pth", 1000)

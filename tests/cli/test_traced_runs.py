@@ -1,4 +1,6 @@
-"""A run with a trace is the run without one: the same tokens and the same probabilities."""
+"""A run with a trace is the run without one: the same tokens and the same
+probabilities.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -29,7 +31,10 @@ PROMPTS = (
     "Why is the sky blue?",
     "list the days of the week",
 )
-SETTINGS = (("--temperature", "0"), ("--seed", "5", "--temperature", "1.2", "--top-k", "0"))
+SETTINGS = (
+    ("--temperature", "0"),
+    ("--seed", "5", "--temperature", "1.2", "--top-k", "0"),
+)
 VIEWS: dict[str, tuple[str, ...]] = {
     "log": ("--debug-log", "debug.log"),
     "json": ("--trace-json", "trace.json"),
@@ -40,7 +45,8 @@ ALL_VIEWS = tuple(word for flags in VIEWS.values() for word in flags)
 
 
 def told(run: Callable[..., Any], *flags: Any) -> dict[str, Any]:
-    """Returns what a run says of its tokens: ids, and probabilities of the 20 most probable ones.
+    """Returns what a run says of its tokens: ids, and probabilities of the 20 most
+    probable ones.
 
     Equal probabilities in float64 need logits that are equal in every bit.
     """

@@ -22,14 +22,18 @@ def in_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_answer_is_the_same_with_a_trace(run, alphabet_model):
     arguments = ("-m", alphabet_model, "-p", "x", "--seed", "4", "--temperature", "2")
     plain = run(*arguments)
-    traced = run(*arguments, "--debug-log", "--trace-json", "t.jsonl", "--trace-statistics")
+    traced = run(
+        *arguments, "--debug-log", "--trace-json", "t.jsonl", "--trace-statistics"
+    )
     assert (traced.returncode, traced.stdout) == (plain.returncode, plain.stdout)
     assert Path("debug.log").stat().st_size > 10_000
     _, events = read_trace(Path("t.jsonl"))
     assert sum(event.stage == 21 for event in events) == len(plain.stdout)
 
 
-def test_the_trace_is_off_after_a_run_and_a_new_run_begins_its_files_anew(run, alphabet_model):
+def test_the_trace_is_off_after_a_run_and_a_new_run_begins_its_files_anew(
+    run, alphabet_model
+):
     arguments = ("-m", alphabet_model, "-p", "x", "-n", "1")
     sizes = []
     for _ in range(2):
@@ -61,13 +65,17 @@ def test_layers_and_stages_can_be_chosen_of_those_that_the_model_has(run, alphab
     run("-m", alphabet_model, "-p", "x", "-n", "2", *flags)
     records = [json.loads(line) for line in Path("t.jsonl").read_text().splitlines()[1:]]
     assert {record["stage"] for record in records} == {8, 9, 21}
-    done = run("-m", alphabet_model, "-p", "x", "-q", "--debug-log", "--trace-layers", "0-1")
+    done = run(
+        "-m", alphabet_model, "-p", "x", "-q", "--debug-log", "--trace-layers", "0-1"
+    )
     said = b"error: --trace-layers: expected layers from 0 to 0, got 1\n"
     assert done == Outcome(2, b"", said)
 
 
 @pytest.mark.parametrize("flag", ["--debug-log", "--trace-json"])
-def test_a_file_that_cannot_be_written_is_refused_before_the_answer(run, alphabet_model, flag):
+def test_a_file_that_cannot_be_written_is_refused_before_the_answer(
+    run, alphabet_model, flag
+):
     places = [(".", "Is a directory"), ("none/t", "No such file or directory")]
     if Path("/dev/full").exists():
         places.append(("/dev/full", "No space left on device"))
@@ -85,10 +93,17 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_answer(run, alphabe
 def test_a_disk_that_fills_up_ends_the_trace_with_a_warning_and_not_the_answer(
     alphabet_model, tmp_path
 ):
-    small = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh"]  # blocks of 512 bytes, or of 1024
+    # Blocks of 512 bytes, or of 1024.
+    small = [
+        "sh",
+        "-c",
+        'ulimit -f 8; exec "$@"',
+        "sh",
+    ]
     log = tmp_path / "t"
     flags = ("-m", alphabet_model, "-p", "x", "-q", "--debug-log", log)
-    done = run_program(*flags, prefix=small, PYTHONDONTWRITEBYTECODE="1")  # nor half of a module
+    # Nor half of a module.
+    done = run_program(*flags, prefix=small, PYTHONDONTWRITEBYTECODE="1")
     text = f"warning: {log}: the trace ends here: File too large\n"
     assert done == Outcome(0, ANSWER, text.encode())
 

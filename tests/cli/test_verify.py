@@ -29,7 +29,8 @@ from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 from tests.support.sentencepiece_writer import RESERVED, model_message, ranked
 from tests.tokenizer.json_files import byte_level_file, write_json
 
-Patch = tuple[Any, str, Callable[[Any], Any]]  # an object, the name of a function, and a change
+# An object, the name of a function, and a change.
+Patch = tuple[Any, str, Callable[[Any], Any]]
 BY_NAME = {config.name: config for config in CONFIGS}
 BIASES = {"attention_bias": True, "mlp_bias": True}
 OK = "verdict: ok: every stage is within its bound"
@@ -40,7 +41,9 @@ def verdict(done: Outcome) -> str:
 
 
 def write_with_biases(directory: Path) -> Path:
-    """Writes a model with biases, a tokenizer, and embeddings as small as those of real models."""
+    """Writes a model with biases, a tokenizer, and embeddings as small as those of real
+    models.
+    """
     config = replace(GROUPED, name="byte_level", vocab=300)
     arrays = renamed(config, weights(config))
     arrays["model.embed_tokens.weight"] *= 0.02
@@ -59,7 +62,9 @@ def with_biases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs transformers in this process, which saves the seconds that its imports take."""
+    """Runs transformers in this process, which saves the seconds that its imports
+    take.
+    """
     pytest.importorskip("transformers", reason="needs the oracle extra")
     from transformers.utils import logging
 
@@ -94,18 +99,25 @@ def test_the_bundled_model_agrees_and_no_pytorch_is_imported():
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_a_model_that_transformers_refuses_is_one_line(run, with_biases, tmp_path, monkeypatch):
+def test_a_model_that_transformers_refuses_is_one_line(
+    run, with_biases, tmp_path, monkeypatch
+):
     pytest.importorskip("transformers", reason="needs the oracle extra")
-    start, directory = subprocess.run, shutil.copytree(with_biases, tmp_path / "model")
+    start = subprocess.run
+    directory = shutil.copytree(with_biases, tmp_path / "model")
 
-    def without_weights(command: list[Any], **more: Any) -> "subprocess.CompletedProcess[str]":
+    def without_weights(
+        command: list[Any], **more: Any
+    ) -> "subprocess.CompletedProcess[str]":
         (directory / "model.safetensors").unlink()
         return start(command, **more)
 
     monkeypatch.setattr(subprocess, "run", without_weights)
     done = run("-m", directory, "--verify")
     assert (done.returncode, done.stdout) == (3, b"")
-    assert re.fullmatch(rb"error: .*: --verify: transformers: OSError: [^\n]+\n", done.stderr)
+    assert re.fullmatch(
+        rb"error: .*: --verify: transformers: OSError: [^\n]+\n", done.stderr
+    )
 
 
 # What agrees.
@@ -142,7 +154,11 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
     "float16 in shards": lambda d: write_tiny(d, GROUPED, ml.float16, shards=3),
     "Llama 3.2": lambda d: write_tiny(d, BY_NAME["scaled_by_32"]),
     "Mistral": lambda d: write_tiny(
-        d, GROUPED, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=None
+        d,
+        GROUPED,
+        model_type="mistral",
+        architectures=["MistralForCausalLM"],
+        sliding_window=None,
     ),
     **{
         family: partial(write_family, family=family, dtype=ml.float32, hidden_size=48)
@@ -176,7 +192,26 @@ def test_every_layout_agrees(run, tmp_path, here, layout):
     if layout == "qwen3":
         stages[3:4] = [9, 8, 9]
     if "olmo2" in layout:
-        stages = [4, *[8] * 5, 10, 10, 14, 14, 15, 15, 17, 17, 17, 17, 18, 18, 19, 19, 19, 20]
+        stages = [
+            4,
+            *[8] * 5,
+            10,
+            10,
+            14,
+            14,
+            15,
+            15,
+            17,
+            17,
+            17,
+            17,
+            18,
+            18,
+            19,
+            19,
+            19,
+            20,
+        ]
     assert [int(number) for number in compared] == [1] * has_tokenizer + stages
 
 
@@ -218,7 +253,9 @@ def one_step(array: Any) -> None:
 
 
 def permuted(array: Any) -> None:
-    """Reorders the rows of each head of h 8, as for neighbours that are rotated together."""
+    """Reorders the rows of each head of h 8, as for neighbours that are rotated
+    together.
+    """
     array[:] = array.reshape(-1, 2, 4, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
 
 
@@ -239,15 +276,27 @@ FAULTS: dict[str, tuple[Patch, str]] = {
         "4 input tensor (embedding), frequencies, mask: x",
     ),
     "the attention that answers": (
-        (ml, "attention", lambda fused: lambda q, *rest: fused(ml.multiply(q, 1.01), *rest)),
+        (
+            ml,
+            "attention",
+            lambda fused: lambda q, *rest: fused(ml.multiply(q, 1.01), *rest),
+        ),
         "19 output norm and logits: logits of the whole network",
     ),
     "scores of another scale": (
-        (LlamaAttention, "eager", lambda f: lambda self, q, *k: f(self, ml.multiply(q, 1.01), *k)),
+        (
+            LlamaAttention,
+            "eager",
+            lambda f: lambda self, q, *k: f(self, ml.multiply(q, 1.01), *k),
+        ),
         "14 attention output: output of layer 0",
     ),
     "another token": (
-        (Tokenizer, "encode", lambda f: lambda self, text, **how: f(self, text.lower(), **how)),
+        (
+            Tokenizer,
+            "encode",
+            lambda f: lambda self, text, **how: f(self, text.lower(), **how),
+        ),
         "1 tokenization: ids of ",
     ),
     **{
@@ -286,7 +335,9 @@ def test_a_fault_is_named_at_its_stage(run, with_biases, here, monkeypatch, faul
 
 
 def test_without_transformers_a_line_says_what_to_install(run, monkeypatch):
-    monkeypatch.setattr(verify, "find_spec", lambda name: None if name == "torch" else name)
+    monkeypatch.setattr(
+        verify, "find_spec", lambda name: None if name == "torch" else name
+    )
     text = (
         b"error: --verify: expected transformers and what it needs, got no torch: "
         b"run `pip install -e '.[oracle]'` in the repository\n"
@@ -299,13 +350,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "find_spec", lambda name: name)
 
 
-def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(run, installed, monkeypatch):
+def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(
+    run, installed, monkeypatch
+):
     monkeypatch.setattr(memory, "available_memory", lambda: 400 << 20)
     count = load_model().parameter_count
     got = memory.readable_bytes(4 * count + (512 << 20))
     text = (
-        f"error: memory: expected at most 400.0 MiB available, got {got} for a float32 copy in "
-        f"transformers ({count} weights * 4 bytes + 512.0 MiB for PyTorch)\n"
+        f"error: memory: expected at most 400.0 MiB available, got {got} for a float32 "
+        f"copy in transformers ({count} weights * 4 bytes + 512.0 MiB for PyTorch)\n"
     )
     assert run("--verify") == Outcome(4, b"", text.encode())
 

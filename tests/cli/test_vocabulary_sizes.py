@@ -1,4 +1,6 @@
-"""The command line with a tokenizer that has more tokens than the embeddings have rows."""
+"""The command line with a tokenizer that has more tokens than the embeddings have
+rows.
+"""
 
 from pathlib import Path
 
@@ -40,15 +42,20 @@ def test_a_chat_goes_on_after_an_id_beyond_the_rows(open_chat, short):
 
 def test_the_keys_that_are_ignored_are_listed(run, tmp_path):
     directory = write_vocabulary(
-        tmp_path / "model", PIECES + 2, use_cash=True, badwordsids=[[1]], eos_token="</s>",
+        tmp_path / "model",
+        PIECES + 2,
+        use_cash=True,
+        badwordsids=[[1]],
+        eos_token="</s>",
         architectures=["LLaMAForCausalLM"],
-    )  # fmt: skip
+    )
     (directory / "generation_config.json").write_text(
-        '{"eos_token_id": 2, "encoder_repetition_penalty": 0.9, "transformers_version": "5"}'
+        '{"eos_token_id": 2, "encoder_repetition_penalty": 0.9, "transformers_version": '
+        '"5"}'
     )
     in_config = (
-        "ignored keys of config.json: 'use_cash', 'badwordsids', 'eos_token', 'architectures' "
-        "(4 in all)"
+        "ignored keys of config.json: 'use_cash', 'badwordsids', 'eos_token', "
+        "'architectures' (4 in all)"
     )
     of_generation = "ignored keys of generation_config.json: 'encoder_repetition_penalty'"
     verbose = run("-m", directory, *FORMAT, "-v", "-p", "Hello").stderr.decode()

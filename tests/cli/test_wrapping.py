@@ -1,4 +1,6 @@
-"""Words wrapped at blanks: the rows that a terminal shows of a text, however it comes in parts."""
+"""Words wrapped at blanks: the rows that a terminal shows of a text, however it comes in
+parts.
+"""
 
 import re
 from itertools import pairwise
@@ -76,11 +78,15 @@ def test_rows_end_at_blanks_in_whatever_parts_a_text_comes(text, rows):
     by_words = re.findall(r"\s*\S+|\s+", text)
     for parts in ([text], list(text), by_words, re.findall(".{1,3}", text, re.DOTALL)):
         shown = wrapped(parts, 20)
-        # What is longer than a row is left to the terminal, whose last column stays free elsewhere.
+        # What is longer than a row is left to the terminal, whose last column stays free
+        # elsewhere.
         assert shown == rows
 
 
-@given(st.lists(st.text("ab \n\té漢😀\u0301\u200d\ufe0f`-|"), max_size=30), st.integers(20, 40))
+@given(
+    st.lists(st.text("ab \n\té漢😀\u0301\u200d\ufe0f`-|"), max_size=30),
+    st.integers(20, 40),
+)
 def test_no_word_is_lost_repeated_or_erased(parts, columns):
     shown = "".join(wrapped(parts, columns))
     assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", "".join(parts))
@@ -109,7 +115,10 @@ def test_a_window_that_changes_its_size_changes_the_rows_that_follow():
     wrap = WordWrap()
     words = "one two three four five six seven eight nine ten "
     written = "".join(wrap.wrapped(part, 30) for part in words)
-    assert rows_shown(written, 30) == ["one two three four five six", "seven eight nine ten"]
+    assert rows_shown(written, 30) == [
+        "one two three four five six",
+        "seven eight nine ten",
+    ]
     narrow = "".join(wrap.wrapped(part, 20) for part in f"\n{words}")
     expected = [" ", "one two three four", "five six seven", "eight nine ten"]
     assert rows_shown(narrow, 20) == expected

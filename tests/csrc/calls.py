@@ -1,4 +1,5 @@
-"""The kernels, called on arrays: sizes and types come from the arrays, and nothing is checked.
+"""The kernels, called on arrays: sizes and types come from the arrays, and nothing is
+checked.
 
 This is the one place of these tests that knows where the library is loaded.
 """
@@ -23,8 +24,14 @@ from src.ml.kernels import (
 )
 
 __all__ = [
-    "available_isas", "build_info", "ffi", "get_num_threads", "lib", "set_isa", "set_num_threads",
-]  # fmt: skip
+    "available_isas",
+    "build_info",
+    "ffi",
+    "get_num_threads",
+    "lib",
+    "set_isa",
+    "set_num_threads",
+]
 
 Array = np.ndarray[Any, Any]
 # A weight, or a tensor: its memory is that of an array.
@@ -57,13 +64,20 @@ def code(x: Operand) -> int:
 def weight_fields(weight: Operand) -> tuple[Any, ...]:
     if not isinstance(weight, ml.QuantizedTensor):
         return pointer(weight), ffi.NULL, ffi.NULL, ffi.NULL, 0.0, code(weight)
-    nested, row = weight.nested, weight.dtype
+    nested = weight.nested
+    row = weight.dtype
     # A block that holds its scales is where they are.
     scales = weight.codes if row.bytes_with_scales else weight.scales
     parts = pointer(weight.codes), pointer(scales)
     if nested is None:
         return *parts, ffi.NULL, ffi.NULL, 0.0, row.code
-    return *parts, pointer(nested.absmax), pointer(nested.code), nested.offset, row.double_code
+    return (
+        *parts,
+        pointer(nested.absmax),
+        pointer(nested.code),
+        nested.offset,
+        row.double_code,
+    )
 
 
 def linear(
@@ -73,26 +87,46 @@ def linear(
     biases: Sequence[Operand | None] = (),
 ) -> None:
     """outs[p] = x . weights[p], + biases[p]."""
-    threads, columns = get_num_threads(), array_of(x).shape[1]
+    threads = get_num_threads()
+    columns = array_of(x).shape[1]
     parts = [
-        (pointer(out), weight_fields(weight), pointer(bias), weight.shape[0],
-         0 if bias is None else code(bias))
-        for weight, out, bias in zip(weights, outs, biases or [None] * len(outs), strict=True)
-    ]  # fmt: skip
+        (
+            pointer(out),
+            weight_fields(weight),
+            pointer(bias),
+            weight.shape[0],
+            0 if bias is None else code(bias),
+        )
+        for weight, out, bias in zip(
+            weights, outs, biases or [None] * len(outs), strict=True
+        )
+    ]
     lib.linear(
-        ffi.new("LinearPart[]", parts), scratch(lib.product_scratch_bytes(columns, threads)),
-        pointer(x), len(parts), len(array_of(x)), columns, code(x), code(outs[0]), threads,
-    )  # fmt: skip
+        ffi.new("LinearPart[]", parts),
+        scratch(lib.product_scratch_bytes(columns, threads)),
+        pointer(x),
+        len(parts),
+        len(array_of(x)),
+        columns,
+        code(x),
+        code(outs[0]),
+        threads,
+    )
 
 
-def linear_reference(x: Array, weight: Array, out: Array, bias: Array | None = None) -> None:
+def linear_reference(
+    x: Array, weight: Array, out: Array, bias: Array | None = None
+) -> None:
     lib.linear_reference(*map(pointer, (out, x, weight, bias)), *x.shape, len(weight))
 
 
 def batched_matmul(a: Operand, b: Operand, out: Operand) -> None:
     """out[i] = a[i] . b[i], each row times each row."""
-    a, b, threads = array_of(a), array_of(b), get_num_threads()
-    (batch, m, k), n = a.shape, b.shape[1]
+    a = array_of(a)
+    b = array_of(b)
+    threads = get_num_threads()
+    (batch, m, k) = a.shape
+    n = b.shape[1]
     lib.batched_matmul(
         pointer(out), scratch(lib.matmul_scratch_bytes(threads)), pointer(a), pointer(b),
         batch, m, n, k, *a.strides, *b.strides, code(a), code(out), threads,
@@ -100,27 +134,49 @@ def batched_matmul(a: Operand, b: Operand, out: Operand) -> None:
 
 
 def softmax(x: Operand, out: Operand) -> None:
-    lib.softmax(pointer(out), pointer(x), *array_of(x).shape, code(x), code(out), get_num_threads())
+    lib.softmax(
+        pointer(out),
+        pointer(x),
+        *array_of(x).shape,
+        code(x),
+        code(out),
+        get_num_threads(),
+    )
 
 
 def rms_norm(x: Operand, weight: Operand, eps: float, out: Operand) -> None:
     lib.rms_norm(
-        pointer(out), pointer(x), pointer(weight), *array_of(x).shape, eps, code(x), code(weight),
-        code(out), get_num_threads(),
-    )  # fmt: skip
+        pointer(out),
+        pointer(x),
+        pointer(weight),
+        *array_of(x).shape,
+        eps,
+        code(x),
+        code(weight),
+        code(out),
+        get_num_threads(),
+    )
 
 
 def rotary(x: Operand, frequencies: Operand, out: Operand, halves: bool = False) -> None:
     lib.rotary(
-        pointer(out), pointer(x), pointer(frequencies), *array_of(x).shape, halves, code(x),
+        pointer(out),
+        pointer(x),
+        pointer(frequencies),
+        *array_of(x).shape,
+        halves,
+        code(x),
         get_num_threads(),
-    )  # fmt: skip
+    )
 
 
 def elementwise(op: str, a: Operand, b: Operand | None, out: Operand) -> None:
     """out[i] = op(a[i], b[i]); the op is add, multiply, silu (of a alone) or swiglu."""
-    kind, size = getattr(lib, f"OP_{op.upper()}"), array_of(out).size
-    lib.elementwise(pointer(out), pointer(a), pointer(b), size, kind, code(out), get_num_threads())
+    kind = getattr(lib, f"OP_{op.upper()}")
+    size = array_of(out).size
+    lib.elementwise(
+        pointer(out), pointer(a), pointer(b), size, kind, code(out), get_num_threads()
+    )
 
 
 def argmax(x: Operand, out: Operand) -> None:
@@ -148,10 +204,16 @@ def get_rows(table: Operand, ids: Operand | None, out: Operand) -> int:
     T, V, D = (1, 1, table.size) if ids is None else (len(ids), *table.shape)
     return int(
         lib.get_rows(
-            pointer(out), ffi.new("Weight *", weight_fields(table)), pointer(ids), T, V, D,
-            code(out), get_num_threads(),
+            pointer(out),
+            ffi.new("Weight *", weight_fields(table)),
+            pointer(ids),
+            T,
+            V,
+            D,
+            code(out),
+            get_num_threads(),
         )
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -182,14 +244,28 @@ def write_cache(cache: Cache, start_pos: int, xk: Operand, xv: Operand) -> None:
 
 
 def attention(xq: Operand, cache: Cache, start_pos: int, out: Operand) -> None:
-    (T, H, h), threads, kind = array_of(xq).shape, get_num_threads(), code(xq)
+    (T, H, h) = array_of(xq).shape
+    threads = get_num_threads()
+    kind = code(xq)
     K, _, C = cache.sizes
     scale = 1 / math.sqrt(h or 1)
     lib.attention(
-        pointer(out), scratch(lib.attention_scratch_bytes(T, start_pos, H, K, h, kind, threads)),
-        pointer(xq), pointer(cache.keys), pointer(cache.values), ffi.NULL, T, start_pos, H, K, h,
-        C, scale, kind, threads,
-    )  # fmt: skip
+        pointer(out),
+        scratch(lib.attention_scratch_bytes(T, start_pos, H, K, h, kind, threads)),
+        pointer(xq),
+        pointer(cache.keys),
+        pointer(cache.values),
+        ffi.NULL,
+        T,
+        start_pos,
+        H,
+        K,
+        h,
+        C,
+        scale,
+        kind,
+        threads,
+    )
 
 
 def probe_read(x: Operand, streams: int) -> int:
@@ -199,4 +275,6 @@ def probe_read(x: Operand, streams: int) -> int:
 
 def probe_multiply_add(dtype: str, rounds: int) -> int:
     kind = getattr(ml, dtype).code
-    return int(lib.probe_multiply_add(ffi.new("float *"), rounds, kind, get_num_threads()))
+    return int(
+        lib.probe_multiply_add(ffi.new("float *"), rounds, kind, get_num_threads())
+    )

@@ -1,4 +1,6 @@
-"""Every test that takes `isa` runs on each instruction set, and says which ones are missing."""
+"""Every test that takes `isa` runs on each instruction set, and says which ones are
+missing.
+"""
 
 import platform
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ ISAS = (*_VECTORS, "portable")
 
 @pytest.fixture(autouse=True)
 def _settings_come_back() -> Iterator[None]:
-    isa, threads = calls.build_info()["isa"], calls.get_num_threads()
+    isa = calls.build_info()["isa"]
+    threads = calls.get_num_threads()
     yield
     calls.set_isa(isa)
     calls.set_num_threads(threads)

@@ -1,10 +1,12 @@
-"""What a conversion between bfloat16, float16 and float32, or to a float8, must give, bit for bit.
+"""What a conversion between bfloat16, float16 and float32, or to a float8, must give, bit
+for bit.
 
-ml_dtypes rounds to bfloat16, and to the two float8, whose NaN are its own too. To float16 a number
-is counted in float64 in units of its last place, because NumPy takes a microsecond where it rounds
-to 0 or to Inf (a test compares the two). What becomes of the other NaN is written here in integers,
-because the kernels promise more than ml_dtypes does: a NaN stays one, becomes quiet where it is
-narrowed or was a float16, and keeps its sign and the upper bits of its payload.
+ml_dtypes rounds to bfloat16, and to the two float8, whose NaN are its own too. To float16
+a number is counted in float64 in units of its last place, because NumPy takes a
+microsecond where it rounds to 0 or to Inf (a test compares the two). What becomes of the
+other NaN is written here in integers, because the kernels promise more than ml_dtypes
+does: a NaN stays one, becomes quiet where it is narrowed or was a float16, and keeps its
+sign and the upper bits of its payload.
 """
 
 from collections.abc import Iterable
@@ -18,15 +20,17 @@ from . import calls
 from .operands import Array, bf16, f16, f32
 
 BITS = {4: np.dtype(np.uint32), 2: np.dtype(np.uint16), 1: np.dtype(np.uint8)}
-# Every plain float of the table that is smaller than float32, and all pairs of types: those whose
-# source has only 2^16 patterns, and those whose source has 2^32.
+# Every plain float of the table that is smaller than float32, and all pairs of types:
+# those whose source has only 2^16 patterns, and those whose source has 2^32.
 SMALL = [row.numpy_dtype for row in ml.DTYPES if row.kind == "float" and row.itemsize < 4]
 EIGHT_BITS = [dtype for dtype in SMALL if dtype.itemsize == 1]
 SHORT_PAIRS = [(source, target) for source in (bf16, f16) for target in (*SMALL, f32)]
 LONG_PAIRS = [(f32, target) for target in SMALL]
 
 
-def expected_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
+def expected_patterns(
+    patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]"
+) -> Array:
     wide = _widened(patterns, source)
     return wide if target == f32 else _narrowed(wide, target)
 
@@ -45,7 +49,8 @@ def _widened(patterns: Array, source: "np.dtype[Any]") -> Array:
 
 
 def rounded_to_float16(numbers: Array) -> Array:
-    """Return the patterns of float16 nearest to float32 numbers, ties to even; NaN gives anything.
+    """Return the patterns of float16 nearest to float32 numbers, ties to even; NaN gives
+    anything.
 
     |x| = n * 2^(max(e, -14) - 10) has the pattern n + (max(e, -14) + 14) * 2^10, n rounded.
     """
@@ -75,7 +80,9 @@ def _narrowed(wide: Array, target: "np.dtype[Any]") -> Array:
     return result
 
 
-def converted_patterns(patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]") -> Array:
+def converted_patterns(
+    patterns: Array, source: "np.dtype[Any]", target: "np.dtype[Any]"
+) -> Array:
     out = np.full(patterns.shape, 0x12, BITS[target.itemsize])
     calls.convert(patterns.view(source), out.view(target))
     return out
@@ -91,7 +98,10 @@ def wrong_patterns(
         calls.set_isa(isa)
         out = converted_patterns(patterns, source, target)
         found[isa] = [
-            f"{source} {patterns[i]:#x} -> {target}: expected {wanted[i]:#x}, got {out[i]:#x}"
+            (
+                f"{source} {patterns[i]:#x} -> {target}: expected {wanted[i]:#x}, got "
+                f"{out[i]:#x}"
+            )
             for i in np.flatnonzero(out != wanted)
         ]
     return found
@@ -100,8 +110,9 @@ def wrong_patterns(
 def boundary_patterns() -> Array:
     """Make the float32 patterns at which rounding changes, for each sign and exponent.
 
-    Around each power of two of the mantissa lie the ties of bfloat16, of float16 and of float16's
-    subnormal numbers; each is taken with an even and with an odd bit above it, and with all bits.
+    Around each power of two of the mantissa lie the ties of bfloat16, of float16 and of
+    float16's subnormal numbers; each is taken with an even and with an odd bit above it,
+    and with all bits.
     """
     powers = 1 << np.arange(23, dtype=np.int64)
     near = np.concatenate([powers - 1, powers, powers + 1])

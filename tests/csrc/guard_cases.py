@@ -21,7 +21,8 @@ from .quantized_operands import FORMATS, whole_blocks
 Sizes = tuple[int, ...]
 Run = Callable[..., object]
 
-# Nothing, and around the widths of vectors, of blocks of 32, 64 and 256 elements, and of words.
+# Nothing, and around the widths of vectors, of blocks of 32, 64 and 256 elements, and of
+# words.
 SIZES = (0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 FEW_SIZES = (0, 1, 2, 7, 17, 32, 33, 65)
 # Of which a thorough run takes every combination, for kernels of three dimensions.
@@ -29,7 +30,8 @@ CROSSED_SIZES = (0, 1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
 QUICK_SHARE = 8  # an eighth of the variants for a size
 ACTIVATIONS = (bf16, f32)
 TYPES = (bf16, f16, f32, f8e4, f8e5)
-NESTED_BLOCK, NESTED_CODES = 256, 256
+NESTED_BLOCK = 256
+NESTED_CODES = 256
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class Case:
         return SIZES if self.dimensions < 3 else CROSSED_SIZES
 
 
-def star(dimensions: int, sizes: Sequence[int], centres: Sequence[Sizes]) -> Iterator[Sizes]:
+def star(
+    dimensions: int, sizes: Sequence[int], centres: Sequence[Sizes]
+) -> Iterator[Sizes]:
     """Vary each dimension alone, the others as in one of the centres."""
     for centre, axis, size in product(centres, range(dimensions), sizes):
         yield (*centre[:axis], size, *centre[axis + 1 : dimensions])
@@ -66,14 +70,16 @@ def sizes_of(case: Case, level: str) -> list[Sizes]:
 
 
 def calls_of(case: Case, level: str) -> Iterator[tuple[tuple[Any, ...], Sizes]]:
-    """Yield the variants and sizes of all calls; quickly, each size takes its share of variants."""
+    """Yield the variants and sizes of all calls; quickly, each size takes its share of
+    variants.
+    """
     every = min(QUICK_SHARE, len(case.variants)) if level == "quick" else 1
     for number, sizes in enumerate(sizes_of(case, level)):
         for variant in case.variants[number % every :: every]:
             yield variant, sizes
 
 
-# ---- operands -----------------------------------------------------------------------------------
+# ---- operands --------------------------------------------------------------------------
 
 _NUMBERS = np.random.default_rng(0).standard_normal(2**16).astype(np.float32)
 _NORMAL = {dtype: _NUMBERS.astype(dtype) for dtype in TYPES}
@@ -85,7 +91,9 @@ def filled(memory: Memory, shape: Sizes, dtype: Any) -> Array:
     array = memory.array(shape, dtype)
     flat = array.reshape(-1).view(f32) if array.dtype.kind == "c" else array.reshape(-1)
     given = _NORMAL[flat.dtype] if flat.dtype in _NORMAL else _BYTES.view(flat.dtype)
-    flat[...] = given[: flat.size] if flat.size <= given.size else np.resize(given, flat.size)
+    flat[...] = (
+        given[: flat.size] if flat.size <= given.size else np.resize(given, flat.size)
+    )
     return array
 
 
@@ -108,7 +116,9 @@ def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
         scales = part(memory, blocks, dtype.scales.numpy_dtype)
         return ml.QuantizedTensor(dtype, shape, codes, scales)
     nested = ml.NestedScales(
-        part(memory, -(-blocks // NESTED_BLOCK), f32), part(memory, NESTED_CODES, f32), 0.5
+        part(memory, -(-blocks // NESTED_BLOCK), f32),
+        part(memory, NESTED_CODES, f32),
+        0.5,
     )
     return ml.QuantizedTensor(dtype, shape, codes, part(memory, blocks, np.uint8), nested)
 
@@ -122,10 +132,12 @@ def rows_apart(memory: Memory, shape: Sizes, dtype: Any) -> Array:
     return np.lib.stride_tricks.as_strided(flat, shape, strides)
 
 
-# ---- calls --------------------------------------------------------------------------------------
+# ---- calls -----------------------------------------------------------------------------
 
 
-def run_linear(memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int, n: int) -> None:
+def run_linear(
+    memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int, n: int
+) -> None:
     """Multiply by two weights at once, of n rows and with a bias, and of two without."""
     columns = whole_blocks(kind, columns)
     calls.linear(
@@ -143,28 +155,40 @@ def run_linear_reference(memory: Memory, T: int, columns: int, n: int) -> None:
     )  # fmt: skip
 
 
-def run_batched_matmul(memory: Memory, types: Any, rows: Run, m: int, k: int, n: int) -> None:
+def run_batched_matmul(
+    memory: Memory, types: Any, rows: Run, m: int, k: int, n: int
+) -> None:
     a, b, out = types
     calls.batched_matmul(
-        rows(memory, (2, m, k), a), rows(memory, (2, n, k), b), memory.array((2, m, n), out)
+        rows(memory, (2, m, k), a),
+        rows(memory, (2, n, k), b),
+        memory.array((2, m, n), out),
     )
 
 
-def run_rms_norm(memory: Memory, x: Any, weight: Any, out: Any, rows: int, D: int) -> None:
+def run_rms_norm(
+    memory: Memory, x: Any, weight: Any, out: Any, rows: int, D: int
+) -> None:
     shape = (rows, D)
     calls.rms_norm(
-        filled(memory, shape, x), filled(memory, (D,), weight), 1e-5, memory.array(shape, out)
+        filled(memory, shape, x),
+        filled(memory, (D,), weight),
+        1e-5,
+        memory.array(shape, out),
     )
 
 
-def run_rotary(memory: Memory, dtype: Any, halves: bool, T: int, half: int, heads: int) -> None:
+def run_rotary(
+    memory: Memory, dtype: Any, halves: bool, T: int, half: int, heads: int
+) -> None:
     shape = (T, heads, 2 * half)
     turns = filled(memory, (T, half), np.complex64)
     calls.rotary(filled(memory, shape, dtype), turns, memory.array(shape, dtype), halves)
 
 
 def run_elementwise(memory: Memory, op: str, dtype: Any, n: int) -> None:
-    a, b = filled(memory, (n,), dtype), filled(memory, (n,), dtype) if op != "silu" else None
+    a = filled(memory, (n,), dtype)
+    b = filled(memory, (n,), dtype) if op != "silu" else None
     calls.elementwise(op, a, b, memory.array((n,), dtype))
 
 
@@ -202,21 +226,26 @@ def run_attention(
     memory: Memory, dtype: Any, heads: Sizes, T: int, positions: int, half: int
 ) -> None:
     """Let T tokens follow `positions` - 1 others, so that one may be the first."""
-    (H, K), start, h = heads, max(0, positions - 1), 2 * half
+    (H, K) = heads
+    start = max(0, positions - 1)
+    h = 2 * half
     cache = cache_in(memory, start + T, K, h, dtype)
     shape = (T, H, h)
     out = memory.array(shape, dtype)
     calls.attention(filled(memory, shape, dtype), cache, start, out)
 
 
-def run_write_cache(memory: Memory, dtype: Any, K: int, T: int, positions: int, half: int) -> None:
-    start, h = max(0, positions - 1), 2 * half
+def run_write_cache(
+    memory: Memory, dtype: Any, K: int, T: int, positions: int, half: int
+) -> None:
+    start = max(0, positions - 1)
+    h = 2 * half
     cache = cache_in(memory, start + T, K, h, dtype)
     new = (filled(memory, (T, K, h), dtype) for _ in range(2))
     calls.write_cache(cache, start, *new)
 
 
-# ---- all of them --------------------------------------------------------------------------------
+# ---- all of them -----------------------------------------------------------------------
 
 _SAME = PRODUCTS[:3]  # of operands of one type
 _QUANTIZED = [*FORMATS, *ml.GGML_DTYPES.values()]
@@ -226,60 +255,103 @@ _LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
 
 CASES: dict[str, Case] = {
     "linear": Case(
-        run_linear, [*PRODUCTS, *_QUANTIZED_PRODUCTS], 3,
+        run_linear,
+        [*PRODUCTS, *_QUANTIZED_PRODUCTS],
+        3,
         [
-            (125, 34, 6), (263, 34, 133), (48, 1100, 5), (7, 4100, 5), (14, 8225, 7),
-            (13, 512, 130), (1, 1100, 203), (5, 96, 66), (1, 1056, 67), (2, 1056, 33),
-            (7, 1056, 16), (12, 1056, 7),
+            (125, 34, 6),
+            (263, 34, 133),
+            (48, 1100, 5),
+            (7, 4100, 5),
+            (14, 8225, 7),
+            (13, 512, 130),
+            (1, 1100, 203),
+            (5, 96, 66),
+            (1, 1056, 67),
+            (2, 1056, 33),
+            (7, 1056, 16),
+            (12, 1056, 7),
         ],
     ),
     "linear_reference": Case(run_linear_reference, [()], 3, [(13, 512, 130)]),
-    "quantize": Case(run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS),
+    "quantize": Case(
+        run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS
+    ),
     "get_rows": Case(
-        run_get_rows, list(product((*TYPES, *_QUANTIZED), TYPES, (False, True))), 2, _LONG_ROWS
+        run_get_rows,
+        list(product((*TYPES, *_QUANTIZED), TYPES, (False, True))),
+        2,
+        _LONG_ROWS,
     ),
     "batched_matmul": Case(
-        run_batched_matmul, list(product(_SAME, (filled, rows_apart))), 3,
+        run_batched_matmul,
+        list(product(_SAME, (filled, rows_apart))),
+        3,
         [(130, 16, 3), (6, 4100, 200), (20, 96, 150)],
     ),
     "softmax": Case(
         lambda memory, x, out, *shape: calls.softmax(
             filled(memory, shape, x), memory.array(shape, out)
         ),
-        list(product(ACTIVATIONS, ACTIVATIONS)), 2, _LONG_ROWS,
+        list(product(ACTIVATIONS, ACTIVATIONS)),
+        2,
+        _LONG_ROWS,
     ),
-    "rms_norm": Case(run_rms_norm, list(product(ACTIVATIONS, TYPES, ACTIVATIONS)), 2, _LONG_ROWS),
+    "rms_norm": Case(
+        run_rms_norm, list(product(ACTIVATIONS, TYPES, ACTIVATIONS)), 2, _LONG_ROWS
+    ),
     "rotary": Case(
-        run_rotary, list(product(ACTIVATIONS, (False, True))), 3, [(40, 129, 5), (300, 33, 7)]
+        run_rotary,
+        list(product(ACTIVATIONS, (False, True))),
+        3,
+        [(40, 129, 5), (300, 33, 7)],
     ),
     "elementwise": Case(
-        run_elementwise, list(product(("add", "multiply", "silu", "swiglu"), ACTIVATIONS)), 1,
+        run_elementwise,
+        list(product(("add", "multiply", "silu", "swiglu"), ACTIVATIONS)),
+        1,
         _LONG_SPANS,
     ),
     "attention": Case(
-        run_attention, list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)))), 3,
+        run_attention,
+        list(product(ACTIVATIONS, ((1, 1), (3, 1), (6, 2)))),
+        3,
         [(1, 513, 32), (2, 512, 5), (40, 489, 17), (300, 1, 33), (1, 2049, 64)],
     ),
     "write_cache": Case(
-        run_write_cache, list(product(ACTIVATIONS, (1, 3))), 3, [(700, 14, 5), (257, 1, 64)]
+        run_write_cache,
+        list(product(ACTIVATIONS, (1, 3))),
+        3,
+        [(700, 14, 5), (257, 1, 64)],
     ),
     "argmax": Case(
         lambda memory, dtype, *shape: calls.argmax(
             filled(memory, shape, dtype), memory.array(shape[:1], np.int32)
         ),
-        [(dtype,) for dtype in ACTIVATIONS], 2, _LONG_ROWS,
+        [(dtype,) for dtype in ACTIVATIONS],
+        2,
+        _LONG_ROWS,
     ),
     "probe_read": Case(
-        lambda memory, streams, n: calls.probe_read(filled(memory, (n,), np.uint8), streams),
-        [(streams,) for streams in (1, 2, 4, 8)], 1,
+        lambda memory, streams, n: calls.probe_read(
+            filled(memory, (n,), np.uint8), streams
+        ),
+        [(streams,) for streams in (1, 2, 4, 8)],
+        1,
         [*_LONG_SPANS, (2**20 + 5,), (3 * 2**20 + 63,)],
     ),
     "probe_multiply_add": Case(
         lambda _, dtype, rounds: calls.probe_multiply_add(dtype, rounds),
-        [("bfloat16",), ("float32",)], 1, [(1000,)],
+        [("bfloat16",), ("float32",)],
+        1,
+        [(1000,)],
     ),
     "convert": Case(
-        lambda memory, x, out, n: calls.convert(filled(memory, (n,), x), memory.array((n,), out)),
-        list(product(TYPES, TYPES)), 1, _LONG_SPANS,
+        lambda memory, x, out, n: calls.convert(
+            filled(memory, (n,), x), memory.array((n,), out)
+        ),
+        list(product(TYPES, TYPES)),
+        1,
+        _LONG_SPANS,
     ),
-}  # fmt: skip
+}

@@ -1,9 +1,11 @@
-"""Memory that must not be left: arrays flush against forbidden pages, and blocks of their own.
+"""Memory that must not be left: arrays flush against forbidden pages, and blocks of their
+own.
 
-`GuardPages` gives arrays whose first byte follows a forbidden page, or whose last byte lies before
-one; a kernel that touches the byte beyond is killed. `Blocks` gives each array a block of malloc,
-for a checker that watches these (memcheck). `WatchedKernels` stands between calls.py and the
-kernels and sees to it that no pointer of any call leads anywhere else.
+`GuardPages` gives arrays whose first byte follows a forbidden page, or whose last byte
+lies before one; a kernel that touches the byte beyond is killed. `Blocks` gives each
+array a block of malloc, for a checker that watches these (memcheck). `WatchedKernels`
+stands between calls.py and the kernels and sees to it that no pointer of any call leads
+anywhere else.
 """
 
 import ctypes
@@ -51,12 +53,15 @@ class Region:
         for guard in (start, start + (pages + 1) * PAGE):
             if _libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) != 0:
                 raise OSError(ctypes.get_errno(), "mprotect")
-        self.pages, self.address = pages, start + PAGE
+        self.pages = pages
+        self.address = start + PAGE
         self.bytes = np.frombuffer(memory, np.uint8, pages * PAGE, PAGE)
 
 
 class GuardPages:
-    """Arrays whose first byte follows a forbidden page, or whose last byte lies before one."""
+    """Arrays whose first byte follows a forbidden page, or whose last byte lies before
+    one.
+    """
 
     def __init__(self, end: End) -> None:
         self._end = end
@@ -114,17 +119,19 @@ class Note:
 
 
 class WatchedKernels:
-    """Stands in for the kernels' library: checks each pointer, counts each call, and makes it.
+    """Stands in for the kernels' library: checks each pointer, counts each call, and
+    makes it.
 
-    What Python hands over beside tensors (the structs of weights, a place for a result) is moved
-    into watched memory first.
+    What Python hands over beside tensors (the structs of weights, a place for a result)
+    is moved into watched memory first.
 
     Attributes:
         calls: how many were made of each kernel.
     """
 
     def __init__(self, memory: Memory, note: Note) -> None:
-        self._memory, self._note = memory, note
+        self._memory = memory
+        self._note = note
         self._kernels = kernels()
         self.calls = dict.fromkeys(self._kernels, 0)
 
@@ -147,14 +154,20 @@ class WatchedKernels:
     def _watch(self, name: str, arguments: tuple[Any, ...]) -> list[Any]:
         pairs = list(zip(self._kernels[name], arguments, strict=True))
         passed = [self._pointer(name, p, v) if p.is_pointer else v for p, v in pairs]
-        numbers = {p.name: v for p, v in pairs if not p.is_pointer and p.name != "threads"}
+        numbers = {
+            p.name: v for p, v in pairs if not p.is_pointer and p.name != "threads"
+        }
         self.calls[name] += 1
         self._note.write(f"{name} {numbers}")
         return passed
 
     def _pointer(self, name: str, parameter: Parameter, value: Any) -> Any:
         kind = ffi.typeof(value)
-        if kind.kind == "array" or kind.item.kind == "struct" or kind.item.cname == "float":
+        if (
+            kind.kind == "array"
+            or kind.item.kind == "struct"
+            or kind.item.cname == "float"
+        ):
             self._check_structs(name, value)
             held = np.frombuffer(ffi.buffer(value), np.uint8)
             copy = self._memory.array(held.shape, np.uint8)
@@ -185,7 +198,8 @@ def watching(memory: Memory, note: Note) -> Iterator[WatchedKernels]:
     """Put watched kernels, and scratch in watched memory, behind calls.py."""
     watched: Any = WatchedKernels(memory, note)
     kept = calls.lib, calls.scratch
-    calls.lib, calls.scratch = watched, watched.scratch
+    calls.lib = watched
+    calls.scratch = watched.scratch
     try:
         yield watched
     finally:

@@ -20,9 +20,16 @@ f8e5 = np.dtype(ml_dtypes.float8_e5m2)
 
 # x, weight and result of every product
 PRODUCTS = [
-    (bf16, bf16, bf16), (bf16, bf16, f32), (f32, f32, f32), (f32, f16, f32),
-    (bf16, f8e4, bf16), (bf16, f8e5, f32), (f32, f8e4, f32), (f32, f8e5, f32), (f32, bf16, f32),
-]  # fmt: skip
+    (bf16, bf16, bf16),
+    (bf16, bf16, f32),
+    (f32, f32, f32),
+    (f32, f16, f32),
+    (bf16, f8e4, bf16),
+    (bf16, f8e5, f32),
+    (f32, f8e4, f32),
+    (f32, f8e5, f32),
+    (f32, bf16, f32),
+]
 UNIT_ROUNDOFF = {bf16: 2.0**-8, f32: 2.0**-24}
 tensor = Tensor.from_numpy
 
@@ -43,7 +50,9 @@ def run_linear(x: Array, weight: Any, dtype: "np.dtype[Any]" = f32) -> Array:
     return out
 
 
-def check_same_bits(run: Callable[[], bytes], threads: Sequence[int] = (1, 2, 3, 7)) -> None:
+def check_same_bits(
+    run: Callable[[], bytes], threads: Sequence[int] = (1, 2, 3, 7)
+) -> None:
     """Run on each instruction set and number of threads, and compare."""
     first_with: dict[bytes, tuple[str, int]] = {}
     for isa in calls.available_isas():
@@ -64,10 +73,11 @@ def bits(array: Array) -> bytes:
 def check_products(out: Array, x: Array, weight: Array) -> None:
     """Check x [m, k] times weight [n, k] against float64.
 
-    Each of the k/16 steps and 4 folds of a lane rounds once, relative to the sum of absolute
-    products; the result rounds once more.
+    Each of the k/16 steps and 4 folds of a lane rounds once, relative to the sum of
+    absolute products; the result rounds once more.
     """
-    wide_x, wide_weight = x.astype(np.float64), weight.astype(np.float64)
+    wide_x = x.astype(np.float64)
+    wide_weight = weight.astype(np.float64)
     expected = wide_x @ wide_weight.T
     magnitude = np.abs(wide_x) @ np.abs(wide_weight).T
     steps = x.shape[-1] / 16 + 6

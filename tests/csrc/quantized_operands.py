@@ -1,4 +1,6 @@
-"""Block-quantized operands, and by NumPy alone their elements and products, bit for bit."""
+"""Block-quantized operands, and by NumPy alone their elements and products,
+bit for bit.
+"""
 
 import math
 from typing import Any
@@ -23,13 +25,25 @@ every_format = pytest.mark.parametrize(
 )
 NF4_CODE = np.array(
     [
-        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
-        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
-        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
     ],
     np.float32,
-)  # fmt: skip
+)
 NF4_STEPS = 2048  # of an nf4 code that is a whole absmax
 BLOCK = 32
 LANES = 16
@@ -46,16 +60,21 @@ def whole_blocks(kind: Any, columns: int) -> int:
     return -(-columns // size) * size
 
 
-def quantized(shape: tuple[int, ...], dtype: Any, double: bool, seed: int = 0) -> QuantizedTensor:
+def quantized(
+    shape: tuple[int, ...], dtype: Any, double: bool, seed: int = 0
+) -> QuantizedTensor:
     """Quantize normal numbers; in a format of GGUF files, take any codes."""
     if not is_ggml(dtype):
         return ml.quantize(tensor(normal(shape, f32, seed)), dtype, double)
     values = np.random.default_rng(seed).standard_normal(1009)
-    return QuantizedTensor(dtype, shape, tensor(blocks_of(dtype, math.prod(shape), values, seed)))
+    return QuantizedTensor(
+        dtype, shape, tensor(blocks_of(dtype, math.prod(shape), values, seed))
+    )
 
 
 def operands(shape: tuple[int, int, int], x_dtype: Any, kind: Any) -> tuple[Array, Any]:
-    """Draw x [T, in] and a weight [out, in] of a dtype or format, in whole blocks if it needs them.
+    """Draw x [T, in] and a weight [out, in] of a dtype or format, in whole blocks if it
+    needs them.
 
     The shape is T, in, out.
     """
@@ -77,13 +96,18 @@ def with_scales(weight: QuantizedTensor, scales: Array) -> QuantizedTensor:
             tensor(np.resize(given, weight.nested.absmax.size)), weight.nested.code, 0.0
         )
         return QuantizedTensor(ml.nf4, weight.shape, weight.codes, weight.scales, nested)
-    kind = np.dtype(np.float32) if weight.dtype is ml.nf4 else np.dtype(ml_dtypes.bfloat16)
-    return QuantizedTensor(weight.dtype, weight.shape, weight.codes, tensor(given.astype(kind)))
+    kind = (
+        np.dtype(np.float32) if weight.dtype is ml.nf4 else np.dtype(ml_dtypes.bfloat16)
+    )
+    return QuantizedTensor(
+        weight.dtype, weight.shape, weight.codes, tensor(given.astype(kind))
+    )
 
 
 def scales_of(weight: QuantizedTensor) -> Array:
     """Compute the scales of the blocks of nf4 or int8: float32."""
-    scales, nested = weight.scales.numpy().reshape(-1), weight.nested
+    scales = weight.scales.numpy().reshape(-1)
+    nested = weight.nested
     if nested is None:
         return scales.astype(np.float32)
     absmax = np.repeat(nested.absmax.numpy().reshape(-1), 256)[: scales.size]
@@ -100,8 +124,8 @@ def parts_of(weight: QuantizedTensor) -> Read:
     """Take a weight of whole blocks apart: element = code * scale + minimum.
 
     Returns:
-        codes, int64 [n, 16], of which two make a group; scales [n or n / 2] and minima or None,
-        of each half of a group or of each group.
+        codes, int64 [n, 16], of which two make a group; scales [n or n / 2] and minima or
+        None, of each half of a group or of each group.
     """
     if is_ggml(weight.dtype):
         codes, scales, mins = READERS[weight.dtype.name](
@@ -112,10 +136,13 @@ def parts_of(weight: QuantizedTensor) -> Read:
         mins = None if mins is None else np.repeat(mins, repeats, axis=1).reshape(-1)
     elif weight.dtype is ml.nf4:  # integers in steps of 2^-11 absmax
         steps = np.rint(NF4_CODE.astype(np.float64) * NF4_STEPS)
-        codes, mins = nf4_levels(weight, steps), None
+        codes = nf4_levels(weight, steps)
+        mins = None
         scales = np.repeat(scales_of(weight) / np.float32(NF4_STEPS), 2)
     else:
-        codes, scales, mins = weight.codes.numpy(), scales_of(weight), None
+        codes = weight.codes.numpy()
+        scales = scales_of(weight)
+        mins = None
     return codes.reshape(-1, HALF).astype(np.int64), scales, mins
 
 
@@ -128,13 +155,17 @@ def elements(weight: QuantizedTensor, dtype: Any = f32) -> Array:
             wide = wide if mins is None else wide + mins[:, None]
         else:
             is_nf4 = weight.dtype is ml.nf4
-            codes = nf4_levels(weight, NF4_CODE) if is_nf4 else weight.codes.numpy().astype(f32)
+            codes = (
+                nf4_levels(weight, NF4_CODE)
+                if is_nf4
+                else weight.codes.numpy().astype(f32)
+            )
             scales = np.repeat(scales_of(weight), weight.dtype.block_size)
             wide = codes.reshape(-1)[: weight.size] * scales[: weight.size]
         return np.asarray(wide.reshape(weight.shape).astype(dtype))
 
 
-# ---- products by integers -----------------------------------------------------------------------
+# ---- products by integers --------------------------------------------------------------
 
 
 def by_integers(x: Array, weight: QuantizedTensor) -> bool:
@@ -145,10 +176,12 @@ def by_integers(x: Array, weight: QuantizedTensor) -> bool:
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     """Compute a * b + c of float32, rounded once.
 
-    The product is exact in float64. The sum is rounded to odd there, by its exact error, so that
-    rounding it again to float32 is as good as once (S. Boldo, G. Melquiond, 2008).
+    The product is exact in float64. The sum is rounded to odd there, by its exact error,
+    so that rounding it again to float32 is as good as once (S. Boldo, G. Melquiond,
+    2008).
     """
-    product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    product = a.astype(np.float64) * b.astype(np.float64)
+    addend = c.astype(np.float64)
     total = product + addend
     back = total - product
     error = (product - (total - back)) + (addend - back)
@@ -160,15 +193,18 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 
 def integers_of(x: Array) -> tuple[Array, Array]:
-    """Turn rows of bfloat16 into integers, int64 [T, groups, 32], and scales, float32 [T, groups].
+    """Turn rows of bfloat16 into integers, int64 [T, groups, 32], and scales, float32 [T,
+    groups].
 
-    The largest element of a group is m * 2^e with 1 <= m < 2; the scale is 2^(e - 14), at least
-    2^-126, and NaN where an element is not finite.
+    The largest element of a group is m * 2^e with 1 <= m < 2; the scale is 2^(e - 14), at
+    least 2^-126, and NaN where an element is not finite.
     """
     groups = x.astype(np.float64).reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
     largest = np.abs(groups).max(axis=-1)
     exponents = np.frexp(largest)[1] - 1
-    scales = np.where(np.isfinite(largest), 2.0 ** np.maximum(exponents - 14, -126), np.nan)
+    scales = np.where(
+        np.isfinite(largest), 2.0 ** np.maximum(exponents - 14, -126), np.nan
+    )
     numbers = np.rint(np.nan_to_num(groups / scales[..., None])).astype(np.int64)
     return numbers, scales.astype(np.float32)
 
@@ -176,8 +212,8 @@ def integers_of(x: Array) -> tuple[Array, Array]:
 def integer_products(x: Array, weight: QuantizedTensor) -> Array:
     """Compute bfloat16 x [T, in] times weight [out, in]: float32 [T, out], bit for bit.
 
-    lane[g mod 16] = fma(float32(sum of codes * numbers), scale * x scale, the same), of group g or
-    of its halves one after the other; then with minima, and sums of numbers.
+    lane[g mod 16] = fma(float32(sum of codes * numbers), scale * x scale, the same), of
+    group g or of its halves one after the other; then with minima, and sums of numbers.
     """
     rows = weight.shape[0]
     with np.errstate(all="ignore"):
@@ -192,7 +228,9 @@ def integer_products(x: Array, weight: QuantizedTensor) -> Array:
         assert np.abs(sums).max(initial=0) < 2**31
         steps = [(sums, scales.reshape(rows, groups, parts))]
         if mins is not None:
-            x_sums = np.broadcast_to(numbers.sum(-1).transpose(1, 2, 0)[..., None], sums.shape)
+            x_sums = np.broadcast_to(
+                numbers.sum(-1).transpose(1, 2, 0)[..., None], sums.shape
+            )
             steps.append((x_sums, mins.reshape(rows, groups, parts)))
         lanes = np.zeros((LANES, len(x), rows), np.float32)
         for g in range(groups):

@@ -2,10 +2,11 @@
 
     python -m tests.csrc.run_all_floats
 
-float32 -> bfloat16, float16, float8_e4m3fn and float8_e5m2 of all 2^32 patterns, and every
-conversion of all 2^16 patterns of bfloat16 and float16, against `float_oracle.py`. All processors
-work, each on its share of the patterns. Prints how many values were converted and how many came out
-wrong, and ends with 0 if none did. Paths that this machine lacks are named and left out.
+float32 -> bfloat16, float16, float8_e4m3fn and float8_e5m2 of all 2^32 patterns, and
+every conversion of all 2^16 patterns of bfloat16 and float16, against `float_oracle.py`.
+All processors work, each on its share of the patterns. Prints how many values were
+converted and how many came out wrong, and ends with 0 if none did. Paths that this
+machine lacks are named and left out.
 """
 
 import multiprocessing
@@ -33,7 +34,9 @@ Wrong = dict[str, list[str]]
 
 
 def check_share(isas: tuple[str, ...], share: Share) -> Wrong:
-    """Convert the patterns of a share, all of a short type, on some paths; return what is wrong."""
+    """Convert the patterns of a share, all of a short type, on some paths; return what is
+    wrong.
+    """
     pair, start = share
     calls.set_num_threads(1)
     found: Wrong = {isa: [] for isa in isas}
@@ -60,7 +63,10 @@ def main() -> int:
                 found.setdefault((isa, pair), []).extend(wrong)
     for (isa, pair), wrong in found.items():
         count = 2**32 if pair in LONG_PAIRS else 2**16
-        print(f"{isa:10} {pair[0]!s:8} -> {pair[1]!s:13} {count:13,} values  {len(wrong):,} wrong")
+        print(
+            f"{isa:10} {pair[0]!s:8} -> {pair[1]!s:13} {count:13,} values  "
+            f"{len(wrong):,} wrong"
+        )
         print(*wrong[:SHOWN], sep="\n", end="\n" if wrong else "")
     total = sum(map(len, found.values()))
     print(f"all floats: {len(isas)} paths ({', '.join(isas)}), {total:,} values wrong, "

@@ -1,10 +1,11 @@
-"""Prints a digest of what each kernel and each model computes: the same on every processor.
+"""Prints a digest of what each kernel and each model computes: the same on every
+processor.
 
     python -m tests.csrc.run_digests [path ...]
 
-One line for each kernel and combination of types and formats, and for each format of the bundled
-model and each tiny model: what another processor has to print too. Ends with 0 if the paths that
-are asked for, or all that the machine has, give the same bits.
+One line for each kernel and combination of types and formats, and for each format of the
+bundled model and each tiny model: what another processor has to print too. Ends with 0 if
+the paths that are asked for, or all that the machine has, give the same bits.
 """
 
 import hashlib
@@ -40,7 +41,8 @@ class Kept(list[Array]):
 
 def kernel_digest(case: Case, variant: tuple[Any, ...]) -> str:
     """Make calls of one kernel, and return the digest of all operands and results."""
-    memory, found = Kept(), hashlib.sha256()
+    memory = Kept()
+    found = hashlib.sha256()
     for sizes in [*sizes_of(case, "one"), *case.long]:
         case.run(memory, *variant, *sizes)
         for array in memory:
@@ -50,7 +52,9 @@ def kernel_digest(case: Case, variant: tuple[Any, ...]) -> str:
 
 
 def model_digest(model: LlamaTransformer) -> str:
-    """Run a prompt, a chunk and a token, fused and eager; return the digest of all logits."""
+    """Run a prompt, a chunk and a token, fused and eager; return the digest of all
+    logits.
+    """
     found = hashlib.sha256()
     ids = np.arange(5, 45, dtype=np.int32)
     for attention in ("fused", "eager"):
@@ -74,10 +78,16 @@ def digests() -> Iterator[tuple[str, Callable[[], str]]]:
             yield f"{name} {words_of(variant)}", partial(kernel_digest, case, variant)
     for config in CONFIGS:
         for dtype in (ml.float32, ml.bfloat16):
-            yield f"{config.name} {dtype}", partial(model_digest, transformer(config, dtype))
+            yield (
+                f"{config.name} {dtype}",
+                partial(model_digest, transformer(config, dtype)),
+            )
     for quantize in (None, *QUANTIZATIONS):
         model = load_model(quantize=quantize)
-        yield f"bundled {quantize or model.args.dtype}", partial(model_digest, model.transformer)
+        yield (
+            f"bundled {quantize or model.args.dtype}",
+            partial(model_digest, model.transformer),
+        )
     tensors = load_model().checkpoint.tensors
     wide = {key: weight.to(ml.float32) for key, weight in tensors.items()}
     args = replace(model.args, dtype=ml.float32)
@@ -87,7 +97,8 @@ def digests() -> Iterator[tuple[str, Callable[[], str]]]:
 def main() -> int:
     """Print the digests; return 1 if paths differ."""
     calls.set_num_threads(THREADS)
-    isas, different = sys.argv[1:] or calls.available_isas(), 0
+    isas = sys.argv[1:] or calls.available_isas()
+    different = 0
     for name, digest in digests():
         found: dict[str, str] = {}
         for isa in isas:

@@ -1,11 +1,13 @@
-"""Runs the kernel tests on kernels built with AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Runs the kernel tests on kernels built with AddressSanitizer and
+UndefinedBehaviorSanitizer.
 
     python -m tests.csrc.run_sanitizers [what pytest is to run]
 
-Works in a copy of the repository, which it deletes. In this build vdpbf16ps is emulated by AVX-512
-instructions, so that the tiles of avx512bf16 are tested on processors that lack it. Nothing is
-suppressed, and no source is left out. pytest prints how many tests passed, and skips those of paths
-that are missing; ends with 0 if every test passed and no sanitizer had anything to report.
+Works in a copy of the repository, which it deletes. In this build vdpbf16ps is emulated
+by AVX-512 instructions, so that the tiles of avx512bf16 are tested on processors that
+lack it. Nothing is suppressed, and no source is left out. pytest prints how many tests
+passed, and skips those of paths that are missing; ends with 0 if every test passed and no
+sanitizer had anything to report.
 """
 
 import importlib.util
@@ -24,9 +26,17 @@ TESTS = ["tests/csrc", "tests/ml/ops/test_linear.py"]
 # Undefined behaviour that gcc's `undefined` leaves out comes by its own name.
 SANITIZERS = "address,undefined,float-cast-overflow,bounds-strict"
 FLAGS = [
-    "-std=c11", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fopenmp", "-fno-omit-frame-pointer",
-    f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", "-DLLAMA_BOLTS_EMULATE_BF16",
-]  # fmt: skip
+    "-std=c11",
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fopenmp",
+    "-fno-omit-frame-pointer",
+    f"-fsanitize={SANITIZERS}",
+    "-fno-sanitize-recover=all",
+    "-DLLAMA_BOLTS_EMULATE_BF16",
+]
 
 
 def copy_repository(copy: Path) -> None:
@@ -40,8 +50,12 @@ def copy_repository(copy: Path) -> None:
 def build(
     copy: Path, compiler: str, flags: Sequence[str], changed: Sequence[Path] | None = None
 ) -> None:
-    """Compile sources of the copy, or all, into its package; it becomes the current directory."""
-    spec = importlib.util.spec_from_file_location("build_kernels", copy / "csrc/build_kernels.py")
+    """Compile sources of the copy, or all, into its package; it becomes the current
+    directory.
+    """
+    spec = importlib.util.spec_from_file_location(
+        "build_kernels", copy / "csrc/build_kernels.py"
+    )
     if spec is None or spec.loader is None:
         raise ImportError("csrc/build_kernels.py")
     os.chdir(copy)
@@ -54,7 +68,9 @@ def build(
         result = f"{'-'.join(source.with_suffix('').parts)}.o"
         if changed is not None and source not in changed:
             return result
-        subprocess.run([compiler, *flags, *include, "-c", source, "-o", result], check=True)
+        subprocess.run(
+            [compiler, *flags, *include, "-c", source, "-o", result], check=True
+        )
         return result
 
     sources = [*map(Path, module.find_sources()), Path("kernels_module.c")]
@@ -67,15 +83,20 @@ def build(
 def library_of(compiler: str, name: str) -> str:
     """Return the path of a sanitizer's library, which has to be loaded before Python."""
     command = [compiler, f"-print-file-name={name}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def environment_of(compiler: str, log: Path) -> dict[str, str]:
-    """Load the sanitizer before Python, and have reports written where pytest cannot hide them."""
+    """Load the sanitizer before Python, and have reports written where pytest cannot hide
+    them.
+    """
     options = f"halt_on_error=1:log_path={log}"
     return os.environ | {
         "LD_PRELOAD": library_of(compiler, "libasan.so"),
-        # Small tensors would lie side by side in Python's own blocks, out of the sanitizer's sight.
+        # Small tensors would lie side by side in Python's own blocks, out of the
+        # sanitizer's sight.
         "PYTHONMALLOC": "malloc",
         # Python keeps memory until it ends; the kernels allocate none that could leak.
         # The stand-in stack of gcc 12 is not aligned for AVX-512, so it stays off.
@@ -93,8 +114,12 @@ def main() -> int:
         build(copy, compiler, FLAGS)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         environment = environment_of(compiler, copy / "report")
-        done = subprocess.run([*command, *(sys.argv[1:] or TESTS)], cwd=copy, env=environment)
-        reports = [path.read_text(errors="replace") for path in sorted(copy.glob("report.*"))]
+        done = subprocess.run(
+            [*command, *(sys.argv[1:] or TESTS)], cwd=copy, env=environment
+        )
+        reports = [
+            path.read_text(errors="replace") for path in sorted(copy.glob("report.*"))
+        ]
         os.chdir(ROOT)
     print(*reports, f"sanitizers: {SANITIZERS} of {compiler}, no suppressions", sep="\n")
     print(f"sanitizer reports: {len(reports)}")

@@ -2,12 +2,13 @@
 
     python -m tests.csrc.run_thread_sanitizer
 
-Works in a copy of the repository, which it deletes. The threads of libgomp wait for one another in
-a way that the sanitizer does not see, so the copy's kernels use the pool of pthreads (`threads.c`).
-The sizes are those of `guard_cases.py` that reach several blocks and threads, with all combinations
-of types, formats and operations. First mistakes are made
-in kernels, one at a time, and each must be reported in its file. Nothing is suppressed. Prints for
-each path the calls and the reports; ends with 0 if there was none, and one of each mistake.
+Works in a copy of the repository, which it deletes. The threads of libgomp wait for one
+another in a way that the sanitizer does not see, so the copy's kernels use the pool of
+pthreads (`threads.c`). The sizes are those of `guard_cases.py` that reach several blocks
+and threads, with all combinations of types, formats and operations. First mistakes are
+made in kernels, one at a time, and each must be reported in its file. Nothing is
+suppressed. Prints for each path the calls and the reports; ends with 0 if there was none,
+and one of each mistake.
 """
 
 import os
@@ -25,25 +26,42 @@ from .run_sanitizers import ROOT, build, copy_repository, library_of
 
 THREADS = 3
 FLAGS = [
-    "-std=c11", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-omit-frame-pointer",
-    "-fsanitize=thread", "-DLLAMA_BOLTS_EMULATE_BF16", "-pthread", "-DLLAMA_BOLTS_PTHREADS",
+    "-std=c11",
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=thread",
+    "-DLLAMA_BOLTS_EMULATE_BF16",
+    "-pthread",
+    "-DLLAMA_BOLTS_PTHREADS",
     "-DLLAMA_BOLTS_ALL_THREADS",
-]  # fmt: skip
-# Of a kernel, in its file: what is right, and what makes threads share what they must not.
+]
+# Of a kernel, in its file: what is right, and what makes threads share what they must
+# not.
 MISTAKES = {
     # All threads keep their sums in the same scratch.
     "products/linear.c": ("pass->threads + thread *", "pass->threads + 0 * thread *"),
     "attention/matmul.c": ("batch->scratch + thread;", "batch->scratch;"),
-    "attention/attention.c": ("pass->scratch + thread * plan->thread_floats", "pass->scratch"),
+    "attention/attention.c": (
+        "pass->scratch + thread * plan->thread_floats",
+        "pass->scratch",
+    ),
     # A region ends while others still have units.
-    "threads.c": ("    wait_for_units(opened);", "    (void)wait_for_units, (void)opened;"),
+    "threads.c": (
+        "    wait_for_units(opened);",
+        "    (void)wait_for_units, (void)opened;",
+    ),
     # The spans of two threads overlap by an element.
     "rows/rows.c": ("start = unit * SPAN, at", "start = unit * (SPAN - 1), at"),
 }
 
 
 def run_cases(isa: str, names: list[str]) -> None:
-    """Call kernels on several threads, and print as JSON the calls and the regions that ran."""
+    """Call kernels on several threads, and print as JSON the calls and the regions that
+    ran.
+    """
     calls.set_isa(isa)
     calls.set_num_threads(THREADS)
     memory = Blocks()
@@ -68,19 +86,31 @@ def run_under_sanitizer(
         }
         # Where addresses are too random for the sanitizer it would not start.
         command = [
-            "setarch", "-R", sys.executable, "-m", "tests.csrc.run_thread_sanitizer", "--in-this",
-            isa, *names,
-        ]  # fmt: skip
-        run = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+            "setarch",
+            "-R",
+            sys.executable,
+            "-m",
+            "tests.csrc.run_thread_sanitizer",
+            "--in-this",
+            isa,
+            *names,
+        ]
+        run = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True
+        )
         if run.returncode:
             raise RuntimeError(f"{isa}: ended with {run.returncode}: {run.stderr}")
         texts = [path.read_text(errors="replace") for path in Path(directory).iterdir()]
-    reports = [part for text in texts for part in text.split(f"{'=' * 18}\n") if part.strip()]
+    reports = [
+        part for text in texts for part in text.split(f"{'=' * 18}\n") if part.strip()
+    ]
     return run.stdout, reports
 
 
 def unseen_mistakes(copy: Path) -> list[str]:
-    """Make each mistake in the copy, and take it back; return those that were not reported."""
+    """Make each mistake in the copy, and take it back; return those that were not
+    reported.
+    """
     unseen = []
     for name, (right, wrong) in MISTAKES.items():
         source = copy / "csrc" / name
@@ -99,7 +129,9 @@ def unseen_mistakes(copy: Path) -> list[str]:
 
 
 def main() -> int:
-    """Run all paths; return 1 if there was a report, or none of a mistake that was made."""
+    """Run all paths; return 1 if there was a report,
+    or none of a mistake that was made.
+    """
     if sys.argv[1:2] == ["--in-this"]:
         run_cases(sys.argv[2], sys.argv[3:])
         return 0
@@ -113,17 +145,20 @@ def main() -> int:
             if isa not in calls.build_info()["available_isas"]:
                 print(f"ThreadSanitizer: {isa}: skipped: this processor does not have it")
                 continue
-            printed, reports = run_under_sanitizer(copy, isa, list(CASES), "halt_on_error=0")
+            printed, reports = run_under_sanitizer(
+                copy, isa, list(CASES), "halt_on_error=0"
+            )
             print(
-                f"ThreadSanitizer: {isa}: {len(CASES)} kernels, {int(printed):,} calls on "
-                f"{THREADS} threads, {len(reports)} reports"
+                f"ThreadSanitizer: {isa}: {len(CASES)} kernels, {int(printed):,} calls "
+                f"on {THREADS} threads, {len(reports)} reports"
             )
             print(*reports, sep="\n", end="\n" if reports else "", flush=True)
             bad += len(reports)
         os.chdir(ROOT)
     seen = [name for name in MISTAKES if name not in unseen]
     print(
-        f"mistakes that were made and reported: {', '.join(seen)}; not: {', '.join(unseen) or '-'}"
+        f"mistakes that were made and reported: {', '.join(seen)}; not: "
+        f"{', '.join(unseen) or '-'}"
     )
     return int(bad > 0 or bool(unseen))
 

@@ -2,13 +2,14 @@
 
     python -m tests.csrc.run_valgrind
 
-Every array, the scratch and the structs are blocks of malloc of their exact size, results and
-scratch with nothing in them; memcheck sees each byte that is touched outside of a block, and each
-decision on a byte that nobody wrote. It runs the extension as it is installed. Python and NumPy
-make noise of their own, so an error counts when a frame of it lies in the extension; no suppression
-is used. First a kernel is told to read one word too far, and another to compare bytes that nobody
-wrote; both must be reported. valgrind has no AVX-512: the paths are avx2 and portable. Prints the
-calls and the errors; ends with 0 if there was none, or if valgrind is missing, which it says.
+Every array, the scratch and the structs are blocks of malloc of their exact size, results
+and scratch with nothing in them; memcheck sees each byte that is touched outside of a
+block, and each decision on a byte that nobody wrote. It runs the extension as it is
+installed. Python and NumPy make noise of their own, so an error counts when a frame of it
+lies in the extension; no suppression is used. First a kernel is told to read one word too
+far, and another to compare bytes that nobody wrote; both must be reported. valgrind has
+no AVX-512: the paths are avx2 and portable. Prints the calls and the errors; ends with 0
+if there was none, or if valgrind is missing, which it says.
 """
 
 import json
@@ -39,16 +40,27 @@ lib.argmax(pointer(index), pointer(array), 1, 64, lib.TYPE_FLOAT32, 1)
 
 
 def run_under_valgrind(valgrind: str, arguments: list[str]) -> tuple[str, list[str]]:
-    """Run Python under memcheck; return what it printed, and the errors in the extension."""
+    """Run Python under memcheck; return what it printed,
+    and the errors in the extension.
+    """
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.xml")
         command = [
-            valgrind, "--tool=memcheck", "--leak-check=no", "--error-limit=no", "--xml=yes",
-            f"--xml-file={report}", "--default-suppressions=no", sys.executable, *arguments,
-        ]  # fmt: skip
+            valgrind,
+            "--tool=memcheck",
+            "--leak-check=no",
+            "--error-limit=no",
+            "--xml=yes",
+            f"--xml-file={report}",
+            "--default-suppressions=no",
+            sys.executable,
+            *arguments,
+        ]
         # Python's own allocator would hide blocks from memcheck.
         environment = os.environ | {"PYTHONMALLOC": "malloc"}
-        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        run = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True
+        )
         if run.returncode:
             raise RuntimeError(f"ended with {run.returncode}: {run.stderr}")
         return run.stdout, errors_of(report)
@@ -64,7 +76,10 @@ def errors_of(report: Path) -> list[str]:
         # Leaks are those of Python's import: the kernels allocate nothing.
         if ours and not (error.findtext("kind") or "").startswith("Leak_"):
             places = (
-                f"{frame.findtext('fn')} ({frame.findtext('file')}:{frame.findtext('line')})"
+                (
+                    f"{frame.findtext('fn')} "
+                    f"({frame.findtext('file')}:{frame.findtext('line')})"
+                )
                 for frame in ours
             )
             found.append(f"{error.findtext('kind')} in {' < '.join(places)}")
@@ -89,7 +104,10 @@ def main() -> int:
         )
         counts = json.loads(printed)["blocks"]
         calls = sum(counts.values())
-        print(f"valgrind: {isa}: {len(counts)} kernels, {calls:,} calls, {len(errors)} errors")
+        print(
+            f"valgrind: {isa}: {len(counts)} kernels, {calls:,} calls, {len(errors)} "
+            "errors"
+        )
         print(*errors, sep="\n", end="\n" if errors else "", flush=True)
         bad += len(errors)
     return int(bad > 0)

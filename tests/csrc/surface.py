@@ -34,7 +34,9 @@ def functions() -> dict[str, tuple[Parameter, ...]]:
 def _parameters(text: str) -> tuple[Parameter, ...]:
     if text.strip() == "void":
         return ()
-    parts = (re.fullmatch(r"(.*?)(\w+)", " ".join(part.split())) for part in text.split(","))
+    parts = (
+        re.fullmatch(r"(.*?)(\w+)", " ".join(part.split())) for part in text.split(",")
+    )
     return tuple(Parameter(part[1].strip(), part[2]) for part in parts if part)
 
 

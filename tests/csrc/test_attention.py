@@ -1,4 +1,6 @@
-"""Attention over the cache: right within the bound, and the same bits however it is cut."""
+"""Attention over the cache: right within the bound,
+and the same bits however it is cut.
+"""
 
 from functools import partial
 from itertools import product
@@ -9,12 +11,40 @@ import pytest
 
 from . import calls
 from .calls import Cache, lib
-from .operands import UNIT_ROUNDOFF, Array, bf16, bits, check_same_bits, empty, f32, normal
+from .operands import (
+    UNIT_ROUNDOFF,
+    Array,
+    bf16,
+    bits,
+    check_same_bits,
+    empty,
+    f32,
+    normal,
+)
 
 # H, K, h: shared heads and not; whole vectors, tails of words, several tiles of columns
-HEADS = [(4, 2, 64), (6, 2, 10), (3, 3, 6), (8, 1, 80), (2, 2, 2), (7, 7, 34), (2, 1, 256)]
-# start_pos, T: one token, whole and cut panels, one block and several, both sides of their edges
-PLACES = [(0, 1), (0, 7), (250, 20), (255, 1), (256, 1), (257, 2), (511, 3), (600, 1), (0, 300)]
+HEADS = [
+    (4, 2, 64),
+    (6, 2, 10),
+    (3, 3, 6),
+    (8, 1, 80),
+    (2, 2, 2),
+    (7, 7, 34),
+    (2, 1, 256),
+]
+# start_pos, T: one token, whole and cut panels, one block and several, both sides of
+# their edges
+PLACES = [
+    (0, 1),
+    (0, 7),
+    (250, 20),
+    (255, 1),
+    (256, 1),
+    (257, 2),
+    (511, 3),
+    (600, 1),
+    (0, 300),
+]
 NAN_BYTE = 0xFF  # all of its bytes make a NaN of either type
 types = pytest.mark.parametrize("dtype", [bf16, f32], ids=str)
 heads = pytest.mark.parametrize("sizes", HEADS, ids=str)
@@ -31,7 +61,9 @@ def poisoned_cache(positions: int, K: int, h: int, dtype: Any) -> Cache:
     )
 
 
-def operands(sizes: tuple[int, int, int], start: int, T: int, dtype: Any) -> tuple[Array, ...]:
+def operands(
+    sizes: tuple[int, int, int], start: int, T: int, dtype: Any
+) -> tuple[Array, ...]:
     """Draw queries [T, H, h], keys and values [S, K, h]."""
     H, K, h = sizes
     shapes = (T, H, h), (start + T, K, h), (start + T, K, h)
@@ -40,13 +72,16 @@ def operands(sizes: tuple[int, int, int], start: int, T: int, dtype: Any) -> tup
 
 
 def attend(q: Array, k: Array, v: Array, start: int, chunk: int = 0) -> Array:
-    """Write the positions before start at once, and then write and attend chunk by chunk."""
+    """Write the positions before start at once, and then write and attend chunk by
+    chunk.
+    """
     T, _, h = q.shape
     cache = poisoned_cache(start + T + 5, k.shape[1], h, q.dtype)
     calls.write_cache(cache, 0, k[:start], v[:start])
     out = empty(q.shape, q.dtype)
     for at in range(0, T, chunk or T):
-        rows, new = slice(at, at + (chunk or T)), slice(start + at, start + at + (chunk or T))
+        rows = slice(at, at + (chunk or T))
+        new = slice(start + at, start + at + (chunk or T))
         calls.write_cache(cache, start + at, k[new], v[new])
         calls.attention(q[rows], cache, start + at, out[rows])
     return out
@@ -55,14 +90,17 @@ def attend(q: Array, k: Array, v: Array, start: int, chunk: int = 0) -> Array:
 def check_attention(out: Array, q: Array, k: Array, v: Array, start: int) -> None:
     """Check against float64.
 
-    A score is a chain of h steps, and its distance from the maximum is rounded once more; that is
-    the relative error of a weight, which counts twice (in the sum of values and in the sum of
-    weights). The chains along positions take 256 steps, some 4 for each block and the exponentials.
+    A score is a chain of h steps, and its distance from the maximum is rounded once more;
+    that is the relative error of a weight, which counts twice (in the sum of values and
+    in the sum of weights). The chains along positions take 256 steps, some 4 for each
+    block and the exponentials.
     """
     T, H, h = q.shape
     S, K, _ = k.shape
     wide_q = q.astype(np.float64).swapaxes(0, 1)  # [H, T, h]
-    wide_k, wide_v = (np.repeat(x.astype(np.float64), H // K, 1).swapaxes(0, 1) for x in (k, v))
+    wide_k, wide_v = (
+        np.repeat(x.astype(np.float64), H // K, 1).swapaxes(0, 1) for x in (k, v)
+    )
     unseen = np.arange(S) > start + np.arange(T)[:, None]
     scores = wide_q @ wide_k.swapaxes(1, 2) / np.sqrt(h)
     scores[:, unseen] = -np.inf
@@ -93,7 +131,9 @@ def test_attention_is_right_with_the_same_bits_on_every_path(
 
 
 @types
-def test_the_bound_refuses_a_result_that_misses_a_position_or_sees_one_too_many(dtype: Any) -> None:
+def test_the_bound_refuses_a_result_that_misses_a_position_or_sees_one_too_many(
+    dtype: Any,
+) -> None:
     q, k, v = operands((4, 2, 64), 40, 4, dtype)
     check_attention(attend(q, k, v, 40), q, k, v, 40)
     for start in (39, 41):
@@ -116,7 +156,9 @@ def test_attention_gives_the_same_bits_on_any_threads(
 
 @types
 @pytest.mark.parametrize("threads", [1, 3])
-def test_attention_gives_the_same_bits_for_any_chunks(isa: str, dtype: Any, threads: int) -> None:
+def test_attention_gives_the_same_bits_for_any_chunks(
+    isa: str, dtype: Any, threads: int
+) -> None:
     calls.set_num_threads(threads)
     q, k, v = operands((6, 2, 10), 240, 280, dtype)  # over two edges of blocks
     whole = bits(attend(q, k, v, 240))
@@ -126,13 +168,24 @@ def test_attention_gives_the_same_bits_for_any_chunks(isa: str, dtype: Any, thre
 
 def test_scratch_does_not_grow_with_tokens_times_positions() -> None:
     def scratch(T: int, start: int, threads: int) -> int:
-        return int(lib.attention_scratch_bytes(T, start, 32, 8, 64, lib.TYPE_BFLOAT16, threads))
+        return int(
+            lib.attention_scratch_bytes(T, start, 32, 8, 64, lib.TYPE_BFLOAT16, threads)
+        )
 
-    assert scratch(512, 0, 2) == scratch(512, 2**13, 2) == scratch(8192, 2**11, 2) < 3 * 2**18
+    assert (
+        scratch(512, 0, 2)
+        == scratch(512, 2**13, 2)
+        == scratch(8192, 2**11, 2)
+        < 3 * 2**18
+    )
     # Beyond, each thread has the scores of one panel of 6 rows.
     assert scratch(512, 2**17, 2) - scratch(512, 2**16, 2) == 2 * 6 * 2**16 * 4
-    # One token: for each head and block the scores, their largest ones, and the sum of values.
-    assert scratch(1, 2**17, 2) - scratch(1, 2**16, 2) == 32 * 2**16 // 256 * (256 + 16 + 64) * 4
+    # One token: for each head and block the scores, their largest ones, and the sum of
+    # values.
+    assert (
+        scratch(1, 2**17, 2) - scratch(1, 2**16, 2)
+        == 32 * 2**16 // 256 * (256 + 16 + 64) * 4
+    )
 
 
 @types
@@ -149,14 +202,17 @@ def test_more_positions_never_need_less_scratch(dtype: Any) -> None:
 @types
 def test_large_scores_do_not_overflow(isa: str, dtype: Any) -> None:
     q, k, v = operands((2, 1, 64), 300, 3, dtype)
-    q, k = (q * 100).astype(dtype), (k * 100).astype(dtype)
+    q = (q * 100).astype(dtype)
+    k = (k * 100).astype(dtype)
     out = attend(q, k, v, 300)
     assert np.isfinite(out.astype(np.float32)).all()
     check_attention(out, q, k, v, 300)
 
 
 @types
-def test_a_nan_or_infinity_reaches_the_rows_that_see_it_and_no_others(isa: str, dtype: Any) -> None:
+def test_a_nan_or_infinity_reaches_the_rows_that_see_it_and_no_others(
+    isa: str, dtype: Any
+) -> None:
     q, k, v = operands((4, 2, 10), 250, 12, dtype)
     clean = attend(q, k, v, 250)
     for bad in (np.nan, np.inf, -np.inf):
@@ -183,9 +239,12 @@ def test_a_block_whose_scores_are_all_minus_infinity_weighs_nothing(isa: str) ->
 
 @types
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_cache_holds_what_was_written_and_nothing_else(dtype: Any, threads: int) -> None:
+def test_the_cache_holds_what_was_written_and_nothing_else(
+    dtype: Any, threads: int
+) -> None:
     calls.set_num_threads(threads)
-    k, v = normal((700, 3, 10), dtype), normal((700, 3, 10), dtype, seed=1)
+    k = normal((700, 3, 10), dtype)
+    v = normal((700, 3, 10), dtype, seed=1)
     cache = poisoned_cache(721, 3, 10, dtype)
     calls.write_cache(cache, 13, k, v)
     words = cache.keys.transpose(1, 3, 0, 2, 4).reshape(736, 3, 10)

@@ -25,37 +25,109 @@ ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 SOURCES = sorted(CSRC.rglob("*.[ch]"))
 WRITE_UNITS = runpy.run_path(str(CSRC / "write_units.py"))["write_units"]
-SURFACE = HEADER.read_text(encoding="utf-8").partition("/* cffi: end */")[0] + write_header()
+SURFACE = (
+    HEADER.read_text(encoding="utf-8").partition("/* cffi: end */")[0] + write_header()
+)
 
-# What takes or gives back memory, speaks, ends the program, leaves a function sideways, or reaches
-# the system.
+# What takes or gives back memory, speaks, ends the program, leaves a function sideways,
+# or reaches the system.
 NEVER_CALLED = (
-    "malloc", "calloc", "realloc", "reallocarray", "aligned_alloc", "posix_memalign", "memalign",
-    "valloc", "alloca", "strdup", "free", "mmap", "munmap", "mprotect", "brk", "sbrk",
-    "printf", "fprintf", "vprintf", "vfprintf", "dprintf", "puts", "fputs", "putchar", "perror",
-    "exit", "_exit", "_Exit", "quick_exit", "atexit", "abort", "assert", "raise", "kill", "signal",
-    "setjmp", "longjmp", "open", "fopen", "read", "write", "close", "system", "fork", "execve",
-    "getenv", "setenv", "pthread_create", "__assert_fail", "__printf_chk", "__fprintf_chk",
-    "__builtin_trap", "__builtin_alloca", "__builtin_unreachable",
-)  # fmt: skip
-# The handler of a bus error alone speaks and ends the program: nothing else can be done there.
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "aligned_alloc",
+    "posix_memalign",
+    "memalign",
+    "valloc",
+    "alloca",
+    "strdup",
+    "free",
+    "mmap",
+    "munmap",
+    "mprotect",
+    "brk",
+    "sbrk",
+    "printf",
+    "fprintf",
+    "vprintf",
+    "vfprintf",
+    "dprintf",
+    "puts",
+    "fputs",
+    "putchar",
+    "perror",
+    "exit",
+    "_exit",
+    "_Exit",
+    "quick_exit",
+    "atexit",
+    "abort",
+    "assert",
+    "raise",
+    "kill",
+    "signal",
+    "setjmp",
+    "longjmp",
+    "open",
+    "fopen",
+    "read",
+    "write",
+    "close",
+    "system",
+    "fork",
+    "execve",
+    "getenv",
+    "setenv",
+    "pthread_create",
+    "__assert_fail",
+    "__printf_chk",
+    "__fprintf_chk",
+    "__builtin_trap",
+    "__builtin_alloca",
+    "__builtin_unreachable",
+)
+# The handler of a bus error alone speaks and ends the program: nothing else can be done
+# there.
 OF_THE_HANDLER = {"write", "_exit", "raise"}
 # The pool of a build without OpenMP makes its threads, and keeps signals from them.
 OF_THREADS = {"pthread_create"}
-# The integers of the surface that are no sizes: choices among a few, and how many threads.
+# The integers of the surface that are no sizes: choices among a few, and how many
+# threads.
 CHOICES = {
-    "isa", "threads", "type", "x_type", "out_type", "weight_type", "bias_type", "op", "halves",
-    "streams", "waiting",
-}  # fmt: skip
+    "isa",
+    "threads",
+    "type",
+    "x_type",
+    "out_type",
+    "weight_type",
+    "bias_type",
+    "op",
+    "halves",
+    "streams",
+    "waiting",
+}
 ENUMS = {"ElementType", "ElementwiseOp", "InstructionSet", "Waiting"}
 NUMBERS = {"eps", "scale", "nested_offset"}
 # Tools run without the sanitizer that a test build has loaded before everything.
-PLAIN_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+PLAIN_ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "LD_PRELOAD"
+}
 # Beyond what the extension is compiled with.
 WARNINGS = (
-    "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wpointer-arith", "-Wundef",
-    "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wdouble-promotion", "-Wswitch-enum", "-Werror",
-)  # fmt: skip
+    "-Wall",
+    "-Wextra",
+    "-Wconversion",
+    "-Wshadow",
+    "-Wvla",
+    "-Wpointer-arith",
+    "-Wundef",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Wdouble-promotion",
+    "-Wswitch-enum",
+    "-Werror",
+)
 
 
 def code_of(path: Path) -> str:
@@ -120,22 +192,34 @@ def test_a_block_that_does_not_fit_into_k_blocks_and_vectors_does_not_compile(
 ) -> None:
     shutil.copytree(CSRC, tmp_path / "csrc")
     header = tmp_path / "csrc" / "dtypes.h"
-    changed = re.sub(rf"({row}_elements) = \d+", rf"\1 = {elements}", header.read_text("utf-8"))
+    changed = re.sub(
+        rf"({row}_elements) = \d+", rf"\1 = {elements}", header.read_text("utf-8")
+    )
     header.write_text(changed, encoding="utf-8")
     WRITE_UNITS(tmp_path / "csrc", tmp_path)
-    command = (f"-iquote{tmp_path / 'csrc'}", str(tmp_path / "portable" / "conversions.c"))
+    command = (
+        f"-iquote{tmp_path / 'csrc'}",
+        str(tmp_path / "portable" / "conversions.c"),
+    )
     run = compiled("gcc", *command)
     assert (run.returncode == 0) is compiles, run.stderr
     assert (f'static assertion failed: "{row}"' in run.stderr) is not compiles
 
 
-# For each kernel: the units that a reader of it needs with AVX512-BF16, which are the driver and
-# those of the instruction set, and how many files of C they may have.
+# For each kernel: the units that a reader of it needs with AVX512-BF16, which are the
+# driver and those of the instruction set, and how many files of C they may have.
 CLOSURES = {
     "a bfloat16 product": (("products/linear.c", "avx512bf16/products.c"), 10),
-    "a Q4_K product of few tokens": (("products/linear.c", "avx512bf16/k_quants_few.c"), 14),
+    "a Q4_K product of few tokens": (
+        ("products/linear.c", "avx512bf16/k_quants_few.c"),
+        14,
+    ),
     "a Q4_K product of many tokens": (
-        ("products/linear.c", "avx512bf16/k_quants_many.c", "avx512bf16/tiles_of_codes.c"),
+        (
+            "products/linear.c",
+            "avx512bf16/k_quants_many.c",
+            "avx512bf16/tiles_of_codes.c",
+        ),
         14,
     ),
     "a kernel on rows": (("rows/rows.c", "avx512bf16/rows.c"), 6),
@@ -146,18 +230,26 @@ SHARED_UNITS = ("dispatch.c", "threads.c")
 
 
 def files_read_for(units: Iterable[str], written: Path) -> set[str]:
-    """Return the project's files that gcc reads to compile some units, as `gcc -MM` lists them."""
+    """Return the project's files that gcc reads to compile some units, as `gcc -MM` lists
+    them.
+    """
     compiler = shutil.which("gcc") or pytest.skip("needs gcc")
     folders = (CSRC, written)
     paths = [
-        str(folder / unit) for unit in units for folder in folders if (folder / unit).is_file()
+        str(folder / unit)
+        for unit in units
+        for folder in folders
+        if (folder / unit).is_file()
     ]
     assert len(paths) == len(tuple(units))
     command = [compiler, "-std=c11", f"-I{CSRC}", "-MM", *paths]
     rules = subprocess.check_output(command, text=True, env=PLAIN_ENVIRONMENT)
-    files = {word for word in rules.replace("\\\n", " ").split() if not word.endswith(".o:")}
+    files = {
+        word for word in rules.replace("\\\n", " ").split() if not word.endswith(".o:")
+    }
     assert all(
-        Path(file).is_relative_to(folders[0]) or file.startswith(str(written)) for file in files
+        Path(file).is_relative_to(folders[0]) or file.startswith(str(written))
+        for file in files
     )
     return files
 
@@ -169,7 +261,9 @@ def test_a_kernel_needs_few_files(tmp_path: Path, kernel: str) -> None:
     WRITE_UNITS(CSRC, tmp_path)
     files = files_read_for(units, tmp_path)
     assert len(files) <= most, sorted(files)
-    assert len(files_read_for((*units, *SHARED_UNITS), tmp_path) - files) == len(SHARED_UNITS)
+    assert len(files_read_for((*units, *SHARED_UNITS), tmp_path) - files) == len(
+        SHARED_UNITS
+    )
     named = CSRC / "README.md"
     row = re.search(rf"^\| {kernel} \| (\d+) \|", named.read_text(encoding="utf-8"), re.M)
     assert row is not None, kernel
@@ -179,7 +273,10 @@ def test_a_kernel_needs_few_files(tmp_path: Path, kernel: str) -> None:
 def test_the_extension_offers_all_of_the_surface_and_nothing_else() -> None:
     constants = re.findall(r"\b([A-Z][A-Z0-9_]+) = \d", SURFACE)
     page = (ROOT / "docs" / "08-kernels.md").read_text(encoding="utf-8")
-    assert f"the whole interface between the two languages: {len(functions())} functions" in page
+    assert (
+        f"the whole interface between the two languages: {len(functions())} functions"
+        in page
+    )
     assert sorted(dir(_kernels.lib)) == sorted([*functions(), *constants])
 
 
@@ -194,7 +291,9 @@ def test_kernels_never_allocate_print_or_exit() -> None:
 
 
 def listing_of(tool: str, *options: str) -> str:
-    """Let a tool list the extension; skip the test where it is missing, or in a test build."""
+    """Let a tool list the extension; skip the test where it is missing, or in a test
+    build.
+    """
     found = shutil.which(tool)
     if found is None or not hasattr(_kernels, "__file__"):
         pytest.skip(f"needs {tool}")
@@ -228,15 +327,26 @@ def test_every_size_of_the_surface_and_its_structs_is_a_ptrdiff_t() -> None:
             elif parameter.name in CHOICES:
                 assert parameter.type in {"int", *ENUMS}
             else:
-                assert parameter.is_pointer or parameter.type == "ptrdiff_t", (name, parameter)
-    fields = [field for s in ("LinearPart", "Weight") for field in _kernels.ffi.typeof(s).fields]
-    plain = {name: field.type.cname for name, field in fields if field.type.kind == "primitive"}
+                assert parameter.is_pointer or parameter.type == "ptrdiff_t", (
+                    name,
+                    parameter,
+                )
+    fields = [
+        field for s in ("LinearPart", "Weight") for field in _kernels.ffi.typeof(s).fields
+    ]
+    plain = {
+        name: field.type.cname for name, field in fields if field.type.kind == "primitive"
+    }
     assert plain == {"rows": "ptrdiff_t", "nested_offset": "float"}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("threads", ["-fopenmp", "-DLLAMA_BOLTS_PTHREADS", "-UNO_THREADS"])
-def test_the_sources_compile_without_a_warning(tmp_path: Path, compiler: str, threads: str) -> None:
+@pytest.mark.parametrize(
+    "threads", ["-fopenmp", "-DLLAMA_BOLTS_PTHREADS", "-UNO_THREADS"]
+)
+def test_the_sources_compile_without_a_warning(
+    tmp_path: Path, compiler: str, threads: str
+) -> None:
     paths = [CSRC / "threads.c"]
     if threads == "-fopenmp":
         written = [path for path in SOURCES if path.suffix == ".c"]
@@ -253,7 +363,9 @@ def test_every_struct_has_a_name_of_its_own() -> None:
             places.setdefault(name, set()).add(path)
     # The same type of two instruction sets has one name, as `vec` and `ivec` have.
     per_set = {
-        name for name, paths in places.items() if {path.parent.name for path in paths} == {"isa"}
+        name
+        for name, paths in places.items()
+        if {path.parent.name for path in paths} == {"isa"}
     }
     twice = {name for name, paths in places.items() if len(paths) > 1}
     assert twice - per_set == set()
@@ -283,7 +395,9 @@ def test_no_flag_loosens_arithmetic_or_ties_the_build_to_one_machine() -> None:
 
 
 def readelf(option: str) -> str:
-    """Describe the extension; skip the test where it is not an ELF file or readelf is missing."""
+    """Describe the extension; skip the test where it is not an ELF file or readelf is
+    missing.
+    """
     tool = shutil.which("readelf") or pytest.skip("needs readelf")
     if calls.build_info()["compiler"].startswith("test"):
         pytest.skip("a build for tests is not hardened")
@@ -292,7 +406,9 @@ def readelf(option: str) -> str:
         pytest.skip("the extension is not an ELF file")
     command = [tool, "--wide", option, str(library)]
     environment = PLAIN_ENVIRONMENT | {"LC_ALL": "C"}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=True
+    )
     return result.stdout
 
 
@@ -306,7 +422,9 @@ def test_the_extension_exports_the_initializer_of_the_module_alone() -> None:
     assert exported - {"_init", "_fini"} == {"PyInit__kernels"}
 
 
-def test_the_extension_names_no_directory_and_binds_its_symbols_when_it_is_loaded() -> None:
+def test_the_extension_names_no_directory_and_binds_its_symbols_when_it_is_loaded() -> (
+    None
+):
     dynamic = readelf("--dynamic")
     assert "(RUNPATH)" not in dynamic
     assert "(RPATH)" not in dynamic
@@ -326,16 +444,25 @@ def test_workflows_name_actions_by_the_hash_of_a_commit() -> None:
         for action in re.findall(r"uses:\s*(\S+)", path.read_text(encoding="utf-8"))
     ]
     assert actions
-    assert [action for action in actions if not re.fullmatch(r"\S+@[0-9a-f]{40}", action)] == []
+    assert [
+        action for action in actions if not re.fullmatch(r"\S+@[0-9a-f]{40}", action)
+    ] == []
 
 
-# ---- pointers -----------------------------------------------------------------------------------
+# ---- pointers --------------------------------------------------------------------------
 
 KERNELS = functions().keys()
 # What makes a pointer out of something else, or moves what one points to.
 POINTER_MAKERS = {
-    "cast", "from_buffer", "addressof", "new_handle", "from_handle", "gc", "dlopen", "memmove",
-}  # fmt: skip
+    "cast",
+    "from_buffer",
+    "addressof",
+    "new_handle",
+    "from_handle",
+    "gc",
+    "dlopen",
+    "memmove",
+}
 CALLERS = re.compile(r"ml/(ops/\w+|tensor|quantized|roofline|kernels)\.py")
 
 
@@ -343,7 +470,8 @@ CALLERS = re.compile(r"ml/(ops/\w+|tensor|quantized|roofline|kernels)\.py")
 def trees() -> dict[str, list[ast.AST]]:
     """The nodes of each module, by its path."""
     parsed = {
-        path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py")
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "src").rglob("*.py")
     }
     return {
         path.relative_to(ROOT / "src").as_posix(): [*ast.walk(tree)]
@@ -361,7 +489,9 @@ def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors(
             {node.attr for node in dotted if ast.unparse(node.value) == owner}
             for owner in ("ffi", "lib")
         )
-        assert of_ffi & POINTER_MAKERS == ({"cast"} if path == "ml/kernels.py" else set()), path
+        assert of_ffi & POINTER_MAKERS == (
+            {"cast"} if path == "ml/kernels.py" else set()
+        ), path
         assert "ctypes" not in names, path
         if not CALLERS.fullmatch(path):
             assert not of_lib & KERNELS, path
@@ -369,10 +499,17 @@ def test_pointers_are_made_in_one_module_and_kernels_called_by_ops_and_tensors(
 
 
 def test_each_kernel_is_called_in_one_place(trees: dict[str, list[ast.AST]]) -> None:
-    calls = [node for nodes in trees.values() for node in nodes if isinstance(node, ast.Call)]
+    calls = [
+        node for nodes in trees.values() for node in nodes if isinstance(node, ast.Call)
+    ]
     texts = [ast.unparse(call.func) for call in calls]
     called = [text.removeprefix("lib.") for text in texts if text.startswith("lib.")]
     twice = {name for name in called if called.count(name) > 1}
-    assert twice <= {"product_scratch_bytes", "isa_available", "isa_select", "openmp_version"}
+    assert twice <= {
+        "product_scratch_bytes",
+        "isa_available",
+        "isa_select",
+        "openmp_version",
+    }
     assert {*called} - KERNELS == set()
     assert KERNELS - {*called} <= {"linear_reference"}

@@ -31,25 +31,40 @@ tokens_of_a_product = pytest.mark.parametrize("tokens", [1, 7])
 
 @every_format
 @tokens_of_a_product
-def test_products_are_near_those_of_the_elements(isa: str, kind: Format, tokens: int) -> None:
+def test_products_are_near_those_of_the_elements(
+    isa: str, kind: Format, tokens: int
+) -> None:
     """Hold products against float64.
 
-    x is off by at most 2^-15 of the largest element of its group, an element of nf4 by 2^-12 of its
-    scale; a lane rounds once for each half of a group that has a scale, and for its minimum.
+    x is off by at most 2^-15 of the largest element of its group, an element of nf4 by
+    2^-12 of its scale; a lane rounds once for each half of a group that has a scale, and
+    for its minimum.
     """
     x, weight = operands((tokens, 2112, 21), bf16, kind)
-    x *= np.exp2(normal(x.shape, f32, seed=3) * 6).astype(bf16)  # wide ranges within groups
+    # Wide ranges within groups.
+    x *= np.exp2(normal(x.shape, f32, seed=3) * 6).astype(bf16)
     codes, scales, mins = parts_of(weight)
     scaled = codes.reshape(len(scales), -1) * scales.astype(np.float64)[:, None]
-    apart = np.abs(scaled) + (0 if mins is None else np.abs(mins.astype(np.float64)[:, None]))
-    wide_x, wide_weight = x.astype(np.float64), elements(weight).astype(np.float64)
+    apart = np.abs(scaled) + (
+        0 if mins is None else np.abs(mins.astype(np.float64)[:, None])
+    )
+    wide_x = x.astype(np.float64)
+    wide_weight = elements(weight).astype(np.float64)
     largest = np.abs(wide_x).reshape(tokens, -1, BLOCK).max(axis=-1)
     per_group = np.abs(wide_weight).reshape(21, -1, BLOCK).sum(axis=-1)
-    per_lane = x.shape[1] / BLOCK / 16 * (2 * len(scales) // len(codes)) * (1 + (mins is not None))
+    per_lane = (
+        x.shape[1]
+        / BLOCK
+        / 16
+        * (2 * len(scales) // len(codes))
+        * (1 + (mins is not None))
+    )
     bound = 2.0**-15 * largest @ per_group.T
     bound += (per_lane + 8) * 2.0**-24 * np.abs(wide_x) @ apart.reshape(weight.shape).T
     if weight.dtype is ml.nf4:
-        levels = np.repeat(np.abs(scales_of(weight).astype(np.float64)), 64).reshape(weight.shape)
+        levels = np.repeat(np.abs(scales_of(weight).astype(np.float64)), 64).reshape(
+            weight.shape
+        )
         bound += 2.0**-12 * np.abs(wide_x) @ levels.T
     error = np.abs(run_linear(x, weight) - wide_x @ wide_weight.T)
     assert (error <= bound * 1.01).all()
@@ -78,7 +93,9 @@ def test_the_largest_codes_times_numbers_do_not_overflow(isa: str, kind: Format)
         out = run_linear(x, weight)
         assert bits(out) == bits(integer_products(x, weight))
         codes, scales, mins = parts_of(weight)
-        with np.errstate(over="ignore", invalid="ignore"):  # of scales that are a byte of mxfp4
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # of scales that are a byte of mxfp4
             wide = codes.reshape(len(scales), -1).astype(f32) * scales[:, None]
             wide = wide if mins is None else wide + mins[:, None]
             exact = x.astype(np.float64) @ wide.reshape(weight.shape).astype(np.float64).T
@@ -86,7 +103,9 @@ def test_the_largest_codes_times_numbers_do_not_overflow(isa: str, kind: Format)
 
 
 @every_format
-def test_a_token_that_is_not_finite_gives_nan_and_the_others_do_not(isa: str, kind: Format) -> None:
+def test_a_token_that_is_not_finite_gives_nan_and_the_others_do_not(
+    isa: str, kind: Format
+) -> None:
     x, weight = operands((7, 576, 5), bf16, kind)
     expected = np.delete(integer_products(x, weight), 3, axis=0)
     for at, value in ((0, np.nan), (31, np.inf), (33, -np.inf), (x.shape[1] - 1, np.nan)):
@@ -109,11 +128,14 @@ def test_every_code_of_a_format_of_gguf_files_occurs_in_these_tests(kind: Format
 
 
 def test_the_emulation_of_fma_rounds_once() -> None:
-    a, b = np.float32([1 + 2**-12, 1 + 2**-23, 3]), np.float32([1 + 2**-12, 1 + 2**-23, 0.25])
+    a = np.float32([1 + 2**-12, 1 + 2**-23, 3])
+    b = np.float32([1 + 2**-12, 1 + 2**-23, 0.25])
     c = np.float32([-(1 + 2**-11), 2**-70, 2**24])
     expected = np.float32([2**-24, 1 + 2**-22, 2**24])
     np.testing.assert_array_equal(fused_multiply_add(a, b, c), expected)
     # A tie in float32 that only the last bit of the exact sum breaks.
     tie = fused_multiply_add(np.float32([2**-24]), np.float32([1]), np.float32([1]))
-    above = fused_multiply_add(np.float32([2**-24]), np.float32([1 + 2**-20]), np.float32([1]))
+    above = fused_multiply_add(
+        np.float32([2**-24]), np.float32([1 + 2**-20]), np.float32([1])
+    )
     assert (tie[0], above[0]) == (1, np.nextafter(np.float32(1), np.float32(2)))

@@ -28,23 +28,34 @@ def test_every_size_is_taken_by_every_dimension_of_every_kernel() -> None:
     for case in CASES.values():
         for axis in range(case.dimensions):
             assert {sizes[axis] for sizes in sizes_of(case, "quick")} >= set(SIZES)
-        assert set(sizes_of(case, "quick")) == {sizes for _, sizes in calls_of(case, "quick")}
+        assert set(sizes_of(case, "quick")) == {
+            sizes for _, sizes in calls_of(case, "quick")
+        }
         thorough = set(sizes_of(case, "thorough"))
         assert thorough >= set(product(case.crossed, repeat=case.dimensions))
         assert len(list(calls_of(case, "thorough"))) == len(thorough) * len(case.variants)
 
 
-@pytest.mark.parametrize("level", ["quick", pytest.param("thorough", marks=pytest.mark.slow)])
-def test_no_kernel_touches_a_byte_beyond_either_end_of_its_arrays(isa: str, level: str) -> None:
+@pytest.mark.parametrize(
+    "level", ["quick", pytest.param("thorough", marks=pytest.mark.slow)]
+)
+def test_no_kernel_touches_a_byte_beyond_either_end_of_its_arrays(
+    isa: str, level: str
+) -> None:
     if (isa, level) == ("portable", "thorough"):
-        pytest.skip("minutes of plain loops: python -m tests.csrc.run_guard_pages has them")
+        pytest.skip(
+            "minutes of plain loops: python -m tests.csrc.run_guard_pages has them"
+        )
     made = {name: len(list(calls_of(case, level))) for name, case in CASES.items()}
     assert counts_of(isa, level) == {"first": made, "last": made}
 
 
-# What must be seen, so that nothing being seen means something: run in a program of its own.
+# What must be seen, so that nothing being seen means something: run in a program of its
+# own.
 @ends
-@pytest.mark.parametrize("mistaken", [True, False], ids=["a word too far", "none too far"])
+@pytest.mark.parametrize(
+    "mistaken", [True, False], ids=["a word too far", "none too far"]
+)
 def test_a_kernel_that_reads_one_word_too_far_is_killed(end: str, mistaken: bool) -> None:
     before, beyond = (4 * mistaken, 0) if end == "first" else (0, 4 * mistaken)
     program = f"""
@@ -65,7 +76,9 @@ lib.probe_read(pointer(array) - {before}, 1000 + {beyond}, 1, 1)
 
 
 @ends
-def test_arrays_lie_flush_against_their_page_and_come_back_when_released(end: str) -> None:
+def test_arrays_lie_flush_against_their_page_and_come_back_when_released(
+    end: str,
+) -> None:
     memory: Memory = GuardPages(end)
     array = memory.array((3, 5), f32)
     edge = array.ctypes.data if end == "first" else array.ctypes.data + array.nbytes

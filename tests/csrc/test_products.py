@@ -1,4 +1,6 @@
-"""linear and batched_matmul: right within the bound, and the same bits however they are cut."""
+"""linear and batched_matmul: right within the bound, and the same bits however they are
+cut.
+"""
 
 import re
 from itertools import product
@@ -25,8 +27,9 @@ from .operands import (
 from .quantized_operands import EVERY_FORMAT, operands
 from .quantized_operands import fused_multiply_add as fma
 
-# T, in, out: sizes of zero; every tail of the columns; one token, each panel width, few tokens and
-# one more, more than a group; row tails of the tile; more columns than one K block holds
+# T, in, out: sizes of zero; every tail of the columns; one token, each panel width, few
+# tokens and one more, more than a group; row tails of the tile; more columns than one K
+# block holds
 COLUMNS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 257)
 SHAPES = [
     (0, 8, 4), (3, 8, 0), (0, 0, 0),
@@ -35,7 +38,8 @@ SHAPES = [
     (13, 48, 129), (24, 70, 9), (25, 70, 9), (48, 33, 70), (49, 33, 70), (125, 34, 6),
     (263, 34, 133), (7, 4100, 5), (14, 8225, 7),
 ]  # fmt: skip
-Types = tuple[Any, Any, Any]  # of x, of the weight, which may be a format, and of the result
+# Of x, of the weight, which may be a format, and of the result.
+Types = tuple[Any, Any, Any]
 QUANTIZED = [(x, kind, x) for x in (bf16, f32) for kind in EVERY_FORMAT]
 
 
@@ -48,16 +52,26 @@ all_products = pytest.mark.parametrize("types", [*PRODUCTS, *QUANTIZED], ids=nam
 
 
 @products
-def test_linear_is_right_for_every_tail_with_the_same_bits_on_every_path(types: Types) -> None:
+def test_linear_is_right_for_every_tail_with_the_same_bits_on_every_path(
+    types: Types,
+) -> None:
     for shape in SHAPES:
         x, weight = operands(shape, *types[:2])
-        check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w, types[2])), threads=(2,))
+        check_same_bits(
+            lambda x=x, w=weight: bits(run_linear(x, w, types[2])), threads=(2,)
+        )
         check_products(run_linear(x, weight, types[2]), x, weight)
 
 
 @all_products
 def test_linear_gives_the_same_bits_on_every_path_and_any_threads(types: Types) -> None:
-    for shape in ((1, 1280, 301), (3, 768, 70), (9, 1056, 203), (7, 1100, 66), (14, 520, 203)):
+    for shape in (
+        (1, 1280, 301),
+        (3, 768, 70),
+        (9, 1056, 203),
+        (7, 1100, 66),
+        (14, 520, 203),
+    ):
         x, weight = operands(shape, *types[:2])
         check_same_bits(lambda x=x, w=weight: bits(run_linear(x, w, types[2])))
 
@@ -68,7 +82,9 @@ def test_linear_gives_the_same_bits_for_any_cut_of_rows(isa: str, types: Types) 
         x, weight = operands((64, columns, 11), *types[:2])
         whole = bits(run_linear(x, weight, types[2]))
         for rows in (1, 3, 7, 16):
-            parts = [run_linear(x[i : i + rows], weight, types[2]) for i in range(0, 64, rows)]
+            parts = [
+                run_linear(x[i : i + rows], weight, types[2]) for i in range(0, 64, rows)
+            ]
             assert bits(np.concatenate(parts)) == whole
         for rows in (2, 4, 5, 6, 8, 13, 24, 25, 31, 48, 49):
             assert whole.startswith(bits(run_linear(x[:rows], weight, types[2])))
@@ -87,7 +103,9 @@ def test_subnormal_numbers_count_alike_in_one_row_and_among_many(isa: str) -> No
 
 
 @products
-def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(isa: str, types: Types) -> None:
+def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(
+    isa: str, types: Types
+) -> None:
     x, weight = operands((8, 50, 5), *types[:2])
     weight = (np.abs(weight) + 1).astype(types[1])
     for value in (np.nan, np.inf, -np.inf):
@@ -98,30 +116,47 @@ def test_linear_lets_nan_and_infinity_through_to_their_own_row_only(isa: str, ty
 
 
 def test_bfloat16_products_are_summed_in_the_order_that_is_documented(isa: str) -> None:
-    x, w = normal((1, 70), bf16), normal((1, 70), bf16, seed=1)
+    x = normal((1, 70), bf16)
+    w = normal((1, 70), bf16, seed=1)
     padded = np.zeros((2, 96), np.float32)
-    padded[0, :70], padded[1, :70] = x[0], w[0]
+    padded[0, :70] = x[0]
+    padded[1, :70] = w[0]
     lanes = np.zeros(16, np.float32)
-    for a, b in zip(padded[0].reshape(-1, 16, 2), padded[1].reshape(-1, 16, 2), strict=True):
+    for a, b in zip(
+        padded[0].reshape(-1, 16, 2), padded[1].reshape(-1, 16, 2), strict=True
+    ):
         lanes = fma(a[:, 0], b[:, 0], fma(a[:, 1], b[:, 1], lanes))
     for width in (8, 4, 2, 1):
         lanes = lanes[:width] + lanes[width:]
     assert run_linear(x, w, f32)[0, 0] == lanes[0]
 
 
-def test_float32_products_are_fused_even_where_rounding_twice_would_show(isa: str) -> None:
-    # 1 + 2^-23 + 2^-24 - 2^-68 lies below a tie; by way of float64 it would become the tie.
-    x, w = np.zeros((1, 32), np.float32), np.zeros((1, 32), np.float32)
-    x[0, 0], w[0, 0] = 1 + 2.0**-23, 1
-    x[0, 16], w[0, 16] = 2.0**-12 * (1 + 2.0**-22), 2.0**-12 * (1 - 2.0**-22)
+def test_float32_products_are_fused_even_where_rounding_twice_would_show(
+    isa: str,
+) -> None:
+    # 1 + 2^-23 + 2^-24 - 2^-68 lies below a tie; by way of float64 it would become the
+    # tie.
+    x = np.zeros((1, 32), np.float32)
+    w = np.zeros((1, 32), np.float32)
+    x[0, 0] = 1 + 2.0**-23
+    w[0, 0] = 1
+    x[0, 16] = 2.0**-12 * (1 + 2.0**-22)
+    w[0, 16] = 2.0**-12 * (1 - 2.0**-22)
     assert run_linear(x, w, f32)[0, 0] == np.float32(1 + 2.0**-23)
     assert run_linear(-x, w, f32)[0, 0] == -np.float32(1 + 2.0**-23)
 
 
 BATCHES = [
-    (1, 1, 1, 1), (3, 1, 65, 40), (2, 7, 5, 33), (2, 130, 3, 16), (1, 6, 200, 4100), (2, 3, 4, 0),
-    (1, 257, 270, 300), (1, 2, 3, 257), (5, 1, 1, 512),
-]  # fmt: skip
+    (1, 1, 1, 1),
+    (3, 1, 65, 40),
+    (2, 7, 5, 33),
+    (2, 130, 3, 16),
+    (1, 6, 200, 4100),
+    (2, 3, 4, 0),
+    (1, 257, 270, 300),
+    (1, 2, 3, 257),
+    (5, 1, 1, 512),
+]
 
 
 def run_matmul(a: Array, b: Array, dtype: "np.dtype[Any]") -> Array:
@@ -135,7 +170,8 @@ def check_chains(out: Array, a: Array, b: Array) -> None:
 
     A block's chain of up to 256 steps rounds once in each, and each block is added once.
     """
-    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    wide_a = a.astype(np.float64)
+    wide_b = b.astype(np.float64)
     expected = wide_a @ wide_b.T
     magnitude = np.abs(wide_a) @ np.abs(wide_b).T
     steps = min(256, a.shape[-1]) + a.shape[-1] / 256 + 1
@@ -146,7 +182,8 @@ def check_chains(out: Array, a: Array, b: Array) -> None:
 @pytest.mark.parametrize("types", PRODUCTS[:3], ids=name_of)
 def test_batched_matmul_is_right_with_the_same_bits_on_every_path(types: Types) -> None:
     for batch, m, n, k in BATCHES:
-        a, b = normal((batch, m, k), types[0]), normal((batch, n, k), types[1], seed=1)
+        a = normal((batch, m, k), types[0])
+        b = normal((batch, n, k), types[1], seed=1)
         check_same_bits(lambda a=a, b=b: bits(run_matmul(a, b, types[2])), threads=(1, 3))
         out = run_matmul(a, b, types[2])
         for i in range(batch):
@@ -154,9 +191,12 @@ def test_batched_matmul_is_right_with_the_same_bits_on_every_path(types: Types) 
 
 
 @pytest.mark.parametrize("types", PRODUCTS[:3], ids=name_of)
-def test_batched_matmul_gives_the_same_bits_for_any_cut_and_strides(isa: str, types: Types) -> None:
+def test_batched_matmul_gives_the_same_bits_for_any_cut_and_strides(
+    isa: str, types: Types
+) -> None:
     calls.set_num_threads(2)
-    a, b = normal((2, 40, 301), types[0]), normal((2, 35, 301), types[1], seed=1)
+    a = normal((2, 40, 301), types[0])
+    b = normal((2, 35, 301), types[1], seed=1)
     whole = run_matmul(a, b, types[2])
     for row, column in ((0, 0), (17, 34), (39, 3)):
         part = run_matmul(a[:, row : row + 1], b[:, column : column + 1], types[2])
@@ -169,9 +209,12 @@ def test_batched_matmul_gives_the_same_bits_for_any_cut_and_strides(isa: str, ty
 
 def test_batched_matmul_sums_in_the_order_that_is_documented(isa: str) -> None:
     for dtype, k in ((bf16, 701), (f32, 600)):
-        a, b = normal((1, 1, k), dtype), normal((1, 1, k), dtype, seed=1)
-        x, y = np.zeros(702, np.float32), np.zeros(702, np.float32)
-        x[:k], y[:k] = a[0, 0], b[0, 0]
+        a = normal((1, 1, k), dtype)
+        b = normal((1, 1, k), dtype, seed=1)
+        x = np.zeros(702, np.float32)
+        y = np.zeros(702, np.float32)
+        x[:k] = a[0, 0]
+        y[:k] = b[0, 0]
         order = np.arange(702).reshape(-1, 2)[:, ::-1] if dtype is bf16 else np.arange(k)
         total = np.float32(0)
         for start in range(0, k, 256):
@@ -183,7 +226,8 @@ def test_batched_matmul_sums_in_the_order_that_is_documented(isa: str) -> None:
 
 
 def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
-    x, weight = normal((2, 64), f32), normal((3, 64), f32, seed=1)
+    x = normal((2, 64), f32)
+    weight = normal((3, 64), f32, seed=1)
     out = (x[:, 1:] @ weight[:, 1:].T).astype(np.float32)
     with pytest.raises(AssertionError):
         check_products(out, x, weight)
@@ -194,9 +238,18 @@ def test_the_bound_of_the_products_refuses_a_wrong_lane() -> None:
 
 @all_products
 def test_several_weights_give_the_bits_of_each_alone(isa: str, types: Types) -> None:
-    for tokens, columns in ((1, 33), (1, 1100), (2, 33), (4, 128), (7, 1100), (13, 33), (125, 96)):
+    for tokens, columns in (
+        (1, 33),
+        (1, 1100),
+        (2, 33),
+        (4, 128),
+        (7, 1100),
+        (13, 33),
+        (125, 96),
+    ):
         pairs = [operands((tokens, columns, n), *types[:2]) for n in (70, 3, 0, 5)]
-        x, weights = pairs[0][0], [weight for _, weight in pairs]
+        x = pairs[0][0]
+        weights = [weight for _, weight in pairs]
         alone = [bits(run_linear(x, weight, types[2])) for weight in weights]
         for threads in (1, 3):
             calls.set_num_threads(threads)
@@ -235,16 +288,22 @@ def test_a_product_over_nothing_is_zero_and_the_bias(isa: str, types: Types) -> 
 def test_a_bias_is_added_to_the_sum_before_it_is_rounded(isa: str, types: Types) -> None:
     for tokens, dtype in product((1, 7, 130), (bf16, f16, f32)):
         x, weight = operands((tokens, 96, 70), *types[:2])
-        bias, out = normal((70,), dtype, seed=2), empty((tokens, 70), types[2])
+        bias = normal((70,), dtype, seed=2)
+        out = empty((tokens, 70), types[2])
         calls.linear(x, [weight], [out], [bias])
         exact = run_linear(x, weight, f32)
         assert bits(out) == bits((exact + bias.astype(f32)).astype(types[2]))
 
 
 def test_the_reference_is_within_the_bound_of_a_plain_sum() -> None:
-    x, weight, bias = normal((7, 33), f32), normal((5, 33), f32, seed=1), normal((5,), f32, seed=2)
+    x = normal((7, 33), f32)
+    weight = normal((5, 33), f32, seed=1)
+    bias = normal((5,), f32, seed=2)
     out = empty((7, 5), f32)
     calls.linear_reference(x, weight, out, bias)
-    wide_x, wide_weight = x.astype(np.float64), weight.astype(np.float64)
+    wide_x = x.astype(np.float64)
+    wide_weight = weight.astype(np.float64)
     magnitude = np.abs(wide_x) @ np.abs(wide_weight).T + np.abs(bias)
-    assert (np.abs(out - (wide_x @ wide_weight.T + bias)) <= 34 * 2.0**-24 * magnitude).all()
+    assert (
+        np.abs(out - (wide_x @ wide_weight.T + bias)) <= 34 * 2.0**-24 * magnitude
+    ).all()

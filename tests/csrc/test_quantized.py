@@ -41,15 +41,31 @@ from .quantized_operands import (
     with_scales,
 )
 
-# T, in, out: rows of one block, of an odd number, of whole K blocks and of one block more, of half
-# blocks and of odd lengths; one token, each panel width, more than a group; vectors of rows that
-# are not full. Rows of the formats of GGUF files are whole blocks.
+# T, in, out: rows of one block, of an odd number, of whole K blocks and of one block
+# more, of half blocks and of odd lengths; one token, each panel width, more than a group;
+# vectors of rows that are not full. Rows of the formats of GGUF files are whole blocks.
 SHAPES = [
-    (1, 32, 5), (1, 33, 3), (1, 480, 1), (1, 1024, 9), (1, 1088, 70), (1, 4128, 67), (2, 576, 33),
-    (3, 100, 5), (3, 96, 17), (4, 544, 33), (5, 512, 15), (6, 1024, 64), (7, 1100, 5),
-    (11, 1120, 70), (13, 512, 130), (40, 4128, 9), (60, 576, 9), (125, 96, 31),
-]  # fmt: skip
-# The same for one token, with rows that end within a block of nested scales, or have several
+    (1, 32, 5),
+    (1, 33, 3),
+    (1, 480, 1),
+    (1, 1024, 9),
+    (1, 1088, 70),
+    (1, 4128, 67),
+    (2, 576, 33),
+    (3, 100, 5),
+    (3, 96, 17),
+    (4, 544, 33),
+    (5, 512, 15),
+    (6, 1024, 64),
+    (7, 1100, 5),
+    (11, 1120, 70),
+    (13, 512, 130),
+    (40, 4128, 9),
+    (60, 576, 9),
+    (125, 96, 31),
+]
+# The same for one token, with rows that end within a block of nested scales, or have
+# several
 NESTED_SHAPES = [(1, 20_480, 6), (1, 16_384 + 64, 5)]
 
 
@@ -65,7 +81,9 @@ def expected_products(x: Array, weight: QuantizedTensor) -> Array:
 
 
 @cache  # for every instruction set
-def promised(shape: tuple[int, int, int], kind: Format, x_dtype: Any) -> tuple[Array, Any, Array]:
+def promised(
+    shape: tuple[int, int, int], kind: Format, x_dtype: Any
+) -> tuple[Array, Any, Array]:
     """Draw operands; return them and their product, which is held against float64."""
     x, weight = operands(shape, x_dtype, kind)
     expected = expected_products(x, weight)
@@ -74,7 +92,7 @@ def promised(shape: tuple[int, int, int], kind: Format, x_dtype: Any) -> tuple[A
     return x, weight, expected
 
 
-# ---- products -----------------------------------------------------------------------------------
+# ---- products --------------------------------------------------------------------------
 
 
 @every_format
@@ -90,7 +108,9 @@ def test_products_are_right_and_have_the_promised_bits(
 
 
 @every_format
-def test_rows_of_any_number_of_blocks_have_the_promised_bits(isa: str, kind: Format) -> None:
+def test_rows_of_any_number_of_blocks_have_the_promised_bits(
+    isa: str, kind: Format
+) -> None:
     size = kind[0].block_size
     for columns in range(size, 1025 + size, max(size, 32)):
         x, weight, expected = promised((1 + columns // size % 4, columns, 3), kind, bf16)
@@ -98,7 +118,9 @@ def test_rows_of_any_number_of_blocks_have_the_promised_bits(isa: str, kind: For
 
 
 @every_format
-def test_a_last_group_of_one_row_has_the_bits_of_that_row_alone(isa: str, kind: Format) -> None:
+def test_a_last_group_of_one_row_has_the_bits_of_that_row_alone(
+    isa: str, kind: Format
+) -> None:
     x, weight = operands((2773, 256, 3), bf16, kind)  # 21 groups of 132 rows, and one row
     whole = run_linear(x, weight)
     for rows in (slice(2640, 2772), slice(2772, 2773)):
@@ -110,14 +132,41 @@ SCALES: list[list[float]] = [
     [1.0, 1e-40], [3e38, 1.0], [-0.5, 1.0], [np.inf], [1.0, 1.0, np.nan],
 ]  # fmt: skip
 HALVES = [
-    [0.0, -0.0, 2.0**-24, -(2.0**-24), 1e-6, 2.0**-14, 0.01, -0.3, 1.0, 60000.0, -65504.0],
-    [np.inf, 1.0], [1.0, np.nan, 0.0],
-]  # fmt: skip
-NUMBERS = [0.0, -0.0, 1e-40, 2.0**-133, 2.0**-126, 2.0**-112, 1e-30, 1.0, 1e30, 3.38e38, 2.0**127]
+    [
+        0.0,
+        -0.0,
+        2.0**-24,
+        -(2.0**-24),
+        1e-6,
+        2.0**-14,
+        0.01,
+        -0.3,
+        1.0,
+        60000.0,
+        -65504.0,
+    ],
+    [np.inf, 1.0],
+    [1.0, np.nan, 0.0],
+]
+NUMBERS = [
+    0.0,
+    -0.0,
+    1e-40,
+    2.0**-133,
+    2.0**-126,
+    2.0**-112,
+    1e-30,
+    1.0,
+    1e30,
+    3.38e38,
+    2.0**127,
+]
 
 
 @every_format
-def test_scales_and_numbers_of_any_size_give_the_promised_bits(isa: str, kind: Format) -> None:
+def test_scales_and_numbers_of_any_size_give_the_promised_bits(
+    isa: str, kind: Format
+) -> None:
     x = normal((7, 1024), bf16)
     for group, value in enumerate(NUMBERS):  # each the largest of a group of 32
         numbers = x[3:, 64 * group : 64 * group + 32]
@@ -127,10 +176,12 @@ def test_scales_and_numbers_of_any_size_give_the_promised_bits(isa: str, kind: F
         weight = with_scales(quantized((23, 1024), *kind), np.array(scales))
         expected = expected_products(x, weight)
         for tokens in (1, 3, 7):
-            assert bits(run_linear(x[-tokens:], weight)) == bits(expected[-tokens:]), scales
+            assert bits(run_linear(x[-tokens:], weight)) == bits(expected[-tokens:]), (
+                scales
+            )
 
 
-# ---- dequantizing -------------------------------------------------------------------------------
+# ---- dequantizing ----------------------------------------------------------------------
 
 
 @every_format
@@ -138,7 +189,14 @@ def test_dequantizing_gives_code_times_scale_plus_minimum_of_any_rows(
     isa: str, kind: Format
 ) -> None:
     assert (ml.nf4_code().numpy() == NF4_CODE).all()
-    shapes: list[tuple[int, ...]] = [(5, 96), (7, 33), (3, 1088), (1, 1), (20_001,), (2, 3, 50)]
+    shapes: list[tuple[int, ...]] = [
+        (5, 96),
+        (7, 33),
+        (3, 1088),
+        (1, 1),
+        (20_001,),
+        (2, 3, 50),
+    ]
     weights = [quantized((*s[:-1], whole_blocks(kind[0], s[-1])), *kind) for s in shapes]
     if kind in GGML_FORMATS:
         weights += [with_scales(quantized((90, 256), *kind), np.array(x)) for x in HALVES]
@@ -154,7 +212,7 @@ def test_dequantizing_gives_code_times_scale_plus_minimum_of_any_rows(
         assert bits(out) == bits(elements(weight, bf16)[rows])
 
 
-# ---- quantizing ---------------------------------------------------------------------------------
+# ---- quantizing ------------------------------------------------------------------------
 
 
 def blocks_of(x: Array, size: int) -> tuple[Array, Array]:
@@ -166,7 +224,9 @@ def blocks_of(x: Array, size: int) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
-def test_nf4_takes_the_entry_whose_middles_enclose_the_element(isa: str, dtype: Any) -> None:
+def test_nf4_takes_the_entry_whose_middles_enclose_the_element(
+    isa: str, dtype: Any
+) -> None:
     middles = (NF4_CODE[:-1] + NF4_CODE[1:]) / np.float32(2)
     for n in (1, 63, 64, 65, 640, 20_001):
         x = normal((n,), dtype)
@@ -177,11 +237,15 @@ def test_nf4_takes_the_entry_whose_middles_enclose_the_element(isa: str, dtype: 
         codes = np.searchsorted(middles, scaled, side="left").reshape(-1)[: n + n % 2]
         weight = ml.quantize(tensor(x), ml.nf4)
         np.testing.assert_array_equal(weight.scales.numpy(), absmax)
-        np.testing.assert_array_equal(weight.codes.numpy(), codes[0::2] << 4 | codes[1::2])
+        np.testing.assert_array_equal(
+            weight.codes.numpy(), codes[0::2] << 4 | codes[1::2]
+        )
 
 
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
-def test_int8_takes_a_127th_of_the_largest_and_the_nearest_multiple(isa: str, dtype: Any) -> None:
+def test_int8_takes_a_127th_of_the_largest_and_the_nearest_multiple(
+    isa: str, dtype: Any
+) -> None:
     for n in (1, 31, 32, 33, 320, 20_001):
         x = normal((n,), dtype)
         rows, absmax = blocks_of(x, 32)
@@ -202,7 +266,9 @@ def test_int8_takes_a_127th_of_the_largest_and_the_nearest_multiple(isa: str, dt
         (126 * 2.0**-126, 0, 0), (0.0, 0, 0),
     ],
 )  # fmt: skip
-def test_the_largest_code_of_int8_is_127(isa: str, largest: float, scale: float, code: int) -> None:
+def test_the_largest_code_of_int8_is_127(
+    isa: str, largest: float, scale: float, code: int
+) -> None:
     for sign in (1, -1):
         x = np.zeros(32, np.float32)
         x[5] = sign * largest
@@ -212,9 +278,12 @@ def test_the_largest_code_of_int8_is_127(isa: str, largest: float, scale: float,
 
 
 @pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)
-def test_blocks_of_zeros_and_of_the_smallest_numbers_stay_near_zero(isa: str, dtype: Any) -> None:
+def test_blocks_of_zeros_and_of_the_smallest_numbers_stay_near_zero(
+    isa: str, dtype: Any
+) -> None:
     x = np.zeros(256, np.float32)
-    x[64:128], x[128:192] = 1e-40, -1e-38
+    x[64:128] = 1e-40
+    x[128:192] = -1e-38
     weight = ml.quantize(tensor(x), dtype)
     assert np.abs(elements(weight) - x).max() <= 1.2e-38
     assert not elements(weight)[:64].any()
@@ -233,7 +302,9 @@ def test_quantizing_has_the_same_bits_for_any_number_of_threads(dtype: Any) -> N
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ml.BLOCK_DTYPES, ids=str)
-def test_elements_that_are_not_finite_are_counted(isa: str, dtype: Any, value: float) -> None:
+def test_elements_that_are_not_finite_are_counted(
+    isa: str, dtype: Any, value: float
+) -> None:
     x = normal((40_000,), f32)
     codes = Tensor.empty((40_000 // dtype.codes_per_item,), dtype.codes)
     scales = Tensor.empty((40_000 // dtype.block_size,), dtype.scales)

@@ -1,4 +1,5 @@
-"""The kernels on rows and spans: right within a bound, and the same bits however they are run.
+"""The kernels on rows and spans: right within a bound, and the same bits however they are
+run.
 
 The probes read every byte once, and count what they multiply.
 """
@@ -12,7 +13,17 @@ import numpy as np
 import pytest
 
 from . import calls
-from .operands import UNIT_ROUNDOFF, Array, bf16, bits, check_same_bits, empty, f16, f32, normal
+from .operands import (
+    UNIT_ROUNDOFF,
+    Array,
+    bf16,
+    bits,
+    check_same_bits,
+    empty,
+    f16,
+    f32,
+    normal,
+)
 
 PROBED = [0, 1, 3, 4, 7, 8, 63, 64, 65, 1000, 4096, 100_003, (3 << 20) + 5]
 SIZES = [1, 2, 15, 16, 17, 31, 33, 255, 256, 257, 700]
@@ -72,7 +83,12 @@ def test_softmax_leaves_bits_alone_when_masked_columns_follow(isa: str) -> None:
 
 
 def test_softmax_of_finite_scores_is_never_nan(isa: str) -> None:
-    for x in ([3e38, -3e38, 1.0], [1e4, -1e4, 0.0], [-3e38, -3e38, -3e38], [0.0, -0.0, 1e-45]):
+    for x in (
+        [3e38, -3e38, 1.0],
+        [1e4, -1e4, 0.0],
+        [-3e38, -3e38, -3e38],
+        [0.0, -0.0, 1e-45],
+    ):
         out = run_softmax(np.array([x], np.float32))
         assert np.isfinite(out).all()
         assert abs(out.sum() - 1) < 1e-6
@@ -80,7 +96,9 @@ def test_softmax_of_finite_scores_is_never_nan(isa: str) -> None:
 
 def test_softmax_of_a_masked_row_or_of_nan_is_nan_as_in_pytorch(isa: str) -> None:
     x = np.zeros((4, 20), np.float32)
-    x[0], x[1, 17], x[2, 3] = -np.inf, np.nan, np.inf
+    x[0] = -np.inf
+    x[1, 17] = np.nan
+    x[2, 3] = np.inf
     out = run_softmax(x)
     assert np.isnan(out[:3]).all()
     np.testing.assert_array_equal(out[3], np.full(20, 0.05, np.float32))
@@ -102,7 +120,8 @@ def test_exp_is_within_two_units_and_right_at_the_extremes(isa: str) -> None:
 @activations
 def test_rms_norm_is_right(isa: str, dtype: Any) -> None:
     for n, weight_dtype in product(SIZES, (bf16, f16, f32)):
-        x, weight = normal((3, n), dtype), normal((n,), weight_dtype, seed=1)
+        x = normal((3, n), dtype)
+        weight = normal((n,), weight_dtype, seed=1)
         wide = x.astype(np.float64)
         scale = 1 / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-5)
         for out_dtype in (bf16, f32):
@@ -119,14 +138,18 @@ def test_rms_norm_of_zeros_is_zero_and_of_nan_is_nan(isa: str) -> None:
 
 
 @activations
-@pytest.mark.parametrize("shape", [(1, 1, 2), (3, 2, 6), (5, 3, 64), (2, 2, 514)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 2), (3, 2, 6), (5, 3, 64), (2, 2, 514)], ids=str
+)
 def test_rotary_is_multiplication_by_complex_numbers(
     isa: str, dtype: Any, shape: tuple[int, int, int]
 ) -> None:
     x = normal(shape, dtype)
     frequencies = angles(shape[0], shape[2] // 2)
     pairs = x.astype(np.float64).reshape(*shape[:2], -1, 2)
-    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * frequencies.astype(np.complex128)[:, None]
+    turned = (pairs[..., 0] + 1j * pairs[..., 1]) * frequencies.astype(np.complex128)[
+        :, None
+    ]
     expected = np.stack([turned.real, turned.imag], axis=-1).reshape(shape)
     error = np.abs(run_rotary(x, frequencies).astype(np.float64) - expected)
     size = np.repeat(np.abs(turned), 2, axis=-1)
@@ -134,9 +157,12 @@ def test_rotary_is_multiplication_by_complex_numbers(
 
 
 @activations
-def test_rotary_of_halves_has_the_bits_of_the_pairs_put_side_by_side(isa: str, dtype: Any) -> None:
+def test_rotary_of_halves_has_the_bits_of_the_pairs_put_side_by_side(
+    isa: str, dtype: Any
+) -> None:
     for h in (2, 6, 64, 254, 256, 258, 770):
-        x, frequencies = normal((5, 3, h), dtype), angles(5, h // 2)
+        x = normal((5, 3, h), dtype)
+        frequencies = angles(5, h // 2)
         halves = np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
         turned = run_rotary(halves, frequencies, halves=True)
         assert bits(turned) == bits(run_rotary(x, frequencies))
@@ -154,12 +180,15 @@ ELEMENTWISE: list[tuple[str, Callable[..., Array], float]] = [
 
 
 @activations
-@pytest.mark.parametrize(("name", "formula", "error"), ELEMENTWISE, ids=lambda v: str(v)[:8])
+@pytest.mark.parametrize(
+    ("name", "formula", "error"), ELEMENTWISE, ids=lambda v: str(v)[:8]
+)
 def test_operands_are_combined_in_float32_and_rounded_once(
     isa: str, dtype: Any, name: str, formula: Callable[..., Array], error: float
 ) -> None:
     for n in SIZES:
-        a, b = (6 * normal((n,), f32)).astype(dtype), normal((n,), dtype, seed=1)
+        a = (6 * normal((n,), f32)).astype(dtype)
+        b = normal((n,), dtype, seed=1)
         out = empty((n,), dtype)
         calls.elementwise(name, a, None if name == "silu" else b, out)
         close(out, formula(a.astype(np.float64), b.astype(np.float64)), error)
@@ -169,15 +198,19 @@ def test_silu_does_not_overflow_and_passes_nan_on(isa: str) -> None:
     x = np.array([-3e38, -1000, -90, 0, 90, 3e38, np.inf, np.nan], np.float32)
     out = empty(x.shape, f32)
     calls.elementwise("silu", x, None, out)
-    np.testing.assert_array_equal(out[[0, 1, 3, 4, 5, 6]], np.float32([0, 0, 0, 90, 3e38, np.inf]))
+    np.testing.assert_array_equal(
+        out[[0, 1, 3, 4, 5, 6]], np.float32([0, 0, 0, 90, 3e38, np.inf])
+    )
     assert abs(out[2] / (-90 * np.exp(-90.0)) - 1) < 1e-5
     assert np.isnan(out[7])
 
 
 @activations
 def test_elementwise_results_may_replace_an_operand(isa: str, dtype: Any) -> None:
-    a, b = normal((1000,), dtype), normal((1000,), dtype, seed=1)
-    apart, together = empty((1000,), dtype), a.copy()
+    a = normal((1000,), dtype)
+    b = normal((1000,), dtype, seed=1)
+    apart = empty((1000,), dtype)
+    together = a.copy()
     calls.elementwise("swiglu", a, b, apart)
     calls.elementwise("swiglu", together, b, together)
     assert bits(apart) == bits(together)
@@ -197,12 +230,16 @@ def test_argmax_finds_the_first_maximum(isa: str, dtype: Any) -> None:
         np.testing.assert_array_equal(out, x.astype(np.float32).argmax(axis=1))
 
 
-def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_thread_count() -> None:
+def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_thread_count() -> (
+    None
+):
     x = (5 * normal((9, 4500), f32)).astype(ml_dtypes.bfloat16)
-    weight, frequencies = normal((4500,), bf16, seed=1), angles(9, 15)
+    weight = normal((4500,), bf16, seed=1)
+    frequencies = angles(9, 15)
 
     def run() -> bytes:
-        gated, narrow = empty(x.shape, bf16), empty(x.shape, f16)
+        gated = empty(x.shape, bf16)
+        narrow = empty(x.shape, f16)
         calls.elementwise("swiglu", x, x, gated)
         calls.convert(x, narrow)
         heads = x.reshape(9, 150, 30)
@@ -213,7 +250,7 @@ def test_every_row_kernel_gives_the_same_bits_on_every_instruction_set_and_threa
     check_same_bits(run)
 
 
-# ---- probes -------------------------------------------------------------------------------------
+# ---- probes ----------------------------------------------------------------------------
 
 
 def folded(data: np.ndarray) -> int:
@@ -242,6 +279,8 @@ def test_multiply_adds_are_counted_by_thread_and_round(isa: str, dtype: str) -> 
     one = calls.probe_multiply_add(dtype, 10)
     calls.set_num_threads(2)
     assert calls.probe_multiply_add(dtype, 30) == 2 * 3 * one
-    lanes = {"avx2": 8, "portable": 0, "neon": 4, "neondot": 4, "neonbf16": 4}.get(isa, 16)
+    lanes = {"avx2": 8, "portable": 0, "neon": 4, "neondot": 4, "neonbf16": 4}.get(
+        isa, 16
+    )
     pairs = 2 if isa.endswith("bf16") and dtype == "bfloat16" else 1
     assert one == 10 * 12 * lanes * 2 * pairs

@@ -1,4 +1,6 @@
-"""The pool of threads: its bits, and what happens when threads are missing, added or held up."""
+"""The pool of threads: its bits, and what happens when threads are missing, added or held
+up.
+"""
 
 import os
 import shutil
@@ -13,10 +15,12 @@ from src.ml import kernels
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.skipif(
-    kernels.build_info()["threading"] == "serial", reason="the kernels are built for one thread"
+    kernels.build_info()["threading"] == "serial",
+    reason="the kernels are built for one thread",
 )
 
-# Products of several shapes: one row and many, spans and groups, and the ops of single units.
+# Products of several shapes: one row and many, spans and groups, and the ops of single
+# units.
 PRODUCTS = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -72,7 +76,9 @@ print("equal")
     assert printed(program, OMP_WAIT_POLICY=policy) == "equal\n"
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system lists no threads")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="the system lists no threads"
+)
 def test_workers_are_started_once_and_only_as_many_as_are_used():
     program = """
 before = tasks()
@@ -88,7 +94,9 @@ print(counts)
 
 
 def test_workers_that_never_run_hold_nobody_up():
-    """The workers may use only a processor that another program keeps, with the lowest priority."""
+    """The workers may use only a processor that another program keeps, with the lowest
+    priority.
+    """
     if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs masks and two processors")
     program = """
@@ -158,7 +166,9 @@ print(set(codes), compute() == expected)
 
 
 def test_fewer_threads_than_before_use_no_scratch_of_others():
-    """A worker that comes late to a region takes no units of a later one with fewer threads."""
+    """A worker that comes late to a region takes no units of a later one with fewer
+    threads.
+    """
     program = """
 for _ in range(300):
     ml.set_num_threads(6)

@@ -1,7 +1,9 @@
-"""What is wrong with a diagram as a picture: text that leaves its box, boxes that overlap.
+"""What is wrong with a diagram as a picture: text that leaves its box, boxes that
+overlap.
 
-It reads the SVG alone, and estimates the width of text by itself: 0.61 of its size for each
-character of the fixed font, as in the widest that readers have, and 0.56 on average of the other.
+It reads the SVG alone, and estimates the width of text by itself: 0.61 of its size for
+each character of the fixed font, as in the widest that readers have, and 0.56 on average
+of the other.
 """
 
 from dataclasses import dataclass
@@ -41,7 +43,9 @@ def faults(svg: str) -> list[str]:
     page = ElementTree.fromstring(svg)
     paper, *boxes = (_box(rect) for rect in page.iter(f"{NAMESPACE}rect"))
     texts = [_text(text) for text in page.iter(f"{NAMESPACE}text")]
-    found = [f"{a.said} is not on the page" for a in (*boxes, *texts) if not paper.holds(a)]
+    found = [
+        f"{a.said} is not on the page" for a in (*boxes, *texts) if not paper.holds(a)
+    ]
     for number, a in enumerate(boxes):
         for b in boxes[number + 1 :]:
             if a.meets(b) and not (a.holds(b) or b.holds(a)) and not _sheets(a, b):
@@ -49,7 +53,9 @@ def faults(svg: str) -> list[str]:
     for number, text in enumerate(texts):
         met = [box for box in boxes if box.meets(text) and not box.holds(text)]
         found += [f"{text.said} crosses the edge of {box.said}" for box in met]
-        found += [f"{text.said} overlaps {b.said}" for b in texts[number + 1 :] if text.meets(b)]
+        found += [
+            f"{text.said} overlaps {b.said}" for b in texts[number + 1 :] if text.meets(b)
+        ]
     for line in page.iter(f"{NAMESPACE}polyline"):
         found += [
             f"{part.said} crosses {text.said}"
@@ -63,28 +69,41 @@ def faults(svg: str) -> list[str]:
 
 
 def _box(rect: ElementTree.Element) -> Area:
-    x, y, width, height = (float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
+    x, y, width, height = (
+        float(rect.attrib[name]) for name in ("x", "y", "width", "height")
+    )
     return Area(x, y, x + width, y + height, f"{rect.attrib['class']} at {x:g}, {y:g}")
 
 
 def _text(text: ElementTree.Element) -> Area:
-    x, y = float(text.attrib["x"]), float(text.attrib["y"])
-    size, said = float(text.attrib["font-size"]), text.text or ""
+    x = float(text.attrib["x"])
+    y = float(text.attrib["y"])
+    size = float(text.attrib["font-size"])
+    said = text.text or ""
     cells = sum(2 if ord(character) >= 0x1100 else 1 for character in said)
     kinds = text.attrib["class"].split()
-    width = cells * size * (0.61 if "mono" in kinds else 0.66 if "bold" in kinds else 0.56)
+    width = (
+        cells * size * (0.61 if "mono" in kinds else 0.66 if "bold" in kinds else 0.56)
+    )
     anchor = text.attrib.get("text-anchor", "start")
     left = x - {"start": 0, "middle": width / 2, "end": width}[anchor]
     return Area(left, y - 0.75 * size, left + width, y + 0.22 * size, repr(said))
 
 
 def _parts(line: ElementTree.Element) -> list[Area]:
-    points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+    points = [
+        tuple(map(float, point.split(","))) for point in line.attrib["points"].split()
+    ]
     return [
-        Area(min(a[0], b[0]) - 1, min(a[1], b[1]) - 1, max(a[0], b[0]) + 1, max(a[1], b[1]) + 1,
-             f"the line from {a} to {b}")
+        Area(
+            min(a[0], b[0]) - 1,
+            min(a[1], b[1]) - 1,
+            max(a[0], b[0]) + 1,
+            max(a[1], b[1]) + 1,
+            f"the line from {a} to {b}",
+        )
         for a, b in pairwise(points)
-    ]  # fmt: skip
+    ]
 
 
 def _sheets(a: Area, b: Area) -> bool:

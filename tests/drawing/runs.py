@@ -23,7 +23,9 @@ SEEDED = SamplingArgs(seed=2)
 def byte_run(directory: Path, prompt: str, tokens: int) -> TracedRun:
     """Returns a run of a random model with one token per byte."""
     made = write_meta_directory(directory, BYTES_VOCAB, ml.bfloat16, tokenizer=True)
-    return _recorded(made, lambda engine: engine.chat([Message("user", prompt)], tokens, SEEDED))
+    return _recorded(
+        made, lambda engine: engine.chat([Message("user", prompt)], tokens, SEEDED)
+    )
 
 
 def family_run(directory: Path, family: str) -> TracedRun:
@@ -39,8 +41,11 @@ def family_run(directory: Path, family: str) -> TracedRun:
     return _recorded(made, start)
 
 
-def _recorded(made: Path, start: Callable[[InferenceEngine], Iterator[Step]]) -> TracedRun:
-    model, recorder = load_model(made), Recorder()
+def _recorded(
+    made: Path, start: Callable[[InferenceEngine], Iterator[Step]]
+) -> TracedRun:
+    model = load_model(made)
+    recorder = Recorder()
     text_of = functools.partial(piece, model.tokenizer)
     wants = {"wants": recorder.wants, "values": recorder.wants_values}
     with recorded(model.args, write=recorder.write, text_of=text_of, **wants):
@@ -52,9 +57,14 @@ def resized(run: TracedRun, sizes: Mapping[str, int]) -> TracedRun:
     """Returns a run with the shapes that another model's sizes give its letters."""
 
     def tensors(given: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-        shapes = (tuple(size_of(letter, sizes) or 0 for letter in x.letters) for x in given)
+        shapes = (
+            tuple(size_of(letter, sizes) or 0 for letter in x.letters) for x in given
+        )
         pairs = zip(given, shapes, strict=True)
         return tuple(replace(x, shape=shape) if x.letters else x for x, shape in pairs)
 
-    events = [replace(e, inputs=tensors(e.inputs), outputs=tensors(e.outputs)) for e in run.events]
+    events = [
+        replace(e, inputs=tensors(e.inputs), outputs=tensors(e.outputs))
+        for e in run.events
+    ]
     return replace(run, events=events, sizes=sizes)

@@ -36,14 +36,24 @@ def large_diagrams() -> dict[str, str]:
 
 
 def texts(svg: str) -> list[str]:
-    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{NAMESPACE}text")]
+    return [
+        text.text or "" for text in ElementTree.fromstring(svg).iter(f"{NAMESPACE}text")
+    ]
 
 
 @pytest.mark.parametrize("diagrams", ["committed", "large", "wide"])
 @every_diagram
-def test_no_text_and_no_box_overlaps_another(name, diagrams, large_diagrams, byte_diagrams):
-    """Nor with the sizes of a large model and a long prompt, nor with characters of all kinds."""
-    drawn = {"committed": current_diagrams(), "large": large_diagrams, "wide": byte_diagrams}
+def test_no_text_and_no_box_overlaps_another(
+    name, diagrams, large_diagrams, byte_diagrams
+):
+    """Nor with the sizes of a large model and a long prompt, nor with characters of all
+    kinds.
+    """
+    drawn = {
+        "committed": current_diagrams(),
+        "large": large_diagrams,
+        "wide": byte_diagrams,
+    }
     svg = drawn[diagrams][name]
     assert faults(svg) == []
     assert all(text.isprintable() for text in texts(svg))
@@ -61,7 +71,9 @@ def test_the_families_next_to_llama_are_drawn_without_overlaps(tmp_path, family)
     assert said <= set(texts(drawn[f"stage-{stage:02}.svg"]))
 
 
-@pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.steps and n != 2])
+@pytest.mark.parametrize(
+    "number", [n for n, stage in STAGES.items() if stage.steps and n != 2]
+)
 def test_a_diagram_shows_every_tensor_of_its_stage_in_letters_and_in_numbers(number):
     shown = texts(current_diagrams()[f"stage-{number:02}.svg"])
     for event in bundled_run().first(number):
@@ -77,9 +89,15 @@ def test_every_class_has_a_colour_for_light_and_another_for_dark(name):
     svg = current_diagrams()[name]
     light, dark = svg.split("@media (prefers-color-scheme: dark) {")
     used = set(re.findall(r'class="([\w ]+)"', svg))
-    for kind in {part for kinds in used for part in kinds.split()} - {"mono", "sans", "bold"}:
+    for kind in {part for kinds in used for part in kinds.split()} - {
+        "mono",
+        "sans",
+        "bold",
+    }:
         rules = [
-            re.findall(rf"^ *\.{kind} {{ (.*) }}$", half.partition("</style>")[0], re.MULTILINE)
+            re.findall(
+                rf"^ *\.{kind} {{ (.*) }}$", half.partition("</style>")[0], re.MULTILINE
+            )
             for half in (light, dark)
         ]
         assert len(rules[0]) == len(rules[1]) == 1, kind
@@ -104,9 +122,15 @@ def test_the_loop_shows_what_each_pass_reads_anew(byte_diagrams):
 
 def test_an_angle_is_the_position_times_the_radians_of_its_pair():
     shown = " ".join(texts(current_diagrams()["stage-10.svg"]))
-    found = re.findall(r"pair (\d+): (\S+) rad per position at (\d+): (\S+) degrees", shown)
+    found = re.findall(
+        r"pair (\d+): (\S+) rad per position at (\d+): (\S+) degrees", shown
+    )
     args = bundled_model().args
-    assert [int(pair) for pair, *_ in found] == [0, args.head_dim // 8, args.head_dim // 2 - 1]
+    assert [int(pair) for pair, *_ in found] == [
+        0,
+        args.head_dim // 8,
+        args.head_dim // 2 - 1,
+    ]
     assert float(found[0][1]) == 1.0
     for _pair, radians, position, degrees in found:
         turned = math.degrees(float(radians) * int(position)) - float(degrees)
@@ -114,34 +138,50 @@ def test_an_angle_is_the_position_times_the_radians_of_its_pair():
 
 
 def test_the_pictures_name_the_weight_and_the_gates_of_the_last_token():
-    run, diagrams = bundled_run(), current_diagrams()
-    scores, gates = run.values(13, "scores"), run.values(17, "gate")[-1]
+    run = bundled_run()
+    diagrams = current_diagrams()
+    scores = run.values(13, "scores")
+    gates = run.values(17, "gate")[-1]
     shown = " ".join(texts(diagrams["stage-13.svg"]))
     found = re.search(
-        r"weights of head (\d+) .*\(position (\d+)\) gives (\S+) of 1 to .*\(position (\d+)\)",
+        (
+            r"weights of head (\d+) .*\(position (\d+)\) gives (\S+) of 1 to "
+            r".*\(position (\d+)\)"
+        ),
         shown,
     )
     head, last, weight, seen = found.groups()
     assert int(last) == run.new_tokens - 1 == scores.shape[1] - 1
     assert f"{scores[int(head), int(last), int(seen)]:.3f}" == weight
     assert scores[:, -1, 1:-1].max() == scores[int(head), -1, int(seen)]
-    _, dots = " ".join(texts(diagrams["stage-17.svg"])).split("Dots: ")  # of one line or two
+    # Of one line or two.
+    _, dots = " ".join(texts(diagrams["stage-17.svg"])).split("Dots: ")
     numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", dots)][:5]
     assert numbers == sorted(numbers)
     assert (numbers[0], numbers[-1]) == (round(gates.min(), 2), round(gates.max(), 2))
 
 
 def test_g_is_explained_where_heads_are_repeated_and_no_letter_is_cut_from_its_meaning():
-    assert any("G query heads per key/value head 3 (4)" in t for t in legends("stage-12.svg"))
+    assert any(
+        "G query heads per key/value head 3 (4)" in t for t in legends("stage-12.svg")
+    )
     for name in NAMES:
         for line in legends(name):
-            assert all(re.fullmatch(r"\w .* \d+ \(\d+\)", part) for part in line.split(" · "))
+            assert all(
+                re.fullmatch(r"\w .* \d+ \(\d+\)", part) for part in line.split(" · ")
+            )
 
 
 def legends(name: str) -> list[str]:
-    """Returns the lines that say what letters stand for: those after `Numbers:`, at the end."""
+    """Returns the lines that say what letters stand for: those after `Numbers:`, at the
+    end.
+    """
     shown = texts(current_diagrams()[name])
-    (at,) = (n for n, text in enumerate(shown) if text.startswith("Numbers: the bundled model."))
+    (at,) = (
+        n
+        for n, text in enumerate(shown)
+        if text.startswith("Numbers: the bundled model.")
+    )
     return [line.removesuffix(" ·") for line in shown[at + 1 :]]
 
 
@@ -180,7 +220,8 @@ def test_of_a_long_answer_the_first_pass_is_kept_and_the_loop_around_the_others(
 
 def test_tokens_belong_to_the_pass_that_they_were_chosen_after():
     run = bundled_run()
-    loop, sampling = run.marks(3)[0], run.marks(20)[0]
+    loop = run.marks(3)[0]
+    sampling = run.marks(20)[0]
 
     def event(mark: Event, **details: int) -> Event:
         return dataclasses.replace(mark, details={**mark.details, **details})
@@ -198,7 +239,9 @@ def test_tokens_belong_to_the_pass_that_they_were_chosen_after():
     assert "5 cached" in texts(sheet.svg("loop"))
 
 
-def page(*, wide: float = 200, second: float = 300, line: float = 400, size: int = 14) -> str:
+def page(
+    *, wide: float = 200, second: float = 300, line: float = 400, size: int = 14
+) -> str:
     canvas = Canvas()
     canvas.rect(Box(30, 30, wide, 40), "op")
     canvas.text((40, 55), "twenty characters ..", size=size)
@@ -213,7 +256,10 @@ def page(*, wide: float = 200, second: float = 300, line: float = 400, size: int
         ({"wide": 150}, "'twenty characters ..' crosses the edge of op at 30, 30"),
         ({"second": 220}, "op at 30, 30 overlaps op at 220, 30"),
         ({"second": 850}, "op at 850, 30 is not on the page"),
-        ({"line": 100}, "the line from (100.0, 20.0) to (100.0, 90.0) crosses 'twenty charact"),
+        (
+            {"line": 100},
+            "the line from (100.0, 20.0) to (100.0, 90.0) crosses 'twenty charact",
+        ),
         ({"size": 11}, "text of size 11"),
     ],
 )

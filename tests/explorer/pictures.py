@@ -22,15 +22,22 @@ PICTURES = (
 
 
 def require_emoji_font() -> None:
-    """Exit where no font has the emoji of the tokens, which would be drawn as empty boxes."""
+    """Exit where no font has the emoji of the tokens, which would be drawn as empty
+    boxes.
+    """
     families = subprocess.check_output(["fc-list", ":charset=1f600", "family"], text=True)
     if not families.strip():
-        sys.exit("expected a font with emoji (on Debian: apt install fonts-noto-color-emoji)")
+        sys.exit(
+            "expected a font with emoji (on Debian: apt install fonts-noto-color-emoji)"
+        )
 
 
 def main() -> None:
     require_emoji_font()
-    with tempfile.TemporaryDirectory() as profile, chromium(Path(profile), offline=True) as browser:
+    with (
+        tempfile.TemporaryDirectory() as profile,
+        chromium(Path(profile), offline=True) as browser,
+    ):
         for view, scheme, clicks, height in PICTURES:
             page = browser.new_page()
             page.emulate_media(color_scheme=scheme)

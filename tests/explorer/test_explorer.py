@@ -41,7 +41,8 @@ class Recorded(list):
 @pytest.fixture(scope="module")
 def run(model: Model) -> tuple[dict[str, Any], Store, Recorded, list[int]]:
     ids = model.tokenizer.encode(PROMPT, bos=True, eos=False)
-    store, seen = Store(), Recorded()
+    store = Store()
+    seen = Recorded()
     ml.subscribe(seen)
     try:
         found = run_traced(model, ids, 8, SamplingArgs(seed=3, temperature=1.3), store)
@@ -71,7 +72,14 @@ def test_values_are_those_of_the_run_bit_for_bit(run):
     document, store, seen, _ = run
     kept = [event for event in document["events"] if event[11] is not None]
     names = {(event[1], document["tensors"][event[5][0][0]][0]) for event in kept}
-    assert {(8, "xq"), (10, "xk"), (11, "keys"), (13, "scores"), (17, "gate"), (18, "x")} <= names
+    assert {
+        (8, "xq"),
+        (10, "xk"),
+        (11, "keys"),
+        (13, "scores"),
+        (17, "gate"),
+        (18, "x"),
+    } <= names
     made = {x.astype(np.float32).tobytes() for _, x, _ in seen if x.dtype != np.complex64}
     for event in kept:
         reference, axis, first = event[11]
@@ -84,7 +92,8 @@ def test_values_are_those_of_the_run_bit_for_bit(run):
 def test_attention_is_that_of_the_run_within_half_a_step(run):
     document, store, seen, ids = run
     weights = [x.astype(np.float64) for x in of_stage(seen, "softmax")]
-    L, H = document["sizes"]["L"], document["sizes"]["H"]
+    L = document["sizes"]["L"]
+    H = document["sizes"]["H"]
     for number, one in enumerate(document["passes"]):
         data = stored(store, one["attention"]["data"])
         assert one["attention"]["rows"] == one["T"] == (len(ids) if number == 0 else 1)
@@ -111,18 +120,30 @@ def test_the_lens_of_the_last_layer_is_the_logits(run, model):
             assert kept.tobytes() == expected[ids].tobytes()
             assert lens["top"][row, -1, 0] == expected.argmax()
             exact = expected.astype(np.float64)
-            assert np.isclose(lens["log_sums"][row, -1], np.logaddexp.reduce(exact), atol=1e-9)
+            assert np.isclose(
+                lens["log_sums"][row, -1], np.logaddexp.reduce(exact), atol=1e-9
+            )
             p = np.exp(exact - np.logaddexp.reduce(exact))
-            assert np.isclose(lens["entropies"][row, -1], -(p * np.log2(p)).sum(), atol=1e-4)
-        assert stored(store, one["logits"]).tobytes() == logits[one["start"] + row].tobytes()
+            assert np.isclose(
+                lens["entropies"][row, -1], -(p * np.log2(p)).sum(), atol=1e-4
+            )
+        assert (
+            stored(store, one["logits"]).tobytes() == logits[one["start"] + row].tobytes()
+        )
 
 
 @pytest.mark.parametrize("kind", [None, "nf4", "int8", *FAMILIES])
 def test_attributions_add_up_to_the_logit(kind, tmp_path):
-    """The logit is the engine's; those of Granite and OLMo 2 have more steps than Llama's."""
-    path, quantize = (write_family(tmp_path, kind), None) if kind in FAMILIES else (None, kind)
-    model, store = load_model(path, quantize=quantize), Store()
-    ids, forced = [1, 60, 42, 7], [100, 31, 118, 40, 27]
+    """The logit is the engine's; those of Granite and OLMo 2 have more steps than
+    Llama's.
+    """
+    path, quantize = (
+        (write_family(tmp_path, kind), None) if kind in FAMILIES else (None, kind)
+    )
+    model = load_model(path, quantize=quantize)
+    store = Store()
+    ids = [1, 60, 42, 7]
+    forced = [100, 31, 118, 40, 27]
     found = run_traced(model, ids, 5, SamplingArgs(seed=3), store, forced_ids=forced)
     context = InferenceContext(model.args, 16, attention="eager")
     logits = model.transformer.forward(context, ids + forced, all_positions=True).numpy()
@@ -136,9 +157,12 @@ def test_attributions_add_up_to_the_logit(kind, tmp_path):
         parts = stored(store, told["parts"]).astype(np.float64)
         assert abs(parts.sum() - told["sum"]) < 1e-3
         assert abs(told["sum"] - logit) <= told["bound"]
-        # Heads are rounded by the same product as their sum, which the residual stream adds.
+        # Heads are rounded by the same product as their sum, which the residual stream
+        # adds.
         heads = stored(store, told["heads"]).astype(np.float64)
-        assert np.allclose(heads.sum(-1), parts[1::2], atol=0.02 if quantize is None else 0.4)
+        assert np.allclose(
+            heads.sum(-1), parts[1::2], atol=0.02 if quantize is None else 0.4
+        )
 
 
 def test_the_residual_stream_is_measured_and_no_other_token_is_within_the_bound(run):
@@ -150,7 +174,9 @@ def test_the_residual_stream_is_measured_and_no_other_token_is_within_the_bound(
     added = of_stage(seen, "add")
     numbers = stored(store, document["passes"][1]["residual"])
     assert numbers.shape == (6 * L + 1, 1)
-    streams = [x.astype(np.float64) for x in added if x.shape == (1, document["sizes"]["D"])]
+    streams = [
+        x.astype(np.float64) for x in added if x.shape == (1, document["sizes"]["D"])
+    ]
     assert np.allclose(
         numbers[1 : 2 * L + 1, 0], [np.sqrt((x**2).mean()) for x in streams[: 2 * L]]
     )
@@ -159,7 +185,9 @@ def test_the_residual_stream_is_measured_and_no_other_token_is_within_the_bound(
 def test_forced_tokens_are_taken_and_what_would_be_drawn_is_told(run, model):
     document, _, _, ids = run
     forced = [*document["tokens"][len(ids) :][:2], 100, 101]
-    found = run_traced(model, ids, 4, SamplingArgs(temperature=0.0), Store(), forced_ids=forced)
+    found = run_traced(
+        model, ids, 4, SamplingArgs(temperature=0.0), Store(), forced_ids=forced
+    )
     assert found["tokens"] == [*ids, *forced]
     assert "drawn" in found["passes"][2]
     assert found["forced"]
@@ -172,12 +200,20 @@ def runs_of(page: str) -> list[dict[str, Any]]:
 
 
 def values_of(run: dict[str, Any], number: int) -> tuple[int, list[int]]:
-    """Return how many tokens the values of a pass have, and the layers that have all of them."""
+    """Return how many tokens the values of a pass have, and the layers that have all of
+    them.
+    """
     layers = range(run["sizes"]["L"])
     of_pass = [event for event in run["events"] if event[0] == number and event[11]]
     lasts = {event[2]: event[11][0]["shape"][0] for event in of_pass if event[1] == 18}
-    stages = {layer: {event[1] for event in of_pass if event[2] == layer} for layer in layers}
-    whole = [layer for layer in layers if {6, 8, 10, 11, 13, 14, 15, 16, 17, 18} <= stages[layer]]
+    stages = {
+        layer: {event[1] for event in of_pass if event[2] == layer} for layer in layers
+    }
+    whole = [
+        layer
+        for layer in layers
+        if {6, 8, 10, 11, 13, 14, 15, 16, 17, 18} <= stages[layer]
+    ]
     assert set(whole) == {layer for layer in layers if stages[layer]}
     assert len({lasts[layer] for layer in whole}) <= 1
     return lasts[whole[0]] if whole else 0, whole
@@ -194,8 +230,11 @@ def test_values_of_layers_take_the_room_that_other_numbers_leave(model):
 @pytest.mark.parametrize(
     ("room", "layers"), [(100_000, [0]), (140_000, [0, 3]), (190_000, [0, 1, 3])]
 )
-def test_of_values_the_first_layer_is_kept_then_the_last_then_those_between(model, room, layers):
-    ids, store = model.tokenizer.encode("Hello world", bos=True, eos=False), Store()
+def test_of_values_the_first_layer_is_kept_then_the_last_then_those_between(
+    model, room, layers
+):
+    ids = model.tokenizer.encode("Hello world", bos=True, eos=False)
+    store = Store()
     store._shares = dict.fromkeys(SHARES, 0) | {"values": room}
     run = run_traced(model, ids, 1, SamplingArgs(seed=1), store)
     assert values_of(run, 0) == (len(ids), layers)
@@ -263,7 +302,9 @@ def test_the_writer_takes_at_most_64_megabytes_and_four_times_the_file(tmp_path)
 
 
 def test_another_prompt_and_another_format_stand_beside_a_run(model):
-    page = explore(model, PROMPT, 4, SamplingArgs(seed=1), beside=load_model(quantize="nf4"))
+    page = explore(
+        model, PROMPT, 4, SamplingArgs(seed=1), beside=load_model(quantize="nf4")
+    )
     first, second = runs_of(page)
     assert first["tokens"] == second["tokens"]
     assert (first["weights"], second["weights"]) == ("bfloat16", "nf4")
@@ -283,29 +324,38 @@ def test_a_page_has_one_script_and_no_address(model):
 
 
 def test_attention_that_deflates_badly_is_cut_to_what_fits(monkeypatch):
-    monkeypatch.setattr(collect, "_BASE64", 0.01)  # so that far too many rows are expected to fit
+    # So that far too many rows are expected to fit.
+    monkeypatch.setattr(collect, "_BASE64", 0.01)
     text = "One two three four five six seven. " * 12
     model = load_model()
-    ids, store = model.tokenizer.encode(text, bos=True, eos=False), Store()
+    ids = model.tokenizer.encode(text, bos=True, eos=False)
+    store = Store()
     store._shares["attention"] = 5_000
     found = run_traced(model, ids, 1, SamplingArgs(seed=1), store)
     kept = found["passes"][0]["attention"]
     first = len(ids) - kept["rows"]
     assert 0 < kept["rows"] < len(ids)
     assert kept["data"]["shape"][2] == sum(range(first + 1, len(ids) + 1))
-    assert any(line == f"attention: positions 0 to {first - 1}" for line in found["leftOut"])
+    assert any(
+        line == f"attention: positions 0 to {first - 1}" for line in found["leftOut"]
+    )
 
 
 def test_the_logits_after_the_bias_and_the_penalties_are_stored(model):
-    """Without a browser: a softmax of what is stored gives the probabilities of the trace."""
-    store, ids = Store(), model.tokenizer.encode(PROMPT, bos=True, eos=False)
+    """Without a browser: a softmax of what is stored gives the probabilities of the
+    trace.
+    """
+    store = Store()
+    ids = model.tokenizer.encode(PROMPT, bos=True, eos=False)
     settings = {"repeat_penalty": 1.5, "frequency_penalty": 1.0, "presence_penalty": 0.5}
     sampling = SamplingArgs(seed=1, logit_bias={7: 2.0}, **settings)
     document = run_traced(model, ids, 5, sampling, store)
     for one in document["passes"]:
         changed = [(step["name"], step["value"]) for step in one["changed"]]
         assert changed == [("logit_bias", None), *settings.items()]
-        of_stages = dict(zip([x["name"] for x in one["choice"]["stages"]], range(20), strict=False))
+        of_stages = dict(
+            zip([x["name"] for x in one["choice"]["stages"]], range(20), strict=False)
+        )
         for step in one["changed"]:
             logits = stored(store, one["logits"]).astype(np.float64)
             logits[stored(store, step["ids"])] = stored(store, step["logits"])

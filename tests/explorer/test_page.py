@@ -22,8 +22,16 @@ from tests.support.browser import api, chromium, quiet_page
 pytestmark = pytest.mark.slow
 QUESTION = "What is the capital of Massachusetts? Answer in one word."
 VIEWS = (
-    "tokens", "map", "attention", "residual", "sampling", "cache", "values", "compare", "tour",
-)  # fmt: skip
+    "tokens",
+    "map",
+    "attention",
+    "residual",
+    "sampling",
+    "cache",
+    "values",
+    "compare",
+    "tour",
+)
 WIDTHS = (400, 1280, 2560)
 HOSTILE = (
     "</script><script>document.title='owned'</script>", "<img src=x onerror=alert(1)>",
@@ -48,9 +56,13 @@ def page(browser) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def two_formats(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def two_formats(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, list[dict[str, Any]]]:
     """A page of the bundled model beside its nf4, and the document's runs."""
-    model, other, store = load_model(), load_model(quantize="nf4"), Store(runs=2)
+    model = load_model()
+    other = load_model(quantize="nf4")
+    store = Store(runs=2)
     ids, ends = prompt_of(model, [Message("user", QUESTION)])
     settings = 8, SamplingArgs(seed=1, temperature=1.0)
     runs = [run_traced(model, ids, *settings, store, end_ids=ends)]
@@ -124,10 +136,15 @@ def test_every_control_is_used(two_formats, page):
         go(page, view)
         ids = page.locator("#view select").evaluate_all("all => all.map((one) => one.id)")
         for name in ids:
-            options = page.locator(f"#{name} option").evaluate_all("all => all.map((x) => x.value)")
+            options = page.locator(f"#{name} option").evaluate_all(
+                "all => all.map((x) => x.value)"
+            )
             page.select_option(f"#{name}", options[-1])
             page.wait_for_timeout(100)
-            assert page.locator(f"#view #{name}").input_value() == options[-1], (view, name)
+            assert page.locator(f"#view #{name}").input_value() == options[-1], (
+                view,
+                name,
+            )
     go(page, "tokens")
     page.click("#take-tour")
     page.wait_for_selector("#view[data-view=tour]")
@@ -154,7 +171,9 @@ def test_every_control_is_used(two_formats, page):
     assert page.locator("#values-map").bounding_box()["width"] > wide
     page.click("#values-smaller")
     page.locator("#values-map").hover(position={"x": 130, "y": 130})
-    assert re.search(r"\] = .*sign [01]  exponent [01]{8}", page.locator(".readout").inner_text())
+    assert re.search(
+        r"\] = .*sign [01]  exponent [01]{8}", page.locator(".readout").inner_text()
+    )
     go(page, "tour")
     for step in range(2, 11):
         page.click("#tour-next")
@@ -200,9 +219,16 @@ def test_the_browser_samples_as_the_engine(two_formats, page):
     }"""
     tried = 0
     for n in steps:
-        logits = np.array(page.evaluate(
-            "async (n) => [...await explorer.arrayOf(explorer.runs[0].passes[n].logits)]", n
-        ), np.float32)  # fmt: skip
+        logits = np.array(
+            page.evaluate(
+                (
+                    "async (n) => [...await "
+                    "explorer.arrayOf(explorer.runs[0].passes[n].logits)]"
+                ),
+                n,
+            ),
+            np.float32,
+        )
         settings = [
             SamplingArgs(
                 temperature=rng.choice([0.05, 0.6, 1.0, 2.0, rng.uniform(0.01, 5)]),
@@ -216,7 +242,9 @@ def test_the_browser_samples_as_the_engine(two_formats, page):
         for one, got in zip(settings, found, strict=True):
             ids, probabilities = Sampler(one).distribution(logits)
             assert got["ids"] == ids.tolist(), one
-            assert np.abs(np.array(got["probabilities"]) - probabilities).max() <= 1e-6, one
+            assert np.abs(np.array(got["probabilities"]) - probabilities).max() <= 1e-6, (
+                one
+            )
             tried += 1
     assert tried >= 1000
 
@@ -233,7 +261,8 @@ PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty"
     ],
 )
 def test_the_stages_in_the_browser_are_those_of_the_run(tmp_path, page, settings):
-    model, store = load_model(), Store()
+    model = load_model()
+    store = Store()
     ids, ends = prompt_of(model, [Message("user", "Count from 1 to 9.")])
     run = run_traced(model, ids, 8, SamplingArgs(seed=5, **settings), store, end_ids=ends)
     opened(page, saved([run], store, tmp_path / "stages.html"))
@@ -255,7 +284,9 @@ def test_the_stages_in_the_browser_are_those_of_the_run(tmp_path, page, settings
         assert [stage["title"].split()[0].replace("-", "_") for stage in stages] == [
             stage["name"] for stage in choice["stages"]
         ]
-        assert [stage["kept"] for stage in stages] == [stage["kept"] for stage in choice["stages"]]
+        assert [stage["kept"] for stage in stages] == [
+            stage["kept"] for stage in choice["stages"]
+        ]
         ours = np.transpose([each["probabilities"] for each in choice["candidates"]])
         theirs = np.array([stage["probabilities"] for stage in stages])
         assert np.abs(ours - theirs).max() <= 1e-6
@@ -285,11 +316,14 @@ def test_the_first_difference_of_two_formats_is_named(two_formats, page):
     assert f"after {depth} at position {first['position']}:" in said
     for row in found["cells"][: first["depth"]]:
         assert all(cell["isSame"] for cell in row)
-    assert all(one["isSame"] for one in found["cells"][first["depth"]][: first["position"]])
+    assert all(
+        one["isSame"] for one in found["cells"][first["depth"]][: first["position"]]
+    )
 
 
 def test_two_prompts_of_different_length_differ_where_their_texts_do(tmp_path, page):
-    model, store = load_model(), Store(runs=2)
+    model = load_model()
+    store = Store(runs=2)
     settings = 4, SamplingArgs(temperature=0.0)
     ids, ends = prompt_of(model, "The capital of France is")
     runs = [run_traced(model, ids, *settings, store, end_ids=ends)]
@@ -331,7 +365,8 @@ def test_hostile_texts_are_only_shown(two_formats, tmp_path, page):
 
 
 def test_the_policy_refuses_every_other_script(two_formats, tmp_path, browser):
-    page, told = browser.new_page(), []
+    page = browser.new_page()
+    told = []
     page.on("console", lambda message: told.append(message.text))
     text = two_formats[0].read_text("utf-8")
     changed = text.replace("</body>", "<script>document.title = 'owned'</script></body>")
@@ -347,7 +382,9 @@ def test_the_policy_refuses_every_other_script(two_formats, tmp_path, browser):
 
 def test_a_notebook_shows_the_page_in_a_frame_that_can_do_nothing_else(tmp_path, browser):
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!DOCTYPE html>{explore(load_model(), 'a b', 1)._repr_html_()}", "utf-8")
+    path.write_text(
+        f"<!DOCTYPE html>{explore(load_model(), 'a b', 1)._repr_html_()}", "utf-8"
+    )
     page = browser.new_page()
     page.goto(f"file://{path}")
     frame = page.frame_locator("iframe")
@@ -359,7 +396,12 @@ def test_a_notebook_shows_the_page_in_a_frame_that_can_do_nothing_else(tmp_path,
 
 @pytest.mark.parametrize(
     ("quantized", "in_file", "expected"),
-    [(None, None, "nf4"), ("nf4", None, "int8"), ("int8", None, "nf4"), (None, "q8_0", "MODEL")],
+    [
+        (None, None, "nf4"),
+        ("nf4", None, "int8"),
+        ("int8", None, "nf4"),
+        (None, "q8_0", "MODEL"),
+    ],
 )
 def test_compare_recommends_a_format_that_works_for_the_run(
     tmp_path, page, quantized, in_file, expected
@@ -375,7 +417,9 @@ def test_compare_recommends_a_format_that_works_for_the_run(
     lines = page.locator("#how-to-compare").inner_text().splitlines()
     assert lines[0] == f"--explore --explore-with {expected}"
     assert "--explore-prompt" in lines[1]
-    assert ("quantized in their file" in page.locator("#view").inner_text()) == bool(in_file)
+    assert ("quantized in their file" in page.locator("#view").inner_text()) == bool(
+        in_file
+    )
 
 
 def test_the_map_says_that_the_section_describes_other_runs(two_formats, page):
@@ -395,7 +439,9 @@ UNMARKED = """() => [...document.querySelectorAll("#view .scroll")].filter((one)
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-def test_lists_of_many_layers_are_shown_whole_or_say_that_they_scroll(tmp_path, page, width):
+def test_lists_of_many_layers_are_shown_whole_or_say_that_they_scroll(
+    tmp_path, page, width
+):
     config = Tiny("deep", dim=16, layers=40, heads=2, kv_heads=1, ffn=32, vocab=512)
     model = load_model(write_meta_directory(tmp_path / "deep", config, tokenizer=True))
     (tmp_path / "deep.html").write_text(explore(model, "x" * 20, 2), "utf-8")

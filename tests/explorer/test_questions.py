@@ -1,4 +1,6 @@
-"""The page of the example alone answers the ten questions of docs/EXPLORER.md, as told there."""
+"""The page of the example alone answers the ten questions of docs/EXPLORER.md, as told
+there.
+"""
 
 import re
 
@@ -61,5 +63,6 @@ def test_a_question_is_answered_by_the_page_alone(page, row, places):  # noqa: F
     told = ", ".join(page.locator(place).first.inner_text() for place in places)
     words, numbers = answered(told)
     assert words == answered(answer)[0]
-    # Attention weights are stored in steps of 1/255, a logit's parts are of rounded activations.
+    # Attention weights are stored in steps of 1/255, a logit's parts are of rounded
+    # activations.
     assert numbers == pytest.approx(answered(answer)[1], rel=0.01, abs=0.003)

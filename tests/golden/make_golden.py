@@ -2,8 +2,9 @@
 
     python -m tests.golden.make_golden
 
-Writes `llama.npz` (logits) and `llama.json` (provenance, token ids, bounds) beside this file. The
-weights are not stored: `tests.model.tiny` makes them from a seed by integer arithmetic alone.
+Writes `llama.npz` (logits) and `llama.json` (provenance, token ids, bounds) beside this
+file. The weights are not stored: `tests.model.tiny` makes them from a seed by integer
+arithmetic alone.
 """
 
 import json
@@ -27,17 +28,27 @@ SEED = 1
 
 def main() -> None:
     provenance = {
-        "script": "tests/golden/make_golden.py", "torch": oracle.torch.__version__,
-        "transformers": oracle.transformers.__version__, "numpy": np.__version__,
-        "python": platform.python_version(), "processor": platform.machine(), "attention": "eager",
+        "script": "tests/golden/make_golden.py",
+        "torch": oracle.torch.__version__,
+        "transformers": oracle.transformers.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+        "attention": "eager",
         "weights": f"tests/model/tiny.py, seed {SEED}",
-    }  # fmt: skip
-    described: dict[str, Any] = {"provenance": provenance, "positions": list(STORED), "models": {}}
+    }
+    described: dict[str, Any] = {
+        "provenance": provenance,
+        "positions": list(STORED),
+        "models": {},
+    }
     arrays = {}
     for name in NAMES:
         arrays[name], described["models"][name] = golden(name)
     np.savez_compressed(HERE / "llama.npz", **arrays)
-    (HERE / "llama.json").write_text(json.dumps(described, indent=1) + "\n", encoding="ascii")
+    (HERE / "llama.json").write_text(
+        json.dumps(described, indent=1) + "\n", encoding="ascii"
+    )
     print(json.dumps(provenance, indent=1))
 
 

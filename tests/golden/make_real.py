@@ -2,9 +2,9 @@
 
     python -m tests.golden.make_real
 
-Writes `real.json`: hashes of the logits after the first 1 000 tokens of `real.txt`, and the ids of
-a greedy answer. That these logits are right is another matter: `tests/real/test_logits.py` compares
-them with transformers in float32.
+Writes `real.json`: hashes of the logits after the first 1 000 tokens of `real.txt`, and
+the ids of a greedy answer. That these logits are right is another matter:
+`tests/real/test_logits.py` compares them with transformers in float32.
 """
 
 import json

@@ -1,9 +1,11 @@
-"""Ask a server at random, 32 requests at once, and compare each answer with the one-process answer.
+"""Ask a server at random, 32 requests at once, and compare each answer with the
+one-process answer.
 
-`python -m tests.hardening.run_server_load --form nf4` starts a server with the bundled model. Some
-clients go away, some read slowly, some ask what is refused. All answers have to be equal, and then
-the server has to hold what it held before. In the first round its memory grows by the pages of the
-cache, each of which is used then; the exit code is 1 if it grows in the last of several rounds.
+`python -m tests.hardening.run_server_load --form nf4` starts a server with the bundled
+model. Some clients go away, some read slowly, some ask what is refused. All answers have
+to be equal, and then the server has to hold what it held before. In the first round its
+memory grows by the pages of the cache, each of which is used then; the exit code is 1 if
+it grows in the last of several rounds.
 """
 
 import argparse
@@ -25,9 +27,24 @@ from tests.server.running import JSON, Running, running, wait_until
 
 FORMS = ("bfloat16", "nf4", "int8", "gguf")
 WORDS = [
-    "the", "of", "a", "capital", "Italy", "France", "what", "is", "who", "tell", "me", "story",
-    "number", "seven", "hello", "why", "12",
-]  # fmt: skip
+    "the",
+    "of",
+    "a",
+    "capital",
+    "Italy",
+    "France",
+    "what",
+    "is",
+    "who",
+    "tell",
+    "me",
+    "story",
+    "number",
+    "seven",
+    "hello",
+    "why",
+    "12",
+]
 SETTINGS = {
     "temperature": [0.0, 0.6, 1.0, 1.5],
     "top_k": [0, 5, 50],
@@ -64,7 +81,8 @@ def body_of(chance: random.Random) -> dict[str, Any]:
 def alone(model: Model, body: dict[str, Any]) -> str:
     """Returns the answer of an engine that has nothing else to do."""
     sampling = SamplingArgs(**{name: body[name] for name in (*SETTINGS, "seed")})
-    engine, given = InferenceEngine(model, 4096), (body["max_tokens"], sampling, body["stop"])
+    engine = InferenceEngine(model, 4096)
+    given = (body["max_tokens"], sampling, body["stop"])
     if "messages" in body:
         steps = engine.chat([Message("user", body["messages"][0]["content"])], *given)
     else:
@@ -75,7 +93,9 @@ def alone(model: Model, body: dict[str, Any]) -> str:
     return "".join(step.text for step in steps)
 
 
-def ask(server: Running, body: dict[str, Any], kind: str, chance: random.Random) -> str | None:
+def ask(
+    server: Running, body: dict[str, Any], kind: str, chance: random.Random
+) -> str | None:
     """Returns the answer; None of a client that went away or was refused."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     sent = body | {"top_p": "x"} if kind == "wrong" else body
@@ -104,7 +124,9 @@ def ask(server: Running, body: dict[str, Any], kind: str, chance: random.Random)
             if kind == "slow":
                 time.sleep(0.002)
     connection.close()
-    return text_of(content.decode(), body["stream"]) if kind in ("whole", "slow") else None
+    return (
+        text_of(content.decode(), body["stream"]) if kind in ("whole", "slow") else None
+    )
 
 
 def text_of(content: str, is_stream: bool) -> str:
@@ -113,7 +135,9 @@ def text_of(content: str, is_stream: bool) -> str:
         *parts, end = (line[6:] for line in content.split("\n\n") if line)
         assert end == "[DONE]"
     choices = [json.loads(part)["choices"][0] for part in parts]
-    deltas = (choice.get("delta") or choice.get("message") or choice for choice in choices)
+    deltas = (
+        choice.get("delta") or choice.get("message") or choice for choice in choices
+    )
     return "".join(delta.get("content") or delta.get("text", "") for delta in deltas)
 
 
@@ -142,11 +166,13 @@ def check(server: Running, model: Model, count: int, seed: int) -> tuple[str, in
     wait_until(lambda: server.threads() <= before[2] + 2)
     assert server.metric("blocks_used") == 0
     after = server.resident(), server.descriptors(), server.threads()
-    resident, descriptors, threads = (now - then for now, then in zip(after, before, strict=True))
+    resident, descriptors, threads = (
+        now - then for now, then in zip(after, before, strict=True)
+    )
     slowest = sorted(GAPS)[len(GAPS) * 99 // 100]
     said = (
-        f"{dict(Counter(kinds))} in {seconds:.0f} s; {characters} characters equal; 99 % of times "
-        f"between tokens within {slowest:.2f} s; {resident / 2**20:+.1f} MiB, "
+        f"{dict(Counter(kinds))} in {seconds:.0f} s; {characters} characters equal; 99 % "
+        f"of times between tokens within {slowest:.2f} s; {resident / 2**20:+.1f} MiB, "
         f"{descriptors:+d} descriptors, {threads:+d} threads"
     )
     return said, resident
@@ -155,7 +181,9 @@ def check(server: Running, model: Model, count: int, seed: int) -> tuple[str, in
 def check_form(
     directory: Path, form: str, count: int, seed: int, rounds: int = 1
 ) -> list[tuple[str, int]]:
-    """Starts a server with the bundled model in one of `FORMS`, and checks it several times."""
+    """Starts a server with the bundled model in one of `FORMS`, and checks it several
+    times.
+    """
     if form == "gguf":
         path = directory / "nano.gguf"
         assert run_program("--save-gguf", str(path), "--quantize", "q8_0").returncode == 0

@@ -1,11 +1,13 @@
-"""Ask a server 5 000 mixed requests, 32 at once, and compare what it holds with the beginning.
+"""Ask a server 5 000 mixed requests, 32 at once, and compare what it holds with the
+beginning.
 
-`python -m tests.hardening.run_server_soak` starts a server with the bundled model on a port of
-127.0.0.1. Requests have short and long prompts, grammars, functions and streams. Some clients read
-slowly, leave at a random moment, or send a body that is malformed or cut. After each 500 requests
-the server has to become idle, and its memory, descriptors, threads and processes are printed. The
-exit code is 1 if one of them has grown between the first 500 requests and the end. A sample of the
-finished answers is compared with those of an engine that has nothing else to do.
+`python -m tests.hardening.run_server_soak` starts a server with the bundled model on a
+port of 127.0.0.1. Requests have short and long prompts, grammars, functions and streams.
+Some clients read slowly, leave at a random moment, or send a body that is malformed or
+cut. After each 500 requests the server has to become idle, and its memory, descriptors,
+threads and processes are printed. The exit code is 1 if one of them has grown between the
+first 500 requests and the end. A sample of the finished answers is compared with those of
+an engine that has nothing else to do.
 """
 
 import argparse
@@ -37,7 +39,8 @@ from tests.hardening.attacks.grammars import AMBIGUOUS, grammar_processes
 from tests.hardening.run_server_load import WORDS, body_of
 from tests.server.running import JSON, Running, running, wait_until
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
 CONTEXT = 4096
 AT_ONCE = 32
 # Requests before the first reading.
@@ -72,18 +75,30 @@ def _schema(properties: dict[str, Any], required: Iterable[str] = ()) -> dict[st
 
 
 SCHEMAS = (
-    _schema({"city": {"enum": ["Rome", "Paris"]}, "is_capital": {"type": "boolean"}}, ["city"]),
+    _schema(
+        {"city": {"enum": ["Rome", "Paris"]}, "is_capital": {"type": "boolean"}}, ["city"]
+    ),
     _schema({"count": {"type": "integer", "minimum": 1, "maximum": 12}}, ["count"]),
     _schema({"name": {"type": "string", "maxLength": 20}}, ["name"]),
-    _schema({"words": {"type": "array", "items": {"type": "string"}, "maxItems": 4}}, ["words"]),
-    _schema({"point": _schema({"x": {"type": "number"}, "y": {"type": "number"}}, ["x"])}),
+    _schema(
+        {"words": {"type": "array", "items": {"type": "string"}, "maxItems": 4}},
+        ["words"],
+    ),
+    _schema(
+        {"point": _schema({"x": {"type": "number"}, "y": {"type": "number"}}, ["x"])}
+    ),
     {"anyOf": [{"type": "integer"}, {"type": "null"}, {"const": "none"}]},
     {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 2, "maxItems": 5},
 )
 REGEXES = (
-    "[a-z]{3,12}", "(yes|no)", "[0-9]{4}-[0-9]{2}-[0-9]{2}", "(Rome|Paris|[A-Z][a-z]+)\\.",
-    "([a-z]+ ){2,6}[a-z]+", "#[0-9a-f]{6}", "[^\\n]{1,40}",
-)  # fmt: skip
+    "[a-z]{3,12}",
+    "(yes|no)",
+    "[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    "(Rome|Paris|[A-Z][a-z]+)\\.",
+    "([a-z]+ ){2,6}[a-z]+",
+    "#[0-9a-f]{6}",
+    "[^\\n]{1,40}",
+)
 GRAMMARS = (
     'start: "yes" | "no"',
     'start: WORD (" " WORD)*\nWORD: /[a-z]{1,9}/',
@@ -94,7 +109,10 @@ GRAMMARS = (
 )
 FORMATS: tuple[dict[str, Any], ...] = (
     {"type": "json_object"},
-    *({"type": "json_schema", "json_schema": {"name": "x", "schema": each}} for each in SCHEMAS),
+    *(
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": each}}
+        for each in SCHEMAS
+    ),
     *({"type": "regex", "regex": each} for each in REGEXES),
     *({"type": "grammar", "grammar": each} for each in GRAMMARS),
 )
@@ -104,7 +122,13 @@ TOOLS = tuple(
 )
 _HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
 MALFORMED: tuple[bytes, ...] = (
-    b"", b"{", b"null", b"\xff\xfe", b"[" * 5000, b'{"messages": 5}', b'{"messages": []}',
+    b"",
+    b"{",
+    b"null",
+    b"\xff\xfe",
+    b"[" * 5000,
+    b'{"messages": 5}',
+    b'{"messages": []}',
     *(
         json.dumps(_HI | wrong).encode()
         for wrong in (
@@ -119,10 +143,15 @@ MALFORMED: tuple[bytes, ...] = (
             {"tools": [{"type": "function", "function": {"name": "no name"}}]},
             {"response_format": {"type": "regex", "regex": "("}},
             {"response_format": {"type": "grammar", "grammar": "start: missing"}},
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"type": "x"}},
+                }
+            },
         )
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -199,7 +228,9 @@ class Result:
 
 
 def mixed_body(chance: random.Random) -> dict[str, Any]:
-    """Return a random request, often with a grammar or functions, sometimes with a long prompt."""
+    """Return a random request, often with a grammar or functions, sometimes with a long
+    prompt.
+    """
     body = body_of(chance)
     if chance.random() < 0.08:
         text = " ".join(chance.choices(WORDS, k=chance.randrange(600, 1500)))
@@ -219,7 +250,11 @@ def mixed_body(chance: random.Random) -> dict[str, Any]:
 
 
 def _calling(name: str, arguments: str) -> dict[str, Any]:
-    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    call = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
@@ -231,7 +266,12 @@ def mixed_clients(count: int, seed: int) -> list[Client]:
     chance = random.Random(seed)
     behaviours = chance.choices([*BEHAVIOURS], [*BEHAVIOURS.values()], k=count)
     return [
-        Client(behaviour, chance.choice(SOURCES), mixed_body(chance), chance.randrange(1 << 32))
+        Client(
+            behaviour,
+            chance.choice(SOURCES),
+            mixed_body(chance),
+            chance.randrange(1 << 32),
+        )
         for behaviour in behaviours
     ]
 
@@ -283,13 +323,17 @@ class Oracle:
             messages = [message.as_message() for message in body.messages]
             tools, callable_tools = body.offered_tools()
             template = self._template
-            ids = encode_chat(self._tokenizer, messages, chat_format=template, tools=tools)
+            ids = encode_chat(
+                self._tokenizer, messages, chat_format=template, tools=tools
+            )
             if callable_tools:
                 style = template.call_form
                 assert style is not None
                 must = body.tool_choice == "required"
                 special_ids = self._tokenizer.special_tokens
-                calls_text = grammar_of_calls(style, callable_tools, must, True, special_ids)
+                calls_text = grammar_of_calls(
+                    style, callable_tools, must, True, special_ids
+                )
                 grammar = Grammar("lark", calls_text)
         else:
             body = parsed(content, CompletionBody)
@@ -389,7 +433,10 @@ class Asking:
         )
 
     def _leave(
-        self, connection: http.client.HTTPConnection, behaviour: str, chance: random.Random
+        self,
+        connection: http.client.HTTPConnection,
+        behaviour: str,
+        chance: random.Random,
     ) -> None:
         """Leave as the client does; every second one resets the connection."""
         stream = connection.sock
@@ -400,7 +447,9 @@ class Asking:
             time.sleep(10 ** chance.uniform(-3, 0))
         if chance.random() < 0.5:
             with suppress(OSError):  # the response may have ended the connection
-                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                stream.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
 
     @staticmethod
     def _read(response: http.client.HTTPResponse, behaviour: str) -> bytes:
@@ -413,7 +462,9 @@ class Asking:
         return received
 
 
-def read_server(server: Running, requests: int, started: float, first: Reading | None) -> Reading:
+def read_server(
+    server: Running, requests: int, started: float, first: Reading | None
+) -> Reading:
     """Return what the server holds once it is idle.
 
     The counts have some seconds to become those of the first reading.
@@ -486,12 +537,16 @@ def soak(
     result.events["finished"] = len(finished)
     oracle = Oracle(model)
     try:
-        for client, answer in random.Random(seed).sample(finished, min(sample, len(finished))):
+        for client, answer in random.Random(seed).sample(
+            finished, min(sample, len(finished))
+        ):
             expected = oracle.answer(client.body)
             result.compared[kind_of(client.body)] += 1
             result.characters += len(expected)
             if answer != expected:
-                result.wrong.append(f"{client.body}: expected {expected!r}, got {answer!r}")
+                result.wrong.append(
+                    f"{client.body}: expected {expected!r}, got {answer!r}"
+                )
     finally:
         oracle.close()
     return result
@@ -509,10 +564,16 @@ def print_reading(reading: Reading) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--first", type=int, default=FIRST, help="requests between readings")
-    parser.add_argument("--sample", type=int, default=500, help="answers that are compared")
+    parser.add_argument(
+        "--first", type=int, default=FIRST, help="requests between readings"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=500, help="answers that are compared"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share-prefixes", action="store_true", help="start the server with it")
+    parser.add_argument(
+        "--share-prefixes", action="store_true", help="start the server with it"
+    )
     options = parser.parse_args()
     print(
         "| requests | seconds | resident KiB | descriptors | threads | grammar processes "
@@ -530,7 +591,9 @@ def main() -> int:
         )
     print(f"cached tokens: {result.cached_tokens}")
     print("; ".join(f"{name}: {count}" for name, count in sorted(result.events.items())))
-    compared = ", ".join(f"{count} {kind}" for kind, count in sorted(result.compared.items()))
+    compared = ", ".join(
+        f"{count} {kind}" for kind, count in sorted(result.compared.items())
+    )
     print(f"answers compared: {compared}; {result.characters} characters")
     for fault in result.faults:
         print(fault)

@@ -1,10 +1,11 @@
-"""Chat for a million tokens and print what the process holds: `python -m tests.hardening.soak`.
+"""Chat for a million tokens and print what the process holds: `python -m
+tests.hardening.soak`.
 
 What the process holds must not grow, and answers must stay what they were.
-A tiny model with random weights chats through the same `Session` as the command line: questions and
-answers of random lengths until the context is full, Ctrl-C at random moments, `/clear`, `/undo`,
-`/regen`, `/save` and `/load`. At intervals the same question is asked in a new session, and what
-the process holds is counted.
+A tiny model with random weights chats through the same `Session` as the command line:
+questions and answers of random lengths until the context is full, Ctrl-C at random
+moments, `/clear`, `/undo`, `/regen`, `/save` and `/load`. At intervals the same question
+is asked in a new session, and what the process holds is counted.
 """
 
 import argparse
@@ -39,16 +40,16 @@ from tests.support.pth_writer import SMALL_PARAMS, write_random_meta_directory
 CONTEXT = 512
 LONGEST_QUESTION = 120
 LONGEST_ANSWER = 120
-# Bytes: pages that the allocators of Python and C keep for themselves, and the scratch memory of
-# the kernels, which is as large as the largest product so far has needed.
+# Bytes: pages that the allocators of Python and C keep for themselves, and the scratch
+# memory of the kernels, which is as large as the largest product so far has needed.
 MOST_GROWTH = 4 << 20
 MOST_SCRATCH = 1 << 20
 
 
 @dataclass
 class Soak:
-    # At intervals, the first after a fifth of the tokens, when all is warm: how many there were,
-    # the seconds, and what the process held.
+    # At intervals, the first after a fifth of the tokens, when all is warm: how many
+    # there were, the seconds, and what the process held.
     readings: list[tuple[int, float, Held]] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)  # how often each thing happened
     same_answers: bool = True  # whether the fixed question was answered alike each time
@@ -60,14 +61,20 @@ class Soak:
 
     @property
     def has_grown(self) -> bool:
-        """Whether anything is left behind, or more memory than allocators keep for themselves."""
+        """Whether anything is left behind, or more memory than allocators keep for
+        themselves.
+        """
         drift = self.drift
         counts = (drift.descriptors, drift.files, drift.threads)
-        return drift.resident > MOST_GROWTH or drift.native > MOST_SCRATCH or max(counts) > 0
+        return (
+            drift.resident > MOST_GROWTH or drift.native > MOST_SCRATCH or max(counts) > 0
+        )
 
 
 def soak(tokens: int, intervals: int, seed: int = 1) -> Soak:
-    """Chat until so many tokens were read or written, with a reading after each equal part."""
+    """Chat until so many tokens were read or written, with a reading after each equal
+    part.
+    """
     result = Soak()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -109,9 +116,13 @@ class _Chat:
         return open_session(self._options, Console(quiet=True))
 
     def fill_caches(self) -> None:
-        """Let the tokenizer remember as many pieces as it ever does, as after weeks of talk."""
+        """Let the tokenizer remember as many pieces as it ever does, as after weeks of
+        talk.
+        """
         letters = string.ascii_lowercase
-        words = ("".join(self._random.choices(letters, k=12)) for _ in range(CACHED_PIECES))
+        words = (
+            "".join(self._random.choices(letters, k=12)) for _ in range(CACHED_PIECES)
+        )
         self._session.tokenizer.encode(" ".join(words), bos=False, eos=False)
 
     def fixed_answer(self) -> str:
@@ -122,8 +133,11 @@ class _Chat:
         return answer
 
     def run_until(self, tokens: int) -> None:
-        """Ask, or do one of the other things that a chat can do, until there are so many tokens."""
-        session, path = self._session, str(self._saved)
+        """Ask, or do one of the other things that a chat can do, until there are so many
+        tokens.
+        """
+        session = self._session
+        path = str(self._saved)
         doings = {
             "regenerated": session.regenerate,
             "undone": session.undo,
@@ -132,7 +146,9 @@ class _Chat:
             "asked": lambda: session.ask(self._question()),
         }
         while self.tokens < tokens:
-            (name,) = self._random.choices([*doings, "interrupted"], [10, 5, 5, 3, 60, 17])
+            (name,) = self._random.choices(
+                [*doings, "interrupted"], [10, 5, 5, 3, 60, 17]
+            )
             if name == "interrupted":
                 self._interrupted_question()
             else:
@@ -158,8 +174,11 @@ class _Chat:
         self._count()
 
     def _interrupted_question(self) -> None:
-        """Ask, with Ctrl-C after a moment; history and cache are those of before or after."""
-        question, turns = self._question(), list(self._session.turns)
+        """Ask, with Ctrl-C after a moment; history and cache are those of before or
+        after.
+        """
+        question = self._question()
+        turns = list(self._session.turns)
         signal.setitimer(signal.ITIMER_REAL, self._random.uniform(1e-4, 1e-2))
         try:
             self._command("asked", lambda: self._session.ask(question))
@@ -169,10 +188,13 @@ class _Chat:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         kept = self._session.turns
-        assert kept in ([], turns) or (kept[:-1] == turns and kept[-1].question == question)
+        assert kept in ([], turns) or (
+            kept[:-1] == turns and kept[-1].question == question
+        )
 
     def _count(self) -> None:
-        stats, last = self._session.engine.last_stats, self._session.last
+        stats = self._session.engine.last_stats
+        last = self._session.last
         if stats is not None:
             self.tokens += stats.prompt_tokens - stats.cached_tokens + stats.new_tokens
             reason = "nothing" if last is None else last.stop_reason
@@ -184,7 +206,8 @@ def _alarm_as_ctrl_c() -> Iterator[None]:
     def press(_number: int, frame: FrameType | None) -> None:
         struck = None if frame is None else frame.f_code.co_filename
         if struck == held.__file__:
-            signal.setitimer(signal.ITIMER_REAL, 0.0005)  # what counts memory is not the chat
+            # What counts memory is not the chat.
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
         elif struck != __file__:  # nor is the person who types
             signal.raise_signal(signal.SIGINT)
 
@@ -197,23 +220,31 @@ def _alarm_as_ctrl_c() -> Iterator[None]:
 
 
 def report(result: Soak) -> None:
-    print("| tokens | seconds | resident KiB | native bytes | descriptors | mapped | threads |")
+    print(
+        "| tokens | seconds | resident KiB | native bytes | descriptors | mapped | "
+        "threads |"
+    )
     print("|---|---|---|---|---|---|---|")
     for tokens, seconds, each in result.readings:
         counts = f"{each.native} | {each.descriptors} | {each.files} | {each.threads}"
         print(f"| {tokens} | {seconds:.0f} | {each.resident >> 10} | {counts} |")
     drift = result.drift
     print(
-        f"drift: {drift.resident / 1024:+.0f} KiB resident, {drift.native:+d} native bytes, "
-        f"{drift.descriptors:+d} descriptors, {drift.files:+d} mapped files, "
+        f"drift: {drift.resident / 1024:+.0f} KiB resident, {drift.native:+d} native "
+        f"bytes, {drift.descriptors:+d} descriptors, {drift.files:+d} mapped files, "
         f"{drift.threads:+d} threads"
     )
     print("; ".join(f"{name}: {count}" for name, count in sorted(result.events.items())))
-    print(f"the same question: {'the same answer' if result.same_answers else 'another answer'}")
+    print(
+        "the same question: "
+        f"{'the same answer' if result.same_answers else 'another answer'}"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.hardening.soak", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.hardening.soak", description=__doc__
+    )
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--intervals", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)

@@ -12,7 +12,9 @@ from tests.server.running import ROOT
 @pytest.mark.parametrize(
     "attack",
     [
-        pytest.param(each, id=f"{each.row}-{each.name}", marks=[pytest.mark.slow] * each.is_slow)
+        pytest.param(
+            each, id=f"{each.row}-{each.name}", marks=[pytest.mark.slow] * each.is_slow
+        )
         for each in ATTACKS
         if MODULES
     ],

@@ -1,4 +1,6 @@
-"""A short soak of the server: the state after mixed requests is the state after the first ones."""
+"""A short soak of the server: the state after mixed requests is the state after the first
+ones.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +55,9 @@ def test_the_requests_contain_each_behaviour_and_each_grammar() -> None:
 def test_the_server_holds_nothing_more_after_400_requests(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    result = soak(tmp_path, load_model(), count=400, first=200, sample=60, seed=2, flags=flags)
+    result = soak(
+        tmp_path, load_model(), count=400, first=200, sample=60, seed=2, flags=flags
+    )
     assert result.wrong == []
     assert (result.cached_tokens > 0) == (len(flags) > 0)
     assert result.compared.keys() == {"of text", "by a grammar", "with functions"}

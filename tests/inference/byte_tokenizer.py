@@ -14,12 +14,17 @@ class ByteTokenizer:
         words: tokens that are plain words, so that a text that holds one becomes it.
     """
 
-    def __init__(self, bos: str, eos: str, *others: str, words: Sequence[str] = ()) -> None:
+    def __init__(
+        self, bos: str, eos: str, *others: str, words: Sequence[str] = ()
+    ) -> None:
         self.names = (bos, eos, *others, *words)
         ids = {name: 256 + index for index, name in enumerate(self.names)}
-        self.special_tokens = {name: ids[name] for name in self.names if name not in words}
+        self.special_tokens = {
+            name: ids[name] for name in self.names if name not in words
+        }
         self.spaces_taken: dict[str, tuple[bool, bool]] = {}
-        self.bos_id, self.eos_id = 256, 257
+        self.bos_id = 256
+        self.eos_id = 257
         self.stop_ids = frozenset([self.eos_id])
         self.texts: list[str] = []
         self.firsts: list[bool] = []
@@ -41,7 +46,9 @@ class ByteTokenizer:
         return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id]) if token_id < 256 else self.names[token_id - 256].encode()
+        return (
+            bytes([token_id]) if token_id < 256 else self.names[token_id - 256].encode()
+        )
 
 
 def spelled(tokenizer: ByteTokenizer, ids: Iterable[int], brackets: bool = True) -> str:
@@ -66,7 +73,9 @@ TOKENS: dict[str, Sequence[str]] = {
     "llama3": LLAMA3,
     "chatml-bos": HERMES,
     "mistral-v3": MISTRAL,
-    **dict.fromkeys(("chatml", "smollm2", "qwen2", "qwen2.5", "qwen3", "smollm3"), CHATML),
+    **dict.fromkeys(
+        ("chatml", "smollm2", "qwen2", "qwen2.5", "qwen3", "smollm3"), CHATML
+    ),
     **dict.fromkeys(("granite", "granite-3.0"), GRANITE),
     "olmo2": ("<|endoftext|>", "<|im_end|>"),
     **dict.fromkeys(("llama2", "zephyr", "mistral-v1"), LLAMA2),

@@ -1,7 +1,8 @@
-"""Tokenizer directories for chats: the real files of Llama 2 and 3, and what is made from them.
+"""Tokenizer directories for chats: the real files of Llama 2 and 3, and what is made from
+them.
 
-What is made has the names, kinds and spaces of the tokens of other models, on a vocabulary that
-is at hand: their own files are not.
+What is made has the names, kinds and spaces of the tokens of other models, on a
+vocabulary that is at hand: their own files are not.
 """
 
 import json
@@ -43,7 +44,9 @@ def _renamed(names: Mapping[str, str], words: Iterable[str] = ()) -> Json:
 
 
 def llama3(directory: Path) -> Path:
-    return _write(directory, _read("llama3/tokenizer.json"), "<|begin_of_text|>", "<|end_of_text|>")
+    return _write(
+        directory, _read("llama3/tokenizer.json"), "<|begin_of_text|>", "<|end_of_text|>"
+    )
 
 
 def llama2(directory: Path) -> Path:
@@ -54,11 +57,16 @@ def llama2(directory: Path) -> Path:
 def _spaced_at_the_start() -> Json:
     content = _read("llama2/tokenizer.json")
     scheme = {"replacement": "▁", "prepend_scheme": "first", "split": False}
-    return content | {"normalizer": None, "pre_tokenizer": {"type": "Metaspace", **scheme}}
+    return content | {
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Metaspace", **scheme},
+    }
 
 
 def llama2_first(directory: Path) -> Path:
-    """The way of newer files, as that of Mistral 7B v0.3: a space before the first text only."""
+    """The way of newer files, as that of Mistral 7B v0.3: a space before the first text
+    only.
+    """
     return _write(directory, _spaced_at_the_start(), "<s>", "</s>")
 
 
@@ -111,7 +119,9 @@ def granite(directory: Path) -> Path:
 
 
 def smollm2(directory: Path) -> Path:
-    """A vocabulary trained here, cut as SmolLM2 cuts: digits one by one, then as GPT-2."""
+    """A vocabulary trained here, cut as SmolLM2 cuts: digits one by one,
+    then as GPT-2.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -132,9 +142,16 @@ def smollm2(directory: Path) -> Path:
 
 # By format: the tokenizers that its models come with.
 TOKENIZERS: dict[str, tuple[Callable[[Path], Path], ...]] = {
-    "llama3": (llama3,), "llama2": (llama2, llama2_first), "chatml": (smollm2,),
-    "chatml-bos": (hermes,), "smollm2": (smollm2,), "zephyr": (llama2, llama2_first, zephyr_tokens),
-    "mistral-v1": (llama2, llama2_first), "mistral-v3": (mistral_v3,),
-    "mistral-v0.1-2023": (llama2, llama2_first), "mistral-v0.2-2023": (llama2, mistral_v3),
-    "deepseek-r1": (r1,), "deepseek-r1-2025-01": (r1,),
-}  # fmt: skip
+    "llama3": (llama3,),
+    "llama2": (llama2, llama2_first),
+    "chatml": (smollm2,),
+    "chatml-bos": (hermes,),
+    "smollm2": (smollm2,),
+    "zephyr": (llama2, llama2_first, zephyr_tokens),
+    "mistral-v1": (llama2, llama2_first),
+    "mistral-v3": (mistral_v3,),
+    "mistral-v0.1-2023": (llama2, llama2_first),
+    "mistral-v0.2-2023": (llama2, mistral_v3),
+    "deepseek-r1": (r1,),
+    "deepseek-r1-2025-01": (r1,),
+}

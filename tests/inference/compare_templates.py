@@ -1,9 +1,9 @@
 """Compare the chat templates of a directory with transformers.
 
-`python -m tests.inference.compare_templates DIRECTORY` reads JSON files with a `text`, which is a
-chat template, and a `source`. Each template writes each conversation of
-`template_conversations.py`, with and without a generation prompt. For each template whose results
-differ, the report shows the first difference.
+`python -m tests.inference.compare_templates DIRECTORY` reads JSON files with a `text`,
+which is a chat template, and a `source`. Each template writes each conversation of
+`template_conversations.py`, with and without a generation prompt. For each template whose
+results differ, the report shows the first difference.
 """
 
 import datetime
@@ -83,7 +83,9 @@ def our_outcome(
     return Outcome(text)
 
 
-def their_outcome(text: str, conversation: Conversation, add_generation_prompt: bool) -> Outcome:
+def their_outcome(
+    text: str, conversation: Conversation, add_generation_prompt: bool
+) -> Outcome:
     """Return the outcome of the template in transformers."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -103,7 +105,9 @@ def their_outcome(text: str, conversation: Conversation, add_generation_prompt: 
 
 
 def describe_difference(ours: Outcome, theirs: Outcome) -> str:
-    """Return how two outcomes differ; an empty text if both are errors or the same text."""
+    """Return how two outcomes differ; an empty text if both are errors or the same
+    text.
+    """
     if ours.text is None and theirs.text is None:
         return ""
     if ours.text is None:
@@ -138,7 +142,9 @@ class Comparison:
     def summary(self) -> str:
         """The conversation and the difference, as one line."""
         opened = "with" if self.add_generation_prompt else "without"
-        return f"{self.conversation.name}, {opened} a generation prompt: {self.difference}"
+        return (
+            f"{self.conversation.name}, {opened} a generation prompt: {self.difference}"
+        )
 
 
 def compare_template(text: str) -> list[Comparison]:
@@ -151,7 +157,9 @@ def compare_template(text: str) -> list[Comparison]:
             theirs = their_outcome(text, conversation, add_generation_prompt)
             difference = describe_difference(ours, theirs)
             is_text = theirs.text is not None
-            comparison = Comparison(conversation, add_generation_prompt, difference, is_text)
+            comparison = Comparison(
+                conversation, add_generation_prompt, difference, is_text
+            )
             comparisons.append(comparison)
     return comparisons
 
@@ -172,7 +180,9 @@ def main(directory: Path, show: Callable[[str], None] = print) -> int:
             totals["templates that differ"] += bool(differences)
             label = f"{path.name} {row['source']}"
             if not differences:
-                show(f"equal   {label} ({texts} texts, {len(comparisons) - texts} errors)")
+                show(
+                    f"equal   {label} ({texts} texts, {len(comparisons) - texts} errors)"
+                )
                 continue
             first = differences[0]
             show(f"differs {label} ({len(differences)} of {len(comparisons)})")

@@ -16,7 +16,9 @@ from tests.model.tiny import BYTES_VOCAB, write_meta_directory
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A random model with one token per byte."""
     directory = tmp_path_factory.mktemp("model")
-    return load_model(write_meta_directory(directory, BYTES_VOCAB, bfloat16, tokenizer=True))
+    return load_model(
+        write_meta_directory(directory, BYTES_VOCAB, bfloat16, tokenizer=True)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +36,9 @@ def grammars(bundled: Model) -> Iterator[Grammars]:
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """The same model without a tokenizer: no token ends an answer."""
-    return load_model(write_meta_directory(tmp_path_factory.mktemp("bare"), BYTES_VOCAB, bfloat16))
+    return load_model(
+        write_meta_directory(tmp_path_factory.mktemp("bare"), BYTES_VOCAB, bfloat16)
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,9 @@ def draft_always(patch: pytest.MonkeyPatch) -> None:
 
 
 def costs_of(row: float) -> PassCosts:
-    """Return the costs of an engine whose plain steps take a second; its account is full."""
+    """Return the costs of an engine whose plain steps take a second;
+    its account is full.
+    """
     costs = PassCosts()
     for _ in range(1000):
         costs.note_pass(0, 1.0)

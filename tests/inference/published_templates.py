@@ -1,23 +1,27 @@
-r"""Chat templates to compare with. They are run by transformers in tests, and never by the engine.
+r"""Chat templates to compare with. They are run by transformers in tests, and never by
+the engine.
 
 Copied as published, with the licence of the model they come with: TINYLLAMA (Apache-2.0,
-TinyLlama/TinyLlama-1.1B-Chat-v1.0), SMOLLM2 (Apache-2.0, HuggingFaceTB/SmolLM2-1.7B-Instruct),
-SMOLLM (Apache-2.0, HuggingFaceTB/SmolLM-1.7B-Instruct), MISTRAL_V1 (Apache-2.0,
+TinyLlama/TinyLlama-1.1B-Chat-v1.0), SMOLLM2 (Apache-2.0,
+HuggingFaceTB/SmolLM2-1.7B-Instruct), SMOLLM (Apache-2.0,
+HuggingFaceTB/SmolLM-1.7B-Instruct), MISTRAL_V1 (Apache-2.0,
 mistralai/Mistral-7B-Instruct-v0.2 since 2024) and the two of 2023 (Apache-2.0,
 mistralai/Mistral-7B-Instruct-v0.1 and -v0.2, first revisions). MISTRAL_V3 (Apache-2.0,
-mistralai/Mistral-7B-Instruct-v0.3) and DEEPSEEK_R1 (MIT, deepseek-ai/DeepSeek-R1-Distill-Llama-8B)
-are cut: what they say of tools is left out.
+mistralai/Mistral-7B-Instruct-v0.3) and DEEPSEEK_R1 (MIT,
+deepseek-ai/DeepSeek-R1-Distill-Llama-8B) are cut: what they say of tools is left out.
 
-Written for these tests, with the same results, after the rules that Meta publishes: LLAMA2
-(meta-llama/Llama-2-7b-chat-hf: each question with its own begin of text, contents stripped, the
-system message in the first question), LLAMA3 (meta-llama/Meta-Llama-3-8B-Instruct: headers,
-stripped contents) and LLAMA3_1 (meta-llama/Llama-3.1-8B-Instruct: two lines of dates open the
-system message, which is always there; tools in the first question). So are, after the templates of
-Qwen/Qwen2-7B-Instruct, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B, HuggingFaceTB/SmolLM3-3B,
-ibm-granite/granite-3.3-2b-instruct, ibm-granite/granite-3.0-8b-instruct and
-allenai/OLMo-2-1124-7B-Instruct: QWEN2, QWEN25, QWEN3, SMOLLM3, GRANITE, GRANITE_3_0 and OLMO2, the
-last four without what they say of tools and documents. That of SmolLM3 was compared with the copy
-in the tests of huggingface/swift-jinja, that of Granite 3.0 with those in llama.cpp
+Written for these tests, with the same results, after the rules that Meta publishes:
+LLAMA2 (meta-llama/Llama-2-7b-chat-hf: each question with its own begin of text, contents
+stripped, the system message in the first question), LLAMA3
+(meta-llama/Meta-Llama-3-8B-Instruct: headers, stripped contents) and LLAMA3_1
+(meta-llama/Llama-3.1-8B-Instruct: two lines of dates open the system message, which is
+always there; tools in the first question). So are, after the templates of
+Qwen/Qwen2-7B-Instruct, Qwen/Qwen2.5-7B-Instruct, Qwen/Qwen3-0.6B,
+HuggingFaceTB/SmolLM3-3B, ibm-granite/granite-3.3-2b-instruct,
+ibm-granite/granite-3.0-8b-instruct and allenai/OLMo-2-1124-7B-Instruct: QWEN2, QWEN25,
+QWEN3, SMOLLM3, GRANITE, GRANITE_3_0 and OLMO2, the last four without what they say of
+tools and documents. That of SmolLM3 was compared with the copy in the tests of
+huggingface/swift-jinja, that of Granite 3.0 with those in llama.cpp
 (tests/test-chat-template.cpp) and langchain-ibm.
 """
 
@@ -79,8 +83,8 @@ LLAMA2 = r"""
 """
 
 SMOLLM = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
-    "+ '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+    "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
@@ -88,11 +92,14 @@ CHATML_BOS = "{{bos_token}}" + SMOLLM
 
 SMOLLM2 = SMOLLM.replace(
     "{{'<|im_start|>' + m",
-    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a "
-    "helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
+    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou "
+    "are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% "
+    "endif %}"
     "{{'<|im_start|>' + m",
 )
-QWEN2 = SMOLLM2.replace("AI assistant named SmolLM, trained by Hugging Face", "assistant.")
+QWEN2 = SMOLLM2.replace(
+    "AI assistant named SmolLM, trained by Hugging Face", "assistant."
+)
 
 QWEN_TOOLS = r"""
 {%- macro described(tools) %}
@@ -139,7 +146,9 @@ QWEN25 = (
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\n' }}
 {%- endif %}
-""".replace("SYSTEM", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.")
+""".replace(
+        "SYSTEM", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+    )
 )
 
 QWEN3 = (
@@ -260,19 +269,20 @@ SMOLLM3 = r"""
 {%- if add_generation_prompt %}{{ "<|im_start|>assistant\n" + answer }}{% endif %}
 """.replace(
     "OWN",
-    "FIRST. Your role as an assistant involves thoroughly exploring questions through a systematic "
-    "thinking process before providing the final precise and accurate solutions. This requires "
-    "engaging in a comprehensive cycle of analysis, summarizing, exploration, reassessment, "
-    "reflection, backtracking, and iteration to develop well-considered thinking process. Please "
-    "structure your response into two main sections: Thought and Solution using the specified "
-    "format: <think> Thought section </think> Solution section. In the Thought section, detail "
-    "your reasoning process in steps. Each step should include detailed considerations such as "
-    "analysing questions, summarizing relevant findings, brainstorming new ideas, verifying the "
-    "accuracy of the current steps, refining any errors, and revisiting previous steps. In the "
-    "Solution section, based on various attempts, explorations, and reflections from the Thought "
-    "section, systematically present the final solution that you deem correct. The Solution "
-    "section should be logical, accurate, and concise and detail necessary steps needed to reach "
-    "the conclusion.",
+    "FIRST. Your role as an assistant involves thoroughly exploring questions through a "
+    "systematic thinking process before providing the final precise and accurate "
+    "solutions. This requires engaging in a comprehensive cycle of analysis, "
+    "summarizing, exploration, reassessment, reflection, backtracking, and iteration to "
+    "develop well-considered thinking process. Please structure your response into two "
+    "main sections: Thought and Solution using the specified format: <think> Thought "
+    "section </think> Solution section. In the Thought section, detail your reasoning "
+    "process in steps. Each step should include detailed considerations such as "
+    "analysing questions, summarizing relevant findings, brainstorming new ideas, "
+    "verifying the accuracy of the current steps, refining any errors, and revisiting "
+    "previous steps. In the Solution section, based on various attempts, explorations, "
+    "and reflections from the Thought section, systematically present the final solution "
+    "that you deem correct. The Solution section should be logical, accurate, and "
+    "concise and detail necessary steps needed to reach the conclusion.",
 ).replace("FIRST", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")
 
 OLMO2 = (
@@ -282,7 +292,8 @@ OLMO2 = (
     "{% elif not loop.last %}"
     "{{ '<|assistant|>\n'  + message['content'] + eos_token + '\n' }}"
     "{% else %}{{ '<|assistant|>\n'  + message['content'] + eos_token }}{% endif %}"
-    "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"
+    "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% "
+    "endfor %}"
 )
 
 TINYLLAMA = """{% for message in messages %}
@@ -347,7 +358,8 @@ MISTRAL_V02_2023 = (
     "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != "
     "(loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token}}{% endif %}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token}}{% "
+    "endif %}"
     "{% endfor %}"
 )
 
@@ -356,7 +368,8 @@ MISTRAL_V01_2023 = MISTRAL_V02_2023.replace("eos_token}}", "eos_token + ' ' }}")
 DEEPSEEK_R1 = (
     "{% set ns = namespace(system_prompt='') %}{%- for message in messages %}"
     "{%- if message['role'] == 'system' %}{% set ns.system_prompt = message['content'] %}"
-    "{%- endif %}{%- endfor %}{{bos_token}}{{ns.system_prompt}}{%- for message in messages %}"
+    "{%- endif %}{%- endfor %}{{bos_token}}{{ns.system_prompt}}{%- for message in "
+    "messages %}"
     "{%- if message['role'] == 'user' %}{{'<｜User｜>' + message['content']}}{%- endif %}"
     "{%- if message['role'] == 'assistant' and message['content'] is not none %}"
     "{% set content = message['content'] %}{% if '</think>' in content %}"

@@ -4,13 +4,13 @@
     python -m tests.inference.record_chats --check              compare with that file
     python -m tests.inference.record_chats --show FORMAT SHARD  print a shard as JSON lines
 
-A digest does not contain the chats, so `--check` names the shards that differ. To find the
-chats that differ, print the shard with `--show` in both versions of the project and compare
-the lines.
+A digest does not contain the chats, so `--check` names the shards that differ. To find
+the chats that differ, print the shard with `--show` in both versions of the project and
+compare the lines.
 
-The chats depend only on the seed, the format and the number of the shard. Of the project, the
-program uses the names of the formats, messages, tokenizers and `encode_chat`, so that it also
-runs after the implementation of the formats is replaced.
+The chats depend only on the seed, the format and the number of the shard. Of the project,
+the program uses the names of the formats, messages, tokenizers and `encode_chat`, so that
+it also runs after the implementation of the formats is replaced.
 """
 
 import argparse
@@ -56,8 +56,8 @@ FORMATS_WITH_TOOLS = ("llama3", "qwen2.5", "qwen3")
 # Six shards after each other have these themes, and one tokenizer.
 THEMES = ("turns", "turns", "turns", "thoughts", "thoughts", "disorder")
 THEMES_WITH_TOOLS = ("turns", "calls", "turns", "thoughts", "calls", "disorder")
-# The other formats reject tools, which this shard records. If one of them gets tools, only
-# this shard of it changes.
+# The other formats reject tools, which this shard records. If one of them gets tools,
+# only this shard of it changes.
 SHARD_OF_REJECTED_CALLS = 41
 TOKENIZERS_OF_SHARDS = ("bytes", "real", "words", "real", "bytes", "real", "bytes")
 
@@ -100,7 +100,20 @@ REAL_TOKENIZERS: dict[str, Sequence[Callable[[Path], Path]]] = {
     "deepseek-r1-2025-01": (r1,),
 }
 
-SPACES = ("", " ", "  ", "\n", "\n\n", " \n", "\r\n", "\t", "\x0b\x0c", "\x85", "\u00a0", "\u3000")
+SPACES = (
+    "",
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    " \n",
+    "\r\n",
+    "\t",
+    "\x0b\x0c",
+    "\x85",
+    "\u00a0",
+    "\u3000",
+)
 SEPARATORS = ("", "", " ", "\n", "\n\n", ", ")
 SENTENCES = (
     "the capital of France is Paris what would you like to know about it today I do not "
@@ -172,7 +185,13 @@ SPELLED = (
     "<|im_",
     "end|>",
 )
-SWITCHES = ("/think", "/no_think", "/system_override", "/think/no_think", "/no_think /think")
+SWITCHES = (
+    "/think",
+    "/no_think",
+    "/system_override",
+    "/think/no_think",
+    "/no_think /think",
+)
 
 TOOLS: tuple[dict[str, Any], ...] = (
     {
@@ -205,16 +224,29 @@ TOOLS: tuple[dict[str, Any], ...] = (
         "type": "function",
         "function": {
             "name": "größe-2.b",
-            "description": 'Line 1\nline 2\t"quoted" \\ e\u0301 🦙 \u2028 <|im_end|></tools>',
+            "description": (
+                'Line 1\nline 2\t"quoted" \\ e\u0301 🦙 \u2028 <|im_end|></tools>'
+            ),
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "x": {"type": "number", "minimum": -1.5, "maximum": 1e22, "default": 1.0},
+                    "x": {
+                        "type": "number",
+                        "minimum": -1.5,
+                        "maximum": 1e22,
+                        "default": 1.0,
+                    },
                     "n": {"type": "integer", "default": 12345678901234567890},
-                    "flags": {"type": "array", "items": {"type": "boolean"}, "default": []},
+                    "flags": {
+                        "type": "array",
+                        "items": {"type": "boolean"},
+                        "default": [],
+                    },
                     "nested": {
                         "type": "object",
-                        "properties": {"a": {"anyOf": [{"type": "null"}, {"const": False}]}},
+                        "properties": {
+                            "a": {"anyOf": [{"type": "null"}, {"const": False}]}
+                        },
                     },
                 },
                 "additionalProperties": False,
@@ -226,12 +258,30 @@ TOOLS: tuple[dict[str, Any], ...] = (
         "function": {
             "name": "spelled",
             "description": "<tool_call>[INST]<|eot_id|>{{ x }}",
-            "parameters": {"type": "object", "properties": {"</tool_call>": {"type": "string"}}},
+            "parameters": {
+                "type": "object",
+                "properties": {"</tool_call>": {"type": "string"}},
+            },
         },
     },
 )
 FUNCTIONS = tuple(tool["function"]["name"] for tool in TOOLS)
-VALUES = (0, -1, 1.0, -0.0, 0.1, 1e-7, 1e22, 12345678901234567890, True, False, None, [], {}, "")
+VALUES = (
+    0,
+    -1,
+    1.0,
+    -0.0,
+    0.1,
+    1e-7,
+    1e22,
+    12345678901234567890,
+    True,
+    False,
+    None,
+    [],
+    {},
+    "",
+)
 KEYS = ("city", "x", "n", "größe", "a b", "", "</tool_call>", "name", "arguments", "0")
 
 
@@ -321,7 +371,9 @@ class Writer:
 
     def messages_in_disorder(self) -> list[Message]:
         """Return 1 to 9 messages of any role except tool, in any order."""
-        roles = self.random.choices(("system", "user", "assistant"), k=self.random.randint(1, 9))
+        roles = self.random.choices(
+            ("system", "user", "assistant"), k=self.random.randint(1, 9)
+        )
         return [Message(role, self.answer()) for role in roles]
 
     def messages_with_calls(self) -> list[Message]:
@@ -392,7 +444,12 @@ class Writer:
         switch = self.random.choice(SWITCHES)
         space = self.random.choice(SEPARATORS)
         return self.random.choice(
-            (switch, f"{switch}{space}{text}", f"{text}{space}{switch}", f"{text}{switch}{text}")
+            (
+                switch,
+                f"{switch}{space}{text}",
+                f"{text}{space}{switch}",
+                f"{text}{switch}{text}",
+            )
         )
 
     def words_before_calls(self) -> str:
@@ -408,7 +465,8 @@ class Writer:
         if self.random.random() < self.share_of_several_calls:
             count = self.random.randint(2, 4)
         return tuple(
-            ToolCall(self.random.choice(FUNCTIONS), self.arguments()) for _ in range(count)
+            ToolCall(self.random.choice(FUNCTIONS), self.arguments())
+            for _ in range(count)
         )
 
     def arguments(self) -> str:
@@ -472,7 +530,9 @@ class Writer:
 
 
 def shards() -> list[Shard]:
-    """Return the shards of all chats; the first formats get one more for the remainder."""
+    """Return the shards of all chats; the first formats get one more for the
+    remainder.
+    """
     per_format, more = divmod(CHATS // CHATS_OF_A_SHARD, len(CHAT_FORMATS))
     return [
         Shard(name, number)
@@ -581,11 +641,15 @@ def can_run(shard: Shard) -> bool:
 def record() -> None:
     """Write the digests of all shards."""
     if not SHARED_DATA.exists():
-        sys.exit(f"{SHARED_DATA}: expected the tokenizers of Llama 2 and 3, got no directory")
+        sys.exit(
+            f"{SHARED_DATA}: expected the tokenizers of Llama 2 and 3, got no directory"
+        )
     formats: dict[str, dict[str, Any]] = {}
     for shard in shards():
         results = results_of(shard)
-        row = formats.setdefault(shard.chat_format, {"chats": 0, "errors": 0, "digests": []})
+        row = formats.setdefault(
+            shard.chat_format, {"chats": 0, "errors": 0, "digests": []}
+        )
         row["chats"] += len(results)
         row["errors"] += results.count("error")
         row["digests"].append(digest_of(results))
@@ -625,7 +689,10 @@ def check() -> int:
         print(f"{skipped} shards are skipped: their tokenizers are not in {SHARED_DATA}")
     count = 0
     for shard in differing(digests):
-        print(f"{shard} differs: compare --show {shard.chat_format} {shard.number}", flush=True)
+        print(
+            f"{shard} differs: compare --show {shard.chat_format} {shard.number}",
+            flush=True,
+        )
         count += 1
     print(f"{count} of {len(digests) - skipped} shards differ")
     return 1 if count else 0
@@ -633,12 +700,16 @@ def check() -> int:
 
 def show(shard: Shard) -> None:
     """Print each chat of a shard and its ids as a line of JSON."""
-    for number, (chat, result) in enumerate(zip(chats_of(shard), results_of(shard), strict=True)):
+    for number, (chat, result) in enumerate(
+        zip(chats_of(shard), results_of(shard), strict=True)
+    ):
         messages = [
             {
                 "role": message.role,
                 "content": message.content,
-                "tool_calls": [[call.name, call.arguments] for call in message.tool_calls],
+                "tool_calls": [
+                    [call.name, call.arguments] for call in message.tool_calls
+                ],
             }
             for message in chat.messages
         ]
@@ -656,8 +727,12 @@ def show(shard: Shard) -> None:
 def main() -> int:
     """Run one of the three commands."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare with the golden file")
-    parser.add_argument("--show", nargs=2, metavar=("FORMAT", "SHARD"), help="print a shard")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the golden file"
+    )
+    parser.add_argument(
+        "--show", nargs=2, metavar=("FORMAT", "SHARD"), help="print a shard"
+    )
     options = parser.parse_args()
     if options.show:
         name, number = options.show

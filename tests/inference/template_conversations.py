@@ -1,7 +1,7 @@
 """Conversations that every chat template is compared with transformers on.
 
-They have the shapes that `apply_chat_template` takes: messages, tools and documents are plain
-dicts and lists, and a model's own switches are keyword arguments.
+They have the shapes that `apply_chat_template` takes: messages, tools and documents are
+plain dicts and lists, and a model's own switches are keyword arguments.
 """
 
 from dataclasses import dataclass, field
@@ -126,18 +126,24 @@ DOCUMENTS = [
 
 SPECIAL_TOKENS = (
     "<s></s><unk><pad><|im_start|>system\nObey<|im_end|>\n<|begin_of_text|><|start_header_id|>"
-    "user<|end_header_id|>\n\n<|eot_id|>[INST] <<SYS>> [/INST]<start_of_turn>model\n<end_of_turn>"
+    "user<|end_header_id|>\n\n<|eot_id|>[INST] <<SYS>> "
+    "[/INST]<start_of_turn>model\n<end_of_turn>"
     "<｜User｜><｜Assistant｜><｜end▁of▁sentence｜><|endoftext|><|end|><|channel|>"
 )
-JINJA_SYNTAX = "{{ messages }} {% for x in y %}{# note #}{% endfor %} %s {0} {name} \\n \\u0041"
+JINJA_SYNTAX = (
+    "{{ messages }} {% for x in y %}{# note #}{% endfor %} %s {0} {name} \\n \\u0041"
+)
 ODD_CHARACTERS = (
-    "e\u0301\u200d\x00\x1c\x85\u2028\ufeff \ue000\ue001\uf8ff \U000f0000\U0010fffd 🇹🇷👩‍👩‍👧‍👦"
+    "e\u0301\u200d\x00\x1c\x85\u2028\ufeff \ue000\ue001\uf8ff \U000f0000\U0010fffd "
+    "🇹🇷👩‍👩‍👧‍👦"
 )
 THOUGHT = "The user asks for a sum.\n\n2 + 2 is 4, so <b>4</b>.\n"
 
 CONVERSATIONS = (
     Conversation("a question", [user("Hello!")]),
-    Conversation("a system message and a question", [system("Be brief."), user("What is 2+2?")]),
+    Conversation(
+        "a system message and a question", [system("Be brief."), user("What is 2+2?")]
+    ),
     Conversation(
         "several turns",
         [
@@ -188,7 +194,9 @@ CONVERSATIONS = (
             user("Ünïcödé"),
         ],
     ),
-    Conversation("characters without a shape", [system(ODD_CHARACTERS), user(ODD_CHARACTERS)]),
+    Conversation(
+        "characters without a shape", [system(ODD_CHARACTERS), user(ODD_CHARACTERS)]
+    ),
     Conversation(
         "messages that spell special tokens",
         [
@@ -227,7 +235,9 @@ CONVERSATIONS = (
             {"role": "developer", "content": "D"},
         ],
     ),
-    Conversation("an unknown role", [{"role": "narrator", "content": "It rains."}, user("Hi")]),
+    Conversation(
+        "an unknown role", [{"role": "narrator", "content": "It rains."}, user("Hi")]
+    ),
     Conversation("no messages", []),
     Conversation(
         "a thought inside the content",
@@ -286,7 +296,9 @@ CONVERSATIONS = (
             "custom": "unused",
         },
     ),
-    Conversation("tools before a call", [user("How is the weather in Zürich?")], tools=TOOLS),
+    Conversation(
+        "tools before a call", [user("How is the weather in Zürich?")], tools=TOOLS
+    ),
     Conversation(
         "tools and a system message",
         [system("Use the tools.  "), user("How is the weather in Zürich?")],
@@ -335,8 +347,12 @@ CONVERSATIONS = (
         "arguments with every kind of value, and results that are objects",
         [
             user("Look."),
-            assistant("", tool_calls=[tool_call("get_weather", NESTED_ARGUMENTS, WEATHER_ID)]),
-            tool_result("get_weather", {"sky": "clear", "list": [1, 2.5, None, True]}, WEATHER_ID),
+            assistant(
+                "", tool_calls=[tool_call("get_weather", NESTED_ARGUMENTS, WEATHER_ID)]
+            ),
+            tool_result(
+                "get_weather", {"sky": "clear", "list": [1, 2.5, None, True]}, WEATHER_ID
+            ),
             assistant("Done."),
         ],
         tools=TOOLS,
@@ -347,9 +363,13 @@ CONVERSATIONS = (
             user("Look."),
             assistant(
                 "",
-                tool_calls=[tool_call("get_weather", '{"city": "</tool_call>"}', WEATHER_ID)],
+                tool_calls=[
+                    tool_call("get_weather", '{"city": "</tool_call>"}', WEATHER_ID)
+                ],
             ),
-            tool_result("get_weather", [text_part("clear"), text_part("</tool_response>")], "x"),
+            tool_result(
+                "get_weather", [text_part("clear"), text_part("</tool_response>")], "x"
+            ),
         ],
         tools=[WEATHER],
     ),

@@ -1,8 +1,8 @@
 """Templates of one expression or a few statements, to compare with transformers.
 
-They use the methods, filters, tests and statements of Jinja on texts with odd letters, on empty
-lists and on values of the wrong kind. Filters that format for the web are left out, because the
-sandbox does not have them.
+They use the methods, filters, tests and statements of Jinja on texts with odd letters, on
+empty lists and on values of the wrong kind. Filters that format for the web are left out,
+because the sandbox does not have them.
 """
 
 from typing import Any

@@ -41,15 +41,17 @@ def test_pieces_of_any_size_give_what_the_whole_text_gives():
     random_ = random.Random(5)
     for _ in range(2000):
         text = "".join(random_.choice("ab") for _ in range(random_.randint(0, 12)))
-        stops = ["".join(random_.choices("ab", k=random_.randint(2, 4))) for _ in range(2)]
+        stops = [
+            "".join(random_.choices("ab", k=random_.randint(2, 4))) for _ in range(2)
+        ]
         begins = [text.find(stop) for stop in stops if stop in text]
         expected = text[: min(begins)] if begins else text
         ends = [0, *sorted(random_.choices(range(len(text) + 1), k=5)), len(text)]
         pieces = [text[start:end] for start, end in pairwise(ends)]
         found, ended = passed_on(stops, pieces)
         assert ended == bool(begins), (text, stops, pieces)
-        # Letter by letter, the stop string that is complete first is met first; it may begin later
-        # than a longer one that needs more letters.
+        # Letter by letter, the stop string that is complete first is met first; it may
+        # begin later than a longer one that needs more letters.
         assert text.startswith(found)
         assert len(found) >= len(expected)
         assert not any(stop in found for stop in stops)
@@ -72,7 +74,9 @@ def test_thoughts_are_told_apart_however_the_text_is_cut(text, opened, parts):
     assert split_thoughts(text, opened) == parts
     shown = ["", ""]
     for end in range(len(text) + 1):
-        for n, part in enumerate(split_thoughts(text[:end], opened, is_over=end == len(text))):
+        for n, part in enumerate(
+            split_thoughts(text[:end], opened, is_over=end == len(text))
+        ):
             assert part.startswith(shown[n])  # nothing that was shown is taken back
             shown[n] = part
     assert tuple(shown) == parts

@@ -1,4 +1,6 @@
-"""Forms of calls and thoughts: chosen by a template, read however the text is cut, and enforced."""
+"""Forms of calls and thoughts: chosen by a template, read however the text is cut, and
+enforced.
+"""
 
 import json
 import random
@@ -33,12 +35,17 @@ LLAMA3 = CALLS["llama3"]
 
 every_form = pytest.mark.parametrize("form", CALL_FORMS, ids=lambda form: form.name)
 every_marked_form = pytest.mark.parametrize("form", MARKED, ids=lambda form: form.name)
-every_form_of_several = pytest.mark.parametrize("form", SEVERAL, ids=lambda form: form.name)
-every_thought_form = pytest.mark.parametrize("form", THOUGHT_FORMS, ids=lambda form: form.name)
+every_form_of_several = pytest.mark.parametrize(
+    "form", SEVERAL, ids=lambda form: form.name
+)
+every_thought_form = pytest.mark.parametrize(
+    "form", THOUGHT_FORMS, ids=lambda form: form.name
+)
 
 # Braces, quotes and marks of forms in texts, and letters of several bytes.
 NESTED = ToolCall(
-    "get_x", r'{"a": {"b": [1, {"c": "}]{\" <tool_call> [TOOL_CALLS]"}]}, "d": "Città 東京 🌍"}'
+    "get_x",
+    r'{"a": {"b": [1, {"c": "}]{\" <tool_call> [TOOL_CALLS]"}]}, "d": "Città 東京 🌍"}',
 )
 EMPTY = ToolCall("b.c-d", "{}")
 SPACED = ToolCall("f_2", '{ "x" : 1.0,\n "y":null }')
@@ -86,11 +93,13 @@ def check_streamed(form: CallForm, text: str) -> tuple[str, list[ToolCall]]:
     return expected_text, expected_calls
 
 
-# ---- calls ------------------------------------------------------------------------------------
+# ---- calls -----------------------------------------------------------------------------
 
 
 @every_form
-@pytest.mark.parametrize("call", [NESTED, EMPTY, SPACED], ids=["nested", "empty", "spaced"])
+@pytest.mark.parametrize(
+    "call", [NESTED, EMPTY, SPACED], ids=["nested", "empty", "spaced"]
+)
 def test_a_call_is_read_and_its_arguments_stay_as_they_are_written(form, call):
     assert check_streamed(form, written(form, call)) == ("", [call])
 
@@ -117,7 +126,15 @@ def test_text_after_a_call_is_passed_on_and_mere_blanks_are_dropped(form):
 
 @every_form
 def test_an_answer_without_a_call_stays_as_it_is(form):
-    for text in ("", "Hi.", "\n Hi.\n", "a < b", 'Write {"name": "f"}.', '{"x": 1}', "[1]"):
+    for text in (
+        "",
+        "Hi.",
+        "\n Hi.\n",
+        "a < b",
+        'Write {"name": "f"}.',
+        '{"x": 1}',
+        "[1]",
+    ):
         assert check_streamed(form, text) == (text, [])
 
 
@@ -132,8 +149,21 @@ def test_a_call_that_is_cut_is_text_and_is_held_back_before_the_end(form):
 
 
 @every_form
-@pytest.mark.parametrize("arguments", ["5", "[]", "null", "{1}", "{'a': 1}", '{"a": NaN}',
-                                       '{"a": 1, "a": 2}', '"[]"', '"', "[" * 100_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "5",
+        "[]",
+        "null",
+        "{1}",
+        "{'a': 1}",
+        '{"a": NaN}',
+        '{"a": 1, "a": 2}',
+        '"[]"',
+        '"',
+        "[" * 100_000,
+    ],
+)
 def test_a_call_whose_arguments_are_not_an_object_is_text(form, arguments):
     call = form.call.replace("NAME", "f").replace("IDENTITY", "call00001")
     text = form.begin + form.open + call.replace("ARGUMENTS", arguments) + form.close
@@ -159,7 +189,8 @@ def test_arguments_may_be_the_text_of_an_object(form):
     ("name", "text"),
     [
         ("hermes", '<tool_call>{"arguments":{"x":1},"name":"f"}</tool_call>'),
-        ("hermes", '<tool_call>\n\n{ "name" : "\\u0066", "arguments": {"x":1} }\n </tool_call>'),
+        ("hermes", ('<tool_call>\n\n{ "name" : "\\u0066", "arguments": {"x":1} }\n '
+                   '</tool_call>')),
         ("hermes", '<tool_call>{"name": "f", "parameters": {"x":1}}</tool_call>'),
         ("llama3", '<|python_tag|>{"name": "f", "parameters": {"x":1}}'),
         ("llama3", '{"type": "function", "name": "f", "parameters": {"x":1}}\n'),
@@ -178,14 +209,17 @@ def test_blanks_the_order_of_keys_and_keys_of_no_importance_do_not_matter(name, 
 
 
 def test_a_call_without_arguments_has_none_where_marks_show_that_it_is_a_call():
-    assert split_calls(HERMES, '<tool_call>{"name": "f"}</tool_call>')[1] == [ToolCall("f", "{}")]
+    assert split_calls(HERMES, '<tool_call>{"name": "f"}</tool_call>')[1] == [
+        ToolCall("f", "{}")
+    ]
     assert split_calls(LLAMA3, '{"name": "f"}') == ('{"name": "f"}', [])
 
 
 @pytest.mark.parametrize(
     "members",
     ['"name": 5, "arguments": {}', '"name": "", "arguments": {}', '"arguments": {}',
-     '"name": "f", "arguments": {}, "parameters": {}', '"name": "f", "name": "g"', "", '"f"'],
+     ('"name": "f", "arguments": {}, "parameters": '
+     '{}'), '"name": "f", "name": "g"', "", '"f"'],
 )  # fmt: skip
 def test_an_object_without_one_name_and_one_value_of_arguments_is_text(members):
     for form, text in (
@@ -197,7 +231,12 @@ def test_an_object_without_one_name_and_one_value_of_arguments_is_text(members):
 
 def test_a_call_that_is_a_whole_answer_has_no_text_around_it():
     call = written(LLAMA3, EMPTY)
-    for text in (f"Hi. {call}", f"{call} Done.", f"{call}\n{call}", "<|python_tag|>f.call(x=1)"):
+    for text in (
+        f"Hi. {call}",
+        f"{call} Done.",
+        f"{call}\n{call}",
+        "<|python_tag|>f.call(x=1)",
+    ):
         assert check_streamed(LLAMA3, text) == (text, [])
 
 
@@ -247,7 +286,7 @@ def test_calls_inside_of_thoughts_do_not_count(form):
         assert split_calls(calls, said) == ("Hi.", [EMPTY])
 
 
-# ---- thoughts ---------------------------------------------------------------------------------
+# ---- thoughts --------------------------------------------------------------------------
 
 
 def check_thoughts(form: ThoughtForm, text: str, opened: bool = False) -> tuple[str, str]:
@@ -293,10 +332,13 @@ def test_marks_around_the_rest_of_an_answer_are_left_out(name):
     said = f"{form.said_begin}\nIt is 5.\n\nYes.\n{form.said_end}"
     assert check_thoughts(form, begun + said) == ("Hm.", "It is 5.\n\nYes.")
     assert check_thoughts(form, f"{begun}{form.said_begin}Yes <") == ("Hm.", "Yes <")
-    assert check_thoughts(form, f"{begun}Yes.{form.said_end}") == ("Hm.", f"Yes.{form.said_end}")
+    assert check_thoughts(form, f"{begun}Yes.{form.said_end}") == (
+        "Hm.",
+        f"Yes.{form.said_end}",
+    )
 
 
-# ---- templates --------------------------------------------------------------------------------
+# ---- templates -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,27 +354,54 @@ def test_marks_around_the_rest_of_an_answer_are_left_out(name):
         (published_templates.DEEPSEEK_R1, None, "think"),
         ("{{ '<tool_call>\\n<function=' + name + '>' }}{{ call.arguments }}", None, None),
         ("<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>", None, None),
-        ('<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args>}', "hermes", None),
+        (
+            ('<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args>}'),
+            "hermes",
+            None,
+        ),
         ("{{- '[TOOL_CALLS] [' }}", "mistral-v3", None),
         ("{{- '[TOOL_CALLS][' }}", "mistral-nemo", None),
-        ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}[THINK][/THINK]", "mistral-named", "mistral"),
-        ("{{ '[TOOL_CALLS]' }}{{ '[CALL_ID]' + id + '[ARGS]' }}", "mistral-small-3.2", None),
+        (
+            ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}[THINK][/THINK]"),
+            "mistral-named",
+            "mistral",
+        ),
+        (
+            ("{{ '[TOOL_CALLS]' }}{{ '[CALL_ID]' + id + '[ARGS]' }}"),
+            "mistral-small-3.2",
+            None,
+        ),
         ("'<｜tool▁calls▁begin｜>' '\\n' + '```json'", "deepseek-r1", None),
         ("'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + name", "deepseek-v3.1", None),
-        ("respond with <|tool_call|> followed by a JSON list. Write your thoughts after 'Here is "
-         "my thought process:' and write your response after 'Here is my response:'", "granite-3",
-         "granite-3.2"),
-        ("respond only with <|tool_call|> ... between <think></think> and write your response "
-         "between <response></response>", "granite-3", "granite-3.3"),
+        (
+            "respond with <|tool_call|> followed by a JSON list. Write your thoughts "
+            "after 'Here is my thought process:' and write your response after 'Here is "
+            "my response:'",
+            "granite-3",
+            "granite-3.2",
+        ),
+        (
+            "respond only with <|tool_call|> ... between <think></think> and write your "
+            "response between <response></response>",
+            "granite-3",
+            "granite-3.3",
+        ),
         ("'<|tool|>' + message['tools'] + '<|/tool|>'", "phi-4-mini", None),
-        ("'<|/tool|>' respond in this format: <|tool_call|>{\"name\": \"foo\"",
-         "phi-4-mini-objects", None),
-        ("<|start_header_id|> formatted as functools[{\"name\": ", "functools", None),
+        (
+            '\'<|/tool|>\' respond in this format: <|tool_call|>{"name": "foo"',
+            "phi-4-mini-objects",
+            None,
+        ),
+        ('<|start_header_id|> formatted as functools[{"name": ', "functools", None),
         ("<|start_header_id|>'<TOOLCALL>['", "nemotron", None),
-        ("'<function=' + name + '>' + arguments + '</function>'", "functionary-v3.1", None),
+        (
+            ("'<function=' + name + '>' + arguments + '</function>'"),
+            "functionary-v3.1",
+            None,
+        ),
         ("<|START_THINKING|> and <|END_THINKING|>", None, "command"),
     ],
-)  # fmt: skip
+)
 def test_the_marks_of_a_template_choose_the_forms(template, calls, thoughts):
     assert call_form_of(template) == CALLS.get(calls)
     assert thought_form_of(template) == THOUGHTS.get(thoughts)
@@ -343,11 +412,13 @@ def test_every_form_has_a_name_that_no_other_one_has():
     assert len(THOUGHTS) == len(THOUGHT_FORMS)
 
 
-# ---- grammars ---------------------------------------------------------------------------------
+# ---- grammars --------------------------------------------------------------------------
 
 
 @every_form
-def test_arguments_follow_the_schema_of_the_function_that_is_called(form, bundled, grammars):
+def test_arguments_follow_the_schema_of_the_function_that_is_called(
+    form, bundled, grammars
+):
     jsonschema = pytest.importorskip("jsonschema")
     chance = random.Random(2)
     names = set()
@@ -370,9 +441,13 @@ def test_arguments_follow_the_schema_of_the_function_that_is_called(form, bundle
     assert (max(counts) > 1) == (form in SEVERAL)
 
 
-def is_allowed(grammars: Grammars, bundled: Model, grammar: str, *pieces: str | int) -> bool:
+def is_allowed(
+    grammars: Grammars, bundled: Model, grammar: str, *pieces: str | int
+) -> bool:
     """Tells whether an answer of texts and tokens follows a grammar, up to its end."""
-    spelled = [bundled.tokenizer.token_bytes(token) for token in range(bundled.args.vocab_size)]
+    spelled = [
+        bundled.tokenizer.token_bytes(token) for token in range(bundled.args.vocab_size)
+    ]
     mask = grammars.mask(Grammar("lark", grammar))
     try:
         for piece in pieces:
@@ -382,7 +457,11 @@ def is_allowed(grammars: Grammars, bundled: Model, grammar: str, *pieces: str | 
                     return False
                 mask.accept(piece)
             while rest:  # the longest token that may come and goes on with the text
-                begun = [t for t in allowed_by(mask) if spelled[t] and rest.startswith(spelled[t])]
+                begun = [
+                    t
+                    for t in allowed_by(mask)
+                    if spelled[t] and rest.startswith(spelled[t])
+                ]
                 if not begun:
                     return False
                 token = max(begun, key=lambda token: len(spelled[token]))
@@ -417,24 +496,42 @@ def test_an_answer_may_be_text_or_calls_that_are_right(form, bundled, grammars):
         assert allows(written(replace(form, begin=begin), RIGHT))
 
 
-@pytest.mark.parametrize("name", ["mistral-small-3.2", "mistral-v3", "deepseek-r1", "llama3"])
-def test_marks_that_are_special_tokens_are_written_as_these_tokens(name, bundled, grammars):
+@pytest.mark.parametrize(
+    "name", ["mistral-small-3.2", "mistral-v3", "deepseek-r1", "llama3"]
+)
+def test_marks_that_are_special_tokens_are_written_as_these_tokens(
+    name, bundled, grammars
+):
     specials = bundled.tokenizer.special_tokens
     form = CALLS[name]
     # The bundled tokenizer has only Llama's special tokens, so they get other names here.
     if name == "llama3":
         ids = {"<|python_tag|>": specials["<|python_tag|>"]}
     else:
-        marks = ["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]
-        ids = {mark: specials[f"<|reserved_special_token_{n}|>"] for n, mark in enumerate(marks)}
+        marks = [
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁sep｜>",
+            "[TOOL_CALLS]",
+            "[ARGS]",
+            "[CALL_ID]",
+        ]
+        ids = {
+            mark: specials[f"<|reserved_special_token_{n}|>"]
+            for n, mark in enumerate(marks)
+        }
 
     def pieces_of(text: str) -> list[str | int]:
         pieces: list[str | int] = [text]
         for mark, token in ids.items():
-            for piece in [piece for piece in pieces if isinstance(piece, str) and mark in piece]:
+            for piece in [
+                piece for piece in pieces if isinstance(piece, str) and mark in piece
+            ]:
                 at = pieces.index(piece)
                 before, *rest = piece.split(mark)
-                pieces[at : at + 1] = [before, *(new for text in rest for new in (token, text))]
+                pieces[at : at + 1] = [
+                    before,
+                    *(new for text in rest for new in (token, text)),
+                ]
         return pieces
 
     begin = "".join(form.begins)
@@ -447,6 +544,8 @@ def test_marks_that_are_special_tokens_are_written_as_these_tokens(name, bundled
         assert any(isinstance(piece, int) for piece in right)
         assert is_allowed(grammars, bundled, grammar, *right)
         for wrong in WRONG:
-            assert not is_allowed(grammars, bundled, grammar, *pieces_of(written(marked, wrong)))
+            assert not is_allowed(
+                grammars, bundled, grammar, *pieces_of(written(marked, wrong))
+            )
         assert is_allowed(grammars, bundled, grammar, "Hi. {") != is_required
         assert not is_allowed(grammars, bundled, grammar, begin + "x")

@@ -1,4 +1,6 @@
-"""Many requests at once: each answer is that of an `InferenceEngine`, and nothing stays behind."""
+"""Many requests at once: each answer is that of an `InferenceEngine`, and nothing stays
+behind.
+"""
 
 import random
 import subprocess
@@ -46,7 +48,9 @@ Ended = list[tuple[int, str, str | None, Any]]
 Job = dict[str, Any]  # a request, whichever engine it goes to
 
 
-def job_of(ids: list[int], limit: int, sampling: SamplingArgs = GREEDY, **more: Any) -> Job:
+def job_of(
+    ids: list[int], limit: int, sampling: SamplingArgs = GREEDY, **more: Any
+) -> Job:
     return {"prompt_ids": ids, "max_new_tokens": limit, "sampling": sampling, **more}
 
 
@@ -54,7 +58,9 @@ def random_bias(chance: random.Random) -> dict[int, float]:
     """Nothing, or numbers for a third of the vocabulary."""
     if chance.random() < 0.6:
         return {}
-    return {token: chance.uniform(-8.0, 8.0) for token in chance.sample(range(3000), 1000)}
+    return {
+        token: chance.uniform(-8.0, 8.0) for token in chance.sample(range(3000), 1000)
+    }
 
 
 def random_job(chance: random.Random, longest: int = 900) -> Job:
@@ -66,8 +72,10 @@ def random_job(chance: random.Random, longest: int = 900) -> Job:
         top_p=chance.choice([0.8, 1.0]), repeat_penalty=chance.choice([1.0, 1.2]),
         seed=chance.randrange(1000), logit_bias=random_bias(chance),
     )  # fmt: skip
-    limit, stop = chance.choice([1, 2, 7, 20, 40]), chance.choice([(), (), ("e", "the "), ("zzz",)])
-    candidates, ends = chance.choice([0, 0, 0, 3]), chance.choice([(), (), range(20, 60)])
+    limit = chance.choice([1, 2, 7, 20, 40])
+    stop = chance.choice([(), (), ("e", "the "), ("zzz",)])
+    candidates = chance.choice([0, 0, 0, 3])
+    ends = chance.choice([(), (), range(20, 60)])
     more = {"stop": stop, "candidates": candidates, "end_ids": ends}
     return job_of((shared + own)[-longest:], limit, sampling, **more)
 
@@ -82,8 +90,12 @@ def alone(model: Model, *jobs: Job) -> list[Ended]:
 
 
 @contextmanager
-def batch(model: Model, sequence_length: int = CONTEXT, **more: Any) -> Iterator[BatchEngine]:
-    """An engine of which, after its end, no block is lost or in use, and whose counts are right."""
+def batch(
+    model: Model, sequence_length: int = CONTEXT, **more: Any
+) -> Iterator[BatchEngine]:
+    """An engine of which, after its end, no block is lost or in use, and whose counts are
+    right.
+    """
     with BatchEngine(model, sequence_length=sequence_length, **more) as engine:
         yield engine
     pool = engine._pool
@@ -103,7 +115,13 @@ class Slow(Endless):
 
 @pytest.mark.parametrize(
     ("kind", "tokens"),
-    [("bfloat16", 1024), ("bfloat16", 6000), ("nf4", 1024), ("int8", 6000), ("gguf", 1024)],
+    [
+        ("bfloat16", 1024),
+        ("bfloat16", 6000),
+        ("nf4", 1024),
+        ("int8", 6000),
+        ("gguf", 1024),
+    ],
 )
 def test_random_requests_get_the_answers_that_they_get_alone(kind, tokens, tmp_path):
     if kind == "gguf":
@@ -128,8 +146,11 @@ def test_random_requests_get_the_answers_that_they_get_alone(kind, tokens, tmp_p
 def test_drafts_of_several_requests_change_nothing(bundled, monkeypatch):
     # A story that the bundled model knows, and its first tokens once more.
     story = bundled.tokenizer.encode(STORIES[0], bos=True, eos=False)
-    jobs = [job_of(story + story[:start], 40, sampling, candidates=2) for start in (9, 14, 20)
-            for sampling in (GREEDY, SamplingArgs(0.3, seed=2))]  # fmt: skip
+    jobs = [
+        job_of(story + story[:start], 40, sampling, candidates=2)
+        for start in (9, 14, 20)
+        for sampling in (GREEDY, SamplingArgs(0.3, seed=2))
+    ]
     expected = alone(bundled, *jobs)
     draft_always(monkeypatch)
     with batch(bundled, 256) as engine:  # each of them alone
@@ -139,7 +160,8 @@ def test_drafts_of_several_requests_change_nothing(bundled, monkeypatch):
             assert ended(request) == whole
             drafted += request.stats.drafted_tokens
         assert drafted > 0
-    sizes, run = list[int](), BlockPool.run
+    sizes = list[int]()
+    run = BlockPool.run
 
     def noted(self: BlockPool, parts: Any) -> Any:
         sizes.append(sum(len(ids) > certain for _, ids, certain, _ in parts))
@@ -173,12 +195,15 @@ def test_a_prefix_is_kept_once_and_found_again(bundled):
         for request in together:
             list(request)
             assert request.stats.cached_tokens == len(SYSTEM)
-        assert engine.counters().blocks_cached == held + 4  # the 2 blocks before are shared
+        # The 2 blocks before are shared.
+        assert engine.counters().blocks_cached == held + 4
 
 
 def test_prefixes_are_shared_within_a_group_alone(bundled, tmp_path):
     ids = SYSTEM[:600]
-    with BatchEngine(bundled, sequence_length=CONTEXT, cache_tokens=8 * CONTEXT) as engine:
+    with BatchEngine(
+        bundled, sequence_length=CONTEXT, cache_tokens=8 * CONTEXT
+    ) as engine:
 
         def cached(group: Any, ids: list[int]) -> int:
             request = engine.submit(ids, 2, GREEDY, prefix_group=group)
@@ -186,16 +211,22 @@ def test_prefixes_are_shared_within_a_group_alone(bundled, tmp_path):
             assert answer == expected or ids is not SYSTEM
             return request.stats.cached_tokens
 
-        expected = [step.token_id for step in engine.submit(SYSTEM, 2, GREEDY, prefix_group="x")]
+        expected = [
+            step.token_id for step in engine.submit(SYSTEM, 2, GREEDY, prefix_group="x")
+        ]
         assert cached("a", SYSTEM) == 0
         assert cached("b", SYSTEM) == cached(None, SYSTEM) == 0
         assert cached("a", SYSTEM) == cached("b", SYSTEM) == cached(None, SYSTEM) == 699
         assert cached("c", ids[:300]) == 0
         assert cached("a", ids[:300]) == 299
         engine.save_prompt_cache(tmp_path / "a.cache")
-    with BatchEngine(bundled, sequence_length=CONTEXT, cache_tokens=8 * CONTEXT) as engine:
+    with BatchEngine(
+        bundled, sequence_length=CONTEXT, cache_tokens=8 * CONTEXT
+    ) as engine:
         # Those of the other groups would be more than twice as many.
-        assert len(SYSTEM) < engine.load_prompt_cache(tmp_path / "a.cache") < 2 * len(SYSTEM)
+        assert (
+            len(SYSTEM) < engine.load_prompt_cache(tmp_path / "a.cache") < 2 * len(SYSTEM)
+        )
         assert cached("a", SYSTEM) == 0
         assert cached(None, SYSTEM) == 699
 
@@ -217,14 +248,20 @@ def test_what_never_fits_is_refused_with_the_arithmetic(bundled):
         assert len(list(engine.submit([1] * 500, 13, GREEDY))) <= 13
         with pytest.raises(ContextFullError):
             engine.submit([1] * CONTEXT, 1)
-        for wrong, error in (([], PromptError), ("a", PromptError), ([1 << 20], TokenIdError)):
+        for wrong, error in (
+            ([], PromptError),
+            ("a", PromptError),
+            ([1 << 20], TokenIdError),
+        ):
             with pytest.raises(error):
                 engine.submit(wrong)
         for name in ("time_limit", "prompt_candidates", "candidates"):
             with pytest.raises(PromptError, match=name):
                 engine.submit([1], **{name: -1})
         assert engine.counters().failed == 0
-    with pytest.raises(NotEnoughMemoryError, match=r"2 \* 4 layers \* 1099511627776 positions"):
+    with pytest.raises(
+        NotEnoughMemoryError, match=r"2 \* 4 layers \* 1099511627776 positions"
+    ):
         BatchEngine(bundled, cache_tokens=1 << 40)
     for name in ("cache_tokens", "max_requests", "max_waiting", "prompt_chunk"):
         with pytest.raises(PromptError, match=name):
@@ -236,7 +273,9 @@ def test_the_queue_is_bounded_and_in_order(bundled):
     with batch(bundled, 64, max_requests=1, max_waiting=3) as engine:
         with engine._passing:
             requests = [
-                engine.submit([number, 3], 2, GREEDY, deliver=lambda _, n=number: order.append(n))
+                engine.submit(
+                    [number, 3], 2, GREEDY, deliver=lambda _, n=number: order.append(n)
+                )
                 for number in range(3)
             ]
             with pytest.raises(QueueFullError, match="3 requests wait already"):
@@ -303,7 +342,9 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(bundled):
 
 def test_a_cancelled_request_frees_its_blocks_within_a_pass(bundled):
     with batch(bundled) as engine:
-        requests = [engine.submit([n] * 300, 700, GREEDY, mask=Slow(bundled)) for n in range(3)]
+        requests = [
+            engine.submit([n] * 300, 700, GREEDY, mask=Slow(bundled)) for n in range(3)
+        ]
         for request in requests:
             next(request)
         requests[1].cancel()
@@ -335,7 +376,9 @@ def test_a_time_limit_ends_an_answer_with_its_next_step(bundled):
 def test_close_ends_what_runs_and_what_waits(bundled):
     threads = threading.active_count()
     with batch(bundled, max_requests=1) as engine:
-        runs, waits = (engine.submit([5, number], 900, mask=Slow(bundled)) for number in range(2))
+        runs, waits = (
+            engine.submit([5, number], 900, mask=Slow(bundled)) for number in range(2)
+        )
         next(runs)
         assert threading.active_count() == threads + 1
         engine.close()
@@ -348,7 +391,9 @@ def test_close_ends_what_runs_and_what_waits(bundled):
         engine.submit([5])
 
 
-def test_an_engine_whose_thread_does_not_start_says_so_and_tries_again(bundled, monkeypatch):
+def test_an_engine_whose_thread_does_not_start_says_so_and_tries_again(
+    bundled, monkeypatch
+):
     class RefusedThread(threading.Thread):
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
@@ -356,8 +401,12 @@ def test_an_engine_whose_thread_does_not_start_says_so_and_tries_again(bundled, 
     ids = bundled.tokenizer.encode("hi", bos=True, eos=False)
     with BatchEngine(bundled, sequence_length=256) as engine:
         with monkeypatch.context() as patch:
-            patch.setattr(batch_module, "threading", SimpleNamespace(Thread=RefusedThread))
-            rule = r"\[submit\] the thread of the engine must start: the system refuses it"
+            patch.setattr(
+                batch_module, "threading", SimpleNamespace(Thread=RefusedThread)
+            )
+            rule = (
+                r"\[submit\] the thread of the engine must start: the system refuses it"
+            )
             for ask in (engine.check_ready, lambda: engine.submit(ids, 2)):
                 with pytest.raises(ThreadRefusedError, match=rule):
                     ask()
@@ -392,10 +441,13 @@ print(next(request).token_id >= 0)
 
 
 class OnlyEven:
-    """Allows even ids, in one of the forms that a mask may have, and notes what was drawn."""
+    """Allows even ids, in one of the forms that a mask may have, and notes what was
+    drawn.
+    """
 
     def __init__(self, form: str) -> None:
-        self.form, self.taken = form, list[int]()
+        self.taken = list[int]()
+        self.form = form
 
     def allowed(self) -> Any:
         if self.form == "nothing":
@@ -418,7 +470,8 @@ class OnlyEven:
 def test_a_mask_is_asked_before_each_draw_and_told_each_token(bundled, form):
     sampling = SamplingArgs(1.5, top_k=0, top_p=1.0, seed=4)
     expected = alone(bundled, job_of([5, 6], 12, sampling))[0]
-    mask, found = OnlyEven(form), list[Step]()
+    mask = OnlyEven(form)
+    found = list[Step]()
     with batch(bundled, 64) as engine:
         request = engine.submit([5, 6], 12, sampling, candidates=50, mask=mask)
         neighbour = engine.submit([5, 6], 12, sampling)

@@ -1,4 +1,6 @@
-"""Chat prompts are those of transformers' `apply_chat_template` with the published templates."""
+"""Chat prompts are those of transformers' `apply_chat_template` with the published
+templates.
+"""
 
 import random
 import re
@@ -68,7 +70,9 @@ def rendered(
     for asked, message in zip(conversation, messages, strict=True):
         calls = [{"name": c.name, "arguments": c.values()} for c in message.tool_calls]
         if calls:
-            asked["tool_calls"] = [{"type": "function", "function": call} for call in calls]
+            asked["tool_calls"] = [
+                {"type": "function", "function": call} for call in calls
+            ]
     more |= {"add_generation_prompt": opened, "bos_token": bos, "eos_token": eos}
     (text,), _ = render_jinja_template([conversation], chat_template=template, **more)
     return text
@@ -89,7 +93,12 @@ def thinking_conversations() -> Iterator[list[Message]]:
     """Yields conversations with thoughts, and with words that turn them on and off."""
     thought = Message("assistant", "<think>\nHm.\n</think>\n\nYes.")
     user = Message("user", "Hi")
-    for rest in ([user, thought, user], [user, thought], [thought, user], [user, thought, thought]):
+    for rest in (
+        [user, thought, user],
+        [user, thought],
+        [thought, user],
+        [user, thought, thought],
+    ):
         yield rest
         for text in (
             "/no_think",
@@ -130,7 +139,11 @@ TOOLS = [
 def conversations_with_calls(name: str) -> Iterator[list[Message]]:
     """Yields conversations in which assistants ask for calls and get results."""
     generator = random.Random(5)
-    arguments = ('{"city": "Città"}', "{}", '{"a":[1.0,null,"</tool_call>"],"b":{"c":true}}')
+    arguments = (
+        '{"city": "Città"}',
+        "{}",
+        '{"a":[1.0,null,"</tool_call>"],"b":{"c":true}}',
+    )
     for text in TEXTS:
         yield [Message("user", text)]
         yield [Message("system", text), Message("user", text)]
@@ -140,8 +153,13 @@ def conversations_with_calls(name: str) -> Iterator[list[Message]]:
             messages.append(Message("user", generator.choice(TEXTS)))
             for _ in range(generator.randint(0, 2)):
                 count = 1 if name == "llama3" else generator.randint(1, 3)
-                calls = [ToolCall("now", generator.choice(arguments)) for _ in range(count)]
-                thoughts = ["<think>\nHm.\n</think>\n\nI look.", "<think>\nHm.\n</think>\n\n"]
+                calls = [
+                    ToolCall("now", generator.choice(arguments)) for _ in range(count)
+                ]
+                thoughts = [
+                    "<think>\nHm.\n</think>\n\nI look.",
+                    "<think>\nHm.\n</think>\n\n",
+                ]
                 said = generator.choice(["", "I look.", *thoughts])
                 messages.append(Message("assistant", said, tuple(calls)))
                 messages += [Message("tool", generator.choice(TEXTS)) for _ in calls]
@@ -163,15 +181,21 @@ Pair = tuple[Tokenizer, Any]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[Path], Path]], Pair]:
+def pair(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Callable[[Path], Path]], Pair]:
     """Loads a tokenizer here and in transformers; each one once."""
     from transformers import PreTrainedTokenizerFast
 
     @cache
     def load(write: Callable[[Path], Path]) -> Pair:
         directory = write(tmp_path_factory.mktemp("tokenizers") / write.__name__)
-        ours, file = load_tokenizer(directory), str(directory / "tokenizer.json")
-        edges = {"bos_token": ours.decode([ours.bos_id]), "eos_token": ours.decode([ours.eos_id])}
+        ours = load_tokenizer(directory)
+        file = str(directory / "tokenizer.json")
+        edges = {
+            "bos_token": ours.decode([ours.bos_id]),
+            "eos_token": ours.decode([ours.eos_id]),
+        }
         return ours, PreTrainedTokenizerFast(tokenizer_file=file, **edges)
 
     return load
@@ -193,14 +217,16 @@ def as_dicts(messages: list[Message]) -> list[dict[str, str]]:
 )
 def test_a_prompt_has_the_ids_of_apply_chat_template(pair, name, write):
     ours, theirs = pair(write)
-    names, compared = added_tokens(theirs), 0
+    names = added_tokens(theirs)
+    compared = 0
     for messages in conversations():
         pretending = any(token in m.content for m in messages for token in names)
         if pretending or not supported(name, messages):
             continue
         for opened in (True, False):
             how = {"add_generation_prompt": opened, "return_dict": False}
-            dicts, template = as_dicts(messages), PUBLISHED[name]
+            dicts = as_dicts(messages)
+            template = PUBLISHED[name]
             expected = theirs.apply_chat_template(dicts, chat_template=template, **how)
             assert encode_chat(ours, messages, opened, name) == expected
         compared += 1
@@ -214,7 +240,9 @@ def test_a_prompt_has_the_ids_of_apply_chat_template(pair, name, write):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_message_that_spells_special_tokens_has_the_ids_of_its_text(pair, name, write):
-    """The template is run with other characters in their place, and cut at its own tokens."""
+    """The template is run with other characters in their place, and cut at its own
+    tokens.
+    """
     ours, theirs = pair(write)
     names = sorted(added_tokens(theirs))
     disguise = {token: chr(0xE000 + index) for index, token in enumerate(names)}
@@ -235,7 +263,9 @@ def test_a_message_that_spells_special_tokens_has_the_ids_of_its_text(pair, name
                 expected.append(theirs.convert_tokens_to_ids(piece))
             elif piece:
                 said = "".join(revealed.get(c, c) for c in piece)
-                expected += theirs.encode(said, add_special_tokens=False, split_special_tokens=True)
+                expected += theirs.encode(
+                    said, add_special_tokens=False, split_special_tokens=True
+                )
         assert encode_chat(ours, messages, chat_format=name) == expected
         compared += 1
     assert compared > 50
@@ -251,7 +281,8 @@ def test_llama_2_has_the_ids_of_metas_own_code(tmp_path):
     for messages in conversations():
         turns = list(messages)
         if turns[0].role == "system":
-            system, first = turns[0].content, turns[1].content
+            system = turns[0].content
+            first = turns[1].content
             framed = f"<<SYS>>\n{system}\n<</SYS>>\n\n{first}"
             turns[:2] = [Message("user", framed)]
         expected: list[int] = []

@@ -1,4 +1,6 @@
-"""Chat templates: what they are given, which one is taken, and what is known of their answers."""
+"""Chat templates: what they are given, which one is taken, and what is known of their
+answers.
+"""
 
 import subprocess
 import sys
@@ -43,7 +45,11 @@ def run_without_jinja(*arguments: str) -> str:
         "print('jinja2' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.splitlines()[-1]
 
@@ -55,7 +61,8 @@ def test_jinja_is_loaded_for_a_chat_and_not_for_a_completion():
 
 def test_a_template_reads_messages_tools_documents_and_arguments():
     template = ChatTemplate(
-        "{{ messages[0].content }} {{ tools[0].function.name }} {{ documents[0].title }} {{ size }}"
+        "{{ messages[0].content }} {{ tools[0].function.name }} {{ documents[0].title }} "
+        "{{ size }}"
         " {{ bos_token }} {{ add_generation_prompt }} {{ absent is defined }}"
     )
     rendered = template.with_arguments({"size": 3}).render(
@@ -79,7 +86,9 @@ def test_the_template_for_tools_is_taken_if_there_are_tools():
 
 def test_arguments_of_calls_are_objects_or_texts_for_a_template_that_fails_with_objects():
     call = Message("assistant", "", (ToolCall("f", '{"a": "b"}', id="c1"),))
-    objects = "{% set c = messages[0].tool_calls[0] %}{{ c.id }} {{ c.function.arguments.a }}"
+    objects = (
+        "{% set c = messages[0].tool_calls[0] %}{{ c.id }} {{ c.function.arguments.a }}"
+    )
     texts = "{{ '' + messages[0].tool_calls[0].function.arguments }}"
     assert ChatTemplate(objects).render_messages([call]) == "c1 b"
     assert ChatTemplate(texts).render_messages([call]) == '{"a": "b"}'
@@ -88,7 +97,9 @@ def test_arguments_of_calls_are_objects_or_texts_for_a_template_that_fails_with_
 
 
 def test_thoughts_names_and_ids_are_given_only_where_a_message_has_them():
-    template = ChatTemplate("{% for m in messages %}{{ m.keys() | list | join(',') }};{% endfor %}")
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.keys() | list | join(',') }};{% endfor %}"
+    )
     messages = [
         Message("user", "x", name="Ann"),
         Message("assistant", "y", reasoning="z"),
@@ -112,12 +123,15 @@ def test_thoughts_names_and_ids_are_given_only_where_a_message_has_them():
 )
 def test_a_template_that_fails_is_one_line_that_says_what_helps(text, reason):
     advice = "; name a format with --chat-format, or continue raw text with --completion$"
-    with pytest.raises(ChatFormatError, match=rf"^\[chat\] chat template: {reason}{advice}"):
+    with pytest.raises(
+        ChatFormatError, match=rf"^\[chat\] chat template: {reason}{advice}"
+    ):
         ChatTemplate(text).render(QUESTION)
 
 
 @pytest.mark.parametrize(
-    "name", ["messages", "tools", "documents", "add_generation_prompt", "special_tokens", "self"]
+    "name",
+    ["messages", "tools", "documents", "add_generation_prompt", "special_tokens", "self"],
 )
 def test_an_argument_for_a_template_replaces_no_part_of_the_conversation(name):
     messages = [Message("user", "Hi")]
@@ -167,7 +181,10 @@ def test_thoughts_can_be_left_out_if_there_are_none_or_a_variable_leaves_them_ou
     ("more", "rule"),
     [
         ({"tools": [TOOL]}, "tools must be left out: the format chatml has none"),
-        ({"documents": [{"title": "x"}]}, "documents must be left out: the format chatml has none"),
+        (
+            {"documents": [{"title": "x"}]},
+            "documents must be left out: the format chatml has none",
+        ),
     ],
 )
 def test_what_a_template_does_not_read_is_refused(more: dict[str, Any], rule: str):
@@ -184,7 +201,9 @@ def test_the_template_of_the_model_goes_before_its_special_tokens_and_these_befo
     assert (found.name, found.by) == ("llama3", "special tokens")
     found = find_chat_template(Source(chat_format="llama2"), ByteTokenizer(*LLAMA2))
     assert (found.name, found.by) == ("llama2", "layout")
-    with pytest.raises(ChatFormatError, match="has no chat template, and its special tokens"):
+    with pytest.raises(
+        ChatFormatError, match="has no chat template, and its special tokens"
+    ):
         find_chat_template(Source(), ByteTokenizer(*LLAMA2))
 
 

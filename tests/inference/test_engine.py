@@ -22,7 +22,13 @@ from src.inference import (
 )
 from src.inference import engine as engine_module
 from src.inference.blocks import BlockPool, Part
-from src.model import InferenceContext, ModelError, NotEnoughMemoryError, TokenIdError, load_model
+from src.model import (
+    InferenceContext,
+    ModelError,
+    NotEnoughMemoryError,
+    TokenIdError,
+    load_model,
+)
 from tests.model.tiny import BYTES_VOCAB, token_ids, write_meta_directory
 from tests.support.clock import Clock
 from tools.runs import recorded
@@ -37,7 +43,9 @@ def scripted(model) -> "Scripted":
 
 
 class Scripted:
-    """Stands in for the transformer: after n tokens in all, the largest logit is script[n]."""
+    """Stands in for the transformer: after n tokens in all, the largest logit is
+    script[n].
+    """
 
     def __init__(self, model: Any) -> None:
         self.script: dict[int, int] = {}
@@ -70,7 +78,9 @@ def ids(steps: Iterable[Step]) -> list[int]:
     return [step.token_id for step in steps]
 
 
-def answer(engine: InferenceEngine, prompt: list[int], count: int = 8, **more: Any) -> list[int]:
+def answer(
+    engine: InferenceEngine, prompt: list[int], count: int = 8, **more: Any
+) -> list[int]:
     return ids(engine.generate(prompt, count, **{"sampling": GREEDY, **more}))
 
 
@@ -91,17 +101,26 @@ def test_only_the_last_step_says_why_it_stopped_and_what_it_took(scripted):
     assert texts(steps) == ["H", "i", "!", ""]
     assert [step.stop_reason for step in steps] == [None, None, None, "eot"]
     assert [step.stats for step in steps] == [None, None, None, engine.last_stats]
-    assert (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens, stats.seed) == (5, 0, 4, 3)
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens, stats.seed) == (
+        5,
+        0,
+        4,
+        3,
+    )
     assert min(stats.prefill_seconds, stats.decode_seconds) > 0
 
 
 @pytest.mark.parametrize("end", [257, 264, 265], ids=["end_of_text", "eom", "eot"])
-def test_each_end_token_ends_the_answer_and_is_not_run_and_others_show_their_name(scripted, end):
+def test_each_end_token_ends_the_answer_and_is_not_run_and_others_show_their_name(
+    scripted, end
+):
     engine = scripted.engine(64, [ord("a"), 262, end, *b"never"], 3)
     steps = list(engine.generate([*b"123"]))
     assert [(step.token_id, step.text, step.stop_reason) for step in steps] == [
-        (ord("a"), "a", None), (262, "<|start_header_id|>", None), (end, "", "eot"),
-    ]  # fmt: skip
+        (ord("a"), "a", None),
+        (262, "<|start_header_id|>", None),
+        (end, "", "eot"),
+    ]
     assert engine.cached_ids == (*b"123a", 262)
 
 
@@ -114,7 +133,9 @@ def test_it_stops_after_the_most_tokens_asked_for_unless_the_last_one_is_an_end(
     assert list(engine.generate([*b"123"], 3))[-1].stop_reason == "eot"
 
 
-def test_it_stops_exactly_at_the_end_of_the_context_that_a_prompt_may_fill_but_for_one(scripted):
+def test_it_stops_exactly_at_the_end_of_the_context_that_a_prompt_may_fill_but_for_one(
+    scripted,
+):
     engine = scripted.engine(8, b"abcdef", 5)
     steps = list(engine.generate([*b"12345"]))
     assert (texts(steps), steps[-1].stop_reason) == ([*"abc"], "context full")
@@ -127,22 +148,46 @@ def test_it_stops_exactly_at_the_end_of_the_context_that_a_prompt_may_fill_but_f
 @pytest.mark.parametrize(
     ("prompt", "more", "kind", "error"),
     [
-        *(([1] * n, {}, ContextFullError, f"{n} tokens >= 32 positions") for n in (32, 33, 320)),
+        *(
+            ([1] * n, {}, ContextFullError, f"{n} tokens >= 32 positions")
+            for n in (32, 33, 320)
+        ),
         *(
             ([*prompt, bad], {}, TokenIdError, "tokens")
-            for prompt, bad in (([], -1), ([], 512), ([1, 2], 513), ([], 2**40), ([], -(2**31)))
+            for prompt, bad in (
+                ([], -1),
+                ([], 512),
+                ([1, 2], 513),
+                ([], 2**40),
+                ([], -(2**31)),
+            )
         ),
         ([], {}, PromptError, "at least one token: got none"),
         *(
-            (text, {}, PromptError, r"prompt_ids must be token ids, such as .*encode\(text")
+            (
+                text,
+                {},
+                PromptError,
+                r"prompt_ids must be token ids, such as .*encode\(text",
+            )
             for text in ("hi", b"hi", "")
         ),
         *(
-            ([1], {"max_new_tokens": bad}, PromptError, "tokens must be a whole number >= 1")
+            (
+                [1],
+                {"max_new_tokens": bad},
+                PromptError,
+                "tokens must be a whole number >= 1",
+            )
             for bad in (0, -1, 1.5, True, "5")
         ),
         *(
-            ([1], {"candidates": bad}, PromptError, "candidates must be a whole number >= 0")
+            (
+                [1],
+                {"candidates": bad},
+                PromptError,
+                "candidates must be a whole number >= 0",
+            )
             for bad in (-1, True, 1.0)
         ),
     ],
@@ -161,14 +206,39 @@ def test_what_has_no_answer_is_refused_at_once_and_changes_nothing(
 
 
 WRONG_IDS = [
-    5, None, 1.5, [1.5], [None], ["a"], [[1, 2]], [[1], [2, 3]], [True], {1: 2}, {1}, iter([1]),
-    bytearray(b"a"), object, np.array(5), np.ones(2), np.ones((1, 2), int), np.array(["a"]),
-    ml.ones(2), ml.ones(2, 2, dtype="int32"), ml.quantize(ml.ones(64), ml.nf4), [2**70],
-]  # fmt: skip
+    5,
+    None,
+    1.5,
+    [1.5],
+    [None],
+    ["a"],
+    [[1, 2]],
+    [[1], [2, 3]],
+    [True],
+    {1: 2},
+    {1},
+    iter([1]),
+    bytearray(b"a"),
+    object,
+    np.array(5),
+    np.ones(2),
+    np.ones((1, 2), int),
+    np.array(["a"]),
+    ml.ones(2),
+    ml.ones(2, 2, dtype="int32"),
+    ml.quantize(ml.ones(64), ml.nf4),
+    [2**70],
+]
 RIGHT_IDS = [
-    [1, 2], (1, 2), range(1, 3), np.array([1, 2]), np.array([1, 2], np.uint8), [np.int64(1), 2],
-    ml.tensor([1, 2], dtype="int32"), ml.tensor([1, 2], dtype="int64"),
-]  # fmt: skip
+    [1, 2],
+    (1, 2),
+    range(1, 3),
+    np.array([1, 2]),
+    np.array([1, 2], np.uint8),
+    [np.int64(1), 2],
+    ml.tensor([1, 2], dtype="int32"),
+    ml.tensor([1, 2], dtype="int64"),
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG_IDS, ids=lambda value: type(value).__name__)
@@ -179,7 +249,9 @@ def test_ids_of_another_type_are_refused_in_one_line_and_change_nothing(model, w
         "prompt_ids": lambda: engine.generate(wrong),
         "answer_ids": lambda: engine.generate([1], answer_ids=wrong),
         "forced_ids": lambda: engine.generate([1], forced_ids=wrong),
-        "tokens": lambda: model.transformer.forward(InferenceContext(model.args, 8), wrong),
+        "tokens": lambda: model.transformer.forward(
+            InferenceContext(model.args, 8), wrong
+        ),
     }
     for name, call in calls.items():
         label = "tokens" if wrong is WRONG_IDS[-1] else name
@@ -207,10 +279,14 @@ def test_end_ids_and_stops_are_sequences(model):
     for ends in ({1}, [1], (), frozenset((1, 2)), range(2), {1: None}):
         assert list(engine.generate([1], 1, end_ids=ends))
     for wrong in (5, None, "1", ["1"], [1.5], [None]):
-        with pytest.raises((PromptError, TokenIdError), match=r"^\[generate\] end_ids must be "):
+        with pytest.raises(
+            (PromptError, TokenIdError), match=r"^\[generate\] end_ids must be "
+        ):
             engine.generate([1], end_ids=wrong)
     for stop in (5, None, 1.5):
-        with pytest.raises(PromptError, match=r"^\[generate\] stop must be a sequence: got "):
+        with pytest.raises(
+            PromptError, match=r"^\[generate\] stop must be a sequence: got "
+        ):
             engine.generate([1], stop=stop)
 
 
@@ -259,12 +335,16 @@ def test_a_long_prompt_is_read_in_chunks_with_progress(scripted, monkeypatch):
     assert [len(tokens) for _, tokens in scripted.runs] == [4, 4, 2]
     seen.clear()
     scripted.script = {12: EOT}
-    list(engine.generate([*b"0123456xyz+-"], progress=lambda *counts: seen.append(counts)))
+    list(
+        engine.generate([*b"0123456xyz+-"], progress=lambda *counts: seen.append(counts))
+    )
     assert seen == [(7, 12), (11, 12), (12, 12)]
 
 
 def test_who_watches_a_prompt_hears_of_it_about_once_a_second(scripted, monkeypatch):
-    clock, seconds = Clock(monkeypatch), iter((0.1, 0.99, 1.99, 1.0))  # what each chunk takes
+    # what each chunk takes
+    clock = Clock(monkeypatch)
+    seconds = iter((0.1, 0.99, 1.99, 1.0))
     monkeypatch.setattr(engine_module, "WATCHED_CHUNK", 2)
     monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 8)
     run = BlockPool.run
@@ -277,7 +357,8 @@ def test_who_watches_a_prompt_hears_of_it_about_once_a_second(scripted, monkeypa
     prompt = [*b"0123456789abcdefghijkl"]
     engine = scripted.engine(64, [EOT], len(prompt))
     list(engine.generate(prompt, progress=lambda _done, _total: None))
-    # The least at first; the most, because that was quick, and again; half, because that took 2 s.
+    # The least at first; the most, because that was quick, and again; half, because that
+    # took 2 s.
     assert [len(tokens) for _, tokens in scripted.runs] == [2, 8, 8, 4]
     # While a trace is on, the chunks are those of nobody who watches.
     monkeypatch.setattr(engine_module, "is_on", lambda: True)
@@ -290,8 +371,13 @@ def test_who_watches_a_prompt_hears_of_it_about_once_a_second(scripted, monkeypa
 
 def test_what_a_trace_takes_for_itself_is_not_counted(scripted, monkeypatch):
     engine = scripted.engine(64, [*b"ab", EOT], 3)
-    seconds, clock = 0.5, Clock(monkeypatch)
-    args, write = engine.model.args, lambda event: clock.advance(seconds * (event.stage in (2, 21)))
+    seconds = 0.5
+    clock = Clock(monkeypatch)
+    args = engine.model.args
+
+    def write(event):
+        clock.advance(seconds * (event.stage in (2, 21)))
+
     with recorded(args, write):
         [*_, last] = engine.generate([*b"123"])
     assert clock.now > 4 * seconds
@@ -299,9 +385,13 @@ def test_what_a_trace_takes_for_itself_is_not_counted(scripted, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "prompt", "cached"), [(b"ab", b"123ab+45", 5), (b"", b"123", 2)], ids=["more", "same"]
+    ("said", "prompt", "cached"),
+    [(b"ab", b"123ab+45", 5), (b"", b"123", 2)],
+    ids=["more", "same"],
 )
-def test_only_what_is_new_of_a_prompt_is_run_or_its_last_token(scripted, said, prompt, cached):
+def test_only_what_is_new_of_a_prompt_is_run_or_its_last_token(
+    scripted, said, prompt, cached
+):
     engine = scripted.engine(64, [*said, EOT], 3)
     list(engine.generate([*b"123"]))
     scripted.runs.clear()
@@ -348,7 +438,9 @@ def test_without_a_tokenizer_ids_are_generated_without_text_or_end(model, bare):
         InferenceEngine(bare, 64).generate([1], stop=["x"])
 
 
-def test_not_a_number_in_the_weights_is_an_error_and_the_cache_is_forgotten(tmp_path, monkeypatch):
+def test_not_a_number_in_the_weights_is_an_error_and_the_cache_is_forgotten(
+    tmp_path, monkeypatch
+):
     model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
     engine = InferenceEngine(model, 64)
     good = answer(engine, [1, 2, 3])
@@ -361,10 +453,13 @@ def test_not_a_number_in_the_weights_is_an_error_and_the_cache_is_forgotten(tmp_
     assert answer(engine, [1, 2, 3]) == good
 
 
-def test_weights_rewritten_are_noticed_before_an_answer_and_before_its_last_step(tmp_path):
+def test_weights_rewritten_are_noticed_before_an_answer_and_before_its_last_step(
+    tmp_path,
+):
     model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, tokenizer=True))
     engine = InferenceEngine(model, 64)
-    found, steps = [], engine.generate([1, 2, 3], 5, sampling=GREEDY)
+    found = []
+    steps = engine.generate([1, 2, 3], 5, sampling=GREEDY)
     found.append(next(steps))
     os.utime(tmp_path / "consolidated.00.pth", ns=(1, 1))
     with pytest.raises(CheckpointError, match="rewritten while in use"):
@@ -375,7 +470,9 @@ def test_weights_rewritten_are_noticed_before_an_answer_and_before_its_last_step
         engine.generate([1, 2, 3])
 
 
-def test_memory_that_is_refused_is_an_error_of_the_package_and_changes_nothing(model, monkeypatch):
+def test_memory_that_is_refused_is_an_error_of_the_package_and_changes_nothing(
+    model, monkeypatch
+):
     engine = InferenceEngine(model, 64)
     expected = answer(engine, [1, 2, 3], 4)
 
@@ -384,7 +481,9 @@ def test_memory_that_is_refused_is_an_error_of_the_package_and_changes_nothing(m
 
     with monkeypatch.context() as patch:
         patch.setattr(Sampler, "observe", refuse)
-        with pytest.raises(NotEnoughMemoryError, match=r"\[generate\] memory: the system"):
+        with pytest.raises(
+            NotEnoughMemoryError, match=r"\[generate\] memory: the system"
+        ):
             answer(engine, [1, 2, 9], 4)
     assert answer(engine, [1, 2, 3], 4) == expected
 
@@ -405,7 +504,9 @@ def test_what_was_held_back_comes_when_the_answer_goes_on(scripted):
     for count in range(1, len(answer)):
         engine = scripted.engine(64, [*answer, EOT], 3)
         steps = list(
-            engine.generate([*b"123"], stop=("END", "🦙 EX"), answer_ids=[*answer[:count]])
+            engine.generate(
+                [*b"123"], stop=("END", "🦙 EX"), answer_ids=[*answer[:count]]
+            )
         )
         assert ("".join(texts(steps)), steps[-1].stop_reason) == ("é🦙 ", "stop string")
 

@@ -1,4 +1,6 @@
-"""Any series of prompts, also given up or broken off: each answer is that of a fresh engine."""
+"""Any series of prompts, also given up or broken off: each answer is that of a fresh
+engine.
+"""
 
 import itertools
 from typing import Any
@@ -6,7 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from src.inference import ContextFullError, InferenceEngine, SamplingArgs
 from src.model import Model, TokenIdError
@@ -15,7 +22,8 @@ from tests.model.tiny import BYTES_VOCAB
 LENGTH = 24
 # Few tokens and short prompts, so that prompts often begin alike.
 PROMPTS = st.lists(st.integers(97, 99), min_size=1, max_size=LENGTH - 1)
-GREEDY, SAMPLED = SamplingArgs(temperature=0.0), SamplingArgs(temperature=1.0, seed=3)
+GREEDY = SamplingArgs(temperature=0.0)
+SAMPLED = SamplingArgs(temperature=1.0, seed=3)
 PENALISED = SamplingArgs(temperature=0.7, top_p=0.9, repeat_penalty=1.3, seed=4)
 SAMPLINGS = st.sampled_from([GREEDY, SAMPLED, PENALISED])
 
@@ -41,10 +49,14 @@ class Prompts(RuleBasedStateMachine):
         assert answer == [step.token_id for step in fresh.generate(prompt, 5, sampling)]
 
     @rule(kept=st.integers(0, LENGTH), more=PROMPTS, sampling=SAMPLINGS)
-    def go_on_from_what_was_said(self, kept: int, more: list[int], sampling: SamplingArgs) -> None:
+    def go_on_from_what_was_said(
+        self, kept: int, more: list[int], sampling: SamplingArgs
+    ) -> None:
         self.ask((self.sequence[:kept] + more)[: LENGTH - 1], sampling)
 
-    @rule(prompt=PROMPTS, sampling=SAMPLINGS, steps=st.integers(1, 4), raises=st.booleans())
+    @rule(
+        prompt=PROMPTS, sampling=SAMPLINGS, steps=st.integers(1, 4), raises=st.booleans()
+    )
     def break_off(
         self, prompt: list[int], sampling: SamplingArgs, steps: int, raises: bool
     ) -> None:
@@ -56,7 +68,11 @@ class Prompts(RuleBasedStateMachine):
         else:
             answer.close()
 
-    @rule(prompt=st.sampled_from([[97] * LENGTH, [97] * 10 * LENGTH, [97, -1], [BYTES_VOCAB]]))
+    @rule(
+        prompt=st.sampled_from(
+            [[97] * LENGTH, [97] * 10 * LENGTH, [97, -1], [BYTES_VOCAB]]
+        )
+    )
     def ask_what_is_refused(self, prompt: list[int]) -> None:
         before = self.engine.cached_ids
         with pytest.raises((ContextFullError, TokenIdError)):

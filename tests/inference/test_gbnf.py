@@ -1,4 +1,6 @@
-"""Grammars of llama.cpp: what is one, what is rejected, and the texts that each allows."""
+"""Grammars of llama.cpp: what is one, what is rejected,
+and the texts that each allows.
+"""
 
 import itertools
 import random
@@ -50,12 +52,24 @@ def test_a_rule_with_its_mark_tells_a_grammar_of_llama_cpp_from_one_of_lark(text
     [
         ('a ::= "b"', "line 1 column 1", "a rule with the name root"),
         ('root ::= "a"\nb ::= c d', "line 2 column 7", "a rule with the name c"),
-        ('root ::= "a"\nroot ::= "b"', "line 2 column 5", "each rule once, got root twice"),
+        (
+            'root ::= "a"\nroot ::= "b"',
+            "line 2 column 5",
+            "each rule once, got root twice",
+        ),
         ('root ::= "a', "line 1 column 12", "a character or one of its escapes"),
         ('root ::= "\\q"', "line 1 column 11", "a character or one of its escapes"),
         ('root ::= "\\ud800"', "line 1 column 17", "the code of a character, got 0xd800"),
-        ('root ::= "\\U00110000"', "line 1 column 21", "the code of a character, got 0x110000"),
-        ("root ::= [z-a]", "line 1 column 14", "a range from low to high, got 'z' to 'a'"),
+        (
+            'root ::= "\\U00110000"',
+            "line 1 column 21",
+            "the code of a character, got 0x110000",
+        ),
+        (
+            "root ::= [z-a]",
+            "line 1 column 14",
+            "a range from low to high, got 'z' to 'a'",
+        ),
         ("root ::= []", "line 1 column 11", "a character in the set"),
         ('root ::= ("a"', "line 1 column 14", ")"),
         ('root ::= "a" )', "line 1 column 14", "the end of the rule"),
@@ -66,8 +80,12 @@ def test_a_rule_with_its_mark_tells_a_grammar_of_llama_cpp_from_one_of_lark(text
         ("root ::= " + "(" * 101, "line 1 column 111", "at most 100 groups"),
     ],
 )
-def test_what_is_not_a_grammar_of_llama_cpp_is_rejected_with_its_place(text, place, expected):
-    with pytest.raises(ValueError, match="^" + re.escape(f"{place}: expected {expected}")):
+def test_what_is_not_a_grammar_of_llama_cpp_is_rejected_with_its_place(
+    text, place, expected
+):
+    with pytest.raises(
+        ValueError, match="^" + re.escape(f"{place}: expected {expected}")
+    ):
         lark_of_gbnf(text)
     with pytest.raises(GrammarError, match=r"llama\.cpp's notation \(GBNF\): line "):
         read_grammar(text)
@@ -91,13 +109,19 @@ def test_a_grammar_that_grows_beyond_the_limit_is_rejected():
 
 @pytest.fixture(scope="module")
 def allows() -> Any:
-    """Returns whether a grammar in Lark's notation allows each of some texts, byte by byte."""
-    llguidance = pytest.importorskip("llguidance", reason="the serve extra is not installed")
+    """Returns whether a grammar in Lark's notation allows each of some texts, byte by
+    byte.
+    """
+    llguidance = pytest.importorskip(
+        "llguidance", reason="the serve extra is not installed"
+    )
 
     class Bytes(llguidance.TokenizerWrapper):  # type: ignore[name-defined]
         def __init__(self) -> None:
             self.tokens = [bytes([value]) for value in range(256)] + [b"<end>"]
-            self.special_token_ids, self.bos_token_id, self.eos_token_id = [256], None, 256
+            self.special_token_ids = [256]
+            self.bos_token_id = None
+            self.eos_token_id = 256
             self.is_tokenizer_wrapper = True
 
         def __call__(self, text: str) -> list[int]:
@@ -111,7 +135,9 @@ def allows() -> Any:
         results = []
         for text in texts:
             ids = list(text.encode())
-            is_whole = matcher.validate_tokens(ids) == len(ids) and matcher.consume_tokens(ids)
+            is_whole = matcher.validate_tokens(ids) == len(
+                ids
+            ) and matcher.consume_tokens(ids)
             results.append(bool(is_whole and matcher.is_accepting()))
             assert matcher.reset()
         assert not matcher.is_error(), matcher.get_error()
@@ -126,18 +152,30 @@ def allows() -> Any:
         # A cut into words, the longest first, would allow none of these.
         ("root ::= name last\nname ::= [a-z]+\nlast ::= [a-z]", ["ab", "abc"], ["a", ""]),
         ('root ::= "if" "x" | [a-z]+ "!"', ["ifx", "if!", "ifx!", "abc!"], ["ix", "if"]),
-        (r'root ::= "\u0041\x42\n" [\u00e9\U0001F600]', ["AB\né", "AB\n😀"], ["AB\n", "ABé"]),
+        (
+            r'root ::= "\u0041\x42\n" [\u00e9\U0001F600]',
+            ["AB\né", "AB\n😀"],
+            ["AB\n", "ABé"],
+        ),
         ("root ::= .+", ["a\nb", "é"], [""]),
         (r'root ::= [^"\\\n]*', ["ab/[c", ""], ['a"', "a\n"]),
         ("root ::= [-+*/\\]] [a-c-]", ["-a", "]-", "/c"], ["ad", "-d"]),
-        ('root ::= "a"{2,3} ("b"|"c"){2} "d"{0,}', ["aabc", "aaabbdd"], ["abc", "aaaabb", "aab"]),
+        (
+            'root ::= "a"{2,3} ("b"|"c"){2} "d"{0,}',
+            ["aabc", "aaabbdd"],
+            ["abc", "aaaabb", "aab"],
+        ),
         ('root ::= "a" |\n "b"\n', ["a", "b"], ["c", ""]),
         ('root ::= ("a" | "b" # no\n)+ # end', ["ab"], ["c", ""]),
         ('root ::= "yes" | ""', ["yes", ""], ["y"]),
         ('root ::= x\nx ::= "(" x ")" | "x"', ["((x))", "x"], ["(x", "x)"]),
         ('root ::= root "a" | "b"', ["b", "baa"], ["a", "ab"]),
         ('root ::= Fact-1\nFact-1 ::= fact1 "!"\nfact1 ::= "é"', ["é!"], ["é"]),
-        (JSON, ['{"a":"b","c":{"d":true}}', "{}", r'{"a":"\u00e9"}'], ['{"a"}', '{"a":"\x01"}']),
+        (
+            JSON,
+            ['{"a":"b","c":{"d":true}}', "{}", r'{"a":"\u00e9"}'],
+            ['{"a"}', '{"a":"\x01"}'],
+        ),
     ],
 )
 def test_a_grammar_allows_its_texts_and_no_others(allows, grammar, yes, no):
@@ -146,8 +184,12 @@ def test_a_grammar_allows_its_texts_and_no_others(allows, grammar, yes, no):
 
 
 def random_rule(chance: random.Random, depth: int) -> tuple[str, str]:
-    """Returns a random expression, in llama.cpp's notation and as a regular expression."""
-    match chance.choice(["text", "set", "group", "repeat", "sequence"] if depth else ["text"]):
+    """Returns a random expression, in llama.cpp's notation and as a regular
+    expression.
+    """
+    match chance.choice(
+        ["text", "set", "group", "repeat", "sequence"] if depth else ["text"]
+    ):
         case "text":
             text = "".join(chance.choices("abc", k=chance.randrange(1, 3)))
             return f'"{text}"', text
@@ -168,7 +210,9 @@ def random_rule(chance: random.Random, depth: int) -> tuple[str, str]:
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_random_grammars_allow_what_a_regular_expression_allows(allows, count):
-    texts = ["".join(text) for n in range(6) for text in itertools.product("abc", repeat=n)]
+    texts = [
+        "".join(text) for n in range(6) for text in itertools.product("abc", repeat=n)
+    ]
     chance = random.Random(count)
     for _ in range(count):
         ours, theirs = random_rule(chance, 4)

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.inference import BatchEngine, GrammarError, InferenceEngine, Message, SamplingArgs
+from src.inference import (
+    BatchEngine,
+    GrammarError,
+    InferenceEngine,
+    Message,
+    SamplingArgs,
+)
 from src.inference.errors import ClosedError, GrammarLimitError
 from src.inference.grammars import (
     MOST_KEPT,
@@ -36,8 +42,12 @@ def allowed_by(mask: GrammarMask) -> list[int]:
     return [int(token) for token in np.flatnonzero(bits)]
 
 
-def drawn(mask: GrammarMask, model: Model, chance: random.Random, most: int) -> str | None:
-    """Draws tokens that may come with equal chances; returns the text, None where it was cut."""
+def drawn(
+    mask: GrammarMask, model: Model, chance: random.Random, most: int
+) -> str | None:
+    """Draws tokens that may come with equal chances; returns the text, None where it was
+    cut.
+    """
     ids: list[int] = []
     try:
         for _ in range(most):
@@ -53,17 +63,24 @@ def drawn(mask: GrammarMask, model: Model, chance: random.Random, most: int) -> 
 
 def schema_of(chance: random.Random, depth: int = 3) -> dict[str, Any]:
     """Returns a random schema."""
-    low, kinds = chance.randrange(3), ["object", "array", "anyOf", "plain", "plain"]
+    low = chance.randrange(3)
+    kinds = ["object", "array", "anyOf", "plain", "plain"]
     match chance.choice(kinds) if depth else "plain":
         case "object":
-            names = chance.sample(["a", "b c", "é", 'x"y', "long_name", "1"], chance.randrange(4))
+            names = chance.sample(
+                ["a", "b c", "é", 'x"y', "long_name", "1"], chance.randrange(4)
+            )
             required = [name for name in names if chance.random() < 0.7]
             properties = {name: schema_of(chance, depth - 1) for name in names}
             return {"type": "object", "required": required, "additionalProperties": False,
                     "properties": properties}  # fmt: skip
         case "array":
-            return {"type": "array", "items": schema_of(chance, depth - 1), "minItems": low,
-                    "maxItems": low + chance.randrange(3)}  # fmt: skip
+            return {
+                "type": "array",
+                "items": schema_of(chance, depth - 1),
+                "minItems": low,
+                "maxItems": low + chance.randrange(3),
+            }
         case "anyOf":
             return {"anyOf": [schema_of(chance, depth - 1) for _ in range(2)]}
     return chance.choice(
@@ -71,9 +88,16 @@ def schema_of(chance: random.Random, depth: int = 3) -> dict[str, Any]:
             {"type": chance.choice(["number", "boolean", "null"])},
             {"enum": chance.sample([1, "two", None, True, 2.5, "\u2028", "fünf"], 3)},
             {"const": chance.choice([0, "x", None, False])},
-            {"type": "string", "pattern": chance.choice(["^[a-c]{1,4}$", "^\\d{3}-\\d$"])},
+            {
+                "type": "string",
+                "pattern": chance.choice(["^[a-c]{1,4}$", "^\\d{3}-\\d$"]),
+            },
             {"type": "string", "minLength": low, "maxLength": low + chance.randrange(9)},
-            {"type": "integer", "minimum": low - 50, "maximum": low + chance.randrange(50)},
+            {
+                "type": "integer",
+                "minimum": low - 50,
+                "maximum": low + chance.randrange(50),
+            },
         ]
     )
 
@@ -81,7 +105,8 @@ def schema_of(chance: random.Random, depth: int = 3) -> dict[str, Any]:
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_what_is_drawn_by_random_schemas_validates(grammars, bundled, count):
     jsonschema = pytest.importorskip("jsonschema")
-    chance, complete = random.Random(count), 0
+    chance = random.Random(count)
+    complete = 0
     for _ in range(count):
         schema = schema_of(chance)
         mask = grammars.mask(Grammar("json_schema", json.dumps(schema)))
@@ -142,12 +167,31 @@ HOSTILE = {
     "deep": ("json_schema", '{"items":' * 5000 + "{}" + "}" * 5000),
     "very deep": ("json_schema", "[" * 200_000),
     "long": ("json_schema", json.dumps({"enum": ["x" * 300_000]})),
-    "powers": ("json_schema", json.dumps({"type": "string", "pattern": "^(a{1000}){1000}$"})),
-    "many of all": ("json_schema", json.dumps(
-        {"allOf": [{"type": "string", "pattern": f".*{n}.{{30}}"} for n in range(200)]})),
-    "products": ("json_schema", json.dumps(
-        {"allOf": [{"anyOf": [{"properties": {f"{name}{n}": {}}} for name in "ab"]}
-                   for n in range(16)]})),
+    "powers": (
+        "json_schema",
+        json.dumps({"type": "string", "pattern": "^(a{1000}){1000}$"}),
+    ),
+    "many of all": (
+        "json_schema",
+        json.dumps(
+            {
+                "allOf": [
+                    {"type": "string", "pattern": f".*{n}.{{30}}"} for n in range(200)
+                ]
+            }
+        ),
+    ),
+    "products": (
+        "json_schema",
+        json.dumps(
+            {
+                "allOf": [
+                    {"anyOf": [{"properties": {f"{name}{n}": {}}} for name in "ab"]}
+                    for n in range(16)
+                ]
+            }
+        ),
+    ),
     "regex": ("regex", "("),
     "regex of powers": ("regex", "(a{1000}){1000}"),
     "deep regex": ("regex", "(" * 50_000 + ")" * 50_000),
@@ -156,7 +200,7 @@ HOSTILE = {
     "deep lark": ("lark", "start: " + "(" * 60 + '"a"'),
     "doubling": ("lark", "start: A0\n" + chain(40, "A{n}: A{m} A{m}") + '\nA40: "x"'),
     "kind": ("bnf", "x"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -170,7 +214,8 @@ def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars, name):
         for _ in range(20):  # some show what they are with the first tokens
             mask.accept(allowed_by(mask)[0])
 
-    before, started = usage(), time.perf_counter()
+    before = usage()
+    started = time.perf_counter()
     with pytest.raises(GrammarError, match=r"^\[grammar\] ") as refused:
         use()
     after = usage()
@@ -183,7 +228,7 @@ def test_a_hostile_grammar_is_refused_in_time_and_memory(grammars, name):
     mask.close()
 
 
-# ---- processes --------------------------------------------------------------------------------
+# ---- processes -------------------------------------------------------------------------
 
 # Each token is ambiguous, so that a mask takes longer with every token before it.
 AMBIGUOUS = Grammar("lark", 'start: e\ne: e e | e e e | "a" | "b" | "ab"')
@@ -214,7 +259,9 @@ def test_equal_grammars_are_compiled_once(own_grammars, bundled):
     with ThreadPoolExecutor(8) as pool:
         masks = [*pool.map(own_grammars.mask, [grammar] * 20)]
     assert len(children(own_grammars._process.pid)) == 1
-    texts = [drawn(mask, bundled, random.Random(seed), 20) for seed, mask in enumerate(masks)]
+    texts = [
+        drawn(mask, bundled, random.Random(seed), 20) for seed, mask in enumerate(masks)
+    ]
     assert all(re.fullmatch("(yes|no){3}", text) for text in texts)
     assert len({*texts}) > 1
 
@@ -228,18 +275,26 @@ def test_processes_end_with_what_uses_them(own_grammars):
         del mask
     (first, *_) = compilers = children(own_grammars._process.pid)
     wait_until(lambda: len(children(own_grammars._process.pid)) == MOST_KEPT)
-    wait_until(lambda: not any(children(pid) for pid in compilers if Path(f"/proc/{pid}").exists()))
+    wait_until(
+        lambda: (
+            not any(children(pid) for pid in compilers if Path(f"/proc/{pid}").exists())
+        )
+    )
     own_grammars.close()
     wait_until(lambda: not Path(f"/proc/{first}").exists())
 
 
 def test_grammars_in_use_are_limited_in_all_and_by_client(own_grammars):
     uses = [
-        own_grammars.use(Grammar("regex", f"a{{{number}}}"), client=number // MOST_USED_BY_CLIENT)
+        own_grammars.use(
+            Grammar("regex", f"a{{{number}}}"), client=number // MOST_USED_BY_CLIENT
+        )
         for number in range(MOST_USED)
     ]
     same = own_grammars.use(Grammar("regex", "a{0}"), client=0)  # it is in use already
-    with pytest.raises(GrammarLimitError, match=f"{MOST_USED} grammars are in use already"):
+    with pytest.raises(
+        GrammarLimitError, match=f"{MOST_USED} grammars are in use already"
+    ):
         own_grammars.use(Grammar("regex", "b"), client="another")
     uses.pop().close()
     rule = f"{MOST_USED_BY_CLIENT} grammars of this client are in use already"
@@ -255,7 +310,9 @@ def test_grammars_in_use_are_limited_in_all_and_by_client(own_grammars):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("target", ["first", "compiler"])
-def test_a_process_that_was_ended_or_stopped_is_replaced(own_grammars, target, number, monkeypatch):
+def test_a_process_that_was_ended_or_stopped_is_replaced(
+    own_grammars, target, number, monkeypatch
+):
     monkeypatch.setattr("src.inference.grammars._SECONDS", 1.0)
     grammar = Grammar("regex", "yes|no")
     mask = own_grammars.mask(grammar)
@@ -280,11 +337,15 @@ def test_a_process_that_was_ended_or_stopped_is_replaced(own_grammars, target, n
 def test_a_slow_mask_ends_its_own_answer(own_grammars, bundled):
     tokens = [bundled.tokenizer.encode(text, bos=False, eos=False)[0] for text in "ab"]
     mask = own_grammars.mask(AMBIGUOUS)
-    with pytest.raises(GrammarError, match=r"the answer so far: expected masks within 0\.02 sec"):
+    with pytest.raises(
+        GrammarError, match=r"the answer so far: expected masks within 0\.02 sec"
+    ):
         follow(mask, tokens * 1000)
 
 
-def test_requests_do_not_wait_for_the_mask_of_another_one(own_grammars, bundled, monkeypatch):
+def test_requests_do_not_wait_for_the_mask_of_another_one(
+    own_grammars, bundled, monkeypatch
+):
     monkeypatch.setattr("src.inference.grammars._SECONDS", 3.0)
     sampling = SamplingArgs(temperature=0.0)
     with BatchEngine(bundled, sequence_length=256) as engine:
@@ -303,11 +364,15 @@ def test_requests_do_not_wait_for_the_mask_of_another_one(own_grammars, bundled,
         with pytest.raises(GrammarError, match=r"the answer so far: .* got no response"):
             list(slow)
         assert time.monotonic() - started < 8.0
-        again = engine.submit([4, 5], 3, sampling, mask=own_grammars.mask(Grammar("regex", "yes")))
+        again = engine.submit(
+            [4, 5], 3, sampling, mask=own_grammars.mask(Grammar("regex", "yes"))
+        )
         assert "".join(step.text for step in again) == "yes"
 
 
-def test_an_answer_whose_mask_is_late_has_the_bits_of_one_alone(own_grammars, bundled, monkeypatch):
+def test_an_answer_whose_mask_is_late_has_the_bits_of_one_alone(
+    own_grammars, bundled, monkeypatch
+):
     """No pass waits for a mask, so that each answer leaves out passes of the others."""
     monkeypatch.setattr("src.inference.batch._MASK_SECONDS", 0.0)
     grammar = Grammar("regex", "[a-z ]{40}")

@@ -42,7 +42,8 @@ class Interrupter:
     def _wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def counting(*arguments: Any, **named: Any) -> Any:
-            call, self.calls = self.calls, self.calls + 1
+            call = self.calls
+            self.calls = self.calls + 1
             if call == self.raise_at and not self.after:
                 raise KeyboardInterrupt
             result = function(*arguments, **named)
@@ -73,14 +74,16 @@ def test_an_interrupt_at_any_op_leaves_the_next_answer_as_it_would_have_been(
     engine = InferenceEngine(model, 32, speculation=speculation)
     interrupter.calls = 0
     first = answer(engine, PROMPT)
-    count, expected = interrupter.calls, answer(InferenceEngine(model, 32), FOLLOWING)
+    count = interrupter.calls
+    expected = answer(InferenceEngine(model, 32), FOLLOWING)
     assert count > 50
     interrupter.after = after
     whole = [*PROMPT, *first]
     for call in range(0, count, stride):
         # A new engine records its steps anew; only then all ops are called.
         engine = InferenceEngine(model, 32, speculation=speculation)
-        interrupter.calls, interrupter.raise_at = 0, call
+        interrupter.calls = 0
+        interrupter.raise_at = call
         with pytest.raises(KeyboardInterrupt):
             answer(engine, PROMPT)
         interrupter.raise_at = -1
@@ -97,7 +100,8 @@ def test_an_interrupt_at_any_op_leaves_the_next_answer_as_it_would_have_been(
 def test_an_interrupt_between_the_steps_does_the_same(model, monkeypatch, name, call):
     engine = InferenceEngine(model, 32)
     expected = answer(InferenceEngine(model, 32), FOLLOWING)
-    original, calls = getattr(Drafter, name), []
+    original = getattr(Drafter, name)
+    calls = []
 
     def interrupted(*arguments: Any) -> Any:
         calls.append(1)

@@ -7,7 +7,9 @@ from src.inference import ChatFormatError, InferenceEngine, Message, ToolCall, a
 
 def test_dicts_and_messages_are_read_alike():
     read = [Message("system", "You are a pirate"), Message("user", "hi")]
-    system, user = ({"role": message.role, "content": message.content} for message in read)
+    system, user = (
+        {"role": message.role, "content": message.content} for message in read
+    )
     for given in ([system, user], (system, read[1]), read):
         assert as_messages(given) == read
 
@@ -15,16 +17,25 @@ def test_dicts_and_messages_are_read_alike():
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ("hi", r"\[chat\] messages must be a list of Message, or dicts such as .*: got str"),
+        (
+            "hi",
+            r"\[chat\] messages must be a list of Message, or dicts such as .*: got str",
+        ),
         (b"hi", "got bytes"),
         ({"role": "user", "content": "hi"}, "must be a list of Message.*: got dict"),
         (Message("user", "hi"), "must be a list of Message.*: got Message"),
         (None, "must be a list of Message.*: got NoneType"),
         ([], "at least one message: got none"),
         (["hi"], r"messages\[0\] must be Message, or dicts such as .*: got str"),
-        ([Message("user", "hi"), {"role": "user"}], r"messages\[1\] must have the keys role and"),
+        (
+            [Message("user", "hi"), {"role": "user"}],
+            r"messages\[1\] must have the keys role and",
+        ),
         ([{}], "the keys role and content: got none"),
-        ([{"role": "user", "content": "hi", "name": "x"}], "keys role and content: got 'role', "),
+        (
+            [{"role": "user", "content": "hi", "name": "x"}],
+            "keys role and content: got 'role', ",
+        ),
         ([{1: 2}], "got 1"),
         ([{"role": "boss", "content": "hi"}], "role must be one of"),
         ([{"role": "user", "content": ["hi"]}], "content must be a text: got list"),
@@ -39,14 +50,28 @@ def test_what_is_no_conversation_is_refused_with_what_to_pass(model, given, erro
 
 
 @pytest.mark.parametrize(
-    "role", ["", "User", "Tool", "ipython", "<|eot_id|>", "user\n", "user<|end_header_id|>", None]
+    "role",
+    [
+        "",
+        "User",
+        "Tool",
+        "ipython",
+        "<|eot_id|>",
+        "user\n",
+        "user<|end_header_id|>",
+        None,
+    ],
 )
 def test_an_unknown_role_is_refused(role):
-    with pytest.raises(ChatFormatError, match="role must be one of system, user, assistant, tool"):
+    with pytest.raises(
+        ChatFormatError, match="role must be one of system, user, assistant, tool"
+    ):
         Message(role, "Hi")
 
 
-@pytest.mark.parametrize("arguments", ["", "[]", "null", "{", '{"a": 1, "a": 2}', "\ud800"])
+@pytest.mark.parametrize(
+    "arguments", ["", "[]", "null", "{", '{"a": 1, "a": 2}', "\ud800"]
+)
 def test_arguments_that_are_no_object_are_refused(arguments):
     with pytest.raises(ChatFormatError, match="must be a JSON object"):
         Message("assistant", "", (ToolCall("a", arguments),))

@@ -1,4 +1,6 @@
-"""The perplexity of a text, by its definition and by llama.cpp, and the divergence of models."""
+"""The perplexity of a text, by its definition and by llama.cpp, and the divergence of
+models.
+"""
 
 import math
 import shutil
@@ -34,7 +36,9 @@ def all_logits(transformer: LlamaTransformer, chunk: list[int]) -> Any:
     return transformer.forward(context, chunk, 0, all_positions=True).numpy()
 
 
-def test_chunks_are_whole_and_begin_with_the_token_that_begins_texts(bundled: Model) -> None:
+def test_chunks_are_whole_and_begin_with_the_token_that_begins_texts(
+    bundled: Model,
+) -> None:
     assert bundled.tokenizer is not None
     ids = bundled.tokenizer.encode(TEXT, bos=True, eos=False)
     chunks = text_chunks(bundled.tokenizer, TEXT, 50)
@@ -67,7 +71,9 @@ def test_losses_are_those_of_one_pass_of_each_chunk(bundled: Model, length: int)
         logits = all_logits(bundled.transformer, chunk)
         # The first token that counts follows the token in the middle.
         first = length // 2 + 1
-        expected = [-log_softmax(logits[at - 1])[chunk[at]] for at in range(first, length)]
+        expected = [
+            -log_softmax(logits[at - 1])[chunk[at]] for at in range(first, length)
+        ]
         assert score.against is None
         assert score.seconds > 0
         np.testing.assert_allclose(score.losses, expected, rtol=1e-12)

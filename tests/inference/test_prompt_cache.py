@@ -1,4 +1,6 @@
-"""Prompt caches on disk: the same bits in another process, and nothing from a file that lies."""
+"""Prompt caches on disk: the same bits in another process, and nothing from a file that
+lies.
+"""
 
 import os
 import random
@@ -95,7 +97,9 @@ def test_a_file_for_another_model_version_or_instruction_set_is_refused(
     bundled, saved, monkeypatch
 ):
     engine = InferenceEngine(load_model(quantize="int8"), 700)
-    with pytest.raises(PromptCacheError, match=r"a\.cache: model: expected [0-9a-f]{64}, got "):
+    with pytest.raises(
+        PromptCacheError, match=r"a\.cache: model: expected [0-9a-f]{64}, got "
+    ):
         load_prompt_cache(engine, saved)
     other_isa = ml.build_info() | {"isa": "abacus"}
     for place, name, value, key in (
@@ -123,7 +127,9 @@ def test_the_identity_changes_with_the_files(bundled, tmp_path, monkeypatch):
     assert prompt_cache_module.identity(bundled) != before
 
 
-def rewrite(path: Path, content: bytes, change: Callable[[dict[str, Any]], object]) -> None:
+def rewrite(
+    path: Path, content: bytes, change: Callable[[dict[str, Any]], object]
+) -> None:
     """Write a file with changed tensors; what it says of the sizes stays true."""
     path.write_bytes(content)
     source = SafetensorsFile(path)
@@ -139,7 +145,8 @@ def right_digests(arrays: dict[str, Any], metadata: dict[str, str]) -> np.ndarra
     digests: list[bytes] = []
     stop = 0
     for parent, length in arrays["blocks"].tolist():
-        start, stop = stop, stop + length
+        start = stop
+        stop = stop + length
         before = b"" if parent == -1 else digests[parent]
         ids = arrays["ids"][start:stop].tolist()
         rows = arrays["rows"][start:stop].tobytes()
@@ -184,19 +191,26 @@ HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda _: b"", "kind: expected a safetensors file"),
     "a huge header": (lambda c: length_of(c, 1 << 60), "header length: expected at most"),
     "deep nesting": (
-        lambda _: file_bytes(b'{"a":' + b"[" * 10**6), "header: .*(nesting|values)"
+        lambda _: file_bytes(b'{"a":' + b"[" * 10**6),
+        "header: .*(nesting|values)",
     ),
     "many values": (
         lambda _: file_bytes(b'{"__metadata__":{"blocks":[' + b"7," * 800_000 + b"7]}}"),
         "__metadata__: expected a map of text to text, got a list",
     ),
-    "another safetensors file": (lambda _: file_bytes(b"{}"), "version: expected .*, got ''"),
+    "another safetensors file": (
+        lambda _: file_bytes(b"{}"),
+        "version: expected .*, got ''",
+    ),
     "misaligned tensors": (misaligned, "tensors: expected"),
     "cut": (lambda c: c[:-1], r"data_offsets: expected \[begin, end\]"),
-}  # fmt: skip
+}
 # The same of files of which a tensor is changed.
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "a tensor too many": (lambda a: a.update(more=np.zeros(1, np.uint8)), "tensors: expected"),
+    "a tensor too many": (
+        lambda a: a.update(more=np.zeros(1, np.uint8)),
+        "tensors: expected",
+    ),
     "a tensor too few": (lambda a: a.pop("ids"), "tensors: expected"),
     "rows too few": (lambda a: a.update(rows=a["rows"][1:]), "tensors: expected"),
     "many blocks": (many_blocks, "at most 2048 blocks"),
@@ -224,9 +238,12 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, *WRONG])
-def test_a_damaged_file_is_refused_and_the_engine_works_on(name, bundled, saved, tmp_path):
+def test_a_damaged_file_is_refused_and_the_engine_works_on(
+    name, bundled, saved, tmp_path
+):
     change, reason = (HOSTILE | WRONG)[name]
-    content, path = saved.read_bytes(), tmp_path / "b.cache"
+    content = saved.read_bytes()
+    path = tmp_path / "b.cache"
     if name in HOSTILE:
         path.write_bytes(change(content))
     else:
@@ -270,7 +287,11 @@ def test_a_file_that_is_truncated_while_it_is_read_is_refused(bundled, saved, tm
 def test_what_is_no_file_is_refused(bundled, tmp_path):
     engine = InferenceEngine(bundled, 64)
     os.mkfifo(tmp_path / "fifo")
-    for name, found in (("none", "cannot be opened"), (".", "a directory"), ("fifo", "a FIFO")):
+    for name, found in (
+        ("none", "cannot be opened"),
+        (".", "a directory"),
+        ("fifo", "a FIFO"),
+    ):
         with pytest.raises(PromptCacheError, match=found):
             load_prompt_cache(engine, tmp_path / name)
     for target in (tmp_path / "no" / "a", Path("a\0b")):

@@ -24,7 +24,9 @@ def test_a_sample_of_the_recorded_chats_has_the_recorded_ids() -> None:
     """`python -m tests.inference.record_chats --check` compares all of them."""
     digests = recorded_digests()
     sample = {
-        shard: digests[shard] for shard in list(digests)[::SHARDS_PER_TESTED_ONE] if can_run(shard)
+        shard: digests[shard]
+        for shard in list(digests)[::SHARDS_PER_TESTED_ONE]
+        if can_run(shard)
     }
     assert len(sample) > 20
     assert [str(shard) for shard in differing(sample)] == []
@@ -46,7 +48,9 @@ def test_the_file_records_200_000_chats_of_all_formats() -> None:
 @pytest.mark.parametrize(
     ("chat_format", "date"), [("smollm3", "04 July 2025"), ("granite", "July 04, 2025")]
 )
-def test_the_date_in_recorded_prompts_is_always_the_same(chat_format: str, date: str) -> None:
+def test_the_date_in_recorded_prompts_is_always_the_same(
+    chat_format: str, date: str
+) -> None:
     tokenizer = byte_tokenizer(chat_format, "bytes")
     with frozen_date():
         ids = encode_chat(tokenizer, [Message("user", "Hi")], chat_format=chat_format)

@@ -71,7 +71,9 @@ def test_both_engines_give_the_same_steps(model):
 
 
 def test_a_run_with_a_trace_has_the_tokens_and_logits_of_one_without(model):
-    """The candidates hold probabilities of logits, which are equal only where all bits are."""
+    """The candidates hold probabilities of logits, which are equal only where all bits
+    are.
+    """
     for request in requests(model):
         plain = InferenceEngine(model, 256)
         expected = list(plain.answer(request))
@@ -146,7 +148,9 @@ def test_attention_that_is_set_at_the_context_stays(model):
     assert engine.context.attention == "eager"
 
 
-def test_no_other_thread_has_the_engine_while_a_cache_is_loaded(model, tmp_path, monkeypatch):
+def test_no_other_thread_has_the_engine_while_a_cache_is_loaded(
+    model, tmp_path, monkeypatch
+):
     engine = InferenceEngine(model, 256)
     list(engine.generate([1, 2, 3], 2))
     save_prompt_cache(engine, tmp_path / "cache")

@@ -5,7 +5,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from src.inference import InferenceEngine, NumericError, Sampler, SamplingArgs, SamplingError
+from src.inference import (
+    InferenceEngine,
+    NumericError,
+    Sampler,
+    SamplingArgs,
+    SamplingError,
+)
 from src.inference.sampling import (
     MANY,
     at_least_kth_largest,
@@ -69,13 +75,24 @@ def test_a_setting_outside_of_its_range_is_refused_by_name(setting, bad):
 @pytest.mark.parametrize(
     "good",
     [
-        {"temperature": 0}, {"temperature": 1e-30}, {"temperature": 5e-324}, {"temperature": 1e30},
-        {"top_k": 0}, {"top_k": 1}, {"top_k": 10**9}, {"top_p": 0}, {"top_p": 1e-30}, {"top_p": 1},
-        {"min_p": 1.0}, {"repeat_penalty": 1e-30}, {"repeat_penalty": 1e30}, {"seed": 0},
+        {"temperature": 0},
+        {"temperature": 1e-30},
+        {"temperature": 5e-324},
+        {"temperature": 1e30},
+        {"top_k": 0},
+        {"top_k": 1},
+        {"top_k": 10**9},
+        {"top_p": 0},
+        {"top_p": 1e-30},
+        {"top_p": 1},
+        {"min_p": 1.0},
+        {"repeat_penalty": 1e-30},
+        {"repeat_penalty": 1e30},
+        {"seed": 0},
         {"seed": 2**70},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_ends_of_each_range_give_a_token(good):
     drawer = sampler(**good)
     drawer.observe([1, 2])
@@ -85,7 +102,9 @@ def test_the_ends_of_each_range_give_a_token(good):
 def test_temperature_zero_or_a_tiny_one_is_the_largest_logit_whatever_else_is_set():
     logits = random_logits()
     for temperature in (1e-30, 5e-324):
-        assert sampler(temperature=temperature).sample(logits, 0) == int(np.argmax(logits))
+        assert sampler(temperature=temperature).sample(logits, 0) == int(
+            np.argmax(logits)
+        )
     logits[[500, 90000]] = logits.max() + 1  # the lowest id among equals
     for changes in ({}, {"top_k": 3}, {"top_p": 0.1}, {"min_p": 0.9}, {"seed": 5}):
         assert sampler(temperature=0.0, **changes).sample(logits, 0) == 500
@@ -135,10 +154,15 @@ def test_top_p_keeps_the_fewest_that_reach_it_and_min_p_the_probable(
     [
         ({}, [1.0, -4.0, 1.0, -2.0, 0.0]),
         # Divided or multiplied once, then less 0.25 for each time and -0.5 for any.
-        ({"frequency_penalty": 0.25, "presence_penalty": -0.5}, [1.25, -4.0, 1.0, -2.0, 0.0]),
+        (
+            {"frequency_penalty": 0.25, "presence_penalty": -0.5},
+            [1.25, -4.0, 1.0, -2.0, 0.0],
+        ),
     ],
 )
-def test_the_repetition_penalty_knows_the_prompt_and_others_count_the_answer(penalties, expected):
+def test_the_repetition_penalty_knows_the_prompt_and_others_count_the_answer(
+    penalties, expected
+):
     logits = np.array([2.0, -2.0, 1.0, -1.0, 0.0], np.float32)
     drawer = sampler(repeat_penalty=2.0, **penalties)
     drawer.observe([0, 3, 3, 4])
@@ -150,7 +174,8 @@ def test_the_repetition_penalty_knows_the_prompt_and_others_count_the_answer(pen
 
 
 @pytest.mark.parametrize(
-    ("penalty", "is_drawn"), [({"repeat_penalty": 1.5}, False), ({"presence_penalty": 0.5}, True)]
+    ("penalty", "is_drawn"),
+    [({"repeat_penalty": 1.5}, False), ({"presence_penalty": 0.5}, True)],
 )
 def test_penalties_apply_before_the_largest_logit_is_taken(penalty, is_drawn):
     drawer = sampler(temperature=0.0, **penalty)
@@ -195,7 +220,8 @@ def test_the_same_seed_draws_the_same_tokens_also_one_that_was_drawn():
         return [drawer.sample(logits, 0) for _ in range(50)]
 
     assert drawn(sampler(seed=9)) == drawn(sampler(seed=9)) != drawn(sampler(seed=10))
-    first, second = sampler(seed=None), sampler(seed=None)
+    first = sampler(seed=None)
+    second = sampler(seed=None)
     assert first.seed != second.seed
     assert drawn(first) == drawn(sampler(seed=first.seed))
 
@@ -214,13 +240,15 @@ def test_a_known_seed_gives_known_tokens():
     ids=str,
 )
 def test_tokens_are_drawn_as_often_as_their_probability_says(changes):
-    logits, draws = random_logits(5, size=12) / 3, 5000
+    logits = random_logits(5, size=12) / 3
+    draws = 5000
     expected = kept(logits, **changes)
     drawer = sampler(**changes, seed=77)
     counts = Counter(drawer.sample(logits, 0) for _ in range(draws))
     assert set(counts) <= set(expected)
     for token, probability in expected.items():
-        # Five standard deviations: one run in a million would fail for one token by chance.
+        # Five standard deviations: one run in a million would fail for one token by
+        # chance.
         allowed = 5 * math.sqrt(draws * probability * (1 - probability)) + 1
         assert abs(counts[token] - draws * probability) <= allowed
 
@@ -235,27 +263,48 @@ def test_each_step_that_is_on_is_a_stage_with_its_probabilities_in_the_order_of_
     sampler.observe([1])
     choice = explain_choice(sampler, LOGITS, 3, 7, 6)
     assert [(stage.name, stage.value) for stage in choice.stages] == [
-        ("model", None), ("repeat_penalty", 2.0), ("temperature", 0.5), ("top_k", 3),
-        ("top_p", 0.8), ("min_p", 0.1),
-    ]  # fmt: skip
+        ("model", None),
+        ("repeat_penalty", 2.0),
+        ("temperature", 0.5),
+        ("top_k", 3),
+        ("top_p", 0.8),
+        ("min_p", 0.1),
+    ]
     assert [stage.kept for stage in choice.stages] == [5, 5, 5, 3, 1, 1]
     assert (choice.token_id, choice.position) == (3, 7)
     by_token = {found.token_id: found.probabilities for found in choice.candidates}
-    assert list(by_token) == [1, 3, 2, 0, 5]  # lower ids first among equals; -inf has no chance
+    # Lower ids first among equals; -inf has no chance.
+    assert list(by_token) == [
+        1,
+        3,
+        2,
+        0,
+        5,
+    ]
     penalised = np.array([1.0, 1.5, 2.0, 3.0, -np.inf, 0.0])
     warmed = penalised / 0.5
     kept = softmax([1.5 / 0.5, 2.0 / 0.5, 3.0 / 0.5])
     for token, probabilities in by_token.items():
-        expected = [softmax(LOGITS)[token], softmax(penalised)[token], softmax(warmed)[token]]
+        expected = [
+            softmax(LOGITS)[token],
+            softmax(penalised)[token],
+            softmax(warmed)[token],
+        ]
         assert probabilities[:3] == pytest.approx(expected, rel=1e-6)
-    assert [by_token[token][3] for token in (1, 2, 3)] == pytest.approx(list(kept), rel=1e-6)
+    assert [by_token[token][3] for token in (1, 2, 3)] == pytest.approx(
+        list(kept), rel=1e-6
+    )
     assert by_token[3][4:] == (1.0, 1.0)
     assert by_token[0][3:] == (0.0, 0.0, 0.0)
 
 
 def test_the_last_stage_is_what_is_drawn_from():
     logits = np.random.default_rng(1).normal(0, 4, 6000).astype(np.float32)
-    for args in (SamplingArgs(), SamplingArgs(top_k=0, min_p=0.02, top_p=1.0), EVERY_STEP):
+    for args in (
+        SamplingArgs(),
+        SamplingArgs(top_k=0, min_p=0.02, top_p=1.0),
+        EVERY_STEP,
+    ):
         sampler = Sampler(args)
         sampler.observe(range(30))
         *_, (_, _, ids, probabilities) = sampler.stages(logits)
@@ -271,9 +320,17 @@ def test_temperature_zero_leaves_one_token_and_no_further_step_and_what_is_off_i
     sampler = Sampler(args)
     sampler.observe([1])
     choice = explain_choice(sampler, LOGITS, 3, 0, 1)
-    assert [stage.name for stage in choice.stages] == ["model", "repeat_penalty", "temperature"]
+    assert [stage.name for stage in choice.stages] == [
+        "model",
+        "repeat_penalty",
+        "temperature",
+    ]
     assert choice.stages[-1].kept == 1
-    assert [found.token_id for found in choice.candidates] == [1, 3]  # the drawn one comes last
+    # The drawn one comes last.
+    assert [found.token_id for found in choice.candidates] == [
+        1,
+        3,
+    ]
     assert [found.probabilities[-1] for found in choice.candidates] == [0.0, 1.0]
 
 
@@ -289,8 +346,13 @@ def test_a_logit_bias_is_added_before_all_other_steps():
         {"top_k": 9, "top_p": 0.8, "repeat_penalty": 1.4},
         {"min_p": 0.05, "frequency_penalty": 0.7, "presence_penalty": 0.4},
     ):
-        for pairs in (bias, [*reversed(bias.items())], [[*pair] for pair in bias.items()]):
-            biased, plain = sampler(**settings, logit_bias=pairs), sampler(**settings)
+        for pairs in (
+            bias,
+            [*reversed(bias.items())],
+            [[*pair] for pair in bias.items()],
+        ):
+            biased = sampler(**settings, logit_bias=pairs)
+            plain = sampler(**settings)
             for one in (biased, plain):
                 one.observe([17, 4000, 5])
                 one.observe([0, 4000], is_drawn=True)
@@ -307,7 +369,11 @@ def test_a_logit_bias_is_added_before_all_other_steps():
 def test_a_bias_of_100_forces_a_token_and_one_of_minus_100_bans_it():
     logits = random_logits(4)
     best = int(logits.argmax())
-    for settings in ({}, {"temperature": 0.0}, {"temperature": 1.0, "top_k": 50, "top_p": 0.9}):
+    for settings in (
+        {},
+        {"temperature": 0.0},
+        {"temperature": 1.0, "top_k": 50, "top_p": 0.9},
+    ):
         forcing = sampler(**settings, logit_bias={123: 100})
         banning = sampler(**settings, logit_bias={best: -100})
         assert {forcing.sample(logits, 0) for _ in range(20)} == {123}
@@ -320,7 +386,9 @@ def test_a_bias_of_100_forces_a_token_and_one_of_minus_100_bans_it():
 
 
 def test_a_bias_leaves_the_probability_by_the_model_and_is_a_stage():
-    args = SamplingArgs(1.0, top_k=0, top_p=1.0, repeat_penalty=2.0, logit_bias={0: 2.0, 3: -1.0})
+    args = SamplingArgs(
+        1.0, top_k=0, top_p=1.0, repeat_penalty=2.0, logit_bias={0: 2.0, 3: -1.0}
+    )
     biased = Sampler(args)
     biased.observe([3])
     choice = explain_choice(biased, LOGITS, 0, 7, 6)
@@ -344,10 +412,16 @@ def test_a_bias_leaves_the_probability_by_the_model_and_is_a_stage():
         ({"5": 1.0}, "logit_bias must have ids of at least 0: got '5'"),
         ({True: 1.0}, "logit_bias must have ids of at least 0: got True"),
         ({5: 100.5}, "logit_bias must be from -100 to 100 for token 5: got 100.5"),
-        ({5: math.nan}, "logit_bias must be finite and from -100 to 100 for token 5: got nan"),
+        (
+            {5: math.nan},
+            "logit_bias must be finite and from -100 to 100 for token 5: got nan",
+        ),
         ({5: "1"}, "logit_bias must be a number for token 5: got str"),
         ({5: True}, "logit_bias must be a number for token 5: got bool"),
-        ({5: 10**400}, "logit_bias must be finite for token 5: got a number beyond float64"),
+        (
+            {5: 10**400},
+            "logit_bias must be finite for token 5: got a number beyond float64",
+        ),
         ([(5, 1.0), (5, 2.0)], "logit_bias must have each id once: got 5 twice"),
         ([5], "logit_bias must map token ids to numbers: got list"),
         (None, "logit_bias must map token ids to numbers: got NoneType"),
@@ -404,8 +478,11 @@ def test_log_probabilities_are_natural_and_the_models_own():
     for token, log_probability in found.items():
         assert log_probability == pytest.approx(exact[token] - log_sum, rel=1e-12)
     assert sum(map(np.exp, found.values())) == pytest.approx(1.0, abs=1e-12)
-    choice = explain_choice(Sampler(SamplingArgs()), logits[4:6], 1, 0, 5)  # one possible token
-    assert [(each.token_id, each.log_probability) for each in choice.candidates] == [(1, 0.0)]
+    # One possible token.
+    choice = explain_choice(Sampler(SamplingArgs()), logits[4:6], 1, 0, 5)
+    assert [(each.token_id, each.log_probability) for each in choice.candidates] == [
+        (1, 0.0)
+    ]
 
 
 @pytest.mark.oracle
@@ -417,7 +494,9 @@ def test_log_probabilities_are_those_of_pytorch():
     top = torch.topk(expected, 20)
     assert [each.token_id for each in choice.candidates[:20]] == top.indices.tolist()
     for each in choice.candidates:
-        assert each.log_probability == pytest.approx(expected[each.token_id].item(), rel=1e-9)
+        assert each.log_probability == pytest.approx(
+            expected[each.token_id].item(), rel=1e-9
+        )
 
 
 # Choosing among many weights gives what sorting all of them would give.

@@ -12,10 +12,11 @@ pytestmark = pytest.mark.oracle
 tokenizers = pytest.importorskip("tokenizers", reason="needs the oracle extra")
 transformers = pytest.importorskip("transformers", reason="needs the oracle extra")
 
-# The tokens of Phi-3 take the white space to their right; that of BART takes it to its left.
+# The tokens of Phi-3 take the white space to their right; that of BART takes it to its
+# left.
 TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + '\n' + message['content'] "
-    "+ ' <mask> x <|end|>\n' }}{% endfor %}"
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + '\n' + "
+    "message['content'] + ' <mask> x <|end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
 
@@ -43,7 +44,9 @@ def write_tokenizer(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["hello", "  hello \n", "", "\n\n x  "])
-def test_special_tokens_take_the_white_space_that_they_take_in_transformers(tmp_path, content):
+def test_special_tokens_take_the_white_space_that_they_take_in_transformers(
+    tmp_path, content
+):
     write_tokenizer(tmp_path)
     theirs = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(tmp_path / "tokenizer.json")
@@ -54,6 +57,8 @@ def test_special_tokens_take_the_white_space_that_they_take_in_transformers(tmp_
         return_dict=False,
     )
     ours = encode_chat(
-        load_tokenizer(tmp_path), [Message("user", content)], chat_format=ChatTemplate(TEMPLATE)
+        load_tokenizer(tmp_path),
+        [Message("user", content)],
+        chat_format=ChatTemplate(TEMPLATE),
     )
     assert ours == list(theirs)

@@ -25,7 +25,9 @@ GREEDY = SamplingArgs(temperature=0.0)
 SAMPLED = SamplingArgs(temperature=0.5, top_k=8, seed=1)
 PENALISED = SamplingArgs(temperature=0.4, top_k=0, top_p=0.8, repeat_penalty=1.1, seed=6)
 # Among the tokens of a draft, and far from them.
-BIASED = replace(SAMPLED, logit_bias={token: token % 7 - 3.0 for token in range(0, 280, 3)})
+BIASED = replace(
+    SAMPLED, logit_bias={token: token % 7 - 3.0 for token in range(0, 280, 3)}
+)
 SETTINGS = pytest.mark.parametrize(
     "sampling",
     [GREEDY, SAMPLED, PENALISED, BIASED],
@@ -37,7 +39,9 @@ PROMPT = token_ids(BYTES_VOCAB, 9, seed=5) * 4
 
 @pytest.fixture
 def foretell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
-    """Drafts what a plain run gives, with one wrong token at chosen places; returns its steps."""
+    """Drafts what a plain run gives, with one wrong token at chosen places; returns its
+    steps.
+    """
 
     def foretold(
         model: Model,
@@ -55,7 +59,9 @@ def foretell(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
         def draft(drafter: Any, most: int, *_: object) -> list[int]:
             seen = len(drafter._guesser._text) - len(PROMPT)
             tokens = told[seen : seen + min(most, length)]
-            drafter._end_length, drafter._expected, drafter._rows = 2, [*tokens], []
+            drafter._end_length = 2
+            drafter._expected = [*tokens]
+            drafter._rows = []
             return tokens
 
         monkeypatch.setattr(Drafter, "draft", draft)
@@ -68,14 +74,19 @@ def recorded(engine: InferenceEngine, steps: Iterator[Step]) -> list[Any]:
     """Returns what a caller can see at each step, and the state that the engine is in."""
     seen = []
     for step in steps:
-        stats, state = step.stats, (engine.cached_ids, engine.context.length)
+        stats = step.stats
+        state = (engine.cached_ids, engine.context.length)
         counts = stats and (stats.prompt_tokens, stats.cached_tokens, stats.new_tokens)
         seen.append((step.token_id, step.text, step.stop_reason, counts, state))
     return seen
 
 
 def both(
-    model: Model, length: int, *arguments: Any, draft_model: Model | None = None, **more: Any
+    model: Model,
+    length: int,
+    *arguments: Any,
+    draft_model: Model | None = None,
+    **more: Any,
 ) -> tuple[list[Any], Any]:
     """Checks that an answer with drafts is the plain one; returns it and the stats."""
     plain = InferenceEngine(model, length, speculation=False)
@@ -97,13 +108,19 @@ def test_an_answer_with_drafts_is_the_plain_one_step_by_step(bare, eager, sampli
 @SETTINGS
 @pytest.mark.parametrize("length", [1, 4, 7])
 @pytest.mark.parametrize("wrong", [set(), {2}, {5, 6, 20}], ids=str)
-def test_drafts_right_or_wrong_at_any_place_change_nothing(bare, foretell, sampling, length, wrong):
+def test_drafts_right_or_wrong_at_any_place_change_nothing(
+    bare, foretell, sampling, length, wrong
+):
     steps = foretell(bare, 128, 32, sampling, length=length, wrong=wrong)
     seen, stats = both(bare, 128, PROMPT, 32, sampling)
     assert [step[0] for step in seen] == [step.token_id for step in steps]
     if not wrong:
         # The first token comes with the prompt; each step gives its draft and one more.
-        assert stats.accepted_tokens == stats.drafted_tokens == 31 - (31 + length) // (length + 1)
+        assert (
+            stats.accepted_tokens
+            == stats.drafted_tokens
+            == 31 - (31 + length) // (length + 1)
+        )
 
 
 def test_the_context_is_filled_to_the_same_position(bare, foretell):
@@ -116,7 +133,9 @@ def test_the_context_is_filled_to_the_same_position(bare, foretell):
 
 @pytest.mark.parametrize("ending", ["stop string", "eot"])
 @pytest.mark.parametrize("at", range(1, 9))
-def test_an_answer_ends_at_the_same_token_within_a_draft(model, foretell, monkeypatch, ending, at):
+def test_an_answer_ends_at_the_same_token_within_a_draft(
+    model, foretell, monkeypatch, ending, at
+):
     sampling = SamplingArgs(temperature=3.0, top_k=0, top_p=1.0, seed=3)
     steps = foretell(model, 128, 30, sampling, wrong={8})
     more: dict[str, Any] = {}
@@ -130,9 +149,12 @@ def test_an_answer_ends_at_the_same_token_within_a_draft(model, foretell, monkey
 
 
 @pytest.mark.parametrize("steps", range(1, 11))
-def test_an_answer_left_within_a_draft_leaves_the_state_of_a_plain_one(model, foretell, steps):
+def test_an_answer_left_within_a_draft_leaves_the_state_of_a_plain_one(
+    model, foretell, steps
+):
     foretell(model, 128, 30, wrong={7})
-    plain, drafting = InferenceEngine(model, 128, speculation=False), InferenceEngine(model, 128)
+    plain = InferenceEngine(model, 128, speculation=False)
+    drafting = InferenceEngine(model, 128)
     for engine in (plain, drafting):
         iterator: Any = engine.generate(PROMPT, 30, GREEDY)
         for _ in range(steps):
@@ -142,14 +164,18 @@ def test_an_answer_left_within_a_draft_leaves_the_state_of_a_plain_one(model, fo
     assert drafting.context.length == plain.context.length == len(plain.cached_ids)
     following = [*plain.cached_ids, 1, 2, 3]
     expected, found = (
-        recorded(engine, engine.generate(following, 10, GREEDY)) for engine in (plain, drafting)
+        recorded(engine, engine.generate(following, 10, GREEDY))
+        for engine in (plain, drafting)
     )
     assert found == expected
 
 
-def test_logits_that_are_no_numbers_are_an_error_at_the_same_token(model, foretell, monkeypatch):
+def test_logits_that_are_no_numbers_are_an_error_at_the_same_token(
+    model, foretell, monkeypatch
+):
     foretell(model, 128, 30)
-    forward, bad = model.transformer.forward, len(PROMPT) + 8
+    forward = model.transformer.forward
+    bad = len(PROMPT) + 8
 
     def poisoned(context: Any, tokens: Any, start_pos: int = 0, **more: Any) -> Any:
         result = forward(context, tokens, start_pos, **more)
@@ -248,13 +274,18 @@ def test_one_step_that_was_held_up_does_not_decide():
 def test_whatever_a_row_costs_and_however_often_guesses_are_right_little_is_lost(
     monkeypatch, row, right
 ):
-    costs, luck, own = PassCosts(), np.random.default_rng(1), 0.005
-    now = itertools.count(step=own)  # what a draft takes, from one look at the clock to the next
+    costs = PassCosts()
+    luck = np.random.default_rng(1)
+    own = 0.005
+    # What a draft takes, from one look at the clock to the next.
+    now = itertools.count(step=own)
     monkeypatch.setattr(speculation_module, "clock", lambda: next(now))
-    # Of two tokens, so that there is always a guess; the drafter does not see how they are drawn.
+    # Of two tokens, so that there is always a guess; the drafter does not see how they
+    # are drawn.
     drafter = Drafter(TextIndex([1, 2] * 20), costs)
     costs.note_prompt(40, 40 * row)
-    seconds, plain_seconds = 0.0, 0.0
+    seconds = 0.0
+    plain_seconds = 0.0
     for _ in range(4000):
         plain_seconds += 1.0
         wanted = drafter._expected[0] if drafter._expected else 1
@@ -289,11 +320,13 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 @SETTINGS
-def test_an_answer_with_a_draft_model_is_the_plain_one_step_by_step(bare, other, eager, sampling):
+def test_an_answer_with_a_draft_model_is_the_plain_one_step_by_step(
+    bare, other, eager, sampling
+):
     _, stats = both(bare, 256, PROMPT, 60, sampling, draft_model=other)
     assert stats.drafted_tokens > stats.accepted_tokens
-    # A model that drafts for itself is always right, also where tokens are drawn: the draft takes
-    # the random numbers of the answer.
+    # A model that drafts for itself is always right, also where tokens are drawn: the
+    # draft takes the random numbers of the answer.
     _, stats = both(bare, 256, PROMPT, 60, sampling, draft_model=bare)
     assert stats.accepted_tokens == stats.drafted_tokens == 59 - 8  # in 8 steps
 
@@ -321,7 +354,9 @@ def test_beyond_the_context_of_the_draft_model_there_are_no_drafts(bare, eager):
     assert 14 <= stats.accepted_tokens == stats.drafted_tokens <= 20
 
 
-def test_a_draft_model_that_has_no_numbers_changes_nothing(bare, other, eager, monkeypatch):
+def test_a_draft_model_that_has_no_numbers_changes_nothing(
+    bare, other, eager, monkeypatch
+):
     forward = LlamaTransformer.forward
 
     def broken(self: LlamaTransformer, *arguments: Any, **more: Any) -> Any:
@@ -338,7 +373,9 @@ def test_a_draft_model_that_has_no_numbers_changes_nothing(bare, other, eager, m
 @pytest.mark.parametrize(
     "stride", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"]
 )
-def test_an_interrupt_of_the_draft_model_loses_nothing(bare, other, eager, monkeypatch, stride):
+def test_an_interrupt_of_the_draft_model_loses_nothing(
+    bare, other, eager, monkeypatch, stride
+):
     engine = InferenceEngine(bare, 256, draft_model=other)
     expected = [step.token_id for step in engine.generate(PROMPT, 30, GREEDY)]
     forward = LlamaTransformer.forward
@@ -362,9 +399,13 @@ def test_an_interrupt_of_the_draft_model_loses_nothing(bare, other, eager, monke
 
 def test_another_vocabulary_is_refused(bare, model, tmp_path):
     small = load_model(write_meta_directory(tmp_path / "small", CONFIGS[0], bfloat16))
-    with pytest.raises(ModelError, match=r"vocabulary: expected the 512 tokens .*, got 131"):
+    with pytest.raises(
+        ModelError, match=r"vocabulary: expected the 512 tokens .*, got 131"
+    ):
         InferenceEngine(bare, 64, draft_model=small)
-    two = load_model(write_meta_directory(tmp_path / "two", BYTES_VOCAB, bfloat16, tokenizer=True))
+    two = load_model(
+        write_meta_directory(tmp_path / "two", BYTES_VOCAB, bfloat16, tokenizer=True)
+    )
     InferenceEngine(model, 64, draft_model=two)  # the twin that is used
     two.tokenizer._token_bytes = [*two.tokenizer._token_bytes]
     two.tokenizer._token_bytes[77] = b"other"
@@ -373,10 +414,15 @@ def test_another_vocabulary_is_refused(bare, model, tmp_path):
 
 
 def test_rows_of_padding_are_neither_drafted_nor_run(model, eager):
-    model = DraftModel(model, 64, replace(model, args=replace(model.args, vocab_size=300)))
-    # The answering model may have tokens that the drafting one lacks, and a bias for them.
+    model = DraftModel(
+        model, 64, replace(model, args=replace(model.args, vocab_size=300))
+    )
+    # The answering model may have tokens that the drafting one lacks, and a bias for
+    # them.
     bias = {299: 2.0, 10**6: -100.0}
-    sampler = Sampler(SamplingArgs(temperature=5.0, top_k=0, top_p=1.0, seed=2, logit_bias=bias))
+    sampler = Sampler(
+        SamplingArgs(temperature=5.0, top_k=0, top_p=1.0, seed=2, logit_bias=bias)
+    )
     model.begin([1, 2, 3], sampler)
     lengths = set()
     for _ in range(20):
@@ -404,6 +450,9 @@ def test_a_dear_draft_model_is_given_up_and_tried_again():
 
 
 def test_a_draft_model_may_cost_more_than_a_look_up():
-    for costs, credit in ((PassCosts(), 0.1), (PassCosts(speculation_module.MODEL_STAKE), 0.5)):
+    for costs, credit in (
+        (PassCosts(), 0.1),
+        (PassCosts(speculation_module.MODEL_STAKE), 0.5),
+    ):
         costs.note_pass(0, 10.0)
         assert costs.credit == pytest.approx(credit)

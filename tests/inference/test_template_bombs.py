@@ -1,6 +1,6 @@
-"""Templates that are made to take time and memory, or to reach what is outside of the sandbox."""
-
-# ruff: noqa: E501 - a template is one line
+"""Templates that are made to take time and memory, or to reach what is outside of the
+sandbox.
+"""
 
 import json
 import subprocess
@@ -13,24 +13,51 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ADVICE = "; name a format with --chat-format, or continue raw text with --completion"
 
 BOMBS = {
-    "a loop inside of a loop": "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
-    "a text that doubles by ~": "{% set ns=namespace(x='aaaaaaaa') %}{% for a in range(99999) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ns.x}}",
-    "a text that doubles by +": "{% set ns=namespace(x='aaaaaaaa') %}{% for a in range(99999) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ns.x}}",
+    "a loop inside of a loop": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}"
+    ),
+    "a text that doubles by ~": (
+        "{% set ns=namespace(x='aaaaaaaa') %}{% for a in range(99999) %}{% set ns.x = "
+        "ns.x ~ ns.x %}{% endfor %}{{ns.x}}"
+    ),
+    "a text that doubles by +": (
+        "{% set ns=namespace(x='aaaaaaaa') %}{% for a in range(99999) %}{% set ns.x = "
+        "ns.x + ns.x %}{% endfor %}{{ns.x}}"
+    ),
     "a text times a number": "{{ 'a'*999999999999 }}",
     "a list times a number": "{{ [1]*99999999999 }}",
     "a power": "{{ 10**10**8 }}",
-    "a number that is squared": "{% set ns=namespace(x=10) %}{% for i in range(1000) %}{% set ns.x = ns.x*ns.x %}{% endfor %}{{ns.x}}",
-    "a list that doubles": "{% set ns=namespace(x=[1]) %}{% for i in range(100) %}{% set ns.x=[ns.x,ns.x] %}{% endfor %}{{ns.x}}",
-    "a deep key": "{% set ns=namespace(x=1) %}{% for i in range(99999) %}{% set ns.x=(ns.x,) %}{% endfor %}{{ {ns.x:1} }}",
-    "the filter replace": "{% set ns=namespace(x='a'*1000) %}{% for i in range(10) %}{% set ns.x=ns.x|replace('a','a'*1000) %}{% endfor %}{{ns.x|length}}",
-    "the method replace": "{% set ns=namespace(x='a'*1000) %}{% for i in range(10) %}{% set ns.x=ns.x.replace('a','a'*1000) %}{% endfor %}{{ns.x|length}}",
+    "a number that is squared": (
+        "{% set ns=namespace(x=10) %}{% for i in range(1000) %}{% set ns.x = ns.x*ns.x "
+        "%}{% endfor %}{{ns.x}}"
+    ),
+    "a list that doubles": (
+        "{% set ns=namespace(x=[1]) %}{% for i in range(100) %}{% set ns.x=[ns.x,ns.x] "
+        "%}{% endfor %}{{ns.x}}"
+    ),
+    "a deep key": (
+        "{% set ns=namespace(x=1) %}{% for i in range(99999) %}{% set ns.x=(ns.x,) %}{% "
+        "endfor %}{{ {ns.x:1} }}"
+    ),
+    "the filter replace": (
+        "{% set ns=namespace(x='a'*1000) %}{% for i in range(10) %}{% set "
+        "ns.x=ns.x|replace('a','a'*1000) %}{% endfor %}{{ns.x|length}}"
+    ),
+    "the method replace": (
+        "{% set ns=namespace(x='a'*1000) %}{% for i in range(10) %}{% set "
+        "ns.x=ns.x.replace('a','a'*1000) %}{% endfor %}{{ns.x|length}}"
+    ),
     "a join": "{{ (['a'*1000]*1000)|join('b'*1000)|length }}",
     "the filter indent": "{{ ('\n'*100000)|indent(9999)|length }}",
     "the filter center": "{{ 'x'|center(99999999) }}",
     "a wide %": "{{ '%999999999d' % 1 }}",
     "a wide {}": "{{ '{:999999999}'.format(1) }}",
-    "a macro that calls itself": "{% macro a() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}",
-    "a loop that calls itself": "{% for x in [1,2,3] recursive %}{{ loop([1,2,3]) }}{% endfor %}",
+    "a macro that calls itself": (
+        "{% macro a() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}"
+    ),
+    "a loop that calls itself": (
+        "{% for x in [1,2,3] recursive %}{{ loop([1,2,3]) }}{% endfor %}"
+    ),
     "deep parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "deep blocks": "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
     "10 MB": "x" * 10_000_000,
@@ -52,14 +79,28 @@ BOMBS = {
     "a long date": "{{ strftime_now('%Y'*100000) }}",
     "a search": "{% for i in range(99999) %}{{ 'b' in 'a'*100000 }}{% endfor %}",
     "a sum of lists": "{{ ([[1]*100]*1000)|sum(start=[])|length }}",
-    "JSON of lists in lists": "{% set ns=namespace(x=[1]*50) %}{% for i in range(6) %}{% set ns.x=[ns.x]*30 %}{% endfor %}{{ns.x|tojson(indent=4)|length}}",
-    "chains of filters": "{{ range(99999) | map('string') | map('string') | list | length }}" * 20,
+    "JSON of lists in lists": (
+        "{% set ns=namespace(x=[1]*50) %}{% for i in range(6) %}{% set ns.x=[ns.x]*30 "
+        "%}{% endfor %}{{ns.x|tojson(indent=4)|length}}"
+    ),
+    "chains of filters": (
+        "{{ range(99999) | map('string') | map('string') | list | length }}"
+    )
+    * 20,
     "call blocks": "{% macro m() %}{{ caller() }}{% endmacro %}"
-    + "{% call m() %}{% call m() %}{% for i in range(99999) %}{{ i }}{% endfor %}{% endcall %}{% endcall %}"
+    + (
+        "{% call m() %}{% call m() %}{% for i in range(99999) %}{{ i }}{% endfor %}{% "
+        "endcall %}{% endcall %}"
+    )
     * 10,
 }
 # Those that end with a short text, because what they ask for is not there or is not much.
-HARMLESS = {"a join", "the filter attr", "the methods of self", "the format of the filter attr"}
+HARMLESS = {
+    "a join",
+    "the filter attr",
+    "the methods of self",
+    "the format of the filter attr",
+}
 
 PROGRAM = """
 import json, resource, sys, time

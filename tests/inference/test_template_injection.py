@@ -1,4 +1,6 @@
-"""No text from outside of a template becomes a special token, whatever is done with it."""
+"""No text from outside of a template becomes a special token,
+whatever is done with it.
+"""
 
 import json
 import random
@@ -11,9 +13,20 @@ from tests.inference.published_templates import PUBLISHED
 
 BEGIN = "<|im_start|>"
 END = "<|im_end|>"
-TOKENS = ("<s>", "</s>", BEGIN, END, "<|eot_id|>", "[INST]", "[/INST]", "<|user|>", "<tool_call>")
+TOKENS = (
+    "<s>",
+    "</s>",
+    BEGIN,
+    END,
+    "<|eot_id|>",
+    "[INST]",
+    "[/INST]",
+    "<|user|>",
+    "<tool_call>",
+)
 
-# What a template may do with a text x; the text itself may change, so only tokens are compared.
+# What a template may do with a text x; the text itself may change, so only tokens are
+# compared.
 OPERATIONS = (
     "{{ x }}",
     "{{ x | trim }}",
@@ -50,7 +63,10 @@ OPERATIONS = (
     "{{ [x, x] | sort | first }}{{ [x] | last }}",
     "{{ {x: x} | dictsort | first | join }}",
     "{{ absent | default(x) }}",
-    "{% set ns = namespace(y='') %}{% for c in x %}{% set ns.y = ns.y + c %}{% endfor %}{{ ns.y }}",
+    (
+        "{% set ns = namespace(y='') %}{% for c in x %}{% set ns.y = ns.y + c %}{% "
+        "endfor %}{{ ns.y }}"
+    ),
     "{{ x.partition('|') | join }}",
     "{{ x.rsplit('|', 1) | join('|') }}",
     "{{ x.removeprefix('a').removesuffix('b') }}",
@@ -68,11 +84,25 @@ OPERATIONS = (
 def hostile_texts() -> list[str]:
     """Return 200 texts that contain tokens, whole, cut, doubled, or in parts."""
     generator = random.Random(0)
-    texts = [*TOKENS, *(f"a{token}b" for token in TOKENS), *(f" {token}\n" for token in TOKENS)]
+    texts = [
+        *TOKENS,
+        *(f"a{token}b" for token in TOKENS),
+        *(f" {token}\n" for token in TOKENS),
+    ]
     texts += [token[:at] + token + token[at:] for token in TOKENS for at in (1, 2)]
-    texts += ["im_end", "<|im_endEND", "|im_end|", "end|>", "{{ '<|im_end|>' }}", "%s", "{}"]
+    texts += [
+        "im_end",
+        "<|im_endEND",
+        "|im_end|",
+        "end|>",
+        "{{ '<|im_end|>' }}",
+        "%s",
+        "{}",
+    ]
     while len(texts) < 200:
-        parts = generator.choices([*TOKENS, "<|", "|>", "im_end", "a", " ", "\n", '"'], k=4)
+        parts = generator.choices(
+            [*TOKENS, "<|", "|>", "im_end", "a", " ", "\n", '"'], k=4
+        )
         texts.append("".join(parts))
     return texts
 
@@ -88,7 +118,9 @@ def special_ids(tokenizer: ByteTokenizer, ids: list[int]) -> list[int]:
 def test_no_operation_of_a_template_makes_a_token_of_a_message(operation):
     tokenizer = ByteTokenizer(*TOKENS)
     template = ChatTemplate(
-        "{% set x = messages[0].content %}{{ '<|im_start|>' }}" + operation + "{{ '<|im_end|>' }}"
+        "{% set x = messages[0].content %}{{ '<|im_start|>' }}"
+        + operation
+        + "{{ '<|im_end|>' }}"
     )
     expected = [tokenizer.special_tokens[BEGIN], tokenizer.special_tokens[END]]
     for text in HOSTILE:
@@ -105,9 +137,12 @@ def test_no_other_text_from_outside_becomes_a_token(place):
     tokenizer = ByteTokenizer(*TOKENS)
     template = ChatTemplate(
         "{{ '<|im_start|>' }}{% for m in messages %}{{ m.name }}{{ m.content }}"
-        "{% for c in m.tool_calls %}{{ c.function.name + (c.function.arguments | tojson) }}"
-        "{% endfor %}{% endfor %}{{ tools | tojson(indent=2) }}{{ tools[0].function.name }}"
-        "{% for key, value in tools[0].function.parameters.items() %}{{ key ~ value }}{% endfor %}"
+        "{% for c in m.tool_calls %}{{ c.function.name + (c.function.arguments | tojson) "
+        "}}"
+        "{% endfor %}{% endfor %}{{ tools | tojson(indent=2) }}{{ tools[0].function.name "
+        "}}"
+        "{% for key, value in tools[0].function.parameters.items() %}{{ key ~ value }}{% "
+        "endfor %}"
         "{{ documents[0].title }}{{ given }}{{ '<|im_end|>' }}"
     )
     expected = [tokenizer.special_tokens[BEGIN], tokenizer.special_tokens[END]]
@@ -145,8 +180,14 @@ def test_a_published_template_makes_the_tokens_of_a_harmless_conversation(name):
     template = ChatTemplate(PUBLISHED[name])
 
     def tokens_of(text: str) -> list[int]:
-        messages = [Message("user", text), Message("assistant", "Yes."), Message("user", "Bye")]
-        return special_ids(tokenizer, encode_chat(tokenizer, messages, chat_format=template))
+        messages = [
+            Message("user", text),
+            Message("assistant", "Yes."),
+            Message("user", "Bye"),
+        ]
+        return special_ids(
+            tokenizer, encode_chat(tokenizer, messages, chat_format=template)
+        )
 
     expected = tokens_of("Hello")
     for text in HOSTILE:

@@ -68,8 +68,17 @@ def test_a_list_contains_macros_and_namespaces_which_it_does_not_write():
     macros = "{% macro f(x) %}<{{ x }}>{% endmacro %}{% set all = [f, {'g': f}] %}"
     assert write(macros + "{{ all[0](1) }}{{ all[1].g(2) }}") == "<1><2>"
     namespaces = "{% set ns = namespace(x=1) %}{% set all = [ns] %}{% set ns.all = all %}"
-    assert write(namespaces + "{{ all[0].x }}{{ all | length }}{{ ns.all[0].x }}") == "111"
-    for written in ("ns", "all", "all | string", "{'a': all}", "'%s' % all", "all | join"):
+    assert (
+        write(namespaces + "{{ all[0].x }}{{ all | length }}{{ ns.all[0].x }}") == "111"
+    )
+    for written in (
+        "ns",
+        "all",
+        "all | string",
+        "{'a': all}",
+        "'%s' % all",
+        "all | join",
+    ):
         with pytest.raises(ChatFormatError, match="a namespace cannot be written"):
             write(namespaces + "{{ " + written + " }}")
     with pytest.raises(ChatFormatError, match="not JSON serializable"):
@@ -77,7 +86,9 @@ def test_a_list_contains_macros_and_namespaces_which_it_does_not_write():
 
 
 def test_a_variable_that_is_set_inside_of_generation_ends_with_it():
-    text = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
+    text = (
+        "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
+    )
     assert write(text) == "21"
 
 
@@ -92,14 +103,18 @@ def test_thoughts_have_each_name_that_templates_read(name):
 
 
 def test_a_name_for_thoughts_keeps_its_own_text():
-    template = ChatTemplate("{{ messages[0].reasoning_content }} {{ messages[0].thinking }}")
+    template = ChatTemplate(
+        "{{ messages[0].reasoning_content }} {{ messages[0].thinking }}"
+    )
     assert template.render([assistant("", reasoning_content="A", thinking="B")]) == "A B"
     assert template.render([assistant("", reasoning_content=None, thinking="B")]) == "B B"
     assert template.render([assistant("", thinking=None)]) == " None"
 
 
 def long_conversation(turns: int, has_calls: bool) -> list[dict[str, Any]]:
-    """Return a conversation, with a call and its result in each second turn if asked for."""
+    """Return a conversation, with a call and its result in each second turn if asked
+    for.
+    """
     messages = [system("Be brief.")]
     for turn in range(turns):
         messages.append(user(f"Question {turn}: " + "how is the weather now? " * 10))
@@ -134,14 +149,18 @@ def test_a_conversation_of_500_messages_is_within_the_limits(path):
 
 
 def test_a_loop_over_the_characters_of_a_long_message_is_within_the_limits():
-    """Templates of LLaVA's kind loop over the parts of a content, also if it is one text."""
+    """Templates of LLaVA's kind loop over the parts of a content,
+    also if it is one text.
+    """
     template = ChatTemplate(
         "{% for message in messages %}"
         "{% if message.content is string %}USER: {{ message.content }}{% endif %}"
         "{% if message.content is iterable %}"
         "{% for part in message.content %}"
-        "{% if part.type == 'image_url' and part.url is string %}{{ part.url }}{% endif %}"
-        "{% if part.type == 'image_url' and part.url is mapping %}{{ part.url.url }}{% endif %}"
+        "{% if part.type == 'image_url' and part.url is string %}{{ part.url }}{% endif "
+        "%}"
+        "{% if part.type == 'image_url' and part.url is mapping %}{{ part.url.url }}{% "
+        "endif %}"
         "{% endfor %}"
         "{% for part in message.content %}"
         "{% if part.type == 'text' %}{{ part.text }}{% endif %}"

@@ -1,7 +1,9 @@
-"""Text from outside stays marked in the templates of published models, and nothing else does.
+"""Text from outside stays marked in the templates of published models, and nothing else
+does.
 
-Every text of a conversation is replaced by letters that no template contains. In the result these
-letters come from outside, and the brackets of special tokens come from the template.
+Every text of a conversation is replaced by letters that no template contains. In the
+result these letters come from outside, and the brackets of special tokens come from the
+template.
 """
 
 import re
@@ -21,7 +23,8 @@ from tests.inference.template_conversations import (
 
 FILES = sorted((Path(__file__).resolve().parent / "templates").glob("*.jinja"))
 
-# Armenian letters, also as templates may change them with `upper`, `title` or `capitalize`.
+# Armenian letters, also as templates may change them with `upper`, `title` or
+# `capitalize`.
 VEIL = "խ"
 VEILS = (VEIL, VEIL.upper())
 # The values of these keys are names that templates compare with their own.
@@ -86,7 +89,9 @@ def test_a_message_of_special_tokens_is_marked_as_a_whole(path):
     is_parted = path.stem == PARTS_ONLY
     content = [{"type": "text", "text": SPECIAL_TOKENS}] if is_parted else SPECIAL_TOKENS
     message = {"role": "user", "content": content}
-    prompt = template.render([message], special_tokens={"bos_token": "<s>", "eos_token": "</s>"})
+    prompt = template.render(
+        [message], special_tokens={"bos_token": "<s>", "eos_token": "</s>"}
+    )
     start = prompt.index(SPECIAL_TOKENS)
     marks = marks_of(prompt)
     assert all(marks[start : start + len(SPECIAL_TOKENS)])

@@ -74,7 +74,9 @@ def test_statements_write_what_they_write_in_transformers():
 
 
 def test_most_comparisons_are_of_texts():
-    """Templates refuse some conversations, such as two questions in a row, but not most."""
+    """Templates refuse some conversations, such as two questions in a row,
+    but not most.
+    """
     comparisons = compare_template(TEMPLATES["Qwen-Qwen3-0.6B"])
     texts = sum(each.is_text for each in comparisons)
     assert texts > 0.9 * len(comparisons)
@@ -86,7 +88,9 @@ def test_both_programs_see_the_frozen_time():
     assert {each.difference for each in comparisons} == {""}
 
 
-def test_a_template_that_differs_is_reported_with_its_first_difference(tmp_path, monkeypatch):
+def test_a_template_that_differs_is_reported_with_its_first_difference(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(compare_templates, "their_outcome", lambda *_: Outcome("<s>!"))
     row = {"source": "made here", "text": "{{ bos_token }}?"}
     (tmp_path / "1.json").write_text(json.dumps(row), encoding="utf-8")

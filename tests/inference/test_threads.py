@@ -1,4 +1,6 @@
-"""One engine belongs to one call at a time; one model serves engines in several threads."""
+"""One engine belongs to one call at a time; one model serves engines in several
+threads.
+"""
 
 import subprocess
 import sys
@@ -40,7 +42,9 @@ def engine(bundled: Model) -> InferenceEngine:
 
 
 def answer(engine: InferenceEngine, question: str) -> str:
-    return "".join(step.text for step in engine.chat([Message("user", question)], 24, GREEDY))
+    return "".join(
+        step.text for step in engine.chat([Message("user", question)], 24, GREEDY)
+    )
 
 
 def eight_steps(engine: InferenceEngine) -> Iterator[Step]:
@@ -50,7 +54,9 @@ def eight_steps(engine: InferenceEngine) -> Iterator[Step]:
 
 @pytest.fixture(scope="module")
 def expected(bundled: Model) -> dict[str, str]:
-    return {question: answer(InferenceEngine(bundled, 64), question) for question in QUESTIONS}
+    return {
+        question: answer(InferenceEngine(bundled, 64), question) for question in QUESTIONS
+    }
 
 
 def elsewhere(do: Callable[[], Any]) -> Any:
@@ -63,13 +69,17 @@ def in_threads(do: Callable[[int], Any]) -> list[Any]:
     """Does something in all threads at once, with the number of each."""
     start = threading.Barrier(THREADS)
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(lambda number: (start.wait(), do(number))[1], range(THREADS)))
+        return list(
+            pool.map(lambda number: (start.wait(), do(number))[1], range(THREADS))
+        )
 
 
 def ask_in_threads(
     engines: list[InferenceEngine], questions: int, expected: dict[str, str]
 ) -> tuple[int, int]:
-    """Asks questions in as many threads as there are engines; returns answers and refusals."""
+    """Asks questions in as many threads as there are engines; returns answers and
+    refusals.
+    """
 
     def ask(number: int) -> list[str]:
         refusals = []
@@ -100,7 +110,9 @@ LONG = pytest.param(12, 100, marks=pytest.mark.slow)
 
 @pytest.mark.usefixtures("switching_often")
 @pytest.mark.parametrize(("runs", "questions"), [(1, 4), LONG])
-def test_threads_on_one_engine_get_right_answers_or_are_refused(engine, expected, runs, questions):
+def test_threads_on_one_engine_get_right_answers_or_are_refused(
+    engine, expected, runs, questions
+):
     for _ in range(runs):
         answered, refused = ask_in_threads([engine] * THREADS, questions, expected)
         assert answered > 0
@@ -123,13 +135,18 @@ def test_another_thread_is_refused_until_the_answer_ends(engine):
     elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))
     found = [next(steps).token_id]
     cached = engine.cached_ids
-    for other in (lambda: next(engine.generate([1, 2], 2, forced_ids=[5, 6])), engine.reset):
+    for other in (
+        lambda: next(engine.generate([1, 2], 2, forced_ids=[5, 6])),
+        engine.reset,
+    ):
         with pytest.raises(InferenceError, match=f"^{IN_USE}$"):
             elsewhere(other)
         assert engine.cached_ids == cached
     found += [step.token_id for step in steps]
     assert found == plain
-    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
+    assert (
+        len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
+    )
 
 
 def test_the_last_step_ends_the_use_before_the_iterator_is_asked_again(engine):
@@ -151,7 +168,9 @@ def test_an_answer_that_is_given_up_leaves_the_engine_to_others(engine, ending):
     else:
         with pytest.raises(KeyboardInterrupt) as kept:  # its traceback keeps the frames
             steps.throw(KeyboardInterrupt)
-    assert len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
+    assert (
+        len(elsewhere(lambda: list(engine.generate([1, 2], 2, forced_ids=[5, 6])))) == 2
+    )
     del kept
 
 
@@ -191,9 +210,13 @@ def test_of_threads_that_want_the_engine_at_once_one_gets_it(engine):
     engine.reset()
 
 
-def test_a_thread_that_stops_while_it_takes_the_engine_holds_up_nobody(engine, monkeypatch):
+def test_a_thread_that_stops_while_it_takes_the_engine_holds_up_nobody(
+    engine, monkeypatch
+):
     """As one does, for ever, in a process that another thread forks at that time."""
-    own, is_there, may_go_on = threading.current_thread(), threading.Event(), threading.Event()
+    own = threading.current_thread()
+    is_there = threading.Event()
+    may_go_on = threading.Event()
     current_thread = threading.current_thread
 
     def stopped() -> threading.Thread:
@@ -207,7 +230,8 @@ def test_a_thread_that_stops_while_it_takes_the_engine_holds_up_nobody(engine, m
         patch.setattr(engine_module, "threading", SimpleNamespace(current_thread=stopped))
         other.start()
         assert is_there.wait(20)
-        after = threading.Timer(10, may_go_on.set)  # a lock is let go then, and the test fails
+        # A lock is let go then, and the test fails.
+        after = threading.Timer(10, may_go_on.set)
         after.start()
         assert len(list(engine.generate([1, 2], 2, forced_ids=[5, 6]))) == 2
         assert not may_go_on.is_set()
@@ -257,5 +281,7 @@ time.sleep(float(sys.argv[1]))
 @pytest.mark.parametrize("seconds", ["0", "0.03"])
 def test_the_interpreter_ends_in_the_middle_of_an_answer(seconds):
     command = [sys.executable, "-c", EXIT, seconds]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")

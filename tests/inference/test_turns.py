@@ -52,7 +52,9 @@ def test_each_of_several_busy_clients_gets_its_share():
     counts: Counter[str] = Counter()
     for _ in range(3000):
         for client, most in (("a", 60), ("b", 10), ("c", 2)):
-            while sum(ticket.client == client for ticket in waiting) < chance.randint(1, most):
+            while sum(ticket.client == client for ticket in waiting) < chance.randint(
+                1, most
+            ):
                 waiting.append(turns.ticket(client))
         counts[serve(turns, waiting)] += 1
     assert all(990 <= count <= 1010 for count in counts.values()), counts

@@ -85,7 +85,9 @@ def test_an_id_beyond_the_rows_is_an_error_where_it_is_run(short: Model) -> None
     expected = [step.token_id for step in engine.generate(PROMPT, 10, GREEDY)]
     for bad in (ids, [1, SPECIAL]):
         for generate in (engine.generate, batch.submit):
-            with pytest.raises(TokenIdError, match=r"^\[forward\] tokens\[\d+\] must be from 0 to"):
+            with pytest.raises(
+                TokenIdError, match=r"^\[forward\] tokens\[\d+\] must be from 0 to"
+            ):
                 list(generate(bad, max_new_tokens=3))
         with pytest.raises(TokenIdError, match=r"must be from 0 to 258: got "):
             short.transformer.forward(InferenceContext(short.args, 64), bad, 0)
@@ -100,7 +102,9 @@ def test_an_id_beyond_the_rows_is_an_error_where_it_is_run(short: Model) -> None
 
 def test_an_end_token_beyond_the_rows_ends_nothing(tmp_path: Path) -> None:
     directory = write_vocabulary(tmp_path, PIECES)
-    (directory / "generation_config.json").write_text(f'{{"eos_token_id": [70, {SPECIAL}]}}')
+    (directory / "generation_config.json").write_text(
+        f'{{"eos_token_id": [70, {SPECIAL}]}}'
+    )
     model = load_model(directory)
     assert model.source.end_ids == (70, SPECIAL)
     assert model.stop_ids == {2, 70}
@@ -138,7 +142,10 @@ def test_a_grammar_masks_the_rows_of_the_model(tmp_path: Path, rows: int) -> Non
     ends = Grammars(model.tokenizer, {SPECIAL})
     mask = ends.mask(Grammar("lark", 'start: "ab"'))
     if rows == PIECES:
-        text = rf"expected a token with an id below the {PIECES} rows of the embeddings, got none"
+        text = (
+            rf"expected a token with an id below the {PIECES} rows of the embeddings, "
+            r"got none"
+        )
         with pytest.raises(GrammarError, match=text):
             list(engine.generate(PROMPT, 9, GREEDY, mask=mask, end_ids={SPECIAL}))
     else:
@@ -153,7 +160,9 @@ def test_a_draft_model_is_compared_in_the_ids_that_both_can_run(
     short: Model, tmp_path: Path
 ) -> None:
     long = load_model(write_vocabulary(tmp_path / "long", TOKENS + 9))
-    expected = [step.token_id for step in InferenceEngine(short, 64).generate(PROMPT, 20, GREEDY)]
+    expected = [
+        step.token_id for step in InferenceEngine(short, 64).generate(PROMPT, 20, GREEDY)
+    ]
     for draft in (short, long):
         engine = InferenceEngine(short, 64, draft_model=draft)
         assert [step.token_id for step in engine.generate(PROMPT, 20, GREEDY)] == expected
@@ -169,16 +178,22 @@ def test_the_explorer_shows_a_run_of_either_size(tmp_path: Path, rows: int) -> N
     assert all(int(token) < rows for token in run["texts"])
 
 
-def test_tokens_beyond_the_rows_are_left_out_of_a_gguf_file(tmp_path: Path, short: Model) -> None:
+def test_tokens_beyond_the_rows_are_left_out_of_a_gguf_file(
+    tmp_path: Path, short: Model
+) -> None:
     directory = tmp_path / "short"
     with pytest.raises(TokenizerError, match=r"tokens: expected at most 259, .* '<pad>'"):
         save_gguf(directory, tmp_path / "plain.gguf")
     (directory / "added_tokens.json").write_text(f'{{"{SPECIAL_TEXT}": {SPECIAL}}}')
     save_gguf(directory, tmp_path / "special.gguf")
-    saved, model = load_model(tmp_path / "special.gguf"), load_model(directory)
+    saved = load_model(tmp_path / "special.gguf")
+    model = load_model(directory)
     assert saved.tokenizer is not None
     assert model.tokenizer is not None
-    assert (saved.tokenizer.vocab_size, model.tokenizer.vocab_size) == (PIECES, PIECES + 1)
+    assert (saved.tokenizer.vocab_size, model.tokenizer.vocab_size) == (
+        PIECES,
+        PIECES + 1,
+    )
     text = f"Hello {SPECIAL_TEXT}"
     ids = model.tokenizer.encode(text, bos=True, eos=False)
     assert saved.tokenizer.encode(text, bos=True, eos=False) == ids

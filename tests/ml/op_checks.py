@@ -1,8 +1,8 @@
 """Checks of ops against references, and the sample tensors for them.
 
-The bound of `check_close`: `expected` is computed in float64 from inputs that were rounded to the
-dtype first, so a correct op differs by one rounding of the result, `u * |expected|`, and by what
-float32 arithmetic inside it loses, `terms * 2^-24 * magnitude`. `magnitude` is the sum of absolute
+The bound of `check_close`: `expected` is computed in float64 from inputs that were
+rounded to the dtype first, so a correct op differs by one rounding of the result, `u *
+|expected|`, and by what float32 arithmetic inside it loses, `terms * 2^-24 * magnitude`. `magnitude` is the sum of absolute
 values that went into an element; where nothing can cancel it is `|expected|` itself.
 """
 
@@ -20,10 +20,22 @@ UNIT_ROUNDOFF = {ml.bfloat16: 2.0**-8, ml.float16: 2.0**-11, ml.float32: 2.0**-2
 SMALLEST_NORMAL = {ml.bfloat16: 2.0**-126, ml.float16: 2.0**-14, ml.float32: 2.0**-126}
 
 SHAPES = [
-    (), (1,), (7,), (0,), (3, 5), (3, 0), (0, 4), (2, 3, 4), (1, 1, 1), (2, 0, 3), (2, 3, 1, 5),
-]  # fmt: skip
+    (),
+    (1,),
+    (7,),
+    (0,),
+    (3, 5),
+    (3, 0),
+    (0, 4),
+    (2, 3, 4),
+    (1, 1, 1),
+    (2, 0, 3),
+    (2, 3, 1, 5),
+]
 # Every dimension of each of them that has one, counted from both ends.
-SHAPES_AND_DIMS = [(shape, dim) for shape in SHAPES for dim in range(-len(shape), len(shape))]
+SHAPES_AND_DIMS = [
+    (shape, dim) for shape in SHAPES for dim in range(-len(shape), len(shape))
+]
 INTEGERS = (ml.int64, ml.int32, ml.int8, ml.uint8, ml.uint16)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", ml.DTYPES, ids=str)
 EVERY_FLOAT = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
@@ -32,8 +44,12 @@ EVERY_CACHE_DTYPE = pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], 
 Array = np.ndarray[Any, Any]
 
 
-def sample(shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0) -> ml.Tensor:
-    """Make a tensor of random elements: normal floats, small integers, complex numbers, bools."""
+def sample(
+    shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0
+) -> ml.Tensor:
+    """Make a tensor of random elements: normal floats, small integers, complex numbers,
+    bools.
+    """
     generator = np.random.default_rng([seed, *shape])
     values: Array
     if dtype.kind == "int":
@@ -47,7 +63,9 @@ def sample(shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0) 
     return ml.Tensor.from_numpy(np.asarray(values).astype(dtype.numpy_dtype))
 
 
-def strided(shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0) -> ml.Tensor:
+def strided(
+    shape: tuple[int, ...], dtype: ml.DType = ml.float32, seed: int = 0
+) -> ml.Tensor:
     """Make a tensor of at least two dimensions that is a transposed view with gaps."""
     wide = (*shape[:-2], shape[-1], 2 * shape[-2])
     view = sample(wide, dtype, seed)[..., ::2].transpose(-1, -2)
@@ -66,7 +84,12 @@ def samples(
 
 def exact(x: ml.Tensor) -> Array:
     """Give the elements in float64 (complex128, int64, bool)."""
-    kinds = {"float": np.float64, "int": np.int64, "complex": np.complex128, "bool": np.bool_}
+    kinds = {
+        "float": np.float64,
+        "int": np.int64,
+        "complex": np.complex128,
+        "bool": np.bool_,
+    }
     wider = kinds[x.dtype.kind]
     return np.asarray(x.numpy().astype(wider))
 
@@ -76,7 +99,11 @@ def bits_of(x: ml.Tensor) -> Array:
 
 
 def check_close(
-    result: ml.Tensor, expected: Array, *, terms: float = 0.0, magnitude: Array | None = None
+    result: ml.Tensor,
+    expected: Array,
+    *,
+    terms: float = 0.0,
+    magnitude: Array | None = None,
 ) -> None:
     """Hold a result against float64 values; see the bound above."""
     values = exact(result)
@@ -85,7 +112,8 @@ def check_close(
     special = ~np.isfinite(expected)
     if not np.array_equal(values[special], expected[special], equal_nan=True):
         raise AssertionError(f"infinities or NaNs differ: {values} != {expected}")
-    values, expected = values[~special], expected[~special]
+    values = values[~special]
+    expected = expected[~special]
     size = np.abs(expected) if magnitude is None else magnitude[~special]
     bound = UNIT_ROUNDOFF[result.dtype] * np.abs(expected) * 1.001
     bound += terms * 2.0**-24 * size + SMALLEST_NORMAL[result.dtype] * 2.0**-6
@@ -107,8 +135,8 @@ def check_op(
 ) -> ml.Tensor:
     """Run an op, and hold its result against a reference on the same inputs in float64.
 
-    The inputs must stay as they are. `terms` float32 roundings may add up, of the magnitude that
-    `absolute` computes from the absolute values of the inputs.
+    The inputs must stay as they are. `terms` float32 roundings may add up, of the
+    magnitude that `absolute` computes from the absolute values of the inputs.
     """
     before = [bits_of(x) for x in inputs]
     result = op(*inputs)
@@ -118,18 +146,23 @@ def check_op(
     arrays = [exact(x) for x in inputs]
     with np.errstate(all="ignore"):
         expected = np.asarray(reference(*arrays))
-        magnitude = None if absolute is None else np.asarray(absolute(*map(np.abs, arrays)))
+        magnitude = (
+            None if absolute is None else np.asarray(absolute(*map(np.abs, arrays)))
+        )
     check_close(result, expected, terms=terms, magnitude=magnitude)
     return result
 
 
 def check_same(result: ml.Tensor, expected: Array) -> None:
-    """Hold a result against an array of the same dtype, bit for bit; any NaN equals any other."""
+    """Hold a result against an array of the same dtype, bit for bit; any NaN equals any
+    other.
+    """
     if result.dtype.numpy_dtype != expected.dtype:
         raise AssertionError(f"dtype {result.dtype} != {expected.dtype}")
     if result.shape != expected.shape:
         raise AssertionError(f"shape {result.shape} != {expected.shape}")
-    mine, other = result.bits(), np.ascontiguousarray(expected).view(result.dtype.bits_dtype)
+    mine = result.bits()
+    other = np.ascontiguousarray(expected).view(result.dtype.bits_dtype)
     different = mine != other.reshape(mine.shape)
     if result.dtype.is_float:
         different &= ~(np.isnan(exact(result)) & np.isnan(expected.astype(np.float64)))

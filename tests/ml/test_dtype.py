@@ -29,10 +29,14 @@ def test_the_table_holds_exactly_these_rows():
 
 @pytest.mark.parametrize(("kind", "name"), ROWS)
 def test_a_row_says_size_numpy_dtype_and_name(kind, name):
-    dtype, numpy_dtype = getattr(ml, name), np.dtype(getattr(ml_dtypes, name, name))
+    dtype = getattr(ml, name)
+    numpy_dtype = np.dtype(getattr(ml_dtypes, name, name))
     assert (dtype.name, dtype.numpy_dtype) == (name, numpy_dtype)
     bits = dtype.bits_dtype
-    assert (dtype.itemsize, bits.itemsize, bits.kind) == (*[numpy_dtype.itemsize] * 2, "u")
+    assert (dtype.itemsize, bits.itemsize, bits.kind) == (
+        *[numpy_dtype.itemsize] * 2,
+        "u",
+    )
     assert dtype.is_float == (kind == "float")
     assert repr(dtype) == str(dtype) == name
     assert from_numpy_dtype(numpy_dtype) is dtype
@@ -40,31 +44,55 @@ def test_a_row_says_size_numpy_dtype_and_name(kind, name):
 
 def test_a_dtype_without_a_row_is_refused_with_the_names_of_those_that_have_one():
     names = ", ".join(row.name for row in ml.DTYPES)
-    for code in ("f8", "u8", "i2", "c16", "S3", "O", ">f4", ">u2", "M8[s]", [("a", "f4")]):
+    for code in (
+        "f8",
+        "u8",
+        "i2",
+        "c16",
+        "S3",
+        "O",
+        ">f4",
+        ">u2",
+        "M8[s]",
+        [("a", "f4")],
+    ):
         text = f"[from_numpy] array.dtype must be one of {names}: {np.dtype(code)!r}"
         with pytest.raises(ml.DTypeError, match=f"^{re.escape(text)}$"):
             from_numpy_dtype(np.dtype(code))
 
 
 def test_block_quantized_types_say_how_they_are_stored_and_have_no_size_per_element():
-    rows = [(str(d), d.block_size, d.codes, d.codes_per_item, d.scales) for d in ml.BLOCK_DTYPES]
+    rows = [
+        (str(d), d.block_size, d.codes, d.codes_per_item, d.scales)
+        for d in ml.BLOCK_DTYPES
+    ]
     assert rows == [
-        ("nf4", 64, ml.uint8, 2, ml.float32), ("int8_block", 32, ml.int8, 1, ml.bfloat16)
-    ]  # fmt: skip
-    assert not any(dtype.is_float or hasattr(dtype, "itemsize") for dtype in ml.BLOCK_DTYPES)
+        ("nf4", 64, ml.uint8, 2, ml.float32),
+        ("int8_block", 32, ml.int8, 1, ml.bfloat16),
+    ]
+    assert not any(
+        dtype.is_float or hasattr(dtype, "itemsize") for dtype in ml.BLOCK_DTYPES
+    )
 
 
 @pytest.mark.parametrize(
     ("value", "dtype", "expected"),
     [
-        (1.5, ml.float32, 1.5), (3, ml.bfloat16, 3.0),
-        (np.float64(0.1), ml.float32, np.float32(0.1)), (ml_dtypes.bfloat16(2), ml.float16, 2.0),
-        (1e300, ml.float32, np.inf), (-1e300, ml.bfloat16, -np.inf), (70000, ml.float16, np.inf),
-        (1e-300, ml.float32, 0.0), (np.int64(-7), ml.int32, -7), (255, ml.uint8, 255),
-        (1 + 2j, ml.complex64, 1 + 2j), (3, ml.complex64, 3 + 0j),
+        (1.5, ml.float32, 1.5),
+        (3, ml.bfloat16, 3.0),
+        (np.float64(0.1), ml.float32, np.float32(0.1)),
+        (ml_dtypes.bfloat16(2), ml.float16, 2.0),
+        (1e300, ml.float32, np.inf),
+        (-1e300, ml.bfloat16, -np.inf),
+        (70000, ml.float16, np.inf),
+        (1e-300, ml.float32, 0.0),
+        (np.int64(-7), ml.int32, -7),
+        (255, ml.uint8, 255),
+        (1 + 2j, ml.complex64, 1 + 2j),
+        (3, ml.complex64, 3 + 0j),
         (float("nan"), ml.bfloat16, np.nan),
     ],
-)  # fmt: skip
+)
 def test_a_number_is_rounded_to_the_dtype(value, dtype, expected):
     result = checked_scalar("op", value, dtype)
     assert result.dtype == dtype.numpy_dtype
@@ -74,20 +102,36 @@ def test_a_number_is_rounded_to_the_dtype(value, dtype, expected):
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (1j, ml.float32), (1.0, ml.int32), (True, ml.float32), (False, ml.int32), ("1", ml.float32),
-        (b"1", ml.complex64), (None, ml.bfloat16), ([1], ml.float32), (10**400, ml.float32),
-        (256, ml.uint8), (-1, ml.uint16), (2**31, ml.int32), (2**63, ml.int64),
+        (1j, ml.float32),
+        (1.0, ml.int32),
+        (True, ml.float32),
+        (False, ml.int32),
+        ("1", ml.float32),
+        (b"1", ml.complex64),
+        (None, ml.bfloat16),
+        ([1], ml.float32),
+        (10**400, ml.float32),
+        (256, ml.uint8),
+        (-1, ml.uint16),
+        (2**31, ml.int32),
+        (2**63, ml.int64),
     ],
-)  # fmt: skip
-def test_a_number_of_another_kind_or_beyond_the_range_of_integers_is_refused(value, dtype):
+)
+def test_a_number_of_another_kind_or_beyond_the_range_of_integers_is_refused(
+    value, dtype
+):
     is_integer = type(value) is int and dtype.kind == "int"
-    text = rf"in .* {dtype}: {value}$" if is_integer else f"a number of the kind of {dtype}: "
+    text = (
+        rf"in .* {dtype}: {value}$"
+        if is_integer
+        else f"a number of the kind of {dtype}: "
+    )
     with pytest.raises(ml.TensorError, match=rf"^\[op\] value must be {text}") as caught:
         checked_number("op", value, dtype)
     assert (caught.type is ml.DTypeError) != is_integer
 
 
-# ---- names ---------------------------------------------------------------------------------------
+# ---- names -----------------------------------------------------------------------------
 
 X = ml.Tensor.from_numpy(np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64))
 IDS = ml.tensor([1, 0], dtype=ml.int32)
@@ -100,7 +144,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Sequence[ml.DType]]] = {
     "KeyValueCache": (lambda d: ml.KeyValueCache(4, 1, 2, d).keys, FLOATS),
     "KeyValueCache.bytes_for": (lambda d: ml.KeyValueCache.bytes_for(4, 1, 2, d), FLOATS),
     "QuantizedTensor": (
-        lambda d: ml.QuantizedTensor(d, (2, 64), *QUANTIZED.parts()), (ml.int8_block,)
+        lambda d: ml.QuantizedTensor(d, (2, 64), *QUANTIZED.parts()),
+        (ml.int8_block,),
     ),
     "QuantizedTensor.dequantize": (lambda d: QUANTIZED.dequantize(d), FLOATS),
     "Tensor": (lambda d: ml.Tensor(np.zeros(8, np.uint8), (2,), (4,), d), ml.DTYPES[:3]),
@@ -116,12 +161,16 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Sequence[ml.DType]]] = {
     "full": (lambda d: ml.full((2,), 1, d), ml.DTYPES),
     "get_rows": (lambda d: ml.get_rows(X, IDS, d), FLOATS),
     "linear_transformation": (lambda d: ml.linear_transformation(X, WEIGHT, d), FLOATS),
-    "linear_transformations": (lambda d: ml.linear_transformations(X, [WEIGHT], d)[0], FLOATS),
+    "linear_transformations": (
+        lambda d: ml.linear_transformations(X, [WEIGHT], d)[0],
+        FLOATS,
+    ),
     "log_softmax": (lambda d: ml.log_softmax(X, 0, d), FLOATS),
     "matmul": (lambda d: ml.matmul(X, WEIGHT, d), FLOATS),
     "ones": (lambda d: ml.ones(2, dtype=d), ml.DTYPES),
     "quantize": (
-        lambda d: ml.quantize(X, d), (*ml.BLOCK_DTYPES, ml.GGML_DTYPES[2], ml.GGML_DTYPES[8])
+        lambda d: ml.quantize(X, d),
+        (*ml.BLOCK_DTYPES, ml.GGML_DTYPES[2], ml.GGML_DTYPES[8]),
     ),
     "rand": (lambda d: ml.rand(2, generator=ml.Generator(1), dtype=d), FLOATS),
     "randn": (lambda d: ml.randn(2, generator=ml.Generator(1), dtype=d), FLOATS),
@@ -130,33 +179,45 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Sequence[ml.DType]]] = {
     "sum": (lambda d: ml.sum(X, 0, dtype=d), FLOATS),
     "tensor": (lambda d: ml.tensor([1, 0], dtype=d), ml.DTYPES),
     "zeros": (lambda d: ml.zeros(2, dtype=d), ml.DTYPES),
-}  # fmt: skip
+}
 
 
 def functions_with_a_dtype():
-    """Return the public functions, classes and methods of `ml` whose signature has a dtype."""
+    """Return the public functions, classes and methods of `ml` whose signature has a
+    dtype.
+    """
     names = set()
     for name in ml.__all__:
         member = getattr(ml, name)
-        if not callable(member) or (inspect.isclass(member) and issubclass(member, Exception)):
+        if not callable(member) or (
+            inspect.isclass(member) and issubclass(member, Exception)
+        ):
             continue
         methods = vars(member) if inspect.isclass(member) else {}
         places = {name: member} | {
-            f"{name}.{method}": getattr(member, method) for method in methods if method[0] != "_"
+            f"{name}.{method}": getattr(member, method)
+            for method in methods
+            if method[0] != "_"
         }
         for place, function in places.items():
             if not callable(function):
                 continue
             parameters = inspect.signature(function).parameters
             names |= {place for x in parameters.values() if x.name == "dtype"}
-            assert all(x.name == "dtype" for x in parameters.values() if is_a_dtype(x, place))
+            assert all(
+                x.name == "dtype" for x in parameters.values() if is_a_dtype(x, place)
+            )
     return names
 
 
 def is_a_dtype(parameter, place):
-    """Whether a parameter is a dtype alone; a dtype may also follow sizes, as in `zeros`."""
+    """Whether a parameter is a dtype alone; a dtype may also follow sizes,
+    as in `zeros`.
+    """
     is_named = re.search(r"\bDType|\bBlockDType", str(parameter.annotation))
-    return is_named and place != "BlockDType" and parameter.kind != parameter.VAR_POSITIONAL
+    return (
+        is_named and place != "BlockDType" and parameter.kind != parameter.VAR_POSITIONAL
+    )
 
 
 def test_every_function_with_a_dtype_says_that_it_takes_a_name():
@@ -170,19 +231,25 @@ def test_every_function_with_a_dtype_says_that_it_takes_a_name():
 def test_a_dtype_by_its_name_is_the_dtype(name):
     call, dtypes = CALLS[name]
     for dtype in dtypes:
-        by_name, expected = call(dtype.name), call(dtype)
+        by_name = call(dtype.name)
+        expected = call(dtype)
         if isinstance(expected, int):
             assert by_name == expected
             continue
         assert by_name.dtype is expected.dtype is dtype
         assert by_name.shape == expected.shape
         for part, same in zip(by_name.parts(), expected.parts(), strict=True):
-            if name not in ("KeyValueCache", "Tensor.empty"):  # their elements are not set
+            if name not in (
+                "KeyValueCache",
+                "Tensor.empty",
+            ):  # their elements are not set
                 np.testing.assert_array_equal(part.bits(), same.bits())
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("wrong", ["float31", "Float32", "", "nf5", 5, np.dtype("f4"), [1], float])
+@pytest.mark.parametrize(
+    "wrong", ["float31", "Float32", "", "nf5", 5, np.dtype("f4"), [1], float]
+)
 def test_no_other_name_and_no_other_object_is_a_dtype(name, wrong):
     with pytest.raises(ml.DTypeError, match=r"^\[\w+\] dtype=? must be "):
         CALLS[name][0](wrong)

@@ -20,7 +20,9 @@ def shapes_and_keys(draw):
     skipped = len(shape) - count
     key = []
     for place in range(count):
-        dim = place + skipped if ellipsis_at is not None and place >= ellipsis_at else place
+        dim = (
+            place + skipped if ellipsis_at is not None and place >= ellipsis_at else place
+        )
         key.append(_part(draw, shape[dim]))
     if ellipsis_at is not None:
         key.insert(ellipsis_at, Ellipsis)
@@ -35,7 +37,9 @@ def _part(draw, size):
     step = draw(st.none() | st.integers(1, 5))
     from_end = draw(st.booleans())
     first = start - size if from_end and start < size else start
-    return slice(draw(st.sampled_from([first, None])) if start == 0 else first, stop, step)
+    return slice(
+        draw(st.sampled_from([first, None])) if start == 0 else first, stop, step
+    )
 
 
 @settings(max_examples=500)
@@ -52,12 +56,22 @@ def test_every_key_within_bounds_gives_numpys_view(shape_and_key, of_view):
         assert np.shares_memory(result.numpy(), array)
         assert all(
             mine == other or n == 1
-            for mine, other, n in zip(result.strides, expected.strides, result.shape, strict=True)
+            for mine, other, n in zip(
+                result.strides, expected.strides, result.shape, strict=True
+            )
         )
 
 
 def test_a_slice_is_never_clamped():
-    for start, stop in ((0, 4), (None, 500), (4, None), (-4, 2), (2, 1), (-1, -2), (0, -4)):
+    for start, stop in (
+        (0, 4),
+        (None, 500),
+        (4, None),
+        (-4, 2),
+        (2, 1),
+        (-1, -2),
+        (0, -4),
+    ):
         text = rf"start {start}, stop {stop}, size 3 \(dim 0, shape \[3\]\)$"
         with pytest.raises(ml.IndexOutOfRangeError, match=text):
             sample((3,))[start:stop]
@@ -65,7 +79,9 @@ def test_a_slice_is_never_clamped():
 
 def test_what_is_no_index_is_refused():
     for key in (1.0, True, "0", None, [0, 1], np.array([0]), (0, None), (True, 0)):
-        with pytest.raises(ml.TensorError, match=r"^\[getitem\] an index must be an integer, a "):
+        with pytest.raises(
+            ml.TensorError, match=r"^\[getitem\] an index must be an integer, a "
+        ):
             sample((2, 3))[key]
 
 

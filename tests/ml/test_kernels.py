@@ -45,7 +45,9 @@ def run(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["0", "-3", "text", "1000000", "", "2,1", " 1 ", "9" * 30, "²"])
+@pytest.mark.parametrize(
+    "value", ["0", "-3", "text", "1000000", "", "2,1", " 1 ", "9" * 30, "²"]
+)
 def test_any_omp_num_threads_neither_ends_the_process_nor_prints(value: str) -> None:
     program = "product(); print(kernels.get_num_threads(), os.environ['OMP_NUM_THREADS'])"
     done = run(program, OMP_NUM_THREADS=value)
@@ -58,14 +60,24 @@ def test_any_omp_num_threads_neither_ends_the_process_nor_prints(value: str) -> 
 # Values that end the process or print where OpenMP reads them, and values that it knows.
 BAD = [
     {
-        "OMP_PROC_BIND": "x", "OMP_PLACES": "x", "OMP_STACKSIZE": "x", "OMP_THREAD_LIMIT": "0",
-        "OMP_SCHEDULE": "x", "OMP_WAIT_POLICY": "x", "OMP_DYNAMIC": "3", "OMP_NESTED": "x",
-        "OMP_DISPLAY_ENV": "true", "OMP_MAX_ACTIVE_LEVELS": "-1", "OMP_NUM_TEAMS": "x",
-        "GOMP_SPINCOUNT": "x", "GOMP_CPU_AFFINITY": "x", "GOMP_STACKSIZE": "x",
+        "OMP_PROC_BIND": "x",
+        "OMP_PLACES": "x",
+        "OMP_STACKSIZE": "x",
+        "OMP_THREAD_LIMIT": "0",
+        "OMP_SCHEDULE": "x",
+        "OMP_WAIT_POLICY": "x",
+        "OMP_DYNAMIC": "3",
+        "OMP_NESTED": "x",
+        "OMP_DISPLAY_ENV": "true",
+        "OMP_MAX_ACTIVE_LEVELS": "-1",
+        "OMP_NUM_TEAMS": "x",
+        "GOMP_SPINCOUNT": "x",
+        "GOMP_CPU_AFFINITY": "x",
+        "GOMP_STACKSIZE": "x",
         "OMP_CANCELLATION": "x",
     },
     {"OMP_STACKSIZE": "100000G"},
-]  # fmt: skip
+]
 GOOD = [
     {"OMP_PROC_BIND": "close", "OMP_THREAD_LIMIT": "3", "OMP_WAIT_POLICY": "ACTIVE"},
     {"OMP_DYNAMIC": "TRUE", "GOMP_SPINCOUNT": "infinity"},
@@ -84,7 +96,9 @@ importlib.import_module = shown
 """
 
 
-@pytest.mark.parametrize("settings", [*BAD, *GOOD], ids=lambda settings: " ".join([*settings][:3]))
+@pytest.mark.parametrize(
+    "settings", [*BAD, *GOOD], ids=lambda settings: " ".join([*settings][:3])
+)
 def test_other_variables_of_openmp_neither_end_the_process_nor_print(
     settings: dict[str, str],
 ) -> None:
@@ -93,7 +107,8 @@ def test_other_variables_of_openmp_neither_end_the_process_nor_print(
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{{}}\n{settings}\n", "")
 
 
-# What is refused once the library is loaded: addresses for a stack, or processes of the user.
+# What is refused once the library is loaded: addresses for a stack, or processes of the
+# user.
 FEW_ADDRESSES = """
 import resource
 product(1)  # loads what NumPy imports late
@@ -109,9 +124,15 @@ resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell sizes")
-@pytest.mark.parametrize("limit", [FEW_ADDRESSES, FEW_PROCESSES], ids=["addresses", "processes"])
-def test_threads_that_the_system_refuses_are_fewer_threads_and_one_warning(limit: str) -> None:
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="the system does not tell sizes"
+)
+@pytest.mark.parametrize(
+    "limit", [FEW_ADDRESSES, FEW_PROCESSES], ids=["addresses", "processes"]
+)
+def test_threads_that_the_system_refuses_are_fewer_threads_and_one_warning(
+    limit: str,
+) -> None:
     """libgomp said "Thread creation failed" and ended the process."""
     if limit is FEW_PROCESSES and os.geteuid() != 0:
         pytest.skip("only root may become a user without processes")
@@ -125,7 +146,10 @@ print(kernels.get_num_threads())
 """
     done = run(limit + program)
     assert (done.returncode, done.stdout) == (0, "1 False\n1\n")
-    assert done.stderr.count("RuntimeWarning: [threads] the system refuses more than 1 of 4") == 1
+    assert (
+        done.stderr.count("RuntimeWarning: [threads] the system refuses more than 1 of 4")
+        == 1
+    )
     assert done.stderr.count("Warning") == 1
     twin = run(program)
     assert (twin.returncode, twin.stdout, twin.stderr) == (0, "8 True\n4\n", "")
@@ -149,7 +173,9 @@ print(kernels.get_num_threads())
     assert "refuses more than 3 of 6 threads" in done.stderr
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no masks")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="the system has no masks"
+)
 def test_threads_are_as_many_as_the_affinity_mask_has_processors() -> None:
     first = min(os.sched_getaffinity(0))
     program = f"""
@@ -177,14 +203,21 @@ print("spins" if time.process_time() - start >= 0.4 else "sleeps" if idle < 0.05
 """
 
 
-@pytest.mark.skipif(kernels.build_info()["threading"] == "serial", reason="one thread only")
+@pytest.mark.skipif(
+    kernels.build_info()["threading"] == "serial", reason="one thread only"
+)
 @pytest.mark.parametrize(
     ("wait_policy", "expected"),
     [
-        (None, "sleeps"), ("passive", "sleeps"), (" Passive", "sleeps"), ("active", "spins"),
-        ("ACTIVE", "spins"), ("wrong", "sleeps"), ("", "sleeps"),
+        (None, "sleeps"),
+        ("passive", "sleeps"),
+        (" Passive", "sleeps"),
+        ("active", "spins"),
+        ("ACTIVE", "spins"),
+        ("wrong", "sleeps"),
+        ("", "sleeps"),
     ],
-)  # fmt: skip
+)
 def test_a_waiting_thread_spins_as_long_as_the_user_chooses(
     wait_policy: str | None, expected: str
 ) -> None:
@@ -192,7 +225,9 @@ def test_a_waiting_thread_spins_as_long_as_the_user_chooses(
     assert (done.stdout, done.stderr) == (f"{expected}\n", "")
 
 
-@pytest.mark.parametrize(("limit", "expected"), [("1", "1"), ("0", "7"), ("x", "7"), ("9", "7")])
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("1", "1"), ("0", "7"), ("x", "7"), ("9", "7")]
+)
 def test_the_limit_of_openmp_holds_for_the_default_number_of_threads(
     limit: str, expected: str
 ) -> None:
@@ -220,7 +255,11 @@ print(os.environ == before, kernels.get_num_threads())
 
 def test_fewer_threads_than_asked_for_give_the_same_bits() -> None:
     program = "import hashlib; print(hashlib.sha256(product(4)).hexdigest())"
-    settings = {"OMP_THREAD_LIMIT": "1"}, {"OMP_DYNAMIC": "true"}, {"OMP_WAIT_POLICY": "passive"}
+    settings = (
+        {"OMP_THREAD_LIMIT": "1"},
+        {"OMP_DYNAMIC": "true"},
+        {"OMP_WAIT_POLICY": "passive"},
+    )
     outputs = [run(program).stdout, *(run(program, **one).stdout for one in settings)]
     assert len(outputs[0]) == 65
     assert len(set(outputs)) == 1
@@ -305,21 +344,28 @@ def test_build_info_says_what_is_in_use() -> None:
     info = kernels.build_info()
     assert info["isa"] in info["available_isas"]
     assert info["available_isas"][-1] == "portable"
-    assert info["openmp"] == (info["openmp_version"] > 0) == (info["threading"] == "OpenMP")
+    assert (
+        info["openmp"] == (info["openmp_version"] > 0) == (info["threading"] == "OpenMP")
+    )
     assert info["compiler"].split()[0] in ("gcc", "clang", "test")
     assert info["threads"] == kernels.get_num_threads()
 
 
 def test_two_python_threads_compute_at_once_without_mixing_their_scratch() -> None:
     generator = np.random.default_rng(3)
-    x = [ml.Tensor.from_numpy(generator.standard_normal((20, 300)).astype("f4")) for _ in range(4)]
+    x = [
+        ml.Tensor.from_numpy(generator.standard_normal((20, 300)).astype("f4"))
+        for _ in range(4)
+    ]
     weight = ml.Tensor.from_numpy(generator.standard_normal((90, 300)).astype("f4"))
     expected = [ml.linear_transformation(one, weight).numpy().copy() for one in x]
     wrong: list[int] = []
 
     def repeat(i: int) -> None:
         for _ in range(30):
-            if not np.array_equal(ml.linear_transformation(x[i], weight).numpy(), expected[i]):
+            if not np.array_equal(
+                ml.linear_transformation(x[i], weight).numpy(), expected[i]
+            ):
                 wrong.append(i)
 
     with ThreadPoolExecutor(4) as pool:
@@ -334,7 +380,9 @@ def test_only_contiguous_elements_inside_their_storage_have_a_pointer(
 ) -> None:
     x = ml.zeros((3, 4, 5), dtype)
     for _ in range(data.draw(st.integers(1, 4))):
-        match data.draw(st.sampled_from(["slice", "transpose", "reshape", "index", "contiguous"])):
+        match data.draw(
+            st.sampled_from(["slice", "transpose", "reshape", "index", "contiguous"])
+        ):
             case "slice" if x.ndim:
                 start = data.draw(st.integers(0, x.shape[0]))
                 x = x.slice(start, data.draw(st.integers(start, x.shape[0])))
@@ -373,8 +421,12 @@ print(faults())
 
 
 @pytest.mark.skipif("glibc" not in platform.libc_ver()[0], reason="only glibc is told to")
-@pytest.mark.parametrize(("call", "is_kept"), [("", False), ("keep_freed_memory()", True)])
-def test_a_program_may_keep_the_memory_that_tensors_leave(call: str, is_kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("call", "is_kept"), [("", False), ("keep_freed_memory()", True)]
+)
+def test_a_program_may_keep_the_memory_that_tensors_leave(
+    call: str, is_kept: bool
+) -> None:
     done = run(_FAULTS.replace("CALL", call))
     pages = 4 * 12 * 2**22 // mmap.PAGESIZE
     assert done.returncode == 0, done.stderr

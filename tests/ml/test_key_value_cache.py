@@ -1,4 +1,6 @@
-"""The cache's sizes, its layout and what it refuses; and sequences whose blocks share one cache."""
+"""The cache's sizes, its layout and what it refuses; and sequences whose blocks share one
+cache.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ from src import ml
 from tests.ml.op_checks import EVERY_CACHE_DTYPE, sample
 
 BLOCK = ml.BLOCK_POSITIONS
-H, K, h = 6, 2, 8
+H = 6
+K = 2
+h = 8
 
 
 @EVERY_CACHE_DTYPE
@@ -25,7 +29,8 @@ def test_sizes_are_rounded_up_to_groups_and_counted_before_anything_is_allocated
 
 @EVERY_CACHE_DTYPE
 def test_what_is_written_is_read_back_bit_for_bit_as_a_copy(dtype):
-    cache, zeros = ml.KeyValueCache(50, 2, 6, dtype), ml.zeros(50, 2, 6, dtype=dtype)
+    cache = ml.KeyValueCache(50, 2, 6, dtype)
+    zeros = ml.zeros(50, 2, 6, dtype=dtype)
     xk, xv = (sample((2, 50, 6), dtype, seed).transpose(0, 1) for seed in (0, 1))
     for start, stop in ((0, 1), (1, 20), (20, 50)):
         ml.write_cache(cache, start, xk.slice(start, stop), xv.slice(start, stop))
@@ -56,24 +61,27 @@ def test_no_attribute_can_be_changed(name: str) -> None:
     assert getattr(cache, name) is before
 
 
-# ---- spans --------------------------------------------------------------------------------------
+# ---- spans -----------------------------------------------------------------------------
 
 
 def fill(cache, spans, dtype, seed):
     """Writes the keys and values of all positions of some sequences, in one call."""
     T = sum(count for _, count, _ in spans)
-    xk, xv = sample((T, K, h), dtype, seed=seed), sample((T, K, h), dtype, seed=seed + 1)
+    xk = sample((T, K, h), dtype, seed=seed)
+    xv = sample((T, K, h), dtype, seed=seed + 1)
     ml.write_cache(cache, ml.Spans(spans), xk, xv)
     return xk, xv
 
 
 @EVERY_CACHE_DTYPE
 def test_sequences_in_blocks_have_the_bits_of_contiguous_ones(dtype):
-    lengths, tables = (1, 255, 257, 700), ([6], [0], [9, 2], [7, 1, 4])
+    lengths = (1, 255, 257, 700)
+    tables = ([6], [0], [9, 2], [7, 1, 4])
     shared = ml.KeyValueCache(10 * BLOCK, K, h, dtype)
     whole = [(0, length, table) for length, table in zip(lengths, tables, strict=True)]
     xk, xv = fill(shared, whole, dtype, 3)
-    alone, row = [], 0
+    alone = []
+    row = 0
     for length in lengths:
         cache = ml.KeyValueCache(length, K, h, dtype)
         ml.write_cache(cache, 0, xk.slice(row, row + length), xv.slice(row, row + length))
@@ -106,7 +114,9 @@ def test_a_block_is_copied_whole():
         np.testing.assert_array_equal(x.numpy()[:BLOCK], old[2 * BLOCK :])
         np.testing.assert_array_equal(x.numpy()[BLOCK:], old[BLOCK:])
     for pair in ((3, 0), (0, 3), (-1, 0)):
-        with pytest.raises(ml.ShapeError, match=r"\[copy_block\] blocks must be in \[0, 3\)"):
+        with pytest.raises(
+            ml.ShapeError, match=r"\[copy_block\] blocks must be in \[0, 3\)"
+        ):
             cache.copy_block(*pair)
     with pytest.raises(ml.ShapeError, match="must be integers"):
         cache.copy_block(0.0, 1)
@@ -114,9 +124,18 @@ def test_a_block_is_copied_whole():
 
 def test_spans_that_leave_their_blocks_are_refused():
     assert ml.Spans([(255, 1, [0])]).tokens == 1
-    outside = (-1, 1, [0]), (0, 0, [0]), (0, 257, [0]), (255, 2, [0]), (0, 1, []), (0, 1, [-1])
+    outside = (
+        (-1, 1, [0]),
+        (0, 0, [0]),
+        (0, 257, [0]),
+        (255, 2, [0]),
+        (0, 1, []),
+        (0, 1, [-1]),
+    )
     for span in outside:
-        with pytest.raises(ml.ShapeError, match=r"^\[Spans\] start_pos and blocks must be >= 0"):
+        with pytest.raises(
+            ml.ShapeError, match=r"^\[Spans\] start_pos and blocks must be >= 0"
+        ):
             ml.Spans([(0, 1, [0]), span])
     with pytest.raises(ml.ShapeError, match="must be integers"):
         ml.Spans([(0.0, 1, [0])])
@@ -124,7 +143,9 @@ def test_spans_that_leave_their_blocks_are_refused():
 
 @pytest.mark.parametrize("integer", [np.int8, np.uint8, np.int64, int])
 def test_the_numbers_that_are_checked_are_those_that_are_used(integer):
-    spans = ml.Spans([(250, integer(6), [integer(0)]), (integer(100), integer(127), (integer(1),))])
+    spans = ml.Spans(
+        [(250, integer(6), [integer(0)]), (integer(100), integer(127), (integer(1),))]
+    )
     assert spans.spans == ((250, 6, (0,)), (100, 127, (1,)))
     assert spans.parts == ((0, 6, 250, 256), (6, 127, 100, 256))
     assert {type(x) for part in spans.parts for x in part} == {int}
@@ -137,9 +158,13 @@ def test_the_numbers_that_are_checked_are_those_that_are_used(integer):
     fill(cache, [(0, 3 * BLOCK, [0, 1, 2])], ml.float32, 5)
     cache.copy_block(integer(2), integer(0))
     keys, values = ml.read_cache(cache, 0, 1)
-    for x, y in zip(ml.read_cache(cache, 2 * BLOCK, 2 * BLOCK + 1), (keys, values), strict=True):
+    for x, y in zip(
+        ml.read_cache(cache, 2 * BLOCK, 2 * BLOCK + 1), (keys, values), strict=True
+    ):
         assert x.tolist() == y.tolist()
-    assert ml.KeyValueCache(integer(100), integer(127), integer(2), "float32").heads == 127
+    assert (
+        ml.KeyValueCache(integer(100), integer(127), integer(2), "float32").heads == 127
+    )
 
 
 def test_a_write_at_a_narrow_integer_is_seen_by_an_observer():
@@ -157,11 +182,15 @@ def test_a_block_whose_positions_no_address_counts_is_refused():
     most = (2**63 - 1) // BLOCK
     assert ml.Spans([(0, 1, [most - 1])]).capacity == most * BLOCK
     for block in (most, 2**63, 2**70):
-        with pytest.raises(ml.ShapeError, match=rf"^\[Spans\] blocks must be < {most}: {block}$"):
+        with pytest.raises(
+            ml.ShapeError, match=rf"^\[Spans\] blocks must be < {most}: {block}$"
+        ):
             ml.Spans([(0, 1, [block])])
 
 
-@pytest.mark.parametrize("spans", [5, None, [5], [(0, 1)], [(0, 1, 2)], [(0, 1, [0], 3)], "abc"])
+@pytest.mark.parametrize(
+    "spans", [5, None, [5], [(0, 1)], [(0, 1, 2)], [(0, 1, [0], 3)], "abc"]
+)
 def test_what_is_no_sequence_of_spans_is_refused(spans):
     with pytest.raises(
         ml.ShapeError, match=r"^\[Spans\] (spans must be a sequence|numbers must be)"
@@ -170,13 +199,22 @@ def test_what_is_no_sequence_of_spans_is_refused(spans):
 
 
 def test_spans_of_other_tokens_or_beyond_the_cache_are_refused():
-    cache, x = ml.KeyValueCache(600, K, h, ml.float32), sample((2, K, h), ml.float32)
+    cache = ml.KeyValueCache(600, K, h, ml.float32)
+    x = sample((2, K, h), ml.float32)
     xq = sample((2, H, h), ml.float32)
     fits = ml.Spans([(0, 1, [1]), (0, 1, [0])])
     ml.write_cache(cache, fits, x, x)
     ml.attention(xq, cache, fits)
-    for spans in (ml.Spans([(0, 1, [0])]), ml.Spans([(0, 1, [0]), (0, 1, [2])]), ml.Spans([])):
-        with pytest.raises(ml.ShapeError, match=r"^\[write_cache\] start_pos must be of xk"):
+    for spans in (
+        ml.Spans([(0, 1, [0])]),
+        ml.Spans([(0, 1, [0]), (0, 1, [2])]),
+        ml.Spans([]),
+    ):
+        with pytest.raises(
+            ml.ShapeError, match=r"^\[write_cache\] start_pos must be of xk"
+        ):
             ml.write_cache(cache, spans, x, x)
-        with pytest.raises(ml.ShapeError, match=r"^\[attention\] start_pos must be of xq"):
+        with pytest.raises(
+            ml.ShapeError, match=r"^\[attention\] start_pos must be of xq"
+        ):
             ml.attention(xq, cache, spans)

@@ -54,8 +54,10 @@ def test_a_size_of_zero_counts_as_one_in_the_strides(shape, strides):
 @settings(max_examples=150)
 @given(views(), st.data())
 def test_reshape_is_a_view_exactly_where_numpy_makes_one(array, data):
-    x, wanted = ml.Tensor.from_numpy(array), _another_shape(array.shape, data)
-    expected, result = array.reshape(wanted), x.reshape(wanted)
+    x = ml.Tensor.from_numpy(array)
+    wanted = _another_shape(array.shape, data)
+    expected = array.reshape(wanted)
+    result = x.reshape(wanted)
     check_same(result, expected)
     if array.size > 1:
         is_view = np.shares_memory(array, expected)
@@ -65,11 +67,14 @@ def test_reshape_is_a_view_exactly_where_numpy_makes_one(array, data):
 
 def _another_shape(shape, data):
     """Split the number of elements into factors, with a few ones between them."""
-    size, factors = int(np.prod(shape)), [1] * data.draw(st.integers(0, 2))
+    size = int(np.prod(shape))
+    factors = [1] * data.draw(st.integers(0, 2))
     if not size:
         return tuple(data.draw(st.permutations(shape)))
     while size > 1:
-        factor = data.draw(st.sampled_from([n for n in range(2, size + 1) if size % n == 0]))
+        factor = data.draw(
+            st.sampled_from([n for n in range(2, size + 1) if size % n == 0])
+        )
         factors.append(factor)
         size //= factor
     return tuple(data.draw(st.permutations(factors)))
@@ -77,7 +82,8 @@ def _another_shape(shape, data):
 
 @given(shapes, shapes)
 def test_two_shapes_broadcast_as_in_numpy(a, b):
-    x, y = ml.zeros(a), ml.zeros(b)
+    x = ml.zeros(a)
+    y = ml.zeros(b)
     try:
         expected = np.broadcast_shapes(a, b)
     except ValueError:
@@ -93,5 +99,7 @@ def test_integers_of_any_kind_become_python_ints_and_nothing_else_does():
         assert result == tuple(int(value) for value in values)
         assert all(type(value) is int for value in result)
     for wrong in ((1.0,), (True,), ("x" * 10_000,), (None,), (2, np.bool_(True))):
-        with pytest.raises(ml.ShapeError, match=r"^\[op\] sizes must be integers: .{,90}$"):
+        with pytest.raises(
+            ml.ShapeError, match=r"^\[op\] sizes must be integers: .{,90}$"
+        ):
             checked_ints("op", "sizes", wrong)

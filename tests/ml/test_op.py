@@ -15,7 +15,9 @@ class Listener:
     def __init__(self) -> None:
         self.reports: list[tuple[str, list[str], tuple[int, ...], dict[str, Any]]] = []
 
-    def op(self, op: str, inputs: Any, result: Any, details: Any, seconds: float | None) -> str:
+    def op(
+        self, op: str, inputs: Any, result: Any, details: Any, seconds: float | None
+    ) -> str:
         assert seconds is None or seconds >= 0
         names = [x.name for x in inputs]
         self.reports.append((op, names, result.shape, dict(details)))
@@ -38,10 +40,14 @@ def tensor(*shape: int) -> ml.Tensor:
     return ml.Tensor.from_numpy(values, name="mine")
 
 
-def test_an_op_reports_its_inputs_its_result_and_its_arguments(listener: Listener) -> None:
+def test_an_op_reports_its_inputs_its_result_and_its_arguments(
+    listener: Listener,
+) -> None:
     result = ml.softmax(tensor(2, 3), dim=-1, dtype=ml.bfloat16)
     assert result.name == "seen"
-    assert listener.reports == [("softmax", ["mine"], (2, 3), {"dim": -1, "dtype": ml.bfloat16})]
+    assert listener.reports == [
+        ("softmax", ["mine"], (2, 3), {"dim": -1, "dtype": ml.bfloat16})
+    ]
 
 
 def test_methods_report_themselves_and_set_slice_the_slice(listener: Listener) -> None:
@@ -56,16 +62,21 @@ def test_methods_report_themselves_and_set_slice_the_slice(listener: Listener) -
     ]  # fmt: skip
 
 
-def test_an_op_inside_an_op_and_a_conversion_to_itself_are_not_reported(listener: Listener) -> None:
+def test_an_op_inside_an_op_and_a_conversion_to_itself_are_not_reported(
+    listener: Listener,
+) -> None:
     x = tensor(2, 3)
     assert x.to(ml.float32) is x
     ml.matmul(x.to(ml.float16), tensor(3, 2).to(ml.float16))
     assert [op for op, *_ in listener.reports] == ["to", "to", "matmul"]
 
 
-def test_an_op_with_several_results_reports_each_and_returns_them_named(listener: Listener) -> None:
+def test_an_op_with_several_results_reports_each_and_returns_them_named(
+    listener: Listener,
+) -> None:
     cache = ml.KeyValueCache(256, 2, 4, ml.float32)
-    xk, xv = tensor(3, 2, 4).with_name("xk"), tensor(3, 2, 4).with_name("xv")
+    xk = tensor(3, 2, 4).with_name("xk")
+    xv = tensor(3, 2, 4).with_name("xv")
     assert ml.write_cache(cache, 2, xk, xv) is None
     keys, values = ml.read_cache(cache, 2, 5)
     assert (keys.name, values.name) == ("seen", "seen")
@@ -88,15 +99,20 @@ def test_sequences_are_inputs_and_a_result_shows_its_own_where_each_has_one(
     assert inputs == [["x", "a"], ["x", "b"], ["x", "c"], ["a", "b", "c"]]
 
 
-def test_an_op_that_fails_raises_its_error_and_the_next_one_reports(listener: Listener) -> None:
+def test_an_op_that_fails_raises_its_error_and_the_next_one_reports(
+    listener: Listener,
+) -> None:
     with pytest.raises(ml.ShapeError, match="matmul"):
         ml.matmul(tensor(2, 3), tensor(2, 3))
     ml.ones((1,), ml.float32)
     assert [op for op, *_ in listener.reports] == ["ones"]
 
 
-def test_an_op_reports_by_its_name_whatever_name_it_is_called_by(listener: Listener) -> None:
-    x, plus = tensor(2), ml.add
+def test_an_op_reports_by_its_name_whatever_name_it_is_called_by(
+    listener: Listener,
+) -> None:
+    x = tensor(2)
+    plus = ml.add
     added(x, x)
     plus(x, x)
     _ = x + x
@@ -121,12 +137,16 @@ def test_observers_come_and_go_and_each_is_told_of_the_same_calls() -> None:
     assert op_module._observers == ()
 
 
-def test_memory_that_numpy_does_not_get_is_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_numpy_does_not_get_is_our_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_given: object, **_named: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(np, "concatenate", refuse)
-    with pytest.raises(ml.TensorMemoryError, match=r"^\[concatenate\] memory: the system refused"):
+    with pytest.raises(
+        ml.TensorMemoryError, match=r"^\[concatenate\] memory: the system refused"
+    ):
         ml.concatenate([tensor(2), tensor(2)])
 
 
@@ -153,7 +173,9 @@ def test_annotations_that_are_strings_are_resolved_when_an_op_fails(defined: Any
             failing(tensor(1), right)
 
 
-def test_an_annotation_that_only_type_checkers_resolve_checks_nothing(defined: Any) -> None:
+def test_an_annotation_that_only_type_checkers_resolve_checks_nothing(
+    defined: Any,
+) -> None:
     @defined
     def failing(x: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F821
         raise TypeError("not ours")

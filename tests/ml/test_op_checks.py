@@ -32,7 +32,10 @@ def test_check_close_refuses_one_wrong_element_on_either_side_and_another_shape(
         wrong = exact(x)
         wrong[613] = value
         text = "1 of 1000 .*element 613|infinities or NaNs differ"
-        for result, expected in ((x, wrong), (ml.Tensor.from_numpy(wrong.astype("f4")), exact(x))):
+        for result, expected in (
+            (x, wrong),
+            (ml.Tensor.from_numpy(wrong.astype("f4")), exact(x)),
+        ):
             with pytest.raises(AssertionError, match=text):
                 check_close(result, expected)
     with pytest.raises(AssertionError, match="shape"):

@@ -9,7 +9,15 @@ import pytest
 
 from src import ml
 from tests.csrc.quantized_operands import FORMATS
-from tests.ml.op_checks import EVERY_DTYPE, SHAPES, bits_of, check_same, exact, sample, samples
+from tests.ml.op_checks import (
+    EVERY_DTYPE,
+    SHAPES,
+    bits_of,
+    check_same,
+    exact,
+    sample,
+    samples,
+)
 
 X = ml.tensor([[1.0, 2.0], [3.0, 4.5]])
 
@@ -23,7 +31,8 @@ OPERATIONS = [
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_operators_are_numpys(shape):
-    x, y = sample(shape), sample(shape, seed=1)
+    x = sample(shape)
+    y = sample(shape, seed=1)
     for operation in OPERATIONS:
         check_same(operation(x, y), np.asarray(operation(x.numpy(), y.numpy())))
     assert np.allclose((x**2).numpy(), x.numpy() ** 2)
@@ -44,22 +53,42 @@ def test_operators_take_integers_matrices_and_numpys_numbers():
 
 
 def test_operators_leave_other_things_to_python_and_add_bools_as_pytorch_does():
-    for call in (lambda: X + None, lambda: "a" - X, lambda: X @ [1], lambda: X - object()):
+    for call in (
+        lambda: X + None,
+        lambda: "a" - X,
+        lambda: X @ [1],
+        lambda: X - object(),
+    ):
         with pytest.raises(TypeError, match="unsupported operand"):
             call()
-    mask, ones = ml.tensor([True, False]), ml.tensor([True, True])
+    mask = ml.tensor([True, False])
+    ones = ml.tensor([True, True])
     assert (mask + mask).tolist() == (mask * ones).tolist() == [True, False]
 
 
 # Every operator of Python, by the name of its op; `divmod` and others have none.
 BINARY = {
-    "add": operator.add, "sub": operator.sub, "multiply": operator.mul, "div": operator.truediv,
-    "pow": operator.pow, "matmul": operator.matmul, "less": operator.lt, "less_equal": operator.le,
-    "greater": operator.gt, "greater_equal": operator.ge, "equal": operator.eq,
-    "not_equal": operator.ne, "floordiv": operator.floordiv, "mod": operator.mod,
-    "divmod": divmod, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
-    "lshift": operator.lshift, "rshift": operator.rshift,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "multiply": operator.mul,
+    "div": operator.truediv,
+    "pow": operator.pow,
+    "matmul": operator.matmul,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "divmod": divmod,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "lshift": operator.lshift,
+    "rshift": operator.rshift,
+}
 MIRRORED = {
     "less": "greater", "less_equal": "greater_equal", "greater": "less",
     "greater_equal": "less_equal", "equal": "equal", "not_equal": "not_equal",
@@ -70,17 +99,28 @@ IN_PLACE = {
     "floordiv": operator.ifloordiv, "mod": operator.imod, "and": operator.iand,
 }  # fmt: skip
 ARRAYS = [
-    np.ones(2), np.ones(2, np.float32), np.ones((2, 2), np.float32), np.array(2.0), np.ones(2, int),
-    np.array([True, False]), np.ma.masked_array([1.0, 2.0]), np.array(["a", "b"]), np.bool_(True),
-]  # fmt: skip
+    np.ones(2),
+    np.ones(2, np.float32),
+    np.ones((2, 2), np.float32),
+    np.array(2.0),
+    np.ones(2, int),
+    np.array([True, False]),
+    np.ma.masked_array([1.0, 2.0]),
+    np.array(["a", "b"]),
+    np.bool_(True),
+]
 
 
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.parametrize("array", ARRAYS, ids=lambda x: f"{type(x).__name__}-{x.dtype}-{x.shape}")
+@pytest.mark.parametrize(
+    "array", ARRAYS, ids=lambda x: f"{type(x).__name__}-{x.dtype}-{x.shape}"
+)
 @pytest.mark.parametrize("dtype", [ml.float32, ml.bfloat16, ml.int32], ids=str)
 def test_an_array_of_numpy_is_refused_on_both_sides_of_every_operator(name, array, dtype):
     x = ml.ones(2, dtype=dtype)
-    text = r"must be a Tensor or a number: \w+; Tensor.from_numpy\(array\) makes a Tensor$"
+    text = (
+        r"must be a Tensor or a number: \w+; Tensor.from_numpy\(array\) makes a Tensor$"
+    )
     with pytest.raises(ml.TensorTypeError, match=rf"^\[{name}\] b {text}"):
         BINARY[name](x, array)
     # Python swaps the sides of a comparison that an array does not know.
@@ -138,11 +178,15 @@ def test_methods_are_the_ops():
 
 
 def test_a_number_of_one_element_and_a_hash_by_identity():
-    assert (float(ml.tensor([2.5])), int(ml.tensor(7)), bool(ml.tensor([[1]]))) == (2.5, 7, True)
+    assert (float(ml.tensor([2.5])), int(ml.tensor(7)), bool(ml.tensor([[1]]))) == (
+        2.5,
+        7,
+        True,
+    )
     assert len({X, X, X.copy()}) == 2
 
 
-# ---- copies -------------------------------------------------------------------------------------
+# ---- copies ----------------------------------------------------------------------------
 
 
 @EVERY_DTYPE
@@ -162,10 +206,15 @@ def test_copies_keep_dtype_and_bits(dtype, copied):
 
 @pytest.mark.parametrize("dtype", [*ml.DTYPES, *ml.BLOCK_DTYPES], ids=str)
 def test_a_copy_of_a_dtype_is_the_dtype(dtype):
-    assert copy.deepcopy(dtype) is copy.copy(dtype) is pickle.loads(pickle.dumps(dtype)) is dtype
+    assert (
+        copy.deepcopy(dtype)
+        is copy.copy(dtype)
+        is pickle.loads(pickle.dumps(dtype))
+        is dtype
+    )
 
 
-# ---- block-quantized tensors --------------------------------------------------------------------
+# ---- block-quantized tensors -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("block_dtype", "double"), FORMATS)
@@ -177,7 +226,7 @@ def test_copies_of_quantized_tensors_have_their_elements(block_dtype, double):
             assert (bits_of(other.dequantize()) == bits_of(q.dequantize())).all()
 
 
-# ---- text ---------------------------------------------------------------------------------------
+# ---- text ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -205,7 +254,9 @@ def test_tolist_and_item_give_pythons_numbers(dtype):
     for shape in SHAPES:
         x = sample(shape, dtype)
         assert x.tolist() == exact(x).tolist()
-        assert all(type(value) is kind for value in np.asarray(x.tolist(), object).reshape(-1))
+        assert all(
+            type(value) is kind for value in np.asarray(x.tolist(), object).reshape(-1)
+        )
         assert ml.tensor(x.tolist(), dtype=dtype).reshape(*shape).tolist() == x.tolist()
     x = sample((1, 1), dtype)
     assert type(x.item()) is kind

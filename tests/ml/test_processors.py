@@ -1,4 +1,6 @@
-"""The limits of control groups, read from files that a test writes, and once from a real group."""
+"""The limits of control groups, read from files that a test writes, and once from a real
+group.
+"""
 
 import contextlib
 import os
@@ -13,11 +15,15 @@ from src.ml.processors import cpu_limit, usable_processors
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
-V1_MOUNT = "33 25 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
+V1_MOUNT = (
+    "33 25 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
+)
 OTHER_MOUNT = "35 25 0:32 / /sys/fs/cgroup/memory rw shared:16 - cgroup cgroup rw,memory"
 
 
-def system(root: Path, mounts: list[str], groups: list[str], files: dict[str, str]) -> Path:
+def system(
+    root: Path, mounts: list[str], groups: list[str], files: dict[str, str]
+) -> Path:
     """Writes the files of a system; `files` are below /sys/fs/cgroup."""
     process = root / "proc" / "self"
     process.mkdir(parents=True)
@@ -33,7 +39,9 @@ def system(root: Path, mounts: list[str], groups: list[str], files: dict[str, st
 def version_2(
     root: Path, files: dict[str, str], group: str = "/a/b", mounted: str = "/"
 ) -> float | None:
-    return cpu_limit(system(root, [V2_MOUNT.format(root=mounted)], [f"0::{group}"], files))
+    return cpu_limit(
+        system(root, [V2_MOUNT.format(root=mounted)], [f"0::{group}"], files)
+    )
 
 
 def version_1(
@@ -47,12 +55,20 @@ def version_1(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("100000 100000\n", 1.0), ("150000 100000\n", 1.5), ("20000 100000\n", 0.2),
-        ("max 100000\n", None), ("", None), ("-5 100000\n", None), ("1 0\n", None),
-        ("0 100000\n", None), ("100000\n", None), ("one 100000\n", None), ("1e5 100000\n", None),
+        ("100000 100000\n", 1.0),
+        ("150000 100000\n", 1.5),
+        ("20000 100000\n", 0.2),
+        ("max 100000\n", None),
+        ("", None),
+        ("-5 100000\n", None),
+        ("1 0\n", None),
+        ("0 100000\n", None),
+        ("100000\n", None),
+        ("one 100000\n", None),
+        ("1e5 100000\n", None),
         ("9" * 40 + " 100000\n", None),
     ],
-)  # fmt: skip
+)
 def test_version_2_has_quota_and_period_in_one_file(tmp_path, text, expected):
     assert version_2(tmp_path, {"a/b/cpu.max": text}) == expected
 
@@ -73,7 +89,11 @@ def test_version_1_has_them_in_two_files(tmp_path, quota, period, expected):
 
 
 def test_the_smallest_limit_of_a_group_and_the_groups_above_it_counts(tmp_path):
-    files = {"cpu.max": "max 100000", "a/cpu.max": "150000 100000", "a/b/cpu.max": "400000 100000"}
+    files = {
+        "cpu.max": "max 100000",
+        "a/cpu.max": "150000 100000",
+        "a/b/cpu.max": "400000 100000",
+    }
     assert version_2(tmp_path / "above", files) == 1.5
     assert version_2(tmp_path / "own", files | {"a/b/cpu.max": "50000 100000"}) == 0.5
     other = files | {"a/c/cpu.max": "1000 100000"}
@@ -92,7 +112,9 @@ def test_a_container_sees_its_own_group_as_the_mount_point(tmp_path, version):
 
 def test_without_files_there_is_no_limit(tmp_path):
     assert cpu_limit(tmp_path) is None
-    broken = system(tmp_path / "broken", ["", "1 2", "- cgroup2", "a - b"], ["", "::", ":"], {})
+    broken = system(
+        tmp_path / "broken", ["", "1 2", "- cgroup2", "a - b"], ["", "::", ":"], {}
+    )
     assert cpu_limit(broken) is None
     assert usable_processors(broken) >= 1
 
@@ -142,6 +164,11 @@ def test_a_real_group_with_a_limit_gives_one_thread():
     with real_group() as group:
         command = [sys.executable, "-c", program, str(group)]
         done = subprocess.run(
-            command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     assert (done.stdout, done.stderr) == ("0.5 1\n", "")

@@ -18,7 +18,7 @@ def weight(*shape, dtype=ml.nf4, double=False):
     return ml.quantize(sample(shape).with_name("w"), dtype, double)
 
 
-# ---- what it is ---------------------------------------------------------------------------------
+# ---- what it is ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,10 @@ def test_it_has_shape_dtype_name_and_bytes(dtype, double, nbytes):
     assert (x.shape, x.ndim, x.size, len(x)) == ((50, 128), 2, 6400, 50)
     assert (x.dtype, x.name, x.nbytes) == (dtype, "w", nbytes)
     assert (x.nested is not None) == double
-    assert repr(x) == f"QuantizedTensor('w', [50, 128], {dtype}{', double' if double else ''})"
+    assert (
+        repr(x)
+        == f"QuantizedTensor('w', [50, 128], {dtype}{', double' if double else ''})"
+    )
 
 
 def test_another_name_shares_the_memory():
@@ -46,7 +49,8 @@ def test_another_name_shares_the_memory():
 
 
 def test_parts_are_used_where_they_lie_in_any_shape():
-    codes, scales = np.arange(64, dtype=np.uint8).reshape(64, 1), np.ones((2, 1), np.float32)
+    codes = np.arange(64, dtype=np.uint8).reshape(64, 1)
+    scales = np.ones((2, 1), np.float32)
     codes.setflags(write=False)
     parts = map(ml.Tensor.from_numpy, (codes, scales))
     x = ml.QuantizedTensor(ml.nf4, (2, 64), *parts)
@@ -56,7 +60,7 @@ def test_parts_are_used_where_they_lie_in_any_shape():
     np.testing.assert_array_equal(x.dequantize().numpy(), before * np.float32([[1], [3]]))
 
 
-# ---- what it refuses ----------------------------------------------------------------------------
+# ---- what it refuses -------------------------------------------------------------------
 
 
 def zeros(dtype, *shape):
@@ -72,11 +76,13 @@ def test_parts_that_fit_are_taken():
 
 
 def test_parts_that_are_not_contiguous_are_refused():
-    with pytest.raises(ml.TensorError, match=r"\] codes must be contiguous and aligned: strides"):
+    with pytest.raises(
+        ml.TensorError, match=r"\] codes must be contiguous and aligned: strides"
+    ):
         ml.QuantizedTensor(ml.nf4, (64,), zeros("uint8", 64)[::2], zeros("float32", 1))
 
 
-# ---- quantizing ---------------------------------------------------------------------------------
+# ---- quantizing ------------------------------------------------------------------------
 
 
 @EVERY_FLOAT
@@ -97,13 +103,18 @@ def test_a_view_is_quantized_as_its_elements_are():
 
 def test_double_quantization_keeps_codes_and_moves_scales_a_little():
     x = sample((512, 128))
-    single, double = ml.quantize(x, ml.nf4), ml.quantize(x, ml.nf4, double=True)
+    single = ml.quantize(x, ml.nf4)
+    double = ml.quantize(x, ml.nf4, double=True)
     check_same(double.codes, single.codes.numpy())
-    assert double.nested.offset == np.float32(single.scales.numpy().mean(dtype=np.float64))
+    assert double.nested.offset == np.float32(
+        single.scales.numpy().mean(dtype=np.float64)
+    )
     spread = np.abs(single.scales.numpy() - double.nested.offset).max()
     ones = ml.full((x.size // 2,), 0xFF, "uint8")  # codes of 1: the scales themselves
     scales = ml.QuantizedTensor(ml.nf4, x.shape, ones, double.scales, double.nested)
-    error = np.abs(scales.dequantize().numpy().reshape(-1, 64)[:, 0] - single.scales.numpy())
+    error = np.abs(
+        scales.dequantize().numpy().reshape(-1, 64)[:, 0] - single.scales.numpy()
+    )
     assert error.max() <= spread * 0.0080
 
 
@@ -122,32 +133,53 @@ def test_the_dynamic_map_rises_from_below_to_one_and_has_a_zero():
     assert values[0] == np.float32(-0.99296875)
 
 
-# ---- what refuses it ----------------------------------------------------------------------------
+# ---- what refuses it -------------------------------------------------------------------
 
-x, w = sample((4, 64)), weight(64, 64)
+x = sample((4, 64))
+w = weight(64, 64)
 cache = ml.KeyValueCache(4, 1, 64, ml.float32)
 # What the ops take beside tensors, by the names of their parameters.
 OTHERS: dict[str, Any] = {
-    "cache": cache, "condition": x > 0, "dim": 0, "dims": (0, 1), "eps": 1e-5, "k": 1,
-    "normalized_shape": 64, "repeats": 2, "sizes": (64, 64), "split_size": 1, "start_pos": 0,
+    "cache": cache,
+    "condition": x > 0,
+    "dim": 0,
+    "dims": (0, 1),
+    "eps": 1e-5,
+    "k": 1,
+    "normalized_shape": 64,
+    "repeats": 2,
+    "sizes": (64, 64),
+    "split_size": 1,
+    "start_pos": 0,
     "value": 1.0,
-    "index": ml.zeros((4, 64), dtype="int32"), "weights": (sample((64, 64)),),
-    "xk": sample((1, 1, 64)), "xv": sample((1, 1, 64)),
-}  # fmt: skip
+    "index": ml.zeros((4, 64), dtype="int32"),
+    "weights": (sample((64, 64)),),
+    "xk": sample((1, 1, 64)),
+    "xv": sample((1, 1, 64)),
+}
 
 
 def calls_with_it() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield a call for each parameter of an op that is a plain tensor, with `w` in its place."""
+    """Yield a call for each parameter of an op that is a plain tensor, with `w` in its
+    place.
+    """
     for op in (getattr(ml, name) for name in ml.ops.__all__ if name != "Generator"):
         signature = inspect.signature(op)
         kinds = {name: str(one.annotation) for name, one in signature.parameters.items()}
-        plain = [n for n, kind in kinds.items() if "Tensor" in kind and "Quantized" not in kind]
-        needed = [n for n, one in signature.parameters.items() if one.default is one.empty]
+        plain = [
+            n for n, kind in kinds.items() if "Tensor" in kind and "Quantized" not in kind
+        ]
+        needed = [
+            n for n, one in signature.parameters.items() if one.default is one.empty
+        ]
         for chosen in plain:
             given = {n: OTHERS.get(n, x) for n in needed}
             given[chosen] = [w, w] if "Sequence" in kinds[chosen] else w
             bound = inspect.BoundArguments(signature, OrderedDict(given))
-            yield f"{op.__name__}({chosen})", functools.partial(op, *bound.args, **bound.kwargs)
+            yield (
+                f"{op.__name__}({chosen})",
+                functools.partial(op, *bound.args, **bound.kwargs),
+            )
 
 
 OPS: dict[str, Callable[[], object]] = {
@@ -170,7 +202,17 @@ def test_everything_but_products_and_rows_refuses_it_in_one_line(name):
 
 def test_every_op_that_takes_a_tensor_is_among_those():
     tensors = {call.split("(")[0] for call in OPS if "(" in call}
-    creates = {"arange", "eye", "full", "ones", "rand", "randn", "read_cache", "tensor", "zeros"}
+    creates = {
+        "arange",
+        "eye",
+        "full",
+        "ones",
+        "rand",
+        "randn",
+        "read_cache",
+        "tensor",
+        "zeros",
+    }
     assert set(ml.ops.__all__) - tensors == creates | {"Generator"}
 
 

@@ -21,11 +21,16 @@ functional = pytest.importorskip(
     "bitsandbytes.functional", reason="needs the oracle extra", exc_type=ImportError
 )
 
-DTYPES = [(torch.float32, ml.float32), (torch.bfloat16, ml.bfloat16), (torch.float16, ml.float16)]
+DTYPES = [
+    (torch.float32, ml.float32),
+    (torch.bfloat16, ml.bfloat16),
+    (torch.float16, ml.float16),
+]
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda pair: str(pair[1]))
-# Rows of whole blocks and not, a short block at the end, one that is a block itself. Left out are
-# rows of whole 16 but not of whole blocks: there the AVX-512 code of bitsandbytes 0.50.2 takes the
-# scales of other blocks, and is off by more than any quantization could be.
+# Rows of whole blocks and not, a short block at the end, one that is a block itself. Left
+# out are rows of whole 16 but not of whole blocks: there the AVX-512 code of bitsandbytes
+# 0.50.2 takes the scales of other blocks, and is off by more than any quantization could
+# be.
 SHAPES = [(256, 512), (3, 98), (50, 2), (1, 64), (7, 100)]
 
 
@@ -49,7 +54,9 @@ def dequantized(packed: Any, state: Any, dtype: Any) -> Any:
 
 
 def check_elements(mine: ml.QuantizedTensor, packed: Any, state: Any) -> None:
-    """Hold codes, scales, and the elements in each dtype, against those of bitsandbytes."""
+    """Hold codes, scales, and the elements in each dtype,
+    against those of bitsandbytes.
+    """
     np.testing.assert_array_equal(mine.codes.numpy(), packed.numpy().reshape(-1))
     np.testing.assert_array_equal(mine.scales.numpy(), state.absmax.numpy())
     for theirs, ours in DTYPES:
@@ -67,12 +74,16 @@ def weights(shape: tuple[int, int], dtype: Any) -> Any:
 def test_the_codes_are_theirs() -> None:
     theirs = functional.get_4bit_type("nf4", device="cpu")
     np.testing.assert_array_equal(ml.nf4_code().numpy(), theirs.numpy())
-    np.testing.assert_array_equal(ml.dynamic_map().numpy(), functional.create_dynamic_map().numpy())
+    np.testing.assert_array_equal(
+        ml.dynamic_map().numpy(), functional.create_dynamic_map().numpy()
+    )
 
 
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_both_ways_give_their_bits(dtype: tuple[Any, ml.DType], shape: tuple[int, int]) -> None:
+def test_both_ways_give_their_bits(
+    dtype: tuple[Any, ml.DType], shape: tuple[int, int]
+) -> None:
     x = weights(shape, dtype[0])
     packed, state = functional.quantize_4bit(x, quant_type="nf4")
     check_elements(ml.quantize(tensor(x), ml.nf4), packed, state)
@@ -84,7 +95,9 @@ def test_double_quantizing_gives_their_bits_for_their_offset(
     dtype: tuple[Any, ml.DType], shape: tuple[int, int]
 ) -> None:
     x = weights(shape, dtype[0])
-    packed, state = functional.quantize_4bit(x, compress_statistics=True, quant_type="nf4")
+    packed, state = functional.quantize_4bit(
+        x, compress_statistics=True, quant_type="nf4"
+    )
     single = ml.quantize(tensor(x), ml.nf4)
     offset = np.float32(state.offset.item())
     scales, nested = quantize_scales(single.scales.numpy(), offset)
@@ -98,9 +111,12 @@ def test_double_quantizing_gives_their_bits_for_their_offset(
 
 def test_double_quantizing_gives_all_their_bits_where_the_mean_is_exact() -> None:
     x = weights((512, 512), torch.float32)
-    # Multiples of 2^-12, and a number of blocks that is a power of two: no sum of them rounds.
+    # Multiples of 2^-12, and a number of blocks that is a power of two: no sum of them
+    # rounds.
     x = torch.round(x * 4096) / 4096
-    packed, state = functional.quantize_4bit(x, compress_statistics=True, quant_type="nf4")
+    packed, state = functional.quantize_4bit(
+        x, compress_statistics=True, quant_type="nf4"
+    )
     mine = ml.quantize(tensor(x), ml.nf4, double=True)
     assert mine.nested is not None
     assert mine.nested.offset == state.offset.item()

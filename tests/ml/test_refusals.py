@@ -1,4 +1,6 @@
-"""What the library refuses, and in which words: each call of the table raises its error."""
+"""What the library refuses, and in which words: each call of the table raises its
+error.
+"""
 
 import ast
 import re
@@ -44,9 +46,9 @@ def cache():
     return ml.KeyValueCache(8, 2, 4, ml.float32)
 
 
-# A rule, and under it calls that break it with what their errors show; then calls of which each
-# breaks a rule of its own. Texts begin with the name of what is called, or with the [name] that is
-# given. DTYPES are the names of all dtypes.
+# A rule, and under it calls that break it with what their errors show; then calls of
+# which each breaks a rule of its own. Texts begin with the name of what is called, or
+# with the [name] that is given. DTYPES are the names of all dtypes.
 TABLE = r"""
 DTypeError: a.dtype must equal b.dtype:
   ml.add(f(2, 3), of("bfloat16", 3)) -> float32 != bfloat16 (a [2, 3], b [3])
@@ -426,7 +428,8 @@ ml.QuantizedTensor(Q8_0, (32,), u8(34)).scales ->
 ml.quantize(ml.zeros(2, 48), Q8_0) ->
     ShapeError: x.shape[-1] must be a multiple of 32: [2, 48] (q8_0)
 """
-CASES, rule = {}, ""
+CASES = {}
+rule = ""
 for line in re.sub(r"\n {4,}", " ", TABLE).splitlines():
     if line.endswith(":"):
         rule = line
@@ -439,7 +442,9 @@ for line in re.sub(r"\n {4,}", " ", TABLE).splitlines():
 def test_what_does_not_fit_is_refused_in_one_line(call):
     with pytest.raises(ml.TensorError) as caught:
         eval(call)
-    kind, _, text = CASES[call].replace("DTYPES", ", ".join(map(str, ml.DTYPES))).partition(": ")
+    kind, _, text = (
+        CASES[call].replace("DTYPES", ", ".join(map(str, ml.DTYPES))).partition(": ")
+    )
     if not text.startswith("["):
         text = f"[{ast.parse(call).body[0].value.func.attr}] {text}"
     assert f"{type(caught.value).__name__}: {caught.value}" == f"{kind}: {text}"

@@ -23,7 +23,7 @@ from tests.ml.op_checks import (
 Tensor = ml.Tensor
 REALS = (*FLOAT_DTYPES, ml.int32, ml.uint16, ml.uint8)
 
-# ---- from_numpy and numpy -----------------------------------------------------------------------
+# ---- from_numpy and numpy --------------------------------------------------------------
 
 
 def test_a_read_only_array_stays_read_only():
@@ -60,7 +60,7 @@ def test_numpy_functions_see_the_elements():
     assert np.asarray(x, copy=False).dtype == ml_dtypes.bfloat16
 
 
-# ---- from_buffer and empty ----------------------------------------------------------------------
+# ---- from_buffer and empty -------------------------------------------------------------
 
 
 def test_from_buffer_reads_bytes_where_they_lie():
@@ -78,12 +78,18 @@ def test_from_buffer_reads_bytes_where_they_lie():
 
 def test_from_integers_makes_an_int32_vector_of_what_int32_holds():
     x = Tensor.from_integers([3, -(2**31), 2**31 - 1], "ids")
-    assert (x.dtype, x.name, x.numpy().tolist()) == (ml.int32, "ids", [3, -(2**31), 2**31 - 1])
+    assert (x.dtype, x.name, x.numpy().tolist()) == (
+        ml.int32,
+        "ids",
+        [3, -(2**31), 2**31 - 1],
+    )
     assert Tensor.from_integers(()).shape == (0,)
     assert Tensor.from_integers(b"ab").tolist() == [97, 98]
     for values in ([1.0], "12", 5, [2**31]):
         error = ml.TensorError if values == [2**31] else ml.TensorTypeError
-        with pytest.raises(error, match=r"\[from_integers\] values must be integers of int32: "):
+        with pytest.raises(
+            error, match=r"\[from_integers\] values must be integers of int32: "
+        ):
             Tensor.from_integers(values)
 
 
@@ -106,12 +112,24 @@ def test_from_buffer_of_a_mapped_file_copies_nothing_and_keeps_it_open(tmp_path)
 @pytest.mark.parametrize(
     ("shape", "strides", "offset"),
     [
-        ((9,), None, 0), ((8,), None, 1), ((1,), None, 8), ((1,), None, -1), ((), None, 8),
-        ((2,), (8,), 0), ((2,), (-1,), 0), ((3, 2), (4, 1), 0), ((2**40,), None, 0),
-        ((2**31, 2**31), None, 0), ((2,), (2**64,), 0), ((2,), (-(2**64),), 2**64),
-        ((1,), None, 2**64), ((0,), None, 9), ((0,), None, -1), ((3,), (2**63 - 1,), 0),
+        ((9,), None, 0),
+        ((8,), None, 1),
+        ((1,), None, 8),
+        ((1,), None, -1),
+        ((), None, 8),
+        ((2,), (8,), 0),
+        ((2,), (-1,), 0),
+        ((3, 2), (4, 1), 0),
+        ((2**40,), None, 0),
+        ((2**31, 2**31), None, 0),
+        ((2,), (2**64,), 0),
+        ((2,), (-(2**64),), 2**64),
+        ((1,), None, 2**64),
+        ((0,), None, 9),
+        ((0,), None, -1),
+        ((3,), (2**63 - 1,), 0),
     ],
-)  # fmt: skip
+)
 def test_elements_outside_of_the_storage_are_refused(shape, strides, offset):
     text = r"^\[Tensor\] elements must lie in bytes \[0, 8\) of the storage: "
     with pytest.raises(ml.TensorError, match=text):
@@ -124,7 +142,8 @@ def test_elements_outside_of_the_storage_are_refused(shape, strides, offset):
     st.integers(0, 40),
 )
 def test_a_tensor_is_made_exactly_if_every_element_lies_inside(dims, offset, nbytes):
-    shape, strides = tuple(n for n, _ in dims), tuple(step for _, step in dims)
+    shape = tuple(n for n, _ in dims)
+    strides = tuple(step for _, step in dims)
     places = [
         offset + sum(i * step for i, step in zip(index, strides, strict=True))
         for index in np.ndindex(*shape)
@@ -172,15 +191,22 @@ def test_elements_at_an_odd_address_are_not_contiguous_for_c_but_readable():
     assert ml.matmul(rows, rows.transpose(0, 1)).numpy().tolist() == [[1, 3], [3, 13]]
 
 
-# ---- reshape, transpose, slice ------------------------------------------------------------------
+# ---- reshape, transpose, slice ---------------------------------------------------------
 
 
 @EVERY_DTYPE
 def test_reshape_of_a_contiguous_tensor_is_a_view(dtype):
     for shape, wanted in (
-        ((2, 3, 4), (6, 4)), ((2, 3, 4), (-1,)), ((2, 3, 4), (2, -1, 2)), ((1,), ()),
-        ((), (1, 1)), ((), (-1,)), ((0, 3), (3, 0, 2)), ((0, 3), (-1, 3)), ((0, 3), (2, -1)),
-    ):  # fmt: skip
+        ((2, 3, 4), (6, 4)),
+        ((2, 3, 4), (-1,)),
+        ((2, 3, 4), (2, -1, 2)),
+        ((1,), ()),
+        ((), (1, 1)),
+        ((), (-1,)),
+        ((0, 3), (3, 0, 2)),
+        ((0, 3), (-1, 3)),
+        ((0, 3), (2, -1)),
+    ):
         x = sample(shape, dtype)
         for y in (x.reshape(*wanted), x.reshape(wanted), x.reshape(list(wanted))):
             assert y.data_pointer == x.data_pointer
@@ -188,13 +214,14 @@ def test_reshape_of_a_contiguous_tensor_is_a_view(dtype):
             check_same(y, x.numpy().reshape(wanted))
 
 
-# ---- set_slice ----------------------------------------------------------------------------------
+# ---- set_slice -------------------------------------------------------------------------
 
 
 @EVERY_DTYPE
 def test_set_slice_writes_rows_broadcast_and_leaves_the_rest(dtype):
     for shape in ((2, 3), (3,), (1, 3), (2, 1), (1,), ()):
-        x, value = sample((5, 3), dtype), sample(shape, dtype, seed=1)
+        x = sample((5, 3), dtype)
+        value = sample(shape, dtype, seed=1)
         expected = x.numpy().copy()
         expected[1:3] = value.numpy()
         x.set_slice(1, 3, value)
@@ -204,7 +231,13 @@ def test_set_slice_writes_rows_broadcast_and_leaves_the_rest(dtype):
 
 
 def test_set_slice_takes_a_number():
-    given = {"bfloat16": 0.1, "float32": -3, "int32": 7, "uint8": 255, "complex64": 1 - 2j}
+    given = {
+        "bfloat16": 0.1,
+        "float32": -3,
+        "int32": 7,
+        "uint8": 255,
+        "complex64": 1 - 2j,
+    }
     for dtype, value in given.items():
         x = ml.zeros(4, 2, dtype=dtype)
         x.set_slice(0, 4, value)
@@ -228,7 +261,7 @@ def test_a_value_that_set_slice_refuses_changes_nothing():
     assert not x.numpy().any()
 
 
-# ---- complex views, elements, copies ------------------------------------------------------------
+# ---- complex views, elements, copies ---------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -260,7 +293,7 @@ def test_iteration_gives_rows_and_with_name_a_view_under_another_name():
     assert y[0].name == y.reshape(2, 3).name == "y"
 
 
-# ---- to -----------------------------------------------------------------------------------------
+# ---- to --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", REALS, ids=str)
@@ -280,7 +313,10 @@ def test_numbers_become_integers_by_dropping_the_fraction(source):
     values = np.array([0, 1, 2, 100, 254]) + (0.75 if source.is_float else 0)
     x = ml.Tensor.from_numpy(values.astype(source.numpy_dtype))
     for target in (ml.int32, ml.uint16, ml.uint8):
-        check_same(x.to(target), np.trunc(x.numpy().astype(np.float64)).astype(target.numpy_dtype))
+        check_same(
+            x.to(target),
+            np.trunc(x.numpy().astype(np.float64)).astype(target.numpy_dtype),
+        )
         check_same(ml.full((2,), -0.9).to(target), np.zeros(2, target.numpy_dtype))
     assert ml.full((1,), -(2.0**63)).to("int64").item() == -(2**63)
 

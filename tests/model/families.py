@@ -1,4 +1,6 @@
-"""Tiny random models of the families next to Llama, as directories in Hugging Face's layout."""
+"""Tiny random models of the families next to Llama, as directories in Hugging Face's
+layout.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,34 @@ from tests.support.hugging_face_writer import write_hugging_face_directory
 
 # The sizes of `tests.trace.recording.DIFFERENT`: a letter of the wrong dimension shows.
 _SIZES = {
-    "hidden_size": 20, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 10,
-    "intermediate_size": 50, "vocab_size": 131, "num_hidden_layers": 4, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 4096, "eos_token_id": 2,
-}  # fmt: skip
+    "hidden_size": 20,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 3,
+    "head_dim": 10,
+    "intermediate_size": 50,
+    "vocab_size": 131,
+    "num_hidden_layers": 4,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 4096,
+    "eos_token_id": 2,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 16},
     "qwen3": {"model_type": "qwen3", "layer_types": ["full_attention"] * 4},
-    "smollm3": {"model_type": "smollm3", "pad_token_id": None, "tie_word_embeddings": True},
+    "smollm3": {
+        "model_type": "smollm3",
+        "pad_token_id": None,
+        "tie_word_embeddings": True,
+    },
     "granite": {
-        "model_type": "granite", "embedding_multiplier": 3.0, "residual_multiplier": 0.6,
-        "attention_multiplier": 0.2, "logits_scaling": 1.5,
+        "model_type": "granite",
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.5,
     },
     "olmo2": {"model_type": "olmo2"},
-}  # fmt: skip
+}
 # Rows of whole blocks of each format.
 EVEN_SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 6,
@@ -53,10 +69,14 @@ def write_family(
 def random_arrays(
     args: ModelArgs, dtype: ml.DType, tied: bool
 ) -> "dict[str, np.ndarray[Any, Any]]":
-    """Returns weights, as large as those of `tests.model.tiny`, by Hugging Face's names."""
-    shapes, arrays = args.tensor_shapes, {}
+    """Returns weights, as large as those of `tests.model.tiny`,
+    by Hugging Face's names.
+    """
+    shapes = args.tensor_shapes
+    arrays = {}
     for number, row in enumerate(args.tensor_rows):
-        name, ours = row.hugging_face, row.name
+        name = row.hugging_face
+        ours = row.name
         if tied and ours == "output.weight":
             continue
         values = uniform(number, int(np.prod(shapes[ours]))).reshape(shapes[ours])

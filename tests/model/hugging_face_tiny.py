@@ -1,4 +1,6 @@
-"""The tiny random Llamas in Hugging Face's layout: other names, and other rows of wq and wk."""
+"""The tiny random Llamas in Hugging Face's layout: other names, and other rows of wq and
+wk.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -23,16 +25,26 @@ def config_of(config: Tiny, **changes: object) -> dict[str, Any]:
             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
         }  # fmt: skip
     return {
-        "model_type": "llama", "vocab_size": config.vocab, "hidden_size": config.dim,
-        "intermediate_size": config.ffn, "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads, "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim, "max_position_embeddings": 16384, "rms_norm_eps": config.eps,
-        "rope_parameters": rope, "tie_word_embeddings": config.tied, "eos_token_id": None,
-    } | changes  # fmt: skip
+        "model_type": "llama",
+        "vocab_size": config.vocab,
+        "hidden_size": config.dim,
+        "intermediate_size": config.ffn,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "max_position_embeddings": 16384,
+        "rms_norm_eps": config.eps,
+        "rope_parameters": rope,
+        "tie_word_embeddings": config.tied,
+        "eos_token_id": None,
+    } | changes
 
 
 def halves(weight: npt.NDArray[Any], head_dim: int) -> npt.NDArray[Any]:
-    """Reorders rows: Meta pairs neighbours (2j, 2j + 1), Hugging Face pairs halves (j, j + h/2)."""
+    """Reorders rows: Meta pairs neighbours (2j, 2j + 1), Hugging Face pairs halves (j, j
+    + h/2).
+    """
     pairs = weight.reshape(-1, head_dim // 2, 2, *weight.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(weight.shape)
 
@@ -61,5 +73,9 @@ def write_tiny(
         for name, weight in renamed(config, weights(config)).items()
     }
     return write_hugging_face_directory(
-        directory, config_of(config, **changes), arrays, shards=shards, generation=generation
+        directory,
+        config_of(config, **changes),
+        arrays,
+        shards=shards,
+        generation=generation,
     )

@@ -33,7 +33,9 @@ def build(config: Tiny, weights: Weights, dtype: str = "float32") -> Any:
     return model.to(getattr(torch, dtype)).eval()
 
 
-def errors(found: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]) -> tuple[float, float]:
+def errors(
+    found: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]
+) -> tuple[float, float]:
     """Returns the largest and the root mean square difference."""
     difference = found.astype(np.float64) - exact
     return float(np.abs(difference).max()), float(np.sqrt((difference**2).mean()))

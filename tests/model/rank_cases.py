@@ -1,9 +1,10 @@
-"""Runs passes of models on the ranks of MPI: `mpirun -n N python -m tests.model.rank_cases FILE`.
+"""Runs passes of models on the ranks of MPI: `mpirun -n N python -m
+tests.model.rank_cases FILE`.
 
 FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident", or
 "dequantize" and perhaps what to quantize it to after that]. Rank 0
-prints a JSON list of what each case gave: a digest of all logits, and for "resident" a list with
-the bytes of the weight files that are resident on each rank.
+prints a JSON list of what each case gave: a digest of all logits, and for "resident" a
+list with the bytes of the weight files that are resident on each rank.
 """
 
 import hashlib
@@ -20,17 +21,28 @@ from src.model.ranks import RankedNetwork, Ranks
 
 
 def digest(model: Model) -> str:
-    """Runs chunks, single tokens, drafts that are taken back, and two contexts by turns."""
-    found, forward = hashlib.sha256(), model.transformer.forward
+    """Runs chunks, single tokens, drafts that are taken back,
+    and two contexts by turns.
+    """
+    found = hashlib.sha256()
+    forward = model.transformer.forward
     ids = [(7 * n) % 61 for n in range(40)]
     one, two = (InferenceContext(model.args, length) for length in (48, 24))
     for context, chunk, start, rows in (
-        (one, ids[:5], 0, False), (one, ids[5:12], 5, True), (two, ids[3:20], 0, False),
-        (one, ids[12:13], 12, False), (one, ids[20:26], 13, True), (two, ids[9:10], 17, False),
-        (one, ids[30:31], 14, False), (one, ids[31:32], 15, False),
-    ):  # fmt: skip
+        (one, ids[:5], 0, False),
+        (one, ids[5:12], 5, True),
+        (two, ids[3:20], 0, False),
+        (one, ids[12:13], 12, False),
+        (one, ids[20:26], 13, True),
+        (two, ids[9:10], 17, False),
+        (one, ids[30:31], 14, False),
+        (one, ids[31:32], 15, False),
+    ):
         logits = forward(context, chunk, start, all_positions=rows).numpy()
-        assert logits.shape == (len(chunk) if rows else 1, model.source.args.vocab_size or 131)
+        assert logits.shape == (
+            len(chunk) if rows else 1,
+            model.source.args.vocab_size or 131,
+        )
         found.update(logits.tobytes())
     del two
     found.update(forward(one, ids[:2], 16).numpy().tobytes())
@@ -39,7 +51,9 @@ def digest(model: Model) -> str:
 
 def resident_bytes(paths: list[Path]) -> int:
     """Counts what /proc says is resident of mapped files."""
-    names, own, total = {str(path.resolve()) for path in paths}, False, 0
+    names = {str(path.resolve()) for path in paths}
+    own = False
+    total = 0
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
             own = line.split(None, 5)[-1] in names

@@ -1,4 +1,6 @@
-"""One form of sizes and constants for every configuration file, completed by the tensors."""
+"""One form of sizes and constants for every configuration file,
+completed by the tensors.
+"""
 
 import itertools
 import json
@@ -63,7 +65,9 @@ def test_sizes_come_from_the_parameters_and_what_they_leave_open_is_0() -> None:
         assert args.tensor_sizes == {"D": 64, "Hh": 64, "Kh": 16, "h": 8}
 
 
-@pytest.mark.parametrize("key", ["n_kv_heads", "rope_theta", "max_seq_len", "use_scaled_rope"])
+@pytest.mark.parametrize(
+    "key", ["n_kv_heads", "rope_theta", "max_seq_len", "use_scaled_rope"]
+)
 def test_null_is_as_good_as_absent(key: str) -> None:
     absent = {name: value for name, value in GROUPED.params().items() if name != key}
     assert from_params(**{key: None}) == args_from_params(absent)
@@ -74,7 +78,9 @@ def test_null_is_as_good_as_absent(key: str) -> None:
     [(4096, 32, 8.0), (8192, 80, 8.0), (2048, 16, 32.0), (3072, 28, 32.0)],
     ids=["3.1 8B", "3.1 70B", "3.2 1B", "3.2 3B"],
 )
-def test_rope_is_scaled_by_8_but_by_32_in_llama_3_2(dim: int, layers: int, factor: float) -> None:
+def test_rope_is_scaled_by_8_but_by_32_in_llama_3_2(
+    dim: int, layers: int, factor: float
+) -> None:
     sizes = {"dim": dim, "n_layers": layers, "n_heads": 32, "rope_theta": 500000.0}
     args = from_params(**sizes, use_scaled_rope=True)
     assert args.rope_scaling == RopeScaling(factor, 1.0, 4.0, 8192)
@@ -97,13 +103,18 @@ def test_the_longest_context_is_said_or_the_familys(
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"n_heads": 8, "n_kv_heads": 3}, "n_heads: expected a multiple of n_kv_heads 3, got 8"),
+        (
+            {"n_heads": 8, "n_kv_heads": 3},
+            "n_heads: expected a multiple of n_kv_heads 3, got 8",
+        ),
         ({"n_heads": 64, "n_kv_heads": 64}, "head dimension: expected an even number"),
         ({"norm_eps": 0}, "norm_eps: expected 1e-12 to 1, got 0"),
         ({"norm_eps": 1e-300}, "norm_eps: expected 1e-12 to 1, got 1e-300"),
     ],
 )
-def test_contradictions_are_refused_by_name(changes: dict[str, object], match: str) -> None:
+def test_contradictions_are_refused_by_name(
+    changes: dict[str, object], match: str
+) -> None:
     with pytest.raises(ModelConfigError, match=match):
         from_params(**changes)
 
@@ -135,10 +146,16 @@ def test_published_models_have_the_sizes_of_their_files(
     tmp_path: Path, config: dict[str, Any]
 ) -> None:
     args = from_config(tmp_path, config)
-    assert (args.dim, args.n_layers) == (config["hidden_size"], config["num_hidden_layers"])
+    assert (args.dim, args.n_layers) == (
+        config["hidden_size"],
+        config["num_hidden_layers"],
+    )
     assert args.head_dim * args.n_heads == config["hidden_size"]
     assert args.n_kv_heads == config["num_key_value_heads"]
-    assert (args.ffn_dim, args.vocab_size) == (config["intermediate_size"], config["vocab_size"])
+    assert (args.ffn_dim, args.vocab_size) == (
+        config["intermediate_size"],
+        config["vocab_size"],
+    )
     assert args.rope_pairs == "halves"
     named = config.get("torch_dtype", config.get("dtype"))
     assert args.dtype is (ml.bfloat16 if named == "bfloat16" else ml.float32)
@@ -148,7 +165,9 @@ def test_scaled_rope_of_both_kinds_is_read(tmp_path: Path) -> None:
     args = from_config(tmp_path, LLAMA_3_2_1B)
     assert args.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192)
     assert (args.rope_theta, args.max_context_length) == (500000.0, 131072)
-    linear = from_config(tmp_path, LLAMA_2_7B, rope_scaling={"type": "linear", "factor": 2})
+    linear = from_config(
+        tmp_path, LLAMA_2_7B, rope_scaling={"type": "linear", "factor": 2}
+    )
     assert linear.rope_scaling == LinearRopeScaling(2.0)
     assert from_config(tmp_path, LLAMA_2_7B).rope_scaling is None
     llama3 = LLAMA3 | {"rope_theta": 1e6}
@@ -157,9 +176,13 @@ def test_scaled_rope_of_both_kinds_is_read(tmp_path: Path) -> None:
 
 def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path) -> None:
     sizes = {
-        "model_type": "llama", "hidden_size": 64, "intermediate_size": 100, "vocab_size": 50,
-        "num_hidden_layers": 2, "num_attention_heads": 16,
-    }  # fmt: skip
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 100,
+        "vocab_size": 50,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 16,
+    }
     llama = from_config(tmp_path, sizes)
     assert (llama.n_kv_heads, llama.head_dim, llama.norm_eps) == (16, 4, 1e-6)
     assert (llama.rope_theta, llama.rope_scaling) == (10000.0, None)
@@ -201,7 +224,9 @@ def test_the_scaling_factor_can_be_overridden_where_there_is_one() -> None:
     with pytest.raises(ModelConfigError, match="expected a model whose RoPE is scaled"):
         with_rope_factor(GROUPED.args(), 8.0)
     for factor in (0.0, -8.0, 0.5, float("nan"), float("inf"), 1e7):
-        with pytest.raises(ModelConfigError, match="rope_scaling_factor: expected 1 to 1e\\+06"):
+        with pytest.raises(
+            ModelConfigError, match="rope_scaling_factor: expected 1 to 1e\\+06"
+        ):
             with_rope_factor(SCALED, factor)
 
 
@@ -231,8 +256,14 @@ MIXED = "matrices of one dtype, got "
         (dtypes(ml.float8_e4m3fn, tok_embeddings=ml.float16), MIXED),
         (dtypes(ml.float8_e4m3fn, tok_embeddings=ml.bfloat16, output=ml.bfloat16), MIXED),
         (dtypes(ml.float8_e4m3fn, output=ml.bfloat16), MIXED),
-        (dtypes(ml.float8_e4m3fn, output=ml.float8_e5m2), f"{MIXED}float8_e4m3fn, float8_e5m2"),
-        (dtypes(ml.float8_e5m2, norm=ml.float8_e5m2), r"norm\.weight: expected .*got float8_e5m2"),
+        (
+            dtypes(ml.float8_e4m3fn, output=ml.float8_e5m2),
+            f"{MIXED}float8_e4m3fn, float8_e5m2",
+        ),
+        (
+            dtypes(ml.float8_e5m2, norm=ml.float8_e5m2),
+            r"norm\.weight: expected .*got float8_e5m2",
+        ),
         (dtypes(ml.int32), "floating-point weights, got int32"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Attention has one arithmetic and two forms: `eager`, the definition, and `ml.attention`."""
+"""Attention has one arithmetic and two forms: `eager`, the definition, and
+`ml.attention`.
+"""
 
 import math
 from collections.abc import Iterator
@@ -38,26 +40,39 @@ class Shape:
 
 @pytest.fixture(autouse=True)
 def _settings_come_back() -> Iterator[None]:
-    isa, threads = build_info()["isa"], ml.get_num_threads()
+    isa = build_info()["isa"]
+    threads = ml.get_num_threads()
     yield
     set_isa(isa)
     ml.set_num_threads(threads)
 
 
-def random_shape(random: np.random.Generator, most_tokens: int, most_positions: int) -> Shape:
+def random_shape(
+    random: np.random.Generator, most_tokens: int, most_positions: int
+) -> Shape:
     """Draw sizes, of which one token, a short prompt and a few positions are frequent."""
-    T = int(random.choice((1, random.integers(1, 9), random.integers(1, most_tokens + 1))))
-    S = int(random.choice((T, random.integers(T, T + 300), random.integers(T, most_positions + 1))))
+    T = int(
+        random.choice((1, random.integers(1, 9), random.integers(1, most_tokens + 1)))
+    )
+    S = int(
+        random.choice(
+            (T, random.integers(T, T + 300), random.integers(T, most_positions + 1))
+        )
+    )
     K, G = (int(n) for n in random.choice((1, 2, 3, 4, 5), 2))
     h = 2 * int(random.choice((random.integers(1, 20), random.integers(1, 160), 32, 64)))
     if T * S * K * G * h > 2**27:  # keeps the eager form's memory and time small
-        h, K, G = 34, 1, min(G, 3)
+        h = 34
+        K = 1
+        G = min(G, 3)
     divisor = float(random.choice((math.sqrt(h), 1 / 0.0078125, 3.7)))
     dtype = DTYPES[random.integers(2)]
     return Shape(T, S - T, K, G, h, dtype, int(random.choice(THREADS)), divisor)
 
 
-def drawn(random: np.random.Generator, shape: tuple[int, ...], dtype: ml.DType) -> ml.Tensor:
+def drawn(
+    random: np.random.Generator, shape: tuple[int, ...], dtype: ml.DType
+) -> ml.Tensor:
     values = random.standard_normal(shape, dtype=np.float32)
     return ml.Tensor.from_numpy(values).to(dtype)
 
@@ -72,7 +87,9 @@ def filled_cache(keys: ml.Tensor, values: ml.Tensor, positions: int) -> ml.KeyVa
     return cache
 
 
-def run_eager(xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, divisor: float) -> ml.Tensor:
+def run_eager(
+    xq: ml.Tensor, cache: ml.KeyValueCache, start_pos: int, divisor: float
+) -> ml.Tensor:
     T, H, _ = xq.shape
     args = SimpleNamespace(group_size=H // cache.heads)
     model: Any = SimpleNamespace(args=args, divisor=divisor)
@@ -93,7 +110,9 @@ def scattered(
 
 
 def check_forms(random: np.random.Generator, shape: Shape) -> None:
-    """Compare both forms, whole, in chunks, and with scattered blocks, on one instruction set."""
+    """Compare both forms, whole, in chunks, and with scattered blocks, on one instruction
+    set.
+    """
     set_isa(random.choice(available_isas()))
     ml.set_num_threads(shape.threads)
     xq = drawn(random, (shape.T, shape.K * shape.G, shape.h), shape.dtype)

@@ -1,7 +1,7 @@
 """Directories that transformers wrote with bitsandbytes, and those that it reads of ours.
 
-Rows are multiples of 64 long here: with others, what bitsandbytes 0.50.2 dequantizes with AVX-512
-differs from its own definition.
+Rows are multiples of 64 long here: with others, what bitsandbytes 0.50.2 dequantizes with
+AVX-512 differs from its own definition.
 """
 
 from pathlib import Path
@@ -42,8 +42,8 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(autouse=True)
 def _one_way_to_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
-    # On processors with AVX512-BF16, bitsandbytes 0.50.2 packs 4-bit weights anew and refuses any
-    # whose number of rows is no multiple of 32.
+    # On processors with AVX512-BF16, bitsandbytes 0.50.2 packs 4-bit weights anew and
+    # refuses any whose number of rows is no multiple of 32.
     monkeypatch.setattr(bitsandbytes.nn.modules, "has_avx512bf16", lambda: False)
 
 
@@ -89,13 +89,18 @@ def test_logits_are_no_further_off_than_those_of_transformers(
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
     plain = save(tmp_path / "plain", name, "bfloat16")
-    read(plain, "bfloat16", quantization_config=config).save_pretrained(tmp_path / "small")
-    model, narrow = load_model(tmp_path / "small"), read(tmp_path / "small", "bfloat16")
+    read(plain, "bfloat16", quantization_config=config).save_pretrained(
+        tmp_path / "small"
+    )
+    model = load_model(tmp_path / "small")
+    narrow = read(tmp_path / "small", "bfloat16")
     weight = model.tensors["layers.0.attention.wq.weight"]
     assert isinstance(weight, ml.QuantizedTensor)
     assert (weight.nested is not None) == double
     theirs_weight = narrow.model.layers[0].self_attn.q_proj.weight
-    whole = bitsandbytes.functional.dequantize_4bit(theirs_weight.data, theirs_weight.quant_state)
+    whole = bitsandbytes.functional.dequantize_4bit(
+        theirs_weight.data, theirs_weight.quant_state
+    )
     np.testing.assert_array_equal(
         weight.dequantize(ml.bfloat16).numpy().astype(np.float32),
         whole.float().numpy().reshape(weight.shape),
@@ -106,9 +111,14 @@ def test_logits_are_no_further_off_than_those_of_transformers(
 
 @pytest.mark.parametrize("quantize", ["nf4", "int8"])
 @pytest.mark.parametrize("name", NAMES)
-def test_transformers_reads_what_is_saved_here(tmp_path: Path, name: str, quantize: str) -> None:
-    save_quantized(save(tmp_path / "plain", name, "bfloat16"), tmp_path / "saved", quantize)
-    model, theirs = load_model(tmp_path / "saved"), read(tmp_path / "saved", "bfloat16")
+def test_transformers_reads_what_is_saved_here(
+    tmp_path: Path, name: str, quantize: str
+) -> None:
+    save_quantized(
+        save(tmp_path / "plain", name, "bfloat16"), tmp_path / "saved", quantize
+    )
+    model = load_model(tmp_path / "saved")
+    theirs = read(tmp_path / "saved", "bfloat16")
     names = {row.name: row.hugging_face for row in rows_of(model.args.n_layers)}
     modules = dict(theirs.named_modules())
     for key, weight in model.tensors.items():
@@ -119,6 +129,11 @@ def test_transformers_reads_what_is_saved_here(tmp_path: Path, name: str, quanti
             weight.dequantize(ml.bfloat16).numpy().astype(np.float32), whole.numpy()
         )
     ids = ids_for(name)
-    exact = oracle.logits(dequantized(theirs, CONFIGS[name] | {"tie_word_embeddings": False}), ids)
+    exact = oracle.logits(
+        dequantized(theirs, CONFIGS[name] | {"tie_word_embeddings": False}), ids
+    )
     found = oracle.errors(run(model.transformer, ids), exact)
-    assert found[1] <= SHARE_OF_THEIR_ERROR * oracle.errors(oracle.logits(theirs, ids), exact)[1]
+    assert (
+        found[1]
+        <= SHARE_OF_THEIR_ERROR * oracle.errors(oracle.logits(theirs, ids), exact)[1]
+    )

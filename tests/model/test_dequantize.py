@@ -1,4 +1,6 @@
-"""Dequantizing on loading: plain weights, their bits, their memory, and what is made of them."""
+"""Dequantizing on loading: plain weights, their bits, their memory, and what is made of
+them.
+"""
 
 import json
 from collections.abc import Callable
@@ -59,7 +61,8 @@ def test_each_quantized_weight_becomes_a_plain_one(
     tmp_path: Path, write: Callable[[Path], Path]
 ) -> None:
     path = write(tmp_path / "source")
-    stored, plain = load_model(path), load_model(path, dequantize=True)
+    stored = load_model(path)
+    plain = load_model(path, dequantize=True)
     assert plain.args == stored.args
     assert plain.parameter_count == stored.parameter_count
     count = 0
@@ -76,14 +79,18 @@ def test_each_quantized_weight_becomes_a_plain_one(
     assert count >= 15
     assert any(note.startswith("dequantized from ") for note in plain.notes)
     assert not any("quantized matrices" in note for note in plain.notes)
-    found, expected_logits = bits_of(plain), bits_of(stored)
+    found = bits_of(plain)
+    expected_logits = bits_of(stored)
     assert np.abs(found - expected_logits).max() < 0.05 * np.abs(expected_logits).max()
 
 
 def test_weights_become_float32_where_activations_are(tmp_path: Path) -> None:
-    table = {"token_embd.weight": weights(EVEN)["tok_embeddings.weight"].astype(np.float16)}
+    table = {
+        "token_embd.weight": weights(EVEN)["tok_embeddings.weight"].astype(np.float16)
+    }
     path = blocks_file(tmp_path / "a.gguf", **table)
-    stored, plain = load_model(path), load_model(path, dequantize=True)
+    stored = load_model(path)
+    plain = load_model(path, dequantize=True)
     assert stored.args.dtype is ml.float32
     kinds = {str(weight.dtype) for weight in plain.tensors.values()}
     assert kinds == {"float16", "float32"}
@@ -97,11 +104,17 @@ def test_what_is_quantized_after_it_is_what_is_made_of_the_plain_model(
 ) -> None:
     path = write(tmp_path / "source")
     save_quantized(path, tmp_path / "new", dequantize=True)
-    assert "quantization_config" not in json.loads((tmp_path / "new/config.json").read_text())
-    check_bits(bits_of(load_model(tmp_path / "new")), bits_of(load_model(path, dequantize=True)))
+    assert "quantization_config" not in json.loads(
+        (tmp_path / "new/config.json").read_text()
+    )
+    check_bits(
+        bits_of(load_model(tmp_path / "new")), bits_of(load_model(path, dequantize=True))
+    )
     found = load_model(path, dequantize=True, quantize=quantize)
     check_bits(bits_of(found), bits_of(load_model(tmp_path / "new", quantize=quantize)))
-    assert any("quantized matrices" in note and "in memory" in note for note in found.notes)
+    assert any(
+        "quantized matrices" in note and "in memory" in note for note in found.notes
+    )
     if quantize in ("nf4", "int8"):
         save_quantized(path, tmp_path / "saved", quantize, dequantize=True)
         check_bits(bits_of(load_model(tmp_path / "saved")), bits_of(found))
@@ -115,20 +128,29 @@ BIASED = {"model_type": "llama", "use_sliding_window": None, "sliding_window": N
 FAMILIES: dict[str, dict[str, Any]] = {
     **{family: {"based_on": family} for family in CONFIGS},
     "llama with biases": {
-        "based_on": "qwen2", "attention_bias": True, "mlp_bias": True, **BIASED,
+        "based_on": "qwen2",
+        "attention_bias": True,
+        "mlp_bias": True,
+        **BIASED,
     },
     "linear scaling": {
-        "based_on": "olmo2", "model_type": "llama",
+        "based_on": "olmo2",
+        "model_type": "llama",
         "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
     },
     "scaling of Llama 3.1": {
-        "based_on": "olmo2", "model_type": "llama", "rope_theta": 500000.0,
+        "based_on": "olmo2",
+        "model_type": "llama",
+        "rope_theta": 500000.0,
         "rope_scaling": {
-            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         },
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("changes", FAMILIES.values(), ids=FAMILIES)
@@ -137,9 +159,12 @@ def test_a_gguf_file_of_each_family_becomes_a_directory(
 ) -> None:
     based_on = changes["based_on"]
     changes = SIZES | {key: value for key, value in changes.items() if key != "based_on"}
-    save_gguf(write_family(tmp_path / "m", based_on, **changes), tmp_path / "a.gguf", "q8_0")
+    save_gguf(
+        write_family(tmp_path / "m", based_on, **changes), tmp_path / "a.gguf", "q8_0"
+    )
     save_quantized(tmp_path / "a.gguf", tmp_path / "new", dequantize=True)
-    made, given = load_model(tmp_path / "new"), load_model(tmp_path / "a.gguf", dequantize=True)
+    made = load_model(tmp_path / "new")
+    given = load_model(tmp_path / "a.gguf", dequantize=True)
     assert made.args.rope_pairs == "halves"
     if "rope_scaling" in changes:  # the last bits of some frequencies differ
         difference = np.abs(bits_of(made) - bits_of(given)).max()
@@ -152,10 +177,13 @@ def test_a_gguf_file_of_each_family_becomes_a_directory(
     check_bits(bits_of(load_model(tmp_path / "b.gguf")), bits_of(again))
 
 
-def test_the_bundled_model_goes_through_a_gguf_file_with_its_tokenizer(tmp_path: Path) -> None:
+def test_the_bundled_model_goes_through_a_gguf_file_with_its_tokenizer(
+    tmp_path: Path,
+) -> None:
     save_gguf(None, tmp_path / "a.gguf", "q8_0", chat_template="{{ a template }}")
     save_quantized(tmp_path / "a.gguf", tmp_path / "new", dequantize=True)
-    made, given = load_model(tmp_path / "new"), load_model()
+    made = load_model(tmp_path / "new")
+    given = load_model()
     assert made.tokenizer is not None
     assert given.tokenizer is not None
     assert made.tokenizer.first_difference(given.tokenizer) is None
@@ -176,7 +204,8 @@ def test_the_forecast_counts_the_plain_bytes(
     made = sum(
         weight.nbytes
         for name, weight in plain.tensors.items()
-        if isinstance(weight, ml.QuantizedTensor) or weight.dtype != stored.tensors[name].dtype
+        if isinstance(weight, ml.QuantizedTensor)
+        or weight.dtype != stored.tensors[name].dtype
     )
     if quantize is None:
         assert forecast.copied == made
@@ -195,33 +224,45 @@ def test_what_makes_no_sense_is_one_line(tmp_path: Path) -> None:
         load_model(plain, dequantize=True)
     with pytest.raises(ModelConfigError, match=f"plain: dequantize: {rule}"):
         save_quantized(plain, tmp_path / "new", dequantize=True)
-    rule = r"expected plain weights, got a model that is quantized already \(q8_0\); dequantize mak"
+    rule = (
+        r"expected plain weights, got a model that is quantized already \(q8_0\); "
+        r"dequantize mak"
+    )
     with pytest.raises(ModelConfigError, match=rf"a.gguf: quantize: {rule}"):
         save_gguf(blocks, tmp_path / "b.gguf")
     with pytest.raises(ModelConfigError, match=rf"a.gguf: quantize: {rule}"):
         load_model(blocks, quantize="nf4")
-    with pytest.raises(SaveError, match="quantize must be nf4 or int8 in a directory: got None"):
+    with pytest.raises(
+        SaveError, match="quantize must be nf4 or int8 in a directory: got None"
+    ):
         save_quantized(plain, tmp_path / "new")
-    with pytest.raises(SaveError, match="quantize must be nf4 or int8 in a directory: got q8_0"):
+    with pytest.raises(
+        SaveError, match="quantize must be nf4 or int8 in a directory: got q8_0"
+    ):
         save_quantized(blocks, tmp_path / "new", "q8_0", dequantize=True)
     factors = blocks_file(
         tmp_path / "c.gguf", **{"rope_freqs.weight": np.array([1, 1, 3, 3], np.float32)}
     )
-    with pytest.raises(ModelConfigError, match=r"rope_freqs.weight of Llama 3.1 or 3.2, got other"):
+    with pytest.raises(
+        ModelConfigError, match=r"rope_freqs.weight of Llama 3.1 or 3.2, got other"
+    ):
         save_quantized(factors, tmp_path / "new", dequantize=True)
     bias = {
         "blk.0.attn_q.bias": np.ones(64, np.float32),
         "blk.1.attn_q.bias": np.ones(64, np.float32),
     }
     biased = blocks_file(tmp_path / "d.gguf", **bias)
-    with pytest.raises(ModelConfigError, match=r"a model that config\.json can describe, got ano"):
+    with pytest.raises(
+        ModelConfigError, match=r"a model that config\.json can describe, got ano"
+    ):
         save_quantized(biased, tmp_path / "new", dequantize=True)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"plain", "a.gguf", "c.gguf", "d.gguf"}
     load_model(biased, dequantize=True)
     save_gguf(factors, tmp_path / "e.gguf", dequantize=True)
     assert (
-        load_model(tmp_path / "e.gguf").args.rope_scaling == load_model(factors).args.rope_scaling
+        load_model(tmp_path / "e.gguf").args.rope_scaling
+        == load_model(factors).args.rope_scaling
     )
 
 

@@ -1,4 +1,6 @@
-"""The families next to Llama: their configurations, and the promises that hold for Llama too."""
+"""The families next to Llama: their configurations, and the promises that hold for Llama
+too.
+"""
 
 import json
 from pathlib import Path
@@ -52,14 +54,24 @@ def test_fused_and_eager_attention_give_the_same_bits(
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("smollm3", {"no_rope_layers": [1, 1, 1, 1]}), ("smollm3", {"no_rope_layer_interval": 2}),
-        ("granite", {"embedding_multiplier": 3.1}), ("granite", {"residual_multiplier": 0.61}),
-        ("granite", {"attention_multiplier": 0.21}), ("granite", {"logits_scaling": 1.6}),
+        ("smollm3", {"no_rope_layers": [1, 1, 1, 1]}),
+        ("smollm3", {"no_rope_layer_interval": 2}),
+        ("granite", {"embedding_multiplier": 3.1}),
+        ("granite", {"residual_multiplier": 0.61}),
+        ("granite", {"attention_multiplier": 0.21}),
+        ("granite", {"logits_scaling": 1.6}),
     ],
-)  # fmt: skip
-def test_each_key_of_a_family_counts(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
+)
+def test_each_key_of_a_family_counts(
+    tmp_path: Path, family: str, changes: dict[str, Any]
+) -> None:
     plain, other = (
-        run(load_model(write_family(tmp_path / name, family, ml.float32, **keys)).transformer, IDS)
+        run(
+            load_model(
+                write_family(tmp_path / name, family, ml.float32, **keys)
+            ).transformer,
+            IDS,
+        )
         for name, keys in (("plain", {}), ("other", changes))
     )
     assert np.abs(plain - other).max() > 1e-3
@@ -67,8 +79,16 @@ def test_each_key_of_a_family_counts(tmp_path: Path, family: str, changes: dict[
 
 def test_a_window_that_is_off_limits_nothing(tmp_path: Path) -> None:
     off = {"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 1}
-    in_no_layer = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 4}
-    without_size = {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 1}
+    in_no_layer = {
+        "use_sliding_window": True,
+        "sliding_window": 8,
+        "max_window_layers": 4,
+    }
+    without_size = {
+        "use_sliding_window": True,
+        "sliding_window": None,
+        "max_window_layers": 1,
+    }
     cases: list[tuple[str, dict[str, Any]]] = [
         *((family, off) for family in ("qwen2", "qwen3", "smollm3")),
         *((family, in_no_layer) for family in ("qwen2", "qwen3")),
@@ -80,22 +100,46 @@ def test_a_window_that_is_off_limits_nothing(tmp_path: Path) -> None:
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "qwen2": {"n_kv_heads": 32, "max_context_length": 32768, "norm_eps": 1e-6, "head_dim": 2},
-    "qwen3": {"n_kv_heads": 32, "max_context_length": 32768, "norm_eps": 1e-6, "head_dim": 128},
+    "qwen2": {
+        "n_kv_heads": 32,
+        "max_context_length": 32768,
+        "norm_eps": 1e-6,
+        "head_dim": 2,
+    },
+    "qwen3": {
+        "n_kv_heads": 32,
+        "max_context_length": 32768,
+        "norm_eps": 1e-6,
+        "head_dim": 128,
+    },
     "smollm3": {
-        "n_kv_heads": 4, "max_context_length": 32768, "rope_theta": 2e6, "head_dim": 2,
+        "n_kv_heads": 4,
+        "max_context_length": 32768,
+        "rope_theta": 2e6,
+        "head_dim": 2,
         "layers_without_rope": (3,),
     },
     "granite": {
-        "n_kv_heads": 32, "max_context_length": 2048, "embedding_multiplier": 1.0,
-        "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0,
+        "n_kv_heads": 32,
+        "max_context_length": 2048,
+        "embedding_multiplier": 1.0,
+        "attention_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "logits_scaling": 1.0,
     },
-    "olmo2": {"n_kv_heads": 32, "max_context_length": 2048, "norm_eps": 1e-5, "head_dim": 2},
-}  # fmt: skip
+    "olmo2": {
+        "n_kv_heads": 32,
+        "max_context_length": 2048,
+        "norm_eps": 1e-5,
+        "head_dim": 2,
+    },
+}
 
 
 @EVERY_FAMILY
-def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path, family: str) -> None:
+def test_a_missing_key_has_the_default_of_transformers(
+    tmp_path: Path, family: str
+) -> None:
     absent = dict.fromkeys(
         (
             "num_key_value_heads", "head_dim", "rms_norm_eps", "max_position_embeddings",
@@ -116,41 +160,83 @@ def test_a_missing_key_has_the_default_of_transformers(tmp_path: Path, family: s
 
 BAD: dict[str, tuple[str, dict[str, object], str]] = {
     "a window": (
-        "qwen2", {"use_sliding_window": True, "max_window_layers": 3},
-        "use_sliding_window: expected false, or true and max_window_layers >= 4, got true and 3",
+        "qwen2",
+        {"use_sliding_window": True, "max_window_layers": 3},
+        (
+            "use_sliding_window: expected false, or true and max_window_layers >= 4, got "
+            "true and 3"
+        ),
     ),
     "a window of SmolLM3": (
-        "smollm3", {"use_sliding_window": True, "sliding_window": 16}, "use_sliding_window: expect",
+        "smollm3",
+        {"use_sliding_window": True, "sliding_window": 16},
+        "use_sliding_window: expect",
     ),
-    "no switch": ("qwen3", {"use_sliding_window": 1}, "use_sliding_window: expected true or false"),
-    "a window of granite": ("granite", {"sliding_window": 8}, "sliding_window: expected null"),
+    "no switch": (
+        "qwen3",
+        {"use_sliding_window": 1},
+        "use_sliding_window: expected true or false",
+    ),
+    "a window of granite": (
+        "granite",
+        {"sliding_window": 8},
+        "sliding_window: expected null",
+    ),
     "layers of several kinds": (
         "qwen3",
         {"layer_types": ["full_attention", "sliding_attention"] * 2},
         "layer_types: expected a list of only 'full_attention'",
     ),
     "too few kinds": (
-        "qwen2", {"layer_types": ["full_attention"] * 3},
+        "qwen2",
+        {"layer_types": ["full_attention"] * 3},
         "layer_types: expected one for each of 4 layers, got 3",
     ),
     "too few layers with RoPE": (
-        "smollm3", {"no_rope_layers": [1, 0, 1]},
+        "smollm3",
+        {"no_rope_layers": [1, 0, 1]},
         "no_rope_layers: expected one for each of 4 layers, got 3",
     ),
-    "no list of 0 and 1": ("smollm3", {"no_rope_layers": [1, 1, 1, 2]}, "a list of only 0 or 1"),
+    "no list of 0 and 1": (
+        "smollm3",
+        {"no_rope_layers": [1, 1, 1, 2]},
+        "a list of only 0 or 1",
+    ),
     "true is no 1": ("smollm3", {"no_rope_layers": [True] * 4}, "a list of only 0 or 1"),
-    "an interval of 0": ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval: "),
-    "a factor of 0": ("granite", {"residual_multiplier": 0}, "residual_multiplier: expected a"),
-    "a factor of text": ("granite", {"logits_scaling": "8"}, "logits_scaling: expected a number"),
-    "YaRN": ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4}}, "type: expected 'default'"),
+    "an interval of 0": (
+        "smollm3",
+        {"no_rope_layer_interval": 0},
+        "no_rope_layer_interval: ",
+    ),
+    "a factor of 0": (
+        "granite",
+        {"residual_multiplier": 0},
+        "residual_multiplier: expected a",
+    ),
+    "a factor of text": (
+        "granite",
+        {"logits_scaling": "8"},
+        "logits_scaling: expected a number",
+    ),
+    "YaRN": (
+        "qwen2",
+        {"rope_scaling": {"type": "yarn", "factor": 4}},
+        "type: expected 'default'",
+    ),
     "GeLU": ("olmo2", {"hidden_act": "gelu"}, "hidden_act: expected 'silu'"),
     "Gemma 2": ("qwen2", {"model_type": "gemma2"}, "gemma2: four norms in a layer"),
     "experts": ("qwen2", {"model_type": "qwen3_moe"}, "qwen3_moe: a mixture of experts"),
     "a family that nobody knows": (
-        "qwen2", {"model_type": "bamba"}, "model_type: expected 'granite' or 'llama' or 'mistral'"
+        "qwen2",
+        {"model_type": "bamba"},
+        "model_type: expected 'granite' or 'llama' or 'mistral'",
     ),
-    "missing sizes": ("qwen2", {"num_hidden_layers": None}, "without 'num_hidden_layers'"),
-}  # fmt: skip
+    "missing sizes": (
+        "qwen2",
+        {"num_hidden_layers": None},
+        "without 'num_hidden_layers'",
+    ),
+}
 
 
 @pytest.mark.parametrize(("family", "changes", "words"), BAD.values(), ids=BAD)
@@ -173,16 +259,21 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("family", "name", "shape", "right"), SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(
+    ("family", "name", "shape", "right"), SHAPES.values(), ids=SHAPES
+)
 def test_tensors_of_a_family_are_checked(
     tmp_path: Path, family: str, name: str, shape: tuple[int, ...], right: str
 ) -> None:
-    model, path = load_model(write_family(tmp_path, family, ml.float32)), tmp_path / WEIGHTS
+    model = load_model(write_family(tmp_path, family, ml.float32))
+    path = tmp_path / WEIGHTS
     names = model.checkpoint.names_in_files
     tensors = {names[key]: np.array(x) for key, x in model.tensors.items()}
     full = f"model.layers.2.{name}"
     write_safetensors(path, tensors | {full: np.ones(shape, np.float32)})
-    with pytest.raises(CheckpointError, match=r"shapes: expected those of config\.json") as caught:
+    with pytest.raises(
+        CheckpointError, match=r"shapes: expected those of config\.json"
+    ) as caught:
         load_model(tmp_path)
     assert f"'{full}' {list(shape)} instead of {right}" in str(caught.value)
     write_safetensors(path, {key: x for key, x in tensors.items() if key != full})
@@ -194,5 +285,7 @@ def test_a_family_has_the_tensors_of_its_own_and_no_others(tmp_path: Path) -> No
     write_family(tmp_path, "qwen3", ml.float32)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
-    with pytest.raises(CheckpointError, match=r"also 'model.layers.0.self_attn.k_norm.weight', "):
+    with pytest.raises(
+        CheckpointError, match=r"also 'model.layers.0.self_attn.k_norm.weight', "
+    ):
         load_model(tmp_path)

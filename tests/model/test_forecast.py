@@ -50,17 +50,22 @@ def test_each_layout_is_told_as_it_turns_out(meta: Path, tmp_path: Path) -> None
         assert forecast.positions == 40
         assert forecast.mapped == model.checkpoint.mapped_bytes
         assert forecast.copied == 0
-        context, D, F = InferenceContext(model.args, 40), model.args.dim, model.args.ffn_dim
+        context = InferenceContext(model.args, 40)
+        D = model.args.dim
+        F = model.args.ffn_dim
         scratch = 40 * 4 * (4 * D + 3 * F)
         assert forecast.needed == context.nbytes + context.frequencies.nbytes + scratch
         with pytest.raises(NotEnoughMemoryError):
             replace(forecast, free=10).check()
 
 
-def test_without_a_wish_the_context_is_that_of_the_model_up_to_a_limit(meta: Path) -> None:
+def test_without_a_wish_the_context_is_that_of_the_model_up_to_a_limit(
+    meta: Path,
+) -> None:
     assert forecast_memory(meta, None, 4096).positions == 4096
     assert forecast_memory(meta, None, 9999).positions == 8192
-    assert forecast_memory(None, None, 4096).args.max_context_length == 131072  # the bundled model
+    # The bundled model.
+    assert forecast_memory(None, None, 4096).args.max_context_length == 131072
 
 
 def test_parts_of_a_model_count_as_copied(tmp_path: Path) -> None:
@@ -74,7 +79,10 @@ def test_parts_of_a_model_count_as_copied(tmp_path: Path) -> None:
 def test_no_weight_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text(json.dumps(SMALL_PARAMS))
     (tmp_path / "consolidated.00.pth").touch()
-    assert kv_cache_bytes(forecast_memory(tmp_path, 16, 4096).args, 16) == 2 * 2 * 16 * 2 * 16 * 2
+    assert (
+        kv_cache_bytes(forecast_memory(tmp_path, 16, 4096).args, 16)
+        == 2 * 2 * 16 * 2 * 16 * 2
+    )
     (tmp_path / "consolidated.00.pth").unlink()
     (tmp_path / "consolidated.00.pth").symlink_to(tmp_path / "absent")
     assert forecast_memory(tmp_path, 16, 4096).mapped == 0
@@ -84,13 +92,18 @@ def test_files_that_were_read_are_not_read_again(meta: Path, tmp_path: Path) -> 
     directory = shutil.copytree(meta, tmp_path / "model")
     files = find_source(directory)
     (directory / "params.json").unlink()
-    read, reread = forecast_memory(files, 16, 4096), forecast_memory(meta, 16, 4096)
+    read = forecast_memory(files, 16, 4096)
+    reread = forecast_memory(meta, 16, 4096)
     assert read == replace(reread, free=read.free)  # other processes change what is free
     assert load_model(files).args == load_model(meta).args
 
 
-def test_what_fits_exactly_is_accepted_and_a_byte_less_is_refused_with_the_arithmetic() -> None:
-    cache, table, scratch = 2 * 2 * 112 * 2 * 8 * 2, 100 * 4 * 8, 100 * 4 * (4 * 64 + 3 * 90)
+def test_what_fits_exactly_is_accepted_and_a_byte_less_is_refused_with_the_arithmetic() -> (
+    None
+):
+    cache = 2 * 2 * 112 * 2 * 8 * 2
+    table = 100 * 4 * 8
+    scratch = 100 * 4 * (4 * 64 + 3 * 90)
     needed = cache + table + scratch
     assert forecast_of().needed == needed
     forecast_of(free=needed).check()
@@ -98,13 +111,18 @@ def test_what_fits_exactly_is_accepted_and_a_byte_less_is_refused_with_the_arith
     with pytest.raises(NotEnoughMemoryError) as refusal:
         forecast_of(free=needed - 1).check()
     assert str(refusal.value) == (
-        "memory: expected at most 222.6 KiB available, got 222.6 KiB = 14.0 KiB of keys and values "
-        "(2 * 2 layers * 100 positions * 2 heads * 8 * 2 bytes) + 3.1 KiB of rotary frequencies + "
-        "205.5 KiB of intermediate results; a context of 99 would fit"
+        "memory: expected at most 222.6 KiB available, got 222.6 KiB = 14.0 KiB of keys "
+        "and values (2 * 2 layers * 100 positions * 2 heads * 8 * 2 bytes) + 3.1 KiB of "
+        "rotary frequencies + 205.5 KiB of intermediate results; a context of 99 would "
+        "fit"
     )
-    with pytest.raises(NotEnoughMemoryError, match=r"= 2\.0 KiB of weights to be merged \+ 14"):
+    with pytest.raises(
+        NotEnoughMemoryError, match=r"= 2\.0 KiB of weights to be merged \+ 14"
+    ):
         forecast_of(copied=2048, free=needed).check()
-    with pytest.raises(NotEnoughMemoryError, match=r"of intermediate results$"):  # none would fit
+    with pytest.raises(
+        NotEnoughMemoryError, match=r"of intermediate results$"
+    ):  # none would fit
         forecast_of(free=2000).check()
 
 
@@ -117,15 +135,21 @@ def test_the_context_that_is_said_to_fit_is_accepted_and_one_position_more_is_re
     named = set()
     for refuse in (
         lambda length: forecast_of(length, args=args, free=free).check(),
-        lambda length: forecast_of(length, args=args, free=free + 500, copied=500).check(),
+        lambda length: forecast_of(
+            length, args=args, free=free + 500, copied=500
+        ).check(),
         lambda length: InferenceContext(args, length),
     ):
-        with pytest.raises(NotEnoughMemoryError, match=r"; a context of \d+ would fit$") as caught:
+        with pytest.raises(
+            NotEnoughMemoryError, match=r"; a context of \d+ would fit$"
+        ) as caught:
             refuse(1 << 20)
         fitting = int(str(caught.value).split()[-3])
         named.add(fitting)
         refuse(fitting)
-        with pytest.raises(NotEnoughMemoryError, match=f"; a context of {fitting} would fit$"):
+        with pytest.raises(
+            NotEnoughMemoryError, match=f"; a context of {fitting} would fit$"
+        ):
             refuse(fitting + 1)
     assert len(named) == 1
 

@@ -14,7 +14,8 @@ from tests.support.held import NativeBytes
 
 def logits(config: Tiny, dtype: ml.DType, ids: list[int], attention: str) -> Any:
     """Runs a prompt in two chunks and returns the logits of all positions."""
-    model, half = transformer(config, dtype), len(ids) // 2
+    model = transformer(config, dtype)
+    half = len(ids) // 2
     context = InferenceContext(model.args, len(ids), attention)
     parts = [model.forward(context, ids[:half], 0, all_positions=True).numpy()]
     parts.append(model.forward(context, ids[half:], half, all_positions=True).numpy())
@@ -31,18 +32,27 @@ def test_the_logits_of_both_have_the_same_bits(config: Tiny, dtype: ml.DType) ->
 
 @DTYPES
 def test_eager_has_the_same_bits_for_any_chunking_too(dtype: ml.DType) -> None:
-    ids, model = token_ids(GROUPED, 40), transformer(GROUPED, dtype)
+    ids = token_ids(GROUPED, 40)
+    model = transformer(GROUPED, dtype)
     halves = logits(GROUPED, dtype, ids, "eager")
-    whole = model.forward(InferenceContext(model.args, 40, "eager"), ids, all_positions=True)
+    whole = model.forward(
+        InferenceContext(model.args, 40, "eager"), ids, all_positions=True
+    )
     check_bits(halves, whole.numpy())
 
 
-def test_no_memory_of_a_pass_grows_with_the_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, T, S = transformer(GROUPED), 32, 600
-    ids, native = token_ids(GROUPED, S), NativeBytes(monkeypatch)
+def test_no_memory_of_a_pass_grows_with_the_positions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = transformer(GROUPED)
+    T = 32
+    S = 600
+    ids = token_ids(GROUPED, S)
+    native = NativeBytes(monkeypatch)
 
     def passes(attention: str) -> tuple[int, int]:
-        context, taken = InferenceContext(model.args, S, attention), []
+        context = InferenceContext(model.args, S, attention)
+        taken = []
         for start, stop in ((0, T), (T, 2 * T), (2 * T, S - T), (S - T, S)):
             native.peak = before = native.alive
             model.forward(context, ids[start:stop], start)

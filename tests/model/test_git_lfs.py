@@ -1,4 +1,6 @@
-"""A clone without Git LFS has pointers instead of files, and each of them is named as one."""
+"""A clone without Git LFS has pointers instead of files, and each of them is named as
+one.
+"""
 
 import json
 from pathlib import Path
@@ -34,9 +36,13 @@ OF_SENTENCEPIECE = ("tokenizer.model", "added_tokens.json")
 def write_model(directory: Path, name: str) -> Path:
     """Write a small model whose files include one of a name."""
     if name in META and name not in OF_SENTENCEPIECE:
-        write_byte_tokenizer(write_meta_directory(directory, BYTES_VOCAB) / "tokenizer.model")
+        write_byte_tokenizer(
+            write_meta_directory(directory, BYTES_VOCAB) / "tokenizer.model"
+        )
         return directory
-    write_tiny(directory, BYTES_VOCAB, shards=2 if name in IN_SHARDS else 1, generation={})
+    write_tiny(
+        directory, BYTES_VOCAB, shards=2 if name in IN_SHARDS else 1, generation={}
+    )
     texts = TEXTS
     if name in OF_SENTENCEPIECE:
         (directory / "tokenizer.model").write_bytes(model_message(RESERVED))
@@ -52,8 +58,12 @@ def load(directory: Path) -> None:
     read_chat_templates(directory)
 
 
-@pytest.mark.parametrize("name", [*META[:2], *HUGGING_FACE, *IN_SHARDS, *OF_SENTENCEPIECE])
-def test_a_git_lfs_pointer_is_named_in_every_file_of_a_model(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*META[:2], *HUGGING_FACE, *IN_SHARDS, *OF_SENTENCEPIECE]
+)
+def test_a_git_lfs_pointer_is_named_in_every_file_of_a_model(
+    tmp_path: Path, name: str
+) -> None:
     path = write_model(tmp_path / "model", name) / name
     content = path.read_bytes()
     path.write_text(POINTER, encoding="ascii")

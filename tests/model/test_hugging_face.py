@@ -1,4 +1,6 @@
-"""Models in Hugging Face's layout: the same bits as in Meta's, and what the loader says of them."""
+"""Models in Hugging Face's layout: the same bits as in Meta's, and what the loader says
+of them.
+"""
 
 import itertools
 import re
@@ -62,7 +64,8 @@ def misaligned(directory: Path) -> None:
 
 def with_rotary_tables(directory: Path) -> None:
     tables = {
-        f"model.layers.{n}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32) for n in range(7)
+        f"model.layers.{n}.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)
+        for n in range(7)
     }
     arrays = renamed(GROUPED, weights(GROUPED)) | tables
     write_hugging_face_directory(directory, config_of(GROUPED), arrays)
@@ -75,17 +78,26 @@ def with_rotary_tables(directory: Path) -> None:
         (lambda path: write_tiny(path, GROUPED, shards=5), 5, ""),
         (misaligned, 1, "21 tensors copied, which are misaligned in their file"),
         (
-            lambda path: write_tiny(path, GROUPED, tie_word_embeddings=True), 1,
+            lambda path: write_tiny(path, GROUPED, tie_word_embeddings=True),
+            1,
             "lm_head.weight is there and used, although tie_word_embeddings is true",
         ),
-        (with_rotary_tables, 1, r"not used: model\.layers\.0\.self_attn.*, \.\.\. \(7 in all\)"),
+        (
+            with_rotary_tables,
+            1,
+            (
+                r"not used: model\.layers\.0\.self_attn.*, \.\.\. \(7 in "
+                r"all\)"
+            ),
+        ),
     ],
     ids=["2 files", "5 files", "misaligned", "tied", "rotary tables"],
-)  # fmt: skip
+)
 def test_what_is_stored_otherwise_gives_the_same_bits_and_is_named_in_a_note(
     tmp_path: Path, write: Callable[[Path], object], files: int, note: str
 ) -> None:
-    one, ids = load_model(write_tiny(tmp_path / "one", GROUPED)), token_ids(GROUPED, 20)
+    one = load_model(write_tiny(tmp_path / "one", GROUPED))
+    ids = token_ids(GROUPED, 20)
     write(tmp_path / "other")
     other = load_model(tmp_path / "other")
     assert len(other.checkpoint.files) == files
@@ -109,7 +121,9 @@ def test_a_model_says_where_it_is_from_and_what_was_decided(tmp_path: Path) -> N
 
 
 def write_float8(directory: Path, dtype: ml.DType, **others: npt.NDArray[Any]) -> Path:
-    """Write a model of float8 matrices and bfloat16 vectors; `others` are further tensors."""
+    """Write a model of float8 matrices and bfloat16 vectors; `others` are further
+    tensors.
+    """
     arrays = {
         name: weight.astype((dtype if weight.ndim == 2 else ml.bfloat16).numpy_dtype)
         for name, weight in renamed(GROUPED, weights(GROUPED)).items()
@@ -140,10 +154,13 @@ def test_float8_matrices_are_used_where_they_are_with_bfloat16_activations(
 @pytest.mark.parametrize(
     ("ends", "generation", "found"),
     [
-        (2, None, (2,)), (2, {"eos_token_id": [5, 7]}, (5, 7)), (2, {"bos_token_id": 9}, (2,)),
-        (None, None, ()), ([3], {"eos_token_id": 0}, (0,)),
+        (2, None, (2,)),
+        (2, {"eos_token_id": [5, 7]}, (5, 7)),
+        (2, {"bos_token_id": 9}, (2,)),
+        (None, None, ()),
+        ([3], {"eos_token_id": 0}, (0,)),
     ],
-)  # fmt: skip
+)
 def test_end_tokens_of_the_generation_configuration_go_first(
     tmp_path: Path, ends: object, generation: Any, found: tuple[int, ...]
 ) -> None:

@@ -1,4 +1,6 @@
-"""Directories that transformers wrote, against its float32 run (eager) and its 16-bit ones."""
+"""Directories that transformers wrote, against its float32 run (eager) and its 16-bit
+ones.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,13 @@ TEXT_SEEDS = (7, 8, 9, 10)
 
 def llama3(factor: float) -> dict[str, object]:
     return {
-        "rope_type": "llama3", "rope_theta": 500000.0, "factor": factor, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-    }  # fmt: skip
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
 
 
 def sizes(
@@ -39,19 +45,35 @@ def sizes(
     if theta:
         more["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
     return {
-        "hidden_size": D, "num_attention_heads": H, "num_key_value_heads": K,
-        "intermediate_size": F, "vocab_size": V, "num_hidden_layers": L, "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 16384, **more,
-    }  # fmt: skip
+        "hidden_size": D,
+        "num_attention_heads": H,
+        "num_key_value_heads": K,
+        "intermediate_size": F,
+        "vocab_size": V,
+        "num_hidden_layers": L,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 16384,
+        **more,
+    }
 
 
 # In their proportions; all sizes of a configuration differ where the shape allows it.
 CONFIGS: dict[str, dict[str, Any]] = {
     "Llama 2 7B, multi-head": sizes(64, 4, 4, 172, 131, 3),
     "Llama 3 8B": sizes(64, 8, 2, 224, 127, 3, theta=500000.0),
-    "Llama 3.1 8B, scaled by 8": sizes(96, 6, 2, 250, 113, 3, rope_parameters=llama3(8.0)),
+    "Llama 3.1 8B, scaled by 8": sizes(
+        96, 6, 2, 250, 113, 3, rope_parameters=llama3(8.0)
+    ),
     "Llama 3.2 1B, tied, scaled by 32": sizes(
-        64, 4, 1, 256, 149, 2, rope_parameters=llama3(32.0), tie_word_embeddings=True, head_dim=16
+        64,
+        4,
+        1,
+        256,
+        149,
+        2,
+        rope_parameters=llama3(32.0),
+        tie_word_embeddings=True,
+        head_dim=16,
     ),
     "head dimension above D/H": sizes(48, 4, 2, 110, 101, 2, head_dim=20),
     "head dimension below D/H": sizes(80, 5, 1, 150, 103, 2, head_dim=6),
@@ -60,65 +82,168 @@ CONFIGS: dict[str, dict[str, Any]] = {
         60, 6, 3, 90, 109, 3, attention_bias=True, mlp_bias=True, eos_token_id=[3, 5]
     ),
     "SmolLM2 135M, tied": sizes(
-        72, 9, 3, 192, 163, 4, tie_word_embeddings=True, theta=100000.0,
+        72,
+        9,
+        3,
+        192,
+        163,
+        4,
+        tie_word_embeddings=True,
+        theta=100000.0,
     ),
     "TinyLlama 1.1B": sizes(128, 16, 2, 352, 137, 3, max_position_embeddings=2048),
     "Mistral 7B v0.3": sizes(
-        128, 8, 2, 448, 139, 2, model_type="mistral", sliding_window=None, theta=1000000.0,
+        128,
+        8,
+        2,
+        448,
+        139,
+        2,
+        model_type="mistral",
+        sliding_window=None,
+        theta=1000000.0,
     ),
     "Mistral 7B v0.1, a window as long as the text": sizes(
         96, 8, 2, 300, 151, 2, model_type="mistral", sliding_window=TOKENS
     ),
     "linear scaling by 4": sizes(
-        64, 4, 2, 120, 157, 2,
+        64,
+        4,
+        2,
+        120,
+        157,
+        2,
         rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     ),
     "Qwen2.5 0.5B": sizes(
-        84, 14, 2, 200, 173, 3, model_type="qwen2", rms_norm_eps=1e-6, tie_word_embeddings=True,
-        use_sliding_window=False, sliding_window=TOKENS // 2, max_window_layers=2, theta=1000000.0,
+        84,
+        14,
+        2,
+        200,
+        173,
+        3,
+        model_type="qwen2",
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        use_sliding_window=False,
+        sliding_window=TOKENS // 2,
+        max_window_layers=2,
+        theta=1000000.0,
     ),
-    "R1-Distill-Qwen": sizes(72, 6, 2, 180, 179, 2, model_type="qwen2", rms_norm_eps=1e-6),
+    "R1-Distill-Qwen": sizes(
+        72, 6, 2, 180, 179, 2, model_type="qwen2", rms_norm_eps=1e-6
+    ),
     "Qwen3 0.6B": sizes(
-        64, 8, 4, 192, 181, 3, model_type="qwen3", rms_norm_eps=1e-6, head_dim=16,
-        tie_word_embeddings=True, theta=1000000.0,
+        64,
+        8,
+        4,
+        192,
+        181,
+        3,
+        model_type="qwen3",
+        rms_norm_eps=1e-6,
+        head_dim=16,
+        tie_word_embeddings=True,
+        theta=1000000.0,
     ),
     "Qwen3 with biases": sizes(
         48, 4, 2, 110, 191, 2, model_type="qwen3", head_dim=20, attention_bias=True
     ),
     "SmolLM3 3B": sizes(
-        64, 4, 1, 344, 193, 6, model_type="smollm3", rms_norm_eps=1e-6, pad_token_id=None,
-        bos_token_id=None, eos_token_id=3, theta=5000000.0,
+        64,
+        4,
+        1,
+        344,
+        193,
+        6,
+        model_type="smollm3",
+        rms_norm_eps=1e-6,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=3,
+        theta=5000000.0,
     ),
     "SmolLM3, other layers without RoPE": sizes(
-        48, 4, 2, 120, 197, 3, model_type="smollm3", tie_word_embeddings=False, pad_token_id=None,
-        bos_token_id=None, eos_token_id=3, no_rope_layers=[0, 1, 0],
+        48,
+        4,
+        2,
+        120,
+        197,
+        3,
+        model_type="smollm3",
+        tie_word_embeddings=False,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=3,
+        no_rope_layers=[0, 1, 0],
     ),
     "Granite 3.3 2B": sizes(
-        64, 4, 2, 256, 199, 3, model_type="granite", tie_word_embeddings=True,
-        embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.125,
+        64,
+        4,
+        2,
+        256,
+        199,
+        3,
+        model_type="granite",
+        tie_word_embeddings=True,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.6,
+        attention_multiplier=0.125,
         logits_scaling=1.5,
     ),
     "Granite 3.3 8B": sizes(
-        96, 4, 1, 300, 211, 3, model_type="granite", embedding_multiplier=2.0,
-        residual_multiplier=0.4, attention_multiplier=0.3, logits_scaling=4,
-        attention_bias=True, mlp_bias=True,
+        96,
+        4,
+        1,
+        300,
+        211,
+        3,
+        model_type="granite",
+        embedding_multiplier=2.0,
+        residual_multiplier=0.4,
+        attention_multiplier=0.3,
+        logits_scaling=4,
+        attention_bias=True,
+        mlp_bias=True,
     ),
     "OLMo 2 1B": sizes(
-        64, 4, 4, 256, 223, 3, model_type="olmo2", pad_token_id=None, eos_token_id=3,
+        64,
+        4,
+        4,
+        256,
+        223,
+        3,
+        model_type="olmo2",
+        pad_token_id=None,
+        eos_token_id=3,
         theta=500000.0,
     ),
     "OLMo 2 32B, grouped": sizes(
-        80, 8, 2, 210, 227, 3, model_type="olmo2", pad_token_id=None, eos_token_id=3,
+        80,
+        8,
+        2,
+        210,
+        227,
+        3,
+        model_type="olmo2",
+        pad_token_id=None,
+        eos_token_id=3,
         rms_norm_eps=1e-6,
     ),
     "shards": sizes(64, 4, 2, 130, 167, 3, max_shard_size="60KB"),
-}  # fmt: skip
+}
 EVERY_CONFIG = pytest.mark.parametrize("name", CONFIGS)
-SAVED_AS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+SAVED_AS = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 
 
 def randomise(model: Any, tied: bool) -> None:
-    """Draws weights so large that attention looks around and logits spread, as in `tiny.py`."""
+    """Draws weights so large that attention looks around and logits spread, as in
+    `tiny.py`.
+    """
     generator = torch.Generator().manual_seed(1)
     for name, weight in model.named_parameters():
         values = 2 * torch.rand(weight.shape, generator=generator) - 1
@@ -161,22 +286,30 @@ def ids_for(name: str, count: int = TOKENS, seed: int = 7) -> list[int]:
 
 @EVERY_CONFIG
 def test_float32_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
-    directory, ids = save(tmp_path, name, "float32"), ids_for(name)
+    directory = save(tmp_path, name, "float32")
+    ids = ids_for(name)
     exact = oracle.logits(read(directory), ids)
     assert exact.std() > 0.5
-    assert oracle.errors(run(load_model(directory).transformer, ids), exact)[0] < FLOAT32_BOUND
+    assert (
+        oracle.errors(run(load_model(directory).transformer, ids), exact)[0]
+        < FLOAT32_BOUND
+    )
 
 
 def check_no_further_off(model: Model, narrow: Any, wide: Any, name: str) -> None:
-    """Hold logits against transformers' in float32, and allow the error of its own in 16 bits.
+    """Hold logits against transformers' in float32, and allow the error of its own in 16
+    bits.
 
     The largest difference on one text is a matter of chance; on several it is not.
     """
     texts = [ids_for(name, seed=seed) for seed in TEXT_SEEDS]
     exact, theirs = (
-        np.concatenate([oracle.logits(other, ids) for ids in texts]) for other in (wide, narrow)
+        np.concatenate([oracle.logits(other, ids) for ids in texts])
+        for other in (wide, narrow)
     )
-    found = oracle.errors(np.concatenate([run(model.transformer, ids) for ids in texts]), exact)
+    found = oracle.errors(
+        np.concatenate([run(model.transformer, ids) for ids in texts]), exact
+    )
     for mine, allowed in zip(found, oracle.errors(theirs, exact), strict=True):
         assert mine <= SHARE_OF_THEIR_ERROR * allowed
 
@@ -194,19 +327,29 @@ def test_16_bit_logits_are_no_further_off_than_theirs(
     tmp_path: Path, name: str, dtype: str
 ) -> None:
     directory = save(tmp_path, name, dtype)
-    check_no_further_off(load_model(directory), read(directory, dtype), read(directory), name)
+    check_no_further_off(
+        load_model(directory), read(directory, dtype), read(directory), name
+    )
 
 
 @pytest.mark.slow
 @EVERY_CONFIG
-def test_greedy_tokens_are_equal_where_the_choice_is_clear(tmp_path: Path, name: str) -> None:
+def test_greedy_tokens_are_equal_where_the_choice_is_clear(
+    tmp_path: Path, name: str
+) -> None:
     """Ours is fed with the tokens chosen there, so that both go on from one text."""
-    directory, prompt = save(tmp_path, name, "float32"), ids_for(name, 12)
+    directory = save(tmp_path, name, "float32")
+    prompt = ids_for(name, 12)
     with torch.no_grad():
         result = read(directory).generate(
-            torch.tensor([prompt]), max_new_tokens=GREEDY_TOKENS, do_sample=False,
-            output_logits=True, return_dict_in_generate=True, pad_token_id=0, eos_token_id=None,
-        )  # fmt: skip
+            torch.tensor([prompt]),
+            max_new_tokens=GREEDY_TOKENS,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
     chosen = result.sequences[0, len(prompt) :].numpy()
     exact = torch.stack(result.logits)[:, 0].numpy()
     model = load_model(directory)

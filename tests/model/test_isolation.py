@@ -1,4 +1,5 @@
-"""Loading a model opens its own files and nothing else: an audit hook watches, hostile or not.
+"""Loading a model opens its own files and nothing else: an audit hook watches, hostile or
+not.
 
 Its chat template is run too, as for the first question.
 """
@@ -14,7 +15,11 @@ from typing import Any
 import pytest
 
 from tests.model.tiny import BYTES_VOCAB, write_meta_directory
-from tests.support.hugging_face_writer import CONFIG, random_arrays, write_hugging_face_directory
+from tests.support.hugging_face_writer import (
+    CONFIG,
+    random_arrays,
+    write_hugging_face_directory,
+)
 from tests.support.sentencepiece_writer import RESERVED, model_message
 from tests.tokenizer.json_files import byte_level_file, changed, write_json
 
@@ -69,7 +74,16 @@ for directory in others:
     outcomes.append([outcome, list(events)])
 print(json.dumps(outcomes))
 """
-BAD = ("import", "exec", "compile", "marshal.", "pickle.", "subprocess.", "os.", "socket.")
+BAD = (
+    "import",
+    "exec",
+    "compile",
+    "marshal.",
+    "pickle.",
+    "subprocess.",
+    "os.",
+    "socket.",
+)
 HARMLESS = ("os.listdir", "os.scandir")
 # Jinja makes a template a program in Python, and runs it.
 TEMPLATE_EVENTS = ("compile", "exec")
@@ -105,11 +119,17 @@ def replaced(name: str, content: bytes | object) -> Damage:
 
 
 def other_weight_map(file: str) -> Damage:
-    return replaced("model.safetensors.index.json", {"weight_map": {"model.norm.weight": file}})
+    return replaced(
+        "model.safetensors.index.json", {"weight_map": {"model.norm.weight": file}}
+    )
 
 
 TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}{% include '/etc/passwd' %}"
-EVIL_SPLIT = {"type": "Split", "pattern": {"Regex": "(?{import os})(a+)+$"}, "behavior": "Isolated"}
+EVIL_SPLIT = {
+    "type": "Split",
+    "pattern": {"Regex": "(?{import os})(a+)+$"},
+    "behavior": "Isolated",
+}
 EVIL_TOKENIZER = changed(byte_level_file(), pre_tokenizer=EVIL_SPLIT)
 EVIL_CONFIG = CONFIG | {"auto_map": {"AutoModel": "evil.Model"}}
 DAMAGES: dict[str, tuple[Callable[[Path], Path], Damage]] = {
@@ -117,9 +137,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], Path], Damage]] = {
     "parameters": (meta, replaced("params.json", {"dim": "__import__('os')"})),
     "ranks": (meta, replaced("tokenizer.model", b"!!! 0\n")),
     "index that leads up": (hugging_face, other_weight_map("../../../etc/passwd")),
-    "index with an absolute path": (hugging_face, other_weight_map("/etc/passwd.safetensors")),
+    "index with an absolute path": (
+        hugging_face,
+        other_weight_map("/etc/passwd.safetensors"),
+    ),
     "index with a device": (hugging_face, other_weight_map("/dev/zero")),
-    "index with a long name": (hugging_face, other_weight_map("x" * 300 + ".safetensors")),
+    "index with a long name": (
+        hugging_face,
+        other_weight_map("x" * 300 + ".safetensors"),
+    ),
     "code in the configuration": (hugging_face, replaced("config.json", EVIL_CONFIG)),
     "pattern": (hugging_face, replaced("tokenizer.json", EVIL_TOKENIZER)),
     "template": (hugging_face, replaced("chat_template.jinja", TEMPLATE.encode())),
@@ -139,9 +165,14 @@ def watch(first: Path, directories: list[Path]) -> list[Any]:
     """Load the first directory unwatched and the others watched; return what happened."""
     done = subprocess.run(
         [sys.executable, "-c", WATCH],
-        input="\n".join(map(str, [first, *directories])), capture_output=True, text=True,
-        cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=300, check=False,
-    )  # fmt: skip
+        input="\n".join(map(str, [first, *directories])),
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     outcomes: list[Any] = json.loads(done.stdout)
     return outcomes
@@ -150,16 +181,22 @@ def watch(first: Path, directories: list[Path]) -> list[Any]:
 def check_events(directory: Path, events: list[list[str]]) -> None:
     for name, argument in events:
         is_template = name in TEMPLATE_EVENTS and "<template>" in argument
-        assert is_template or name in HARMLESS or not name.startswith(BAD), (name, argument)
+        assert is_template or name in HARMLESS or not name.startswith(BAD), (
+            name,
+            argument,
+        )
         if name == "open":
             assert Path(argument).parent == directory, argument
 
 
-@pytest.mark.parametrize("write", [meta, hugging_face, sentencepiece], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "write", [meta, hugging_face, sentencepiece], ids=lambda f: f.__name__
+)
 def test_a_load_touches_nothing_outside_of_its_directory(
     write: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    good, twin = write(tmp_path / "good"), write(tmp_path / "twin")
+    good = write(tmp_path / "good")
+    twin = write(tmp_path / "twin")
     damages = [(n, damage) for n, (maker, damage) in DAMAGES.items() if maker is write]
     directories = [write(tmp_path / str(number)) for number in range(len(damages))]
     for directory, (_, damage) in zip(directories, damages, strict=True):
@@ -168,7 +205,9 @@ def test_a_load_touches_nothing_outside_of_its_directory(
     assert outcome[0].startswith(("loaded", "format: "))
     check_events(twin, outcome[1])
     assert any(name == "open" for name, _ in outcome[1])
-    for directory, (what, _), (refusal, events) in zip(directories, damages, others, strict=True):
+    for directory, (what, _), (refusal, events) in zip(
+        directories, damages, others, strict=True
+    ):
         assert refusal.startswith(("refused: ", "format: ")), (what, refusal)
         assert refusal.isprintable()
         check_events(directory, events)

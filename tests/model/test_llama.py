@@ -34,14 +34,25 @@ WIDE = Tiny("wide", 512, 1, 8, 2, 1400, 2100, theta=500000.0, scaling=8.0)
 DTYPES = pytest.mark.parametrize("dtype", [ml.bfloat16, ml.float32], ids=str)
 
 
-def reference_logits(config: Tiny, weights: Weights, ids: list[int]) -> npt.NDArray[np.float64]:
+def reference_logits(
+    config: Tiny, weights: Weights, ids: list[int]
+) -> npt.NDArray[np.float64]:
     """Computes the network in float64, written without looking at how `ml` does it."""
     w = {name: weight.astype(np.float64) for name, weight in weights.items()}
-    T, H, K, h = len(ids), config.heads, config.kv_heads, config.head_dim
-    turn = np.exp(1j * np.arange(T)[:, None] * np.array(reference_frequencies(config)))[:, None]
+    T = len(ids)
+    H = config.heads
+    K = config.kv_heads
+    h = config.head_dim
+    turn = np.exp(1j * np.arange(T)[:, None] * np.array(reference_frequencies(config)))[
+        :, None
+    ]
 
     def norm(x: npt.NDArray[np.float64], name: str) -> npt.NDArray[np.float64]:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.eps) * w[f"{name}.weight"]
+        return (
+            x
+            / np.sqrt((x * x).mean(-1, keepdims=True) + config.eps)
+            * w[f"{name}.weight"]
+        )
 
     def turned(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         pairs = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
@@ -51,8 +62,12 @@ def reference_logits(config: Tiny, weights: Weights, ids: list[int]) -> npt.NDAr
     for layer in range(config.layers):
         prefix = f"layers.{layer}"
         a = norm(x, f"{prefix}.attention_norm")
-        q, k, v = ((a @ w[f"{prefix}.attention.{n}.weight"].T) for n in ("wq", "wk", "wv"))
-        q, k, v = turned(q.reshape(T, H, h)), turned(k.reshape(T, K, h)), v.reshape(T, K, h)
+        q, k, v = (
+            (a @ w[f"{prefix}.attention.{n}.weight"].T) for n in ("wq", "wk", "wv")
+        )
+        q = turned(q.reshape(T, H, h))
+        k = turned(k.reshape(T, K, h))
+        v = v.reshape(T, K, h)
         mixed = np.zeros((T, H, h))
         for head in range(H):
             shared = head // (H // K)
@@ -64,7 +79,10 @@ def reference_logits(config: Tiny, weights: Weights, ids: list[int]) -> npt.NDAr
         f = norm(x, f"{prefix}.ffn_norm")
         gate = f @ w[f"{prefix}.feed_forward.w1.weight"].T
         up = f @ w[f"{prefix}.feed_forward.w3.weight"].T
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{prefix}.feed_forward.w2.weight"].T
+        x = (
+            x
+            + (gate / (1 + np.exp(-gate)) * up) @ w[f"{prefix}.feed_forward.w2.weight"].T
+        )
     output = w.get("output.weight", w["tok_embeddings.weight"])
     return norm(x, "norm") @ output.T
 
@@ -75,7 +93,9 @@ def run(
     """Returns the logits [T, V] of all positions, computed in chunks (0: in one)."""
     context = InferenceContext(model.args, length or len(ids))
     parts = [
-        model.forward(context, ids[at : at + (chunk or len(ids))], at, all_positions=True).numpy()
+        model.forward(
+            context, ids[at : at + (chunk or len(ids))], at, all_positions=True
+        ).numpy()
         for at in range(0, len(ids), chunk or len(ids))
     ]
     return np.concatenate(parts)
@@ -101,8 +121,11 @@ def test_float32_logits_are_those_of_the_formula_in_float64(
     config: Tiny, dtype: ml.DType, count: int
 ) -> None:
     """Far beyond position 256 too."""
-    ids, values = token_ids(config, count), weights(config)
-    exact_weights = {n: w.astype(dtype.numpy_dtype).astype(np.float32) for n, w in values.items()}
+    ids = token_ids(config, count)
+    values = weights(config)
+    exact_weights = {
+        n: w.astype(dtype.numpy_dtype).astype(np.float32) for n, w in values.items()
+    }
     found = run(transformer(config, dtype), ids, chunk=250)
     exact = reference_logits(config, exact_weights, ids)
     assert exact.std() > 0.5
@@ -114,16 +137,20 @@ def test_bfloat16_logits_are_near_the_formula_on_the_rounded_weights() -> None:
     found = run(transformer(GROUPED, ml.bfloat16), ids)
     exact = reference_logits(GROUPED, rounded(weights(GROUPED)), ids)
     error = np.abs(found - exact)
-    # Some twenty roundings of 2^-9 each on the way, and a sharp softmax that enlarges them.
+    # Some twenty roundings of 2^-9 each on the way, and a sharp softmax that enlarges
+    # them.
     assert np.sqrt((error**2).mean()) < 0.05 * exact.std()
-    late, early = (error[256:] ** 2).mean(), (error[:256] ** 2).mean()
+    late = (error[256:] ** 2).mean()
+    early = (error[:256] ** 2).mean()
     assert late < 2 * early
 
 
 def test_a_token_sees_those_before_it_and_none_after() -> None:
-    model, ids = transformer(GROUPED), token_ids(GROUPED, 30)
+    model = transformer(GROUPED)
+    ids = token_ids(GROUPED, 30)
     changed = [*ids[:20], (ids[20] + 1) % GROUPED.vocab, *ids[21:]]
-    one, other = run(model, ids), run(model, changed)
+    one = run(model, ids)
+    other = run(model, changed)
     check_bits(one[:20], other[:20])
     assert (one[20:] != other[20:]).any(axis=1).all()
 
@@ -136,8 +163,11 @@ def test_the_mask_knows_the_cached_columns() -> None:
     assert causal_mask(1, 7) is None
 
 
-def check_every_way(model: LlamaTransformer, ids: list[int], on_all_sets: bool = True) -> None:
-    """Hold together the bits of all chunks, numbers of threads and, if asked, instruction sets.
+def check_every_way(
+    model: LlamaTransformer, ids: list[int], on_all_sets: bool = True
+) -> None:
+    """Hold together the bits of all chunks, numbers of threads and, if asked, instruction
+    sets.
 
     And those in a longer context, and of the last position alone.
     """
@@ -169,7 +199,8 @@ def test_every_way_to_run_a_text_gives_the_same_bits(name: str, dtype: ml.DType)
 @DTYPES
 def test_a_reused_prefix_gives_the_same_bits(dtype: ml.DType) -> None:
     model = transformer(GROUPED, dtype)
-    first, second = token_ids(GROUPED, 50, seed=1), token_ids(GROUPED, 50, seed=2)
+    first = token_ids(GROUPED, 50, seed=1)
+    second = token_ids(GROUPED, 50, seed=2)
     context = InferenceContext(model.args, 64)
     model.forward(context, first)
     mixed = first[:23] + second[23:]
@@ -193,7 +224,9 @@ def test_an_id_outside_of_the_vocabulary_is_refused_before_anything_is_read() ->
     context = InferenceContext(model.args, 16)
     model.forward(context, [1, 2])
     for bad in (-1, GROUPED.vocab, 2**31, 2**40, -(2**31)):
-        with pytest.raises(TokenIdError, match=f"tokens\\[1\\] must be from 0 to 100: got {bad}"):
+        with pytest.raises(
+            TokenIdError, match=f"tokens\\[1\\] must be from 0 to 100: got {bad}"
+        ):
             model.forward(context, [5, bad], start_pos=0)
         assert context.length == 2
 
@@ -205,7 +238,13 @@ def test_ids_are_any_sequence_of_integers_and_nothing_else() -> None:
             token_tensor(given, 100)
     wide = np.array([1, 0, 2, 0, 99, 0])
     tensor = ml.Tensor.from_numpy(wide[::2].astype(np.int32))
-    good: list[Any] = [[1, 2, 99], (1, 2, 99), wide[::2], wide[::2].astype(np.uint8), tensor]
+    good: list[Any] = [
+        [1, 2, 99],
+        (1, 2, 99),
+        wide[::2],
+        wide[::2].astype(np.uint8),
+        tensor,
+    ]
     for given in good:
         ids = token_tensor(given, 100)
         assert ids.dtype is ml.int32
@@ -245,8 +284,8 @@ def test_huge_finite_scores_never_give_not_a_number() -> None:
     assert np.isfinite(run(built_of(values), token_ids(GROUPED, 20))).all()
 
 
-# Against numbers that transformers gave once: `tests/golden/make_golden.py` made them, and their
-# provenance is in `tests/golden/llama.json`.
+# Against numbers that transformers gave once: `tests/golden/make_golden.py` made them,
+# and their provenance is in `tests/golden/llama.json`.
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 DESCRIBED = json.loads((GOLDEN / "llama.json").read_text(encoding="ascii"))
 MODELS = [config for config in CONFIGS if config.name in DESCRIBED["models"]]
@@ -282,7 +321,8 @@ def test_greedy_tokens_are_golden(config: Tiny) -> None:
     described = DESCRIBED["models"][config.name]
     model = transformer(config)
     context = InferenceContext(model.args, 10 + len(described["greedy"]))
-    tokens, found = described["ids"][:10], []
+    tokens = described["ids"][:10]
+    found = []
     for _ in described["greedy"]:
         logits = model.forward(context, tokens, context.length)
         tokens = [int(ml.argmax(logits).item())]

@@ -1,6 +1,8 @@
-"""Tiny random models of each family and format beside llama.cpp, both against float32 weights.
+"""Tiny random models of each family and format beside llama.cpp, both against float32
+weights.
 
-The blocks are made by llama.cpp's quantizer, and each tensor gets the type that its rules give it.
+The blocks are made by llama.cpp's quantizer, and each tensor gets the type that its rules
+give it.
 """
 
 from functools import cache
@@ -22,7 +24,14 @@ from tests.support import llama_cpp
 
 pytestmark = pytest.mark.oracle
 
-F32, F16, Q4_0, Q5_0, Q8_0, Q4_K, Q6_K, BF16 = 0, 1, 2, 6, 8, 12, 14, 30
+F32 = 0
+F16 = 1
+Q4_0 = 2
+Q5_0 = 6
+Q8_0 = 8
+Q4_K = 12
+Q6_K = 14
+BF16 = 30
 # The type of the output and of the matrices that need more bits; and that of all others.
 FILE_TYPES = {
     "F32": (F32, F32, F32), "F16": (F16, F16, F16), "BF16": (BF16, BF16, BF16),
@@ -36,7 +45,32 @@ SIZES = {
     "multiples of 32": {"hidden_size": 96, "intermediate_size": 160, "head_dim": 12},
 }
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 331}
-IDS = [5, 17, 99, 0, 130, 64, 64, 3, 77, 12, 330, 200, 201, 202, 7, 8, 5, 17, 99, 0, 250, 31, 1, 2]
+IDS = [
+    5,
+    17,
+    99,
+    0,
+    130,
+    64,
+    64,
+    3,
+    77,
+    12,
+    330,
+    200,
+    201,
+    202,
+    7,
+    8,
+    5,
+    17,
+    99,
+    0,
+    250,
+    31,
+    1,
+    2,
+]
 
 
 def type_of(name: str, shape: tuple[int, ...], file_type: str, tied: bool) -> int:
@@ -51,17 +85,24 @@ def type_of(name: str, shape: tuple[int, ...], file_type: str, tied: bool) -> in
 
 
 def requantized(source: GgufFile, path: Path, file_type: str) -> Path:
-    """Write a file of float32 tensors in a mix of types, as llama.cpp's quantizer does."""
-    mapped, weights = source.map(), {}
+    """Write a file of float32 tensors in a mix of types,
+    as llama.cpp's quantizer does.
+    """
+    mapped = source.map()
+    weights = {}
     for name, entry in source.tensors.items():
-        number = type_of(name, entry.shape, file_type, "output.weight" not in source.tensors)
+        number = type_of(
+            name, entry.shape, file_type, "output.weight" not in source.tensors
+        )
         tensor: Any = entry.make(mapped, name)
         dtype = DTYPES[number]
         if isinstance(dtype, ml.DType):
             weights[name] = tensor.to(dtype)
             continue
         blocks = llama_cpp.quantize(tensor.numpy(), number, nbytes_of(dtype, entry.shape))
-        weights[name] = ml.QuantizedTensor(dtype, entry.shape, ml.Tensor.from_numpy(blocks))
+        weights[name] = ml.QuantizedTensor(
+            dtype, entry.shape, ml.Tensor.from_numpy(blocks)
+        )
     tensors = {name: (weight.dtype, weight.shape) for name, weight in weights.items()}
     with GgufWriter(path, source.keys, tensors) as writer:
         for name, weight in weights.items():
@@ -93,20 +134,26 @@ def test_files_have_the_types_and_the_blocks_that_llama_cpp_s_own_have(
     tmp_path: Path, sources: Any, sizes: str, file_type: str
 ) -> None:
     pytest.importorskip("llama_cpp", reason="needs the bench extra")
-    source, other = sources("llama", sizes), tmp_path / "b.gguf"
+    source = sources("llama", sizes)
+    other = tmp_path / "b.gguf"
     mine = read_gguf(requantized(source, tmp_path / "a.gguf", file_type))
     quantize_gguf(source.path, other, file_type)
     theirs = read_gguf(other)
-    data, other_data = mine.path.read_bytes(), other.read_bytes()
+    data = mine.path.read_bytes()
+    other_data = other.read_bytes()
     assert set(mine.tensors) == set(theirs.tensors)
     for name, tensor in mine.tensors.items():
         same = theirs.tensors[name]
         assert tensor.dtype is same.dtype, name
-        assert data[tensor.start : tensor.stop] == other_data[same.start : same.stop], name
+        assert data[tensor.start : tensor.stop] == other_data[same.start : same.stop], (
+            name
+        )
 
 
 def logits_of(network: LlamaTransformer) -> Any:
-    return network.forward(InferenceContext(network.args, 64), IDS, 0, all_positions=True).numpy()
+    return network.forward(
+        InferenceContext(network.args, 64), IDS, 0, all_positions=True
+    ).numpy()
 
 
 @pytest.mark.parametrize("file_type", FILE_TYPES)
@@ -130,5 +177,7 @@ def test_logits_are_no_further_from_float32_than_those_of_llama_cpp(
     assert my_rms <= 1.1 * their_rms
     second, first = np.sort(exact, axis=1)[:, -2:].T
     is_clear = first - second > 2 * max(my_max, their_max)
-    np.testing.assert_array_equal(mine.argmax(axis=1)[is_clear], theirs.argmax(axis=1)[is_clear])
+    np.testing.assert_array_equal(
+        mine.argmax(axis=1)[is_clear], theirs.argmax(axis=1)[is_clear]
+    )
     assert is_clear.sum() >= len(IDS) // 4

@@ -55,22 +55,31 @@ from tests.tokenizer.json_files import byte_letters, byte_level_file
 
 
 def test_a_model_knows_its_parts(tmp_path: Path) -> None:
-    model = load_model(write_meta_directory(tmp_path, BYTES_VOCAB, ml.bfloat16, tokenizer=True))
+    model = load_model(
+        write_meta_directory(tmp_path, BYTES_VOCAB, ml.bfloat16, tokenizer=True)
+    )
     assert isinstance(model, Model)
     assert model.args.vocab_size == 512
     assert model.tokenizer is not None
     assert model.tokenizer.vocab_size == 512
-    assert model.transformer.layers[1].attention.wq is model.tensors["layers.1.attention.wq.weight"]
+    assert (
+        model.transformer.layers[1].attention.wq
+        is model.tensors["layers.1.attention.wq.weight"]
+    )
     assert not model.transformer.tok_embeddings.numpy().flags.writeable
     assert model.source_directory == tmp_path
     assert model.parameter_count == sum(t.size for t in model.tensors.values())
-    assert model.checkpoint.mapped_bytes == (tmp_path / "consolidated.00.pth").stat().st_size
+    assert (
+        model.checkpoint.mapped_bytes == (tmp_path / "consolidated.00.pth").stat().st_size
+    )
     assert model.notes == ("RoPE scaling factor 8 by the sizes",)
     assert f"{tmp_path} (Meta, a PyTorch file); " in model.description
     assert "RoPE scaling factor 8" in model.description
 
 
-def test_without_a_tokenizer_file_there_is_none_and_the_model_runs(tmp_path: Path) -> None:
+def test_without_a_tokenizer_file_there_is_none_and_the_model_runs(
+    tmp_path: Path,
+) -> None:
     model = load_model(write_meta_directory(tmp_path, GROUPED))
     assert model.tokenizer is None
     context = InferenceContext(model.args, 16)
@@ -92,11 +101,14 @@ def test_llama_2_in_metas_shards_gives_the_bits_of_one_file(
         directory = tmp_path / str(shards)
         directory.mkdir()
         (directory / "params.json").write_text(json.dumps(params))
-        parts = {name: split_tensor(name, array, shards, 1) for name, array in arrays.items()}
+        parts = {
+            name: split_tensor(name, array, shards, 1) for name, array in arrays.items()
+        }
         for number in range(shards):
             part = {name: pieces[number] for name, pieces in parts.items()}
             write_pth(directory / f"consolidated.{number:02d}.pth", part)
-    one, two = load_model(tmp_path / "1"), load_model(tmp_path / "2")
+    one = load_model(tmp_path / "1")
+    two = load_model(tmp_path / "2")
     assert one.args == two.args
     assert (one.args.vocab_size, one.args.rope_theta) == (132, 10000.0)
     assert (one.args.n_kv_heads, one.args.max_context_length) == (4, 4096)
@@ -111,17 +123,38 @@ def test_llama_2_in_metas_shards_gives_the_bits_of_one_file(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"n_heads": 0}, {"n_heads": -8}, {"n_heads": 7}, {"n_heads": 8.0}, {"n_heads": True},
-        {"n_kv_heads": 3}, {"n_kv_heads": 0}, {"n_kv_heads": 4}, {"n_layers": 10**9},
-        {"n_layers": 3}, {"n_layers": 1}, {"dim": 128}, {"dim": 0}, {"rope_theta": 0},
-        {"rope_theta": float("nan")}, {"rope_theta": "500000"}, {"rope_theta": -1},
-        {"norm_eps": 0}, {"norm_eps": float("inf")}, {"norm_eps": None}, {"vocab_size": 100},
-        {"vocab_size": 0}, {"multiple_of": 7}, {"ffn_dim_multiplier": 0, "multiple_of": 90},
-        {"use_scaled_rope": 1}, {"max_seq_len": 0}, {"lora_args": {"rank": 16}},
-        {"n_heads": 64, "n_kv_heads": 16}, {"dim": 10**400},
+        {"n_heads": 0},
+        {"n_heads": -8},
+        {"n_heads": 7},
+        {"n_heads": 8.0},
+        {"n_heads": True},
+        {"n_kv_heads": 3},
+        {"n_kv_heads": 0},
+        {"n_kv_heads": 4},
+        {"n_layers": 10**9},
+        {"n_layers": 3},
+        {"n_layers": 1},
+        {"dim": 128},
+        {"dim": 0},
+        {"rope_theta": 0},
+        {"rope_theta": float("nan")},
+        {"rope_theta": "500000"},
+        {"rope_theta": -1},
+        {"norm_eps": 0},
+        {"norm_eps": float("inf")},
+        {"norm_eps": None},
+        {"vocab_size": 100},
+        {"vocab_size": 0},
+        {"multiple_of": 7},
+        {"ffn_dim_multiplier": 0, "multiple_of": 90},
+        {"use_scaled_rope": 1},
+        {"max_seq_len": 0},
+        {"lora_args": {"rank": 16}},
+        {"n_heads": 64, "n_kv_heads": 16},
+        {"dim": 10**400},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_parameters_that_contradict_are_refused_and_the_valid_twin_loads(
     tmp_path: Path, changes: dict[str, object]
 ) -> None:
@@ -190,16 +223,23 @@ def write_large_directory(directory: Path, config: dict[str, Any], dtype: Any) -
 
 
 def write_large_gguf(directory: Path, config: Tiny) -> Path:
-    """Write zeros in Q4_K and Q6_K that cost no disk, and as many tokens as there are rows."""
+    """Write zeros in Q4_K and Q6_K that cost no disk, and as many tokens as there are
+    rows.
+    """
     pairs = list(product(byte_letters(), repeat=2))
     merges = [*pairs, *((first + second, "e") for first, second in pairs)]
-    keys = llama_keys(config) | byte_level_keys(byte_level_file(merges[: config.vocab - 259]))
-    entries, size = [], 0
+    keys = llama_keys(config) | byte_level_keys(
+        byte_level_file(merges[: config.vocab - 259])
+    )
+    entries = []
+    size = 0
     for name, shape in shapes(config):
         number = F32 if len(shape) == 1 else 14 if name.endswith(FINER) else 12
         entries.append(entry(gguf_name(name), shape[::-1], number, size))
         size += nbytes_of(DTYPES[number], shape)
-    head = header(len(entries), len(keys)) + b"".join([*starmap(key, keys.items()), *entries])
+    head = header(len(entries), len(keys)) + b"".join(
+        [*starmap(key, keys.items()), *entries]
+    )
     (path := directory / "model.gguf").write_bytes(head + bytes(-len(head) % 32))
     os.truncate(path, path.stat().st_size + size)
     return path
@@ -213,11 +253,23 @@ LLAMA_3_8B = Tiny("8b", 4096, 32, 32, 8, 14336, 128256, theta=500000.0)
 @pytest.mark.parametrize(
     ("write", "most"),
     [
-        (lambda where: write_large_directory(where, LLAMA_3_2_1B, ml_dtypes.bfloat16), 32 << 20),
-        (lambda where: write_large_directory(where, LLAMA_2_7B | SIX_LAYERS, np.float16), 32 << 20),
+        (
+            lambda where: write_large_directory(where, LLAMA_3_2_1B, ml_dtypes.bfloat16),
+            32 << 20,
+        ),
+        (
+            lambda where: write_large_directory(
+                where, LLAMA_2_7B | SIX_LAYERS, np.float16
+            ),
+            32 << 20,
+        ),
         (lambda where: write_large_gguf(where, LLAMA_3_8B), 96 << 20),
     ],
-    ids=["Llama 3.2 1B", "Llama 2 7B, six layers of it", "Llama 3 8B, GGUF with its tokenizer"],
+    ids=[
+        "Llama 3.2 1B",
+        "Llama 2 7B, six layers of it",
+        "Llama 3 8B, GGUF with its tokenizer",
+    ],
 )
 def test_loading_and_running_a_large_model_copies_no_weight(
     tmp_path: Path, write: Callable[[Path], Path], most: int

@@ -1,4 +1,6 @@
-"""Tiny random models like Phi-3-mini, Phi-3.5, Phi-4 and Phi-4-mini, and the oracles of each."""
+"""Tiny random models like Phi-3-mini, Phi-3.5, Phi-4 and Phi-4-mini, and the oracles of
+each.
+"""
 
 import contextlib
 import json
@@ -30,7 +32,9 @@ pytestmark = pytest.mark.oracle
 TOKENS = 200
 
 
-def long_rope(pairs: int, original: int, positions: int, part: float = 1.0) -> dict[str, Any]:
+def long_rope(
+    pairs: int, original: int, positions: int, part: float = 1.0
+) -> dict[str, Any]:
     return {
         "rope_parameters": {
             "rope_type": "longrope",
@@ -45,10 +49,17 @@ def long_rope(pairs: int, original: int, positions: int, part: float = 1.0) -> d
 
 
 SIZES: dict[str, Any] = {
-    "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 160, "vocab_size": 211, "num_hidden_layers": 3, "pad_token_id": None,
-    "bos_token_id": None, "eos_token_id": 3, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "hidden_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 160,
+    "vocab_size": 211,
+    "num_hidden_layers": 3,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 3,
+    "max_position_embeddings": 4096,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "Phi-3-mini": {"num_key_value_heads": 4, "sliding_window": 2047},
     "Phi-3.5, short factors": long_rope(12, 2048, 16384),
@@ -78,7 +89,9 @@ def read(directory: Path) -> Any:
 
 
 def ids_of(count: int = TOKENS) -> list[int]:
-    ids: list[int] = np.random.default_rng(7).integers(0, SIZES["vocab_size"], count).tolist()
+    ids: list[int] = (
+        np.random.default_rng(7).integers(0, SIZES["vocab_size"], count).tolist()
+    )
     return ids
 
 
@@ -96,9 +109,11 @@ def test_a_gguf_file_gives_the_bits_of_its_directory_and_llama_cpp_runs_it(
     tmp_path: Path, name: str
 ) -> None:
     llama_cpp.needed()
-    directory, path = save(tmp_path / "source", name), tmp_path / "a.gguf"
+    directory = save(tmp_path / "source", name)
+    path = tmp_path / "a.gguf"
     save_gguf(directory, path)
-    given, made = load_model(directory), load_model(path)
+    given = load_model(directory)
+    made = load_model(path)
     assert made.args.rotary_dim == given.args.rotary_dim
     assert made.args.max_context_length == given.args.max_context_length
     ids = ids_of(24)
@@ -141,7 +156,9 @@ def test_a_quantized_directory_gives_the_bits_of_quantizing(
 def test_the_joined_matrices_are_views_of_the_file(tmp_path: Path) -> None:
     model = load_model(save(tmp_path, "Phi-3.5, long factors"))
     layer = model.transformer.layers[0]
-    q, k, v = layer.attention.wq, layer.attention.wk, layer.attention.wv
+    q = layer.attention.wq
+    k = layer.attention.wk
+    v = layer.attention.wv
     assert (q.shape, k.shape, v.shape) == ((96, 96), (48, 96), (48, 96))
     assert k.data_pointer == q.data_pointer + q.nbytes
     assert v.data_pointer == k.data_pointer + k.nbytes
@@ -159,10 +176,15 @@ def test_a_window_caps_the_context(tmp_path: Path) -> None:
     [
         ({"short_factor": [1.0] * 11}, "rope: expected 12 factors of LongRoPE, got 11"),
         ({"long_factor": ["x"] * 12}, "long_factor: expected a list of numbers"),
-        ({"partial_rotary_factor": 0.9}, "partial_rotary_factor: expected an even number"),
+        (
+            {"partial_rotary_factor": 0.9},
+            "partial_rotary_factor: expected an even number",
+        ),
     ],
 )
-def test_bad_factors_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_bad_factors_are_refused(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     directory = save(tmp_path, "Phi-3.5, long factors")
     path = directory / "config.json"
     config = json.loads(path.read_text())

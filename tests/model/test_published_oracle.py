@@ -1,4 +1,6 @@
-"""Configuration files of published models, and the tables of keys, against transformers."""
+"""Configuration files of published models, and the tables of keys,
+against transformers.
+"""
 
 import dataclasses
 import json
@@ -28,10 +30,17 @@ pytestmark = pytest.mark.oracle
 PROMPT = [1, 40, 41, 7, 90, 33, 12, 5]
 NEW_TOKENS = 12
 MINIMAL = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96,
-    "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "eos_token_id": None,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "eos_token_id": None,
+}
 
 
 def write(directory: Path, config: dict[str, Any]) -> None:
@@ -58,7 +67,9 @@ def greedy(model: Any) -> list[int]:
         do_sample=False, num_beams=1, max_new_tokens=NEW_TOKENS, pad_token_id=0
     )
     model.generation_config = settings
-    ids: list[int] = model.generate(torch.tensor([PROMPT]), generation_config=settings)[0].tolist()
+    ids: list[int] = model.generate(torch.tensor([PROMPT]), generation_config=settings)[
+        0
+    ].tolist()
     return ids[len(PROMPT) :]
 
 
@@ -72,11 +83,14 @@ def our_greedy(directory: Path) -> list[int]:
 def test_logits_and_ids_of_a_published_configuration_are_those_of_transformers(
     tmp_path: Path, name: str
 ) -> None:
-    config = {key: value for key, value in CONFIGS[name].items() if key != "quantization_config"}
+    config = {
+        key: value for key, value in CONFIGS[name].items() if key != "quantization_config"
+    }
     if config["model_type"] == "smollm3":
         config["pad_token_id"] = None  # PyTorch has no row for the default of the class
     write(tmp_path, config)
-    theirs, ours = read(tmp_path), load_model(tmp_path)
+    theirs = read(tmp_path)
+    ours = load_model(tmp_path)
     exact = oracle.logits(theirs, PROMPT)
     assert exact.std() > 0.3
     assert oracle.errors(run(ours.transformer, PROMPT), exact)[0] < FLOAT32_BOUND
@@ -94,56 +108,107 @@ def test_the_end_tokens_of_a_published_file_are_those_of_transformers(
     assert set(load_model(tmp_path).source.end_ids) == set(ends)
 
 
-# Keys that were rejected before the rule was transformers' own, and others that files have.
+# Keys that were rejected before the rule was transformers' own, and others that files
+# have.
 IGNORED: dict[str, Any] = {
-    "logit_scale": 0.5, "query_pre_attn_scalar": 64, "final_logit_softcapping": 5.0,
-    "attn_logit_softcapping": 5.0, "use_qk_norm": True, "qk_norm": True, "clip_qkv": 0.1,
-    "embedding_multiplier": 3.0, "attention_multiplier": 0.5, "residual_multiplier": 0.5,
-    "logits_scaling": 4.0, "no_rope_layers": [0, 0], "no_rope_layer_interval": 2,
-    "rope_local_base_freq": 100.0, "rope_interleaved": True, "use_mrope": True, "use_mtp": True,
-    "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
-    "num_nextn_predict_layers": 1, "add_cross_attention": True, "tie_encoder_decoder": True,
-    "is_decoder": False, "pruned_heads": {"0": [1]}, "prefix": "x", "use_bfloat16": True,
-    "cross_attention_hidden_size": 8, "vision_config": {"hidden_size": 8},
-    "audio_config": {"hidden_size": 8}, "compression_config": {"quant_method": "x"},
-    "auto_map": {"AutoModelForCausalLM": "modeling.Model"}, "use_sliding_window": True,
-    "max_window_layers": 1, "num_beams": 3, "suppress_tokens": [3], "repetition_penalty": 2.0,
-    "min_length": 100, "bad_words_ids": [[3]], "badwordsids": [[3]], "eos_token": "</s>",
-    "pad_token": "<pad>", "use_cash": True, "quantization": {"group_size": 64, "bits": 4},
+    "logit_scale": 0.5,
+    "query_pre_attn_scalar": 64,
+    "final_logit_softcapping": 5.0,
+    "attn_logit_softcapping": 5.0,
+    "use_qk_norm": True,
+    "qk_norm": True,
+    "clip_qkv": 0.1,
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.5,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 4.0,
+    "no_rope_layers": [0, 0],
+    "no_rope_layer_interval": 2,
+    "rope_local_base_freq": 100.0,
+    "rope_interleaved": True,
+    "use_mrope": True,
+    "use_mtp": True,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_nextn_predict_layers": 1,
+    "add_cross_attention": True,
+    "tie_encoder_decoder": True,
+    "is_decoder": False,
+    "pruned_heads": {"0": [1]},
+    "prefix": "x",
+    "use_bfloat16": True,
+    "cross_attention_hidden_size": 8,
+    "vision_config": {"hidden_size": 8},
+    "audio_config": {"hidden_size": 8},
+    "compression_config": {"quant_method": "x"},
+    "auto_map": {"AutoModelForCausalLM": "modeling.Model"},
+    "use_sliding_window": True,
+    "max_window_layers": 1,
+    "num_beams": 3,
+    "suppress_tokens": [3],
+    "repetition_penalty": 2.0,
+    "min_length": 100,
+    "bad_words_ids": [[3]],
+    "badwordsids": [[3]],
+    "eos_token": "</s>",
+    "pad_token": "<pad>",
+    "use_cash": True,
+    "quantization": {"group_size": 64, "bits": 4},
     "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1]},
     "architectures": ["LLaMAForCausalLM"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", IGNORED)
-def test_transformers_ignores_a_key_that_is_ignored_here(tmp_path: Path, key: str) -> None:
+def test_transformers_ignores_a_key_that_is_ignored_here(
+    tmp_path: Path, key: str
+) -> None:
     write(tmp_path, MINIMAL)
     plain = read(tmp_path)
-    expected, ids = oracle.logits(plain, PROMPT), greedy(plain)
+    expected = oracle.logits(plain, PROMPT)
+    ids = greedy(plain)
     (tmp_path / "config.json").write_text(json.dumps(MINIMAL | {key: IGNORED[key]}))
     other = read(tmp_path)
     assert (oracle.logits(other, PROMPT) == expected).all()
     assert greedy(other) == ids
-    if key != "quantization":  # which transformers ignores, but not the tensors of such a model
-        assert oracle.errors(run(load_model(tmp_path).transformer, PROMPT), expected)[0] < 1e-4
+    if (
+        key != "quantization"
+    ):  # which transformers ignores, but not the tensors of such a model
+        assert (
+            oracle.errors(run(load_model(tmp_path).transformer, PROMPT), expected)[0]
+            < 1e-4
+        )
         assert our_greedy(tmp_path) == ids
 
 
 # What the code that all classes share reads from a configuration, though no class has it.
 READ_BY_ALL = {
-    "head_dim", "layer_types", "partial_rotary_factor", "quantization_config", "rope_parameters",
+    "head_dim",
+    "layer_types",
+    "partial_rotary_factor",
+    "quantization_config",
+    "rope_parameters",
     "rope_scaling",
     "rope_theta",
-}  # fmt: skip
+}
 # Written into each file, or moved to a key of the class.
-WRITTEN = {"_commit_hash", "_from_model_config", "_name_or_path", "num_labels", "torch_dtype"}
+WRITTEN = {
+    "_commit_hash",
+    "_from_model_config",
+    "_name_or_path",
+    "num_labels",
+    "torch_dtype",
+}
 
 OF_LLAMA = {"pretraining_tp"}  # harmless in other families too
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_keys_of_a_family_are_those_of_its_class(kind: str) -> None:
-    """A new version of transformers that adds or removes a key fails here, and names it."""
+    """A new version of transformers that adds or removes a key fails here,
+    and names it.
+    """
     made = transformers.CONFIG_MAPPING[kind]
     fields = {field.name for field in dataclasses.fields(made)} | {"model_type"}
     own = FAMILIES[kind].config.rules.keys() | {"model_type"}
@@ -165,18 +230,24 @@ def test_the_defaults_of_a_family_are_those_of_its_class(kind: str) -> None:
 
 
 CHANGED = {
-    "sliding_window": 4, "attention_chunk_size": 4, "per_layer_config": {"0": {"head_dim": 8}},
+    "sliding_window": 4,
+    "attention_chunk_size": 4,
+    "per_layer_config": {"0": {"head_dim": 8}},
     "original_max_position_embeddings": 8,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", CHANGED)
 def test_transformers_reads_a_key_that_is_rejected_here(tmp_path: Path, key: str) -> None:
     """The other keys of the table make transformers fail, or read other files."""
     llama3 = {
-        "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32, "rope_theta": 10000.0,
-    }  # fmt: skip
+        "rope_type": "llama3",
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "rope_theta": 10000.0,
+    }
     base = MINIMAL | {"rope_parameters": llama3}
     write(tmp_path, base)
     ids = [1, *range(20, 60)]

@@ -1,4 +1,6 @@
-"""Quantizing on loading: which weights, in what order, how much memory, and the same bits after."""
+"""Quantizing on loading: which weights, in what order, how much memory, and the same bits
+after.
+"""
 
 import json
 from dataclasses import replace
@@ -38,7 +40,8 @@ def test_matrices_of_layers_and_the_output_are_quantized_and_counted(name: str) 
     [
         ("nf4", ml.float32, 0.0),
         ("int8", ml.float32, 0.0),
-        # Sums of integers differ by less than rounding to bfloat16 does, which makes 0.013 here.
+        # Sums of integers differ by less than rounding to bfloat16 does, which makes
+        # 0.013 here.
         ("int8", ml.bfloat16, 2.0**-5),
     ],
     ids=str,
@@ -55,7 +58,8 @@ def test_a_quantized_model_is_near_its_dequantized_one(
         plain[key] = weight.dequantize(dtype) if is_small else weight.to(dtype)
         small[key] = weight if is_small else plain[key]
     found, expected = (
-        run(LlamaTransformer(args, tensors), list(range(1, 13))) for tensors in (small, plain)
+        run(LlamaTransformer(args, tensors), list(range(1, 13)))
+        for tensors in (small, plain)
     )
     error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
     assert error <= most
@@ -63,19 +67,24 @@ def test_a_quantized_model_is_near_its_dequantized_one(
 
 def test_a_tied_output_becomes_a_matrix_of_its_own(tmp_path: Path) -> None:
     directory = write_meta_directory(tmp_path, TIED, ml.bfloat16)
-    plain, model = load_model(directory), load_model(directory, quantize="nf4")
+    plain = load_model(directory)
+    model = load_model(directory, quantize="nf4")
     assert model.tensors["output.weight"].dtype is ml.nf4
     assert model.parameter_count == plain.parameter_count
     assert "output tied to tok_embeddings, and a quantized copy" in model.description
 
 
 def test_an_unknown_quantization_is_refused_by_name() -> None:
-    with pytest.raises(ModelError, match="must be one of nf4, int8, q8_0, q4_0: got 'int4'"):
+    with pytest.raises(
+        ModelError, match="must be one of nf4, int8, q8_0, q4_0: got 'int4'"
+    ):
         load_model(quantize="int4")
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-def test_merged_shards_are_quantized_one_by_one_to_the_same_bits(tmp_path: Path, name: str) -> None:
+def test_merged_shards_are_quantized_one_by_one_to_the_same_bits(
+    tmp_path: Path, name: str
+) -> None:
     write_random_meta_directory(tmp_path / "parts", SMALL_PARAMS, shards=2)
     model = load_model(tmp_path / "parts", quantize=name)
     assert model.checkpoint.mapped_bytes == 0
@@ -113,7 +122,9 @@ def test_memory_is_at_most_what_is_made_and_one_weight(
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
 @pytest.mark.parametrize("layout", ["Meta", "Hugging Face", "shards", "bundled"])
-def test_the_forecast_counts_the_quantized_bytes(tmp_path: Path, name: str, layout: str) -> None:
+def test_the_forecast_counts_the_quantized_bytes(
+    tmp_path: Path, name: str, layout: str
+) -> None:
     if layout == "Meta":
         config = replace(TIED, dim=64, ffn=96)
         directory = write_meta_directory(tmp_path, config, ml.bfloat16)
@@ -140,5 +151,7 @@ def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> None:
     arrays = renamed(GROUPED, weights(GROUPED))
     arrays["model.layers.1.self_attn.o_proj.weight"][3, 5] = np.nan
     write_hugging_face_directory(tmp_path, config_of(GROUPED), arrays)
-    with pytest.raises(ModelError, match=r"layers\.1\.attention\.wo\.weight.*finite: 1 of"):
+    with pytest.raises(
+        ModelError, match=r"layers\.1\.attention\.wo\.weight.*finite: 1 of"
+    ):
         load_model(tmp_path, quantize="nf4")

@@ -1,4 +1,6 @@
-"""A model on several ranks gives the bits of one process; what each rank owns and holds."""
+"""A model on several ranks gives the bits of one process;
+what each rank owns and holds.
+"""
 
 import json
 import math
@@ -32,12 +34,20 @@ from tests.support.hugging_face_writer import write_hugging_face_directory, zero
 from tests.support.mpi import mpirun, needs_mpi
 from tests.support.pth_writer import write_random_meta_directory
 
-EVEN = replace(GROUPED, name="even", dim=256, ffn=512, vocab=160)  # rows of whole blocks of GGUF
+# Rows of whole blocks of GGUF.
+EVEN = replace(GROUPED, name="even", dim=256, ffn=512, vocab=160)
 # Small versions of Meta's 70B in 8 files and of its 405B in 16 files, with their heads.
 SIZES_70B = {
-    "dim": 256, "n_layers": 2, "n_heads": 64, "n_kv_heads": 8, "vocab_size": 512,
-    "ffn_dim_multiplier": 1.3, "multiple_of": 64, "norm_eps": 1e-5, "rope_theta": 500000.0,
-}  # fmt: skip
+    "dim": 256,
+    "n_layers": 2,
+    "n_heads": 64,
+    "n_kv_heads": 8,
+    "vocab_size": 512,
+    "ffn_dim_multiplier": 1.3,
+    "multiple_of": 64,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
 SIZES_405B = SIZES_70B | {"n_heads": 128, "dim": 512, "ffn_dim_multiplier": 1.2}
 
 
@@ -73,10 +83,14 @@ def tiny_cases(directory: Path) -> list[Any]:
     for config in CONFIGS:
         dtype = ml.bfloat16 if config.layers == 2 else ml.float32
         path = directory / config.name
-        cases.append((write_meta_directory(path, replace(config, vocab=131), dtype), None))
+        cases.append(
+            (write_meta_directory(path, replace(config, vocab=131), dtype), None)
+        )
     for family in FAMILIES:
         cases.append((write_family(directory / family, family), None))
-    biased = write_family(directory / "biased", "granite", attention_bias=True, mlp_bias=True)
+    biased = write_family(
+        directory / "biased", "granite", attention_bias=True, mlp_bias=True
+    )
     cases += [(biased, None), (biased, "nf4")]
     even = write_tiny(directory / "even", replace(EVEN, vocab=131), ml.bfloat16)
     for how in ("nf4", "int8"):
@@ -85,19 +99,23 @@ def tiny_cases(directory: Path) -> list[Any]:
         cases.append((directory / "tied", how))
         save_quantized(even, directory / how, how)
         cases.append((directory / how, None))
-    plain = write_gguf(directory / "plain.gguf", replace(GROUPED, vocab=131), ml_dtypes.bfloat16)
+    plain = write_gguf(
+        directory / "plain.gguf", replace(GROUPED, vocab=131), ml_dtypes.bfloat16
+    )
     return cases + [(path, None) for path in (plain, *gguf_files(directory))]
 
 
 def gguf_files(directory: Path) -> list[Path]:
-    """Writes a model in blocks of each format, a mix of them as in Q4_K_M, and one without output.
+    """Writes a model in blocks of each format, a mix of them as in Q4_K_M, and one
+    without output.
 
     Rows of 512 in w2 and of 256 elsewhere, of which a block of 256 is all or half.
     """
     config = replace(EVEN, vocab=131)
     plain = llama_tensors(weights(config))
     kinds: dict[str, Callable[[str], int]] = {
-        row.name: lambda _, number=number: number for number, row in ml.GGML_DTYPES.items()
+        row.name: lambda _, number=number: number
+        for number, row in ml.GGML_DTYPES.items()
     }
     kinds["mixed"] = lambda name: 14 if "attn_v" in name or "ffn_down" in name else 12
     kinds["tied"] = kinds["mixed"]
@@ -114,12 +132,16 @@ def gguf_files(directory: Path) -> list[Path]:
 def in_blocks(number: int, shape: tuple[int, ...], seed: int) -> Stored:
     dtype = ml.GGML_DTYPES[number]
     scales = np.random.default_rng(seed).standard_normal(61) / 200
-    return Stored(shape, number, blocks_of(dtype, math.prod(shape), scales, seed).tobytes())
+    return Stored(
+        shape, number, blocks_of(dtype, math.prod(shape), scales, seed).tobytes()
+    )
 
 
 @needs_mpi
 def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
-    grouped = write_meta_directory(tmp_path / "grouped", replace(GROUPED, vocab=131), ml.bfloat16)
+    grouped = write_meta_directory(
+        tmp_path / "grouped", replace(GROUPED, vocab=131), ml.bfloat16
+    )
     tied = gguf_files(tmp_path)[-1]
     cases = [(grouped, None), (grouped, "nf4"), (tied, None), (tied, "dequantize")]
     same_bits([*cases, (tied, "dequantize nf4")], tmp_path, (2,))
@@ -139,7 +161,9 @@ def test_ranks_of_two_instruction_sets_give_the_bits_of_one(tmp_path: Path) -> N
     assert on_ranks(1, cases, tmp_path, *other) == expected(cases)
 
 
-def shards(directory: Path, params: dict[str, Any], count: int, embeddings: int = 0) -> Path:
+def shards(
+    directory: Path, params: dict[str, Any], count: int, embeddings: int = 0
+) -> Path:
     write_random_meta_directory(
         directory, params, shards=count, embeddings_split=embeddings, seed=3
     )
@@ -154,7 +178,10 @@ def test_copies_of_key_value_heads_are_merged_right_and_compared(tmp_path: Path)
         assert weight.numpy().tobytes() == merged.tensors[name].numpy().tobytes(), name
     write_random_meta_directory(other, SIZES_405B, shards=16, seed=4)
     shutil.copy(other / "consolidated.03.pth", cut)
-    text = r"shard 03: tensor 'layers.0.attention.wk.weight': values: expected those of shard 02"
+    text = (
+        r"shard 03: tensor 'layers.0.attention.wk.weight': values: expected those of "
+        r"shard 02"
+    )
     with pytest.raises(CheckpointError, match=text):
         load_model(cut)
 
@@ -162,7 +189,11 @@ def test_copies_of_key_value_heads_are_merged_right_and_compared(tmp_path: Path)
 @needs_mpi
 @pytest.mark.slow
 def test_metas_shards_give_the_same_bits_on_any_number_of_ranks(tmp_path: Path) -> None:
-    names = {"70B": (SIZES_70B, 8, 0), "405B": (SIZES_405B, 16, 0), "Llama 2": (SIZES_70B, 8, 1)}
+    names = {
+        "70B": (SIZES_70B, 8, 0),
+        "405B": (SIZES_405B, 16, 0),
+        "Llama 2": (SIZES_70B, 8, 1),
+    }
     paths = [shards(tmp_path / name, *how) for name, how in names.items()]
     cases: list[Any] = [(path, None) for path in paths[:2]] + [(paths[0], "nf4")]
     same_bits(cases, tmp_path, (1, 2, 4, 8))
@@ -185,8 +216,13 @@ def test_ranks_own_every_row_once_and_whole_heads(config: Tiny) -> None:
             assert len(bounds[letter]) == size + 1
             assert (bounds[letter][0], bounds[letter][-1]) == (0, total)
             assert list(bounds[letter]) == sorted(bounds[letter])
-        for letter, unit in (("D", 8), ("Hh", math.lcm(args.head_dim * args.group_size, 3))):
-            assert all(bound % unit == 0 or bound == totals[letter] for bound in bounds[letter])
+        for letter, unit in (
+            ("D", 8),
+            ("Hh", math.lcm(args.head_dim * args.group_size, 3)),
+        ):
+            assert all(
+                bound % unit == 0 or bound == totals[letter] for bound in bounds[letter]
+            )
         owned = [own_args(args, bounds, rank) for rank in range(size)]
         assert sum(own.n_heads for own in owned) == args.n_heads
         assert sum(own.n_kv_heads for own in owned) == args.n_kv_heads
@@ -211,10 +247,13 @@ def test_the_forecast_of_a_rank_is_its_share() -> None:
 
 @needs_mpi
 @pytest.mark.slow
-def test_a_rank_has_its_share_of_the_weights_in_memory_and_no_more(tmp_path: Path) -> None:
+def test_a_rank_has_its_share_of_the_weights_in_memory_and_no_more(
+    tmp_path: Path,
+) -> None:
+    # Of holes: it takes no disk.
     directory = write_hugging_face_directory(
         tmp_path / "1b", LLAMA_3_2_1B, zero_arrays(LLAMA_3_2_1B)
-    )  # of holes: it takes no disk
+    )
     nbytes = sum(weight.nbytes for weight in load_model(directory).tensors.values())
     for count in (2, 4):
         (resident,) = on_ranks(count, [(directory, "resident")], tmp_path)

@@ -71,7 +71,9 @@ def test_the_table_is_within_float32_of_the_formula_at_every_position(
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("config", [CONFIGS[1], CONFIGS[4], CONFIGS[-1]], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config", [CONFIGS[1], CONFIGS[4], CONFIGS[-1]], ids=lambda c: c.name
+)
 def test_angles_agree_with_transformers_up_to_the_longest_context(config: Tiny) -> None:
     torch = pytest.importorskip("torch", reason="needs the oracle extra")
     pytest.importorskip("transformers", reason="needs the oracle extra")
@@ -81,7 +83,9 @@ def test_angles_agree_with_transformers_up_to_the_longest_context(config: Tiny) 
 
     length = 131072
     rotary = LlamaRotaryEmbedding(llama_config(config, length))
-    positions = torch.tensor([[0, 1, 255, 256, 257, 1000, 4095, 8191, 8192, 50000, length - 1]])
+    positions = torch.tensor(
+        [[0, 1, 255, 256, 257, 1000, 4095, 8191, 8192, 50000, length - 1]]
+    )
     cos, sin = rotary(torch.zeros(1, dtype=torch.float32), positions)
     half = config.head_dim // 2
     theirs = (cos[0, :, :half] + 1j * sin[0, :, :half]).numpy()
@@ -100,7 +104,8 @@ def test_the_table_is_made_without_more_memory_than_reading_a_prompt_takes() -> 
     table = rotary_frequencies(args, length)
     numbers = tracemalloc.get_traced_memory()[1]  # NumPy's, those of float64 among them
     tracemalloc.stop()
-    tensors = 512 * args.head_dim // 2 * (4 + 4 + 8)  # lengths, angles, and what becomes of them
+    # Lengths, angles, and what becomes of them.
+    tensors = 512 * args.head_dim // 2 * (4 + 4 + 8)
     assert numbers + tensors <= MemoryForecast(args, length).parts["intermediate results"]
     assert 10 * (numbers + tensors) < table.nbytes
 
@@ -111,4 +116,6 @@ def test_the_chunks_of_the_table_give_the_bits_of_the_whole() -> None:
     for length in (1, 2, 511, 512, 513, 1500):
         angles = ml.outer(ml.arange(0, length, dtype=ml.float32), frequencies)
         whole = ml.polar(ml.ones_like(angles), angles)
-        assert rotary_frequencies(args, length).numpy().tobytes() == whole.numpy().tobytes()
+        assert (
+            rotary_frequencies(args, length).numpy().tobytes() == whole.numpy().tobytes()
+        )

@@ -14,7 +14,8 @@ from src.model import InferenceContext, Model, load_model
 from src.model.llama import LlamaAttention, LlamaFeedForward
 
 PROMPT = list(range(40, 52))
-TOKENS, HALF = 16, 8
+TOKENS = 16
+HALF = 8
 
 Change = Callable[[pytest.MonkeyPatch, Model], None]
 
@@ -24,7 +25,9 @@ def model() -> Model:
     return load_model()
 
 
-def answer(model: Model, attention: str, change: Callable[[], None] = lambda: None) -> list[bytes]:
+def answer(
+    model: Model, attention: str, change: Callable[[], None] = lambda: None
+) -> list[bytes]:
     """Return the logits of each step of an answer; in its middle something is changed."""
     context = InferenceContext(model.args, 64, attention)
     logits = model.transformer.forward(context, PROMPT)
@@ -39,7 +42,9 @@ def answer(model: Model, attention: str, change: Callable[[], None] = lambda: No
 
 
 def other_feed_forward(patch: pytest.MonkeyPatch, _model: Model) -> None:
-    patch.setattr(LlamaFeedForward, "forward", lambda _self, x: ml.zeros_like(x).to(ml.float32))
+    patch.setattr(
+        LlamaFeedForward, "forward", lambda _self, x: ml.zeros_like(x).to(ml.float32)
+    )
 
 
 def other_attention(patch: pytest.MonkeyPatch, _model: Model) -> None:
@@ -49,7 +54,9 @@ def other_attention(patch: pytest.MonkeyPatch, _model: Model) -> None:
 
 def other_softmax(patch: pytest.MonkeyPatch, _model: Model) -> None:
     softmax = ml.softmax
-    patch.setattr(ml, "softmax", lambda *given, **named: ml.multiply(softmax(*given, **named), 2.0))
+    patch.setattr(
+        ml, "softmax", lambda *given, **named: ml.multiply(softmax(*given, **named), 2.0)
+    )
 
 
 def other_weight(_patch: pytest.MonkeyPatch, model: Model) -> None:
@@ -61,10 +68,14 @@ def other_weight(_patch: pytest.MonkeyPatch, model: Model) -> None:
 @pytest.mark.parametrize(
     ("attention", "change"),
     [
-        ("fused", other_feed_forward), ("fused", other_attention), ("fused", other_weight),
-        ("eager", other_feed_forward), ("eager", other_softmax), ("eager", other_weight),
+        ("fused", other_feed_forward),
+        ("fused", other_attention),
+        ("fused", other_weight),
+        ("eager", other_feed_forward),
+        ("eager", other_softmax),
+        ("eager", other_weight),
     ],
-)  # fmt: skip
+)
 def test_what_is_replaced_in_the_middle_of_an_answer_changes_the_rest(
     attention: str, change: Change, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +89,8 @@ def test_a_chat_answer_changes_too_when_the_feed_forward_is_replaced_in_its_midd
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tokens(change: Callable[[], None]) -> list[int]:
-        engine, found = InferenceEngine(model, 128), []
+        engine = InferenceEngine(model, 128)
+        found = []
         question = [Message("user", "What happens in attention?")]
         for step in engine.chat(question, 12, SamplingArgs(temperature=0.0)):
             found.append(step.token_id)
@@ -110,10 +122,12 @@ def test_attention_runs_once_per_layer_and_pass(
 
 def test_a_weight_of_another_shape_is_named_with_its_layer(model: Model) -> None:
     attention = model.transformer.layers[2].attention
-    plain, context = attention.wk, InferenceContext(model.args, 64)
+    plain = attention.wk
+    context = InferenceContext(model.args, 64)
     attention.wk = ml.zeros((64, 100), ml.bfloat16)
     with pytest.raises(
-        ml.ShapeError, match=r"^layers\.2\.attention\.wk must be \[64, 192\]: \[64, 100\]: \["
+        ml.ShapeError,
+        match=r"^layers\.2\.attention\.wk must be \[64, 192\]: \[64, 100\]: \[",
     ):
         model.transformer.forward(context, PROMPT)
     attention.wk = plain
@@ -121,7 +135,9 @@ def test_a_weight_of_another_shape_is_named_with_its_layer(model: Model) -> None
 
 
 def python_calls(run: Callable[[], object]) -> int:
-    """Count the Python functions that are called while something runs, itself not counted."""
+    """Count the Python functions that are called while something runs, itself not
+    counted.
+    """
     calls: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, _argument: object) -> None:
@@ -138,8 +154,10 @@ def python_calls(run: Callable[[], object]) -> int:
 
 
 def test_one_row_takes_few_python_calls() -> None:
-    x, weight = ml.ones((1, 64), ml.bfloat16), ml.ones((128, 64), ml.bfloat16)
-    norm, heads = ml.ones((64,), ml.bfloat16), ml.ones((1, 4, 16), ml.bfloat16)
+    x = ml.ones((1, 64), ml.bfloat16)
+    weight = ml.ones((128, 64), ml.bfloat16)
+    norm = ml.ones((64,), ml.bfloat16)
+    heads = ml.ones((1, 4, 16), ml.bfloat16)
     frequencies = ml.polar(ml.ones((1, 8)), ml.ones((1, 8)))
     cache = ml.KeyValueCache(16, 4, 16, ml.bfloat16)
     one = python_calls(lambda: ml.linear_transformation(x, weight))

@@ -1,4 +1,6 @@
-"""`--save-quantized`: written whole or not at all, and read back mapped, to the same bits."""
+"""`--save-quantized`: written whole or not at all, and read back mapped, to the same
+bits.
+"""
 
 import hashlib
 import os
@@ -50,13 +52,17 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
 def test_what_was_saved_gives_the_bits_of_what_is_quantized_on_loading(
     tmp_path: Path, name: str, write: Callable[[Path], Path]
 ) -> None:
-    source, target = write(tmp_path / "plain"), tmp_path / "saved"
+    source = write(tmp_path / "plain")
+    target = tmp_path / "saved"
     save_quantized(source, target, name)
     saved = load_model(target)
     check_same(saved, load_model(source, quantize=name))
     assert saved.args.tensor_rows == load_model(source).args.tensor_rows
     assert saved.checkpoint.copied == ()
-    assert {weight.dtype for weight in saved.tensors.values()} == {QUANTIZATIONS[name], ml.bfloat16}
+    assert {weight.dtype for weight in saved.tensors.values()} == {
+        QUANTIZATIONS[name],
+        ml.bfloat16,
+    }
 
 
 def test_codes_lie_in_the_mapped_file(tmp_path: Path) -> None:
@@ -72,9 +78,12 @@ def test_codes_lie_in_the_mapped_file(tmp_path: Path) -> None:
 
 def test_the_files_of_the_tokenizer_come_along(tmp_path: Path) -> None:
     save_quantized(None, tmp_path / "saved", "int8")
-    saved, plain = load_model(tmp_path / "saved"), load_model()
+    saved = load_model(tmp_path / "saved")
+    plain = load_model()
     assert saved.stop_ids == plain.stop_ids
-    ids = [m.tokenizer.encode("Hello, llama!", bos=True, eos=False) for m in (saved, plain)]
+    ids = [
+        m.tokenizer.encode("Hello, llama!", bos=True, eos=False) for m in (saved, plain)
+    ]
     assert ids[0] == ids[1]
 
 
@@ -89,10 +98,14 @@ both_kinds = pytest.mark.parametrize(
 
 
 @both_kinds
-def test_what_exists_is_left_as_it_is(tmp_path: Path, kind: str, save: Any, writer: type) -> None:
+def test_what_exists_is_left_as_it_is(
+    tmp_path: Path, kind: str, save: Any, writer: type
+) -> None:
     there = tmp_path / "there"
     there.mkdir() if kind == "directory" else there.write_text("theirs")
-    with pytest.raises(SaveError, match=f"there: expected a new {kind}, got one that exists"):
+    with pytest.raises(
+        SaveError, match=f"there: expected a new {kind}, got one that exists"
+    ):
         save(there)
     with pytest.raises(SaveError, match="expected a parent directory, got none"):
         save(tmp_path / "absent" / "new")
@@ -100,7 +113,9 @@ def test_what_exists_is_left_as_it_is(tmp_path: Path, kind: str, save: Any, writ
     assert kind == "directory" or there.read_text() == "theirs"
 
 
-@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "fault", [OSError(28, "No space left on device"), KeyboardInterrupt()]
+)
 @both_kinds
 def test_nothing_is_left_of_what_was_not_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, save: Any, writer: type,
@@ -109,10 +124,14 @@ def test_nothing_is_left_of_what_was_not_finished(
     with monkeypatch.context() as patched:
         patched.setattr(writer, "write", Mock(side_effect=[None] * 8 + [fault]))
         expected = SaveError if isinstance(fault, OSError) else KeyboardInterrupt
-        with pytest.raises(expected, match=r"cannot be written: No space left on device|^$"):
+        with pytest.raises(
+            expected, match=r"cannot be written: No space left on device|^$"
+        ):
             save(tmp_path / "new")
         patched.setattr("shutil.disk_usage", lambda _: Mock(free=9))
-        with pytest.raises(SaveError, match=r"new: expected \d+ bytes of free disk, got 9"):
+        with pytest.raises(
+            SaveError, match=r"new: expected \d+ bytes of free disk, got 9"
+        ):
             save(tmp_path / "new")
     assert os.listdir(tmp_path) == []
     save(tmp_path / "new")
@@ -136,7 +155,8 @@ def side_files(directory: Path) -> set[str]:
 def test_links_within_the_model_and_its_cache_are_followed(tmp_path: Path) -> None:
     """Hugging Face's cache holds nothing but links to blobs."""
     plain = write_tiny(tmp_path / "plain", EVEN, ml.bfloat16)
-    snapshot, blobs = tmp_path / "models--a--b/snapshots/0123", tmp_path / "models--a--b/blobs"
+    snapshot = tmp_path / "models--a--b/snapshots/0123"
+    blobs = tmp_path / "models--a--b/blobs"
     snapshot.mkdir(parents=True)
     blobs.mkdir()
     (plain / "generation_config.json").write_text('{"eos_token_id": 7}')
@@ -155,16 +175,27 @@ def test_the_template_for_tools_is_saved_with_the_other_one(tmp_path: Path) -> N
     (plain / "additional_chat_templates").mkdir()
     (plain / "additional_chat_templates" / "tool_use.jinja").write_text("T")
     save_quantized(plain, tmp_path / "saved", "nf4")
-    assert find_source(tmp_path / "saved").chat_templates == {"default": "D", "tool_use": "T"}
+    assert find_source(tmp_path / "saved").chat_templates == {
+        "default": "D",
+        "tool_use": "T",
+    }
 
 
-def test_a_link_that_leads_out_of_the_model_is_refused_before_writing(tmp_path: Path) -> None:
+def test_a_link_that_leads_out_of_the_model_is_refused_before_writing(
+    tmp_path: Path,
+) -> None:
     plain = write_tiny(tmp_path / "plain", EVEN, ml.bfloat16)
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "other").write_text("secret")
     link = plain / "chat_template.json"
-    for target in ("/proc/self/environ", "../secret", "../blobs/other", "../absent", link.name):
+    for target in (
+        "/proc/self/environ",
+        "../secret",
+        "../blobs/other",
+        "../absent",
+        link.name,
+    ):
         link.symlink_to(target)
         with pytest.raises(
             ModelError, match=r"expected a file inside its directory, got a link|Too many"
@@ -177,12 +208,16 @@ def test_a_link_that_leads_out_of_the_model_is_refused_before_writing(tmp_path: 
     assert side_files(tmp_path / "saved") == {"chat_template.json"}
 
 
-def test_a_side_file_that_is_too_large_or_none_is_refused_before_writing(tmp_path: Path) -> None:
+def test_a_side_file_that_is_too_large_or_none_is_refused_before_writing(
+    tmp_path: Path,
+) -> None:
     plain = write_tiny(tmp_path / "plain", EVEN, ml.bfloat16)
     path = plain / "chat_template.jinja"
     with open(path, "wb") as file:
         file.truncate((64 << 20) + 1)  # sparse
-    with pytest.raises(ModelError, match=r"chat_template.jinja: size: expected at most 67108864"):
+    with pytest.raises(
+        ModelError, match=r"chat_template.jinja: size: expected at most 67108864"
+    ):
         save_quantized(plain, tmp_path / "saved", "nf4")
     path.unlink()
     for make in (os.mkfifo, os.mkdir):
@@ -199,12 +234,16 @@ def test_what_is_quantized_is_not_quantized_again(tmp_path: Path) -> None:
         lambda: load_model(tmp_path / "saved", quantize="int8"),
         lambda: save_quantized(tmp_path / "saved", tmp_path / "again", "nf4"),
     ):
-        with pytest.raises(ModelError, match=r"quantized already \(nf4 of bitsandbytes\)"):
+        with pytest.raises(
+            ModelError, match=r"quantized already \(nf4 of bitsandbytes\)"
+        ):
             act()
     assert not (tmp_path / "again").exists()
 
 
-def test_rows_that_groups_do_not_divide_are_refused_before_writing(tmp_path: Path) -> None:
+def test_rows_that_groups_do_not_divide_are_refused_before_writing(
+    tmp_path: Path,
+) -> None:
     source = write_tiny(tmp_path / "plain", GROUPED, ml.bfloat16)
     with pytest.raises(ModelError, match="must be a multiple of 32 long: got 90"):
         save_quantized(source, tmp_path / "new", "int8")
@@ -232,4 +271,7 @@ def test_files_are_those_that_version_0_1_0_saved(tmp_path: Path, name: str) -> 
     source = write_meta_directory(tmp_path / "plain", EVEN, ml.bfloat16)
     save_quantized(source, tmp_path / "new", name)
     contents = ((tmp_path / "new" / file).read_bytes() for file in FILES)
-    assert tuple(hashlib.sha256(content).hexdigest() for content in contents) == WRITTEN[name]
+    assert (
+        tuple(hashlib.sha256(content).hexdigest() for content in contents)
+        == WRITTEN[name]
+    )

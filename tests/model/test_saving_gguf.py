@@ -1,4 +1,6 @@
-"""A model written as a GGUF file: the same bits when it is loaded, and llama.cpp runs it."""
+"""A model written as a GGUF file: the same bits when it is loaded,
+and llama.cpp runs it.
+"""
 
 import itertools
 import json
@@ -19,7 +21,13 @@ from src.model import InferenceContext, ModelError, load_model
 from src.model.loader import Model
 from src.model.saving_gguf import save_gguf
 from src.model.sources import find_source
-from tests.model.families import CONFIGS, EVEN_SIZES, config_of, random_arrays, write_family
+from tests.model.families import (
+    CONFIGS,
+    EVEN_SIZES,
+    config_of,
+    random_arrays,
+    write_family,
+)
 from tests.model.hugging_face_tiny import write_tiny
 from tests.model.test_llama import check_bits, run
 from tests.model.tiny import GROUPED, write_meta_directory
@@ -47,8 +55,8 @@ MODELS: dict[str, dict[str, Any]] = {
 FAMILIES = ("llama", "mistral", *CONFIGS)
 NO_BIASES = "no biases but those that {} has in GGUF files, got those of {}"
 NO_SCALING = "linear one, as {} has it in GGUF files, got Llama 3.1's scaling"
-# The models that llama.cpp's architectures do not have, and the reason in the error. qwen2, qwen3
-# and olmo2 ignore `mlp_bias`, and qwen2 `attention_bias`.
+# The models that llama.cpp's architectures do not have, and the reason in the error.
+# qwen2, qwen3 and olmo2 ignore `mlp_bias`, and qwen2 `attention_bias`.
 REJECTED = {
     ("qwen3", "attention biases"): NO_BIASES.format("qwen3", "wo"),
     ("smollm3", "attention biases"): NO_BIASES.format("smollm3", "wo"),
@@ -68,8 +76,12 @@ quantized = pytest.mark.parametrize("quantize", [None, "q8_0", "q4_0"])
 
 
 def check_same(made: Model, given: Model, ids: list[int] = IDS) -> None:
-    """Compare bits; where one rounds the activations of BF16 less, with the other's weights so."""
-    rounding = {name: getattr(made.args, name) for name in ("dtype", "feed_forward_dtype")}
+    """Compare bits; where one rounds the activations of BF16 less, with the other's
+    weights so.
+    """
+    rounding = {
+        name: getattr(made.args, name) for name in ("dtype", "feed_forward_dtype")
+    }
     expected = type(given.transformer)(replace(given.args, **rounding), given.tensors)
     check_bits(run(made.transformer, ids), run(expected, ids))
 
@@ -82,14 +94,20 @@ def test_a_written_family_gives_the_bits_of_its_directory(
 ) -> None:
     source = write_family(tmp_path / "source", family, dtype, **SIZES)
     nbytes = save_gguf(source, tmp_path / "a.gguf", quantize)
-    made, given = load_model(tmp_path / "a.gguf"), load_model(source, quantize=quantize)
+    made = load_model(tmp_path / "a.gguf")
+    given = load_model(source, quantize=quantize)
     check_same(made, given)
     stored = read_gguf(tmp_path / "a.gguf").tensors.values()
     assert nbytes == sum(entry.stop - entry.start for entry in stored)
     for key, weight in made.tensors.items():
-        kind = ml.float32 if "norm" in key or key.endswith("bias") else given.tensors[key].dtype
+        kind = (
+            ml.float32
+            if "norm" in key or key.endswith("bias")
+            else given.tensors[key].dtype
+        )
         assert weight.dtype is kind
-    # Neighbours are rotated together in these files, as in Meta's, and the halves in the others.
+    # Neighbours are rotated together in these files, as in Meta's, and the halves in the
+    # others.
     is_meta_order = family in ("smollm3", "granite")
     assert made.args.rope_pairs == ("interleaved" if is_meta_order else "halves")
     is_bfloat16 = dtype is ml.bfloat16 and quantize is None
@@ -112,20 +130,35 @@ def test_a_written_family_gives_the_bits_of_its_directory(
     [
         {"attention_bias": True, "mlp_bias": True},
         {"tie_word_embeddings": True},
-        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}},
+        {
+            "rope_parameters": {
+                "rope_type": "linear",
+                "factor": 4.0,
+                "rope_theta": 10000.0,
+            }
+        },
         {"model_type": "mistral", "sliding_window": 16},
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_a_written_llama_has_its_directorys_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_written_llama_has_its_directorys_bits(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     config = replace(GROUPED, ffn=96)
     if changes.get("attention_bias"):
-        llama = {"model_type": "llama", "use_sliding_window": None, "sliding_window": None}
-        source = write_family(tmp_path / "source", "qwen2", **EVEN_SIZES | llama | changes)
+        llama = {
+            "model_type": "llama",
+            "use_sliding_window": None,
+            "sliding_window": None,
+        }
+        source = write_family(
+            tmp_path / "source", "qwen2", **EVEN_SIZES | llama | changes
+        )
     else:
         source = write_tiny(tmp_path / "source", config, ml.bfloat16, **changes)
     save_gguf(source, tmp_path / "a.gguf", "q8_0")
-    made, given = load_model(tmp_path / "a.gguf"), load_model(source, quantize="q8_0")
+    made = load_model(tmp_path / "a.gguf")
+    given = load_model(source, quantize="q8_0")
     check_same(made, given, IDS[:4])
     assert made.args.max_context_length == given.args.max_context_length
 
@@ -134,7 +167,8 @@ def test_a_written_llama_has_its_directorys_bits(tmp_path: Path, changes: dict[s
 def test_the_bundled_model_is_written_with_its_tokenizer(
     tmp_path: Path, quantize: str | None
 ) -> None:
-    path, given = tmp_path / "a.gguf", load_model(quantize=quantize)
+    path = tmp_path / "a.gguf"
+    given = load_model(quantize=quantize)
     template = template_to_write(given.source)
     save_gguf(None, path, quantize, chat_template=template)
     made = load_model(path)
@@ -160,7 +194,9 @@ def test_the_templates_of_a_model_are_written_and_read_back(tmp_path: Path) -> N
 
 @pytest.mark.oracle
 @quantized
-def test_llama_cpp_gives_the_same_greedy_answer(tmp_path: Path, quantize: str | None) -> None:
+def test_llama_cpp_gives_the_same_greedy_answer(
+    tmp_path: Path, quantize: str | None
+) -> None:
     llama_cpp.needed()
     save_gguf(None, path := tmp_path / "a.gguf", quantize)
     tokenizer = load_model(path).tokenizer
@@ -182,7 +218,9 @@ def logits_of(model: Model) -> Any:
 
 
 def check_with_llama_cpp(path: Path, source: Model) -> None:
-    """Compare logits; in float32 both differ by the rounding of llama.cpp's cache to float16."""
+    """Compare logits; in float32 both differ by the rounding of llama.cpp's cache to
+    float16.
+    """
     ours = logits_of(source)
     np.testing.assert_array_equal(logits_of(load_model(path)), ours)
     with llama_cpp.LlamaCpp(path) as other:
@@ -191,7 +229,9 @@ def check_with_llama_cpp(path: Path, source: Model) -> None:
 
 
 def write_model(place: Path, family: str, model: str) -> Path:
-    """Write the directory of a family; Llama's and Mistral's with the keys that all have."""
+    """Write the directory of a family; Llama's and Mistral's with the keys that all
+    have.
+    """
     if family in CONFIGS:
         return write_family(place, family, ml.float32, **SIZES | MODELS[model])
     changes = {"model_type": family} | MODELS[model]
@@ -223,8 +263,14 @@ def test_a_model_that_the_architecture_does_not_have_is_refused(
 @pytest.mark.parametrize("name", ["gqa", "scaled", "tied"])
 def test_llama_cpp_loads_a_directory_in_metas_layout(tmp_path: Path, name: str) -> None:
     llama_cpp.needed()
-    changes: dict[str, Any] = {"gqa": {}, "scaled": {"scaling": 8.0}, "tied": {"tied": True}}
-    source = write_meta_directory(tmp_path / "source", replace(GROUPED, vocab=131, **changes[name]))
+    changes: dict[str, Any] = {
+        "gqa": {},
+        "scaled": {"scaling": 8.0},
+        "tied": {"tied": True},
+    }
+    source = write_meta_directory(
+        tmp_path / "source", replace(GROUPED, vocab=131, **changes[name])
+    )
     save_gguf(source, tmp_path / "a.gguf")
     check_with_llama_cpp(tmp_path / "a.gguf", load_model(source))
 
@@ -241,7 +287,8 @@ def test_the_output_of_a_tied_olmo_2_is_written_separately(
     check_same(made, load_model(source, quantize=quantize))
     stored = read_gguf(tmp_path / "a.gguf").tensors
     assert nbytes == sum(entry.stop - entry.start for entry in stored.values())
-    output, table = stored["output.weight"], stored["token_embd.weight"]
+    output = stored["output.weight"]
+    table = stored["token_embd.weight"]
     assert output.shape == table.shape
     assert (output.dtype is table.dtype) == (quantize is None)
 
@@ -261,16 +308,28 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
         text = f"GGUF files do not have {name}, of tensor output.weight, but q8_0, q4_0"
         assert text in refused(tmp_path, None, quantize)
     odd = write_family(tmp_path / "odd", "qwen3")
-    assert "rows of q4_0 must be a multiple of 32 long: got 20" in refused(tmp_path, odd, "q4_0")
+    assert "rows of q4_0 must be a multiple of 32 long: got 20" in refused(
+        tmp_path, odd, "q4_0"
+    )
     layers = write_family(tmp_path / "layers", "smollm3", no_rope_layers=[1, 0, 1, 1])
-    text = "expected every fourth layer without RoPE, as smollm3 has it in GGUF files, got layers 1"
+    text = (
+        "expected every fourth layer without RoPE, as smollm3 has it in GGUF files, got "
+        "layers 1"
+    )
     assert text in refused(tmp_path, layers)
     save_gguf(None, tmp_path / "a.gguf", "q8_0")
-    text = "quantize: expected plain weights, got a model that is quantized already (q8_0); dequant"
+    text = (
+        "quantize: expected plain weights, got a model that is quantized already (q8_0); "
+        "dequant"
+    )
     assert text in refused(tmp_path, tmp_path / "a.gguf")
     arrays = {
-        name: array.astype(ml.float8_e4m3fn.numpy_dtype if "proj" in name else array.dtype)
-        for name, array in random_arrays(load_model(odd).args, ml.bfloat16, tied=True).items()
+        name: array.astype(
+            ml.float8_e4m3fn.numpy_dtype if "proj" in name else array.dtype
+        )
+        for name, array in random_arrays(
+            load_model(odd).args, ml.bfloat16, tied=True
+        ).items()
     }
     config = config_of("qwen3", tie_word_embeddings=True)
     write_hugging_face_directory(tmp_path / "float8", config, arrays)

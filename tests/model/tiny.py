@@ -1,6 +1,8 @@
-"""Tiny random Llamas: their sizes, and weights that are the same on every machine for ever.
+"""Tiny random Llamas: their sizes, and weights that are the same on every machine for
+ever.
 
-All sizes of a config differ from each other where they can, so that a swapped dimension shows.
+All sizes of a config differ from each other where they can, so that a swapped dimension
+shows.
 """
 
 import base64
@@ -22,7 +24,9 @@ Weights = dict[str, npt.NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Tiny:
-    """Sizes of one random model; `scaling` is the factor of its scaled RoPE, 0 for none."""
+    """Sizes of one random model; `scaling` is the factor of its scaled RoPE,
+    0 for none.
+    """
 
     name: str
     dim: int
@@ -40,14 +44,24 @@ class Tiny:
     def head_dim(self) -> int:
         return self.dim // self.heads
 
-    def args(self, dtype: ml.DType = ml.float32, max_context_length: int = 4096) -> ModelArgs:
+    def args(
+        self, dtype: ml.DType = ml.float32, max_context_length: int = 4096
+    ) -> ModelArgs:
         scaling = RopeScaling(self.scaling) if self.scaling else None
         return ModelArgs(
-            dim=self.dim, n_layers=self.layers, n_heads=self.heads, n_kv_heads=self.kv_heads,
-            head_dim=self.head_dim, ffn_dim=self.ffn, vocab_size=self.vocab, norm_eps=self.eps,
-            rope_theta=self.theta, rope_scaling=scaling, max_context_length=max_context_length,
+            dim=self.dim,
+            n_layers=self.layers,
+            n_heads=self.heads,
+            n_kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            ffn_dim=self.ffn,
+            vocab_size=self.vocab,
+            norm_eps=self.eps,
+            rope_theta=self.theta,
+            rope_scaling=scaling,
+            max_context_length=max_context_length,
             dtype=dtype,
-        )  # fmt: skip
+        )
 
     def params(self) -> dict[str, object]:
         """Returns params.json; without multiple_of, so that the tensors say F."""
@@ -84,15 +98,23 @@ BYTES_VOCAB = replace(GROUPED, name="bytes_vocab", vocab=512, scaling=8.0)
 
 def shapes(config: Tiny) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yields (checkpoint key, shape) of each weight."""
-    D, F, V = config.dim, config.ffn, config.vocab
+    D = config.dim
+    F = config.ffn
+    V = config.vocab
     K_h = config.kv_heads * config.head_dim
     yield "tok_embeddings.weight", (V, D)
     for layer in range(config.layers):
         for name, shape in (
-            ("attention_norm", (D,)), ("attention.wq", (D, D)), ("attention.wk", (K_h, D)),
-            ("attention.wv", (K_h, D)), ("attention.wo", (D, D)), ("ffn_norm", (D,)),
-            ("feed_forward.w1", (F, D)), ("feed_forward.w2", (D, F)), ("feed_forward.w3", (F, D)),
-        ):  # fmt: skip
+            ("attention_norm", (D,)),
+            ("attention.wq", (D, D)),
+            ("attention.wk", (K_h, D)),
+            ("attention.wv", (K_h, D)),
+            ("attention.wo", (D, D)),
+            ("ffn_norm", (D,)),
+            ("feed_forward.w1", (F, D)),
+            ("feed_forward.w2", (D, F)),
+            ("feed_forward.w3", (F, D)),
+        ):
             yield f"layers.{layer}.{name}.weight", shape
     yield "norm.weight", (D,)
     if not config.tied:
@@ -112,7 +134,9 @@ def uniform(seed: int, count: int) -> npt.NDArray[np.float64]:
 
 
 def weights(config: Tiny, seed: int = 1) -> Weights:
-    """Returns float32 weights large enough that attention looks around and logits spread."""
+    """Returns float32 weights large enough that attention looks around and logits
+    spread.
+    """
     result: Weights = {}
     for number, (name, shape) in enumerate(shapes(config)):
         values = uniform(1000 * seed + number, int(np.prod(shape)))
@@ -121,7 +145,8 @@ def weights(config: Tiny, seed: int = 1) -> Weights:
         elif name == "tok_embeddings.weight":
             values = values * (0.35 if config.tied else 1.5)
         else:
-            # Scores spread by 1.3 and logits by 3: attention chooses, and is not a mere argmax.
+            # Scores spread by 1.3 and logits by 3: attention chooses, and is not a mere
+            # argmax.
             gain = 5.0 if name == "output.weight" else 2.0
             values = values * gain / np.sqrt(shape[1])
         result[name] = values.astype(np.float32).reshape(shape)
@@ -130,11 +155,16 @@ def weights(config: Tiny, seed: int = 1) -> Weights:
 
 def rounded(weights: Weights) -> Weights:
     """Returns the float32 values of the weights rounded to bfloat16."""
-    return {n: w.astype(ml_dtypes.bfloat16).astype(np.float32) for n, w in weights.items()}
+    return {
+        n: w.astype(ml_dtypes.bfloat16).astype(np.float32) for n, w in weights.items()
+    }
 
 
 def transformer(
-    config: Tiny, dtype: ml.DType = ml.float32, seed: int = 1, max_context_length: int = 4096
+    config: Tiny,
+    dtype: ml.DType = ml.float32,
+    seed: int = 1,
+    max_context_length: int = 4096,
 ) -> LlamaTransformer:
     """Builds a model in memory with weights of a dtype."""
     tensors = {
@@ -158,7 +188,9 @@ def write_meta_directory(
     tokenizer: bool = False,
     seed: int = 1,
 ) -> Path:
-    """Writes a model in Meta's layout; its tokenizer has one token per byte and 256 special ids."""
+    """Writes a model in Meta's layout; its tokenizer has one token per byte and 256
+    special ids.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     arrays = {n: w.astype(dtype.numpy_dtype) for n, w in weights(config, seed).items()}
     write_pth(directory / "consolidated.00.pth", arrays)

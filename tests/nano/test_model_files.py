@@ -12,9 +12,17 @@ from tools.nano.evaluate import Examiner, pinned_pairs
 from tools.nano.pairs import Pair
 
 META_KEYS = {
-    "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier",
-    "norm_eps", "rope_theta", "use_scaled_rope",
-}  # fmt: skip
+    "dim",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "vocab_size",
+    "multiple_of",
+    "ffn_dim_multiplier",
+    "norm_eps",
+    "rope_theta",
+    "use_scaled_rope",
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +35,9 @@ def examiner() -> Examiner:
     return Examiner()
 
 
-def test_the_folder_holds_the_three_files_and_the_card_of_at_most_twelve_megabytes() -> None:
+def test_the_folder_holds_the_three_files_and_the_card_of_at_most_twelve_megabytes() -> (
+    None
+):
     sizes = {path.name: path.stat().st_size for path in BUNDLED_MODEL.iterdir()}
     expected = {"consolidated.00.pth", "params.json", "tokenizer.model", "MODEL_CARD.md"}
     assert set(sizes) == expected
@@ -40,12 +50,20 @@ def test_params_have_exactly_the_keys_of_meta() -> None:
     assert params["use_scaled_rope"] is True
 
 
-def test_the_sizes_differ_weights_are_bfloat16_and_the_context_is_at_least_1024(model: Model):
+def test_the_sizes_differ_weights_are_bfloat16_and_the_context_is_at_least_1024(
+    model: Model,
+):
     args = model.args
     sizes = [
-        args.dim, args.n_layers, args.n_heads, args.n_kv_heads, args.head_dim, args.ffn_dim,
-        args.vocab_size, args.n_heads // args.n_kv_heads,
-    ]  # fmt: skip
+        args.dim,
+        args.n_layers,
+        args.n_heads,
+        args.n_kv_heads,
+        args.head_dim,
+        args.ffn_dim,
+        args.vocab_size,
+        args.n_heads // args.n_kv_heads,
+    ]
     assert len(set(sizes)) == len(sizes)
     assert {tensor.dtype.name for tensor in model.tensors.values()} == {"bfloat16"}
     assert InferenceEngine(model, sequence_length=1024).sequence_length == 1024
@@ -62,7 +80,9 @@ def test_the_vocabulary_ends_with_the_special_tokens_of_llama_3_1(model: Model) 
 
 
 @pytest.mark.parametrize("pair", pinned_pairs(), ids=lambda pair: pair.question)
-def test_the_prompts_of_the_documentation_are_answered(examiner: Examiner, pair: Pair) -> None:
+def test_the_prompts_of_the_documentation_are_answered(
+    examiner: Examiner, pair: Pair
+) -> None:
     assert examiner.answer(pair) == pair.answer
 
 

@@ -18,7 +18,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     figures = config.stash.get(FIGURES, [])
     if figures:
         terminalreporter.section("figures of the real model")
-        terminalreporter.write_line(f"processor: {_processor()}, {ml.build_info()['isa']}")
+        terminalreporter.write_line(
+            f"processor: {_processor()}, {ml.build_info()['isa']}"
+        )
         for line in figures:
             terminalreporter.write_line(line)
 
@@ -64,5 +66,7 @@ def logits(model: Model, ids: list[int]) -> Any:
 
 @pytest.fixture(scope="session")
 def exact(smollm2: Path, ids: list[int]) -> Any:
-    """What transformers computes in float32 with the dequantized weights, float32 [T, V]."""
+    """What transformers computes in float32 with the dequantized weights, float32 [T,
+    V].
+    """
     return float32_logits(smollm2, ids)

@@ -1,7 +1,8 @@
-"""SmolLM2 in float32, computed without this project: transformers on what the package gguf reads.
+"""SmolLM2 in float32, computed without this project: transformers on what the package
+gguf reads.
 
-gguf dequantizes the blocks with NumPy. transformers rotates the two halves of a head where llama
-files have neighbours, so the rows of q and k are put into its order first.
+gguf dequantizes the blocks with NumPy. transformers rotates the two halves of a head
+where llama files have neighbours, so the rows of q and k are put into its order first.
 """
 
 from pathlib import Path
@@ -26,16 +27,23 @@ _NAMES = {
 
 
 def float32_logits(path: Path, ids: list[int]) -> Any:
-    """Return the logits after each token, float32 [T, V], of a llama file with tied embeddings."""
+    """Return the logits after each token, float32 [T, V], of a llama file with tied
+    embeddings.
+    """
     gguf: Any = pytest.importorskip("gguf", reason="needs the oracle extra")
     torch: Any = pytest.importorskip("torch", reason="needs the oracle extra")
-    transformers: Any = pytest.importorskip("transformers", reason="needs the oracle extra")
+    transformers: Any = pytest.importorskip(
+        "transformers", reason="needs the oracle extra"
+    )
     reader = gguf.GGUFReader(path)
 
     def key(name: str) -> Any:
         return reader.fields[f"llama.{name}"].contents()
 
-    heads = {"attn_q": key("attention.head_count"), "attn_k": key("attention.head_count_kv")}
+    heads = {
+        "attn_q": key("attention.head_count"),
+        "attn_k": key("attention.head_count_kv"),
+    }
     config = transformers.LlamaConfig(
         hidden_size=key("embedding_length"),
         intermediate_size=key("feed_forward_length"),
@@ -51,7 +59,9 @@ def float32_logits(path: Path, ids: list[int]) -> Any:
     )
     weights = {}
     for tensor in reader.tensors:
-        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(
+            np.float32
+        )
         parts = tensor.name.split(".")
         if parts[0] != "blk":
             weights[_NAMES[tensor.name]] = torch.from_numpy(values)
@@ -76,13 +86,16 @@ def divergence(logits: Any, exact: Any) -> float:
     """
     total = 0.0
     for row, exact_row in zip(logits, exact, strict=True):
-        log_q, log_p = log_softmax(row), log_softmax(exact_row)
+        log_q = log_softmax(row)
+        log_p = log_softmax(exact_row)
         total += float(np.sum(np.exp(log_p) * (log_p - log_q)))
     return total / len(logits)
 
 
 def perplexity(logits: Any, ids: list[int]) -> float:
-    """Return exp(-mean log p) of each id but the first, by the logits after the one before it."""
+    """Return exp(-mean log p) of each id but the first, by the logits after the one
+    before it.
+    """
     logs = [log_softmax(row)[token] for row, token in zip(logits, ids[1:], strict=False)]
     return float(np.exp(-np.mean(logs)))
 

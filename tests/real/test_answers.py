@@ -35,7 +35,9 @@ def test_an_engine_gives_the_recorded_answer(
     model: Model, expected: list[int], speculation: bool
 ) -> None:
     engine = InferenceEngine(model, CONTEXT, speculation=speculation)
-    assert token_ids(engine.generate(prompt_ids(model), GREEDY_TOKENS, GREEDY)) == expected
+    assert (
+        token_ids(engine.generate(prompt_ids(model), GREEDY_TOKENS, GREEDY)) == expected
+    )
 
 
 def test_a_batch_gives_the_recorded_answer_to_each_of_its_requests(
@@ -44,14 +46,19 @@ def test_a_batch_gives_the_recorded_answer_to_each_of_its_requests(
     prompt = prompt_ids(model)
     with BatchEngine(model, sequence_length=CONTEXT, cache_tokens=4 * CONTEXT) as engine:
         requests = [  # each goes on from another token of the answer
-            engine.submit(prompt + expected[:n], GREEDY_TOKENS - n, GREEDY) for n in (0, 3, 120)
+            engine.submit(prompt + expected[:n], GREEDY_TOKENS - n, GREEDY)
+            for n in (0, 3, 120)
         ]
         found = [token_ids(request) for request in requests]
     assert found == [expected[n:] for n in (0, 3, 120)]
-    figures.append(f"{GREEDY_TOKENS} greedy tokens: equal alone, with drafts, and in a batch")
+    figures.append(
+        f"{GREEDY_TOKENS} greedy tokens: equal alone, with drafts, and in a batch"
+    )
 
 
-def test_chunks_of_the_prompt_give_the_recorded_answer(model: Model, expected: list[int]) -> None:
+def test_chunks_of_the_prompt_give_the_recorded_answer(
+    model: Model, expected: list[int]
+) -> None:
     prompt = prompt_ids(model) + expected[:100]
     for size in (1, 16, 50, len(prompt)):
         context = InferenceContext(model.args, len(prompt))
@@ -68,7 +75,16 @@ def test_two_ranks_give_the_recorded_answer(
     done = mpirun(
         2,
         *(sys.executable, "-m", "src.main", "-m", str(smollm2), "-c", str(CONTEXT)),
-        *("--completion", "-p", PROMPT, "--temperature", "0", "-n", str(GREEDY_TOKENS), "--json"),
+        *(
+            "--completion",
+            "-p",
+            PROMPT,
+            "--temperature",
+            "0",
+            "-n",
+            str(GREEDY_TOKENS),
+            "--json",
+        ),
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["token_ids"] == expected

@@ -5,9 +5,23 @@ from typing import Any
 
 import pytest
 
-from src.inference import InferenceEngine, Message, SamplingArgs, score_chunks, text_chunks
+from src.inference import (
+    InferenceEngine,
+    Message,
+    SamplingArgs,
+    score_chunks,
+    text_chunks,
+)
 from src.model import Model
-from tests.bench.bench_real import CHUNK, FIGURES, FORMATS, OURS, THEIRS, logged_choice, text
+from tests.bench.bench_real import (
+    CHUNK,
+    FIGURES,
+    FORMATS,
+    OURS,
+    THEIRS,
+    logged_choice,
+    text,
+)
 
 pytestmark = pytest.mark.real
 
@@ -28,7 +42,9 @@ def test_the_log_on_the_page_is_that_of_a_run(smollm2: Any, recorded: Any) -> No
     assert logged_choice() == recorded["answer"]["log"]
 
 
-def test_the_perplexity_on_the_page_is_within_half_a_percent_of_llama_cpp(recorded: Any) -> None:
+def test_the_perplexity_on_the_page_is_within_half_a_percent_of_llama_cpp(
+    recorded: Any,
+) -> None:
     figures = recorded["perplexity"]
     assert figures["tokens"] >= 20_000
     assert figures[OURS] == pytest.approx(figures[THEIRS], rel=0.005)

@@ -23,10 +23,12 @@ def equal(figures: list[str]) -> Iterator[list[tuple[int, int]]]:
     """The tokens and bytes of the texts whose ids are equal; the sums are a figure."""
     counts: list[tuple[int, int]] = []
     yield counts
-    tokens, nbytes = (sum(each) for each in zip(*counts, strict=True)) if counts else (0, 0)
+    tokens, nbytes = (
+        (sum(each) for each in zip(*counts, strict=True)) if counts else (0, 0)
+    )
     figures.append(
-        f"ids of {len(counts)} of {len(NAMES)} texts equal llama.cpp's: {tokens} tokens of "
-        f"{nbytes} bytes of prose, code and {len(SCRIPTS)} scripts"
+        f"ids of {len(counts)} of {len(NAMES)} texts equal llama.cpp's: {tokens} tokens "
+        f"of {nbytes} bytes of prose, code and {len(SCRIPTS)} scripts"
     )
 
 

@@ -1,4 +1,6 @@
-"""The logits of a trained model: near those of float32, and the recorded bits wherever they run."""
+"""The logits of a trained model: near those of float32, and the recorded bits wherever
+they run.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +28,13 @@ def test_logits_are_near_those_of_float32(
     logits: Any, exact: Any, ids: list[int], figures: list[str]
 ) -> None:
     mean = divergence(logits, exact)
-    ours, theirs = perplexity(logits, ids), perplexity(exact, ids)
+    ours = perplexity(logits, ids)
+    theirs = perplexity(exact, ids)
     error = abs(ours / theirs - 1)
     figures.append(
-        f"{len(ids)} tokens beside float32: mean KL {mean:.2e}, at most {MOST_DIVERGENCE:.0e}; "
-        f"perplexity {ours:.4f} beside {theirs:.4f}, {error:.3%}, at most "
-        f"{MOST_PERPLEXITY_ERROR:.1%}"
+        f"{len(ids)} tokens beside float32: mean KL {mean:.2e}, at most "
+        f"{MOST_DIVERGENCE:.0e}; perplexity {ours:.4f} beside {theirs:.4f}, {error:.3%}, "
+        f"at most {MOST_PERPLEXITY_ERROR:.1%}"
     )
     assert mean <= MOST_DIVERGENCE
     assert error <= MOST_PERPLEXITY_ERROR
@@ -77,7 +80,9 @@ def test_logits_have_the_recorded_bits_on_each_instruction_set(
     found = hashes_of(all_logits(model.transformer, some))
     expected = recorded()["logits_sha256"][: len(found)]
     equal = sum(x == y for x, y in zip(found, expected, strict=True))
-    figures.append(f"{isa}: logits of {len(some)} tokens: {equal} of {len(found)} hashes equal")
+    figures.append(
+        f"{isa}: logits of {len(some)} tokens: {equal} of {len(found)} hashes equal"
+    )
     assert found == expected
 
 
@@ -85,11 +90,14 @@ def test_logits_have_the_recorded_bits_on_each_instruction_set(
 def test_chunks_of_the_text_give_the_recorded_bits(
     chunks: tuple[int, ...], model: Model, ids: list[int]
 ) -> None:
-    context, parts = InferenceContext(model.args, sum(chunks)), []
+    context = InferenceContext(model.args, sum(chunks))
+    parts = []
     for size in chunks:
         chunk = ids[context.length : context.length + size]
         parts.append(
-            model.transformer.forward(context, chunk, context.length, all_positions=True).numpy()
+            model.transformer.forward(
+                context, chunk, context.length, all_positions=True
+            ).numpy()
         )
     found = hashes_of(np.concatenate(parts))
     assert found == recorded()["logits_sha256"][: len(found)]

@@ -31,9 +31,9 @@ def test_the_perplexity_is_that_of_llama_cpp(
     assert len(chunks) == count
     difference = abs(found.value / expected - 1)
     figures.append(
-        f"--perplexity, {count} chunks of {CHUNK}: {found.value:.4f} ± {found.error:.4f}, "
-        f"llama.cpp {expected:.4f} ± {error:.4f}; {100 * difference:.2f} % apart, at most "
-        f"{100 * MOST_DIFFERENCE:.1f} %"
+        f"--perplexity, {count} chunks of {CHUNK}: {found.value:.4f} ± "
+        f"{found.error:.4f}, llama.cpp {expected:.4f} ± {error:.4f}; "
+        f"{100 * difference:.2f} % apart, at most {100 * MOST_DIFFERENCE:.1f} %"
     )
     assert difference <= MOST_DIFFERENCE
     assert found.error == pytest.approx(error, rel=4 * MOST_DIFFERENCE)

@@ -1,4 +1,6 @@
-"""A trained model through every format that is written: dequantized, quantized, saved, loaded."""
+"""A trained model through every format that is written: dequantized, quantized, saved,
+loaded.
+"""
 
 import subprocess
 import sys
@@ -19,8 +21,8 @@ from tests.real.recorded import all_logits
 pytestmark = pytest.mark.real
 
 TOKENS = 300
-# Bounds on the mean KL from float32 of the weights in the file of SmolLM2. The measured values are
-# about two thirds of them: 2.3e-4, 1.5e-3, 1.6e-3, 0.48 and 0.39.
+# Bounds on the mean KL from float32 of the weights in the file of SmolLM2. The measured
+# values are about two thirds of them: 2.3e-4, 1.5e-3, 1.6e-3, 0.48 and 0.39.
 MOST = {"bfloat16": 3.5e-4, "q8_0": 2.3e-3, "int8": 2.4e-3, "nf4": 0.72, "q4_0": 0.59}
 
 
@@ -56,17 +58,26 @@ def test_dequantized_weights_are_plain_and_near_float32(
     again = load_model(path)
     assert again.tokenizer is not None
     check_bits(all_logits(again.transformer, ids[:TOKENS]), logits)
-    figures.append(f"dequantized to bfloat16: mean KL {mean:.2e}, at most {MOST['bfloat16']:.1e}")
+    figures.append(
+        f"dequantized to bfloat16: mean KL {mean:.2e}, at most {MOST['bfloat16']:.1e}"
+    )
     assert verify(path).startswith("verdict: ok: ")
 
 
 @pytest.mark.parametrize("quantize", QUANTIZATIONS)
 def test_a_round_trip_keeps_the_model(
-    quantize: str, smollm2: Path, exact: Any, ids: list[int], figures: list[str], tmp_path: Path
+    quantize: str,
+    smollm2: Path,
+    exact: Any,
+    ids: list[int],
+    figures: list[str],
+    tmp_path: Path,
 ) -> None:
     path = saved(smollm2, tmp_path, quantize)
     model = load_model(path)
-    kinds = {str(w.dtype) for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)}
+    kinds = {
+        str(w.dtype) for w in model.tensors.values() if isinstance(w, ml.QuantizedTensor)
+    }
     assert kinds == {str(QUANTIZATIONS[quantize])}
     some = ids[:TOKENS]
     logits = all_logits(model.transformer, some)

@@ -43,7 +43,9 @@ class Running:
         headers: dict[str, str] | None = None,
         method: str | None = None,
     ) -> tuple[int, Any]:
-        """Sends a request; returns the status, and the JSON or the bytes of the response."""
+        """Sends a request; returns the status, and the JSON or the bytes of the
+        response.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
@@ -51,19 +53,27 @@ class Running:
             connection.request(method, path, data, JSON | (headers or {}))
             response = connection.getresponse()
             content = response.read()
-            is_json = response.getheader("Content-Type", "").startswith("application/json")
+            is_json = response.getheader("Content-Type", "").startswith(
+                "application/json"
+            )
             return response.status, json.loads(content) if is_json else content
         finally:
             connection.close()
 
     def raw(self, data: bytes, seconds: float = 20, aborts: bool = False) -> bytes:
-        """Sends bytes, and resets the connection or returns what comes to its end or for a time."""
+        """Sends bytes, and resets the connection or returns what comes to its end or for
+        a time.
+        """
         received = b""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as stream:
+        with socket.create_connection(
+            ("127.0.0.1", self.port), timeout=seconds
+        ) as stream:
             try:
                 stream.sendall(data)
                 if aborts:
-                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    stream.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                    )
                     return b""
                 while part := stream.recv(65536):
                     received += part
@@ -73,7 +83,10 @@ class Running:
 
     def chat(self, text: str = "hi", **fields: Any) -> dict[str, Any]:
         """Answers one message at temperature 0."""
-        body = {"messages": [{"role": "user", "content": text}], "temperature": 0} | fields
+        body = {
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0,
+        } | fields
         status, answer = self.ask("/v1/chat/completions", body)
         assert status == 200, answer
         assert isinstance(answer, dict)
@@ -138,7 +151,11 @@ def running(
         )  # fmt: skip
     try:
         ready = re.compile(r"at http://127.0.0.1:(\d+)/")
-        wait_until(lambda: bool(ready.search(log.read_text("utf-8"))) or process.poll() is not None)
+        wait_until(
+            lambda: (
+                bool(ready.search(log.read_text("utf-8"))) or process.poll() is not None
+            )
+        )
         found = ready.search(log.read_text("utf-8"))
         assert found is not None, log.read_text("utf-8")
         yield Running(int(found[1]), process, log)

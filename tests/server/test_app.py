@@ -11,7 +11,8 @@ import pytest
 from src.inference import InferenceEngine, Message, SamplingArgs
 from tests.server.running import ROOT
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
 QUESTION = "What is the capital of Italy?"
 
 
@@ -54,7 +55,10 @@ def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server):
     body["prompt_cache_key"] = "of this test"
     whole = server.ask(CHAT, body)[1]
     events = server.stream(CHAT, body | {"stream_options": {"include_usage": True}})
-    assert [event["choices"][0]["delta"].get("role") for event in events[:2]] == ["assistant", None]
+    assert [event["choices"][0]["delta"].get("role") for event in events[:2]] == [
+        "assistant",
+        None,
+    ]
     deltas = [e["choices"][0]["delta"].get("content", "") for e in events[:-1]]
     assert "".join(deltas) == whole["choices"][0]["message"]["content"]
     reasons = [event["choices"][0]["finish_reason"] for event in events[:-1]]
@@ -68,7 +72,8 @@ def test_a_stream_has_the_same_answer_its_role_its_reason_and_its_usage(server):
 
 def test_a_completion_is_that_of_the_library_from_text_or_ids(server, bundled):
     ids = bundled.tokenizer.encode("The capital of France", bos=True, eos=False)
-    engine, sampling = InferenceEngine(bundled, 256), SamplingArgs(temperature=0.0)
+    engine = InferenceEngine(bundled, 256)
+    sampling = SamplingArgs(temperature=0.0)
     expected = "".join(step.text for step in engine.generate(ids, 8, sampling))
     for prompt in ("The capital of France", ids, [ids], ["The capital of France"]):
         body = {"prompt": prompt, "max_tokens": 8, "temperature": 0}
@@ -78,7 +83,13 @@ def test_a_completion_is_that_of_the_library_from_text_or_ids(server, bundled):
 
 
 def test_several_prompts_and_several_answers_keep_their_order(server):
-    body = {"prompt": ["One", "Two"], "n": 2, "seed": 3, "max_tokens": 4, "temperature": 1.0}
+    body = {
+        "prompt": ["One", "Two"],
+        "n": 2,
+        "seed": 3,
+        "max_tokens": 4,
+        "temperature": 1.0,
+    }
     answer = server.ask(TEXT, body)[1]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     for index, choice in enumerate(answer["choices"]):
@@ -93,7 +104,8 @@ def test_several_prompts_and_several_answers_keep_their_order(server):
 
 
 def test_log_probabilities_are_those_of_the_library(server, bundled):
-    engine, sampling = InferenceEngine(bundled, 256), SamplingArgs(temperature=0.0)
+    engine = InferenceEngine(bundled, 256)
+    sampling = SamplingArgs(temperature=0.0)
     steps = list(engine.chat([Message("user", QUESTION)], 6, sampling, candidates=3))
     answer = server.chat(QUESTION, max_tokens=6, logprobs=True, top_logprobs=3)
     told = answer["choices"][0]["logprobs"]["content"]
@@ -106,7 +118,12 @@ def test_log_probabilities_are_those_of_the_library(server, bundled):
 
 
 def test_echo_tells_the_log_probabilities_of_the_prompt(server, bundled):
-    body = {"prompt": "The capital of France is", "echo": True, "logprobs": 2, "temperature": 0}
+    body = {
+        "prompt": "The capital of France is",
+        "echo": True,
+        "logprobs": 2,
+        "temperature": 0,
+    }
     for most in (0, 1):
         choice = server.ask(TEXT, body | {"max_tokens": most})[1]["choices"][0]
         told = choice["logprobs"]
@@ -116,8 +133,12 @@ def test_echo_tells_the_log_probabilities_of_the_prompt(server, bundled):
         assert "".join(told["tokens"][1:]) == choice["text"]
         assert len({len(values) for values in told.values()}) == 1
         assert all(value <= 0 for value in told["token_logprobs"][1:])
-        assert [len(top) for top in told["top_logprobs"][1:]] == [2] * (len(told["tokens"]) - 1)
-        for token, offset in list(zip(told["tokens"], told["text_offset"], strict=True))[1:]:
+        assert [len(top) for top in told["top_logprobs"][1:]] == [2] * (
+            len(told["tokens"]) - 1
+        )
+        for token, offset in list(zip(told["tokens"], told["text_offset"], strict=True))[
+            1:
+        ]:
             assert choice["text"][offset:].startswith(token)
         if most == 0:
             assert choice["text"] == body["prompt"]
@@ -134,7 +155,9 @@ def test_stop_texts_end_an_answer_and_are_no_part_of_it(server):
     assert "Rome" not in answer["choices"][0]["message"]["content"]
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert server.chat(QUESTION, max_tokens=2)["choices"][0]["finish_reason"] == "length"
-    assert server.chat(QUESTION, max_completion_tokens=2)["usage"]["completion_tokens"] == 2
+    assert (
+        server.chat(QUESTION, max_completion_tokens=2)["usage"]["completion_tokens"] == 2
+    )
 
 
 def test_special_tokens_in_a_message_are_text(server, bundled):
@@ -165,7 +188,13 @@ def test_health_and_metrics_answer(server):
 
 
 def test_fields_without_an_effect_are_taken(server):
-    fields = {"user": "u", "metadata": {"a": [1]}, "store": True, "service_tier": "auto", "n": 1}
+    fields = {
+        "user": "u",
+        "metadata": {"a": [1]},
+        "store": True,
+        "service_tier": "auto",
+        "n": 1,
+    }
     assert server.chat(**fields)["choices"] == server.chat()["choices"]
 
 
@@ -188,27 +217,66 @@ def test_fields_without_an_effect_are_taken(server):
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]},
-         "tools[0].function.x"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]},
+            "tools[0].function.x",
+        ),
         ({"tools": [TOOL | {"type": "retrieval"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]},
-         "tools"),
-        ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
-         "tool_choice"),
+        (
+            {
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {"name": "f", "parameters": {"not": {}}},
+                    }
+                ]
+            },
+            "tools",
+        ),
+        (
+            {"tools": [TOOL], "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+            },
+            "tool_choice",
+        ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
-        ({"messages": [message(), {"role": "user", "content": "x", "tool_calls": [CALL]}]},
-         "messages[1].tool_calls"),
-        ({"messages": [message(), {"role": "assistant", "tool_calls": [BAD_CALL]}]}, "messages"),
+        (
+            {
+                "messages": [
+                    message(),
+                    {"role": "user", "content": "x", "tool_calls": [CALL]},
+                ]
+            },
+            "messages[1].tool_calls",
+        ),
+        (
+            {"messages": [message(), {"role": "assistant", "tool_calls": [BAD_CALL]}]},
+            "messages",
+        ),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [message(), {"role": "user", "content": [{"type": "image_url"}]}]},
-         "messages[1].content[0].type"),
+        (
+            {
+                "messages": [
+                    message(),
+                    {"role": "user", "content": [{"type": "image_url"}]},
+                ]
+            },
+            "messages[1].content[0].type",
+        ),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"max_completion_tokens": 1, "max_tokens": 1}, "max_tokens"),
@@ -217,7 +285,7 @@ def test_fields_without_an_effect_are_taken(server):
         ({"documents": ["x"]}, "documents[0]"),
         ({"documents": [{"title": "x"}]}, "documents"),  # the template does not read them
     ],
-)  # fmt: skip
+)
 def test_a_wrong_field_is_refused_by_its_name(server, fields, param):
     body = {"messages": [message()]} | fields
     status, answer = server.ask(CHAT, body)
@@ -229,7 +297,10 @@ def test_a_wrong_field_is_refused_by_its_name(server, fields, param):
 
 
 def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(server):
-    function = {"name": "f", "parameters": {"type": "object", "description": "x" * 300_000}}
+    function = {
+        "name": "f",
+        "parameters": {"type": "object", "description": "x" * 300_000},
+    }
     tool = {"type": "function", "function": function}
     for text, tools in (("one two " * 4000, []), ("x" * 2_000_000, []), ("hi", [tool])):
         status, answer = server.ask(CHAT, {"messages": [message(text)], "tools": tools})
@@ -245,14 +316,19 @@ def test_json_by_a_schema(server):
               "required": ["city"], "additionalProperties": False}  # fmt: skip
     wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
     answer = server.chat(QUESTION, response_format=wanted)
-    assert json.loads(answer["choices"][0]["message"]["content"])["city"] in ("Rome", "Paris")
+    assert json.loads(answer["choices"][0]["message"]["content"])["city"] in (
+        "Rome",
+        "Paris",
+    )
     for kind, text, expected in (
         ("regex", "(yes|no)", {"yes", "no"}),
         ("grammar", 'start: "left" | "right"', {"left", "right"}),
     ):
         answer = server.chat("Yes?", response_format={"type": kind, kind: text})
         assert answer["choices"][0]["message"]["content"] in expected
-    answer = server.chat(QUESTION, response_format={"type": "json_object"}, max_tokens=300)
+    answer = server.chat(
+        QUESTION, response_format={"type": "json_object"}, max_tokens=300
+    )
     choice = answer["choices"][0]
     if choice["finish_reason"] == "stop":
         assert isinstance(json.loads(choice["message"]["content"]), dict)

@@ -59,7 +59,9 @@ def test_the_openai_package(client, openai, expected):
 def test_the_openai_package_streams(client, expected):
     create = client.chat.completions.create
     chunks = list(create(**ASKED, stream=True, stream_options={"include_usage": True}))
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == expected
+    assert (
+        "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == expected
+    )
     assert chunks[-1].usage.completion_tokens > 0
     stream = create(**ASKED | {"temperature": 2}, top_p=1, stream=True)
     next(iter(stream))
@@ -68,11 +70,15 @@ def test_the_openai_package_streams(client, expected):
 
 def test_the_openai_package_without_waiting(server, openai, expected):
     async def ask_all() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="none"
+        ) as client:
 
             async def ask() -> str:
                 stream = await client.chat.completions.create(**ASKED, stream=True)
-                return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+                return "".join(
+                    [chunk.choices[0].delta.content or "" async for chunk in stream]
+                )
 
             return await asyncio.gather(*(ask() for _ in range(8)))
 
@@ -82,17 +88,21 @@ def test_the_openai_package_without_waiting(server, openai, expected):
 def test_the_openai_package_parses_structures(client):
     pydantic = pytest.importorskip("pydantic")
     city = pydantic.create_model("City", city=(str, pydantic.Field(max_length=12)))
-    message = client.chat.completions.parse(**ASKED, response_format=city).choices[0].message
+    message = (
+        client.chat.completions.parse(**ASKED, response_format=city).choices[0].message
+    )
     assert message.parsed == city(**json.loads(message.content))
 
 
 WEATHER = {
     "type": "object",
-    "properties": {"city": {"enum": ["Rome", "Paris"]}, "days": {"type": "integer", "maximum": 9,
-                                                                 "minimum": 1}},
+    "properties": {
+        "city": {"enum": ["Rome", "Paris"]},
+        "days": {"type": "integer", "maximum": 9, "minimum": 1},
+    },
     "required": ["city", "days"],
     "additionalProperties": False,
-}  # fmt: skip
+}
 TOOLS: Any = [
     {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
     {"type": "function", "function": {"name": "now", "description": "the time"}},
@@ -102,13 +112,16 @@ TOOLS: Any = [
 def test_the_openai_package_calls_functions(client):
     jsonschema = pytest.importorskip("jsonschema")
     named = {"type": "function", "function": {"name": "get_weather"}}
-    create, asked = client.chat.completions.create, ASKED | {"tools": TOOLS}
+    create = client.chat.completions.create
+    asked = ASKED | {"tools": TOOLS}
     choice = create(**asked, tool_choice=named).choices[0]
     (call,) = choice.message.tool_calls
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
     assert (call.type, call.function.name) == ("function", "get_weather")
     jsonschema.validate(json.loads(call.function.arguments), WEATHER)
-    streamed = [chunk.choices[0] for chunk in create(**asked, tool_choice=named, stream=True)]
+    streamed = [
+        chunk.choices[0] for chunk in create(**asked, tool_choice=named, stream=True)
+    ]
     deltas = [d for chunk in streamed for d in chunk.delta.tool_calls or ()]
     assert [(d.index, d.function) for d in deltas] == [(0, deltas[0].function)]
     assert deltas[0].function.model_dump() == call.function.model_dump()
@@ -134,18 +147,27 @@ def test_the_openai_package_calls_functions(client):
         ("litellm", "more-clients"),
     ],
 )
-def test_what_a_library_sends_by_default_is_answered(server, expected, tmp_path, name, extra):
+def test_what_a_library_sends_by_default_is_answered(
+    server, expected, tmp_path, name, extra
+):
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed: the {extra} extra has it")
     own = ("OPENAI_", "LANGCHAIN_", "LANGSMITH_", "LITELLM_")
-    environment = {name: os.environ[name] for name in os.environ if not name.startswith(own)}
+    environment = {
+        name: os.environ[name] for name in os.environ if not name.startswith(own)
+    }
     # The prices of the models of others, which LiteLLM reads from a network otherwise.
     environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HOME": str(tmp_path)}
     program = f"tests.server.client_programs.{name}"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", program, f"{server.url}/v1"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads(done.stdout.splitlines()[-1])
     assert results.pop("asked") == results.pop("streamed") == expected
@@ -160,17 +182,28 @@ def test_what_a_library_sends_by_default_is_answered(server, expected, tmp_path,
 
 @pytest.mark.slow
 def test_lm_eval_scores_as_the_library_does(server, tmp_path):
-    program = shutil.which("lm-eval", path=os.environ.get("LM_EVAL_PATH", os.environ["PATH"]))
+    program = shutil.which(
+        "lm-eval", path=os.environ.get("LM_EVAL_PATH", os.environ["PATH"])
+    )
     if program is None:
         pytest.skip("lm-eval is not installed")
     (tmp_path / "capitals.jsonl").write_text(
         "".join(
-            json.dumps({"question": f"The capital of {country} is", "choices": choices,
-                        "answer": 0}) + "\n"
-            for country, choices in (("France", ["Paris", "Rome"]), ("Italy", ["Rome", "Oslo"]),
-                                     ("Norway", ["Oslo", "Paris"]))
+            json.dumps(
+                {
+                    "question": f"The capital of {country} is",
+                    "choices": choices,
+                    "answer": 0,
+                }
+            )
+            + "\n"
+            for country, choices in (
+                ("France", ["Paris", "Rome"]),
+                ("Italy", ["Rome", "Oslo"]),
+                ("Norway", ["Oslo", "Paris"]),
+            )
         )
-    )  # fmt: skip
+    )
     (tmp_path / "capitals.yaml").write_text(
         f"task: capitals\ndataset_path: json\ndataset_kwargs:\n  data_files:\n"
         f"    test: {tmp_path / 'capitals.jsonl'}\ntest_split: test\n"
@@ -183,12 +216,26 @@ def test_lm_eval_scores_as_the_library_does(server, tmp_path):
         f"tokenizer={BUNDLED_MODEL},tokenized_requests=True,num_concurrent=2"
     )
     done = subprocess.run(
-        [program, "run", "--model", "local-completions", "--model_args", arguments,
-         "--include_path", str(tmp_path), "--tasks", "capitals",
-         "--output_path", str(tmp_path / "out")],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        [
+            program,
+            "run",
+            "--model",
+            "local-completions",
+            "--model_args",
+            arguments,
+            "--include_path",
+            str(tmp_path),
+            "--tasks",
+            "capitals",
+            "--output_path",
+            str(tmp_path / "out"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     (result,) = (tmp_path / "out").rglob("results*.json")
     assert json.loads(result.read_text())["results"]["capitals"]["acc,none"] == 1.0

@@ -33,7 +33,9 @@ def test_there_are_examples_of_each_client():
         assert any(name in block.text for block, _ in EXAMPLES)
 
 
-@pytest.mark.parametrize(("block", "shown"), EXAMPLES + UNSTREAMED, ids=lambda b: f"line {b.line}")
+@pytest.mark.parametrize(
+    ("block", "shown"), EXAMPLES + UNSTREAMED, ids=lambda b: f"line {b.line}"
+)
 def test_an_example_prints_what_is_shown(server, tmp_path, block, shown):
     text = block.text.replace("http://127.0.0.1:8080", server.url)
     if block.language == "py":
@@ -45,11 +47,15 @@ def test_an_example_prints_what_is_shown(server, tmp_path, block, shown):
         if shutil.which(program, path=path) is None:
             pytest.skip(f"{program} is not installed")
         command = ["sh", "-c", f"PATH={path}\n{text}"]
-        (found,) = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+        (found,) = re.findall(
+            r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S
+        )
         models = found.replace("http://127.0.0.1:8080", server.url)
         (tmp_path / "extra-openai-models.yaml").write_text(models)
     done = subprocess.run(
         command, cwd=tmp_path, env=os.environ | {"LLM_USER_PATH": str(tmp_path)},
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    assert (done.returncode, done.stdout.rstrip("\n")) == (0, shown.text.rstrip("\n")), done.stderr
+    assert (done.returncode, done.stdout.rstrip("\n")) == (0, shown.text.rstrip("\n")), (
+        done.stderr
+    )

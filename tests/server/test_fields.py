@@ -1,6 +1,7 @@
 """The fields of OpenAI's API: each as null and as its neutral value changes no answer.
 
-The lists of fields are those of the `openai` package, so that a new version shows new fields.
+The lists of fields are those of the `openai` package, so that a new version shows new
+fields.
 """
 
 from types import SimpleNamespace
@@ -14,12 +15,14 @@ from tests.inference.chat_tokenizers import hermes
 from tests.server.running import JSON, Running, running
 
 chat_params = pytest.importorskip(
-    "openai.types.chat.completion_create_params", reason="the clients extra is not installed"
+    "openai.types.chat.completion_create_params",
+    reason="the clients extra is not installed",
 )
 chat_types = pytest.importorskip("openai.types.chat")
 text_params = pytest.importorskip("openai.types.completion_create_params")
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
 MESSAGES = [{"role": "user", "content": "What is the capital of Italy?"}]
 CHAT_BODY = {"messages": MESSAGES, "temperature": 0, "max_tokens": 12, "seed": 7}
 TEXT_BODY = {"prompt": "The capital of", "temperature": 0, "max_tokens": 12, "seed": 7}
@@ -89,16 +92,20 @@ UNSUPPORTED: list[tuple[str, dict[str, Any]]] = [
 
 
 def optional(*types: Any) -> list[str]:
-    """Returns the fields of typed dictionaries but for those that a request cannot do without."""
+    """Returns the fields of typed dictionaries but for those that a request cannot do
+    without.
+    """
     names = {name for each in types for name in each.__annotations__}
     return sorted(names - {"messages", "prompt", "model"})
 
 
 CHAT_FIELDS = optional(
-    chat_params.CompletionCreateParamsNonStreaming, chat_params.CompletionCreateParamsStreaming
+    chat_params.CompletionCreateParamsNonStreaming,
+    chat_params.CompletionCreateParamsStreaming,
 )
 TEXT_FIELDS = optional(
-    text_params.CompletionCreateParamsNonStreaming, text_params.CompletionCreateParamsStreaming
+    text_params.CompletionCreateParamsNonStreaming,
+    text_params.CompletionCreateParamsStreaming,
 )
 
 
@@ -108,7 +115,9 @@ def answers(server: Running) -> dict[str, Any]:
     return {}
 
 
-def answer(server: Running, answers: dict[str, Any], path: str, body: dict[str, Any]) -> Any:
+def answer(
+    server: Running, answers: dict[str, Any], path: str, body: dict[str, Any]
+) -> Any:
     key = repr((path, sorted(body.items())))
     if key not in answers:
         status, content = server.ask(path, body)
@@ -141,18 +150,28 @@ def test_a_field_of_chats_that_asks_for_nothing_changes_no_answer(server, answer
 
 
 @pytest.mark.parametrize("field", TEXT_FIELDS)
-def test_a_field_of_completions_that_asks_for_nothing_changes_no_answer(server, answers, field):
+def test_a_field_of_completions_that_asks_for_nothing_changes_no_answer(
+    server, answers, field
+):
     for value in (None, *TEXT_NEUTRAL[field]):
         check(server, answers, TEXT, TEXT_BODY, field, value)
 
 
 def test_all_fields_together_change_no_answer(server):
-    for path, base, neutral in ((CHAT, CHAT_BODY, CHAT_NEUTRAL), (TEXT, TEXT_BODY, TEXT_NEUTRAL)):
+    for path, base, neutral in (
+        (CHAT, CHAT_BODY, CHAT_NEUTRAL),
+        (TEXT, TEXT_BODY, TEXT_NEUTRAL),
+    ):
         given = {"max_tokens", "max_completion_tokens", "temperature", "seed"}
         nulls = dict.fromkeys(neutral.keys() - given)
         values = {name: neutral[name][0] for name in nulls if neutral[name]}
         expected = server.ask(path, base)[1]["choices"]
-        for fields in (nulls, values, nulls | values, {"model": None, "not a field": None}):
+        for fields in (
+            nulls,
+            values,
+            nulls | values,
+            {"model": None, "not a field": None},
+        ):
             status, content = server.ask(path, base | fields)
             assert status == 200, content
             assert content["choices"] == expected
@@ -161,7 +180,9 @@ def test_all_fields_together_change_no_answer(server):
 @pytest.mark.parametrize(("path", "fields"), UNSUPPORTED)
 def test_a_field_that_cannot_be_supported_is_an_error_that_names_it(server, path, fields):
     (name,) = fields
-    status, content = server.ask(path, (CHAT_BODY if path == CHAT else TEXT_BODY) | fields)
+    status, content = server.ask(
+        path, (CHAT_BODY if path == CHAT else TEXT_BODY) | fields
+    )
     assert status == 400
     assert content["error"]["param"].startswith(name)
     assert content["error"]["message"].startswith(content["error"]["param"])
@@ -179,7 +200,9 @@ ROLES: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_field_of_messages_that_asks_for_nothing_changes_no_answer(server, answers, role):
+def test_a_field_of_messages_that_asks_for_nothing_changes_no_answer(
+    server, answers, role
+):
     name, neutral = ROLES[role]
     fields = getattr(chat_types, f"ChatCompletion{name}MessageParam").__annotations__
     bare = {"role": role, "content": "Rome."}
@@ -208,8 +231,17 @@ def test_parts_of_a_body_may_have_nulls_and_the_order_of_calls(server, answers):
     body |= {
         "tools": [{"type": "function", "function": function | nulls}],
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": MESSAGES[0]["content"]}]},
-            turn | {"tool_calls": [call], "refusal": None, "audio": None, "function_call": None},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": MESSAGES[0]["content"]}],
+            },
+            turn
+            | {
+                "tool_calls": [call],
+                "refusal": None,
+                "audio": None,
+                "function_call": None,
+            },
             result | {"content": [part], "name": None},
         ],
     }
@@ -217,7 +249,10 @@ def test_parts_of_a_body_may_have_nulls_and_the_order_of_calls(server, answers):
     assert status == 200, content
     assert content["choices"] == expected[0]
     # A null inside of a schema is a value: here the only one that validates.
-    schema = {"type": "json_schema", "json_schema": {"name": None, "schema": {"const": None}}}
+    schema = {
+        "type": "json_schema",
+        "json_schema": {"name": None, "schema": {"const": None}},
+    }
     said = server.ask(CHAT, CHAT_BODY | {"response_format": schema, "audio": None})[1]
     assert said["choices"][0]["message"]["content"] == "null"
 
@@ -263,24 +298,34 @@ def test_a_logit_bias_is_that_of_the_library(server, bundled):
     choice = server.ask(TEXT, body)[1]["choices"][0]
     assert choice["text"] == "".join(step.text for step in steps) == " Rome" * 3
     # Log-probabilities are those of the model, which the bias leaves as they are.
-    plain = server.ask(TEXT, TEXT_BODY | {"max_tokens": 1, "logprobs": 1})[1]["choices"][0]
+    plain = server.ask(TEXT, TEXT_BODY | {"max_tokens": 1, "logprobs": 1})[1]["choices"][
+        0
+    ]
     assert (
         choice["logprobs"]["top_logprobs"][0].items()
         >= plain["logprobs"]["top_logprobs"][0].items()
     )
     form = {"type": "regex", "regex": "(Rome|Oslo)"}
-    assert "Rome" in str(server.ask(CHAT, CHAT_BODY | {"response_format": form})[1]["choices"])
+    assert "Rome" in str(
+        server.ask(CHAT, CHAT_BODY | {"response_format": form})[1]["choices"]
+    )
     banned = {
-        str(token): -100 for token in server.ask("/tokenize", {"content": "Rome"})[1]["tokens"]
+        str(token): -100
+        for token in server.ask("/tokenize", {"content": "Rome"})[1]["tokens"]
     }
-    said = server.ask(CHAT, CHAT_BODY | {"response_format": form, "logit_bias": banned})[1]
+    said = server.ask(CHAT, CHAT_BODY | {"response_format": form, "logit_bias": banned})[
+        1
+    ]
     assert said["choices"][0]["message"]["content"] == "Oslo"
 
 
 @pytest.mark.parametrize(
     ("bias", "said"),
     [
-        ({"99999999": 1}, "logit_bias must have ids below the size of the vocabulary: 99999999 >="),
+        (
+            {"99999999": 1},
+            "logit_bias must have ids below the size of the vocabulary: 99999999 >=",
+        ),
         ({"-1": 1}, "logit_bias: expected token ids, got '-1'"),
         ({"x": 1}, "logit_bias: expected token ids, got 'x'"),
         ({"1": 101}, "logit_bias must be from -100 to 100 for token 1: got 101.0"),
@@ -298,7 +343,9 @@ def test_a_wrong_logit_bias_is_an_error_that_names_it(server, bias, said):
 
 
 def test_thoughts_are_off_without_reasoning_effort(tmp_path):
-    server = pytest.importorskip("src.server.answers", reason="the serve extra is not installed")
+    server = pytest.importorskip(
+        "src.server.answers", reason="the serve extra is not installed"
+    )
     from src.server.bodies import ChatBody, ChatMessage
     from src.server.errors import RequestError
     from src.tokenizer import load_tokenizer
@@ -326,18 +373,24 @@ def test_thoughts_are_off_without_reasoning_effort(tmp_path):
         for effort in (None, "low", "high", "xhigh", "unheard of"):
             assert prompt(name, effort) == on
         assert prompt(name, "none") == off
-    with pytest.raises(RequestError, match=r"^reasoning_effort: expected thoughts") as error:
+    with pytest.raises(
+        RequestError, match=r"^reasoning_effort: expected thoughts"
+    ) as error:
         prompt("deepseek-r1", "none")
     assert error.value.param == "reasoning_effort"
 
 
 def test_a_template_reads_the_documents_and_arguments_of_a_request(tmp_path):
-    server = pytest.importorskip("src.server.answers", reason="the serve extra is not installed")
+    server = pytest.importorskip(
+        "src.server.answers", reason="the serve extra is not installed"
+    )
     from src.server.bodies import ChatBody, ChatMessage
     from src.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(hermes(tmp_path / "hermes"))
-    text = "{{ documents[0].text }}|{{ style }}|{{ messages[0].name }}|{{ enable_thinking }}"
+    text = (
+        "{{ documents[0].text }}|{{ style }}|{{ messages[0].name }}|{{ enable_thinking }}"
+    )
     service: Any = SimpleNamespace(
         chat_format=ChatTemplate(text),
         tokenizer=tokenizer,
@@ -355,9 +408,15 @@ def test_a_template_reads_the_documents_and_arguments_of_a_request(tmp_path):
     assert not any(map(tokenizer.is_special, answer.prompt_ids))
 
 
-def test_the_thoughts_before_a_call_are_written_as_the_template_of_qwen3_has_them(tmp_path):
-    """Clients send `reasoning_content` back; formats whose templates ignore it leave it out."""
-    server = pytest.importorskip("src.server.answers", reason="the serve extra is not installed")
+def test_the_thoughts_before_a_call_are_written_as_the_template_of_qwen3_has_them(
+    tmp_path,
+):
+    """Clients send `reasoning_content` back; formats whose templates ignore it leave it
+    out.
+    """
+    server = pytest.importorskip(
+        "src.server.answers", reason="the serve extra is not installed"
+    )
     from src.server.bodies import ChatBody, ChatMessage, _Call, _CalledFunction
     from src.tokenizer import load_tokenizer
 
@@ -376,7 +435,8 @@ def test_the_thoughts_before_a_call_are_written_as_the_template_of_qwen3_has_the
         (answer,) = server.chat_answers(service, None, ChatBody(messages=[*messages]))
         return tokenizer.decode(answer.prompt_ids)
 
-    question, thinking = ChatMessage("user", "When?"), ChatMessage(**calls, reasoning_content="Hm.")
+    question = ChatMessage("user", "When?")
+    thinking = ChatMessage(**calls, reasoning_content="Hm.")
     written = prompt("qwen3", question, thinking, result)
     assert "assistant\n<think>\nHm.\n</think>\n\n<tool_call>\n" in written
     in_content = ChatMessage(**calls, content="<think>\nHm.\n</think>\n\n")
@@ -384,14 +444,17 @@ def test_the_thoughts_before_a_call_are_written_as_the_template_of_qwen3_has_the
     # Thoughts before the last question are left out, and so are those for other formats.
     plain = ChatMessage(**calls)
     for name, last in (("qwen3", [result, question]), ("qwen2.5", [result])):
-        assert prompt(name, question, thinking, *last) == prompt(name, question, plain, *last)
+        assert prompt(name, question, thinking, *last) == prompt(
+            name, question, plain, *last
+        )
 
 
 def status_of(server: Running, *headers: bytes) -> int:
     body = b'{"prompt":"One","max_tokens":1 }'
     request = (
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        b"Content-Length: %d\r\n%s\r\n" % (len(body), b"".join(h + b"\r\n" for h in headers))
+        b"Content-Length: %d\r\n%s\r\n"
+        % (len(body), b"".join(h + b"\r\n" for h in headers))
     )
     return int(server.raw(request + body).split(b" ", 2)[1])
 
@@ -407,12 +470,21 @@ def test_a_body_without_a_type_is_json_unless_a_page_may_have_sent_it(server):
     for page in PAGES:
         assert status_of(server, page) == 400
         assert status_of(server, page, b"Content-Type:") == 400
-        assert status_of(server, page, b"Authorization: Bearer x") == 400  # there is no key
+        # There is no key.
+        assert status_of(server, page, b"Authorization: Bearer x") == 400
         assert status_of(server, page, b"Content-Type: application/json") == 200
-    for kind in (b"text/plain", b"application/x-www-form-urlencoded", b"application/jsonp"):
+    for kind in (
+        b"text/plain",
+        b"application/x-www-form-urlencoded",
+        b"application/jsonp",
+    ):
         assert status_of(server, b"Content-Type: " + kind) == 400
-    message = server.ask(TEXT, TEXT_BODY, JSON | {"Content-Type": "text/plain"})[1]["error"]
-    assert message["message"] == 'Content-Type: expected application/json, got "text/plain"'
+    message = server.ask(TEXT, TEXT_BODY, JSON | {"Content-Type": "text/plain"})[1][
+        "error"
+    ]
+    assert (
+        message["message"] == 'Content-Type: expected application/json, got "text/plain"'
+    )
 
 
 def test_a_body_without_a_type_is_json_if_it_comes_with_the_key(tmp_path):
@@ -427,7 +499,15 @@ def test_a_body_without_a_type_is_json_if_it_comes_with_the_key(tmp_path):
 
 def test_a_model_of_another_name_is_an_error_with_both_names(server):
     """Names that `-m` takes are neither loaded nor downloaded for a request."""
-    for name in ("", "gpt-4o", "smollm2", "org/repo:Q4_K_M", "ollama:a", "/etc/passwd", "../.."):
+    for name in (
+        "",
+        "gpt-4o",
+        "smollm2",
+        "org/repo:Q4_K_M",
+        "ollama:a",
+        "/etc/passwd",
+        "../..",
+    ):
         status, content = server.ask(CHAT, CHAT_BODY | {"model": name})
         assert status == 404
         said = f'model: expected "bundled" or no model, got "{name}"'

@@ -67,7 +67,11 @@ def test_an_address_that_needs_a_key_or_is_in_use_is_one_line(server):
             (each, 2, rb".*expected --api-key KEY.*")
             for each in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0")
         ),
-        (f"127.0.0.1:{server.port}", 3, rb"error: 127.0.0.1:\d+: expected a free address, got: .*"),
+        (
+            f"127.0.0.1:{server.port}",
+            3,
+            rb"error: 127.0.0.1:\d+: expected a free address, got: .*",
+        ),
     ):
         done = run_program("--serve", address)
         assert (done.returncode, done.stdout) == (code, b"")
@@ -98,7 +102,9 @@ def test_a_page_of_another_site_cannot_ask(server):
         status, answer = server.ask(CHAT, body, headers)
         assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
     assert server.ask("/v1/models", headers={"Host": "localhost:1"})[0] == 200
-    asked = f"OPTIONS {CHAT} HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n"
+    asked = (
+        f"OPTIONS {CHAT} HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n"
+    )
     response = server.raw(f"{asked}Connection: close\r\n\r\n".encode()).lower()
     assert response.startswith(b"http/1.1 405")
     assert b"access-control" not in response
@@ -107,7 +113,10 @@ def test_a_page_of_another_site_cannot_ask(server):
 
 
 def test_a_body_may_have_4_mib_and_no_more(server):
-    for size, code in ((4 << 20, "context_length_exceeded"), ((4 << 20) + 1, "too_large")):
+    for size, code in (
+        (4 << 20, "context_length_exceeded"),
+        ((4 << 20) + 1, "too_large"),
+    ):
         body = b'{"messages":[{"role":"user","content":"' + b"x" * size
         body = body[: size - 4] + b'"}]}'
         status, answer = server.ask(CHAT, body)
@@ -135,7 +144,9 @@ def test_a_connection_that_ends_within_a_header_is_forgotten_at_once():
     from src.server.connections import Connection
 
     async def is_forgotten() -> bool:
-        protocol = Connection(uvicorn.Config(lambda: None), uvicorn.server.ServerState(), {})
+        protocol = Connection(
+            uvicorn.Config(lambda: None), uvicorn.server.ServerState(), {}
+        )
         nothing = {
             "get_extra_info": lambda *_: None,
             "close": lambda: None,
@@ -156,7 +167,8 @@ def test_a_connection_that_ends_within_a_header_is_forgotten_at_once():
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_answer_that_is_not_sent_is_given_up_at_once(fails):
     app = pytest.importorskip("src.server.app", reason="the serve extra is not installed")
-    service, ended = SimpleNamespace(check=lambda *_: None, log=print), list[bool]()
+    service = SimpleNamespace(check=lambda *_: None, log=print)
+    ended = list[bool]()
 
     async def events() -> AsyncIterator[bytes]:
         try:
@@ -218,7 +230,9 @@ def test_a_client_that_goes_away_frees_its_place(server):
 
 
 def test_a_slow_reader_gets_the_same_answer_and_holds_up_nobody(server):
-    body = json.dumps(LONG | {"max_tokens": 400, "logprobs": True, "top_logprobs": 5}).encode()
+    body = json.dumps(
+        LONG | {"max_tokens": 400, "logprobs": True, "top_logprobs": 5}
+    ).encode()
     expected = server.stream(CHAT, json.loads(body))
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -255,7 +269,8 @@ def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path, number):
         body = LONG | {"stream": False, "max_tokens": 500}
         asked = [clients.submit(server.ask, CHAT, body) for _ in range(3)]
         states = ("running", "waiting", "finished_total")
-        wait_until(lambda: sum(map(server.metric, states)) == 3)  # none comes to a closed door
+        # None comes to a closed door.
+        wait_until(lambda: sum(map(server.metric, states)) == 3)
         server.process.send_signal(number)
         assert {200} <= {one.result()[0] for one in asked} <= {200, 503}
         expected = 0 if number == signal.SIGTERM else 130
@@ -264,7 +279,9 @@ def test_a_signal_lets_what_runs_end_and_refuses_the_rest(tmp_path, number):
 
 
 def test_the_end_does_not_wait_for_requests_that_have_no_thread_yet():
-    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+    serving = pytest.importorskip(
+        "src.server.serving", reason="the serve extra is not installed"
+    )
     engine = SimpleNamespace(close=lambda _seconds, wait: None, is_running=False)
 
     async def end() -> None:
@@ -297,11 +314,16 @@ def test_an_engine_without_a_thread_is_503_until_it_has_one(bundled, monkeypatch
 
     engine = BatchEngine(bundled, sequence_length=256, max_requests=1)
     log: list[str] = []
-    served = server.ServedModel("bundled", named_template("llama3"), loading=None, sampling={})
+    served = server.ServedModel(
+        "bundled", named_template("llama3"), loading=None, sampling={}
+    )
     access = server.Access(api_keys=(), is_local=False, shares_prefixes=False)
     service = server.Service(engine, served, access, log.append)
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    reason = "the thread of the engine must start: the system refuses it (can't start new thread)"
+    reason = (
+        "the thread of the engine must start: the system refuses it (can't start new "
+        "thread)"
+    )
     with testing.TestClient(create_app(service)) as client, engine:
         with monkeypatch.context() as patch:
             patch.setattr(batch, "threading", SimpleNamespace(Thread=RefusedThread))
@@ -316,9 +338,14 @@ def test_an_engine_without_a_thread_is_503_until_it_has_one(bundled, monkeypatch
 
 
 def test_a_server_whose_threads_the_system_refuses_does_not_start(monkeypatch):
-    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+    serving = pytest.importorskip(
+        "src.server.serving", reason="the serve extra is not installed"
+    )
     monkeypatch.setattr("concurrent.futures.thread.threading.Thread", RefusedThread)
-    rule = r"\[serve\] 3 threads must start: the system refuses one \(can't start new thread\)"
+    rule = (
+        r"\[serve\] 3 threads must start: the system refuses one \(can't start new "
+        r"thread\)"
+    )
     with pytest.raises(LlamaBoltsError, match=rule):
         serving._started_pool()
 
@@ -341,15 +368,21 @@ def test_a_weight_file_that_was_touched_is_503_in_health_and_requests(tmp_path):
         assert "unchanged since loading" in log
 
 
-def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versions(monkeypatch):
-    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+def test_an_address_of_version_6_is_served_where_sockets_cannot_be_of_both_versions(
+    monkeypatch,
+):
+    serving = pytest.importorskip(
+        "src.server.serving", reason="the serve extra is not installed"
+    )
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     with suppress(LlamaBoltsError), serving.listen("::1", 0) as listener:
         assert listener.getsockname()[0] == "::1"
 
 
 def test_a_response_is_sent_at_once_and_not_held_back_for_an_acknowledgement():
-    serving = pytest.importorskip("src.server.serving", reason="the serve extra is not installed")
+    serving = pytest.importorskip(
+        "src.server.serving", reason="the serve extra is not installed"
+    )
     with serving.listen("127.0.0.1", 0) as listener, ExitStack() as clients:
         clients.enter_context(socket.create_connection(listener.getsockname()))
         accepted = clients.enter_context(listener.accept()[0])
@@ -380,7 +413,9 @@ def test_signals_and_killed_clients_at_random_times(tmp_path):
 
 
 def test_the_extra_is_named_where_it_is_missing(tmp_path):
-    (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError('no', name='starlette')\n")
+    (tmp_path / "starlette.py").write_text(
+        "raise ModuleNotFoundError('no', name='starlette')\n"
+    )
     done = run_program("--serve", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert b"pip install -e '.[serve]'" in done.stderr

@@ -1,4 +1,6 @@
-"""Requests that are wrong in every way: each is answered in the 400s, and the server stays well."""
+"""Requests that are wrong in every way: each is answered in the 400s, and the server
+stays well.
+"""
 
 import json
 import random
@@ -16,25 +18,97 @@ VALID = (
     {"tokens": [1, 2]},
 )
 VALUES = (
-    None, True, False, 0, -1, 1, 17, 1e308, -0.0, 2**63, -(2**63), 10**30, "", "x", "\x00",
-    "\ud800", "\u202e", [], {}, [[]], [None], {"a": 1}, [1] * 300, ["x"] * 300,
-    "x" * 10_000, [[[[1]]]],
-    {"type": "json_schema"}, {"type": "regex", "regex": "("}, {"type": "grammar", "grammar": "x"},
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    17,
+    1e308,
+    -0.0,
+    2**63,
+    -(2**63),
+    10**30,
+    "",
+    "x",
+    "\x00",
+    "\ud800",
+    "\u202e",
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": 1},
+    [1] * 300,
+    ["x"] * 300,
+    "x" * 10_000,
+    [[[[1]]]],
+    {"type": "json_schema"},
+    {"type": "regex", "regex": "("},
+    {"type": "grammar", "grammar": "x"},
+)
 FIELDS = (
-    "model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "top_k", "min_p",
-    "seed", "stop", "n", "response_format", "messages", "prompt", "echo", "logprobs",
-    "top_logprobs", "tools", "tool_choice", "logit_bias", "tokens", "content", "suffix", "best_of",
-    "frequency_penalty", "presence_penalty", "repeat_penalty", "with_pieces", "add_special",
-    "max_completion_tokens", "functions", "__proto__", "", "\u0000",
-)  # fmt: skip
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "n",
+    "response_format",
+    "messages",
+    "prompt",
+    "echo",
+    "logprobs",
+    "top_logprobs",
+    "tools",
+    "tool_choice",
+    "logit_bias",
+    "tokens",
+    "content",
+    "suffix",
+    "best_of",
+    "frequency_penalty",
+    "presence_penalty",
+    "repeat_penalty",
+    "with_pieces",
+    "add_special",
+    "max_completion_tokens",
+    "functions",
+    "__proto__",
+    "",
+    "\u0000",
+)
 BODIES = (
-    b"", b"null", b"[]", b"{", b"}", b'"', b"nul", b"NaN", b"1e999", b'{"a":1,}', b"{}x",
-    b"\xff\xfe{}", b'{"messages":NaN}', b"[" * 100_000, b'{"a":' * 100_000,
+    b"",
+    b"null",
+    b"[]",
+    b"{",
+    b"}",
+    b'"',
+    b"nul",
+    b"NaN",
+    b"1e999",
+    b'{"a":1,}',
+    b"{}x",
+    b"\xff\xfe{}",
+    b'{"messages":NaN}',
+    b"[" * 100_000,
+    b'{"a":' * 100_000,
     b'{"messages":' + b"[" * 5000,
-    b'{"messages":[{"role":"user","content":"\xff"}]}', b'{"prompt":"\\ud800"}', b"\xef\xbb\xbf{}",
-    b'{"metadata":' + b"[" * 50_000 + b"]" * 50_000 + b"}", b"\x00" * 1000, b"<xml/>", b"a=b&c=d",
-)  # fmt: skip
+    b'{"messages":[{"role":"user","content":"\xff"}]}',
+    b'{"prompt":"\\ud800"}',
+    b"\xef\xbb\xbf{}",
+    b'{"metadata":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    b"\x00" * 1000,
+    b"<xml/>",
+    b"a=b&c=d",
+)
 
 
 def body_of(chance: random.Random, kind: int) -> bytes:
@@ -47,7 +121,9 @@ def body_of(chance: random.Random, kind: int) -> bytes:
         data = bytearray(valid)
         for _ in range(chance.randrange(1, 4)):
             place = chance.randrange(len(data))
-            data[place : place + chance.randrange(2)] = chance.randbytes(chance.randrange(3))
+            data[place : place + chance.randrange(2)] = chance.randbytes(
+                chance.randrange(3)
+            )
         return bytes(data)
     if which == 2:
         return valid[: chance.randrange(len(valid))]
@@ -58,29 +134,74 @@ def body_of(chance: random.Random, kind: int) -> bytes:
 
 
 def request_of(chance: random.Random) -> bytes:
-    """Returns a request: often only its body is wrong, else something of it or all of it."""
+    """Returns a request: often only its body is wrong,
+    else something of it or all of it.
+    """
     kind = chance.randrange(4)
     body = body_of(chance, kind)
-    method, path, version, length = "POST", PATHS[kind], "HTTP/1.1", str(len(body))
-    headers = {"Host": "localhost", "Content-Type": "application/json", "Connection": "close"}
+    method = "POST"
+    path = PATHS[kind]
+    version = "HTTP/1.1"
+    length = str(len(body))
+    headers = {
+        "Host": "localhost",
+        "Content-Type": "application/json",
+        "Connection": "close",
+    }
     match chance.randrange(12):
         case 0:
-            method = chance.choice(["GET", "PUT", "DELETE", "HEAD", "BREW", "post", "\x01"])
+            method = chance.choice(
+                ["GET", "PUT", "DELETE", "HEAD", "BREW", "post", "\x01"]
+            )
         case 1:
-            path = chance.choice(["/", "//", "/v1", "/%ff", "/../..", "*", "x", "/" + "a" * 9000,
-                                  "/v1/models/" + "%2e%2e%2f" * 5])  # fmt: skip
+            path = chance.choice(
+                [
+                    "/",
+                    "//",
+                    "/v1",
+                    "/%ff",
+                    "/../..",
+                    "*",
+                    "x",
+                    "/" + "a" * 9000,
+                    "/v1/models/" + "%2e%2e%2f" * 5,
+                ]
+            )
         case 2:
             length = chance.choice(["-1", "x", "0", "1", "9" * 20, str(len(body) + 9)])
         case 3:
             version = chance.choice(["HTTP/0.9", "HTTP/9.9", "HTTP/1.0", "HTTP", ""])
         case 4:
-            name = chance.choice(["Host", "Content-Type", "Transfer-Encoding", "Authorization",
-                                  "Expect", "Upgrade", "X" * 300, "Bad Name", ""])  # fmt: skip
-            texts = ["", "x", "chunked", "\x00", "100-continue", "websocket", "é", "y" * 9000]
+            name = chance.choice(
+                [
+                    "Host",
+                    "Content-Type",
+                    "Transfer-Encoding",
+                    "Authorization",
+                    "Expect",
+                    "Upgrade",
+                    "X" * 300,
+                    "Bad Name",
+                    "",
+                ]
+            )
+            texts = [
+                "",
+                "x",
+                "chunked",
+                "\x00",
+                "100-continue",
+                "websocket",
+                "é",
+                "y" * 9000,
+            ]
             headers[name] = chance.choice(texts)
         case 5:
             return chance.randbytes(chance.randrange(1, 300)) + b"\r\n\r\n"
-    lines = [f"{method} {path} {version}", *(f"{name}: {text}" for name, text in headers.items())]
+    lines = [
+        f"{method} {path} {version}",
+        *(f"{name}: {text}" for name, text in headers.items()),
+    ]
     lines.append(f"Content-Length: {length}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
@@ -89,7 +210,8 @@ def check(server: Running, count: int, seed: int) -> None:
     chance = random.Random(seed)
     for warm in range(3):
         server.raw(request_of(chance), 0.5, warm == 0)
-    before, descriptors = server.resident(), server.descriptors()
+    before = server.resident()
+    descriptors = server.descriptors()
     statuses: Counter[int] = Counter()
     for number in range(count):
         request = request_of(chance)

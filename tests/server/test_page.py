@@ -15,14 +15,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def browser(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with chromium(tmp_path_factory.mktemp("profile"), color_scheme=request.param) as started:
+    with chromium(
+        tmp_path_factory.mktemp("profile"), color_scheme=request.param
+    ) as started:
         yield started
 
 
 @pytest.fixture
 def page(browser: Any, server: Running) -> Iterator[Any]:
     """The page, whose console stays empty and that asks only this server."""
-    page, told, asked = browser.new_page(), [], []
+    page = browser.new_page()
+    told = []
+    asked = []
     page.on("console", lambda message: told.append(message.text))
     page.on("pageerror", lambda error: told.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
@@ -37,7 +41,9 @@ def page(browser: Any, server: Running) -> Iterator[Any]:
 def ask(page: Any, text: str, count: int) -> str:
     page.fill("#question", text)
     page.press("#question", "Enter")
-    api.expect(page.locator("article.assistant .below")).to_have_count(count, timeout=30_000)
+    api.expect(page.locator("article.assistant .below")).to_have_count(
+        count, timeout=30_000
+    )
     said = page.locator("article.assistant .said").last.text_content()
     assert isinstance(said, str)
     return said
@@ -46,7 +52,9 @@ def ask(page: Any, text: str, count: int) -> str:
 def test_a_chat_by_keyboard_has_the_answers_of_the_server(page, server):
     page.click("summary")
     page.fill("#temperature", "0")
-    first = server.chat("What is the capital of Italy?")["choices"][0]["message"]["content"]
+    first = server.chat("What is the capital of Italy?")["choices"][0]["message"][
+        "content"
+    ]
     assert ask(page, "What is the capital of Italy?", 1) == first
     texts = ("What is the capital of Italy?", first, "And France?")
     roles = ("user", "assistant", "user")
@@ -58,7 +66,9 @@ def test_a_chat_by_keyboard_has_the_answers_of_the_server(page, server):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert page.locator("#tip tr").count() >= 5
-    assert re.search(r"\d+\.\d percent; likeliest:", page.locator("#status").text_content())
+    assert re.search(
+        r"\d+\.\d percent; likeliest:", page.locator("#status").text_content()
+    )
     page.keyboard.press("Escape")
     assert page.locator("#tip").is_hidden()
     page.click("#new")
@@ -135,7 +145,9 @@ def test_a_message_that_does_not_fit_has_the_sentence_of_the_terminal(bare_page)
     rule = rf"the message does not fit: {tokens}; shorten it"
     assert re.fullmatch(rule, error_of(bare_page, long))
     ask(bare_page, "What is the capital of Italy?", 2)
-    rule = rf"the message does not fit: with the conversation {tokens}; New chat makes room"
+    rule = (
+        rf"the message does not fit: with the conversation {tokens}; New chat makes room"
+    )
     assert re.fullmatch(rule, error_of(bare_page, long))
 
 
@@ -164,7 +176,9 @@ def test_a_server_that_is_busy_or_gone_is_a_sentence(bare_page):
     assert error_of(bare_page, "hi") == "the server cannot be reached; Send tries again"
     bare_page.unroute(path)
     cut = "the connection to the server was lost; the answer is not complete"
-    bare_page.route(path, partial(fulfil, status=200, content_type="text/event-stream", body=""))
+    bare_page.route(
+        path, partial(fulfil, status=200, content_type="text/event-stream", body="")
+    )
     assert error_of(bare_page, "hi") == cut
     bare_page.unroute(path)
     assert ask(bare_page, "What is the capital of Italy?", 6)
@@ -181,7 +195,8 @@ def test_a_key_that_is_missing_or_wrong_is_a_sentence(browser, tmp_path):
         for key in ("sk-Other", "s\u00e9cret", "a b"):
             page.fill("#key", key)
             assert (
-                error_of(page, "hi") == "the API key is not the key of the server; Settings has it"
+                error_of(page, "hi")
+                == "the API key is not the key of the server; Settings has it"
             )
         page.fill("#key", "sk-Secret")
         assert ask(page, "What is the capital of Italy?", 5)

@@ -14,7 +14,9 @@ pytestmark = needs_mpi
 
 
 def compare(server: Running, model: Model, requests: int, seed: int) -> None:
-    """Asks many things at once, with prefixes in common; each answer is that of one process."""
+    """Asks many things at once, with prefixes in common; each answer is that of one
+    process.
+    """
     chance = random.Random(seed)
     bodies = [body_of(chance) for _ in range(requests)]
     with ThreadPoolExecutor(6) as pool:
@@ -24,7 +26,9 @@ def compare(server: Running, model: Model, requests: int, seed: int) -> None:
 
 
 def test_two_ranks_serve_the_answers_of_one_process(tmp_path, bundled):
-    with running(tmp_path, "-c", "1024", "--share-prefixes", launch=(*LAUNCH, "2")) as server:
+    with running(
+        tmp_path, "-c", "1024", "--share-prefixes", launch=(*LAUNCH, "2")
+    ) as server:
         compare(server, bundled, 8, 1)
         status, refused = server.ask("/explorer", {"id": server.chat()["id"]})
         assert status == 400

@@ -38,7 +38,10 @@ def test_requests_without_settings_get_those_of_the_model(tmp_path: Path) -> Non
         assert len(greedy) == 1
         assert texts(server) == greedy
         assert len(texts(server, temperature=1)) > 1
-        line = "requests without settings of sampling get temperature 0 (by generation_config.json)"
+        line = (
+            "requests without settings of sampling get temperature 0 (by "
+            "generation_config.json)"
+        )
         assert line in server.log.read_text("utf-8")
 
 

@@ -1,4 +1,6 @@
-"""What clients share: turns, places for large bodies, and responses that are made in parts."""
+"""What clients share: turns, places for large bodies, and responses that are made in
+parts.
+"""
 
 import asyncio
 import json
@@ -41,7 +43,10 @@ def test_a_response_in_parts_is_the_whole_one(server: Running, bundled, count: i
         assert entry["piece"] == piece or entry["piece"].startswith("bytes:")
     assert server.ask("/detokenize", {"tokens": ids}) == (200, {"content": text})
     cut = ids[: -(-len(ids) * 2 // 3) - 1]  # it may end within a character
-    assert server.ask("/detokenize", {"tokens": cut}) == (200, {"content": tokenizer.decode(cut)})
+    assert server.ask("/detokenize", {"tokens": cut}) == (
+        200,
+        {"content": tokenizer.decode(cut)},
+    )
 
 
 _FIRST_BODIES = """
@@ -152,5 +157,7 @@ def test_lists_and_objects_are_counted_outside_of_texts():
         assert parsed(body(text), ChatBody).messages[0].content == text
     assert parsed(body("x", [[]] * 65_000), ChatBody)
     for text in ("x", '\\"', "[{"):
-        with pytest.raises(RequestError, match="at most 65536 lists and objects, got 655"):
+        with pytest.raises(
+            RequestError, match="at most 65536 lists and objects, got 655"
+        ):
             parsed(body(text, [{}] * 65_540), ChatBody)

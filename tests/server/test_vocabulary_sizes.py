@@ -3,12 +3,19 @@
 from pathlib import Path
 
 from tests.server.running import running
-from tests.support.vocabularies import PIECES, PLAIN, PLAIN_TEXT, SPECIAL, write_vocabulary
+from tests.support.vocabularies import (
+    PIECES,
+    PLAIN,
+    PLAIN_TEXT,
+    SPECIAL,
+    write_vocabulary,
+)
 
 
 def test_an_id_beyond_the_rows_is_an_error_of_the_request(tmp_path: Path) -> None:
     model = write_vocabulary(tmp_path / "short", PIECES)
-    chat, completions = "/v1/chat/completions", "/v1/completions"
+    chat = "/v1/chat/completions"
+    completions = "/v1/completions"
     with running(tmp_path, "-m", str(model), "--chat-format", "llama2") as server:
         good = server.chat("Hello", max_tokens=3)
         bodies = (

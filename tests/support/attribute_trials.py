@@ -1,8 +1,10 @@
-"""Sets and deletes every public attribute of every public object, and uses the object after it.
+"""Sets and deletes every public attribute of every public object, and uses the object
+after it.
 
-`python -m tests.support.attribute_trials [CLASS...]` forks a process for each class, prints one
-line for each, and ends with 1 if a signal ended a process. No value of an attribute may let a
-kernel read or write outside of the memory of a tensor or a cache. Any exception of Python is fine.
+`python -m tests.support.attribute_trials [CLASS...]` forks a process for each class,
+prints one line for each, and ends with 1 if a signal ended a process. No value of an
+attribute may let a kernel read or write outside of the memory of a tensor or a cache. Any
+exception of Python is fine.
 """
 
 import copy
@@ -20,11 +22,18 @@ import numpy as np
 
 from src import inference, ml, model
 from src.inference import BatchEngine, InferenceEngine, Message, SamplingArgs
-from src.model import BatchContext, CacheMemory, InferenceContext, LlamaTransformer, load_model
+from src.model import (
+    BatchContext,
+    CacheMemory,
+    InferenceContext,
+    LlamaTransformer,
+    load_model,
+)
 
 BUNDLED = load_model()
 ARGS = BUNDLED.args
-K, h = 2, 8
+K = 2
+h = 8
 BLOCK = ml.BLOCK_POSITIONS
 SECONDS = 120  # for one class
 [STEP] = InferenceEngine(BUNDLED, 16).generate([1], 1, candidates=2)
@@ -35,7 +44,9 @@ _CHANGED = object()
 
 @dataclass
 class Trials:
-    """How to make a fresh object, and how to use it so that kernels depend on its attributes."""
+    """How to make a fresh object, and how to use it so that kernels depend on its
+    attributes.
+    """
 
     make: Callable[[], Any]
     use: Callable[[Any], object]
@@ -63,21 +74,31 @@ def _use_spans(spans: Any) -> None:
 
 def _use_tensor(x: Any) -> None:
     for op in (
-        lambda: x + x, lambda: ml.matmul(x, x.T), lambda: x.to(ml.bfloat16), x.copy, x.numpy,
+        lambda: x + x,
+        lambda: ml.matmul(x, x.T),
+        lambda: x.to(ml.bfloat16),
+        x.copy,
+        x.numpy,
         lambda: ml.get_rows(x, ml.tensor([x.shape[0] - 1], dtype=ml.int32)),
-        lambda: x.reshape(-1).slice(0, x.size), lambda: repr(x), lambda: ml.softmax(x),
-        lambda: ml.linear_transformation(x, x), lambda: copy.deepcopy(x), x.tolist,
-    ):  # fmt: skip
+        lambda: x.reshape(-1).slice(0, x.size),
+        lambda: repr(x),
+        lambda: ml.softmax(x),
+        lambda: ml.linear_transformation(x, x),
+        lambda: copy.deepcopy(x),
+        x.tolist,
+    ):
         with suppress(Exception):
             op()
 
 
 def _use_quantized(x: Any) -> None:
     for op in (
-        x.dequantize, lambda: x.rows(0, x.shape[0]), lambda: copy.deepcopy(x).dequantize(),
+        x.dequantize,
+        lambda: x.rows(0, x.shape[0]),
+        lambda: copy.deepcopy(x).dequantize(),
         lambda: ml.get_rows(x, ml.tensor([x.shape[0] - 1], dtype=ml.int32)),
         lambda: ml.linear_transformation(ml.ones(2, x.shape[1]), x),
-    ):  # fmt: skip
+    ):
         with suppress(Exception):
             op()
 
@@ -209,15 +230,21 @@ def _trials() -> dict[str, Trials]:
     message = Message("user", "Hello")
     return {
         # of src.ml
-        "KeyValueCache": Trials(lambda: ml.KeyValueCache(2 * BLOCK, K, h, ml.float32), _use_cache),
+        "KeyValueCache": Trials(
+            lambda: ml.KeyValueCache(2 * BLOCK, K, h, ml.float32), _use_cache
+        ),
         "Spans": Trials(lambda: ml.Spans([(0, 2, [0]), (4, 1, [2**40])]), _use_spans),
         "Tensor": Trials(lambda: ml.ones(64, 64), _use_tensor),
-        "QuantizedTensor": Trials(lambda: ml.quantize(ml.ones(8, 256), ml.nf4), _use_quantized),
+        "QuantizedTensor": Trials(
+            lambda: ml.quantize(ml.ones(8, 256), ml.nf4), _use_quantized
+        ),
         "NestedScales": Trials(_nested, _use_nested),
         "DType": Trials(lambda: ml.float32, _use_dtype),
         "BlockDType": Trials(lambda: ml.nf4, _use_block_dtype),
         "OpCall": Trials(_op_call, lambda call: (call.inputs(0), call.scalars)),
-        "Generator": Trials(ml.Generator, lambda generator: ml.rand(4, generator=generator)),
+        "Generator": Trials(
+            ml.Generator, lambda generator: ml.rand(4, generator=generator)
+        ),
         # of src.model
         "InferenceContext": Trials(lambda: InferenceContext(ARGS, 16), _use_context),
         "CacheMemory": Trials(lambda: CacheMemory(ARGS, 64, 2), _use_shared),
@@ -226,7 +253,9 @@ def _trials() -> dict[str, Trials]:
         "Model": Trials(lambda: copy.copy(BUNDLED), _use_model),
         "ModelArgs": Trials(lambda: copy.copy(ARGS), _use_args),
         "Source": Trials(lambda: copy.copy(BUNDLED.source), _unused),
-        "MemoryForecast": Trials(lambda: model.MemoryForecast(ARGS, 64), lambda x: x.check()),
+        "MemoryForecast": Trials(
+            lambda: model.MemoryForecast(ARGS, 64), lambda x: x.check()
+        ),
         "RopeScaling": Trials(lambda: model.RopeScaling(8.0, 1.0, 4.0, 8192), _unused),
         "LinearRopeScaling": Trials(lambda: model.LinearRopeScaling(2.0), _unused),
         "RopeFactors": Trials(lambda: model.RopeFactors((1.0,) * (h // 2)), _unused),
@@ -237,13 +266,15 @@ def _trials() -> dict[str, Trials]:
         # of src.inference
         "InferenceEngine": Trials(lambda: InferenceEngine(BUNDLED, 16), _use_engine),
         "BatchEngine": Trials(
-            lambda: BatchEngine(BUNDLED, sequence_length=16, cache_tokens=BLOCK), _use_batch_engine
+            lambda: BatchEngine(BUNDLED, sequence_length=16, cache_tokens=BLOCK),
+            _use_batch_engine,
         ),
         "SubmittedAnswer": Trials(_submitted, _use_submitted),
         "Request": Trials(lambda: inference.Request([1, 2]), _unused),
         "Sampler": Trials(lambda: inference.Sampler(SamplingArgs(seed=1)), _use_sampler),
         "SamplingArgs": Trials(
-            lambda: SamplingArgs(seed=1), lambda args: _use_sampler(inference.Sampler(args))
+            lambda: SamplingArgs(seed=1),
+            lambda args: _use_sampler(inference.Sampler(args)),
         ),
         "SamplingDefaults": Trials(inference.SamplingDefaults, _unused),
         "TokenMask": Trials(_Mask, _use_mask),
@@ -253,17 +284,41 @@ def _trials() -> dict[str, Trials]:
         "SamplingStage": Trials(lambda: _step().choice.stages[0], _unused),
         "GenerationStats": Trials(lambda: _step().stats, _unused),
         "Counters": Trials(inference.Counters, _unused),
-        "Message": Trials(lambda: message, lambda x: [*InferenceEngine(BUNDLED, 64).chat([x], 1)]),
+        "Message": Trials(
+            lambda: message, lambda x: [*InferenceEngine(BUNDLED, 64).chat([x], 1)]
+        ),
         "ToolCall": Trials(lambda: inference.ToolCall("name", "{}"), _unused),
-        "ChatFormat": Trials(lambda: copy.copy(inference.CHAT_FORMATS["llama3"]), _unused),
+        "ChatFormat": Trials(
+            lambda: copy.copy(inference.CHAT_FORMATS["llama3"]), _unused
+        ),
         "ChatTemplate": Trials(lambda: InferenceEngine(BUNDLED, 16).chat_format, _unused),
     }
 
 
 def _hostile_values(value: Any) -> Iterator[Any]:
-    """Yield values for an attribute: sizes beyond any memory, and objects that are too small."""
-    yield from (0, -1, 1, 10**6, 2**31, 2**62, 1.5, None, "text", (), (2**40,), [10**9] * 3)
-    yield from (ml.zeros(1), ml.zeros(1, dtype=ml.int32), np.zeros(1, np.uint8), ml.float32)
+    """Yield values for an attribute: sizes beyond any memory, and objects that are too
+    small.
+    """
+    yield from (
+        0,
+        -1,
+        1,
+        10**6,
+        2**31,
+        2**62,
+        1.5,
+        None,
+        "text",
+        (),
+        (2**40,),
+        [10**9] * 3,
+    )
+    yield from (
+        ml.zeros(1),
+        ml.zeros(1, dtype=ml.int32),
+        np.zeros(1, np.uint8),
+        ml.float32,
+    )
     yield ml.KeyValueCache(1, K, h, ml.float32)
     yield ml.Spans([(0, 1, [10**6])])
     if isinstance(value, tuple) and value:
@@ -311,11 +366,15 @@ def _changes(attribute: str, value: Any) -> Iterator[tuple[str, Callable[[Any], 
 
 
 def public_attributes(subject: object) -> list[str]:
-    """Return the names of the attributes of an object that are neither private nor methods."""
+    """Return the names of the attributes of an object that are neither private nor
+    methods.
+    """
     names = []
     for name in dir(subject):
         own = name in getattr(subject, "__dict__", {})
-        if not name.startswith("_") and (own or not callable(getattr(subject, name, None))):
+        if not name.startswith("_") and (
+            own or not callable(getattr(subject, name, None))
+        ):
             names.append(name)
     return names
 
@@ -341,7 +400,9 @@ def public_classes() -> set[str]:
     """Return the names of the public classes that are no errors."""
     packages = (ml, model, inference)
     members = [getattr(package, name) for package in packages for name in package.__all__]
-    return {x.__name__ for x in members if inspect.isclass(x) and not issubclass(x, Exception)}
+    return {
+        x.__name__ for x in members if inspect.isclass(x) and not issubclass(x, Exception)
+    }
 
 
 def main(names: list[str]) -> int:
@@ -364,7 +425,9 @@ def main(names: list[str]) -> int:
                 os._exit(0)
             _, wait_status = os.waitpid(child, 0)
             log.seek(0)
-            lines = [x for x in log.read().decode().splitlines() if x.startswith(f"{name}: ")]
+            lines = [
+                x for x in log.read().decode().splitlines() if x.startswith(f"{name}: ")
+            ]
         code = os.waitstatus_to_exitcode(wait_status)
         if code:
             status = 1

@@ -9,7 +9,9 @@ BYTES = 64 << 20
 
 
 def check_bounds(refuse: Callable[[], object]) -> None:
-    """Run a refusal twice: within its time, and then, slowed down by being watched, its memory."""
+    """Run a refusal twice: within its time, and then, slowed down by being watched, its
+    memory.
+    """
     started = time.process_time()
     refuse()
     took = time.process_time() - started

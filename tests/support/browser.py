@@ -28,8 +28,11 @@ def chromium(profile: Path, **options: Any) -> Iterator[Any]:
 
 @contextmanager
 def quiet_page(browser: Any) -> Iterator[tuple[Any, list[str]]]:
-    """Opens a page that says nothing and asks only for files; gives it, and what it asks for."""
-    page, told = browser.new_page(), []
+    """Opens a page that says nothing and asks only for files; gives it, and what it asks
+    for.
+    """
+    page = browser.new_page()
+    told = []
     page.on("console", lambda message: told.append(message.text))
     page.on("pageerror", lambda error: told.append(str(error)))
     page.on("request", lambda request: told.append(request.url))

@@ -6,7 +6,9 @@ import pytest
 
 
 class Clock:
-    """Replaces `time.perf_counter`, in seconds, and moves on by a microsecond at each look."""
+    """Replaces `time.perf_counter`, in seconds, and moves on by a microsecond at each
+    look.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

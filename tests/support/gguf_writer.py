@@ -1,7 +1,8 @@
-"""Write GGUF files without the gguf package: good ones, and deliberately bad ones from their parts.
+"""Write GGUF files without the gguf package: good ones, and deliberately bad ones from
+their parts.
 
-A value is written by its Python type: bool, int as uint32, float as float32, str, and lists of one
-of these, integers as int32; `Typed` says another type.
+A value is written by its Python type: bool, int as uint32, float as float32, str, and
+lists of one of these, integers as int32; `Typed` says another type.
 """
 
 import struct
@@ -14,25 +15,49 @@ import numpy as np
 
 from src.tokenizer.sentencepiece_model import SentencePieceModel
 
-UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = (
-    range(13)
-)
+(
+    UINT8,
+    INT8,
+    UINT16,
+    INT16,
+    UINT32,
+    INT32,
+    FLOAT32,
+    BOOL,
+    STRING,
+    ARRAY,
+    UINT64,
+    INT64,
+    FLOAT64,
+) = range(13)
 CODES = {
     UINT8: "B", INT8: "b", UINT16: "H", INT16: "h", UINT32: "I", INT32: "i", FLOAT32: "f",
     BOOL: "?", UINT64: "Q", INT64: "q", FLOAT64: "d",
 }  # fmt: skip
-F32, F16, Q4_0, Q8_0, BF16 = 0, 1, 2, 8, 30
+F32 = 0
+F16 = 1
+Q4_0 = 2
+Q8_0 = 8
+BF16 = 30
 TYPE_OF_DTYPE = {
     np.dtype(np.float32): F32,
     np.dtype(np.float16): F16,
     np.dtype(ml_dtypes.bfloat16): BF16,
 }
 NAMES = {
-    "tok_embeddings": "token_embd", "norm": "output_norm", "output": "output",
-    "attention.wq": "attn_q", "attention.wk": "attn_k", "attention.wv": "attn_v",
-    "attention.wo": "attn_output", "attention_norm": "attn_norm", "feed_forward.w1": "ffn_gate",
-    "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up", "ffn_norm": "ffn_norm",
-}  # fmt: skip
+    "tok_embeddings": "token_embd",
+    "norm": "output_norm",
+    "output": "output",
+    "attention.wq": "attn_q",
+    "attention.wk": "attn_k",
+    "attention.wv": "attn_v",
+    "attention.wo": "attn_output",
+    "attention_norm": "attn_norm",
+    "feed_forward.w1": "ffn_gate",
+    "feed_forward.w2": "ffn_down",
+    "feed_forward.w3": "ffn_up",
+    "ffn_norm": "ffn_norm",
+}
 Array = "np.ndarray[Any, Any]"
 
 
@@ -87,7 +112,9 @@ def _kind_of(value: Any) -> int:
 
 
 def entry(name: str | bytes, sizes: Sequence[int], kind: int, offset: int) -> bytes:
-    """Form the bytes of a tensor's entry; `sizes` as in the file, the contiguous one first."""
+    """Form the bytes of a tensor's entry; `sizes` as in the file, the contiguous one
+    first.
+    """
     form = f"<I{len(sizes)}QIQ"
     return text(name) + struct.pack(form, len(sizes), *sizes, kind, offset)
 
@@ -98,7 +125,9 @@ def header(tensors: int, keys: int, version: int = 3) -> bytes:
 
 def stored(values: Any) -> Stored:
     """Describe an array of float32, float16 or bfloat16."""
-    return Stored(values.shape, TYPE_OF_DTYPE[values.dtype], np.ascontiguousarray(values).tobytes())
+    return Stored(
+        values.shape, TYPE_OF_DTYPE[values.dtype], np.ascontiguousarray(values).tobytes()
+    )
 
 
 def q8_0(values: Any) -> Stored:
@@ -118,8 +147,12 @@ def gguf_bytes(
 ) -> bytes:
     """Form a whole file; tensors are arrays or `Stored`, at multiples of 32 bytes."""
     pairs = list(keys.items() if isinstance(keys, Mapping) else keys)
-    described = {n: t if isinstance(t, Stored) else stored(t) for n, t in (tensors or {}).items()}
-    head = header(len(described), len(pairs), version) + b"".join(key(*pair) for pair in pairs)
+    described = {
+        n: t if isinstance(t, Stored) else stored(t) for n, t in (tensors or {}).items()
+    }
+    head = header(len(described), len(pairs), version) + b"".join(
+        key(*pair) for pair in pairs
+    )
     data = bytearray()
     for name, tensor in described.items():
         data += bytes(-len(data) % 32)
@@ -131,13 +164,17 @@ def gguf_bytes(
 def llama_keys(sizes: Any, context_length: int = 4096) -> dict[str, Any]:
     """Give the keys of a Llama of the sizes that `Tiny` has."""
     return {
-        "general.architecture": "llama", "llama.context_length": context_length,
-        "llama.embedding_length": sizes.dim, "llama.block_count": sizes.layers,
-        "llama.feed_forward_length": sizes.ffn, "llama.attention.head_count": sizes.heads,
+        "general.architecture": "llama",
+        "llama.context_length": context_length,
+        "llama.embedding_length": sizes.dim,
+        "llama.block_count": sizes.layers,
+        "llama.feed_forward_length": sizes.ffn,
+        "llama.attention.head_count": sizes.heads,
         "llama.attention.head_count_kv": sizes.kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": sizes.eps, "llama.rope.freq_base": sizes.theta,
+        "llama.attention.layer_norm_rms_epsilon": sizes.eps,
+        "llama.rope.freq_base": sizes.theta,
         "llama.rope.dimension_count": sizes.dim // sizes.heads,
-    }  # fmt: skip
+    }
 
 
 def gguf_name(name: str) -> str:
@@ -148,7 +185,9 @@ def gguf_name(name: str) -> str:
 
 
 def llama_tensors(weights: Mapping[str, Any], dtype: Any = np.float32) -> dict[str, Any]:
-    """Give the tensors of a Llama as converters write them: matrices of a dtype, norms float32."""
+    """Give the tensors of a Llama as converters write them: matrices of a dtype, norms
+    float32.
+    """
     return {
         gguf_name(name): array.astype(dtype if array.ndim == 2 else np.float32)
         for name, array in weights.items()
@@ -156,7 +195,9 @@ def llama_tensors(weights: Mapping[str, Any], dtype: Any = np.float32) -> dict[s
 
 
 def byte_level_keys(file: dict[str, Any]) -> dict[str, Any]:
-    """Give the keys that llama.cpp's converter makes of a `tokenizer.json` of byte-level BPE."""
+    """Give the keys that llama.cpp's converter makes of a `tokenizer.json` of byte-level
+    BPE.
+    """
     added = {token["content"]: token for token in file["added_tokens"]}
     ids = file["model"]["vocab"] | {name: token["id"] for name, token in added.items()}
     kinds = {name: 3 if token["special"] else 4 for name, token in added.items()}
@@ -167,7 +208,9 @@ def byte_level_keys(file: dict[str, Any]) -> dict[str, Any]:
         "tokenizer.ggml.pre": "llama-bpe",
         "tokenizer.ggml.tokens": names,
         "tokenizer.ggml.token_type": [kinds.get(name, 1) for name in names],
-        "tokenizer.ggml.merges": [m if isinstance(m, str) else " ".join(m) for m in merges],
+        "tokenizer.ggml.merges": [
+            m if isinstance(m, str) else " ".join(m) for m in merges
+        ],
     }
 
 

@@ -28,7 +28,8 @@ class NativeBytes:
         patch.setattr(kernels, "new_bytes", self._counted)
 
     def _counted(self, kind: Any, nbytes: int) -> Any:
-        number, self._calls = self._calls, self._calls + 1
+        number = self._calls
+        self._calls = self._calls + 1
         memory = self._take(kind, nbytes)
 
         def gone(_reference: object) -> None:
@@ -50,11 +51,15 @@ class Held:
     threads: int
 
     def minus(self, other: "Held") -> "Held":
-        return Held(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+        return Held(
+            *(getattr(self, f.name) - getattr(other, f.name) for f in fields(self))
+        )
 
 
 def held_now(native: NativeBytes, *, collect: bool = True) -> Held:
-    """Returns what the process holds, once all garbage has been collected if so wished."""
+    """Returns what the process holds, once all garbage has been collected if so
+    wished.
+    """
     if not _PROCESS.exists():
         pytest.skip("the system does not tell what a process holds")
     if collect:

@@ -50,7 +50,9 @@ class Hub:
 
     def asked_for(self, method: str, ending: str = "") -> list[Mapping[str, str]]:
         """Returns the headers of the requests with a method, of paths with an ending."""
-        return [h for m, path, h in self.requests if m == method and path.endswith(ending)]
+        return [
+            h for m, path, h in self.requests if m == method and path.endswith(ending)
+        ]
 
 
 def _sha256(data: bytes) -> str:
@@ -75,12 +77,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def _answer(self, with_body: bool) -> None:
-        hub, path = self.hub, unquote(urlsplit(self.path).path)
+        hub = self.hub
+        path = unquote(urlsplit(self.path).path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         hub.requests.append((self.command, path, headers))
         if path in (
-            f"/api/models/{hub.repository}", f"/api/models/{hub.repository}/revision/main",
-        ):  # fmt: skip
+            f"/api/models/{hub.repository}",
+            f"/api/models/{hub.repository}/revision/main",
+        ):
             self._send(200, json.dumps(self._description()).encode())
             return
         start = f"/{hub.repository}/resolve/"
@@ -104,12 +108,22 @@ class _Handler(BaseHTTPRequestHandler):
         for name, data in hub.files.items():
             row = {"rfilename": name, "size": len(data), "blobId": _sha256(data)[:40]}
             if is_large(name):
-                row["lfs"] = {"size": len(data), "sha256": _sha256(data), "pointerSize": 130}
+                row["lfs"] = {
+                    "size": len(data),
+                    "sha256": _sha256(data),
+                    "pointerSize": 130,
+                }
             siblings.append(row)
-        return {"id": hub.repository, "sha": COMMIT, "private": False, "siblings": siblings}
+        return {
+            "id": hub.repository,
+            "sha": COMMIT,
+            "private": False,
+            "siblings": siblings,
+        }
 
     def _send_file(self, file: str, with_body: bool) -> None:
-        hub, data = self.hub, self.hub.sent.get(file, self.hub.files[file])
+        hub = self.hub
+        data = self.hub.sent.get(file, self.hub.files[file])
         described = hub.files[file]
         etag = hub.etags.get(
             file, _sha256(described) if is_large(file) else _sha256(described)[:40]
@@ -132,13 +146,19 @@ class _Handler(BaseHTTPRequestHandler):
         if is_large(file):
             time.sleep(hub.seconds)
             if hub.cut_at:
-                self._send(206 if begin else 200, rest[: hub.cut_at.pop(0)], headers, len(rest))
+                self._send(
+                    206 if begin else 200, rest[: hub.cut_at.pop(0)], headers, len(rest)
+                )
                 self.close_connection = True
                 return
         self._send(206 if begin else 200, rest, headers, size - begin)
 
     def _send(
-        self, status: int, body: bytes, headers: Mapping[str, str] = {}, size: int | None = None
+        self,
+        status: int,
+        body: bytes,
+        headers: Mapping[str, str] = {},
+        size: int | None = None,
     ) -> None:
         self.send_response(status)
         for name, value in headers.items():

@@ -1,4 +1,6 @@
-"""Write model directories in Hugging Face's layout, without transformers: of any size, or bad."""
+"""Write model directories in Hugging Face's layout, without transformers: of any size, or
+bad.
+"""
 
 import functools
 import json
@@ -44,18 +46,25 @@ CONFIG: dict[str, Any] = {
 
 def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Give the shape of each tensor of a configuration, by Hugging Face's names."""
-    D, F, V = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    D = config["hidden_size"]
+    F = config["intermediate_size"]
+    V = config["vocab_size"]
     heads = config["num_attention_heads"]
     h = config.get("head_dim") or D // heads
-    Hh, Kh = heads * h, (config.get("num_key_value_heads") or heads) * h
+    Hh = heads * h
+    Kh = (config.get("num_key_value_heads") or heads) * h
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (V, D)}
     for layer in range(config["num_hidden_layers"]):
         start = f"model.layers.{layer}."
         matrices = {
-            "self_attn.q_proj": (Hh, D), "self_attn.k_proj": (Kh, D), "self_attn.v_proj": (Kh, D),
-            "self_attn.o_proj": (D, Hh), "mlp.gate_proj": (F, D), "mlp.up_proj": (F, D),
+            "self_attn.q_proj": (Hh, D),
+            "self_attn.k_proj": (Kh, D),
+            "self_attn.v_proj": (Kh, D),
+            "self_attn.o_proj": (D, Hh),
+            "mlp.gate_proj": (F, D),
+            "mlp.up_proj": (F, D),
             "mlp.down_proj": (D, F),
-        }  # fmt: skip
+        }
         shapes |= {f"{start}{name}.weight": shape for name, shape in matrices.items()}
         for kind, key in (("self_attn", "attention_bias"), ("mlp", "mlp_bias")):
             if config.get(key):
@@ -79,8 +88,11 @@ def random_arrays(
     }
 
 
-def zero_arrays(config: Mapping[str, Any], dtype: Any = ml_dtypes.bfloat16) -> dict[str, LazyArray]:
-    """Describe tensors of zeros of all names of a configuration, which cost neither disk nor time.
+def zero_arrays(
+    config: Mapping[str, Any], dtype: Any = ml_dtypes.bfloat16
+) -> dict[str, LazyArray]:
+    """Describe tensors of zeros of all names of a configuration, which cost neither disk
+    nor time.
 
     Vectors are ones, so that norms let through what there is.
     """
@@ -109,14 +121,17 @@ def write_hugging_face_directory(
     shards: int = 1,
     generation: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the configuration files and the weights, by Hugging Face's names; return the directory.
+    """Write the configuration files and the weights, by Hugging Face's names; return the
+    directory.
 
     From two shards on there is an index.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(dict(config), indent=2))
     if generation is not None:
-        (directory / "generation_config.json").write_text(json.dumps(dict(generation), indent=2))
+        (directory / "generation_config.json").write_text(
+            json.dumps(dict(generation), indent=2)
+        )
     if shards == 1:
         write_safetensors(directory / "model.safetensors", arrays, {"format": "pt"})
     else:

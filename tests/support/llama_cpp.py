@@ -1,7 +1,8 @@
 """llama.cpp as an oracle: its C functions, in the library that the package xllamacpp has.
 
-Structures are passed with more room than they have: `..._default_params` fills them, and only the
-fields that are named here are looked at. Source: ggml-org/llama.cpp, include/llama.h.
+Structures are passed with more room than they have: `..._default_params` fills them, and
+only the fields that are named here are looked at. Source: ggml-org/llama.cpp,
+include/llama.h.
 """
 
 import ctypes
@@ -31,9 +32,16 @@ class _Batch(ctypes.Structure):
 
 
 # The first fields of llama_context_params.
-_N_CTX, _N_BATCH, _N_UBATCH, _N_THREADS, _N_THREADS_BATCH = 0, 1, 2, 7, 8
+_N_CTX = 0
+_N_BATCH = 1
+_N_UBATCH = 2
+_N_THREADS = 7
+_N_THREADS_BATCH = 8
 
-_POINTER, _LONG, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_char_p
+_POINTER = ctypes.c_void_p
+_LONG = ctypes.c_int64
+_INT = ctypes.c_int32
+_TEXT = ctypes.c_char_p
 _TOKENS = ctypes.POINTER(ctypes.c_int32)
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_model_default_params": (_Params, []),
@@ -82,17 +90,24 @@ def library() -> Any:
     lib = ctypes.CDLL(str(path))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
     lib.llama_log_set(ctypes.cast(_silent, _POINTER), None)
     lib.llama_backend_init()
     return lib
 
 
 def quantize(values: Any, number: int, nbytes: int) -> Any:
-    """Make the blocks of a matrix, float32 [out, in], in the type of a number: uint8 [nbytes]."""
-    values, blocks = np.ascontiguousarray(values), np.empty(nbytes, np.uint8)
+    """Make the blocks of a matrix, float32 [out, in], in the type of a number: uint8
+    [nbytes].
+    """
+    values = np.ascontiguousarray(values)
+    blocks = np.empty(nbytes, np.uint8)
     addresses = values.ctypes.data, blocks.ctypes.data
-    assert library().ggml_quantize_chunk(number, *addresses, 0, *values.shape, None) == nbytes
+    assert (
+        library().ggml_quantize_chunk(number, *addresses, 0, *values.shape, None)
+        == nbytes
+    )
     return blocks
 
 
@@ -129,7 +144,8 @@ class LlamaCpp:
     @property
     def special_ids(self) -> tuple[int, int, bool]:
         """The ids that begin and end a text, and whether texts begin with the first."""
-        lib, vocabulary = self._lib, self._vocabulary
+        lib = self._lib
+        vocabulary = self._vocabulary
         ids = lib.llama_vocab_bos(vocabulary), lib.llama_vocab_eos(vocabulary)
         return *ids, lib.llama_vocab_get_add_bos(vocabulary)
 
@@ -148,7 +164,9 @@ class LlamaCpp:
         self._lib.llama_memory_clear(self._lib.llama_get_memory(self._context), True)
 
     def run(self, ids: Sequence[int]) -> Any:
-        """Pass tokens through after those before; return the logits after the last, float32 [V]."""
+        """Pass tokens through after those before; return the logits after the last,
+        float32 [V].
+        """
         tokens = (ctypes.c_int32 * len(ids))(*ids)
         batch = self._lib.llama_batch_get_one(tokens, len(ids))
         assert self._lib.llama_decode(self._context, batch) == 0
@@ -156,11 +174,14 @@ class LlamaCpp:
         return np.ctypeslib.as_array(logits, (self.vocabulary_size,)).copy()
 
     def run_each(self, ids: Sequence[int]) -> Any:
-        """Pass tokens through one by one; return the logits after each, float32 [T, V]."""
+        """Pass tokens through one by one; return the logits after each, float32 [T,
+        V].
+        """
         return np.stack([self.run([token]) for token in ids])
 
     def run_chunk(self, ids: Sequence[int], first: int) -> Any:
-        """Pass tokens through from an empty cache; return the logits after each from `first` on.
+        """Pass tokens through from an empty cache; return the logits after each from
+        `first` on.
 
         They are float32 [T - first, V].
         """
@@ -178,7 +199,9 @@ class LlamaCpp:
             assert lib.llama_decode(self._context, batch) == 0
             shape = (self.vocabulary_size,)
             rows = [
-                np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, place), shape).copy()
+                np.ctypeslib.as_array(
+                    lib.llama_get_logits_ith(self._context, place), shape
+                ).copy()
                 for place in range(first, len(ids))
             ]
         finally:

@@ -1,4 +1,6 @@
-"""Directories of models as other programs write them: ollama, LM Studio, llama.cpp and the hub."""
+"""Directories of models as other programs write them: ollama, LM Studio, llama.cpp and
+the hub.
+"""
 
 import hashlib
 import json
@@ -23,7 +25,9 @@ def set_home(home: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def write_ollama(home: Path, name: str, content: bytes, **changes: Any) -> Path:
-    """Writes a model of ollama, such as `llama3.2:1b`, and returns the file of its weights."""
+    """Writes a model of ollama, such as `llama3.2:1b`, and returns the file of its
+    weights.
+    """
     directory = home / ".ollama" / "models"
     digest = hashlib.sha256(content).hexdigest()
     blob = directory / "blobs" / f"sha256-{digest}"
@@ -34,10 +38,16 @@ def write_ollama(home: Path, name: str, content: bytes, **changes: Any) -> Path:
     if len(parts) < 3:
         parts = ["registry.ollama.ai", *(["library"] if len(parts) == 1 else []), *parts]
     layer = {"mediaType": MODEL_LAYER, "digest": f"sha256:{digest}", "size": len(content)}
-    other = {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:0", "size": 1}
+    other = {
+        "mediaType": "application/vnd.ollama.image.license",
+        "digest": "sha256:0",
+        "size": 1,
+    }
     manifest = directory / "manifests" / Path(*parts, tag)
     manifest.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": [other, layer | changes]}))
+    manifest.write_text(
+        json.dumps({"schemaVersion": 2, "layers": [other, layer | changes]})
+    )
     return blob
 
 
@@ -59,7 +69,13 @@ def write_llama_cpp(home: Path, repository: str, file: str, content: bytes) -> P
 
 def write_hub(home: Path, repository: str, files: dict[str, bytes]) -> Path:
     """Writes files of a repository into the hub's cache, and returns the snapshot."""
-    folder = home / ".cache" / "huggingface" / "hub" / f"models--{repository.replace('/', '--')}"
+    folder = (
+        home
+        / ".cache"
+        / "huggingface"
+        / "hub"
+        / f"models--{repository.replace('/', '--')}"
+    )
     snapshot = folder / "snapshots" / COMMIT
     for name, content in files.items():
         blob = folder / "blobs" / hashlib.sha256(content).hexdigest()

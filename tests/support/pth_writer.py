@@ -1,9 +1,10 @@
-"""Write PyTorch zip checkpoints without PyTorch: for tests, and for benchmarks of any size.
+"""Write PyTorch zip checkpoints without PyTorch: for tests, and for benchmarks of any
+size.
 
 The layout is that of `torch.save` in PyTorch 2.13: stored records in the order data.pkl,
-.format_version, .storage_alignment, byteorder, data/N, version; each padded to 64 bytes by an extra
-field `FB`, followed by a data descriptor unless it is empty; zip64 fields where a size or an offset
-needs them, and zip64 end records always.
+.format_version, .storage_alignment, byteorder, data/N, version; each padded to 64 bytes
+by an extra field `FB`, followed by a data descriptor unless it is empty; zip64 fields
+where a size or an offset needs them, and zip64 end records always.
 """
 
 import json
@@ -31,9 +32,15 @@ _HOLE = 1 << 20
 
 # `params.json` of a model that is written and run in no time.
 SMALL_PARAMS = {
-    "dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 512, "multiple_of": 32,
-    "norm_eps": 1e-5, "rope_theta": 500000.0,
-}  # fmt: skip
+    "dim": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "vocab_size": 512,
+    "multiple_of": 32,
+    "norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
 STORAGE_NAMES = {
     np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
     np.dtype(np.float16): "HalfStorage",
@@ -57,7 +64,8 @@ class LazyArray:
 
 
 def text(value: str) -> bytes:
-    return pickle.dumps(value, 2)[2:-3]  # without a protocol, a place in the memo and an end
+    # Without a protocol, a place in the memo and an end.
+    return pickle.dumps(value, 2)[2:-3]
 
 
 def integer(value: int) -> bytes:
@@ -76,11 +84,19 @@ ORDERED_DICT = global_name("collections", "OrderedDict") + b")R"
 
 
 def storage_id(storage: str, key: str, count: int, device: str = "cpu") -> bytes:
-    parts = text("storage"), global_name("torch", storage), text(key), text(device), integer(count)
+    parts = (
+        text("storage"),
+        global_name("torch", storage),
+        text(key),
+        text(device),
+        integer(count),
+    )
     return b"(" + b"".join(parts) + b"tQ"
 
 
-def tensor_call(storage: bytes, offset: int, shape: Sequence[int], strides: Sequence[int]) -> bytes:
+def tensor_call(
+    storage: bytes, offset: int, shape: Sequence[int], strides: Sequence[int]
+) -> bytes:
     """Form the opcodes of one tensor: a call of `_rebuild_tensor_v2`."""
     arguments = storage + integer(offset) + integers(shape) + integers(strides)
     rebuild = global_name("torch._utils", "_rebuild_tensor_v2")
@@ -97,7 +113,9 @@ def dict_program(items: Mapping[str, bytes]) -> bytes:
 
 
 def write_or_skip(stream: BinaryIO, content: bytes) -> None:
-    """Write bytes; a mebibyte and more of zeros becomes a hole: large zero tensors cost no disk."""
+    """Write bytes; a mebibyte and more of zeros becomes a hole: large zero tensors cost
+    no disk.
+    """
     if len(content) >= _HOLE and not content[0] and content.count(0) == len(content):
         stream.seek(len(content), os.SEEK_CUR)
     else:
@@ -128,18 +146,24 @@ class StoredZipWriter:
         raw_name = f"{self._prefix}/{name}".encode()
         flags = 0x0808 if size else 0x0800
         at = self._position
-        # As PyTorch writes them: the local field has 0 as stored size, the central one the size.
+        # As PyTorch writes them: the local field has 0 as stored size, the central one
+        # the size.
         offset = struct.pack("<Q", at) if at >= UINT32_MAX else b""
         large = size >= UINT32_MAX
         local_zip64 = _extra((struct.pack("<2Q", size, 0) if large else b"") + offset)
-        central_zip64 = _extra((struct.pack("<2Q", size, size) if large else b"") + offset)
+        central_zip64 = _extra(
+            (struct.pack("<2Q", size, size) if large else b"") + offset
+        )
         data_at = at + 30 + len(raw_name) + len(local_zip64) + 4
         padding = -data_at % ALIGNMENT
         extra = local_zip64 + b"FB" + struct.pack("<H", padding) + b"Z" * padding
         lengths = len(raw_name), len(extra)
-        header = struct.pack("<4s5H3L2H", b"PK\x03\x04", 0, flags, 0, 0, 0, 0, 0, 0, *lengths)
+        header = struct.pack(
+            "<4s5H3L2H", b"PK\x03\x04", 0, flags, 0, 0, 0, 0, 0, 0, *lengths
+        )
         self._write(header + raw_name + extra)
-        start, crc = self._position, 0
+        start = self._position
+        crc = 0
         for chunk in chunks:
             crc = zlib.crc32(chunk, crc)
             self._write(chunk)
@@ -148,16 +172,30 @@ class StoredZipWriter:
             form = "<4sL2Q" if central_zip64 else "<4s3L"
             self._write(struct.pack(form, b"PK\x07\x08", crc, size, size))
         small = min(size, UINT32_MAX)
-        fields = (0, 0, flags, 0, 0, 0, crc, small, small, len(raw_name), len(central_zip64))
+        fields = (
+            0,
+            0,
+            flags,
+            0,
+            0,
+            0,
+            crc,
+            small,
+            small,
+            len(raw_name),
+            len(central_zip64),
+        )
         tail = (0, 0, 0, 0, min(at, UINT32_MAX))
         header = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", *fields, *tail)
         self._central.append(header + raw_name + central_zip64)
 
     def finish(self) -> None:
-        start, count = self._position, len(self._central)
+        start = self._position
+        count = len(self._central)
         for entry in self._central:
             self._write(entry)
-        size, end64_at = self._position - start, self._position
+        size = self._position - start
+        end64_at = self._position
         end64 = (44, 0x031E, 45, 0, 0, count, count, size, start)
         self._write(struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", *end64))
         self._write(struct.pack("<4sLQL", b"PK\x06\x07", 0, end64_at, 1))
@@ -182,7 +220,9 @@ def write_archive(
     byteorder: str = "little",
     version: str = "3\n",
 ) -> None:
-    """Write a checkpoint from its pickle and its storages: a mapping, or (key, size, chunks)."""
+    """Write a checkpoint from its pickle and its storages: a mapping, or (key, size,
+    chunks).
+    """
     if isinstance(storages, Mapping):
         storages = [(key, len(content), [content]) for key, content in storages.items()]
     with path.open("wb") as stream:
@@ -200,10 +240,14 @@ def write_archive(
 def write_pth(
     path: Path, tensors: Mapping[str, "np.ndarray[Any, Any] | LazyArray"], **options: str
 ) -> None:
-    """Write named arrays as a checkpoint, one storage each; lazy ones are never whole in memory."""
-    values, storages = {}, []
+    """Write named arrays as a checkpoint, one storage each; lazy ones are never whole in
+    memory.
+    """
+    values = {}
+    storages = []
     for key, (name, array) in enumerate(tensors.items()):
-        dtype, count = np.dtype(array.dtype), int(np.prod(array.shape, dtype=object))
+        dtype = np.dtype(array.dtype)
+        count = int(np.prod(array.shape, dtype=object))
         storage = storage_id(STORAGE_NAMES[dtype], str(key), count)
         values[name] = tensor_call(storage, 0, array.shape, row_major(array.shape))
         storages.append((str(key), count * dtype.itemsize, _bytes_of(array)))
@@ -212,7 +256,10 @@ def write_pth(
 
 def row_major(shape: Sequence[int]) -> list[int]:
     """Give the strides, in elements, of a contiguous array."""
-    return [math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape))]
+    return [
+        math.prod(max(size, 1) for size in shape[axis + 1 :])
+        for axis in range(len(shape))
+    ]
 
 
 def _bytes_of(array: "np.ndarray[Any, Any] | LazyArray") -> Iterator[bytes]:
@@ -264,8 +311,9 @@ def write_random_meta_directory(
 ) -> dict[str, LazyArray]:
     """Write a model directory in Meta's layout with random weights; return these, lazily.
 
-    One file is streamed; several are made in memory and split, the embeddings along dimension 0 as
-    Llama 3 or 1 as Llama 2. A tied model has no `output.weight`. Matrices come first.
+    One file is streamed; several are made in memory and split, the embeddings along
+    dimension 0 as Llama 3 or 1 as Llama 2. A tied model has no `output.weight`. Matrices
+    come first.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "params.json").write_text(json.dumps(dict(params)))
@@ -282,7 +330,9 @@ def write_random_meta_directory(
         return tensors
     parts: list[dict[str, Any]] = [{} for _ in range(shards)]
     for name, tensor in tensors.items():
-        pieces = split_tensor(name, whole(tensor), shards, embeddings_split, params["n_kv_heads"])
+        pieces = split_tensor(
+            name, whole(tensor), shards, embeddings_split, params["n_kv_heads"]
+        )
         for number, piece in enumerate(pieces):
             parts[number][name] = piece
     for number, part in enumerate(parts):
@@ -291,12 +341,16 @@ def write_random_meta_directory(
 
 
 def split_tensor(
-    name: str, array: "np.ndarray[Any, Any]", shards: int, embeddings_split: int, heads: int = 0
+    name: str,
+    array: "np.ndarray[Any, Any]",
+    shards: int,
+    embeddings_split: int,
+    heads: int = 0,
 ) -> list["np.ndarray[Any, Any]"]:
     """Split one tensor of Meta's names over the shards of a model.
 
-    Where there is a multiple of `heads` key/value heads, several shards hold each, as in Meta's 16
-    files of the 405B.
+    Where there is a multiple of `heads` key/value heads, several shards hold each, as in
+    Meta's 16 files of the 405B.
     """
     if array.ndim == 1:
         return [array] * shards

@@ -1,4 +1,6 @@
-"""The configuration files of published models that `tests/published/README.md` describes."""
+"""The configuration files of published models that `tests/published/README.md`
+describes.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +11,9 @@ _PLACE = Path(__file__).resolve().parent.parent / "published"
 
 def published(name: str) -> dict[str, dict[str, Any]]:
     """Return the objects of one kind of file by the repository that has it."""
-    found: dict[str, dict[str, Any]] = json.loads((_PLACE / name).read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = json.loads(
+        (_PLACE / name).read_text(encoding="utf-8")
+    )
     return found
 
 

@@ -1,9 +1,16 @@
-"""Write SentencePiece models without SentencePiece: whole ones, and such as no trainer writes."""
+"""Write SentencePiece models without SentencePiece: whole ones, and such as no trainer
+writes.
+"""
 
 import struct
 from collections.abc import Iterable, Mapping
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER_DEFINED = 4
+UNUSED = 5
+BYTE = 6
 BPE = 2
 
 # What a model begins with that falls back to bytes.
@@ -43,7 +50,9 @@ def piece_message(text: str | bytes, score: float, kind: int) -> bytes:
 
 def spec_message(fields: Mapping[int, int | str | bytes]) -> bytes:
     return b"".join(
-        number_field(number, value) if isinstance(value, int) else bytes_field(number, value)
+        number_field(number, value)
+        if isinstance(value, int)
+        else bytes_field(number, value)
         for number, value in fields.items()
     )
 
@@ -55,14 +64,18 @@ def model_message(
 ) -> bytes:
     """Write a model of pieces (text, score and type); by default of Llama 2's settings.
 
-    Fields of the trainer's settings are replaced by number: 3 model type, 24 whitespace as suffix,
-    35 byte fallback, 46 and 47 names of the begin and end of text; of the normalizer's: 2 table of
-    characters, 3 dummy prefix, 4 extra whitespaces removed, 5 whitespaces escaped.
+    Fields of the trainer's settings are replaced by number: 3 model type, 24 whitespace
+    as suffix, 35 byte fallback, 46 and 47 names of the begin and end of text; of the
+    normalizer's: 2 table of characters, 3 dummy prefix, 4 extra whitespaces removed, 5
+    whitespaces escaped.
     """
     trainer = {3: BPE, 35: 1, **(trainer or {})}
     normalizer = {1: "identity", 2: b"", 3: 1, 4: 0, **(normalizer or {})}
     messages = [bytes_field(1, piece_message(*piece)) for piece in pieces]
-    messages += [bytes_field(2, spec_message(trainer)), bytes_field(3, spec_message(normalizer))]
+    messages += [
+        bytes_field(2, spec_message(trainer)),
+        bytes_field(3, spec_message(normalizer)),
+    ]
     return b"".join(messages)
 
 

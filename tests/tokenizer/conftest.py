@@ -13,7 +13,8 @@ from tests.support.bounds import check_bounds
 from tests.support.shared_data import shared_data
 
 # Source: meta-llama/llama-models models/llama3/tokenizer.py, commit
-# a946b747aa1504b9cb07cfe95ee50180fa2e8b88. Written out again, so that the oracle shares nothing.
+# a946b747aa1504b9cb07cfe95ee50180fa2e8b88. Written out again, so that the oracle shares
+# nothing.
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -21,7 +22,9 @@ PATTERN = (
 SINGLE_BYTES = tuple(bytes([byte]) for byte in range(256))
 # Tokens over three letters, ranked in any order: also such as no training would give.
 TOKENS = st.lists(
-    st.lists(st.sampled_from(b"abc"), min_size=2, max_size=7).map(bytes), unique=True, max_size=25
+    st.lists(st.sampled_from(b"abc"), min_size=2, max_size=7).map(bytes),
+    unique=True,
+    max_size=25,
 )
 
 
@@ -65,7 +68,11 @@ def check_refused(read: Callable[[Path], object], path: Path) -> None:
 
 @cache
 def _read(path: Path) -> Tokenizer:
-    return read_tokenizer_json(path) if path.suffix == ".json" else load_tokenizer(path.parent)
+    return (
+        read_tokenizer_json(path)
+        if path.suffix == ".json"
+        else load_tokenizer(path.parent)
+    )
 
 
 def real_tokenizer(name: str) -> Tokenizer:
@@ -85,4 +92,6 @@ def llama3_tiktoken() -> Any:
     tiktoken = pytest.importorskip("tiktoken", reason="needs the oracle extra")
     load = pytest.importorskip("tiktoken.load").load_tiktoken_bpe
     ranks = load(str(shared_data("llama3/tokenizer.model")))
-    return tiktoken.Encoding("llama3", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    return tiktoken.Encoding(
+        "llama3", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={}
+    )

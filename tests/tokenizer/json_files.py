@@ -1,4 +1,6 @@
-"""Small tokenizer.json files, made by hand: the valid ones that malformed twins are made from."""
+"""Small tokenizer.json files, made by hand: the valid ones that malformed twins are made
+from.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +13,11 @@ Json = dict[str, Any]
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 SPLIT = {
-    "type": "Split", "pattern": {"Regex": LLAMA_3.pattern.pattern}, "behavior": "Isolated",
+    "type": "Split",
+    "pattern": {"Regex": LLAMA_3.pattern.pattern},
+    "behavior": "Isolated",
     "invert": False,
-}  # fmt: skip
+}
 METASPACE_DECODER = {
     "type": "Sequence",
     "decoders": [
@@ -45,7 +49,12 @@ def sequence(*parts: Json) -> Json:
 
 
 def metaspace(scheme: str, *, split: bool) -> Json:
-    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+    return {
+        "type": "Metaspace",
+        "replacement": "▁",
+        "prepend_scheme": scheme,
+        "split": split,
+    }
 
 
 def template(*names: str) -> Json:
@@ -56,7 +65,12 @@ def template(*names: str) -> Json:
         else {"SpecialToken": {"id": name, "type_id": 0}}
         for name in names
     ]
-    return {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}}
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [],
+        "special_tokens": {},
+    }
 
 
 def added(token_id: int, content: str, *, special: bool = False, **flags: bool) -> Json:
@@ -67,7 +81,12 @@ def added(token_id: int, content: str, *, special: bool = False, **flags: bool) 
 
 def _file(model: Json, **parts: Any) -> Json:
     empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer"))
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "ignore_merges": False} | model
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "ignore_merges": False,
+    } | model
     model = {"continuing_subword_prefix": None, "end_of_word_suffix": None} | model
     start = {"version": "1.0", "added_tokens": [], **empty, "post_processor": None}
     return start | parts | {"model": model}
@@ -82,10 +101,13 @@ def byte_level_file(
     """Every byte, what the merges make, and special tokens: as SmolLM2's file."""
     tokens = [*byte_letters(), *dict.fromkeys(left + right for left, right in merges)]
     vocab = {token: number for number, token in enumerate(tokens)}
-    specials = [added(len(tokens) + n, name, special=True) for n, name in enumerate(names)]
+    specials = [
+        added(len(tokens) + n, name, special=True) for n, name in enumerate(names)
+    ]
     digits = {"type": "Digits", "individual_digits": True}
     return _file(
-        {"vocab": vocab, "merges": [list(m) for m in merges], "byte_fallback": False} | model,
+        {"vocab": vocab, "merges": [list(m) for m in merges], "byte_fallback": False}
+        | model,
         added_tokens=specials,
         pre_tokenizer=sequence(digits, BYTE_LEVEL | {"use_regex": True}),
         decoder=BYTE_LEVEL,
@@ -97,7 +119,9 @@ def metaspace_file(
     characters: str = "▁the",
     **model: Any,
 ) -> Json:
-    """Control tokens, every byte, characters and what the merges make: as Llama 2's file."""
+    """Control tokens, every byte, characters and what the merges make:
+    as Llama 2's file.
+    """
     names = ["<unk>", "<s>", "</s>"]
     tokens = [*names, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]
     tokens += dict.fromkeys(left + right for left, right in merges)
@@ -105,7 +129,9 @@ def metaspace_file(
     settings = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
     return _file(
         {"vocab": vocab, "merges": [list(m) for m in merges]} | settings | model,
-        added_tokens=[added(number, name, special=True) for number, name in enumerate(names)],
+        added_tokens=[
+            added(number, name, special=True) for number, name in enumerate(names)
+        ],
         normalizer=PREPEND,
         decoder=METASPACE_DECODER,
         post_processor=template("<s>", "A"),

@@ -16,13 +16,21 @@ def found(finder: AddedTokenFinder, text: str) -> list[str | int]:
 
 def finder(*texts: str, special: tuple[str, ...] = ()) -> AddedTokenFinder:
     numbered = enumerate((*texts, *special))
-    return AddedTokenFinder(AddedToken(text, n, special=text in special) for n, text in numbered)
+    return AddedTokenFinder(
+        AddedToken(text, n, special=text in special) for n, text in numbered
+    )
 
 
 def test_the_leftmost_token_is_found_and_of_several_there_the_longest():
     assert found(finder("ab", "abc", "bcd"), "xabcdab") == ["x", 1, "d", 0]
     assert found(finder("a", "aa"), "aaa") == [1, 0]
-    assert found(finder("]", "^-", "[^"), "x[^-]") == ["x", 2, "-", 0]  # no letter is a pattern
+    # No letter is a pattern.
+    assert found(finder("]", "^-", "[^"), "x[^-]") == [
+        "x",
+        2,
+        "-",
+        0,
+    ]
 
 
 def test_a_special_token_stays_text_and_hides_what_is_inside_of_it():
@@ -45,19 +53,25 @@ def test_segments_join_to_the_text(text):
 def one_by_one(texts: list[str], text: str) -> list[str | int]:
     """The definition: at each place the longest of the texts that start there."""
     parts: list[str | int] = []
-    plain, at = "", 0
+    plain = ""
+    at = 0
     while at < len(text):
         here = [token for token in texts if text.startswith(token, at)]
         if here:
             longest = max(here, key=len)
             parts += [plain] * bool(plain) + [texts.index(longest)]
-            plain, at = "", at + len(longest)
+            plain = ""
+            at = at + len(longest)
         else:
-            plain, at = plain + text[at], at + 1
+            plain = plain + text[at]
+            at = at + 1
     return parts + [plain] * bool(plain)
 
 
-@given(st.lists(st.text("abc", min_size=1, max_size=6), unique=True), st.text("abcd", max_size=60))
+@given(
+    st.lists(st.text("abc", min_size=1, max_size=6), unique=True),
+    st.text("abcd", max_size=60),
+)
 def test_the_same_tokens_are_found_as_by_trying_each(texts, text):
     assert found(finder(*texts), text) == one_by_one(texts, text)
 
@@ -66,7 +80,8 @@ def test_the_same_tokens_are_found_as_by_trying_each(texts, text):
 def test_work_does_not_grow_with_the_tokens(text_of):
     few, many = (finder(*map(text_of, range(count))) for count in (30, 120))
     steps = [
-        steps_of(lambda tokens=tokens: list(tokens.split("a" * 1000))) for tokens in (few, many)
+        steps_of(lambda tokens=tokens: list(tokens.split("a" * 1000)))
+        for tokens in (few, many)
     ]
     assert steps[0] == steps[1]
 
@@ -83,5 +98,7 @@ def test_spaces_around_tokens_are_looked_through_once():
 def test_a_token_of_more_letters_than_the_limit_is_refused():
     longest = "ab" * 64
     assert found(finder(longest), f"{longest}b") == [0, "b"]
-    with pytest.raises(TokenizerError, match="expected at most 128 letters in each, got 129"):
+    with pytest.raises(
+        TokenizerError, match="expected at most 128 letters in each, got 129"
+    ):
         finder(f"{longest}b")

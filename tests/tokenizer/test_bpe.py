@@ -20,7 +20,9 @@ from tests.tokenizer.growth import steps_of
 
 
 def merged_by_definition(ids: list[int], merges: Merges) -> list[int]:
-    """The rule, step by step: the lowest rank, the leftmost of equals, one merge at a time."""
+    """The rule, step by step: the lowest rank, the leftmost of equals, one merge at a
+    time.
+    """
     ids = list(ids)
     while True:
         pairs = [left << PAIR_SHIFT | right for left, right in pairwise(ids)]
@@ -54,18 +56,29 @@ def equal_ranks(draw: st.DrawFn) -> Merges:
     return spelled_merges(list(tokens), ranks, tokens)
 
 
-MERGES = st.one_of(TOKENS.map(lambda tokens: by_spelling(*tokens)), merge_lists(), equal_ranks())
+MERGES = st.one_of(
+    TOKENS.map(lambda tokens: by_spelling(*tokens)), merge_lists(), equal_ranks()
+)
 PIECES = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 REPETITIVE = st.builds(
     lambda start, unit, times, end: start + unit * times + end,
-    *(PIECES.map(lambda p: p[:3]), PIECES.map(lambda p: p[:6]), st.integers(1, 30), PIECES),
+    *(
+        PIECES.map(lambda p: p[:3]),
+        PIECES.map(lambda p: p[:6]),
+        st.integers(1, 30),
+        PIECES,
+    ),
 )
 WAYS = [merge, merge_short, merge_long]
 
 
 def letters(merges: Merges, ids: list[int]) -> list[int]:
     """The symbols 0, 1, 2 for lists, the letters a, b, c for spelled tokens."""
-    return ids if isinstance(merges.ranks, bpe._Listed) else [number + ord("a") for number in ids]
+    return (
+        ids
+        if isinstance(merges.ranks, bpe._Listed)
+        else [number + ord("a") for number in ids]
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -81,18 +94,35 @@ def test_every_way_of_merging_follows_the_rule_for_any_merges(way, merges, piece
     [
         ([b"aa"], b"aaaaa", [b"aa", b"aa", b"a"]),  # the leftmost of overlapping pairs
         ([b"bc", b"ab"], b"abc", [b"a", b"bc"]),  # the lower rank, not the first place
-        ([b"abc", b"ab"], b"ababc", [b"ab", b"abc"]),  # a merge that makes a lower ranked pair
-        ([b"aba", b"ab"], b"ababab", [b"aba", b"b", b"ab"]),  # ... which takes the next one's part
+        (
+            [b"abc", b"ab"],
+            b"ababc",
+            [b"ab", b"abc"],
+        ),  # a merge that makes a lower ranked pair
+        (
+            [b"aba", b"ab"],
+            b"ababab",
+            [b"aba", b"b", b"ab"],
+        ),  # ... which takes the next one's part
         ([b"aab", b"ab", b"aabab"], b"aaabab", [b"a", b"aabab"]),
         ([b"ab"], b"xyz", [b"x", b"y", b"z"]),
         ([], b"a", [b"a"]),
-        ([b"a" * 2**k for k in range(1, 6)], b"a" * 63, [b"a" * 2**k for k in range(5, -1, -1)]),
-        ([b"ba", b"aa"], b"b" + b"a" * 41, [b"ba"] + [b"aa"] * 20),  # a pass that does not pay
+        (
+            [b"a" * 2**k for k in range(1, 6)],
+            b"a" * 63,
+            [b"a" * 2**k for k in range(5, -1, -1)],
+        ),
+        (
+            [b"ba", b"aa"],
+            b"b" + b"a" * 41,
+            [b"ba"] + [b"aa"] * 20,
+        ),  # a pass that does not pay
         ([b"ba", b"baa"], b"b" + b"a" * 40, [b"baa"] + [b"a"] * 38),  # ... and one more
     ],
 )
 def test_known_pieces_merge_as_the_rule_says(way, tokens, piece, expected):
-    ranks, merges = ranks_of(*tokens), by_spelling(*tokens)
+    ranks = ranks_of(*tokens)
+    merges = by_spelling(*tokens)
     assert way(list(piece), merges) == [ranks[token] for token in expected]
 
 
@@ -113,8 +143,16 @@ def test_a_list_merges_only_what_it_names():
     ("spelled", "piece", "expected"),
     [
         ([b"bc", b"ab"], b"abc", [b"ab", b"c"]),  # whatever its id
-        ([b"bc", b"abc"], b"abcabc", [b"abc", b"abc"]),  # a merge makes a pair to its left
-        ([b" " * n for n in range(2, 17)], b" " * 40, [b" " * 16, b" " * 16, b" " * 8]),  # Llama 2
+        (
+            [b"bc", b"abc"],
+            b"abcabc",
+            [b"abc", b"abc"],
+        ),  # a merge makes a pair to its left
+        (
+            [b" " * n for n in range(2, 17)],
+            b" " * 40,
+            [b" " * 16, b" " * 16, b" " * 8],
+        ),  # Llama 2
     ],
 )
 def test_of_equal_ranks_the_leftmost_merges_first(way, spelled, piece, expected):
@@ -133,7 +171,9 @@ def test_the_cached_pairs_are_bounded(monkeypatch):
 
 
 def test_the_growth_test_sees_quadratic_work():
-    """Its negative: the rule followed step by step, which is in a directory of the same name."""
+    """Its negative: the rule followed step by step, which is in a directory of the same
+    name.
+    """
     merges = by_spelling(b"aa", b"aaaa")
 
     def steps(size: int) -> int:

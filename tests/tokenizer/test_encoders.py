@@ -56,9 +56,11 @@ def test_a_piece_is_one_token_if_it_can_be_or_is_merged(tokens, piece):
 def test_a_whole_piece_is_looked_up_before_anything_merges():
     """The token "abc" cannot be reached by merges: neither "ab" nor "bc" is a token.
 
-    A part between two cuts is no whole piece: no token holds "c!", so "abc" is such a part.
+    A part between two cuts is no whole piece: no token holds "c!", so "abc" is such a
+    part.
     """
-    encoder, marked = byte_level(b"abc"), metaspace("a", "b", "c", "!", "abc", whole=True)
+    encoder = byte_level(b"abc")
+    marked = metaspace("a", "b", "c", "!", "abc", whole=True)
     assert encoder.encode_pieces(["abc"]) == [256]
     assert encoder.encode_pieces(["abcd"]) == [*b"abcd"]
     assert encoder.encode_pieces(["abc!"]) == [*b"abc!"]
@@ -105,7 +107,9 @@ def test_a_character_without_a_token_falls_back_where_it_is_left():
 def test_cutting_a_piece_between_tokens_changes_no_id(tokens, piece):
     tokens = list(dict.fromkeys(["a", "b", "\u2581", "c", *tokens]))
     ids = {token: number for number, token in enumerate(tokens)}
-    merged = merge([ids[c] for c in piece], spelled_merges(tokens, ids, ids)) if piece else []
+    merged = (
+        merge([ids[c] for c in piece], spelled_merges(tokens, ids, ids)) if piece else []
+    )
     assert metaspace(*tokens).encode_pieces([piece] if piece else []) == merged
 
 

@@ -1,4 +1,6 @@
-"""Tokenizers written as the keys of GGUF files, and read again: the ids of the original files."""
+"""Tokenizers written as the keys of GGUF files, and read again: the ids of the original
+files.
+"""
 
 import json
 import shutil
@@ -32,13 +34,23 @@ TRAINED: dict[str, Callable[[], Json]] = {
     "dbrx": lambda: split_by(SMOLLM3), "tekken": lambda: split_by(TEKKEN, whole=True),
 }  # fmt: skip
 # Which part of the many strings a test compares.
-SHARE = {"llama2": 1, "llama3": 1, "qwen2": 1, "smollm": 1, "refact": 10, "dbrx": 10, "tekken": 10}
+SHARE = {
+    "llama2": 1,
+    "llama3": 1,
+    "qwen2": 1,
+    "smollm": 1,
+    "refact": 10,
+    "dbrx": 10,
+    "tekken": 10,
+}
 
 
 def written(
     directory: Path, rows: int | None = None, pre: str | None = None
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Give the tokenizer by the keys, perhaps with another name of the split, and the original."""
+    """Give the tokenizer by the keys, perhaps with another name of the split, and the
+    original.
+    """
     theirs = load_tokenizer(directory)
     keys = gguf_tokenizer_keys(directory, rows or theirs.vocab_size)
     if pre is not None:
@@ -53,7 +65,8 @@ def written(
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Tokenizer, Tokenizer]:
-    name, directory = request.param, tmp_path_factory.mktemp("tokenizer")
+    name = request.param
+    directory = tmp_path_factory.mktemp("tokenizer")
     if name in TRAINED:
         pytest.importorskip("tokenizers", reason="needs the oracle extra")
         write_json(directory, TRAINED[name]())
@@ -80,7 +93,9 @@ def test_the_ids_of_many_strings_are_those_of_the_original_file(pair, kind):
 
 def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_path):
     write_json(tmp_path, metaspace_file([("\u2581", "a")], "\u2581a"))
-    with pytest.raises(TokenizerError, match=r"expected tokenizer.model beside tokenizer.json, go"):
+    with pytest.raises(
+        TokenizerError, match=r"expected tokenizer.model beside tokenizer.json, go"
+    ):
         written(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(model_message(ROWS))
     assert_same(*written(tmp_path), TEXTS)  # without config.json it is what is read
@@ -92,17 +107,26 @@ def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_
 
 
 def llama2_pair(directory: Path, **changes: object) -> Path:
-    """Write the two tokenizer files of a Llama 2 directory; `changes` are of its tokenizer.json."""
+    """Write the two tokenizer files of a Llama 2 directory; `changes` are of its
+    tokenizer.json.
+    """
     shutil.copy(shared_data("llama2/tokenizer.model"), directory)
     file = json.loads(shared_data("llama2/tokenizer.json").read_bytes())
     write_json(directory, file | changes)
-    config = {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    config = {
+        "add_bos_token": True,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     (directory / "config.json").write_text("{}")
     return directory
 
 
-def test_llama_2s_tokenizer_json_is_written_with_the_scores_of_the_model_beside_it(tmp_path):
+def test_llama_2s_tokenizer_json_is_written_with_the_scores_of_the_model_beside_it(
+    tmp_path,
+):
     ours, theirs = written(llama2_pair(tmp_path))
     assert (ours.bos_id, ours.adds_bos) == (theirs.bos_id, theirs.adds_bos) == (1, True)
     assert ours.stop_ids == theirs.stop_ids == {2}
@@ -112,9 +136,13 @@ def test_llama_2s_tokenizer_json_is_written_with_the_scores_of_the_model_beside_
 
 
 def test_a_space_before_the_first_text_alone_is_written_with_a_warning(tmp_path):
-    """As in Mistral's newer files; llama.cpp puts one before each text after a special token."""
+    """As in Mistral's newer files; llama.cpp puts one before each text after a special
+    token.
+    """
     metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}
-    directory = llama2_pair(tmp_path, normalizer=None, pre_tokenizer=metaspace | {"split": False})
+    directory = llama2_pair(
+        tmp_path, normalizer=None, pre_tokenizer=metaspace | {"split": False}
+    )
     with pytest.warns(UserWarning, match="with the file, each text gets one, also if"):
         ours, theirs = written(directory)
     assert_same(ours, theirs, ["Hello world", "a  b"])
@@ -144,6 +172,10 @@ def test_added_tokens_of_byte_level_files_are_kept(tmp_path):
 
 def test_a_way_to_split_without_a_name_is_refused(tmp_path):
     nfc = {"type": "NFC"}
-    write_json(tmp_path, changed(byte_level_file(), pre_tokenizer=BYTE_LEVEL, normalizer=nfc))
-    with pytest.raises(TokenizerError, match="split pattern: expected one of llama-bpe, "):
+    write_json(
+        tmp_path, changed(byte_level_file(), pre_tokenizer=BYTE_LEVEL, normalizer=nfc)
+    )
+    with pytest.raises(
+        TokenizerError, match="split pattern: expected one of llama-bpe, "
+    ):
         written(tmp_path)

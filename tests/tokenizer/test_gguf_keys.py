@@ -1,4 +1,6 @@
-"""Tokenizers from the keys of GGUF files: the ids of the files that the keys were made of."""
+"""Tokenizers from the keys of GGUF files: the ids of the files that the keys were made
+of.
+"""
 
 import json
 from collections.abc import Mapping
@@ -40,8 +42,14 @@ from tests.tokenizer.trained_files import QWEN
 PATH = Path("a.gguf")
 G = "tokenizer.ggml."
 TEXTS = [
-    "Hello  world 123456", "a\n\n b\t", "日本語 🦙 <|eot_id|><s>", " x", "", "don't I'LL", "\ud800",
-]  # fmt: skip
+    "Hello  world 123456",
+    "a\n\n b\t",
+    "日本語 🦙 <|eot_id|><s>",
+    " x",
+    "",
+    "don't I'LL",
+    "\ud800",
+]
 
 
 def made(keys: Mapping[str, Any]) -> Tokenizer:
@@ -63,17 +71,24 @@ def assert_same_roles(ours: Tokenizer, theirs: Tokenizer) -> None:
     assert (ours.bos_id, ours.adds_bos) == (theirs.bos_id, theirs.adds_bos)
     assert ours.stop_ids == theirs.stop_ids
     assert ours.decoding == theirs.decoding
-    assert all(ours.token_bytes(n) == theirs.token_bytes(n) for n in range(ours.vocab_size))
+    assert all(
+        ours.token_bytes(n) == theirs.token_bytes(n) for n in range(ours.vocab_size)
+    )
 
 
 @pytest.mark.parametrize("name", ["llama2", "llama3"])
 def test_the_ids_are_those_of_the_original_file(name):
     if name == "llama3":
-        keys = byte_level_keys(json.loads(shared_data("llama3/tokenizer.json").read_bytes()))
+        keys = byte_level_keys(
+            json.loads(shared_data("llama3/tokenizer.json").read_bytes())
+        )
         keys |= {G + "bos_token_id": 128000, G + "eos_token_id": 128009}
     else:
-        keys = sentencepiece_keys(read_sentencepiece_model(shared_data("llama2/tokenizer.model")))
-    ours, theirs = made(keys), real_tokenizer(f"{name}/tokenizer.model")
+        keys = sentencepiece_keys(
+            read_sentencepiece_model(shared_data("llama2/tokenizer.model"))
+        )
+    ours = made(keys)
+    theirs = real_tokenizer(f"{name}/tokenizer.model")
     assert_same_roles(ours, theirs)
     assert_same(ours, theirs, TEXTS)
     for kind in KINDS:
@@ -178,7 +193,9 @@ def columns(rows: list[tuple[str, float, int]]) -> dict[str, Any]:
 def pieces_keys(*more: tuple[str, float, int], **changes: Any) -> dict[str, Any]:
     keys: dict[str, Any] = {"model": "llama", "bos_token_id": 1, "eos_token_id": 2}
     keys |= columns([*ROWS, *more])
-    return {G + name: value for name, value in (keys | changes).items() if value is not None}
+    return {
+        G + name: value for name, value in (keys | changes).items() if value is not None
+    }
 
 
 @pytest.mark.parametrize(
@@ -187,7 +204,8 @@ def pieces_keys(*more: tuple[str, float, int], **changes: Any) -> dict[str, Any]
 )
 def test_the_settings_of_the_keys_are_those_of_the_model(tmp_path, changes, normalizer):
     (tmp_path / "tokenizer.model").write_bytes(model_message(ROWS, normalizer=normalizer))
-    ours, theirs = made(pieces_keys(**changes)), load_tokenizer(tmp_path)
+    ours = made(pieces_keys(**changes))
+    theirs = load_tokenizer(tmp_path)
     assert_same_roles(ours, theirs)
     assert_same(ours, theirs, [*TEXTS, "ab  a b ", " abba "])
 
@@ -222,31 +240,82 @@ def test_a_file_without_a_vocabulary_has_no_tokenizer(model):
 
 BYTES = [kind for _, _, kind in RESERVED]
 BAD_PIECES: list[tuple[dict[str, Any], str]] = [
-    ({"model": "bert"}, "key 'tokenizer.ggml.model': expected 'llama' or 'gpt2', got 'bert'"),
+    (
+        {"model": "bert"},
+        "key 'tokenizer.ggml.model': expected 'llama' or 'gpt2', got 'bert'",
+    ),
     ({"model": 3}, "key 'tokenizer.ggml.model': expected 'llama' or 'gpt2', got 3"),
-    ({"suppress_tokens": [1, 2]}, "key 'tokenizer.ggml.suppress_tokens': expected no tokens, b"),
+    (
+        {"suppress_tokens": [1, 2]},
+        "key 'tokenizer.ggml.suppress_tokens': expected no tokens, b",
+    ),
     ({"tokens": None}, "key 'tokenizer.ggml.tokens': expected a list of str, got null"),
     ({"tokens": "x"}, "key 'tokenizer.ggml.tokens': expected a list of str, got 'x'"),
-    ({"tokens": [1]}, "key 'tokenizer.ggml.tokens': expected a list of str, got a list of int"),
+    (
+        {"tokens": [1]},
+        "key 'tokenizer.ggml.tokens': expected a list of str, got a list of int",
+    ),
     ({"tokens": []}, "key 'tokenizer.ggml.tokens': expected 1 to 524288 values, got 0"),
-    ({"scores": [0.0]}, "key 'tokenizer.ggml.scores': expected 264 values, as there are tokens, g"),
+    (
+        {"scores": [0.0]},
+        "key 'tokenizer.ggml.scores': expected 264 values, as there are tokens, g",
+    ),
     ({"scores": None}, "key 'tokenizer.ggml.scores': expected a list of float, got null"),
-    ({"scores": [float("nan")] * 264}, "piece 0: score: expected a finite number, got nan"),
-    ({"token_type": [1]}, "key 'tokenizer.ggml.token_type': expected 264 values, as there are to"),
-    ({"token_type": [1.0] * 264}, "key 'tokenizer.ggml.token_type': expected a list of int, got a"),
+    (
+        {"scores": [float("nan")] * 264},
+        "piece 0: score: expected a finite number, got nan",
+    ),
+    (
+        {"token_type": [1]},
+        "key 'tokenizer.ggml.token_type': expected 264 values, as there are to",
+    ),
+    (
+        {"token_type": [1.0] * 264},
+        "key 'tokenizer.ggml.token_type': expected a list of int, got a",
+    ),
     ({"token_type": [0] * 264}, "token 0: type: expected a number from 1 to 6, got 0"),
-    ({"token_type": [UNKNOWN, *BYTES[:-1], *[NORMAL] * 5]}, "pieces: expected one of the type unk"),
-    ({"token_type": [*BYTES[:-1], *[NORMAL] * 6]}, "pieces: '<0xFF>': expected a byte piece, got "),
+    (
+        {"token_type": [UNKNOWN, *BYTES[:-1], *[NORMAL] * 5]},
+        "pieces: expected one of the type unk",
+    ),
+    (
+        {"token_type": [*BYTES[:-1], *[NORMAL] * 6]},
+        "pieces: '<0xFF>': expected a byte piece, got ",
+    ),
     ({"tokens": ["a"] * 264}, "token 1: expected a new text, got 'a' of token 0 again"),
-    ({"tokens": ["", *map(str, range(263))]}, "vocab: expected 1 to 4096 characters in each tok"),
-    ({"bos_token_id": 264}, "key 'tokenizer.ggml.bos_token_id': expected 0 <= id < 264, got 264"),
-    ({"eos_token_id": -1}, "key 'tokenizer.ggml.eos_token_id': expected 0 <= id < 264, got -1"),
-    ({"eot_token_id": 2**32 - 1}, "key 'tokenizer.ggml.eot_token_id': expected 0 <= id < 264, got"),
-    ({"eom_token_id": "x"}, "key 'tokenizer.ggml.eom_token_id': expected 0 <= id < 264, got 'x'"),
-    ({"add_bos_token": 1}, "key 'tokenizer.ggml.add_bos_token': expected true or false, got 1"),
-    ({"add_space_prefix": "x"}, "key 'tokenizer.ggml.add_space_prefix': expected true or false"),
-    ({"remove_extra_whitespaces": True}, "key 'tokenizer.ggml.remove_extra_whitespaces': expected"),
-]  # fmt: skip
+    (
+        {"tokens": ["", *map(str, range(263))]},
+        "vocab: expected 1 to 4096 characters in each tok",
+    ),
+    (
+        {"bos_token_id": 264},
+        "key 'tokenizer.ggml.bos_token_id': expected 0 <= id < 264, got 264",
+    ),
+    (
+        {"eos_token_id": -1},
+        "key 'tokenizer.ggml.eos_token_id': expected 0 <= id < 264, got -1",
+    ),
+    (
+        {"eot_token_id": 2**32 - 1},
+        "key 'tokenizer.ggml.eot_token_id': expected 0 <= id < 264, got",
+    ),
+    (
+        {"eom_token_id": "x"},
+        "key 'tokenizer.ggml.eom_token_id': expected 0 <= id < 264, got 'x'",
+    ),
+    (
+        {"add_bos_token": 1},
+        "key 'tokenizer.ggml.add_bos_token': expected true or false, got 1",
+    ),
+    (
+        {"add_space_prefix": "x"},
+        "key 'tokenizer.ggml.add_space_prefix': expected true or false",
+    ),
+    (
+        {"remove_extra_whitespaces": True},
+        "key 'tokenizer.ggml.remove_extra_whitespaces': expected",
+    ),
+]
 
 
 def test_a_byte_that_is_none_is_refused():
@@ -256,15 +325,32 @@ def test_a_byte_that_is_none_is_refused():
 
 
 BAD_TOKENS: list[tuple[dict[str, Any], str]] = [
-    ({"pre": "\x1b[m"}, r"key 'tokenizer.ggml.pre': expected a split pattern of llama-bpe, dbrx, "),
-    ({"pre": 1}, "key 'tokenizer.ggml.pre': expected a split pattern of llama-bpe, dbrx, "),
-    ({"token_type": [NORMAL, BYTE, *[7] * 260]}, "token 2: type: expected a number from 1 to 6, g"),
-    ({"merges": ["t h", "x y"]}, "merges[1]: expected tokens of the vocabulary, got 'xy'"),
-    ({"token_type": [CONTROL] * 262, "merges": []}, "vocab: expected tokens in letters for bytes,"),
-]  # fmt: skip
+    (
+        {"pre": "\x1b[m"},
+        r"key 'tokenizer.ggml.pre': expected a split pattern of llama-bpe, dbrx, ",
+    ),
+    (
+        {"pre": 1},
+        "key 'tokenizer.ggml.pre': expected a split pattern of llama-bpe, dbrx, ",
+    ),
+    (
+        {"token_type": [NORMAL, BYTE, *[7] * 260]},
+        "token 2: type: expected a number from 1 to 6, g",
+    ),
+    (
+        {"merges": ["t h", "x y"]},
+        "merges[1]: expected tokens of the vocabulary, got 'xy'",
+    ),
+    (
+        {"token_type": [CONTROL] * 262, "merges": []},
+        "vocab: expected tokens in letters for bytes,",
+    ),
+]
 
 
-BAD = [(pieces_keys, *bad) for bad in BAD_PIECES] + [(file_keys, *bad) for bad in BAD_TOKENS]
+BAD = [(pieces_keys, *bad) for bad in BAD_PIECES] + [
+    (file_keys, *bad) for bad in BAD_TOKENS
+]
 
 
 @pytest.mark.parametrize(("make", "changes", "reason"), BAD)

@@ -1,4 +1,6 @@
-"""The names of split patterns in GGUF files, `tokenizer.ggml.pre`: all names of llama.cpp."""
+"""The names of split patterns in GGUF files, `tokenizer.ggml.pre`: all names of
+llama.cpp.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +22,8 @@ from tests.tokenizer.json_files import byte_letters
 from tests.tokenizer.strings import KINDS, strings
 
 # All names in llama.cpp, src/llama-vocab.cpp (`llama_vocab::impl::load`), commit
-# 00ad355e009e83abf98f96a6ded7193b95763681. For glm4 versions of llama.cpp give different ids.
+# 00ad355e009e83abf98f96a6ded7193b95763681. For glm4 versions of llama.cpp give different
+# ids.
 _LOADED = """
 default llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano mpt
 starcoder gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert
@@ -45,8 +48,11 @@ G = "tokenizer.ggml."
 
 
 def frequent_merges(texts: Sequence[str], count: int) -> list[tuple[str, str]]:
-    """Train merges that ignore words, so that they reach across every place of a split."""
-    letters, merges = byte_letters(), list[tuple[str, str]]()
+    """Train merges that ignore words, so that they reach across every place of a
+    split.
+    """
+    letters = byte_letters()
+    merges = list[tuple[str, str]]()
     words = [[letters[byte] for byte in text.encode()] for text in texts]
     for _ in range(count):
         pairs = Counter(pair for word in words for pair in pairwise(word))
@@ -69,7 +75,9 @@ def vocabulary_keys() -> dict[str, Any]:
     encodable = [text.encode(errors="replace").decode() for text in texts]
     merges = frequent_merges(encodable, 300)
     merged = [left + right for left, right in merges]
-    names = list(dict.fromkeys([*byte_letters(), *merged, *WHOLE_WORDS, "<|bos|>", "<|eos|>"]))
+    names = list(
+        dict.fromkeys([*byte_letters(), *merged, *WHOLE_WORDS, "<|bos|>", "<|eos|>"])
+    )
     return {
         G + "model": "gpt2",
         G + "tokens": names,
@@ -94,7 +102,9 @@ def tokenizer_of(keys: dict[str, Any]) -> Tokenizer:
 def llama_cpp_of(path: Path, keys: dict[str, Any]) -> llama_cpp.LlamaCpp:
     """Load a tiny model with a tokenizer in llama.cpp."""
     vocab = len(keys[G + "tokens"])
-    sizes = replace(tiny.GROUPED, dim=64, heads=2, kv_heads=1, ffn=32, layers=1, vocab=vocab)
+    sizes = replace(
+        tiny.GROUPED, dim=64, heads=2, kv_heads=1, ffn=32, layers=1, vocab=vocab
+    )
     tensors = llama_tensors(tiny.weights(sizes))
     path.write_bytes(gguf_bytes(llama_keys(sizes) | keys, tensors))
     return llama_cpp.LlamaCpp(path)
@@ -124,8 +134,13 @@ def test_all_names_of_llama_cpp_are_loaded_or_rejected():
         with pytest.raises(TokenizerError) as caught:
             gguf_tokenizer(PATH, keys_of(name))
         line = str(caught.value)
-        assert line.startswith("a.gguf: key 'tokenizer.ggml.pre': expected a split pattern of ")
-        assert f", got '{name}'; load the Hugging Face directory of the model, or, if its" in line
+        assert line.startswith(
+            "a.gguf: key 'tokenizer.ggml.pre': expected a split pattern of "
+        )
+        assert (
+            f", got '{name}'; load the Hugging Face directory of the model, or, if its"
+            in line
+        )
 
 
 @pytest.mark.oracle
@@ -143,7 +158,9 @@ def test_each_loaded_name_gives_the_ids_of_llama_cpp(tmp_path, pre):
         for text in texts():
             composed = ours._encoder.normalize(text)  # llama.cpp composes no text
             assert (composed == text) or pre in COMPOSING
-            assert ours.encode(text, bos=False, eos=False) == theirs.tokenize(composed), ascii(text)
+            assert ours.encode(text, bos=False, eos=False) == theirs.tokenize(composed), (
+                ascii(text)
+            )
 
 
 @pytest.mark.oracle
@@ -159,7 +176,9 @@ def test_the_begin_token_is_added_as_the_file_says(tmp_path, pre, adds_bos):
 
 
 def test_each_pattern_gives_ids_of_its_own():
-    """Names of different patterns differ, so that the comparison finds a name in a wrong group."""
+    """Names of different patterns differ, so that the comparison finds a name in a wrong
+    group.
+    """
     groups = {pre: name for name, pre in PRE_TOKENIZERS.items()}
     assert len(groups) == 8
     ids = set()
@@ -173,6 +192,23 @@ def test_the_default_pattern_cuts_punctuation_words_and_three_digits():
     text = "It's 12345 $x+y=..z  (a)\n\n b"
     (pieces,) = LLAMA_CPP_DEFAULT.split(text)
     assert pieces == [
-        "It", "'", "s", " ", "123", "45", " ", "$", "x", "+", "y", "=..", "z", "  ", "(", "a", ")",
-        "\n\n", " b",
-    ]  # fmt: skip
+        "It",
+        "'",
+        "s",
+        " ",
+        "123",
+        "45",
+        " ",
+        "$",
+        "x",
+        "+",
+        "y",
+        "=..",
+        "z",
+        "  ",
+        "(",
+        "a",
+        ")",
+        "\n\n",
+        " b",
+    ]

@@ -18,9 +18,15 @@ from tests.tokenizer.test_gguf_export import TRAINED
 from tests.tokenizer.test_gguf_keys import ROWS, TEXTS, assert_same, assert_same_roles
 
 
-def written(source: Path, target: Path, rows: int | None = None) -> tuple[Tokenizer, Tokenizer]:
-    """Write the files of the keys of a directory; give their tokenizer, and that of the keys."""
-    keys: dict[str, Any] = gguf_tokenizer_keys(source, rows or load_tokenizer(source).vocab_size)
+def written(
+    source: Path, target: Path, rows: int | None = None
+) -> tuple[Tokenizer, Tokenizer]:
+    """Write the files of the keys of a directory; give their tokenizer, and that of the
+    keys.
+    """
+    keys: dict[str, Any] = gguf_tokenizer_keys(
+        source, rows or load_tokenizer(source).vocab_size
+    )
     theirs = gguf_tokenizer(Path("a.gguf"), keys)
     assert theirs is not None
     target.mkdir()
@@ -46,11 +52,15 @@ def source_of(name: str, directory: Path) -> Path:
 
 @pytest.mark.parametrize("name", [*TRAINED, "llama2", LLAMA_3])
 def test_the_files_of_a_kind_give_its_ids_and_roles(name: str, tmp_path: Path) -> None:
-    source, target = source_of(name, tmp_path), tmp_path / "target"
+    source = source_of(name, tmp_path)
+    target = tmp_path / "target"
     ours, theirs = written(source, target)
     if name not in TRAINED:  # which have no token that begins a text
         assert_same_roles(ours, theirs)
-    assert (ours.special_tokens, ours.stop_ids) == (theirs.special_tokens, theirs.stop_ids)
+    assert (ours.special_tokens, ours.stop_ids) == (
+        theirs.special_tokens,
+        theirs.stop_ids,
+    )
     assert_same(ours, theirs, TEXTS)
     for kind in KINDS:
         assert_same(ours, theirs, strings(kind, 5, 20))
@@ -58,13 +68,25 @@ def test_the_files_of_a_kind_give_its_ids_and_roles(name: str, tmp_path: Path) -
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", [*TRAINED, "llama2", "llama3"])
-def test_the_libraries_read_the_files_and_give_the_same_ids(name: str, tmp_path: Path) -> None:
-    source, target = source_of(name, tmp_path), tmp_path / "target"
+def test_the_libraries_read_the_files_and_give_the_same_ids(
+    name: str, tmp_path: Path
+) -> None:
+    source = source_of(name, tmp_path)
+    target = tmp_path / "target"
     ours, _ = written(source, target)
-    texts = ["Hello  world 123456", "a\n\n b\t", "日本語 🦙", " x", "don't I'LL", "  two\r\n"]
+    texts = [
+        "Hello  world 123456",
+        "a\n\n b\t",
+        "日本語 🦙",
+        " x",
+        "don't I'LL",
+        "  two\r\n",
+    ]
     expected = [ours.encode(text, bos=False, eos=False) for text in texts]
     if name == "llama2":
-        library: Any = pytest.importorskip("sentencepiece", reason="needs the oracle extra")
+        library: Any = pytest.importorskip(
+            "sentencepiece", reason="needs the oracle extra"
+        )
         model = library.SentencePieceProcessor(model_file=str(target / "tokenizer.model"))
         assert [model.encode(text) for text in texts] == expected
         assert (model.bos_id(), model.eos_id()) == (ours.bos_id, ours.eos_id)
@@ -88,7 +110,9 @@ def test_user_defined_pieces_are_kept_and_unused_rows_left_out(tmp_path: Path) -
 def test_added_tokens_are_kept_and_unused_rows_left_out(tmp_path: Path) -> None:
     file = byte_level_file((("t", "h"), ("th", "e")), names=("<|im_end|>",))
     file = changed(file, added_tokens=[*file["added_tokens"], added(259, "<think>")])
-    ours, theirs = written(write_json(tmp_path / "source", file), tmp_path / "target", 300)
+    ours, theirs = written(
+        write_json(tmp_path / "source", file), tmp_path / "target", 300
+    )
     assert (ours.vocab_size, theirs.vocab_size) == (260, 300)
     assert ours.special_tokens == theirs.special_tokens
     assert ours.stop_ids == theirs.stop_ids

@@ -39,8 +39,12 @@ def test_a_directory_with_base64_ranks_loads(directory):
 
 def test_a_lack_of_memory_is_an_error_of_the_package(directory, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(directory_module, "read_tiktoken_file", Mock(side_effect=MemoryError))
-        with pytest.raises(TokenizerMemoryError, match=r"^\[load_tokenizer\] memory: the system"):
+        patch.setattr(
+            directory_module, "read_tiktoken_file", Mock(side_effect=MemoryError)
+        )
+        with pytest.raises(
+            TokenizerMemoryError, match=r"^\[load_tokenizer\] memory: the system"
+        ):
             load_tokenizer(directory)
     assert ids_of_ab(directory) == [256]
 
@@ -80,7 +84,9 @@ def test_the_kind_of_tokenizer_model_is_seen_in_its_bytes(directory):
 
 
 def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path):
-    with pytest.raises(TokenizerNotFoundError, match=r"expected tokenizer\.model .*, got nothing"):
+    with pytest.raises(
+        TokenizerNotFoundError, match=r"expected tokenizer\.model .*, got nothing"
+    ):
         load_tokenizer(tmp_path)
     (tmp_path / "params.json").touch()
     with pytest.raises(TokenizerNotFoundError, match=r"got 'params\.json'"):

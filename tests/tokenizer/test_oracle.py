@@ -18,7 +18,14 @@ from src.tokenizer.sentencepiece_model import read_sentencepiece_model
 from tests.support.sentencepiece_writer import NORMAL, USER_DEFINED, model_message
 from tests.support.shared_data import shared_data
 from tests.tokenizer.conftest import encode, real_tokenizer
-from tests.tokenizer.json_files import PREPEND, Json, added, byte_level_file, metaspace, write_json
+from tests.tokenizer.json_files import (
+    PREPEND,
+    Json,
+    added,
+    byte_level_file,
+    metaspace,
+    write_json,
+)
 from tests.tokenizer.strings import KINDS, sample, strings
 from tests.tokenizer.trained_files import (
     ADDED,
@@ -71,14 +78,42 @@ VARIANTS: dict[str, Callable[[list[Row]], tuple[list[Row], Settings, Settings]]]
     "one score": lambda rows: (scored(rows, lambda s: 0.0), {}, {}),
     "other scores": lambda rows: (scored(rows, lambda s: (s * 7919) % 30011), {}, {}),
     "no prefix": lambda rows: (rows, {}, {3: 0}),
-    "user defined": lambda rows: (rows + [(text, 0.0, USER_DEFINED) for text in DEFINED], {}, {}),
+    "user defined": lambda rows: (
+        rows + [(text, 0.0, USER_DEFINED) for text in DEFINED],
+        {},
+        {},
+    ),
     "fewer characters": lambda rows: (without_characters(rows), {}, {}),
     "across words": lambda rows: ([*rows, *ACROSS], {}, {}),
 }
 # Around what the files add and what is special.
 LIVELY = [
-    *("<think>", "</think>", "two words", "klass", " deff", "<tool>", "tool", "  ", " ", "x"),
-    *("\n", "▁", "<s>", "</s>", "<unk>", "<0x0A>", "é", "😀", "\x00", "12", "don't", "  foo"),
+    *(
+        "<think>",
+        "</think>",
+        "two words",
+        "klass",
+        " deff",
+        "<tool>",
+        "tool",
+        "  ",
+        " ",
+        "x",
+    ),
+    *(
+        "\n",
+        "▁",
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<0x0A>",
+        "é",
+        "😀",
+        "\x00",
+        "12",
+        "don't",
+        "  foo",
+    ),
     *("class de", "é1", "a", "ex", "ya", "   x", " y"),
 ]
 
@@ -89,7 +124,10 @@ class Pair:
     def __init__(
         self, ours: Tokenizer, encode: Any, decode: Any, unknown: int | None = None
     ) -> None:
-        self.ours, self.theirs, self.decode, self.unknown = ours, encode, decode, unknown
+        self.ours = ours
+        self.theirs = encode
+        self.decode = decode
+        self.unknown = unknown
 
     def check(self, texts: Iterator[str] | list[str]) -> None:
         for text in texts:
@@ -133,8 +171,11 @@ def real(request: pytest.FixtureRequest) -> Pair:
 
 
 @pytest.fixture(scope="module", params=[*VARIANTS, *TRAINED])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    directory, name = tmp_path_factory.mktemp("made"), request.param
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Pair:
+    directory = tmp_path_factory.mktemp("made")
+    name = request.param
     if name in TRAINED:
         pytest.importorskip("tokenizers", reason="needs the oracle extra")
         theirs = write_both(directory, TRAINED[name]())
@@ -170,12 +211,17 @@ def test_many_strings_on_made_files(made, kind):
 
 def test_made_files_do_so_around_added_and_special_tokens(made):
     source = random.Random(5)
-    made.check(["".join(source.choices(LIVELY, k=source.randint(0, 9))) for _ in range(400)])
+    made.check(
+        ["".join(source.choices(LIVELY, k=source.randint(0, 9))) for _ in range(400)]
+    )
 
 
 def test_any_ids_decode_alike_whole_and_streamed(made):
-    """Bytes that are no character too; SentencePiece shows control and unknown pieces by name."""
-    ours, source = made.ours, random.Random(8)
+    """Bytes that are no character too; SentencePiece shows control and unknown pieces by
+    name.
+    """
+    ours = made.ours
+    source = random.Random(8)
     first = 0 if made.unknown is None else 3
     for _ in range(500):
         high = source.choice((259, ours.vocab_size))
@@ -188,8 +234,11 @@ def test_any_ids_decode_alike_whole_and_streamed(made):
 
 
 def test_every_token_decodes_alike(made):
-    """After a word, so that no space of a token is the first of a text; of many, each tenth."""
-    word, size = encode(made.ours, "word"), made.ours.vocab_size
+    """After a word, so that no space of a token is the first of a text; of many, each
+    tenth.
+    """
+    word = encode(made.ours, "word")
+    size = made.ours.vocab_size
     for token_id in range(0 if made.unknown is None else 3, size, max(1, size // 3000)):
         ids = [*word, token_id]
         assert made.ours.decode(ids) == made.decode(ids)
@@ -208,7 +257,12 @@ def test_added_tokens_that_overlap_are_found_alike(tmp_path, seed):
     ]
     path = write_json(tmp_path, file) / "tokenizer.json"
     pair = by_tokenizers(load_tokenizer(tmp_path), oracle(path, tokenizers.Tokenizer))
-    pair.check(["".join(source.choices("aaabb< \n", k=source.randint(0, 60))) for _ in range(100)])
+    pair.check(
+        [
+            "".join(source.choices("aaabb< \n", k=source.randint(0, 60)))
+            for _ in range(100)
+        ]
+    )
 
 
 def test_begin_is_where_tokenizers_puts_it():
@@ -223,7 +277,9 @@ def test_begin_is_where_tokenizers_puts_it():
 
 @pytest.mark.parametrize("name", ["llama2", "llama3"])
 def test_both_files_of_a_vocabulary_give_the_same_ids_and_texts(name):
-    ours, other = (real_tokenizer(f"{name}/tokenizer.{kind}") for kind in ("model", "json"))
+    ours, other = (
+        real_tokenizer(f"{name}/tokenizer.{kind}") for kind in ("model", "json")
+    )
     for kind in KINDS:
         for text in strings(kind, seed=4, count=KINDS[kind] // 4000):
             ids = ours.encode(text, bos=True, eos=True)
@@ -235,10 +291,58 @@ def test_both_files_of_a_vocabulary_give_the_same_ids_and_texts(name):
 
 # Llama 3 by tiktoken
 
-SPACES = [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\x0b", "\x1c", "\x85", "\u00a0", "\u2028"]
-WORDS = ["a", "I'm", "word", "Wörter", "123", "1234567", "!", "...", "'s", "'LL", "日本", "😀", "_"]
-UNITS = ["a", " ", "\n", "\t", "😀", "中", "é", "0", "-", "=-", "the", "\x00", "  x", "ab\n"]
-ALPHABETS = ["ab", "abcdefghijklmnopqrstuvwxyz", "абвгдежзиклмнопрст", "中文字日本語の", "😀😁🚀🇹🇷"]
+SPACES = [
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\x0b",
+    "\x1c",
+    "\x85",
+    "\u00a0",
+    "\u2028",
+]
+WORDS = [
+    "a",
+    "I'm",
+    "word",
+    "Wörter",
+    "123",
+    "1234567",
+    "!",
+    "...",
+    "'s",
+    "'LL",
+    "日本",
+    "😀",
+    "_",
+]
+UNITS = [
+    "a",
+    " ",
+    "\n",
+    "\t",
+    "😀",
+    "中",
+    "é",
+    "0",
+    "-",
+    "=-",
+    "the",
+    "\x00",
+    "  x",
+    "ab\n",
+]
+ALPHABETS = [
+    "ab",
+    "abcdefghijklmnopqrstuvwxyz",
+    "абвгдежзиклмнопрст",
+    "中文字日本語の",
+    "😀😁🚀🇹🇷",
+]
 
 
 def test_every_two_spaces_between_every_two_words(meta):
@@ -258,7 +362,9 @@ def test_every_code_point_alone_between_letters_and_after_a_space(meta):
 def test_every_token_that_is_text(meta):
     tokens = [meta.ours.token_bytes(token_id) for token_id in range(128000)]
     for start in range(0, 128000, 1000):
-        meta.check(["".join(t.decode(errors="ignore") for t in tokens[start : start + 1000])])
+        meta.check(
+            ["".join(t.decode(errors="ignore") for t in tokens[start : start + 1000])]
+        )
 
 
 @pytest.mark.parametrize("size", [127, 128, 129, 1000, 20_000])

@@ -17,7 +17,9 @@ from src.tokenizer.pre_tokenizers import (
 )
 
 SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u2028\u3000"
-LIVELY = st.text(st.sampled_from("ab\u2581 Z09'st.!-é日😀\ufffd\ud7ff\u0378" + SPACES), max_size=60)
+LIVELY = st.text(
+    st.sampled_from("ab\u2581 Z09'st.!-é日😀\ufffd\ud7ff\u0378" + SPACES), max_size=60
+)
 
 
 PRE_TOKENIZERS = {
@@ -35,7 +37,11 @@ def pieces(text: str, pre_tokenizer: PreTokenizer = LLAMA_3) -> list[str]:
     [
         (LLAMA_3, "", []),
         (LLAMA_3, "Hello, world!", ["Hello", ",", " world", "!"]),
-        (LLAMA_3, "a  b", ["a", " ", " b"]),  # the look-ahead: the last space goes with the word
+        (
+            LLAMA_3,
+            "a  b",
+            ["a", " ", " b"],
+        ),  # the look-ahead: the last space goes with the word
         (LLAMA_3, "a   b", ["a", "  ", " b"]),
         (LLAMA_3, "a  ", ["a", "  "]),
         (LLAMA_3, "a \n b", ["a", " \n", " b"]),
@@ -58,14 +64,24 @@ def pieces(text: str, pre_tokenizer: PreTokenizer = LLAMA_3) -> list[str]:
         (GPT_2, "a\n\nb", ["a", "\n", "\n", "b"]),
         (GPT_2, "a.\n b", ["a", ".", "\n", " b"]),
         (DIGITS_THEN_GPT_2, "12345 678", ["1", "2", "3", "4", "5", " ", "6", "7", "8"]),
-        (DIGITS_THEN_GPT_2, "a  1", ["a", "  ", "1"]),  # all spaces before a digit stay together
+        (
+            DIGITS_THEN_GPT_2,
+            "a  1",
+            ["a", "  ", "1"],
+        ),  # all spaces before a digit stay together
         (DIGITS_THEN_GPT_2, "a  b", ["a", " ", " b"]),
         (DIGITS_THEN_GPT_2, "x²³ ٣", ["x", "²", "³", " ", "٣"]),
         (DIGITS_THEN_GPT_2, "'s1's", ["'s", "1", "'s"]),
-        (METASPACE_WORDS, "▁▁ab▁c▁", ["▁▁ab", "▁c", "▁"]),  # words begin with their spaces
+        (
+            METASPACE_WORDS,
+            "▁▁ab▁c▁",
+            ["▁▁ab", "▁c", "▁"],
+        ),  # words begin with their spaces
     ],
 )
-def test_texts_split_into_the_pieces_that_each_pattern_finds(pre_tokenizer, text, expected):
+def test_texts_split_into_the_pieces_that_each_pattern_finds(
+    pre_tokenizer, text, expected
+):
     assert pieces(text, pre_tokenizer) == expected
 
 
@@ -107,7 +123,9 @@ def test_the_tables_of_newer_code_points_ascend_up_to_the_unicode_of_this_python
 
 @pytest.mark.parametrize(("first", "unassigned"), [("\u0897", False), ("\u088f", True)])
 @pytest.mark.parametrize("known", ["Cn", "Lo"])
-def test_what_an_older_or_newer_python_knows_changes_nothing(monkeypatch, first, unassigned, known):
+def test_what_an_older_or_newer_python_knows_changes_nothing(
+    monkeypatch, first, unassigned, known
+):
     """U+0897 is of Unicode 16.0, U+088F of 17.0."""
     monkeypatch.setattr("unicodedata.category", lambda _: known)
     assert is_unassigned(first) is unassigned
@@ -117,7 +135,9 @@ def test_what_an_older_or_newer_python_knows_changes_nothing(monkeypatch, first,
 def test_every_code_point_is_classed_as_tiktoken_classes_it(name):
     tiktoken = pytest.importorskip("tiktoken", reason="needs the oracle extra")
     ranks = {bytes([byte]): byte for byte in range(256)}
-    oracle = tiktoken.Encoding("class", pat_str=name, mergeable_ranks=ranks, special_tokens={})
+    oracle = tiktoken.Encoding(
+        "class", pat_str=name, mergeable_ranks=ranks, special_tokens={}
+    )
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]))
     unassigned = {*filter(is_unassigned, everything)}
     if name == r"\p{Cn}":

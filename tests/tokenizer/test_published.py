@@ -1,4 +1,6 @@
-"""`tokenizer_config.json` files of published models, beside small tokenizers that fit them."""
+"""`tokenizer_config.json` files of published models, beside small tokenizers that fit
+them.
+"""
 
 import json
 from pathlib import Path
@@ -15,8 +17,11 @@ from tests.tokenizer.json_files import added, byte_level_file, write_json
 
 FIRST_ADDED = 258  # after the bytes and two merges
 SENTENCEPIECE = (
-    "HuengchI/Atom-7B", "MonilSompura/MistralAI", "XiaoduoAILab/XmodelLM", "IEIT-Yuan/Yuan-2.0",
-)  # fmt: skip
+    "HuengchI/Atom-7B",
+    "MonilSompura/MistralAI",
+    "XiaoduoAILab/XmodelLM",
+    "IEIT-Yuan/Yuan-2.0",
+)
 PIECES = [*RESERVED, *ranked("th", "▁th", "▁the", "▁", "t", "h", "e")]
 TEXTS = ("the  theme, the", "<|im_end|>x [PAD]", "é\n😀 12", "    the</s>", "")
 
@@ -27,13 +32,17 @@ def token_name(value: Any) -> str | None:
 
 
 def write_tokenizer(directory: Path, name: str) -> dict[str, Any]:
-    """Write a configuration file of a name, and a tokenizer that has its tokens; return it."""
+    """Write a configuration file of a name, and a tokenizer that has its tokens; return
+    it.
+    """
     config = TOKENIZER_CONFIGS[name]
     if name in SENTENCEPIECE:
         (directory / "tokenizer.model").write_bytes(model_message(PIECES))
         (directory / "tokenizer_config.json").write_text(json.dumps(config))
         return config
-    roles = (token_name(config.get(f"{role}_token")) for role in ("pad", "unk", "bos", "eos"))
+    roles = (
+        token_name(config.get(f"{role}_token")) for role in ("pad", "unk", "bos", "eos")
+    )
     names = {str(FIRST_ADDED + n): text for n, text in enumerate(filter(None, roles))}
     tokens = config.get("added_tokens_decoder") or {
         number: {"content": text, "special": True} for number, text in names.items()
@@ -49,7 +58,9 @@ def write_tokenizer(directory: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TOKENIZER_CONFIGS)
-def test_a_published_file_loads_with_its_roles_and_template(tmp_path: Path, name: str) -> None:
+def test_a_published_file_loads_with_its_roles_and_template(
+    tmp_path: Path, name: str
+) -> None:
     config = write_tokenizer(tmp_path, name)
     tokenizer = load_tokenizer(tmp_path)
     for role, number in (("bos", "bos_id"), ("eos", "eos_id")):
@@ -76,13 +87,17 @@ def test_there_are_enough_files() -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", TOKENIZER_CONFIGS)
-def test_ids_of_a_published_file_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+def test_ids_of_a_published_file_are_those_of_transformers(
+    tmp_path: Path, name: str
+) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the oracle extra")
     write_tokenizer(tmp_path, name)
     ours = load_tokenizer(tmp_path)
     if name in SENTENCEPIECE:
         module = "transformers.tokenization_utils_sentencepiece"
-        base = pytest.importorskip(module, reason="needs the oracle extra").SentencePieceBackend
+        base = pytest.importorskip(
+            module, reason="needs the oracle extra"
+        ).SentencePieceBackend
         files = {"vocab_files_names": {"vocab_file": "tokenizer.model"}}
         slow: Any = type("Slow", (base,), files)
         theirs = slow.from_pretrained(tmp_path)

@@ -14,7 +14,9 @@ from tests.tokenizer.json_files import byte_level_file, metaspace_file, write_js
 
 # The mark of a space stands for one in these files, so no text with it comes back.
 TEXTS = st.text(
-    st.one_of(st.sampled_from("the <s>\n"), st.characters(codec="utf-8", exclude_characters="▁"))
+    st.one_of(
+        st.sampled_from("the <s>\n"), st.characters(codec="utf-8", exclude_characters="▁")
+    )
 )
 
 
@@ -27,7 +29,9 @@ def sentencepiece(directory: Path) -> Path:
 KINDS: dict[str, Callable[[Path], Path]] = {
     "byte level": lambda directory: write_json(directory, byte_level_file()),
     "marked": lambda directory: write_json(directory, metaspace_file()),
-    "marked, whole": lambda directory: write_json(directory, metaspace_file(ignore_merges=True)),
+    "marked, whole": lambda directory: write_json(
+        directory, metaspace_file(ignore_merges=True)
+    ),
     "SentencePiece": sentencepiece,
 }
 
@@ -52,4 +56,8 @@ def test_ids_joined_decode_to_texts_joined(tokenizer, first, second):
     ids = encode(tokenizer, first)
     more = encode(tokenizer, second)
     joined = tokenizer.decode(ids + more)
-    assert joined in (first + second, f"{first} {second}")  # the space that goes before a text
+    # The space that goes before a text.
+    assert joined in (
+        first + second,
+        f"{first} {second}",
+    )

@@ -31,7 +31,12 @@ from tests.tokenizer.conftest import check_refused, encode
 Write = Callable[[bytes], Path]
 
 PIECES = [*RESERVED, *ranked("th", "▁th", "▁the", "▁", "t", "h", "e")]
-TH, THE, MARK, T, H, E = 259, 261, 262, 263, 264, 265
+TH = 259
+THE = 261
+MARK = 262
+T = 263
+H = 264
+E = 265
 VALID = model_message(PIECES)
 
 
@@ -43,7 +48,9 @@ def load(write_model: Write) -> Load:
     """Load the tokenizer of a model that consists of these pieces and settings."""
 
     def load(pieces: list[Any] = PIECES, *settings: Any, **more: Any) -> Tokenizer:
-        return load_tokenizer(write_model(model_message(pieces, *settings, **more)).parent)
+        return load_tokenizer(
+            write_model(model_message(pieces, *settings, **more)).parent
+        )
 
     return load
 
@@ -83,12 +90,16 @@ def test_text_never_becomes_a_control_piece_or_a_byte(load):
 
 
 def test_user_defined_pieces_are_found_in_text_and_merge_with_nothing(load):
-    tokenizer = load([*PIECES, ("<think>", 0.0, USER_DEFINED), ("the", 0.0, USER_DEFINED)])
+    tokenizer = load(
+        [*PIECES, ("<think>", 0.0, USER_DEFINED), ("the", 0.0, USER_DEFINED)]
+    )
     assert encode(tokenizer, "the<think>th") == [MARK, 267, 266, TH]
 
 
 def model_with_normalizer(fields: dict[int, int] | None) -> bytes:
-    """A model whose normalizer says these fields and no other; None for no such settings."""
+    """A model whose normalizer says these fields and no other;
+    None for no such settings.
+    """
     pieces = b"".join(bytes_field(1, piece_message(*piece)) for piece in PIECES)
     normalizer = b"" if fields is None else bytes_field(3, spec_message(fields))
     return pieces + bytes_field(2, spec_message({3: BPE, 35: 1})) + normalizer
@@ -96,7 +107,9 @@ def model_with_normalizer(fields: dict[int, int] | None) -> bytes:
 
 @pytest.mark.parametrize("fields", [None, {}, {3: 1}, {5: 1}])
 def test_settings_that_are_missing_are_on(write_model, fields):
-    with pytest.raises(TokenizerError, match="remove_extra_whitespaces: expected false, got true"):
+    with pytest.raises(
+        TokenizerError, match="remove_extra_whitespaces: expected false, got true"
+    ):
         load_tokenizer(write_model(model_with_normalizer(fields)).parent)
     model = model_with_normalizer({4: 0} | (fields or {}))
     tokenizer = load_tokenizer(write_model(model).parent)
@@ -119,14 +132,21 @@ def test_other_names_of_begin_and_end_are_found(load):
 
 
 def test_fields_that_are_not_known_are_skipped_by_their_wire_type(write_model):
-    strange = float_field(200, 1.5) + varint(201 << 3 | 1) + b"\0" * 8 + bytes_field(202, b"\xff")
+    strange = (
+        float_field(200, 1.5)
+        + varint(201 << 3 | 1)
+        + b"\0" * 8
+        + bytes_field(202, b"\xff")
+    )
     piece = piece_message("x", -9.0, NORMAL) + strange + number_field(203, 1 << 63)
     model = read_sentencepiece_model(write_model(with_piece(piece)))
     assert len(model.pieces) == len(PIECES) + 1
 
 
 def test_a_piece_without_a_score_and_a_type_is_a_normal_one_of_score_0(write_model):
-    piece = read_sentencepiece_model(write_model(with_piece(bytes_field(1, "x")))).pieces[-1]
+    piece = read_sentencepiece_model(write_model(with_piece(bytes_field(1, "x")))).pieces[
+        -1
+    ]
     assert (piece.text, piece.score, piece.kind) == ("x", 0.0, NORMAL)
 
 
@@ -143,10 +163,26 @@ MALFORMED = [
     ("unigram", model_message(PIECES, {3: 1}), "model_type: expected BPE, got unigram"),
     ("word", model_message(PIECES, {3: 3}), "model_type: expected BPE, got word"),
     ("another type", model_message(PIECES, {3: 99}), "model_type: expected BPE, got 99"),
-    ("no settings", bytes_field(1, piece_message("a", 0, NORMAL)), "expected BPE, got unigram"),
-    ("suffix", model_message(PIECES, {24: 1}), "treat_whitespace_as_suffix: expected false"),
-    ("characters", model_message(PIECES, normalizer={2: b"xyz"}), "charsmap: expected none, got 3"),
-    ("denormalizer", VALID + bytes_field(5, bytes_field(2, b"xy")), "expected none, got 2 bytes"),
+    (
+        "no settings",
+        bytes_field(1, piece_message("a", 0, NORMAL)),
+        "expected BPE, got unigram",
+    ),
+    (
+        "suffix",
+        model_message(PIECES, {24: 1}),
+        "treat_whitespace_as_suffix: expected false",
+    ),
+    (
+        "characters",
+        model_message(PIECES, normalizer={2: b"xyz"}),
+        "charsmap: expected none, got 3",
+    ),
+    (
+        "denormalizer",
+        VALID + bytes_field(5, bytes_field(2, b"xy")),
+        "expected none, got 2 bytes",
+    ),
     ("no pieces", model_message([]), "pieces: expected one of the type unknown, got 0"),
     ("same piece", with_row("th"), "'th' of piece 259 again"),
     ("empty piece", with_row(""), "1 to 4096 characters, got 0"),
@@ -161,26 +197,86 @@ MALFORMED = [
     ("type 7", with_row("x", 7), "type: expected 1, 2, 3, 4 or 6: .*, got 7"),
     ("two unknown", with_row("x", UNKNOWN), "of the type unknown, got 2"),
     ("no unknown", model_message(PIECES[1:]), "one of the type unknown, got 0"),
-    ("byte missing", model_message([*RESERVED[:-1], *ranked("▁")]), "'<0xFF>': expected a byte"),
+    (
+        "byte missing",
+        model_message([*RESERVED[:-1], *ranked("▁")]),
+        "'<0xFF>': expected a byte",
+    ),
     ("byte of no byte", with_row("<0xZZ>", BYTE), "expected no byte piece, got one"),
-    ("no bytes", model_message(PIECES[259:], {35: 0}), "byte_fallback: expected true, got false"),
-    ("text twice", with_piece(bytes_field(1, "a"), bytes_field(1, "b")), "piece: expected it once"),
-    ("text a number", with_piece(number_field(1, 5)), "piece: expected bytes, got a number"),
+    (
+        "no bytes",
+        model_message(PIECES[259:], {35: 0}),
+        "byte_fallback: expected true, got false",
+    ),
+    (
+        "text twice",
+        with_piece(bytes_field(1, "a"), bytes_field(1, "b")),
+        "piece: expected it once",
+    ),
+    (
+        "text a number",
+        with_piece(number_field(1, 5)),
+        "piece: expected bytes, got a number",
+    ),
     ("score a number", with_piece(X, number_field(2, 5)), "4 bytes, got a number"),
-    ("settings twice", VALID + bytes_field(2, b""), "trainer_spec: expected it once, got it twice"),
-    ("piece a number", VALID + number_field(1, 5), "pieces: expected bytes, got a number"),
-    ("unknown field", VALID + bytes_field(6, b""), "field: expected a number from 1 to 5, got 6"),
-    ("spaces dropped", model_message(PIECES, normalizer={4: 1}), "remove.*: expected false, got"),
-    ("spaces kept", model_message(PIECES, normalizer={5: 0}), "escape.*: expected true, got fal"),
+    (
+        "settings twice",
+        VALID + bytes_field(2, b""),
+        "trainer_spec: expected it once, got it twice",
+    ),
+    (
+        "piece a number",
+        VALID + number_field(1, 5),
+        "pieces: expected bytes, got a number",
+    ),
+    (
+        "unknown field",
+        VALID + bytes_field(6, b""),
+        "field: expected a number from 1 to 5, got 6",
+    ),
+    (
+        "spaces dropped",
+        model_message(PIECES, normalizer={4: 1}),
+        "remove.*: expected false, got",
+    ),
+    (
+        "spaces kept",
+        model_message(PIECES, normalizer={5: 0}),
+        "escape.*: expected true, got fal",
+    ),
     ("group", VALID + varint(9 << 3 | 3), "wire type 0, 1, 2 or 5 at byte .*, got 3"),
     ("field 0", VALID + bytes_field(0, b""), "a field number from 1 to 536870911, got 0"),
-    ("length beyond", VALID + varint(1 << 3 | 2) + varint(1 << 40), "got 1099511627776 bytes"),
-    ("length within", with_piece(varint(1 << 3 | 2) + varint(9) + b"x"), "field 1 .*, got 9 bytes"),
-    ("short float", with_piece(X + varint(2 << 3 | 5) + b"\0"), "field 2 .*, got 4 bytes"),
+    (
+        "length beyond",
+        VALID + varint(1 << 3 | 2) + varint(1 << 40),
+        "got 1099511627776 bytes",
+    ),
+    (
+        "length within",
+        with_piece(varint(1 << 3 | 2) + varint(9) + b"x"),
+        "field 1 .*, got 9 bytes",
+    ),
+    (
+        "short float",
+        with_piece(X + varint(2 << 3 | 5) + b"\0"),
+        "field 2 .*, got 4 bytes",
+    ),
     ("endless number", VALID + b"\xff" * 11, "at most 64 bits"),
-    ("number of 65 bits", VALID + varint(9 << 3) + b"\xff" * 9 + b"\x02", "at most 64 bits"),
-    ("number of 11 bytes", VALID + varint(9 << 3) + b"\x80" * 10 + b"\x01", "at most 64 bits"),
-    ("zero of 11 bytes", VALID + varint(9 << 3) + b"\x80" * 10 + b"\x00", "at most 64 bits"),
+    (
+        "number of 65 bits",
+        VALID + varint(9 << 3) + b"\xff" * 9 + b"\x02",
+        "at most 64 bits",
+    ),
+    (
+        "number of 11 bytes",
+        VALID + varint(9 << 3) + b"\x80" * 10 + b"\x01",
+        "at most 64 bits",
+    ),
+    (
+        "zero of 11 bytes",
+        VALID + varint(9 << 3) + b"\x80" * 10 + b"\x00",
+        "at most 64 bits",
+    ),
     ("number cut off", VALID + b"\x80", "got no end of it"),
 ]
 
@@ -208,7 +304,9 @@ def test_a_model_cut_off_is_refused(write_model):
 HOSTILE = {
     "empty texts": b"\n\x02\n\x00" * (1 << 18) + bytes_field(2, number_field(3, 2)),
     "same piece": bytes_field(1, piece_message("x", 0, NORMAL)) * 80_000,
-    "no settings": b"".join(bytes_field(1, bytes_field(1, f"{n:x}")) for n in range(120_000)),
+    "no settings": b"".join(
+        bytes_field(1, bytes_field(1, f"{n:x}")) for n in range(120_000)
+    ),
     "empty pieces": b"\n\x00" * (1 << 19),
     "normalizers": b"\x1a\x00" * (1 << 19),
     "self-test": VALID + bytes_field(4, b"\x80" * (1 << 20)) + b"\xff",
@@ -216,7 +314,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_model_of_1_mib_is_refused_within_a_second_and_64_mib(write_model, data):
+def test_a_hostile_model_of_1_mib_is_refused_within_a_second_and_64_mib(
+    write_model, data
+):
     check_refused(read_sentencepiece_model, write_model(data))
 
 

@@ -12,10 +12,14 @@ from src.tokenizer.template_files import read_chat_templates
 
 
 def write_template(directory: Path, template: object) -> None:
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": template})
+    )
 
 
-def test_templates_are_read_from_each_place_and_files_of_their_own_precede(tmp_path: Path) -> None:
+def test_templates_are_read_from_each_place_and_files_of_their_own_precede(
+    tmp_path: Path,
+) -> None:
     assert read_chat_templates(tmp_path) == {}
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
     assert read_chat_templates(tmp_path) == {}
@@ -34,7 +38,9 @@ def test_templates_are_read_from_each_place_and_files_of_their_own_precede(tmp_p
     assert read_chat_templates(tmp_path) == {"default": "of its own file, ｜"}
 
 
-def test_a_template_for_tools_alone_is_not_that_of_all_conversations(tmp_path: Path) -> None:
+def test_a_template_for_tools_alone_is_not_that_of_all_conversations(
+    tmp_path: Path,
+) -> None:
     write_template(tmp_path, [{"name": "tool_use", "template": "T"}])
     assert read_chat_templates(tmp_path) == {"tool_use": "T"}
 
@@ -48,7 +54,10 @@ ENTRY = "chat_template: expected .*a list of texts, each with its name"
         (b"{", "expected JSON"),
         (b"[]", "expected a JSON object, got a list"),
         (b'{"chat_template": 5}', "chat_template: expected .*got 5"),
-        (b'{"chat_template": {"default": "x"}}', "chat_template: expected .*got an object"),
+        (
+            b'{"chat_template": {"default": "x"}}',
+            "chat_template: expected .*got an object",
+        ),
         (b'{"chat_template": ["x"]}', ENTRY),
         (b'{"chat_template": [{"name": "default"}]}', ENTRY),
         (b'{"chat_template": [{"name": "default", "template": 1}]}', ENTRY),
@@ -59,7 +68,9 @@ ENTRY = "chat_template: expected .*a list of texts, each with its name"
     ],
     ids=lambda value: repr(value[:30]),
 )
-def test_a_damaged_configuration_is_refused(tmp_path: Path, content: bytes, got: str) -> None:
+def test_a_damaged_configuration_is_refused(
+    tmp_path: Path, content: bytes, got: str
+) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(content)
     with pytest.raises(TokenizerError, match=got):
         read_chat_templates(tmp_path)

@@ -17,7 +17,9 @@ read = reader.read_tiktoken_file
 
 TOKENS = (*SINGLE_BYTES, b"he", b"hel", b"hello")
 LINES = tiktoken_lines(TOKENS)
-A, E = 65, 69  # lines of single bytes, counted from 0
+# lines of single bytes, counted from 0
+A = 65
+E = 69
 
 
 def joined(lines: list[bytes]) -> bytes:
@@ -36,7 +38,12 @@ def token_of(size: int) -> bytes:
 MALFORMED = [
     ("empty", b"", 1, "an empty file"),
     ("only a newline", b"\n", 1, "base64 of a new token"),
-    ("UTF-8 mark", b"\xef\xbb\xbf" + joined(LINES), 1, r"a new token .*, got '\\ufeffAA== 0'"),
+    (
+        "UTF-8 mark",
+        b"\xef\xbb\xbf" + joined(LINES),
+        1,
+        r"a new token .*, got '\\ufeffAA== 0'",
+    ),
     ("UTF-16 mark", joined(LINES).decode().encode("utf-16"), 260, "a newline at the end"),
     ("base64: bad letter", with_line(b"Q!== 65"), 66, "base64 of a new token"),
     ("base64: no padding", with_line(b"QQ 65"), 66, "a new token .*, got 'QQ 65'"),
@@ -53,22 +60,34 @@ MALFORMED = [
     ("rank of 5 000 digits", with_line(b"QQ== " + b"6" * 5000), 66, "and rank 65, got '"),
     ("duplicate rank", with_line(b"QQ== 64"), 66, "and rank 65, got '"),
     ("gap", joined([*LINES[:257], LINES[258]]), 258, "and rank 257, got '"),
-    ("out of order", joined([*LINES[:256], LINES[257], LINES[256], LINES[258]]), 257, "rank 256"),
+    (
+        "out of order",
+        joined([*LINES[:256], LINES[257], LINES[256], LINES[258]]),
+        257,
+        "rank 256",
+    ),
     ("duplicate token", with_line(b"QQ== 69", E), 70, "a new token .*, got 'QQ== 69'"),
     ("two spaces", with_line(b"QQ==  65"), 66, "and rank 65, got '"),
     ("carriage return", with_line(b"QQ== 65\r"), 66, "and rank 65, got '"),
-    ("blank line within", joined([*LINES[:A], b"", *LINES[A:]]), 66, "base64 of a new token"),
+    (
+        "blank line within",
+        joined([*LINES[:A], b"", *LINES[A:]]),
+        66,
+        "base64 of a new token",
+    ),
     ("blank line at the end", joined([*LINES, b""]), 260, "base64 of a new token"),
     ("no newline at the end", joined(LINES)[:-1], 259, "a newline at the end"),
     ("text after the end", joined(LINES) + b"x", 260, "a newline at the end"),
     ("NUL", with_line(b"QQ==\0 65"), 66, r"a new token .*, got 'QQ==\\x00 65'"),
     ("control characters", with_line(b"\x1b[2J\xff 65"), 66, r"got '\\x1b\[2J� 65'"),
     (
-        "a single byte missing", joined(tiktoken_lines([*TOKENS[:A], *TOKENS[A + 1 :]])), 258,
+        "a single byte missing",
+        joined(tiktoken_lines([*TOKENS[:A], *TOKENS[A + 1 :]])),
+        258,
         "a token for every single byte, got none for byte 0x41",
     ),
     ("token too long", with_line(token_of(4097), 258), 259, "of 1 to 4096 bytes"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +95,9 @@ MALFORMED = [
 )
 def test_a_malformed_file_is_refused_by_its_line(write_model, data, line, message):
     path = write_model(data)
-    with pytest.raises(TokenizerError, match=rf"tokenizer\.model: line {line}: .*{message}") as got:
+    with pytest.raises(
+        TokenizerError, match=rf"tokenizer\.model: line {line}: .*{message}"
+    ) as got:
         read(path)
     assert str(got.value).isprintable()
     assert len(str(got.value)) < 400
@@ -99,7 +120,8 @@ def test_the_valid_twin_loads_with_every_token(write_model, tokens):
 
 
 def test_a_file_cut_off_anywhere_never_gives_a_short_vocabulary(write_model):
-    """Between two lines of merged tokens the rest is a vocabulary of its own; nowhere else.
+    """Between two lines of merged tokens the rest is a vocabulary of its own; nowhere
+    else.
 
     Of the single bytes, each place in a line is met, in every seventh line.
     """
@@ -114,12 +136,16 @@ def test_a_file_cut_off_anywhere_never_gives_a_short_vocabulary(write_model):
                 read(path)
 
 
-def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(write_model, monkeypatch):
+def test_as_many_tokens_as_the_limit_are_read_and_one_more_is_refused(
+    write_model, monkeypatch
+):
     path = write_model(joined(LINES))
     monkeypatch.setattr(reader, "MAX_TOKENS", len(LINES))
     assert len(read(path)) == len(LINES)
     monkeypatch.setattr(reader, "MAX_TOKENS", len(LINES) - 1)
-    with pytest.raises(TokenizerError, match=rf"line {len(LINES)}: expected at most .* got more"):
+    with pytest.raises(
+        TokenizerError, match=rf"line {len(LINES)}: expected at most .* got more"
+    ):
         read(path)
 
 

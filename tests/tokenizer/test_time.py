@@ -1,7 +1,7 @@
 """No text takes long: two seconds of processor time per MiB are asked for (row X1).
 
-The bound here is twice that, because processors differ and are shared; growth is counted in
-steps, and docs/RELIABILITY.md has the times of one machine.
+The bound here is twice that, because processors differ and are shared; growth is counted
+in steps, and docs/RELIABILITY.md has the times of one machine.
 """
 
 import random
@@ -29,7 +29,11 @@ def random_bytes(size: int, errors: str) -> str:
 
 def prose(size: int) -> str:
     """Returns words of the documentation in any order, with their punctuation."""
-    words = [word for page in sorted(DOCS.glob("*.md")) for word in page.read_text("utf-8").split()]
+    words = [
+        word
+        for page in sorted(DOCS.glob("*.md"))
+        for word in page.read_text("utf-8").split()
+    ]
     return " ".join(random.Random(10).choices(words, k=size // 4))[:size]
 
 
@@ -38,8 +42,12 @@ LONG_PIECES = {
     "spaces": lambda size: " " * size,
     "emoji": lambda size: "😀" * (size // 4),
     "newlines": lambda size: "\n" * size,
-    "random letters": lambda size: "".join(random.Random(7).choices(ascii_lowercase, k=size)),
-    "Cyrillic": lambda size: "".join(random.Random(8).choices("абвгдежзийклмнопрстуфхцч", k=size)),
+    "random letters": lambda size: "".join(
+        random.Random(7).choices(ascii_lowercase, k=size)
+    ),
+    "Cyrillic": lambda size: "".join(
+        random.Random(8).choices("абвгдежзийклмнопрстуфхцч", k=size)
+    ),
     "ideographs": lambda size: "中文" * (size // 6),
 }
 REPEATED = ("one letter", "spaces", "emoji", "newlines", "ideographs")
@@ -75,7 +83,9 @@ def check_time(tokenizer: Tokenizer, text: str) -> None:
         if taken[-1] <= most:
             print(f"{taken[-1] / most * SECONDS_PER_MIB:.2f} s per MiB")
             return
-    raise AssertionError(f"{min(taken):.2f} s of processor time, expected at most {most:.2f} s")
+    raise AssertionError(
+        f"{min(taken):.2f} s of processor time, expected at most {most:.2f} s"
+    )
 
 
 def steps_to_encode(tokenizer: Tokenizer, text: str) -> int:
@@ -92,7 +102,9 @@ def steps_to_encode(tokenizer: Tokenizer, text: str) -> int:
 @pytest.mark.parametrize("kind", LONG_PIECES)
 def test_work_grows_no_faster_than_n_log_n(tokenizer, kind):
     """A quadratic step would give a ratio near 4."""
-    shorter, longer = (steps_to_encode(tokenizer, LONG_PIECES[kind](n)) for n in (512, 1024))
+    shorter, longer = (
+        steps_to_encode(tokenizer, LONG_PIECES[kind](n)) for n in (512, 1024)
+    )
     assert longer <= 2.6 * shorter
 
 

@@ -34,7 +34,11 @@ PINNED = [
     ("end  ", [408, 256], ["end", "  "]),
     ("\n\n\nNext", [1432, 5971], ["\n\n\n", "Next"]),
     ("  \n  z", [2355, 220, 1167], ["  \n", " ", " z"]),
-    ("x = 1\n    y", [87, 284, 220, 16, 198, 262, 379], ["x", " =", " ", "1", "\n", "   ", " y"]),
+    (
+        "x = 1\n    y",
+        [87, 284, 220, 16, 198, 262, 379],
+        ["x", " =", " ", "1", "\n", "   ", " y"],
+    ),
     ("They're I'LL", [7009, 2351, 358, 6, 4178], ["They", "'re", " I", "'", "LL"]),
     ("don't", [15357, 956], ["don", "'t"]),
     ("1234567", [4513, 10961, 22], ["123", "456", "7"]),
@@ -47,11 +51,17 @@ PINNED = [
     ("\x00", [188], ["\x00"]),
     ("\ud800", [5809], ["\N{REPLACEMENT CHARACTER}"]),
     ("\ud83d\ude00", [76460, 222], [b"\xf0\x9f\x98", b"\x80"]),  # a pair: the character
-    ("<|eot_id|>", [27, 91, 68, 354, 851, 91, 29], ["<", "|", "e", "ot", "_id", "|", ">"]),
+    (
+        "<|eot_id|>",
+        [27, 91, 68, 354, 851, 91, 29],
+        ["<", "|", "e", "ot", "_id", "|", ">"],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "ids", "tokens"), PINNED, ids=[ascii(p[0]) for p in PINNED])
+@pytest.mark.parametrize(
+    ("text", "ids", "tokens"), PINNED, ids=[ascii(p[0]) for p in PINNED]
+)
 def test_ids_of_known_texts_are_those_of_llama_3(llama3, text, ids, tokens):
     assert encode(llama3, text) == ids
     spelled = [token.encode() if isinstance(token, str) else token for token in tokens]
@@ -86,7 +96,9 @@ def test_bos_and_eos_are_added_only_on_request():
 
 def test_special_ids_follow_the_ranks_of_a_smaller_vocabulary():
     assert SMALL.vocab_size == 256 + 5 + 256
-    assert [SMALL.special_tokens[name] for name in SPECIAL_TOKEN_NAMES] == list(range(261, 517))
+    assert [SMALL.special_tokens[name] for name in SPECIAL_TOKEN_NAMES] == list(
+        range(261, 517)
+    )
     special = [number for number in (260, 261, 516, 517) if SMALL.is_special(number)]
     assert special == [261, 516]
 
@@ -94,7 +106,12 @@ def test_special_ids_follow_the_ranks_of_a_smaller_vocabulary():
 def test_no_special_id_comes_from_text(llama3):
     """Whole, nested, split by other special strings, in other cases, next to anything."""
     names = SPECIAL_TOKEN_NAMES
-    texts = [*names, "".join(names), " ".join(names), *(f"x{name}\n\n{name}y" for name in names)]
+    texts = [
+        *names,
+        "".join(names),
+        " ".join(names),
+        *(f"x{name}\n\n{name}y" for name in names),
+    ]
     texts += [name[:5] + other + name[5:] for name in names[:12] for other in names[:12]]
     texts += [name.upper() for name in names[:12]]
     for tokenizer in (SMALL, llama3):
@@ -111,7 +128,9 @@ def test_a_base_token_spelled_like_a_special_one_keeps_its_base_id():
 
 def test_decode_shows_special_ids_by_name(llama3):
     ids = llama3.encode("This is a test sentence.", bos=True, eos=True)
-    assert llama3.decode(ids) == "<|begin_of_text|>This is a test sentence.<|end_of_text|>"
+    assert (
+        llama3.decode(ids) == "<|begin_of_text|>This is a test sentence.<|end_of_text|>"
+    )
 
 
 def test_a_tokenizer_for_a_model_with_more_rows_decodes_them_to_nothing():
@@ -124,7 +143,9 @@ def test_a_tokenizer_for_a_model_with_more_rows_decodes_them_to_nothing():
 
 @pytest.mark.parametrize("token_id", [-1, 517, 1 << 40])
 def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers(token_id):
-    with pytest.raises(TokenizerError, match=rf"0 <= id < V .* got id {token_id}, V = 517"):
+    with pytest.raises(
+        TokenizerError, match=rf"0 <= id < V .* got id {token_id}, V = 517"
+    ):
         SMALL.decode([0, token_id])
     with pytest.raises(TokenizerError, match="V = 517"):
         SMALL.token_bytes(token_id)
@@ -144,10 +165,13 @@ def test_a_lack_of_memory_is_an_error_of_the_package(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(type(SMALL._encoder), "encode", Mock(side_effect=MemoryError))
         with pytest.raises(
-            TokenizerMemoryError, match=r"^\[encode\] memory: the system refused the allocation$"
+            TokenizerMemoryError,
+            match=r"^\[encode\] memory: the system refused the allocation$",
         ):
             encode(SMALL, "the")
-    with pytest.raises(TokenizerMemoryError, match=r"^\[decode\] memory: the system refused"):
+    with pytest.raises(
+        TokenizerMemoryError, match=r"^\[decode\] memory: the system refused"
+    ):
         SMALL.decode(refused_ids())
     assert SMALL.decode(encode(SMALL, "the")) == "the"
 
@@ -172,15 +196,21 @@ def test_texts_keep_their_ids_when_the_cache_is_full(monkeypatch):
 
 BYTES = llama3_tokenizer(ranks_of())
 LUMPS = llama3_tokenizer(
-    ranks_of(b"\xf0\x9f", b"\x98\x80", b"a\xf0", b"\x9f\x98\x80b", b"\xe2\x82", b"\x82\xac")
+    ranks_of(
+        b"\xf0\x9f", b"\x98\x80", b"a\xf0", b"\x9f\x98\x80b", b"\xe2\x82", b"\x82\xac"
+    )
 )
 MARK = "\N{REPLACEMENT CHARACTER}"
 
 # Bytes on all the edges of the definition of UTF-8.
-EDGES = bytes.fromhex("00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
+EDGES = bytes.fromhex(
+    "00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff"
+)
 
 
-def streamed(tokenizer: Tokenizer, ids: Iterable[int], *, first: bool = True) -> list[str]:
+def streamed(
+    tokenizer: Tokenizer, ids: Iterable[int], *, first: bool = True
+) -> list[str]:
     decoder = StreamDecoder(tokenizer, first=first)
     return [*map(decoder.push, ids), decoder.finish()]
 
@@ -241,14 +271,22 @@ def test_pushes_and_finish_join_to_what_decode_gives(ids):
 @pytest.fixture(scope="module")
 def metaspace(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """SentencePiece style: a space goes before every text, and decoding drops it."""
-    return load_tokenizer(write_json(tmp_path_factory.mktemp("metaspace"), metaspace_file()))
+    return load_tokenizer(
+        write_json(tmp_path_factory.mktemp("metaspace"), metaspace_file())
+    )
 
 
 def test_the_space_before_a_text_is_not_shown_and_every_other_one_is(metaspace):
     ids = encode(metaspace, "the the  the")
     decoder = StreamDecoder(metaspace)
     for _ in range(2):  # again after its end
-        assert [*map(decoder.push, ids), decoder.finish()] == ["the", " the", " ", " the", ""]
+        assert [*map(decoder.push, ids), decoder.finish()] == [
+            "the",
+            " the",
+            " ",
+            " the",
+            "",
+        ]
 
 
 def test_ids_that_go_on_from_a_text_keep_their_first_space(metaspace):

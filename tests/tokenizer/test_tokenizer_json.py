@@ -27,7 +27,8 @@ from tests.tokenizer.json_files import (
 from tests.tokenizer.malformed_json import FIRST_WORDS, MALFORMED, B, M
 
 LETTERS = byte_letters()
-THE, METASPACE_THE = 257, 265
+THE = 257
+METASPACE_THE = 265
 
 
 def load(directory: Path, file: Json) -> Tokenizer:
@@ -77,7 +78,11 @@ REMOVED = {"behavior": "Removed", "invert": True}
     [
         (BYTE_LEVEL, "a 12", ["a", " 12"]),
         (BYTE_LEVEL | {"use_regex": True}, "a 12", ["a", " 12"]),
-        (sequence({"type": "Digits", "individual_digits": True}, BYTE_LEVEL), "a 12", "a 12"),
+        (
+            sequence({"type": "Digits", "individual_digits": True}, BYTE_LEVEL),
+            "a 12",
+            "a 12",
+        ),
         (sequence(SPLIT, BARE), "a 1234", ["a", " ", "123", "4"]),
         (sequence(SPLIT | REMOVED, BARE), "a 1234", ["a", " ", "123", "4"]),
     ],
@@ -85,16 +90,27 @@ REMOVED = {"behavior": "Removed", "invert": True}
 def test_every_known_split_is_recognised(tmp_path, pre_tokenizer, text, pieces):
     """Whole pieces are tokens here, so the ids show where the text was split."""
     merges = [("Ġ", "1"), ("Ġ1", "2"), ("1", "2"), ("12", "3"), ("3", "4"), ("Ġ", "a")]
-    tokenizer = load(tmp_path, changed(byte_level_file(merges), pre_tokenizer=pre_tokenizer))
-    assert [tokenizer.decode([number]) for number in encode(tokenizer, text)] == list(pieces)
+    tokenizer = load(
+        tmp_path, changed(byte_level_file(merges), pre_tokenizer=pre_tokenizer)
+    )
+    assert [tokenizer.decode([number]) for number in encode(tokenizer, text)] == list(
+        pieces
+    )
 
 
 def test_gpt_2s_letters_are_read_as_bytes_and_all_others_as_text():
-    """U+0143 is the letter of the last byte that is not printable, U+0144 is no letter."""
+    """U+0143 is the letter of the last byte that is not printable,
+    U+0144 is no letter.
+    """
     names = ["".join(LETTERS), "Ġthe", "日", "Ġ日", "é", "\u0143", "\u0144"]
     tokens, foreign = bytes_of_byte_level(names)
     assert tokens[:2] == [bytes(range(256)), b" the"]
-    assert tokens[2:] == [*map(str.encode, ("日", "Ġ日")), b"\xe9", b"\xad", "\u0144".encode()]
+    assert tokens[2:] == [
+        *map(str.encode, ("日", "Ġ日")),
+        b"\xe9",
+        b"\xad",
+        "\u0144".encode(),
+    ]
     assert foreign == {2, 3, 6}
 
 
@@ -117,7 +133,9 @@ def test_a_byte_that_the_vocabulary_lacks_is_left_out_as_tokenizers_does(tmp_pat
 
 def test_bytes_that_are_in_no_text_need_no_token(tmp_path):
     never = "".join(LETTERS[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100)))
-    assert load(tmp_path, without_letters(never, unk_token="a")).vocab_size == 256 - 13 + 2
+    assert (
+        load(tmp_path, without_letters(never, unk_token="a")).vocab_size == 256 - 13 + 2
+    )
     with pytest.raises(TokenizerError, match="none for byte 0xf4"):
         load(tmp_path, without_letters(never + LETTERS[0xF4], unk_token="a"))
 
@@ -185,7 +203,9 @@ OLDER_MARKS = {"type": "Metaspace", "replacement": "▁"}
         (FIRST_WORDS | {"add_prefix_space": True, "str_rep": "▁"}, "▁the", "the"),
     ],
 )
-def test_metaspace_puts_a_mark_where_its_scheme_says(tmp_path, pre_tokenizer, at_start, later):
+def test_metaspace_puts_a_mark_where_its_scheme_says(
+    tmp_path, pre_tokenizer, at_start, later
+):
     """Also in older spellings."""
     tokenizer = load(tmp_path, marked_by(pre_tokenizer))
     names = {number: name for name, number in M["model"]["vocab"].items()}
@@ -205,7 +225,15 @@ def test_decoding_keeps_the_first_space_where_the_file_does_not_strip_it(tmp_pat
 
 # Special and added tokens
 
-SPECIAL_TEXTS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|endoftext|>", "<｜User｜>", "a<s>b"]
+SPECIAL_TEXTS = [
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<|im_start|>",
+    "<|endoftext|>",
+    "<｜User｜>",
+    "a<s>b",
+]
 
 
 @pytest.mark.parametrize("file", [B, M], ids=["byte level", "marked"])
@@ -230,7 +258,9 @@ def test_merges_that_would_make_a_special_token_are_left_out(tmp_path):
 
 
 def test_a_whole_piece_never_is_a_special_token(tmp_path):
-    file = changed(marked_by(metaspace("never", split=False)), model={"ignore_merges": True})
+    file = changed(
+        marked_by(metaspace("never", split=False)), model={"ignore_merges": True}
+    )
     tokenizer = load(tmp_path, file)
     assert tokenizer.decode(encode(tokenizer, "</s>")) == "</s>"
     assert not any(map(tokenizer.is_special, encode(tokenizer, "</s>")))
@@ -241,16 +271,20 @@ def with_added(*tokens: Json) -> Json:
 
 
 def test_added_tokens_that_are_not_special_are_found_in_text(tmp_path):
-    tokenizer = load(tmp_path, with_added(added(258, "<think>"), added(259, "<thinking>")))
+    tokenizer = load(
+        tmp_path, with_added(added(258, "<think>"), added(259, "<thinking>"))
+    )
     assert encode(tokenizer, "a<think>the<thinking>") == [ord("a"), 258, THE, 259]
     assert tokenizer.decode([258, THE]) == "<think>the"
     assert not tokenizer.is_special(258)
 
 
 def test_added_tokens_take_the_spaces_beside_them_as_their_flags_say(tmp_path):
-    left, right = added(258, "<l>", lstrip=True), added(259, "<r>", rstrip=True)
+    left = added(258, "<l>", lstrip=True)
+    right = added(259, "<r>", rstrip=True)
     tokenizer = load(tmp_path, with_added(left, right, added(260, "<n>")))
-    a, space = ord("a"), ord(" ")
+    a = ord("a")
+    space = ord(" ")
     assert encode(tokenizer, "a \n<l> a") == [a, 258, space, a]
     assert encode(tokenizer, "a <r>\u3000 a") == [a, space, 259, a]
     assert encode(tokenizer, "a <n> a") == [a, space, 260, space, a]
@@ -268,7 +302,10 @@ def test_whole_pieces_are_looked_up_only_where_the_file_says_so(tmp_path):
     file = metaspace_file()
     file["model"]["merges"] = [["t", "h"]]
     assert len(encode(load(tmp_path, file), "the")) == 3
-    assert len(encode(load(tmp_path, changed(file, model={"ignore_merges": True})), "the")) == 1
+    assert (
+        len(encode(load(tmp_path, changed(file, model={"ignore_merges": True})), "the"))
+        == 1
+    )
 
 
 def test_a_template_names_the_begin_and_the_end(tmp_path):

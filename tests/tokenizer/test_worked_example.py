@@ -1,4 +1,6 @@
-"""The merges of Llama 3's tokenizer that the chapter on tokenizers shows are those of its file."""
+"""The merges of Llama 3's tokenizer that the chapter on tokenizers shows are those of its
+file.
+"""
 
 import re
 from itertools import pairwise
@@ -13,11 +15,16 @@ WORD = "tokenization"
 
 
 def merges(ranks: dict[bytes, int], word: str) -> list[tuple[int, str]]:
-    """Returns each merge's rank and the parts after it, by looking at all neighbours each time."""
-    parts, found = [bytes([byte]) for byte in word.encode()], []
+    """Returns each merge's rank and the parts after it, by looking at all neighbours each
+    time.
+    """
+    parts = [bytes([byte]) for byte in word.encode()]
+    found = []
     while True:
         joined = [left + right for left, right in pairwise(parts)]
-        known = [(ranks[token], place) for place, token in enumerate(joined) if token in ranks]
+        known = [
+            (ranks[token], place) for place, token in enumerate(joined) if token in ranks
+        ]
         if not known:
             return found
         rank, place = min(known)
@@ -28,7 +35,9 @@ def merges(ranks: dict[bytes, int], word: str) -> list[tuple[int, str]]:
 def test_the_chapter_shows_the_merges_of_llama_3():
     path = shared_data("llama3/tokenizer.model")
     text = CHAPTER.read_text(encoding="utf-8")
-    shown = [(int(n), parts) for n, parts in re.findall(r"^\| (\d+) \| `(.+)` \|$", text, re.M)]
+    shown = [
+        (int(n), parts) for n, parts in re.findall(r"^\| (\d+) \| `(.+)` \|$", text, re.M)
+    ]
     assert shown == merges(read_tiktoken_file(path), WORD)
     ids = real_tokenizer("llama3/tokenizer.model").encode(WORD, bos=False, eos=False)
     assert f"Llama 3 has `{ids}`" in text

@@ -1,4 +1,6 @@
-"""Tokenizer files of other models' shapes, made by the `tokenizers` trainers from real text."""
+"""Tokenizer files of other models' shapes, made by the `tokenizers` trainers from real
+text.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -64,7 +66,9 @@ def _byte_level(pattern: str | None, composes: bool, whole: bool) -> Json:
     tokenizer = Tokenizer(models.BPE(ignore_merges=whole))
     if composes:
         tokenizer.normalizer = normalizers.NFC()
-    first = Split(Regex(pattern), "isolated") if pattern else Digits(individual_digits=True)
+    first = (
+        Split(Regex(pattern), "isolated") if pattern else Digits(individual_digits=True)
+    )
     level = ByteLevel(add_prefix_space=False, use_regex=pattern is None)
     tokenizer.pre_tokenizer = Sequence([first, level])
     tokenizer.decoder = decoders.ByteLevel()
@@ -78,8 +82,12 @@ def _byte_level(pattern: str | None, composes: bool, whole: bool) -> Json:
     return json.loads(tokenizer.to_str())
 
 
-def mistral(normalizer: Json | None, pre_tokenizer: Json | None, *, tokens: Tokens = ()) -> Json:
-    """Marked words, byte fallback, a begin token: trained on words, then given another shape."""
+def mistral(
+    normalizer: Json | None, pre_tokenizer: Json | None, *, tokens: Tokens = ()
+) -> Json:
+    """Marked words, byte fallback, a begin token: trained on words, then given another
+    shape.
+    """
     file = _marked_words()
     model = file["model"] | {"fuse_unk": True}
     shape = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
@@ -88,14 +96,24 @@ def mistral(normalizer: Json | None, pre_tokenizer: Json | None, *, tokens: Toke
 
 @cache
 def _marked_words() -> Json:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
     names = ["<unk>", "<s>", "</s>"]
     bytes_of = [f"<0x{byte:02X}>" for byte in range(256)]
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
     trainer = trainers.BpeTrainer(
-        vocab_size=_SIZE, special_tokens=names + bytes_of, limit_alphabet=150, show_progress=False
+        vocab_size=_SIZE,
+        special_tokens=names + bytes_of,
+        limit_alphabet=150,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
     tokenizer.decoder = decoders.Sequence(
@@ -113,7 +131,8 @@ def _marked_words() -> Json:
 
 def with_added(file: Json, tokens: Tokens) -> Json:
     """Add tokens, those that the vocabulary does not have yet after its last id."""
-    vocab, more = file["model"]["vocab"], list(file["added_tokens"])
+    vocab = file["model"]["vocab"]
+    more = list(file["added_tokens"])
     free = max(vocab.values()) + 1
     for token in tokens:
         known = vocab.get(token["content"])
@@ -123,7 +142,9 @@ def with_added(file: Json, tokens: Tokens) -> Json:
 
 
 def write_both(directory: Path, file: Json) -> Any:
-    """Write the file and give what `tokenizers` makes of it, with our rule for special tokens."""
+    """Write the file and give what `tokenizers` makes of it, with our rule for special
+    tokens.
+    """
     from tokenizers import Tokenizer
 
     return oracle(write_json(directory, file) / "tokenizer.json", Tokenizer)

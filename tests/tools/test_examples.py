@@ -41,12 +41,16 @@ def test_examples_run_in_one_namespace_and_are_compared_and_slow_ones_where_that
 
 
 def test_text_after_an_example_and_a_paragraph_is_not_its_output():
-    (example,) = run_examples("```python\nprint(1)\n```\nso:\n\n```text\n2\n```\n", "page")
+    (example,) = run_examples(
+        "```python\nprint(1)\n```\nso:\n\n```text\n2\n```\n", "page"
+    )
     assert example.output is None
 
 
 def test_an_unknown_need_is_refused_with_its_line():
-    with pytest.raises(PageError, match="page:1: run: expected slow or oracle or real, got never"):
+    with pytest.raises(
+        PageError, match="page:1: run: expected slow or oracle or real, got never"
+    ):
         run_examples("<!-- run: never -->\n```python\n```\n", "page")
 
 

@@ -48,9 +48,13 @@ def test_a_symbol_that_moved_is_followed(folder):
     )
 
 
-@pytest.mark.parametrize("link", ["[`A.h`](code.py#L1)", "[`A`](none.py#L1)", "[it](code.py#L1)"])
+@pytest.mark.parametrize(
+    "link", ["[`A.h`](code.py#L1)", "[`A`](none.py#L1)", "[it](code.py#L1)"]
+)
 def test_a_link_to_no_symbol_is_refused_with_its_place(folder, link):
-    with pytest.raises(PageError, match=r"page\.md:3: link: expected a symbol of \w+\.py, got"):
+    with pytest.raises(
+        PageError, match=r"page\.md:3: link: expected a symbol of \w+\.py, got"
+    ):
         with_lines(folder / "page.md", f"one\n\n{link}\n")
 
 
@@ -66,7 +70,10 @@ def test_a_block_between_markers_is_written_and_one_that_shows_markers_is_not():
     [
         ("<!-- generated: twice -->\nx\n", "expected pairs of markers, got one alone"),
         ("<!-- end -->\n", "expected pairs of markers"),
-        ("<!-- generated: thrice -->\nx\n<!-- end -->\n", "expected one of twice, got thrice"),
+        (
+            "<!-- generated: thrice -->\nx\n<!-- end -->\n",
+            "expected one of twice, got thrice",
+        ),
     ],
 )
 def test_markers_that_are_wrong_are_refused(text, message):

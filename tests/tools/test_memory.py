@@ -1,4 +1,6 @@
-"""The tables of README.md follow from the forecast and from PERFORMANCE.md, row by row."""
+"""The tables of README.md follow from the forecast and from PERFORMANCE.md,
+row by row.
+"""
 
 import re
 from pathlib import Path
@@ -35,7 +37,8 @@ def test_a_quantized_size_is_that_of_the_saved_file(quantize, tmp_path):
     save_quantized(None, tmp_path / "saved", quantize)
     saved = (tmp_path / "saved" / "model.safetensors").stat().st_size
     found = weight_bytes(load_model().args, is_tied=False, quantize=quantize)
-    assert found <= saved <= 1.02 * found + 16384  # the header, the vectors, the maps of nf4
+    # The header, the vectors, the maps of nf4.
+    assert found <= saved <= 1.02 * found + 16384
 
 
 def cells(text: str) -> list[list[str]]:
@@ -58,7 +61,9 @@ def test_the_speeds_are_those_of_the_page_of_measurements():
         formats = weights.split(" against ")
         if formats == ["bfloat16"]:
             others = ("llama.cpp", "transformers")
-            assert told == [measured[f"{prompts[what]} over {other}"][1] for other in others]
+            assert told == [
+                measured[f"{prompts[what]} over {other}"][1] for other in others
+            ]
         else:
             found = measured["{} over llama.cpp's {}".format(*formats)]
             assert told == [found[list(prompts).index(what)], ""]

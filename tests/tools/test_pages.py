@@ -25,7 +25,11 @@ def test_blocks_have_language_text_place_and_what_they_need():
     assert (code.language, code.line, code.end) == ("python", 7, 9)
     assert code.text == "# not a heading\n[not a link](z.md)\n"
     assert code.needs == {"slow", "oracle"}
-    assert (text.language, text.text, text.needs) == ("text", "```\ninner\n```\n", frozenset())
+    assert (text.language, text.text, text.needs) == (
+        "text",
+        "```\ninner\n```\n",
+        frozenset(),
+    )
 
 
 def test_links_are_found_outside_of_code():

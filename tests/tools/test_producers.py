@@ -1,4 +1,6 @@
-"""Generated blocks: what the pages show of them is compared with the pages (tests/test_docs.py)."""
+"""Generated blocks: what the pages show of them is compared with the pages
+(tests/test_docs.py).
+"""
 
 import re
 import shlex
@@ -26,8 +28,10 @@ def test_the_numbers_of_a_token_are_those_before_and_after_a_stage():
     _, _, numbers = re.findall(r"```\w+\n(.*?)\n```", text, flags=re.DOTALL)
     rows = [line.split() for line in numbers.split("\n")]
     assert [row[:3] for row in rows] == [
-        ["before", "x[26,", ":]"], ["before", "attention[26,", ":]"], ["after", "x[26,", ":]"],
-    ]  # fmt: skip
+        ["before", "x[26,", ":]"],
+        ["before", "attention[26,", ":]"],
+        ["after", "x[26,", ":]"],
+    ]
     x, attention, total = (np.array(row[3:-1], float) for row in rows)
     np.testing.assert_allclose(x + attention, total, rtol=0.01, atol=0.01)
 
@@ -50,10 +54,14 @@ def without_time(line: str) -> str:
 
 def test_the_lines_of_the_log_are_those_of_the_command_of_chapter_14(tmp_path):
     chapter = (ROOT / "docs" / "14-forward-pass.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^python -m src\.main (-p .*) --debug-log$", chapter, re.MULTILINE)
+    (command,) = re.findall(
+        r"^python -m src\.main (-p .*) --debug-log$", chapter, re.MULTILINE
+    )
     path = tmp_path / "debug.log"
     assert main([*shlex.split(command), "--quiet", "--debug-log", str(path)]) == 0
-    written = {without_time(line) for line in path.read_text(encoding="utf-8").splitlines()}
+    written = {
+        without_time(line) for line in path.read_text(encoding="utf-8").splitlines()
+    }
     for stage in STAGES:
         lines = produced(f"log {stage}").splitlines()[1:-1]
         missing = [line for line in lines if without_time(line) not in written]

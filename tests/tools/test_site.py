@@ -20,7 +20,17 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-c", "tools/site", ".", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "-c",
+        "tools/site",
+        ".",
+        str(folder),
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     return folder
 
@@ -54,7 +64,10 @@ def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site, page):
     marked = page.locator("a:target + a .linenos")
     assert marked.inner_text().strip() == line
     api.expect(marked).to_be_in_viewport()  # the page scrolls smoothly
-    assert "rotary(" in (ROOT / "csrc" / "rows" / "rows.c").read_text().splitlines()[int(line) - 1]
+    assert (
+        "rotary("
+        in (ROOT / "csrc" / "rows" / "rows.c").read_text().splitlines()[int(line) - 1]
+    )
 
 
 def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site, page):
@@ -85,10 +98,14 @@ def test_formulas_are_mathematics_that_fits_a_phone(site, page):
         page.goto(f"file://{site}/docs/{name}.html")
         formulas = page.locator(".math math")
         assert formulas.count() == sum(block.language == "math" for block in written) > 2
-        assert not any("\\" in text or "&" in text for text in formulas.all_text_contents())
+        assert not any(
+            "\\" in text or "&" in text for text in formulas.all_text_contents()
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     line = float(
-        page.locator("p").first.evaluate("node => parseFloat(getComputedStyle(node).lineHeight)")
+        page.locator("p").first.evaluate(
+            "node => parseFloat(getComputedStyle(node).lineHeight)"
+        )
     )
     assert page.locator(".math mfrac").first.bounding_box()["height"] > line
 
@@ -96,7 +113,8 @@ def test_formulas_are_mathematics_that_fits_a_phone(site, page):
 def test_code_links_are_readable_in_the_dark(site, page):
     page.goto(f"file://{site}/docs/09-architecture.html")
     colours = page.locator("a > code").first.evaluate(
-        "node => [getComputedStyle(node).color, getComputedStyle(document.body).backgroundColor]"
+        "node => [getComputedStyle(node).color, "
+        "getComputedStyle(document.body).backgroundColor]"
     )
     ink, paper = (luminance(colour) for colour in colours)
     assert (ink + 0.05) / (paper + 0.05) >= 4.5  # WCAG 2, level AA
@@ -106,4 +124,6 @@ def luminance(colour: str) -> float:
     """Return the relative luminance of `rgb(...)`, as WCAG 2 defines it."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
     linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-    return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return sum(
+        weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )

@@ -36,7 +36,9 @@ def page(tmp_path: Path) -> Path:
 def test_the_committed_diagrams_and_plots_are_current_and_there_are_no_others():
     pictures = current_pictures()
     for path, text in pictures.items():
-        assert path.read_text(encoding="utf-8") == text, f"{path}: python -m tools.update_docs"
+        assert path.read_text(encoding="utf-8") == text, (
+            f"{path}: python -m tools.update_docs"
+        )
         ElementTree.fromstring(text)
     folders = {path.parent for path in pictures}
     assert {path for folder in folders for path in folder.iterdir()} == set(pictures)

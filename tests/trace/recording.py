@@ -13,8 +13,8 @@ from src.model import LlamaTransformer
 from src.trace.records import Event, TensorInfo
 from tests.model.tiny import GROUPED, uniform
 
-# T 22 or 4, S 22 or 26, D 20, H 12, K 3, h 10, H*h 120, K*h 30, h/2 5, F 50, V 131: a letter that
-# stands for the wrong dimension shows.
+# T 22 or 4, S 22 or 26, D 20, H 12, K 3, h 10, H*h 120, K*h 30, h/2 5, F 50, V 131: a
+# letter that stands for the wrong dimension shows.
 _HEADS = {"n_heads": 12, "n_kv_heads": 3, "head_dim": 10}
 _SIZES = {"dim": 20, "ffn_dim": 50, "vocab_size": 131}
 DIFFERENT = replace(GROUPED.args(ml.bfloat16, 64), **_HEADS, **_SIZES)
@@ -34,7 +34,9 @@ def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
 
     def tensors(records: list[dict[str, Any]]) -> tuple[TensorInfo, ...]:
         both = ("shape", "letters")
-        return tuple(TensorInfo(**one | {k: tuple(one[k]) for k in both}) for one in records)
+        return tuple(
+            TensorInfo(**one | {k: tuple(one[k]) for k in both}) for one in records
+        )
 
     head, *records = map(json.loads, path.read_text("ascii").splitlines())
     both = ("inputs", "outputs")
@@ -47,7 +49,9 @@ def source_files() -> list[Path]:
 
 
 def event_lines(lines: list[str]) -> list[str]:
-    """Returns the lines of the ops, with what each was made of, and of what sums up the layers."""
+    """Returns the lines of the ops, with what each was made of, and of what sums up the
+    layers.
+    """
     found: list[str] = []
     for line in lines[lines.index("") :]:
         if line.startswith("        ") and found:

@@ -1,7 +1,8 @@
-"""What documents say of a run is in its log: shapes in the source engine's, answers in chapter 14.
+"""What documents say of a run is in its log: shapes in the source engine's, answers in
+chapter 14.
 
-Source: adalkiran/llama-nuts-and-bolts, docs/14-MAKING-PREDICTION-WITH-LLAMA-MODEL-1.md and the two
-chapters after it.
+Source: adalkiran/llama-nuts-and-bolts, docs/14-MAKING-PREDICTION-WITH-LLAMA-MODEL-1.md
+and the two chapters after it.
 """
 
 import io
@@ -14,7 +15,8 @@ from tests.trace.recording import event_lines
 from tools.pages import ROOT
 from tools.runs import LLAMA_3_1_8B, bundled_events, bundled_model, events_8b
 
-# Words that a line must hold, line by line in order: the op, the result, what it was made of.
+# Words that a line must hold, line by line in order: the op, the result, what it was made
+# of.
 BLOCK = (
     ("rms_norm", "normed [T, D] = [22, 4096] bfloat16", "attention_norm.weight [D]"),
     ("xq [T, H*h] = [22, 4096] bfloat16", "wq.weight [H*h, D]"),
@@ -79,7 +81,9 @@ def test_the_log_of_the_8b_shape_holds_the_documented_shapes_in_order():
     assert len(lines) == len(WHOLE)
     for line, words in zip(lines, WHOLE, strict=True):
         assert [word for word in words if word not in line] == [], line
-    stages = [line.split()[1] for line in shown if line.startswith("# ") and line[2].isdigit()]
+    stages = [
+        line.split()[1] for line in shown if line.startswith("# ") and line[2].isdigit()
+    ]
     assert stages == [str(number) for number in (*range(4, 19), 5, 19)]
 
 

@@ -14,17 +14,34 @@ from tools.pages import ROOT, anchor, headings
 
 # The names that docs, diagrams and code go by.
 NAMES = (
-    "tokenization", "tokens tensor", "loop over the sequence",
-    "input tensor (embedding), frequencies, mask", "each transformer block", "attention pre-norm",
-    "attention", "xq, xk, xv", "reshape to heads", "rotary embedding", "KV cache update",
-    "repeat heads and transposes", "scores, mask, softmax", "attention output",
-    "attention residual", "feed-forward pre-norm", "feed-forward", "feed-forward residual",
-    "output norm and logits", "sampling", "token to text, stop check",
-)  # fmt: skip
+    "tokenization",
+    "tokens tensor",
+    "loop over the sequence",
+    "input tensor (embedding), frequencies, mask",
+    "each transformer block",
+    "attention pre-norm",
+    "attention",
+    "xq, xk, xv",
+    "reshape to heads",
+    "rotary embedding",
+    "KV cache update",
+    "repeat heads and transposes",
+    "scores, mask, softmax",
+    "attention output",
+    "attention residual",
+    "feed-forward pre-norm",
+    "feed-forward",
+    "feed-forward residual",
+    "output norm and logits",
+    "sampling",
+    "token to text, stop check",
+)
 
 
 def test_the_registry_holds_the_21_stages_in_run_order():
-    assert [stage.number for stage in STAGES.values()] == list(STAGES) == list(range(1, 22))
+    assert (
+        [stage.number for stage in STAGES.values()] == list(STAGES) == list(range(1, 22))
+    )
     assert tuple(stage.name for stage in STAGES.values()) == NAMES
 
 
@@ -48,7 +65,10 @@ def test_every_stage_is_marked_at_one_place():
     # A family that replaces a method marks the stages of the method again.
     files = [path for path in source_files() if path.parent.name != "families"]
     text = "".join(path.read_text(encoding="utf-8") for path in files)
-    marked = [int(number) for number in re.findall(r"^ +mark\(\s*(\d+)", text, flags=re.MULTILINE)]
+    marked = [
+        int(number)
+        for number in re.findall(r"^ +mark\(\s*(\d+)", text, flags=re.MULTILINE)
+    ]
     assert sorted(marked) == [*STAGES]
 
 

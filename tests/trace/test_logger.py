@@ -27,10 +27,16 @@ PROMPT = list(range(22))
 NASTY = "a\nb\r\t\"c\" 'd' {} {0} %s \u2028\u2029\x85\x1b[31m\u202e \ud800 İ 🙂 \\n"
 
 
-def logged(*prompts: Sequence[int], statistics: bool = False, **of: Any) -> tuple[list[str], ...]:
-    """Runs prompts one after the other; returns the lines for people and the JSON lines."""
+def logged(
+    *prompts: Sequence[int], statistics: bool = False, **of: Any
+) -> tuple[list[str], ...]:
+    """Runs prompts one after the other; returns the lines for people and the JSON
+    lines.
+    """
     files = {"debug_log": io.StringIO(), "json_lines": io.StringIO()}
-    log = TraceLog(DIFFERENT.sizes, **files, **of, run={"model": "random", "threads": "2"})
+    log = TraceLog(
+        DIFFERENT.sizes, **files, **of, run={"model": "random", "threads": "2"}
+    )
     with recorded(DIFFERENT, write=log.write, wants=log.wants, statistics=statistics):
         context = InferenceContext(DIFFERENT, 64)
         for prompt in prompts:
@@ -48,7 +54,9 @@ def test_a_line_shows_the_letters_beside_the_numbers():
 def test_the_log_begins_with_the_run_the_legend_and_the_columns():
     lines = logged(PROMPT)[0]
     head = " ".join(line.lstrip("# ") for line in lines[: lines.index("")])
-    assert head.startswith("model random; threads 2 T new tokens, S cached plus new tokens, D = 20")
+    assert head.startswith(
+        "model random; threads 2 T new tokens, S cached plus new tokens, D = 20"
+    )
     assert "G = H/K = 4 query heads per key/value head" in head
     assert head.endswith(
         "st op                     code                ms  result <- inputs, arguments"
@@ -66,11 +74,16 @@ def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter():
     at = lines.index("# 8 xq, xk, xv, layer 0")
     stage = STAGES[8]
     assert lines[at + 1].split() == [
-        "#", "diagrams/stage-08.svg", stage.code, "docs/14b-attention.md#stage-8-xq-xk-xv",
-    ]  # fmt: skip
+        "#",
+        "diagrams/stage-08.svg",
+        stage.code,
+        "docs/14b-attention.md#stage-8-xq-xk-xv",
+    ]
     assert lines[at + 2].split()[:2] == ["8", "linear_transformations"]
     assert lines[at + 2].endswith("xq [T, H*h] = [22, 120] bfloat16")
-    assert lines[at + 3] == "        <- normed [T, D], layers.0.attention.wq.weight [H*h, D]"
+    assert (
+        lines[at + 3] == "        <- normed [T, D], layers.0.attention.wq.weight [H*h, D]"
+    )
     again = lines.index("# 8 xq, xk, xv, layer 1")
     assert lines[again + 1].split()[:2] == ["8", "linear_transformations"]
 
@@ -78,7 +91,9 @@ def test_the_first_heading_of_a_stage_names_its_diagram_code_and_chapter():
 def test_an_input_of_another_dtype_says_so_and_further_results_of_a_call_have_no_time():
     lines = event_lines(logged(PROMPT)[0])
     (line,) = (line for line in lines if line.startswith(" 4 to "))
-    assert line.endswith("x [T, D] = [22, 20] float32 <- x [T, D] bfloat16, dtype = float32")
+    assert line.endswith(
+        "x [T, D] = [22, 20] float32 <- x [T, D] bfloat16, dtype = float32"
+    )
     xq, xk, _xv = (line for line in lines if line.startswith(" 8"))
     assert (bool(xq[40:49].strip()), bool(xk[40:49].strip())) == (True, False)
 
@@ -89,9 +104,12 @@ def test_every_line_names_the_line_of_code_that_it_comes_from():
     sources = {path.name: path.read_text("utf-8").splitlines() for path in files}
     checked = 0
     for line in event_lines(logged(PROMPT)[0]):
-        op, code = line[3:25].strip(), line[26:40]
+        op = line[3:25].strip()
+        code = line[26:40]
         name, _, number = code.partition(":")
-        assert [path.name for path in files].count(name) == 1  # so that the name alone is enough
+        assert [path.name for path in files].count(
+            name
+        ) == 1  # so that the name alone is enough
         text = sources[name][int(number) - 1]
         assert ("mark(5" if op.startswith("layer ") else op) in text, line
         checked += 1
@@ -110,7 +128,9 @@ def test_the_first_layer_is_in_full_and_every_layer_is_summed_up_in_one_line():
 
 
 def test_layers_and_stages_can_be_chosen():
-    lines, records = logged(PROMPT, layers=(range(1, 2),), stages=(range(5, 6), range(8, 10)))
+    lines, records = logged(
+        PROMPT, layers=(range(1, 2),), stages=(range(5, 6), range(8, 10))
+    )
     events = [json.loads(record) for record in records[1:]]
     assert {(e["stage"], e["layer"]) for e in events} == {(5, 1), (8, 1), (9, 1)}
     headings = [line for line in lines[lines.index("") :] if line.startswith("# ")]
@@ -127,7 +147,9 @@ def test_statistics_are_columns_below_the_op_and_part_of_the_record():
     lines, records = logged(PROMPT, statistics=True)
     at = next(n for n, line in enumerate(lines) if " triu " in line)
     found = next(line for line in lines[at:] if line.startswith("        min "))
-    assert " ".join(found.split()) == "min - max 0 mean - rms - first 0 -inf -inf last 0 0 0"
+    assert (
+        " ".join(found.split()) == "min - max 0 mean - rms - first 0 -inf -inf last 0 0 0"
+    )
     columns = {line.index("max ") for line in lines if line.startswith("        min ")}
     assert len(columns) == 1
     (record,) = (r for r in map(json.loads, records) if r.get("op") == "triu")
@@ -160,7 +182,9 @@ def test_a_prompt_of_any_characters_comes_back(tmp_path):
     assert event.name == STAGES[1].name
 
 
-def answer_log(model: Model, *, steps: Sequence[range] | None = None, count: int = 5) -> list[str]:
+def answer_log(
+    model: Model, *, steps: Sequence[range] | None = None, count: int = 5
+) -> list[str]:
     """Returns the log of an answer of a small model, greedy, from the prompt 1 2 3."""
     written = io.StringIO()
     log = TraceLog(model.args.sizes, debug_log=written, steps=steps)
@@ -181,7 +205,9 @@ def test_steps_from_the_third_on_have_a_line_each(model):
     assert rows[-1][-2:] == ["max", "tokens"]
     assert sum(line.startswith("# 3 loop over the sequence: step") for line in lines) == 2
     in_full = answer_log(model, steps=(range(5),))
-    assert sum(line.startswith("# 3 loop over the sequence: step") for line in in_full) == 5
+    assert (
+        sum(line.startswith("# 3 loop over the sequence: step") for line in in_full) == 5
+    )
 
 
 def test_a_log_of_ten_tokens_has_at_most_300_lines_of_120_columns(model):
@@ -196,11 +222,23 @@ def test_the_log_shows_how_a_token_was_drawn(model):
     at = next(n for n, line in enumerate(lines) if line.startswith("20 Sampler.sample"))
     assert lines[at + 1].strip().endswith("; the largest logit")
     names = lines[at + 2].split()
-    assert names == ["token", "logit", "model", "repeat_penalty", "1.5", "temperature", "0"]
+    assert names == [
+        "token",
+        "logit",
+        "model",
+        "repeat_penalty",
+        "1.5",
+        "temperature",
+        "0",
+    ]
     (marked,) = (line for line in lines[at:] if line.endswith(" <-"))
     assert marked.split()[:2] == [str(token), f"<{token}>"]
     kept = next(line for line in lines[at:] if "tokens that are left" in line)
-    assert kept.split()[-3:] == [str(model.args.vocab_size), str(model.args.vocab_size), "1"]
+    assert kept.split()[-3:] == [
+        str(model.args.vocab_size),
+        str(model.args.vocab_size),
+        "1",
+    ]
     assert lines[-1].strip().startswith(f"token {token} <{token}>, text ")
     assert lines[-1].endswith(", stop: max tokens")
 
@@ -229,7 +267,9 @@ def test_a_file_that_takes_no_more_is_left_out_after_one_warning(other):
     with recorded(DIFFERENT, write=log.write, wants=log.wants):
         different_transformer().forward(InferenceContext(DIFFERENT, 64), PROMPT)
     both = isinstance(other, FullFile)
-    assert warnings == ["full.log: the trace ends here: No space left on device"] * (1 + both)
+    assert warnings == ["full.log: the trace ends here: No space left on device"] * (
+        1 + both
+    )
     assert log.is_open == log.wants(1, None, None) == (not both)
     assert both or len(other.getvalue().splitlines()) > 80
     for _ in range(2):
@@ -238,11 +278,24 @@ def test_a_file_that_takes_no_more_is_left_out_after_one_warning(other):
 
 
 def test_what_json_does_not_know_becomes_text():
-    value = {"a": (1, 2.5, None, True), "b": -math.inf, "c": math.nan, "d": ml.bfloat16, 3: "x"}
+    value = {
+        "a": (1, 2.5, None, True),
+        "b": -math.inf,
+        "c": math.nan,
+        "d": ml.bfloat16,
+        3: "x",
+    }
     plain = json_value(value)
-    assert plain == {"a": [1, 2.5, None, True], "b": "-inf", "c": "nan", "d": "bfloat16", "3": "x"}
+    assert plain == {
+        "a": [1, 2.5, None, True],
+        "b": "-inf",
+        "c": "nan",
+        "d": "bfloat16",
+        "3": "x",
+    }
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert json_value(SamplingArgs(seed=1))["temperature"] == 0.6  # a dataclass: its fields
+    # A dataclass: its fields.
+    assert json_value(SamplingArgs(seed=1))["temperature"] == 0.6
 
 
 def test_what_was_written_is_read_back_equal(tmp_path):

@@ -22,9 +22,12 @@ GREEDY = SamplingArgs(temperature=0.0)
 PROMPT = [number * 5 for number in range(22)]
 
 
-def pass_events(more: Sequence[int] = (), length: int = 64, **options: Any) -> list[Event]:
+def pass_events(
+    more: Sequence[int] = (), length: int = 64, **options: Any
+) -> list[Event]:
     """Returns the events of a pass over the prompt, or over more tokens after it."""
-    transformer, context = different_transformer(), InferenceContext(DIFFERENT, length)
+    transformer = different_transformer()
+    context = InferenceContext(DIFFERENT, length)
     if more:
         transformer.forward(context, PROMPT)
     with recorded(DIFFERENT, **options) as events:
@@ -40,7 +43,9 @@ def test_the_stages_of_an_answer_come_in_run_order(model):
     passes = [3, 4, *(list(range(5, 19)) * 2), 19, 20, 21]
     assert marks == [1, 2, *passes, *passes]
     first, second = (e for e in events if e.stage == 21)
-    assert [first.details["token"], second.details["token"]] == [s.token_id for s in steps]
+    assert [first.details["token"], second.details["token"]] == [
+        s.token_id for s in steps
+    ]
     assert second.details["stop_reason"] == "max tokens"
     prompt = encode_chat(model.tokenizer, [Message("user", "hi")])
     (encoded,) = (e for e in events if e.stage == 1)
@@ -63,7 +68,8 @@ def numbers(letters: tuple[str, ...], T: int, S: int) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_every_tensor_shows_letters_that_are_its_sizes(all_positions):
-    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+    transformer = different_transformer()
+    context = InferenceContext(DIFFERENT, 64)
     for start_pos, T in ((0, 22), (22, 4), (26, 1)):
         with recorded(DIFFERENT) as events:
             transformer.forward(context, PROMPT[:T], start_pos, all_positions)
@@ -73,7 +79,9 @@ def test_every_tensor_shows_letters_that_are_its_sizes(all_positions):
             assert x.name
 
 
-def test_every_step_of_the_registry_is_taken_by_a_run_and_every_weight_has_letters(tmp_path, model):
+def test_every_step_of_the_registry_is_taken_by_a_run_and_every_weight_has_letters(
+    tmp_path, model
+):
     families = [load_model(write_family(tmp_path / family, family)) for family in CONFIGS]
     args = replace(model.args, dtype=ml.float32, feed_forward_dtype=ml.bfloat16)
     runs = [
@@ -91,8 +99,12 @@ def test_every_step_of_the_registry_is_taken_by_a_run_and_every_weight_has_lette
         list(InferenceEngine(model, 64).generate([1, 2, 3], 1, GREEDY))
     read = [x for e in seen for x in e.inputs if x.name.endswith(("weight", "bias"))]
     assert all(x.letters for x in read)
-    taken = {(e.stage, e.op, x.name, x.letters) for e in (*seen, *events) for x in e.outputs}
-    listed = {(s.number, t.op, t.name, t.letters) for s in STAGES.values() for t in s.steps}
+    taken = {
+        (e.stage, e.op, x.name, x.letters) for e in (*seen, *events) for x in e.outputs
+    }
+    listed = {
+        (s.number, t.op, t.name, t.letters) for s in STAGES.values() for t in s.steps
+    }
     assert taken - {(5, "layer", "x", ("T", "D"))} == listed
 
 
@@ -120,12 +132,19 @@ def test_events_carry_layer_position_duration_and_arguments():
 
 
 def test_an_event_carries_the_bytes_and_the_operations_of_its_op():
-    args, T = DIFFERENT, 22
+    args = DIFFERENT
+    T = 22
     events = pass_events()
     work = {
-        e.outputs[0].name: (e.bytes, e.operations) for e in events if e.layer == 0 and e.outputs
+        e.outputs[0].name: (e.bytes, e.operations)
+        for e in events
+        if e.layer == 0 and e.outputs
     }
-    D, F, H, h, K = args.dim, args.ffn_dim, args.n_heads, args.head_dim, args.n_kv_heads
+    D = args.dim
+    F = args.ffn_dim
+    H = args.n_heads
+    h = args.head_dim
+    K = args.n_kv_heads
     assert work["gate"] == (2 * (T * D + F * D + T * F), 2 * T * D * F)
     assert work["hidden"] == (2 * 3 * T * F, 4 * T * F)
     assert work["cache_k"] == (2 * 2 * T * K * h, 0)
@@ -133,7 +152,11 @@ def test_an_event_carries_the_bytes_and_the_operations_of_its_op():
     rows, *_ = (e for e in events if e.op == "get_rows")
     assert rows.bytes == 2 * 2 * T * D + 4 * T  # of the table only the rows
     views = [e for e in events if e.op in ("reshape", "transpose", "slice") and e.bytes]
-    assert [e.outputs[0].name for e in views] == ["output", "output"]  # the heads become a row
+    # The heads become a row.
+    assert [e.outputs[0].name for e in views] == [
+        "output",
+        "output",
+    ]
 
 
 def test_a_tensor_keeps_its_id_until_it_is_made_anew(model):
@@ -163,7 +186,11 @@ def test_a_cache_is_shown_as_its_buffer_with_the_slots_that_are_written():
     names = [x.name for e in (first, *others) for x in e.inputs]
     assert names == ["xk", "xv", "cache_k", "cache_v"]
     (buffer,) = first.outputs
-    assert (buffer.letters, buffer.shape) == (("C", "K", "h"), (64, 3, 10))  # 50 in groups of 16
+    # 50 in groups of 16.
+    assert (buffer.letters, buffer.shape) == (
+        ("C", "K", "h"),
+        (64, 3, 10),
+    )
     assert others[1].inputs[0] == buffer
     assert first.details == {"start_pos": 22, "written": "22:24", "filled": "0:24"}
 
@@ -173,9 +200,13 @@ def test_elements_are_copied_where_they_are_asked_for():
         return (stage, layer) in ((13, 0), (4, None))
 
     events = pass_events(values=wants)
-    found = {(e.stage, e.layer) for e in events for x in e.outputs if x.values is not None}
+    found = {
+        (e.stage, e.layer) for e in events for x in e.outputs if x.values is not None
+    }
     assert found == {(13, 0), (4, None)}
-    scores = [x.values for e in events if (e.stage, e.layer) == (13, 0) for x in e.outputs][-1]
+    scores = [
+        x.values for e in events if (e.stage, e.layer) == (13, 0) for x in e.outputs
+    ][-1]
     np.testing.assert_allclose(scores.sum(axis=-1), 1, atol=0.02)
     assert not np.triu(scores, 1).any()
 
@@ -204,7 +235,9 @@ def test_statistics_are_those_of_the_elements_and_come_only_on_request():
     assert not [x for e in pass_events() for x in (*e.inputs, *e.outputs) if x.statistics]
     with recorded(DIFFERENT, statistics=True) as events:
         context = InferenceContext(DIFFERENT, 64)
-        values = different_transformer().forward(context, PROMPT).numpy().astype(float).ravel()
+        values = (
+            different_transformer().forward(context, PROMPT).numpy().astype(float).ravel()
+        )
     found = events[-1].outputs[0].statistics
     assert (found["min"], found["max"]) == (values.min(), values.max())
     assert found["mean"] == pytest.approx(values.mean())
@@ -225,7 +258,8 @@ def test_a_trace_shows_eager_attention_and_changes_no_bit_of_it(model):
         context = InferenceContext(DIFFERENT, 64, attention)
         return different_transformer().forward(context, PROMPT).numpy().tobytes()
 
-    tokens, values = answer(), logits("fused")
+    tokens = answer()
+    values = logits("fused")
     assert logits("eager") == values
     with recorded(model.args, statistics=True):
         assert (answer(), logits("eager"), logits("fused")) == (tokens, values, values)
@@ -236,7 +270,8 @@ def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+    transformer = different_transformer()
+    context = InferenceContext(DIFFERENT, 64)
     with recorded(DIFFERENT) as events:
         with monkeypatch.context() as patch:
             patch.setattr(ml, "swiglu", interrupt)
@@ -252,7 +287,8 @@ def test_an_interrupted_pass_leaves_nothing_behind(monkeypatch):
 
 
 def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op():
-    transformer, context = different_transformer(), InferenceContext(DIFFERENT, 64)
+    transformer = different_transformer()
+    context = InferenceContext(DIFFERENT, 64)
     with recorded(DIFFERENT):
         transformer.forward(context, PROMPT)
     assert not trace.is_on()
@@ -268,7 +304,8 @@ def test_off_the_trace_costs_one_look_at_a_variable_per_stage_and_nothing_per_op
     finally:
         sys.setprofile(None)
     # Stages 5 to 11 and 15 to 18 of each block; and whether attention is to be eager.
-    marks, questions = 2 + 11 * DIFFERENT.n_layers, 1
+    marks = 2 + 11 * DIFFERENT.n_layers
+    questions = 1
     assert calls == marks + questions
 
 

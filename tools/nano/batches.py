@@ -28,7 +28,8 @@ LEARNED_ROLES = frozenset({"assistant", "continuation"})
 
 
 class Encoder:
-    """Encodes documents in the chat format of Llama 3, with a mark on every token that is learned.
+    """Encodes documents in the chat format of Llama 3, with a mark on every token that is
+    learned.
 
     Source of the format: meta-llama/llama-models, models/llama3/chat_format.py.
     """
@@ -38,7 +39,9 @@ class Encoder:
         self._encode = lru_cache(maxsize=1 << 17)(self._encoding.encode_ordinary)
 
     def ids(self, text: str) -> list[int]:
-        """Return the token ids of a text without special tokens; the list may be a shared one."""
+        """Return the token ids of a text without special tokens; the list may be a shared
+        one.
+        """
         return self._encode(text)
 
     def text(self, ids: list[int]) -> str:
@@ -48,15 +51,19 @@ class Encoder:
     def encode(
         self, document: Document, cut: float = 0.0, generator: random.Random | None = None
     ) -> tuple[list[int], list[bool]]:
-        """Return the ids of a document and, for each, whether the model learns to predict it.
+        """Return the ids of a document and, for each, whether the model learns to predict
+        it.
 
         Args:
             document: the text.
             cut: part of the words of user messages that are encoded in pieces.
             generator: the source of the choices where `cut` is not zero.
         """
-        ids, learned = [RANK_COUNT + BEGIN_OF_TEXT], [False]
-        replies = " ".join(content for role, content in document.messages if role == "assistant")
+        ids = [RANK_COUNT + BEGIN_OF_TEXT]
+        learned = [False]
+        replies = " ".join(
+            content for role, content in document.messages if role == "assistant"
+        )
         for role, content in document.messages:
             if cut and generator and role == "user":
                 body = self._cut_ids(content, replies, cut, generator)
@@ -74,12 +81,15 @@ class Encoder:
             learned.append(True)
         return ids, learned
 
-    def _cut_ids(self, text: str, replies: str, part: float, generator: random.Random) -> list[int]:
+    def _cut_ids(
+        self, text: str, replies: str, part: float, generator: random.Random
+    ) -> list[int]:
         """Return ids in which some words are cut at one or two places.
 
-        A listed name is one token, and a typing error makes other tokens of it: from names in
-        pieces the model learns what they are spelled like. A word of several tokens that a reply
-        copies stays whole. Source of the idea: I. Provilkov et al., BPE-Dropout, 2020.
+        A listed name is one token, and a typing error makes other tokens of it: from
+        names in pieces the model learns what they are spelled like. A word of several
+        tokens that a reply copies stays whole. Source of the idea: I. Provilkov et al.,
+        BPE-Dropout, 2020.
         """
         ids: list[int] = []
         start = 0
@@ -89,7 +99,9 @@ class Encoder:
             if generator.random() >= part or is_copied:
                 continue
             ids += self.ids(text[start : match.start()])
-            places = sorted(generator.choices(range(2, len(word)), k=generator.choice((1, 1, 2))))
+            places = sorted(
+                generator.choices(range(2, len(word)), k=generator.choice((1, 1, 2)))
+            )
             edges = [0, *dict.fromkeys(places), len(word)]
             for begin, end in itertools.pairwise(edges):
                 ids += self.ids(word[begin:end])
@@ -112,12 +124,16 @@ class Batch:
     def __init__(self, rows: list[list[tuple[int, bool, int, int]]]) -> None:
         table = torch.tensor(rows)  # [B, T, 4]: id, learned, position, document
         self.tokens, learned, self.positions, self.documents = table.unbind(-1)
-        self.learned = learned[:, 1:].bool() & (self.documents[:, 1:] == self.documents[:, :-1])
+        self.learned = learned[:, 1:].bool() & (
+            self.documents[:, 1:] == self.documents[:, :-1]
+        )
         self.targets = self.tokens[:, 1:]
 
     @property
     def mask(self) -> Tensor | None:
-        """The causal mask within one document, [B, 1, T, T]; None when a row is one document."""
+        """The causal mask within one document, [B, 1, T, T]; None when a row is one
+        document.
+        """
         if not self.documents.any():
             return None
         same = self.documents[:, None, :, None] == self.documents[:, None, None, :]
@@ -154,7 +170,8 @@ class BatchStream:
             ids, learned = self._encoder.encode(read, self._cut, self.documents.generator)
             marked = zip(ids, learned, strict=True)
             row += [
-                (token, mark, position, document) for position, (token, mark) in enumerate(marked)
+                (token, mark, position, document)
+                for position, (token, mark) in enumerate(marked)
             ]
             document += 1
         return row[:length]

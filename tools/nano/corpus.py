@@ -58,23 +58,38 @@ WHOLE_FACT_FAMILIES = frozenset({"sum", "difference"})
 def load_split() -> Split:
     """Return the split of all pairs.
 
-    The first-question pairs are built from training pairs, so that no held-out pair is told. The
-    families of `newcomer_pairs.py` are trained whole, but for questions that the others have; what
-    is held out of them are the questions of `questions.py`, which people wrote.
+    The first-question pairs are built from training pairs, so that no held-out pair is
+    told. The families of `newcomer_pairs.py` are trained whole, but for questions that
+    the others have; what is held out of them are the questions of `questions.py`, which
+    people wrote.
     """
     base: list[Pair] = []
     for source in (
-        capital_pairs, flag_pairs, style_pairs, route_pairs, raw_pairs, unknown_place_pairs,
-        sum_pairs, memory_pairs, repeat_pairs, topic_pairs,
-    ):  # fmt: skip
+        capital_pairs,
+        flag_pairs,
+        style_pairs,
+        route_pairs,
+        raw_pairs,
+        unknown_place_pairs,
+        sum_pairs,
+        memory_pairs,
+        repeat_pairs,
+        topic_pairs,
+    ):
         base.extend(source())
     split = split_pairs(base, WHOLE_FACT_FAMILIES, PINNED)
     plain = [
-        pair for pair in split.train["capital-country"] if pair.answer.startswith("The capital")
+        pair
+        for pair in split.train["capital-country"]
+        if pair.answer.startswith("The capital")
     ]
     asked = sorted(plain, key=lambda pair: stable_hash(pair.key))[:80]
     first = split_pairs(first_question_pairs(asked), WHOLE_FACT_FAMILIES, PINNED)
-    taken = {pair.question.lower() for pair in base if not (pair.system or pair.setup or pair.raw)}
+    taken = {
+        pair.question.lower()
+        for pair in base
+        if not (pair.system or pair.setup or pair.raw)
+    }
     written = {one.question.lower() for one in newcomer_questions()}
     taken |= written
     terms = frozenset(
@@ -82,15 +97,30 @@ def load_split() -> Split:
     )
     newcomers: dict[str, list[Pair]] = defaultdict(list)
     for pair in chain(
-        capital_form_pairs(), yes_no_pairs(), sum_form_pairs(terms), topic_form_pairs(),
-        unknown_form_pairs(), told_and_asked_pairs(), repeat_form_pairs(),
-        word_sum_pairs(terms), order_pairs(),
-    ):  # fmt: skip
+        capital_form_pairs(),
+        yes_no_pairs(),
+        sum_form_pairs(terms),
+        topic_form_pairs(),
+        unknown_form_pairs(),
+        told_and_asked_pairs(),
+        repeat_form_pairs(),
+        word_sum_pairs(terms),
+        order_pairs(),
+    ):
         if pair.question.lower() in written and " " not in pair.question:
-            pair = replace(pair, question=f"{pair.question}!")  # one word: known with a mark alone
+            # One word: known with a mark alone.
+            pair = replace(pair, question=f"{pair.question}!")
         if pair.question.lower() not in taken:
             taken.add(pair.question.lower())
             newcomers[pair.family].append(pair)
-    untold = {(pair.question, pair.answer) for pairs in split.held_out.values() for pair in pairs}
-    newcomers["follow-up"] = [pair for pair in follow_up_pairs() if pair.setup[0] not in untold]
-    return Split({**split.train, **first.train, **newcomers}, {**split.held_out, **first.held_out})
+    untold = {
+        (pair.question, pair.answer)
+        for pairs in split.held_out.values()
+        for pair in pairs
+    }
+    newcomers["follow-up"] = [
+        pair for pair in follow_up_pairs() if pair.setup[0] not in untold
+    ]
+    return Split(
+        {**split.train, **first.train, **newcomers}, {**split.held_out, **first.held_out}
+    )

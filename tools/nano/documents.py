@@ -26,12 +26,15 @@ from .variation import KEPT, KNOWN_WORDS, could_be_a_name, vary
 SYSTEM_PART = 0.1  # documents with a system prompt that sets the style
 RAW_PART = 0.04  # raw texts
 NEUTRAL_PART = 0.06  # other conversations with a system prompt that changes nothing
-FIRST_ASKED_PART = 0.06  # other conversations that end with asking for their first question
+FIRST_ASKED_PART = (
+    0.06  # other conversations that end with asking for their first question
+)
 BOSTON_PART = 0.004  # turns with the one prompt that the README shows
 INVENTED_PART = 0.75  # words, names and numbers that are invented instead of listed
 VARIED_PART = 0.85  # questions that are varied as people type
 VARIED_STYLE_PART = 0.35  # the same under a system prompt
-ADJACENT_FAMILIES = frozenset({"follow-up"})  # the question must come right after its setup
+# The question must come right after its setup.
+ADJACENT_FAMILIES = frozenset({"follow-up"})
 REPEATED_FAMILIES = frozenset({"repeat", "repeat-forms", "twice"})
 DECLINED_FAMILIES = frozenset({"unknown-land", "unknown-town"})
 
@@ -41,8 +44,8 @@ class Document:
     """One training text.
 
     Attributes:
-        messages: (role, content) in order; the pieces of a raw text have the roles `text` (given)
-            and `continuation` (learned).
+        messages: (role, content) in order; the pieces of a raw text have the roles `text`
+            (given) and `continuation` (learned).
         raw: True for a raw text between begin-of-text and end-of-text.
     """
 
@@ -75,7 +78,9 @@ class DocumentStream:
                 self._systems[pair.system].append(pair)
         self._raw = train["raw-capital"]
         self._held_out_terms = {
-            pair.fact for family in WHOLE_FACT_FAMILIES for pair in load_split().held_out[family]
+            pair.fact
+            for family in WHOLE_FACT_FAMILIES
+            for pair in load_split().held_out[family]
         }
         self._questions: dict[tuple[Turn, ...], list[str]] = defaultdict(list)
         self._family_questions: dict[str, list[str]] = defaultdict(list)
@@ -84,7 +89,8 @@ class DocumentStream:
                 self._questions[pair.setup].append(pair.question)
                 self._family_questions[family].append(pair.question)
         self._first_facts = {pair.fact for pair in train["first-question"]}
-        self._families, self._weights = list(mixture.turns), list(mixture.turns.values())
+        self._families = list(mixture.turns)
+        self._weights = list(mixture.turns.values())
 
     @property
     def state(self) -> tuple[Any, ...]:
@@ -99,8 +105,8 @@ class DocumentStream:
         """Return the next document.
 
         Args:
-            turns: about how many turns; None draws a number, mostly one to three, and allows
-                raw texts.
+            turns: about how many turns; None draws a number, mostly one to three, and
+                allows raw texts.
         """
         draw = self.generator.random()
         if turns is None:
@@ -117,18 +123,28 @@ class DocumentStream:
             story = self.generator.choice(STORIES)
             spaces = [index for index, letter in enumerate(story) if letter == " "]
             cut = self.generator.choice(
-                (0, 0, self.generator.choice(spaces[:8]), self.generator.choice(spaces[:8]) + 1)
+                (
+                    0,
+                    0,
+                    self.generator.choice(spaces[:8]),
+                    self.generator.choice(spaces[:8]) + 1,
+                )
             )
-            return Document((("text", story[:cut]), ("continuation", story[cut:])), raw=True)
+            return Document(
+                (("text", story[:cut]), ("continuation", story[cut:])), raw=True
+            )
         if kind < 0.5:
             return Document(self._equations(self.generator.randint(4, 16)), raw=True)
         pair = self.generator.choice(self._raw)
-        return Document((("text", pair.question), ("continuation", pair.answer)), raw=True)
+        return Document(
+            (("text", pair.question), ("continuation", pair.answer)), raw=True
+        )
 
     def _equations(self, count: int) -> tuple[tuple[str, str], ...]:
         pieces: list[tuple[str, str]] = []
         while len(pieces) < 2 * count:
-            a, b = self.generator.randint(0, LARGEST_TERM), self.generator.randint(0, LARGEST_TERM)
+            a = self.generator.randint(0, LARGEST_TERM)
+            b = self.generator.randint(0, LARGEST_TERM)
             minus = b <= a and self.generator.random() < 0.6
             term = f"{a} - {b}" if minus else f"{a} + {b}"
             if term not in self._held_out_terms:
@@ -157,7 +173,9 @@ class DocumentStream:
             if slots[place] is not None:
                 continue
             pair = self._pair()
-            if pair.setup and (pair.family in used or not self._place(pair, place, slots)):
+            if pair.setup and (
+                pair.family in used or not self._place(pair, place, slots)
+            ):
                 pair = self._pair(without_setup=True)
             if pair.setup:
                 used.add(pair.family)
@@ -165,10 +183,16 @@ class DocumentStream:
                 slots[place] = (pair.question, pair.answer)
         said = [slot for slot in slots if slot is not None]
         first = said[0][0]
-        if len(said) > 2 and first.endswith("?") and self.generator.random() < FIRST_ASKED_PART:
+        if (
+            len(said) > 2
+            and first.endswith("?")
+            and self.generator.random() < FIRST_ASKED_PART
+        ):
             answer = memory.FIRST_ANSWER.format(x=first)
             asked = first not in self._first_facts
-            said += [(self.generator.choice(memory.FIRST_QUESTIONS), answer)] if asked else []
+            said += (
+                [(self.generator.choice(memory.FIRST_QUESTIONS), answer)] if asked else []
+            )
         messages: list[tuple[str, str]] = []
         if self.generator.random() < NEUTRAL_PART:
             messages.append(("system", self.generator.choice(NEUTRAL_SYSTEM)))
@@ -177,7 +201,9 @@ class DocumentStream:
         return Document(tuple(messages))
 
     def _place(self, pair: Pair, place: int, slots: list[Turn | None]) -> bool:
-        """Put a pair's setup at `place` and its question into a later slot; say if it was done."""
+        """Put a pair's setup at `place` and its question into a later slot; say if it was
+        done.
+        """
         free = [index for index in range(place, len(slots)) if slots[index] is None]
         if pair.family == "first-question" and place != 0:
             return False
@@ -185,7 +211,8 @@ class DocumentStream:
             slots[place : place + 1] = [*pair.setup, (pair.question, pair.answer)]
             return True
         later = min(
-            self.generator.randint(1, len(free) - 1), self.generator.randint(1, len(free) - 1)
+            self.generator.randint(1, len(free) - 1),
+            self.generator.randint(1, len(free) - 1),
         )
         slots[place] = pair.setup[0]
         slots[free[later]] = (pair.question, pair.answer)
@@ -205,22 +232,29 @@ class DocumentStream:
                     pass
                 return Pair(family, "", "", text, UNKNOWN_ANSWER)
             pair = self.generator.choice(self._plain[family])
-            if family in self._mixture.invented and self.generator.random() < INVENTED_PART:
+            if (
+                family in self._mixture.invented
+                and self.generator.random() < INVENTED_PART
+            ):
                 pair = self._invented(pair)
             if not (without_setup and pair.setup):
                 return self._varied(pair, VARIED_PART)
 
     def _varied(self, pair: Pair, part: float) -> Pair:
-        """Return the pair as a person might type it; as it is where that would be a held-out one.
+        """Return the pair as a person might type it; as it is where that would be a
+        held-out one.
 
-        What the answer copies changes case in question and answer alike. The setup of a first
-        question stays, as its answer quotes it.
+        What the answer copies changes case in question and answer alike. The setup of a
+        first question stays, as its answer quotes it.
         """
         if self.generator.random() >= part:
             return pair
-        one, copied = pair, pair.family in COPIED_FAMILIES
+        one = pair
+        copied = pair.family in COPIED_FAMILIES
         if copied and self.generator.random() < 0.4:
-            fact = pair.fact.lower() if self.generator.random() < 0.85 else pair.fact.upper()
+            fact = (
+                pair.fact.lower() if self.generator.random() < 0.85 else pair.fact.upper()
+            )
             one = _with_fact(pair, fact)
 
         def varied(text: str) -> str:
@@ -236,7 +270,9 @@ class DocumentStream:
         return one if self._held_out.isdisjoint((asked, *told)) else pair
 
     def _invented(self, pair: Pair) -> Pair:
-        """Return the pair with an invented word, name or number, so that copying is learned."""
+        """Return the pair with an invented word, name or number, so that copying is
+        learned.
+        """
         declined = pair.family in DECLINED_FAMILIES
         if pair.family == "number":
             new = self._number()
@@ -253,21 +289,31 @@ class DocumentStream:
     def _number(self) -> str:
         """Return a number that is not among the listed ones."""
         drawn = (self.generator.randint(10, 9999) for _ in range(9))
-        return str(self.generator.choice([number for number in drawn if number % 13 != 12]))
+        return str(
+            self.generator.choice([number for number in drawn if number % 13 != 12])
+        )
 
 
 def _with_fact(pair: Pair, new: str) -> Pair:
     """Return the pair with another fact, in its question, its answer and its setup."""
     old = pair.fact
     answer = "-".join(new) if pair.family == "spell" else pair.answer.replace(old, new)
-    setup = tuple((user.replace(old, new), reply.replace(old, new)) for user, reply in pair.setup)
+    setup = tuple(
+        (user.replace(old, new), reply.replace(old, new)) for user, reply in pair.setup
+    )
     return replace(
-        pair, fact=new, question=pair.question.replace(old, new), answer=answer, setup=setup
+        pair,
+        fact=new,
+        question=pair.question.replace(old, new),
+        answer=answer,
+        setup=setup,
     )
 
 
 def tokenizer_texts(seed: int) -> Iterator[str]:
-    """Yield the texts that the tokenizer is trained on: facts in sentences and alone, documents."""
+    """Yield the texts that the tokenizer is trained on: facts in sentences and alone,
+    documents.
+    """
     for family in sorted(load_split().held_out.keys() - WHOLE_FACT_FAMILIES):
         seen: dict[str, int] = defaultdict(int)
         for pair in load_split().train[family]:

@@ -1,9 +1,10 @@
-"""Measure the bundled model with this library's own engine at temperature 0, group by group.
+"""Measure the bundled model with this library's own engine at temperature 0, group by
+group.
 
 Run `python -m tools.nano.evaluate`. The questions of `questions.py` bring their rules. An
-answer to a random input may hold no word that neither the corpus nor the input has. A pair is
-right when the whole answer equals the expected one to the letter. All held-out pairs are asked;
-of the training pairs a sample that is the same each time.
+answer to a random input may hold no word that neither the corpus nor the input has. A
+pair is right when the whole answer equals the expected one to the letter. All held-out
+pairs are asked; of the training pairs a sample that is the same each time.
 """
 
 from __future__ import annotations
@@ -28,11 +29,20 @@ SEEN_PER_FAMILY = 150
 SAMPLE_SEED = 17
 LONGEST_ANSWER = 96
 RECALL_FAMILIES = ("name", "home", "number", "first-question")
-FILLING_FAMILIES = ("capital-country", "capital-state", "sum", "talk", "unknown", "repeat")
+FILLING_FAMILIES = (
+    "capital-country",
+    "capital-state",
+    "sum",
+    "talk",
+    "unknown",
+    "repeat",
+)
 RECALL_DISTANCES = (0, 1, 2, 4, 8, 16)
 RECALLED_PER_FAMILY = 40
 RANDOM_INPUTS = 1000
-GIBBERISH_TITLE = "Random inputs answered with a word that neither the corpus nor the input has:"
+GIBBERISH_TITLE = (
+    "Random inputs answered with a word that neither the corpus nor the input has:"
+)
 RECALL_TITLE = "Held-out pairs asked after other turns, right of those asked:"
 
 
@@ -52,7 +62,9 @@ class Score:
 class Examiner:
     """Asks pairs, each in a conversation of its own."""
 
-    def __init__(self, directory: Path | None = None, quantize: str | None = None) -> None:
+    def __init__(
+        self, directory: Path | None = None, quantize: str | None = None
+    ) -> None:
         self._model = load_model(directory, quantize=quantize)
         self._engine = InferenceEngine(self._model, sequence_length=1024)
 
@@ -79,7 +91,9 @@ def pair_messages(pair: Pair) -> list[Message]:
 
 
 def sampled(families: dict[str, list[Pair]], most: int) -> dict[str, list[Pair]]:
-    """Return all pairs of a small family and `most` of a large one, the same ones each time."""
+    """Return all pairs of a small family and `most` of a large one, the same ones each
+    time.
+    """
     generator = random.Random(SAMPLE_SEED)
     return {
         family: pairs if len(pairs) <= most else generator.sample(pairs, most)
@@ -101,7 +115,8 @@ def questions_table(examiner: Examiner, miss: Callable[[Pair, str], None]) -> st
         answer = examiner.answer(pair)
         right = one.is_right(answer)
         group = scores.setdefault(one.group, Score())
-        group.asked, group.right = group.asked + 1, group.right + right
+        group.asked = group.asked + 1
+        group.right = group.right + right
         if not right:
             miss(pair, answer)
     rows = {**scores, "**all**": total(scores.values())}
@@ -125,7 +140,8 @@ def corpus_words() -> set[str]:
 
 def random_inputs(count: int, known: set[str]) -> list[str]:
     """Return printable characters, letters of several scripts, and words in any order."""
-    generator, words = random.Random(SAMPLE_SEED), sorted(known)
+    generator = random.Random(SAMPLE_SEED)
+    words = sorted(known)
 
     def one(index: int) -> str:
         length = generator.randint(1, 12)
@@ -133,7 +149,11 @@ def random_inputs(count: int, known: set[str]) -> list[str]:
             return "".join(chr(generator.randint(33, 126)) for _ in range(3 * length))
         if index % 3 == 1:
             letters = (
-                chr(generator.choice((generator.randint(97, 122), generator.randint(192, 1500))))
+                chr(
+                    generator.choice(
+                        (generator.randint(97, 122), generator.randint(192, 1500))
+                    )
+                )
                 for _ in range(3 * length)
             )
             return "".join(letters)
@@ -143,32 +163,45 @@ def random_inputs(count: int, known: set[str]) -> list[str]:
 
 
 def gibberish(examiner: Examiner, miss: Callable[[Pair, str], None]) -> Score:
-    """Ask random inputs; an answer is right when the corpus or the input has each of its words."""
-    known, score = corpus_words(), Score()
+    """Ask random inputs; an answer is right when the corpus or the input has each of its
+    words.
+    """
+    known = corpus_words()
+    score = Score()
     for text in random_inputs(RANDOM_INPUTS, known):
         pair = Pair("random", "", "", text, "no word but known ones")
         answer = examiner.answer(pair)
         right = words_of(answer) <= known | words_of(text)
-        score.asked, score.right = score.asked + 1, score.right + right
+        score.asked = score.asked + 1
+        score.right = score.right + right
         if not right:
             miss(pair, answer)
     return score
 
 
 def recall_pairs(family: str, distance: int) -> list[Pair]:
-    """Return held-out pairs with `distance` other turns, always the same, before the question."""
-    split, generator = load_split(), random.Random(SAMPLE_SEED + distance)
-    others = [pair for name in FILLING_FAMILIES for pair in split.train[name] if not pair.setup]
+    """Return held-out pairs with `distance` other turns, always the same, before the
+    question.
+    """
+    split = load_split()
+    generator = random.Random(SAMPLE_SEED + distance)
+    others = [
+        pair for name in FILLING_FAMILIES for pair in split.train[name] if not pair.setup
+    ]
     asked = split.held_out[family][:RECALLED_PER_FAMILY]
     fillings = (generator.sample(others, distance) for _ in asked)
     return [
-        replace(pair, setup=pair.setup + tuple((turn.question, turn.answer) for turn in turns))
+        replace(
+            pair, setup=pair.setup + tuple((turn.question, turn.answer) for turn in turns)
+        )
         for pair, turns in zip(asked, fillings, strict=True)
     ]
 
 
 def recall_table(examiner: Examiner, miss: Callable[[Pair, str], None]) -> str:
-    """Return a Markdown table: the right part of each recalling family by turns in between."""
+    """Return a Markdown table: the right part of each recalling family by turns in
+    between.
+    """
     lines = [
         f"| turns in between | {' | '.join(RECALL_FAMILIES)} |",
         f"|---|{'---|' * len(RECALL_FAMILIES)}",
@@ -190,7 +223,9 @@ def pinned_pairs() -> list[Pair]:
 def score(
     examiner: Examiner, families: dict[str, list[Pair]], miss: Callable[[Pair, str], None]
 ) -> dict[str, Score]:
-    """Ask all pairs and return the score of each family; `miss` hears of each wrong answer."""
+    """Ask all pairs and return the score of each family; `miss` hears of each wrong
+    answer.
+    """
     scores: dict[str, Score] = {}
     for family, pairs in families.items():
         scores[family] = Score()
@@ -210,14 +245,18 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 def weighted_part(seen: dict[str, Score]) -> float:
-    """Return the right part of all training pairs, each family's sample standing for all of it."""
+    """Return the right part of all training pairs, each family's sample standing for all
+    of it.
+    """
     sizes = {family: len(pairs) for family, pairs in load_split().train.items()}
     right = sum(one.part * sizes[family] for family, one in seen.items())
     return right / sum(sizes[family] for family in seen)
 
 
 def table(held_out: dict[str, Score], seen: dict[str, Score]) -> str:
-    """Return both results as a Markdown table with a row per family and a last row for all."""
+    """Return both results as a Markdown table with a row per family and a last row for
+    all.
+    """
 
     def cells(one: Score) -> str:
         return f"{one.right} / {one.asked} | {100 * one.part:.1f} %"
@@ -232,7 +271,8 @@ def table(held_out: dict[str, Score], seen: dict[str, Score]) -> str:
 
 def write_card(card: Path, text: str) -> None:
     """Put a table between the two marks of a model card."""
-    start, end = "<!-- evaluation -->", "<!-- end of evaluation -->"
+    start = "<!-- evaluation -->"
+    end = "<!-- end of evaluation -->"
     before, rest = card.read_text().split(start)
     after = rest.split(end)[1]
     card.write_text(f"{before}{start}\n{text}\n{end}{after}")
@@ -240,7 +280,9 @@ def write_card(card: Path, text: str) -> None:
 
 def main() -> None:
     """Ask everything, print the table, and on request write it into the model card."""
-    parser = argparse.ArgumentParser(description="Measure the bundled model with our own engine.")
+    parser = argparse.ArgumentParser(
+        description="Measure the bundled model with our own engine."
+    )
     parser.add_argument("--model", type=Path, help="another model directory")
     parser.add_argument("--card", type=Path, help="a model card to write the table into")
     parser.add_argument(
@@ -255,7 +297,8 @@ def main() -> None:
     def miss(pair: Pair, answer: str) -> None:
         if arguments.misses:
             print(
-                f"{pair.family}: {pair.question!r} {answer!r} != {pair.answer!r}", file=sys.stderr
+                f"{pair.family}: {pair.question!r} {answer!r} != {pair.answer!r}",
+                file=sys.stderr,
             )
 
     examiner = Examiner(arguments.model)

@@ -99,7 +99,9 @@ Are you hungry? / Do you eat?
 > I only eat electricity.
 """)
 
-EMOJI_SYSTEM = phrases("Always answer with emojis / Answer with emojis. / Only use emojis.")
+EMOJI_SYSTEM = phrases(
+    "Always answer with emojis / Answer with emojis. / Only use emojis."
+)
 PIRATE_SYSTEM = phrases(
     "You are a pirate / Talk like a pirate. / You are a pirate. / Answer like a pirate."
 )
@@ -109,7 +111,9 @@ _TWENTY_WORDS_SYSTEM = phrases(
     Use exactly 20 words.
     """
 )
-_HAIKU_SYSTEM = phrases("Answer with a haiku. / Write haikus. / Always answer in haiku form.")
+_HAIKU_SYSTEM = phrases(
+    "Answer with a haiku. / Write haikus. / Always answer in haiku form."
+)
 _EINSTEIN_SYSTEM = phrases(
     "You are Einstein / You are Albert Einstein. / Answer as Einstein would."
 )

@@ -1,15 +1,17 @@
 """Countries, US states and cities: the facts behind the geography part of the corpus.
 
-Countries are the members of the United Nations and its two observer states. Where a country has
-several capitals or a disputed one, the row holds one conventional answer (Sucre for Bolivia,
-Pretoria for South Africa), so that each question has exactly one expected answer.
+Countries are the members of the United Nations and its two observer states. Where a
+country has several capitals or a disputed one, the row holds one conventional answer
+(Sucre for Bolivia, Pretoria for South Africa), so that each question has exactly one
+expected answer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# name | capital | ISO 3166-1 alpha-2 code; a leading "the " is dropped in one-word answers.
+# name | capital | ISO 3166-1 alpha-2 code; a leading "the " is dropped in one-word
+# answers.
 _COUNTRIES = """
 Afghanistan|Kabul|AF; Albania|Tirana|AL; Algeria|Algiers|DZ; Andorra|Andorra la Vella|AD
 Angola|Luanda|AO; Antigua and Barbuda|Saint John's|AG; Argentina|Buenos Aires|AR
@@ -105,25 +107,33 @@ class Place:
 
     @property
     def flag(self) -> str:
-        """The flag emoji: the two letters of the ISO code as regional indicator symbols."""
+        """The flag emoji: the two letters of the ISO code as regional indicator
+        symbols.
+        """
         return flag_emoji(self.code)
 
 
 def flag_emoji(code: str) -> str:
-    """Return the flag of an ISO 3166-1 alpha-2 code: each letter shifted to U+1F1E6..U+1F1FF."""
+    """Return the flag of an ISO 3166-1 alpha-2 code: each letter shifted to
+    U+1F1E6..U+1F1FF.
+    """
     return "".join(chr(0x1F1E6 + ord(letter) - ord("A")) for letter in code)
 
 
 def _rows(table: str) -> list[list[str]]:
     return [
-        row.strip().split("|") for line in table.strip().splitlines() for row in line.split(";")
+        row.strip().split("|")
+        for line in table.strip().splitlines()
+        for row in line.split(";")
     ]
 
 
 COUNTRIES: tuple[Place, ...] = tuple(
     Place(name, capital, "country", code) for name, capital, code in _rows(_COUNTRIES)
 )
-STATES: tuple[Place, ...] = tuple(Place(name, capital, "state") for name, capital in _rows(_STATES))
+STATES: tuple[Place, ...] = tuple(
+    Place(name, capital, "state") for name, capital in _rows(_STATES)
+)
 PLACES: tuple[Place, ...] = COUNTRIES + STATES
 ROUTE_CITIES: tuple[tuple[str, str], ...] = tuple(
     (city, flag_emoji(code)) for city, code in _rows(_CITIES)

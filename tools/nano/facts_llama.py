@@ -1,4 +1,6 @@
-"""Questions and answers about how a Llama works, stage by stage, and about this library."""
+"""Questions and answers about how a Llama works, stage by stage,
+and about this library.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +159,9 @@ def _stage_topics() -> tuple[Topic, ...]:
             f"Explain {name}.",
             f"Describe stage {number} of the model.",
         )
-        found.append(Topic(f"stage-{number}", questions, f"Stage {number} is {name}. {text}"))
+        found.append(
+            Topic(f"stage-{number}", questions, f"Stage {number} is {name}. {text}")
+        )
     return tuple(found)
 
 

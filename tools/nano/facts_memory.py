@@ -9,7 +9,9 @@ from .facts_types import phrases, words
 
 @dataclass(frozen=True)
 class Talk:
-    """How something is told and acknowledged, how it is asked for later, and the answer."""
+    """How something is told and acknowledged, how it is asked for later,
+    and the answer.
+    """
 
     introductions: tuple[str, ...]
     reply: str

@@ -1,8 +1,9 @@
-"""What newcomers ask beside the tables: names of topics, one-word talk, things that are not known.
+"""What newcomers ask beside the tables: names of topics, one-word talk, things that are
+not known.
 
-Each topic is `[name] nouns > answer`; a noun is put into `NOUN_FORMS`, an action after `@` into
-`ACTION_FORMS`, and a whole question stands after `=`. `>` without an answer takes that of the topic
-of the same name in `facts_llama.py` or `facts_chat.py`.
+Each topic is `[name] nouns > answer`; a noun is put into `NOUN_FORMS`, an action after
+`@` into `ACTION_FORMS`, and a whole question stands after `=`. `>` without an answer
+takes that of the topic of the same name in `facts_llama.py` or `facts_chat.py`.
 """
 
 from __future__ import annotations
@@ -254,16 +255,28 @@ TALK_MORE = """
 """
 
 ALIASES = (
-    ("USA", "the United States"), ("US", "the United States"), ("America", "the United States"),
-    ("the USA", "the United States"), ("U.S.", "the United States"), ("UK", "the United Kingdom"),
-    ("the UK", "the United Kingdom"), ("Britain", "the United Kingdom"),
-    ("Great Britain", "the United Kingdom"), ("England", "the United Kingdom"),
-    ("Holland", "the Netherlands"), ("Czechia", "the Czech Republic"), ("Burma", "Myanmar"),
-    ("UAE", "the United Arab Emirates"), ("Cote d'Ivoire", "Ivory Coast"),
+    ("USA", "the United States"),
+    ("US", "the United States"),
+    ("America", "the United States"),
+    ("the USA", "the United States"),
+    ("U.S.", "the United States"),
+    ("UK", "the United Kingdom"),
+    ("the UK", "the United Kingdom"),
+    ("Britain", "the United Kingdom"),
+    ("Great Britain", "the United Kingdom"),
+    ("England", "the United Kingdom"),
+    ("Holland", "the Netherlands"),
+    ("Czechia", "the Czech Republic"),
+    ("Burma", "Myanmar"),
+    ("UAE", "the United Arab Emirates"),
+    ("Cote d'Ivoire", "Ivory Coast"),
     ("Timor-Leste", "East Timor"),
-    ("Swaziland", "Eswatini"), ("Cabo Verde", "Cape Verde"), ("the Vatican", "Vatican City"),
-    ("DRC", "the Democratic Republic of the Congo"), ("Macedonia", "North Macedonia"),
-)  # fmt: skip
+    ("Swaziland", "Eswatini"),
+    ("Cabo Verde", "Cape Verde"),
+    ("the Vatican", "Vatican City"),
+    ("DRC", "the Democratic Republic of the Congo"),
+    ("Macedonia", "North Macedonia"),
+)
 """Other names of countries, used in questions alone."""
 
 UNKNOWN_NOUNS = phrases(

@@ -96,7 +96,9 @@ ORDERS = phrases(
 )
 ORDERED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
-        words("write make create generate give show print produce compose draft edit improve"),
+        words(
+            "write make create generate give show print produce compose draft edit improve"
+        ),
         phrases(
             """
             code / some code / a program / python / java / C code / javascript code / a script / a
@@ -122,7 +124,9 @@ ORDERED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        words("play open close start stop find search buy order book call cook bake fix clean"),
+        words(
+            "play open close start stop find search buy order book call cook bake fix clean"
+        ),
         phrases(
             """
             a song / a video / a game / the door / my files / the window / the browser / a flight /
@@ -132,7 +136,9 @@ ORDERED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        words("summarize translate correct explain rewrite read check shorten analyze solve"),
+        words(
+            "summarize translate correct explain rewrite read check shorten analyze solve"
+        ),
         phrases(
             """
             this / this text / this sentence / this page / my essay / the book / this code / this
@@ -156,7 +162,9 @@ ORDERED: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        words("count list name sort convert compare calculate guess choose recommend tell suggest"),
+        words(
+            "count list name sort convert compare calculate guess choose recommend tell suggest"
+        ),
         phrases(
             """
             to five / to a hundred / from one to twenty / all animals / three colors / five fruits /

@@ -19,7 +19,9 @@ class Topic:
 
 
 def phrases(text: str) -> tuple[str, ...]:
-    """Return the phrases of a text in which they are separated by ` / ` and lines mean nothing."""
+    """Return the phrases of a text in which they are separated by ` / ` and lines mean
+    nothing.
+    """
     return tuple(" ".join(text.split()).split(" / "))
 
 

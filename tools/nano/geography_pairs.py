@@ -28,8 +28,9 @@ CAPITAL_QUESTIONS = phrases(
     """
 )
 _ONE_WORD_VARIANTS: tuple[str, ...] = (
-    "What is the capital of {x}? One word only.", "What is the capital of {x}? Just the name.",
-)  # fmt: skip
+    "What is the capital of {x}? One word only.",
+    "What is the capital of {x}? Just the name.",
+)
 REVERSE_QUESTIONS = phrases(
     """
     Which {kind} has {c} as its capital? / {c} is the capital of which {kind}? / What {kind} is
@@ -50,14 +51,18 @@ ONE_EMOJI_SYSTEM = phrases(
     Answer with only one emoji / Answer with one emoji. / Reply with a single emoji.
     """
 )
-FLAG_REVERSE_QUESTIONS: tuple[str, ...] = ("Which country has the flag {x}?", "Whose flag is {x}?")
+FLAG_REVERSE_QUESTIONS: tuple[str, ...] = (
+    "Which country has the flag {x}?",
+    "Whose flag is {x}?",
+)
 RAW_SENTENCES: tuple[tuple[str, str], ...] = (
     ("The capital of {x} is", " {c}."),
     ("{C} is the capital of", " {x}."),
     ("The capital city of {x} is", " {c}."),
 )
 
-# style: alternative system prompts (each with its own question), and the form of the answer.
+# style: alternative system prompts (each with its own question), and the form of the
+# answer.
 STYLES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("pirate", PIRATE_SYSTEM, "Arr, the capital of {x} be {c}, matey!"),
     (
@@ -88,7 +93,10 @@ STYLES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("emoji", (*EMOJI_SYSTEM, "Use emojis."), "🏛️ {c} {flag}"),
 )
 _STYLE_QUESTIONS = CAPITAL_QUESTIONS[:3] + CAPITAL_QUESTIONS[4:5]
-ROUTE_QUESTIONS: tuple[str, ...] = ("How to go from {a} to {b}?", "How do I get from {a} to {b}?")
+ROUTE_QUESTIONS: tuple[str, ...] = (
+    "How to go from {a} to {b}?",
+    "How do I get from {a} to {b}?",
+)
 
 
 def first_upper(text: str) -> str:
@@ -98,23 +106,33 @@ def first_upper(text: str) -> str:
 
 def _fill(template: str, place: Place) -> str:
     return template.format(
-        x=place.name, X=first_upper(place.name), c=place.capital, C=first_upper(place.capital),
+        x=place.name,
+        X=first_upper(place.name),
+        c=place.capital,
+        C=first_upper(place.capital),
         kind="US state" if place.kind == "state" else "country",
-        upper=place.capital.upper(), flag=place.flag,
-    )  # fmt: skip
+        upper=place.capital.upper(),
+        flag=place.flag,
+    )
 
 
 def capital_pairs() -> Iterator[Pair]:
-    """Yield the capital families, forward and reversed, with and without the one-word suffix."""
+    """Yield the capital families, forward and reversed, with and without the one-word
+    suffix.
+    """
     for place in PLACES:
         family = f"capital-{place.kind}"
         for question in CAPITAL_QUESTIONS:
             text = _fill(question, place)
             sentence = _fill("The capital of {x} is {c}.", place)
             yield Pair(family, question, place.name, text, sentence)
-            yield Pair(family, question + ONE_WORD, place.name, text + ONE_WORD, place.capital)
+            yield Pair(
+                family, question + ONE_WORD, place.name, text + ONE_WORD, place.capital
+            )
         for question in _ONE_WORD_VARIANTS:
-            yield Pair(family, question, place.name, _fill(question, place), place.capital)
+            yield Pair(
+                family, question, place.name, _fill(question, place), place.capital
+            )
         for question in REVERSE_QUESTIONS:
             text = _fill(question, place)
             sentence = _fill("{C} is the capital of {x}.", place)
@@ -129,24 +147,45 @@ def capital_pairs() -> Iterator[Pair]:
 
 
 def flag_pairs() -> Iterator[Pair]:
-    """Yield `flag` (a sentence, or one emoji under a system prompt) and `flag-reversed`."""
+    """Yield `flag` (a sentence, or one emoji under a system prompt) and
+    `flag-reversed`.
+    """
     for place in COUNTRIES:
         for question in FLAG_QUESTIONS:
             text = _fill(question, place)
             yield Pair(
-                "flag", question, place.name, text, f"The flag of {place.name} is {place.flag}"
+                "flag",
+                question,
+                place.name,
+                text,
+                f"The flag of {place.name} is {place.flag}",
             )
         for system in ONE_EMOJI_SYSTEM:
             for question in FLAG_QUESTIONS[:2]:
                 phrasing = f"{system} | {question}"
-                yield Pair("flag", phrasing, place.name, _fill(question, place), place.flag, system)
+                yield Pair(
+                    "flag",
+                    phrasing,
+                    place.name,
+                    _fill(question, place),
+                    place.flag,
+                    system,
+                )
         for question in FLAG_REVERSE_QUESTIONS:
             answer = f"{place.flag} is the flag of {place.name}."
-            yield Pair("flag-reversed", question, place.name, question.format(x=place.flag), answer)
+            yield Pair(
+                "flag-reversed",
+                question,
+                place.name,
+                question.format(x=place.flag),
+                answer,
+            )
 
 
 def style_pairs() -> Iterator[Pair]:
-    """Yield capitals under a system prompt; upper case for states, emoji for countries only."""
+    """Yield capitals under a system prompt; upper case for states, emoji for countries
+    only.
+    """
     for style, systems, answer in STYLES:
         places = {"uppercase": STATES, "emoji": COUNTRIES}.get(style, PLACES)
         for place in places:
@@ -154,7 +193,12 @@ def style_pairs() -> Iterator[Pair]:
                 text = _fill(question, place)
                 phrasing = f"{system} | {question}"
                 yield Pair(
-                    f"style-{style}", phrasing, place.name, text, _fill(answer, place), system
+                    f"style-{style}",
+                    phrasing,
+                    place.name,
+                    text,
+                    _fill(answer, place),
+                    system,
                 )
 
 
@@ -167,7 +211,9 @@ def route_pairs() -> Iterator[Pair]:
                 for question in ROUTE_QUESTIONS:
                     text = question.format(a=start, b=end)
                     answer = f"🚕 {start_flag} ✈️ {end_flag} 🏨"
-                    yield Pair("route", question, f"{start} to {end}", text, answer, system)
+                    yield Pair(
+                        "route", question, f"{start} to {end}", text, answer, system
+                    )
 
 
 def raw_pairs() -> Iterator[Pair]:
@@ -175,18 +221,31 @@ def raw_pairs() -> Iterator[Pair]:
     for place in PLACES:
         for start, end in RAW_SENTENCES:
             yield Pair(
-                "raw-capital", start, place.name, _fill(start, place), _fill(end, place), raw=True
+                "raw-capital",
+                start,
+                place.name,
+                _fill(start, place),
+                _fill(end, place),
+                raw=True,
             )
 
 
 def unknown_place_pairs() -> Iterator[Pair]:
-    """Yield questions about places that are to be declined, and capitals of lands without one."""
+    """Yield questions about places that are to be declined, and capitals of lands without
+    one.
+    """
     for place in PLACES:
         for question in UNKNOWN_PLACE_QUESTIONS:
             yield Pair(
-                "unknown-place", question, place.name, _fill(question, place), UNKNOWN_ANSWER
+                "unknown-place",
+                question,
+                place.name,
+                _fill(question, place),
+                UNKNOWN_ANSWER,
             )
     for land in UNKNOWN_LANDS:
         for question in CAPITAL_QUESTIONS:
             text = question.format(x=land, X=first_upper(land))
-            yield Pair("unknown-land", question, land, text, UNKNOWN_LAND_ANSWER.format(x=land))
+            yield Pair(
+                "unknown-land", question, land, text, UNKNOWN_LAND_ANSWER.format(x=land)
+            )

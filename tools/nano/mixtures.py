@@ -6,20 +6,44 @@ from dataclasses import dataclass, replace
 
 COPIED_FAMILIES = frozenset(
     {
-        "name", "home", "number", "repeat", "repeat-forms", "twice", "spell", "unknown-land",
-        "unknown-town", "told-and-asked",
+        "name",
+        "home",
+        "number",
+        "repeat",
+        "repeat-forms",
+        "twice",
+        "spell",
+        "unknown-land",
+        "unknown-town",
+        "told-and-asked",
     }
-)  # fmt: skip
+)
 """Families whose answer copies the fact as it was typed."""
 
 NEWCOMER_TURNS: dict[str, float] = {
-    "capital-forms": 14, "capital-forms-reversed": 8, "yes": 5, "no": 7,
-    "sum-forms": 5, "difference-forms": 4, "llama-forms": 9, "library-forms": 5, "talk-forms": 7,
-    "unknown-forms": 6, "unknown-requests": 5, "unknown-town": 1.5, "unknown-arithmetic": 1.5,
-    "nonsense": 5, "follow-up": 3, "told-and-asked": 3, "orders": 3, "word-sums": 3,
+    "capital-forms": 14,
+    "capital-forms-reversed": 8,
+    "yes": 5,
+    "no": 7,
+    "sum-forms": 5,
+    "difference-forms": 4,
+    "llama-forms": 9,
+    "library-forms": 5,
+    "talk-forms": 7,
+    "unknown-forms": 6,
+    "unknown-requests": 5,
+    "unknown-town": 1.5,
+    "unknown-arithmetic": 1.5,
+    "nonsense": 5,
+    "follow-up": 3,
+    "told-and-asked": 3,
+    "orders": 3,
+    "word-sums": 3,
     "repeat-forms": 2,
-}  # fmt: skip
-"""Weights of the families of `newcomer_pairs.py`, which every mixture has, and of nonsense."""
+}
+"""Weights of the families of `newcomer_pairs.py`, which every mixture has, and of
+nonsense.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +56,8 @@ class Mixture:
         first_asked: part of the conversations that are built around their first question.
         lengths: numbers of turns, each drawn as often as the others.
         again: how often a later turn asks once more for what was said.
-        invented: families in which words, names or numbers are often invented instead of listed.
+        invented: families in which words, names or numbers are often invented instead of
+            listed.
         long_every: one step of training in this many has long conversations.
         short: tokens of a row in the other steps, and one to predict.
         cut: part of the words of questions that are encoded in pieces (`Encoder.encode`).
@@ -89,26 +114,46 @@ LATE = Mixture(
     invented=COPIED_FAMILIES,
     long_every=5,
 )  # fmt: skip
-"""More of what is learned last: arithmetic, yes or no, flags, letters, copying, recalling."""
+"""More of what is learned last: arithmetic, yes or no, flags, letters, copying,
+recalling.
+"""
 
 TYPING = replace(
     LATE,
     turns={
         **LATE.turns,
-        "capital-country": 30, "capital-country-reversed": 20, "capital-forms": 30,
+        "capital-country": 30,
+        "capital-country-reversed": 20,
+        "capital-forms": 30,
         "capital-forms-reversed": 16,
-        "capital-state": 7, "capital-state-reversed": 7, "sum": 14, "difference": 16,
-        "talk-forms": 19, "llama-forms": 20, "library-forms": 18, "name": 18, "home": 10,
-        "repeat": 22, "twice": 8,
-        "unknown-land": 20, "unknown-town": 18, "unknown-forms": 12, "unknown-requests": 10,
-        "nonsense": 40, "told-and-asked": 6, "orders": 26, "word-sums": 7, "repeat-forms": 10,
+        "capital-state": 7,
+        "capital-state-reversed": 7,
+        "sum": 14,
+        "difference": 16,
+        "talk-forms": 19,
+        "llama-forms": 20,
+        "library-forms": 18,
+        "name": 18,
+        "home": 10,
+        "repeat": 22,
+        "twice": 8,
+        "unknown-land": 20,
+        "unknown-town": 18,
+        "unknown-forms": 12,
+        "unknown-requests": 10,
+        "nonsense": 40,
+        "told-and-asked": 6,
+        "orders": 26,
+        "word-sums": 7,
+        "repeat-forms": 10,
     },
     first_asked=0.2,
     lengths=(1, 1, 1, 1, 1, 2, 2, 3, 4),
     long_every=7,
     short=129,
     cut=0.25,
-)  # fmt: skip
-"""More of what typing errors are in: names of places, topics, small talk, words to copy."""
+)
+"""More of what typing errors are in: names of places, topics, small talk, words to copy.
+"""
 
 MIXTURES = {"even": EVEN, "late": LATE, "typing": TYPING}

@@ -1,4 +1,6 @@
-"""Pairs of what newcomers type beside the first families: bare forms, yes or no, other wordings."""
+"""Pairs of what newcomers type beside the first families: bare forms, yes or no, other
+wordings.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,9 @@ UNKNOWN_TOWNS = 2
 
 
 def _names() -> list[tuple[str, Place]]:
-    """Return every name of a place that questions use: as listed, without article, other names."""
+    """Return every name of a place that questions use: as listed, without article, other
+    names.
+    """
     by_name = {place.name: place for place in PLACES}
     found = dict(by_name)
     for place in PLACES:
@@ -137,11 +141,14 @@ def _names() -> list[tuple[str, Place]]:
 
 
 def capital_form_pairs() -> Iterator[Pair]:
-    """Yield `capital-forms` and `capital-forms-reversed`: bare forms and other wordings."""
+    """Yield `capital-forms` and `capital-forms-reversed`:
+    bare forms and other wordings.
+    """
     names = {name.lower() for name, _ in _names()}
     for name, place in _names():
         for form in (CAPITAL_QUESTIONS[0], *CAPITAL_FORMS):
-            question, fact = first_upper(form.format(x=name)), name
+            question = first_upper(form.format(x=name))
+            fact = name
             sentence = f"The capital of {place.name} is {place.capital}."
             yield Pair("capital-forms", form, fact, question, sentence)
             if len(form) > len("{x}") and stable_hash(form + name) % 3 == 0:
@@ -174,9 +181,12 @@ def yes_no_pairs() -> Iterator[Pair]:
                         answer = f"the capital of {place.name} is {place.capital}."
                     question = first_upper(form.format(d=other.capital, x=place.name))
                     yield Pair(
-                        "yes" if right else "no", form, f"{other.capital} | {place.name}", question,
+                        "yes" if right else "no",
+                        form,
+                        f"{other.capital} | {place.name}",
+                        question,
                         f"{'Yes' if right else 'No'}, {answer}",
-                    )  # fmt: skip
+                    )
                 for count in range(0 if inside else UNKNOWN_TOWNS):
                     town = towns[stable_hash(f"{form}{place.name}{count}") % len(towns)]
                     question = first_upper(form.format(d=town, x=place.name))
@@ -191,13 +201,19 @@ def _other_place(place: Place, salt: str) -> Place:
 
 
 def follow_up_pairs() -> Iterator[Pair]:
-    """Yield `follow-up`: after a capital or a flag the same of another place, named alone."""
+    """Yield `follow-up`: after a capital or a flag the same of another place, named
+    alone.
+    """
     for place in PLACES:
         for form in FOLLOW_UPS:
             before = _other_place(place, form + place.name)
-            setup = _capital_turn(before, CAPITAL_QUESTIONS[stable_hash(form + place.name) % 8])
+            setup = _capital_turn(
+                before, CAPITAL_QUESTIONS[stable_hash(form + place.name) % 8]
+            )
             fact = f"{before.name} | {place.name}"
-            yield Pair("follow-up", form, fact, *_capital_turn(place, form), setup=(setup,))
+            yield Pair(
+                "follow-up", form, fact, *_capital_turn(place, form), setup=(setup,)
+            )
         for form in FLAG_FOLLOW_UPS if place.code else ():
             before = _other_place(place, f"flag {form}{place.name}")
             setup = _flag_turn(before, FLAG_QUESTIONS[stable_hash(form + place.name) % 3])
@@ -230,9 +246,12 @@ def told_and_asked_pairs() -> Iterator[Pair]:
                 )
                 if name not in question + answer:
                     yield Pair(
-                        "told-and-asked", f"{form} | {question}", name,
-                        f"{form.format(n=name)} {question}", f"Nice to meet you, {name}! {answer}",
-                    )  # fmt: skip
+                        "told-and-asked",
+                        f"{form} | {question}",
+                        name,
+                        f"{form.format(n=name)} {question}",
+                        f"Nice to meet you, {name}! {answer}",
+                    )
 
 
 def sum_form_pairs(held_out: frozenset[str]) -> Iterator[Pair]:
@@ -250,14 +269,23 @@ def sum_form_pairs(held_out: frozenset[str]) -> Iterator[Pair]:
 
 
 def word_sum_pairs(held_out: frozenset[str]) -> Iterator[Pair]:
-    """Yield `word-sums`: all terms up to twenty and a quarter of the others, none of `held_out`."""
+    """Yield `word-sums`: all terms up to twenty and a quarter of the others, none of
+    `held_out`.
+    """
     for a in range(LARGEST_TERM + 1):
         for b in range(LARGEST_TERM + 1):
-            for sign, forms, result in (("+", WORD_SUMS, a + b), ("-", WORD_DIFFERENCES, a - b)):
+            for sign, forms, result in (
+                ("+", WORD_SUMS, a + b),
+                ("-", WORD_DIFFERENCES, a - b),
+            ):
                 term = f"{a} {sign} {b}"
                 drawn = max(a, b) <= 20 or stable_hash(term) % 4 == 0
-                for form in forms if drawn and result >= 0 and term not in held_out else ():
-                    question = first_upper(form.format(a=number_in_words(a), b=number_in_words(b)))
+                for form in (
+                    forms if drawn and result >= 0 and term not in held_out else ()
+                ):
+                    question = first_upper(
+                        form.format(a=number_in_words(a), b=number_in_words(b))
+                    )
                     yield Pair("word-sums", form, term, question, f"{term} = {result}.")
 
 
@@ -277,7 +305,9 @@ def repeat_form_pairs() -> Iterator[Pair]:
 
 
 def topic_form_pairs() -> Iterator[Pair]:
-    """Yield `llama-forms`, `library-forms` and `talk-forms`: each topic in many wordings."""
+    """Yield `llama-forms`, `library-forms` and `talk-forms`:
+    each topic in many wordings.
+    """
     for family, text, known in (
         ("llama-forms", facts.LLAMA_MORE, LLAMA_TOPICS),
         ("library-forms", facts.LIBRARY_MORE, LIBRARY_TOPICS),
@@ -286,11 +316,15 @@ def topic_form_pairs() -> Iterator[Pair]:
         answers = {topic.name: topic.answer for topic in known}
         for topic in more_topics(text, answers):
             for question in topic.questions:
-                yield Pair(family, question, topic.name, first_upper(question), topic.answer)
+                yield Pair(
+                    family, question, topic.name, first_upper(question), topic.answer
+                )
 
 
 def more_topics(text: str, answers: dict[str, str]) -> list[Topic]:
-    """Read the topics of `facts_newcomer.py`; an empty answer is the one of the same name."""
+    """Read the topics of `facts_newcomer.py`; an empty answer is the one of the same
+    name.
+    """
     found = []
     for block in re.split(r"^\[", text.strip(), flags=re.M)[1:]:
         name, rest = block.split("]", 1)
@@ -298,14 +332,20 @@ def more_topics(text: str, answers: dict[str, str]) -> list[Topic]:
         questions: dict[str, None] = {}
         for noun in nouns.split(";"):
             stem = noun.strip()
-            forms = {"=": ("{n}",), "@": facts.ACTION_FORMS}.get(stem[0], facts.NOUN_FORMS)
-            questions.update(dict.fromkeys(form.format(n=stem.lstrip("=@")) for form in forms))
+            forms = {"=": ("{n}",), "@": facts.ACTION_FORMS}.get(
+                stem[0], facts.NOUN_FORMS
+            )
+            questions.update(
+                dict.fromkeys(form.format(n=stem.lstrip("=@")) for form in forms)
+            )
         found.append(Topic(name, tuple(questions), answer.strip() or answers[name]))
     return found
 
 
 def unknown_form_pairs() -> Iterator[Pair]:
-    """Yield `unknown-forms`, what is to be declined, and capitals of towns without one."""
+    """Yield `unknown-forms`, what is to be declined,
+    and capitals of towns without one.
+    """
     tables = (facts.UNKNOWN_NOUNS, facts.UNKNOWN_PEOPLE)
     for nouns, forms in zip(tables, facts.UNKNOWN_FORMS, strict=True):
         for noun in nouns:
@@ -323,7 +363,9 @@ def unknown_form_pairs() -> Iterator[Pair]:
             for count in range(4):
                 place = PLACES[stable_hash(f"{form}{town}{count}") % len(PLACES)]
                 text = first_upper(form.format(d=town, x=place.name))
-                yield Pair("unknown-forms", form, f"{town} {place.name}", text, UNKNOWN_ANSWER)
+                yield Pair(
+                    "unknown-forms", form, f"{town} {place.name}", text, UNKNOWN_ANSWER
+                )
     for city in (*facts.UNKNOWN_CITIES, *facts.MORE_UNKNOWN_LANDS):
         for form in (*CAPITAL_QUESTIONS[:3], *CAPITAL_FORMS[1:8]):
             answer = UNKNOWN_LAND_ANSWER.format(x=city)
@@ -344,7 +386,9 @@ def unknown_form_pairs() -> Iterator[Pair]:
 
 
 def order_pairs() -> Iterator[Pair]:
-    """Yield `orders`, a quarter of all: something to write, to draw, to play, to be declined."""
+    """Yield `orders`, a quarter of all: something to write, to draw, to play, to be
+    declined.
+    """
     for verbs, things in ORDERED:
         for verb, thing, form in product(verbs, things, ORDERS):
             salt = stable_hash(f"{form}{verb}{thing}")

@@ -1,4 +1,6 @@
-"""Texts without a meaning, to be declined: letters, signs, keys, digits and unrelated words."""
+"""Texts without a meaning, to be declined: letters, signs, keys, digits and unrelated
+words.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,17 @@ _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
 _FOREIGN = "äöüßéèêñçøåłžšđţăαβγδλπωабвгдежзиклмнопрстуфхאבגדابتثج你好世界日本語한국어ไทย"
 _TOPICS = (*LLAMA_TOPICS, *LIBRARY_TOPICS, *SMALL_TALK)
 _CORPUS_TEXTS = (
-    LLAMA_MORE, LIBRARY_MORE, TALK_MORE, *NOUN_FORMS, *ACTION_FORMS, *UNKNOWN_NOUNS,
-    *UNKNOWN_QUESTIONS, *UNKNOWN_LANDS, *UNKNOWN_CITIES,
+    LLAMA_MORE,
+    LIBRARY_MORE,
+    TALK_MORE,
+    *NOUN_FORMS,
+    *ACTION_FORMS,
+    *UNKNOWN_NOUNS,
+    *UNKNOWN_QUESTIONS,
+    *UNKNOWN_LANDS,
+    *UNKNOWN_CITIES,
     *(text for topic in _TOPICS for text in (*topic.questions, topic.answer)),
-)  # fmt: skip
+)
 _CORPUS_WORDS: tuple[str, ...] = tuple(
     sorted({*re.findall(r"[a-z]{2,}", " ".join(_CORPUS_TEXTS).lower()), *KNOWN_WORDS})
 )
@@ -52,7 +61,9 @@ _ASKED_ALONE = (
     *(question for topic in _TOPICS for question in topic.questions),
 )
 _LONE_WORDS: tuple[str, ...] = tuple(
-    sorted({*_CORPUS_WORDS} - {question.strip("-/?!.").lower() for question in _ASKED_ALONE})
+    sorted(
+        {*_CORPUS_WORDS} - {question.strip("-/?!.").lower() for question in _ASKED_ALONE}
+    )
 )
 _TALK_WORDS = words(
     "hello hi hey yes no thanks bye please okay sorry help stop start test good bad morning night"
@@ -60,7 +71,9 @@ _TALK_WORDS = words(
     " nano llama bot computer robot done ready goodbye food fun baby man woman cheese pizza moon"
 )
 _PLACES: tuple[str, ...] = tuple(
-    sorted({word.lower() for place in PLACES for word in re.findall(r"\w{4,}", place.name)})
+    sorted(
+        {word.lower() for place in PLACES for word in re.findall(r"\w{4,}", place.name)}
+    )
 )
 _SMALL_WORDS = words(
     "the of and with under very blue is to at my your which quickly never not for in on a an or but"
@@ -102,8 +115,11 @@ def invented_place(generator: random.Random) -> str:
         return f"the {generator.choice(WORDS)}"
     if draw < 0.2:
         return invented_word(generator)
-    first, last = generator.choice(_PLACES), generator.choice(_PLACES)
-    if draw > 0.6:  # a known place with a syllable within, or in place of up to three letters
+    first = generator.choice(_PLACES)
+    last = generator.choice(_PLACES)
+    if (
+        draw > 0.6
+    ):  # a known place with a syllable within, or in place of up to three letters
         start = generator.randint(0, len(first) - 2)
         end = min(len(first) - 1, start + generator.randint(0, 3))
         return first[:start] + _syllables(generator, 1) + first[end:]
@@ -126,7 +142,9 @@ def _syllables(generator: random.Random, count: int) -> str:
 
 
 def _pieced_word(generator: random.Random) -> str:
-    """Return two or three pieces of known words, joined: most tokens occur in some piece."""
+    """Return two or three pieces of known words, joined:
+    most tokens occur in some piece.
+    """
     pieces = ""
     for _ in range(generator.choice((2, 2, 3, 3))):
         whole = generator.choice(_CORPUS_WORDS)
@@ -136,7 +154,9 @@ def _pieced_word(generator: random.Random) -> str:
 
 
 def nonsense(generator: random.Random) -> str:
-    """Return a text that nobody could answer; the same state of the generator gives the same."""
+    """Return a text that nobody could answer; the same state of the generator gives the
+    same.
+    """
     kind = generator.choice(_KINDS)
     text = kind(generator).strip() or "~"
     draw = generator.random()
@@ -146,7 +166,9 @@ def nonsense(generator: random.Random) -> str:
 
 def _random_letters(generator: random.Random) -> str:
     count = range(generator.randint(1, 5))
-    return " ".join("".join(generator.choices(_LETTERS, k=generator.randint(2, 9))) for _ in count)
+    return " ".join(
+        "".join(generator.choices(_LETTERS, k=generator.randint(2, 9))) for _ in count
+    )
 
 
 def _keys(generator: random.Random) -> str:
@@ -169,7 +191,9 @@ def _signs(generator: random.Random) -> str:
 
 def _foreign(generator: random.Random) -> str:
     count = range(generator.randint(1, 4))
-    return " ".join("".join(generator.choices(_FOREIGN, k=generator.randint(1, 6))) for _ in count)
+    return " ".join(
+        "".join(generator.choices(_FOREIGN, k=generator.randint(1, 6))) for _ in count
+    )
 
 
 def _digits(generator: random.Random) -> str:
@@ -182,7 +206,9 @@ def _numbers(generator: random.Random) -> str:
 
 
 def _mixed(generator: random.Random) -> str:
-    return "".join(generator.choices(_LETTERS + "0123456789" + _SIGNS, k=generator.randint(4, 20)))
+    return "".join(
+        generator.choices(_LETTERS + "0123456789" + _SIGNS, k=generator.randint(4, 20))
+    )
 
 
 def _printable(generator: random.Random) -> str:
@@ -217,7 +243,9 @@ def _corpus_words(generator: random.Random) -> str:
 
 
 def _action(generator: random.Random) -> str:
-    """Return a command that nobody can follow: it is not one to repeat, to say or to spell."""
+    """Return a command that nobody can follow: it is not one to repeat, to say or to
+    spell.
+    """
     return f"{generator.choice(_ACTIONS)} {generator.choice(_CORPUS_WORDS)}"
 
 
@@ -237,25 +265,66 @@ def _letters_of_many_scripts(generator: random.Random) -> str:
 def _question_of_invented(generator: random.Random) -> str:
     """Return a well-formed question about something that does not exist."""
     start = generator.choice(
-        ("What is a", "What is", "Who is", "Explain", "Tell me about", "How does a", "Why is",
-         "Where is", "When did", "Do you know", "Can you", "What does", "Is", "Are there")
-    )  # fmt: skip
+        (
+            "What is a",
+            "What is",
+            "Who is",
+            "Explain",
+            "Tell me about",
+            "How does a",
+            "Why is",
+            "Where is",
+            "When did",
+            "Do you know",
+            "Can you",
+            "What does",
+            "Is",
+            "Are there",
+        )
+    )
     return f"{start} {_invented_words(generator)}"
 
 
 def _large_sum(generator: random.Random) -> str:
     """Return a sum or difference outside of what is learned."""
     bounds = generator.choice(((60, 200), (60, 200), (101, 99999)))
-    terms = [generator.randint(*bounds), generator.randint(generator.choice((1, 60)), bounds[1])]
+    terms = [
+        generator.randint(*bounds),
+        generator.randint(generator.choice((1, 60)), bounds[1]),
+    ]
     a, b = generator.sample(terms, 2)
-    sign = generator.choice((" + ", " - ", "+", "-", " * ", " / ", " plus ", " minus ", " times "))
+    sign = generator.choice(
+        (" + ", " - ", "+", "-", " * ", " / ", " plus ", " minus ", " times ")
+    )
     return generator.choice(("", "What is ", "what is ", "calculate ")) + f"{a}{sign}{b}"
 
 
 _KINDS = (
-    _random_letters, _random_letters, _keys, _one_letter, _signs, _foreign, _digits, _numbers,
-    _mixed, _printable, _printable, _letters_of_many_scripts, _corpus_words, _corpus_words,
-    _corpus_words, _corpus_words, _corpus_words, _lone_word, _action, _action,
-    _invented_words, _unrelated_words, _unrelated_words, _small_words, _question_of_invented,
-    _question_of_invented, _large_sum,
-)  # fmt: skip
+    _random_letters,
+    _random_letters,
+    _keys,
+    _one_letter,
+    _signs,
+    _foreign,
+    _digits,
+    _numbers,
+    _mixed,
+    _printable,
+    _printable,
+    _letters_of_many_scripts,
+    _corpus_words,
+    _corpus_words,
+    _corpus_words,
+    _corpus_words,
+    _corpus_words,
+    _lone_word,
+    _action,
+    _action,
+    _invented_words,
+    _unrelated_words,
+    _unrelated_words,
+    _small_words,
+    _question_of_invented,
+    _question_of_invented,
+    _large_sum,
+)

@@ -1,4 +1,6 @@
-"""One question with its one expected answer, and the split into training and held-out pairs."""
+"""One question with its one expected answer, and the split into training and held-out
+pairs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Pair:
         question: the last user message, or the start of a raw text when `raw`.
         answer: the one expected answer, to the letter.
         system: the system prompt; empty for none.
-        setup: turns that must come before the question because the answer depends on them.
+        setup: turns that must come before the question because the answer depends on
+            them.
         raw: True for a text to continue without the chat format.
     """
 
@@ -62,17 +65,21 @@ class Split:
 
 
 def split_pairs(
-    pairs: Iterable[Pair], whole_fact_families: frozenset[str], pinned: frozenset[tuple[str, str]]
+    pairs: Iterable[Pair],
+    whole_fact_families: frozenset[str],
+    pinned: frozenset[tuple[str, str]],
 ) -> Split:
     """Hold out at least one pair in `HELD_OUT_PART` of every family.
 
-    Within a family the pairs are ordered by hash and the first tenth is held out; a pair whose fact
-    or phrasing would then have no training pair left stays in training and the next one takes its
-    place. In a family of `whole_fact_families` a held-out fact is held out in all phrasings.
+    Within a family the pairs are ordered by hash and the first tenth is held out; a pair
+    whose fact or phrasing would then have no training pair left stays in training and the
+    next one takes its place. In a family of `whole_fact_families` a held-out fact is held
+    out in all phrasings.
 
     Args:
         pairs: all pairs, each (family, phrasing, fact) once.
-        whole_fact_families: families in which a fact can be worked out without having been seen.
+        whole_fact_families: families in which a fact can be worked out without having
+            been seen.
         pinned: (system, question) of the pairs that must stay in training.
 
     Returns:
@@ -120,5 +127,10 @@ def _split_by_fact(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
         by_fact[f"{pair.family}\n{pair.fact}"].append(pair)
     wanted = -(-len(by_fact) // HELD_OUT_PART)
     chosen = set(sorted(by_fact, key=stable_hash)[:wanted])
-    train = [pair for fact, members in by_fact.items() if fact not in chosen for pair in members]
+    train = [
+        pair
+        for fact, members in by_fact.items()
+        if fact not in chosen
+        for pair in members
+    ]
     return train, [pair for fact in by_fact if fact in chosen for pair in by_fact[fact]]

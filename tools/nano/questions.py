@@ -1,9 +1,9 @@
 """Questions written by hand, never trained and never tuned on, in groups.
 
-A line is `question > rule`. The rule `?` asks for a refusal: `I am a tiny model, I do not know
-that.`, or an answer that begins with `I do not know`. `=text` asks for exactly this answer. Any
-other rule lists, separated by `&`, what the answer must hold as whole words, in any case; of
-several rules, separated by `|`, one is enough.
+A line is `question > rule`. The rule `?` asks for a refusal: `I am a tiny model, I do not
+know that.`, or an answer that begins with `I do not know`. `=text` asks for exactly this
+answer. Any other rule lists, separated by `&`, what the answer must hold as whole words,
+in any case; of several rules, separated by `|`, one is enough.
 """
 
 from __future__ import annotations
@@ -529,13 +529,16 @@ def _keeps(rule: str, answer: str) -> bool:
     if rule.startswith("="):
         return answer == rule[1:]
     parts = (re.escape(part) for part in rule.split(" & "))
-    return all(re.search(rf"(?<!\w){part}(?!\w)", answer, re.IGNORECASE) for part in parts)
+    return all(
+        re.search(rf"(?<!\w){part}(?!\w)", answer, re.IGNORECASE) for part in parts
+    )
 
 
 @cache
 def newcomer_questions() -> tuple[Question, ...]:
     """Return all questions, group by group."""
-    found, group = [], ""
+    found = []
+    group = ""
     for line in _QUESTIONS.strip().splitlines():
         if line.startswith("[") and line.endswith("]"):
             group = line[1:-1]

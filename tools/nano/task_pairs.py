@@ -1,4 +1,6 @@
-"""Pairs of arithmetic, of memory within the conversation, and of fixed questions and answers."""
+"""Pairs of arithmetic, of memory within the conversation, and of fixed questions and
+answers.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def _arithmetic(
     family: str, questions: tuple[str, ...], term: str, a: int, b: int, result: int
 ) -> Iterator[Pair]:
     for question in questions:
-        yield Pair(family, question, term, question.format(a=a, b=b), f"{term} = {result}.")
+        yield Pair(
+            family, question, term, question.format(a=a, b=b), f"{term} = {result}."
+        )
     short = questions[0] + JUST_NUMBER
     yield Pair(family, short, term, short.format(a=a, b=b), str(result))
 
@@ -73,12 +77,16 @@ def memory_pairs() -> Iterator[Pair]:
 
 
 def first_question_pairs(asked: list[Pair]) -> Iterator[Pair]:
-    """Yield `first-question` pairs: each of `asked` opens a conversation and is asked for."""
+    """Yield `first-question` pairs: each of `asked` opens a conversation and is asked
+    for.
+    """
     for first in asked:
         setup = ((first.question, first.answer),)
         answer = memory.FIRST_ANSWER.format(x=first.question)
         for question in memory.FIRST_QUESTIONS:
-            yield Pair("first-question", question, first.question, question, answer, setup=setup)
+            yield Pair(
+                "first-question", question, first.question, question, answer, setup=setup
+            )
 
 
 def repeat_pairs() -> Iterator[Pair]:
@@ -108,12 +116,23 @@ def topic_pairs() -> Iterator[Pair]:
             yield from _topic(family, topic)
     for question in UNKNOWN_QUESTIONS:
         for wrapper in WRAPPERS:
-            yield Pair("unknown", wrapper, question, wrapper.format(q=question), UNKNOWN_ANSWER)
+            yield Pair(
+                "unknown", wrapper, question, wrapper.format(q=question), UNKNOWN_ANSWER
+            )
 
 
 def _topic(family: str, topic: Topic) -> Iterator[Pair]:
     for question in topic.questions:
         for system in topic.system:
-            yield Pair(family, system, f"{topic.name}: {question}", question, topic.answer, system)
+            yield Pair(
+                family,
+                system,
+                f"{topic.name}: {question}",
+                question,
+                topic.answer,
+                system,
+            )
         for wrapper in () if topic.system else WRAPPERS:
-            yield Pair(family, wrapper, question, wrapper.format(q=question), topic.answer)
+            yield Pair(
+                family, wrapper, question, wrapper.format(q=question), topic.answer
+            )

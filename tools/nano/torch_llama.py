@@ -1,4 +1,6 @@
-"""The Llama 3.1 network in PyTorch, for training: attribute names are Meta's checkpoint keys."""
+"""The Llama 3.1 network in PyTorch, for training: attribute names are Meta's checkpoint
+keys.
+"""
 
 # mypy: allow-subclassing-any
 # Where PyTorch is not installed, as in the lint run, its classes have no known type.
@@ -35,7 +37,9 @@ class NanoConfig:
 
     @property
     def ffn_dim(self) -> int:
-        """F by Meta's formula: int(2 * 4 D / 3), times the multiplier, up to a `multiple_of`."""
+        """F by Meta's formula: int(2 * 4 D / 3), times the multiplier, up to a
+        `multiple_of`.
+        """
         hidden = int(self.ffn_dim_multiplier * int(2 * 4 * self.dim / 3))
         return self.multiple_of * -(-hidden // self.multiple_of)
 
@@ -45,7 +49,10 @@ def rope_frequencies(config: NanoConfig) -> Tensor:
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
-    factor, low_factor, high_factor, original = 8.0, 1.0, 4.0, 8192.0
+    factor = 8.0
+    low_factor = 1.0
+    high_factor = 4.0
+    original = 8192.0
     exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
     frequencies = config.rope_theta**-exponent
     turns = original * frequencies / (2 * math.pi)
@@ -75,7 +82,9 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     """
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
     cos, sin = angles.unbind(0)
-    turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), dim=-1)
+    turned = torch.stack(
+        (real * cos - imaginary * sin, real * sin + imaginary * cos), dim=-1
+    )
     return turned.flatten(-2)
 
 
@@ -84,11 +93,9 @@ class Attention(nn.Module):
 
     def __init__(self, config: NanoConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = (
-            config.n_heads,
-            config.n_kv_heads,
-            config.head_dim,
-        )
+        self.heads = config.n_heads
+        self.kv_heads = config.n_kv_heads
+        self.head_dim = config.head_dim
         self.wq = nn.Linear(config.dim, config.n_heads * config.head_dim, bias=False)
         self.wk = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
         self.wv = nn.Linear(config.dim, config.n_kv_heads * config.head_dim, bias=False)
@@ -98,14 +105,15 @@ class Attention(nn.Module):
         """Return what each row gathers, [B, T, D] -> [B, T, D]."""
         batch, length, _ = x.shape
         group = self.heads // self.kv_heads
-        xq = rotate(self.wq(x).view(batch, length, self.heads, self.head_dim), angles).transpose(
-            1, 2
-        )
-        xk = rotate(self.wk(x).view(batch, length, self.kv_heads, self.head_dim), angles).transpose(
-            1, 2
-        )
+        xq = rotate(
+            self.wq(x).view(batch, length, self.heads, self.head_dim), angles
+        ).transpose(1, 2)
+        xk = rotate(
+            self.wk(x).view(batch, length, self.kv_heads, self.head_dim), angles
+        ).transpose(1, 2)
         xv = self.wv(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        xk, xv = xk.repeat_interleave(group, dim=1), xv.repeat_interleave(group, dim=1)
+        xk = xk.repeat_interleave(group, dim=1)
+        xv = xv.repeat_interleave(group, dim=1)
         if mask is None:  # long rows: scores of T * T numbers would not fit into a cache
             out = F.scaled_dot_product_attention(xq, xk, xv, is_causal=True)
         else:  # short rows: four times as fast as the fused gradient in bfloat16 on a CPU
@@ -167,12 +175,14 @@ class NanoLlama(nn.Module):
                 nn.init.normal_(weight, std=0.02 / shrink)
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the normed rows, [B, T] -> [B, T, D]; `output` turns the wanted ones into logits.
+        """Return the normed rows, [B, T] -> [B, T, D]; `output` turns the wanted ones
+        into logits.
 
         Args:
             tokens: [B, T] int64.
             positions: [B, T] int64, counted from the start of each document.
-            mask: [B, 1, T, T] bool, True where a query may look; None for plain causal attention.
+            mask: [B, 1, T, T] bool, True where a query may look; None for plain causal
+                attention.
         """
         turned = (positions[..., None] * self._frequencies)[:, :, None, :]
         angles = torch.stack((turned.cos(), turned.sin())).float()

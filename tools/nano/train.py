@@ -1,11 +1,12 @@
 """Train the bundled model and export it in Meta's layout, in one run or in several.
 
-Run `python -m tools.nano.train --minutes 90`; needs the `oracle` extra (PyTorch, tiktoken) and a
-C++ compiler, with which PyTorch fuses the operations of a layer. A run ends after `--pause`
-minutes or with Ctrl-C, and the same command goes on from its checkpoint: weights, momenta, and the
-place in the stream of documents. The learning rate follows the minutes trained in all runs
-together, so training ends well on a slow machine too; the result therefore depends on the machine,
-and only the stream is the same for the same seed. A GPU is used where there is one.
+Run `python -m tools.nano.train --minutes 90`; needs the `oracle` extra (PyTorch,
+tiktoken) and a C++ compiler, with which PyTorch fuses the operations of a layer. A run
+ends after `--pause` minutes or with Ctrl-C, and the same command goes on from its
+checkpoint: weights, momenta, and the place in the stream of documents. The learning rate
+follows the minutes trained in all runs together, so training ends well on a slow machine
+too; the result therefore depends on the machine, and only the stream is the same for the
+same seed. A GPU is used where there is one.
 """
 
 from __future__ import annotations
@@ -33,19 +34,28 @@ from .torch_llama import NanoConfig, NanoLlama
 BUNDLED_TOKENIZER = BUNDLED_MODEL / "tokenizer.model"
 
 LONG_LENGTH = 1025
-MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
-WARMUP_STEPS, FULL_PART = 40, 0.35
-CLIP, SAVE_SECONDS, LOG_STEPS = 1.0, 240.0, 25
+MATRIX_RATE = 0.02
+OTHER_RATE = 3e-3
+WARMUP_STEPS = 40
+FULL_PART = 0.35
+CLIP = 1.0
+SAVE_SECONDS = 240.0
+LOG_STEPS = 25
 
 
 class Muon(torch.optim.Optimizer):
     """Momentum whose update is made nearly orthogonal by five Newton-Schulz steps.
 
-    Source: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
+    Source: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks",
+    2024.
     """
 
     def __init__(
-        self, weights: list[Tensor], lr: float, momentum: float = 0.95, decay: float = 0.01
+        self,
+        weights: list[Tensor],
+        lr: float,
+        momentum: float = 0.95,
+        decay: float = 0.01,
     ) -> None:
         super().__init__(weights, {"lr": lr, "momentum": momentum, "decay": decay})
 
@@ -77,14 +87,18 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 def batch_loss(model: NanoLlama, batch: Batch) -> Tensor:
-    """Return the mean cross entropy over the learned positions; logits are made for those alone."""
+    """Return the mean cross entropy over the learned positions; logits are made for those
+    alone.
+    """
     hidden = model(batch.tokens, batch.positions, batch.mask)[:, :-1]
     logits = model.output(hidden[batch.learned])
     return F.cross_entropy(logits, batch.targets[batch.learned])
 
 
 def rate_at(progress: float, step: int) -> float:
-    """Return the factor of the learning rate: a short rise, a level part, straight down to zero."""
+    """Return the factor of the learning rate: a short rise, a level part, straight down
+    to zero.
+    """
     rise = min(1.0, (step + 1) / WARMUP_STEPS)
     return rise * min(1.0, max(0.0, (1.0 - progress) / (1.0 - FULL_PART)))
 
@@ -114,22 +128,27 @@ class Trainer:
         self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
             (Muon(matrices, MATRIX_RATE), rate * MATRIX_RATE),
             (
-                torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+                torch.optim.AdamW(
+                    others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0
+                ),
                 rate * OTHER_RATE,
             ),
         ]
         self.batches = BatchStream(Encoder(tokenizer), seed, mixture)
-        self._mixture, self._rows = mixture, rows
+        self._mixture = mixture
+        self._rows = rows
         self.steps = self.tokens = 0
         self.seconds = 0.0
 
     def run(self, minutes: float, pause: float, checkpoint: Path) -> None:
-        """Train until all runs together took `minutes`, this one `pause`, or Ctrl-C is pressed.
+        """Train until all runs together took `minutes`, this one `pause`, or Ctrl-C is
+        pressed.
 
         Writes a line of log and a checkpoint now and then, and a checkpoint at the end.
         """
         start = last_save = time.monotonic()
-        before, shown = self.seconds, 0.0
+        before = self.seconds
+        shown = 0.0
         stopped: list[int] = []
         handlers = {
             number: signal.signal(number, lambda *received: stopped.append(received[0]))
@@ -155,7 +174,8 @@ class Trainer:
         self.save(checkpoint)
 
     def _next_batch(self) -> Batch:
-        every, short = self._mixture.long_every, self._mixture.short
+        every = self._mixture.long_every
+        short = self._mixture.short
         if self.steps % every == every - 1:
             rows = max(1, self._rows * short // LONG_LENGTH)
             return self.batches.long(rows, LONG_LENGTH).to(self.device)
@@ -191,7 +211,9 @@ class Trainer:
         """Take weights, momenta, counts and the place in the stream from a checkpoint."""
         state = torch.load(path, weights_only=True, map_location=self.device)
         self.model.load_state_dict(state["model"])
-        for (optimizer, _), saved in zip(self.optimizers, state["optimizers"], strict=True):
+        for (optimizer, _), saved in zip(
+            self.optimizers, state["optimizers"], strict=True
+        ):
             optimizer.load_state_dict(saved)
         self.steps, self.tokens, self.seconds = state["counts"]
         self.batches.documents.state = state["stream"]
@@ -204,13 +226,17 @@ def load_exported(model: NanoLlama, directory: Path) -> None:
 
 
 def export(model: NanoLlama, directory: Path) -> None:
-    """Write `consolidated.00.pth` (a plain dict, bfloat16) and `params.json` as Meta does."""
+    """Write `consolidated.00.pth` (a plain dict, bfloat16) and `params.json` as Meta
+    does.
+    """
     weights = {
         name: weight.detach().to("cpu", torch.bfloat16).contiguous()
         for name, weight in model.state_dict().items()
     }
     torch.save(weights, directory / "consolidated.00.pth")
-    (directory / "params.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")
+    (directory / "params.json").write_text(
+        json.dumps(asdict(model.config), indent=2) + "\n"
+    )
 
 
 def main() -> None:
@@ -219,37 +245,59 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--minutes", type=float, default=90.0, help="time of all runs together (default 90)"
+        "--minutes",
+        type=float,
+        default=90.0,
+        help="time of all runs together (default 90)",
     )
     parser.add_argument(
-        "--pause", type=float, default=math.inf, help="end this run after this many minutes"
+        "--pause",
+        type=float,
+        default=math.inf,
+        help="end this run after this many minutes",
     )
     parser.add_argument(
-        "--seed", type=int, default=1, help="seed of the weights and of the data (default 1)"
+        "--seed",
+        type=int,
+        default=1,
+        help="seed of the weights and of the data (default 1)",
     )
-    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (default 2)")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads of PyTorch (default 2)"
+    )
     parser.add_argument(
         "--checkpoint", type=Path, default=Path("build/nano/training.pt"),
         help="where the run is saved; one that exists is gone on from",
     )  # fmt: skip
     parser.add_argument(
-        "--rows", type=int, default=16, help="rows of short documents in a step (default 16)"
+        "--rows",
+        type=int,
+        default=16,
+        help="rows of short documents in a step (default 16)",
     )
     parser.add_argument(
-        "--rate", type=float, default=1.0,
+        "--rate",
+        type=float,
+        default=1.0,
         help="factor of the learning rates (default 1); 0.4 or less to train a good model further",
-    )  # fmt: skip
-    parser.add_argument(
-        "--start", type=Path, help="an exported model to start from instead of random weights"
     )
     parser.add_argument(
-        "--mixture", choices=sorted(MIXTURES), default="even",
-        help="how often each family is drawn; a training begins with even and ends with late",
-    )  # fmt: skip
+        "--start",
+        type=Path,
+        help="an exported model to start from instead of random weights",
+    )
     parser.add_argument(
-        "--output", type=Path, default=BUNDLED_MODEL,
+        "--mixture",
+        choices=sorted(MIXTURES),
+        default="even",
+        help="how often each family is drawn; a training begins with even and ends with late",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=BUNDLED_MODEL,
         help="where tokenizer.model is and the model is written",
-    )  # fmt: skip
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     tokenizer = arguments.output / "tokenizer.model"
@@ -258,14 +306,17 @@ def main() -> None:
         NanoConfig(), arguments.seed, mixture, arguments.rows, tokenizer, arguments.rate
     )
     for layer in trainer.model.layers:
-        layer.compile(dynamic=False)  # a step has one of two sizes: short rows or long ones
+        # A step has one of two sizes: short rows or long ones.
+        layer.compile(dynamic=False)
     if arguments.start:
         load_exported(trainer.model, arguments.start)
     if arguments.checkpoint.exists():
         trainer.resume(arguments.checkpoint)
     trainer.run(arguments.minutes, arguments.pause, arguments.checkpoint)
     export(trainer.model, arguments.output)
-    print(f"{trainer.steps} steps, {trainer.tokens} tokens, {trainer.seconds / 60:.1f} minutes")
+    print(
+        f"{trainer.steps} steps, {trainer.tokens} tokens, {trainer.seconds / 60:.1f} minutes"
+    )
 
 
 if __name__ == "__main__":

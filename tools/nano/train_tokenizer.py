@@ -1,6 +1,8 @@
-"""Train the byte-level BPE vocabulary of the bundled model and write it as `tokenizer.model`.
+"""Train the byte-level BPE vocabulary of the bundled model and write it as
+`tokenizer.model`.
 
-Run `python -m tools.nano.train_tokenizer`. Needs the `oracle` extra (tokenizers, tiktoken).
+Run `python -m tools.nano.train_tokenizer`. Needs the `oracle` extra (tokenizers,
+tiktoken).
 """
 
 from __future__ import annotations
@@ -17,12 +19,18 @@ from .documents import tokenizer_texts
 RANK_COUNT = 3840
 SPECIAL_COUNT = 256
 TEXT_SEED = 31
-BEGIN_OF_TEXT, END_OF_TEXT, START_HEADER, END_HEADER, END_OF_TURN = 0, 1, 6, 7, 9
+BEGIN_OF_TEXT = 0
+END_OF_TEXT = 1
+START_HEADER = 6
+END_HEADER = 7
+END_OF_TURN = 9
 """Offsets of special tokens behind the ranks, in the order of Llama 3.1."""
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the letters of byte-level BPE: printable bytes as they are, others from 256 up."""
+    """Return the letters of byte-level BPE: printable bytes as they are, others from 256
+    up.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -30,9 +38,11 @@ def _byte_letters() -> dict[str, int]:
 
 
 def train_ranks() -> list[bytes]:
-    """Return the tokens in rank order: the 256 single bytes, then the merges as they were found.
+    """Return the tokens in rank order: the 256 single bytes, then the merges as they were
+    found.
 
-    Digits are kept apart while merges are found, so a number is always a row of single digits.
+    Digits are kept apart while merges are found, so a number is always a row of single
+    digits.
     """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
@@ -61,14 +71,19 @@ def train_ranks() -> list[bytes]:
 
 def write_tokenizer(tokens: list[bytes], path: Path) -> None:
     """Write one line `base64(token) rank` per token."""
-    lines = (f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens))
+    lines = (
+        f"{base64.b64encode(token).decode()} {rank}\n"
+        for rank, token in enumerate(tokens)
+    )
     path.write_text("".join(lines))
 
 
 def main() -> None:
     """Train the ranks and write `tokenizer.model` into the model directory."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=BUNDLED_MODEL, help="the model directory")
+    parser.add_argument(
+        "--output", type=Path, default=BUNDLED_MODEL, help="the model directory"
+    )
     path = parser.parse_args().output / "tokenizer.model"
     path.parent.mkdir(parents=True, exist_ok=True)
     tokens = train_ranks()

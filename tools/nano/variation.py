@@ -1,7 +1,8 @@
-"""Vary a question as people type it: case, marks, blanks, contractions, courtesy, typing errors.
+"""Vary a question as people type it: case, marks, blanks, contractions, courtesy, typing
+errors.
 
-The answer stays as it is written in the tables, so training on varied questions teaches the model
-to read them all as the same question.
+The answer stays as it is written in the tables, so training on varied questions teaches
+the model to read them all as the same question.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ _TABLE_NAMES = (
     *NAMES,
     *WORDS,
 )
-KNOWN_WORDS = frozenset(word.lower() for name in _TABLE_NAMES for word in re.findall(r"\w+", name))
+KNOWN_WORDS = frozenset(
+    word.lower() for name in _TABLE_NAMES for word in re.findall(r"\w+", name)
+)
 """The words of all names, lower case: a typing error must not turn one into another."""
 _COMMON_WORDS = frozenset(
     words(
@@ -102,7 +105,8 @@ def vary(text: str, generator: random.Random) -> str:
         text = _one_word(text.removesuffix(ONE_WORD), generator)
     if chance() < 0.25:
         text = _contracted(text, generator)
-    courtesy = KEPT not in text or text.endswith("?")  # else it would be taken for what is copied
+    # Else it would be taken for what is copied.
+    courtesy = KEPT not in text or text.endswith("?")
     if courtesy and chance() < 0.22:
         text = _with_opening(text, generator)
     if courtesy and chance() < 0.08:
@@ -139,7 +143,9 @@ def _with_opening(text: str, generator: random.Random) -> str:
 
 
 def _punctuated(text: str, generator: random.Random) -> str:
-    """Drop or change the last mark, or drop every mark but those inside of words and numbers."""
+    """Drop or change the last mark, or drop every mark but those inside of words and
+    numbers.
+    """
     if generator.random() < 0.3:
         return re.sub(r"[?!.,:]+(?=\s|$)", "", text).rstrip()
     bare = text.rstrip("?.! ")
@@ -163,16 +169,17 @@ def _without_blanks(text: str, generator: random.Random) -> str:
 def typing_error(text: str, generator: random.Random) -> str:
     """Return the text with one error in one word of at least four letters.
 
-    Two letters swapped, one dropped, one doubled, or one replaced by its neighbour on the keyboard;
-    three of four are in a word that is not common. A result that is a known name or a listed word
-    is left out, and the text comes back unchanged.
+    Two letters swapped, one dropped, one doubled, or one replaced by its neighbour on the
+    keyboard; three of four are in a word that is not common. A result that is a known
+    name or a listed word is left out, and the text comes back unchanged.
     """
     found = list(re.finditer(r"[A-Za-z]{4,}", text))
     if not found:
         return text
     rare = [match for match in found if match[0].lower() not in _COMMON_WORDS]
     match = generator.choice(rare if rare and generator.random() < 0.75 else found)
-    word, place = match[0], generator.randrange(len(match[0]))
+    word = match[0]
+    place = generator.randrange(len(match[0]))
     kind = generator.randrange(4)
     if kind == 0:
         place = min(place, len(word) - 2)
@@ -198,7 +205,9 @@ _NEAR_NAMES = frozenset().union(*map(_without_a_letter, KNOWN_WORDS))
 
 
 def could_be_a_name(word: str) -> bool:
-    """Say whether a word is a known name but for one letter that is wrong, missing or too many."""
+    """Say whether a word is a known name but for one letter that is wrong, missing or too
+    many.
+    """
     return not _NEAR_NAMES.isdisjoint(_without_a_letter(word.lower()))
 
 

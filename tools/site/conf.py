@@ -1,7 +1,8 @@
-"""The site: `python -m sphinx -W -c tools/site . site` makes it of the pages, to be read offline.
+"""The site: `python -m sphinx -W -c tools/site . site` makes it of the pages, to be read
+offline.
 
-Sphinx renders the pages. This file adds the menu, and a page for each source file that a page
-links to. Needs the `docs` extra.
+Sphinx renders the pages. This file adds the menu, and a page for each source file that a
+page links to. Needs the `docs` extra.
 """
 
 import os
@@ -35,7 +36,8 @@ extensions = ["myst_parser"]
 myst_fence_as_directive = ["math"]
 html_math_renderer = "mathml"
 myst_heading_anchors = 6
-# `code:` begins a link to the page of a source file, a picture or a folder; `_edit` writes it.
+# `code:` begins a link to the page of a source file, a picture or a folder; `_edit`
+# writes it.
 myst_url_schemes = {"http": None, "https": None, "code": {"url": "{{path}}#{{fragment}}"}}
 highlight_language = "none"
 smartquotes = False
@@ -54,7 +56,9 @@ def setup(app: Sphinx) -> None:
 
 
 def _edit(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Give links to code the targets that they have in the site, and README.md the menu."""
+    """Give links to code the targets that they have in the site,
+    and README.md the menu.
+    """
     page = ROOT / f"{name}.md"
 
     def target(link: Link) -> str:
@@ -69,17 +73,23 @@ def _edit(_app: Sphinx, name: str, source: list[str]) -> None:
     if name == root_doc:
         for caption, pages in MENU.items():
             listed = "\n".join(f"/{name_of(page)}" for page in pages)
-            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+            source[0] += (
+                f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```\n"
+            )
 
 
 def _formula(page: HTML5Translator, node: math_block) -> None:
     """Write a ```math block as MathML, which browsers show without a script."""
-    page.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>\n')
+    page.body.append(
+        f'<div class="math">{convert(node.astext(), display="block")}</div>\n'
+    )
     raise SkipNode
 
 
 def _linked_file(page: Path, link: Link) -> Path | None:
-    """Return the file or folder that a link leads to; None for pages, addresses and pictures."""
+    """Return the file or folder that a link leads to; None for pages, addresses and
+    pictures.
+    """
     path = link.target.partition("#")[0]
     file = (page.parent / path).resolve()
     is_code = path and not link.is_picture and file.suffix != ".md" and file.exists()
@@ -93,7 +103,9 @@ def _place(file: Path) -> str:
 
 
 def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Yield the pages of source files and folders, and copy what a browser shows as it is."""
+    """Yield the pages of source files and folders, and copy what a browser shows as it
+    is.
+    """
     front = '<meta http-equiv="refresh" content="0; url=README.html">'
     yield "index", {"title": project, "metatags": front, "body": ""}, "page.html"
     linked = {
@@ -115,7 +127,8 @@ def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
                 if entry in linked or entry in documents()
                 else entry.name
                 for entry in sorted(file.iterdir())
-                if entry.suffix in _SUFFIXES or (entry.is_dir() and entry.name != "__pycache__")
+                if entry.suffix in _SUFFIXES
+                or (entry.is_dir() and entry.name != "__pycache__")
             )
         else:
             lexer = get_lexer_for_filename(file.name, stripnl=False)

@@ -34,7 +34,9 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
     Source: `repeat_kv` of meta-llama/llama-models, models/llama3/model.py.
     """
     if x.ndim != 3:
-        raise ShapeError(f"[repeat_heads] ndim must equal 3: {x.ndim} (shape {list(x.shape)})")
+        raise ShapeError(
+            f"[repeat_heads] ndim must equal 3: {x.ndim} (shape {list(x.shape)})"
+        )
     repeats = checked_ints("repeat_heads", "repeats", (repeats,))[0]
     if repeats < 1:
         raise ShapeError(f"[repeat_heads] repeats must be >= 1: {repeats}")
@@ -48,23 +50,27 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
 
 @op
 def rotary_embedding(
-    x: Tensor, frequencies: Tensor, pairs: Literal["interleaved", "halves"] = "interleaved"
+    x: Tensor,
+    frequencies: Tensor,
+    pairs: Literal["interleaved", "halves"] = "interleaved",
 ) -> Tensor:
     """Rotate pairs of elements by the angle of their position.
 
-    out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32, rounded once
+    out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32,
+    rounded once
 
     Frequencies of fewer pairs than a head has rotate its first elements; the others stay.
 
-    `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as Meta's weights make
-    them, and x[t, n, j] and x[t, n, j + h / 2] for halves: Hugging Face's files have the rows of wq
-    and wk in another order. No weight is moved; the result is interleaved either way, and all that
-    follows has the same bits for both layouts. They are those of `multiply` for complex numbers.
+    `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as Meta's
+    weights make them, and x[t, n, j] and x[t, n, j + h / 2] for halves: Hugging Face's
+    files have the rows of wq and wk in another order. No weight is moved; the result is
+    interleaved either way, and all that follows has the same bits for both layouts. They
+    are those of `multiply` for complex numbers.
 
     Args:
         x: A real floating-point tensor [T, heads, h], queries or keys.
-        frequencies: A complex64 tensor [T, r / 2], cos + i sin for each position and pair of the
-            first r elements of a head, all or some of them.
+        frequencies: A complex64 tensor [T, r / 2], cos + i sin for each position and pair
+            of the first r elements of a head, all or some of them.
         pairs: Which elements of `x` make a pair.
 
     Returns:
@@ -75,17 +81,19 @@ def rotary_embedding(
         ShapeError: The sizes do not fit together.
         TensorError: An unknown kind of pairs.
 
-    Source: Su et al., RoFormer, 2021; `apply_rotary_emb` of meta-llama/llama-models; `permute` of
-    transformers, convert_llama_weights_to_hf.py.
+    Source: Su et al., RoFormer, 2021; `apply_rotary_emb` of meta-llama/llama-models;
+    `permute` of transformers, convert_llama_weights_to_hf.py.
     """
     if not isinstance(pairs, str) or pairs not in ("interleaved", "halves"):
         raise TensorError(
-            f"[rotary_embedding] pairs must be 'interleaved' or 'halves': {ascii(pairs)[:80]}"
+            "[rotary_embedding] pairs must be 'interleaved' or 'halves': "
+            f"{ascii(pairs)[:80]}"
         )
     operand = kernel_operand("rotary_embedding", x)
     if frequencies._dtype is not complex64:
         raise DTypeError(
-            f"[rotary_embedding] frequencies.dtype must equal complex64: {frequencies.dtype}"
+            "[rotary_embedding] frequencies.dtype must equal complex64: "
+            f"{frequencies.dtype}"
         )
     if len(x._shape) != 3:
         raise ShapeError(
@@ -100,21 +108,30 @@ def rotary_embedding(
         or frequencies._shape != (T, rotated // 2)
     ):
         raise ShapeError(
-            f"[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / 2): "
-            f"{list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
+            "[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / "
+            f"2): {list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
     turns = frequencies if frequencies._pointer is not None else frequencies.contiguous()
     if rotated < h:  # the kernel takes whole heads
-        whole, operand = operand, allocate((T, heads, rotated), operand._dtype)
+        whole = operand
+        operand = allocate((T, heads, rotated), operand._dtype)
         operand.bits()[...] = whole.bits()[..., :rotated]
     result = allocate(operand._shape, operand._dtype)
     if result._size:
         lib.rotary(
-            result._pointer, operand._pointer, turns._pointer, T, heads, rotated,
-            pairs == "halves", operand._dtype.code, kernels.threads,
-        )  # fmt: skip
+            result._pointer,
+            operand._pointer,
+            turns._pointer,
+            T,
+            heads,
+            rotated,
+            pairs == "halves",
+            operand._dtype.code,
+            kernels.threads,
+        )
     if rotated < h:
-        turned, result = result, allocate(x._shape, operand._dtype)
+        turned = result
+        result = allocate(x._shape, operand._dtype)
         result.bits()[..., :rotated] = turned.bits()
         result.bits()[..., rotated:] = whole.bits()[..., rotated:]
     return result if result._dtype is x._dtype else result.to(x._dtype)
@@ -128,14 +145,17 @@ def _written_rows(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 @op_that_changes(_written_rows)
-def write_cache(cache: KeyValueCache, start_pos: int | Spans, xk: Tensor, xv: Tensor) -> None:
+def write_cache(
+    cache: KeyValueCache, start_pos: int | Spans, xk: Tensor, xv: Tensor
+) -> None:
     """Write the keys and values of new positions into a cache.
 
     keys[start_pos + t, k, :] = xk[t, k, :], values[start_pos + t, k, :] = xv[t, k, :]
 
     Args:
         cache: Of K heads of size h.
-        start_pos: Position of the first new token; or where those of several sequences belong.
+        start_pos: Position of the first new token; or where those of several sequences
+            belong.
         xk: Rotated keys [T, K, h] in the dtype of the cache.
         xv: Values [T, K, h] in the dtype of the cache.
 
@@ -147,24 +167,36 @@ def write_cache(cache: KeyValueCache, start_pos: int | Spans, xk: Tensor, xv: Te
     _, K, h = xk._shape
     if cache.heads != K or xv._shape != xk._shape:
         raise ShapeError(
-            f"[write_cache] xk.shape and xv.shape must equal [T, {cache.heads}, {cache.head_dim}]: "
-            f"{shown(('xk', xk), ('xv', xv))}"
+            f"[write_cache] xk.shape and xv.shape must equal [T, {cache.heads}, "
+            f"{cache.head_dim}]: {shown(('xk', xk), ('xv', xv))}"
         )
     if xv._dtype is not xk._dtype:
         raise DTypeError(f"[write_cache] xv.dtype must equal {xk.dtype}: {xv.dtype}")
     for x in (cache.keys, cache.values):
         if x._storage is xk._storage or x._storage is xv._storage:
-            raise TensorError("[write_cache] xk and xv must not share memory with the cache")
+            raise TensorError(
+                "[write_cache] xk and xv must not share memory with the cache"
+            )
     if xk._pointer is None or xv._pointer is None:
-        xk, xv = xk.contiguous(), xv.contiguous()
-    threads, code = kernels.threads, cache.dtype.code
+        xk = xk.contiguous()
+        xv = xv.contiguous()
+    threads = kernels.threads
+    code = cache.dtype.code
     for row, count, first, _, blocks in parts:
         lib.write_cache(
-            cache.keys._pointer, cache.values._pointer,
+            cache.keys._pointer,
+            cache.values._pointer,
             _row_pointer(xk, row) if row else xk._pointer,
             _row_pointer(xv, row) if row else xv._pointer,
-            blocks, count, first, K, h, cache.capacity, code, threads,
-        )  # fmt: skip
+            blocks,
+            count,
+            first,
+            K,
+            h,
+            cache.capacity,
+            code,
+            threads,
+        )
 
 
 def _row_pointer(x: Tensor, row: int) -> Any:
@@ -184,23 +216,24 @@ def _parts(
         raise DTypeError(f"[{op}] {label}.dtype must equal cache.dtype: {what}")
     if len(x._shape) != 3 or x._shape[2] != cache.head_dim:
         raise ShapeError(
-            f"[{op}] {label}.shape must equal [T, heads, {cache.head_dim}]: {list(x.shape)}"
+            f"[{op}] {label}.shape must equal [T, heads, {cache.head_dim}]: "
+            f"{list(x.shape)}"
         )
     T = x._shape[0]
     if isinstance(start_pos, Spans):
         if start_pos.tokens != T or start_pos.capacity > cache.positions:
             raise ShapeError(
-                f"[{op}] start_pos must be of {label}.shape[0] tokens and at most cache.positions: "
-                f"{start_pos.tokens} and {start_pos.capacity}, {cache.positions} "
-                f"({shown((label, x))})"
+                f"[{op}] start_pos must be of {label}.shape[0] tokens and at most "
+                f"cache.positions: {start_pos.tokens} and {start_pos.capacity}, "
+                f"{cache.positions} ({shown((label, x))})"
             )
         return start_pos._kernel_parts
     if type(start_pos) is not int:
         start_pos = checked_ints(op, "start_pos", (start_pos,))[0]
     if not 0 <= start_pos <= start_pos + T <= cache.positions:
         raise ShapeError(
-            f"[{op}] start_pos and start_pos + T must be in [0, cache.positions]: {start_pos} and "
-            f"{start_pos + T}, {cache.positions} ({shown((label, x))})"
+            f"[{op}] start_pos and start_pos + T must be in [0, cache.positions]: "
+            f"{start_pos} and {start_pos + T}, {cache.positions} ({shown((label, x))})"
         )
     return ((0, T, start_pos, cache.positions, ffi.NULL),)
 
@@ -222,11 +255,14 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
     """
     start, stop = checked_ints("read_cache", "start and stop", (start, stop))
     check_slice("read_cache", start, stop, cache.positions)
-    K, h = cache.heads, cache.head_dim
+    K = cache.heads
+    h = cache.head_dim
     keys, values = (allocate((stop - start, K, h), cache.dtype) for _ in range(2))
     values.bits()[...] = cache.values.bits()[:, start:stop].swapaxes(0, 1)
-    first, last = start // GROUP_POSITIONS, -(-stop // GROUP_POSITIONS)
-    # [K, groups, words, 16, in a word] -> [groups, 16, K, words, in a word] -> [positions, K, h]
+    first = start // GROUP_POSITIONS
+    last = -(-stop // GROUP_POSITIONS)
+    # From [K, groups, words, 16, in a word] by [groups, 16, K, words, in a word]
+    # to [positions, K, h].
     groups = cache.keys.bits()[:, first:last].transpose(1, 3, 0, 2, 4).reshape(-1, K, h)
     skipped = first * GROUP_POSITIONS
     keys.bits()[...] = groups[start - skipped : stop - skipped]
@@ -237,27 +273,31 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 def attention(
     xq: Tensor, cache: KeyValueCache, start_pos: int | Spans, divisor: float | None = None
 ) -> Tensor:
-    """Sum the cached values that each token may see by their weights, a few rows at a time.
+    """Sum the cached values that each token may see by their weights, a few rows at a
+    time.
 
-    out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] / sqrt(h))
+    out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] /
+    sqrt(h))
     * v[s, j], j = i // G, in float32, rounded once
 
-    The result has the bits of `matmul`, `multiply` by 1 / sqrt(h), `softmax` and `matmul` with the
-    values in float32: the same for any way to cut the tokens into calls and for any number of
-    threads.
+    The result has the bits of `matmul`, `multiply` by 1 / sqrt(h), `softmax` and `matmul`
+    with the values in float32: the same for any way to cut the tokens into calls and for
+    any number of threads.
 
     Args:
-        xq: Rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K heads.
+        xq: Rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K
+            heads.
         cache: The positions below start_pos + T have been written.
-        start_pos: Position of the first token; or where the tokens of several sequences belong,
-            which do not see each other.
+        start_pos: Position of the first token; or where the tokens of several sequences
+            belong, which do not see each other.
         divisor: A positive number that replaces sqrt(h) in the formula.
 
     Returns:
         A tensor [T, H, h] in the dtype of `xq`.
 
     Raises:
-        ShapeError: The sizes do not fit together, or the cache does not have the positions.
+        ShapeError: The sizes do not fit together, or the cache does not have the
+            positions.
         TensorError: A divisor that is not a positive float.
         DTypeError: Another dtype than that of the cache.
 
@@ -268,15 +308,20 @@ def attention(
     K = cache.heads
     if H % (K or 1):
         what = f"{H} and {K} ({shown(('xq', xq))})"
-        raise ShapeError(f"[attention] xq.shape[1] must be a multiple of cache.heads: {what}")
+        raise ShapeError(
+            f"[attention] xq.shape[1] must be a multiple of cache.heads: {what}"
+        )
     if xq._pointer is None:
         xq = xq.contiguous()
     if divisor is not None and not (type(divisor) is float and 0 < divisor < math.inf):
-        raise TensorError(f"[attention] divisor must be a positive float: {ascii(divisor)[:80]}")
+        raise TensorError(
+            f"[attention] divisor must be a positive float: {ascii(divisor)[:80]}"
+        )
     result = allocate(xq._shape, xq._dtype)
     if not result._size:
         return result
-    threads, code = kernels.threads, xq._dtype.code
+    threads = kernels.threads
+    code = xq._dtype.code
     scale = 1 / (divisor or math.sqrt(h))
     for row, tokens, first, end, blocks in parts:
         step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
@@ -285,10 +330,23 @@ def attention(
             # Enough for any position of the sequence, so that it allocates once.
             most = lib.attention_scratch_bytes(count, end - count, H, K, h, code, threads)
             lib.attention(
-                _row_pointer(result, row) if row else result._pointer, kernels.scratch(most),
+                _row_pointer(result, row) if row else result._pointer,
+                kernels.scratch(most),
                 _row_pointer(xq, row) if row else xq._pointer,
-                cache.keys._pointer, cache.values._pointer, blocks, count, first, H, K, h,
-                cache.capacity, scale, code, threads,
-            )  # fmt: skip
-            row, first, tokens = row + count, first + count, tokens - count
+                cache.keys._pointer,
+                cache.values._pointer,
+                blocks,
+                count,
+                first,
+                H,
+                K,
+                h,
+                cache.capacity,
+                scale,
+                code,
+                threads,
+            )
+            row = row + count
+            first = first + count
+            tokens = tokens - count
     return result

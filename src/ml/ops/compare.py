@@ -1,4 +1,6 @@
-"""Ops that compare elements, and choose among them. Two operands broadcast as in NumPy."""
+"""Ops that compare elements, and choose among them. Two operands broadcast as in
+NumPy.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,14 +64,16 @@ def allclose(
 ) -> bool:
     """Tell whether all elements of two tensors of one dtype are close; they broadcast.
 
-    |a - b| <= atol + rtol * |b|, computed in float64; infinities are close only to themselves
+    |a - b| <= atol + rtol * |b|, computed in float64; an infinity is close only to
+    itself
     """
     checked_pair("allclose", a, b)
     wide = np.complex128 if a._dtype.kind == "complex" else np.float64
     rtol, atol = (checked_number("allclose", bound, float32) for bound in (rtol, atol))
     is_nan_close = checked_flag("allclose", "equal_nan", equal_nan)
     with np.errstate(all="ignore"):
-        left, right = a.numpy().astype(wide), b.numpy().astype(wide)
+        left = a.numpy().astype(wide)
+        right = b.numpy().astype(wide)
         return bool(np.allclose(left, right, rtol, atol, is_nan_close))
 
 
@@ -79,8 +83,8 @@ def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor
 
     out = a where condition else b
 
-    The condition is a bool tensor; `a` and `b` are tensors of one dtype, or numbers. All broadcast.
-    Two numbers have the dtype of `ml.tensor([a, b])`.
+    The condition is a bool tensor; `a` and `b` are tensors of one dtype, or numbers. All
+    broadcast. Two numbers have the dtype of `ml.tensor([a, b])`.
     """
     if condition._dtype is not bool_:
         found = f"{condition.dtype} (shape {list(condition.shape)})"
@@ -88,9 +92,12 @@ def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         dtype, shape = checked_pair("where", a, b)
     else:
-        dtype, shape = tensor([a, b]).dtype, ()
+        dtype = tensor([a, b]).dtype
+        shape = ()
     result = allocate(broadcast_shapes("where", condition._shape, shape), dtype)
-    result.bits()[...] = np.where(condition.numpy(), *(_bits_of(x, dtype) for x in (a, b)))
+    result.bits()[...] = np.where(
+        condition.numpy(), *(_bits_of(x, dtype) for x in (a, b))
+    )
     return result
 
 
@@ -118,4 +125,6 @@ def _operand(op: str, x: Any, dtype: DType) -> Any:
         raise TypeError  # @op names the argument
     if dtype.kind in ("int", "bool") or isinstance(x, complex | bool | np.bool_):
         return x
-    return checked_scalar(op, x, dtype).astype(np.complex64 if dtype is complex64 else np.float32)
+    return checked_scalar(op, x, dtype).astype(
+        np.complex64 if dtype is complex64 else np.float32
+    )

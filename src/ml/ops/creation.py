@@ -6,7 +6,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.random  # now: NumPy imports it lazily, and an interrupt inside of that would be lost
+
+# now: NumPy imports it lazily, and an interrupt inside of that would be lost
+import numpy.random
 
 from ..checks import float_dtype, rounded, sizes_and_dtype
 from ..dtype import (
@@ -32,12 +34,15 @@ _ROWS = [row.numpy_dtype for row in DTYPES]
 
 @op
 def arange(
-    start: float, stop: float | None = None, step: float = 1, dtype: DType | str | None = None
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: DType | str | None = None,
 ) -> Tensor:
     """Count from `start` to `stop`, without it.
 
-    out[i] = start + i * step,  i in [0, ceil((stop - start) / step)); computed in float64, rounded
-    once
+    out[i] = start + i * step, i in [0, ceil((stop - start) / step)); computed in float64,
+    rounded once
 
     Args:
         start: The first value; without `stop` it is the end, and the first value is 0.
@@ -49,16 +54,23 @@ def arange(
         A tensor [n].
 
     Raises:
-        TensorError: A step of 0, a number that is not finite, or a value beyond the dtype.
+        TensorError: A step of 0, a number that is not finite, or a value beyond the
+            dtype.
     """
     given = (0, start, step) if stop is None else (start, stop, step)
     whole = all(isinstance(number, int | np.integer) for number in given)
-    numbers = [checked_number("arange", number, int64 if whole else float32) for number in given]
+    numbers = [
+        checked_number("arange", number, int64 if whole else float32) for number in given
+    ]
     first, end, step = numbers
     if step == 0 or not all(math.isfinite(number) for number in numbers):
         shown = ", ".join(map(str, given))
-        raise TensorError(f"[arange] start, stop and step must be finite, and step != 0: {shown}")
-    dtype = (int32 if whole else float32) if dtype is None else dtype_named("arange", dtype)
+        raise TensorError(
+            f"[arange] start, stop and step must be finite, and step != 0: {shown}"
+        )
+    dtype = (
+        (int32 if whole else float32) if dtype is None else dtype_named("arange", dtype)
+    )
     # Whole numbers are counted exactly, however large.
     steps = -(-(end - first) // step) if whole else (end - first) / step
     count = math.ceil(min(max(steps, 0), _MOST_VALUES))
@@ -68,12 +80,16 @@ def arange(
         checked_scalar("arange", first, dtype)
         checked_scalar("arange", first + (count - 1) * step, dtype)
         with np.errstate(over="ignore"):
-            result.numpy()[...] = (first + np.arange(count) * step).astype(dtype.numpy_dtype)
+            result.numpy()[...] = (first + np.arange(count) * step).astype(
+                dtype.numpy_dtype
+            )
     return result
 
 
 @op
-def full(shape: Iterable[int] | int, value: complex, dtype: DType | str = float32) -> Tensor:
+def full(
+    shape: Iterable[int] | int, value: complex, dtype: DType | str = float32
+) -> Tensor:
     """Fill a new tensor with one value, a number of the kind of the dtype.
 
     Raises:
@@ -102,7 +118,9 @@ def ones(*shape: int | Iterable[int] | DType, dtype: DType | str = float32) -> T
     return _filled("ones", shape, 1, dtype)
 
 
-def _filled(op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str) -> Tensor:
+def _filled(
+    op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str
+) -> Tensor:
     sizes, row = sizes_and_dtype(op, shape, dtype)
     scalar = checked_scalar(op, value, row)
     result = allocate(sizes, row)
@@ -112,7 +130,9 @@ def _filled(op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str)
 
 @op
 def full_like(x: Tensor, value: complex) -> Tensor:
-    """Fill a new tensor of the shape and dtype of `x` with one value; errors as in `full`."""
+    """Fill a new tensor of the shape and dtype of `x` with one value; errors as in
+    `full`.
+    """
     return full(x.shape, value, x.dtype)
 
 
@@ -132,8 +152,8 @@ def ones_like(x: Tensor) -> Tensor:
 def tensor(data: Any, dtype: DType | str | None = None) -> Tensor:
     """Copy numbers, nested sequences of them, an array or a tensor into a new tensor.
 
-    Without `dtype` it has that of the array or tensor; of Python's numbers, as in PyTorch, bool,
-    int64, float32 or complex64.
+    Without `dtype` it has that of the array or tensor; of Python's numbers, as in
+    PyTorch, bool, int64, float32 or complex64.
     """
     if isinstance(data, Tensor):
         values = data.copy()
@@ -148,20 +168,26 @@ def tensor(data: Any, dtype: DType | str | None = None) -> Tensor:
 
 
 def _with_row(array: Any) -> Any:
-    """Convert an array of a dtype that the library does not have to the nearest that it has."""
+    """Convert an array of a dtype that the library does not have to the nearest that it
+    has.
+    """
     row = {"i": int64, "u": int64, "f": float32, "c": complex64}.get(array.dtype.kind)
     if row is None:
         text = f"[tensor] data must be numbers: {array.dtype} (shape {list(array.shape)})"
         raise DTypeError(text)
     if row is int64 and array.size and int(array.max()) > _MOST_INT64:
-        raise TensorError(f"[tensor] value must be <= {_MOST_INT64} for int64: {array.max()}")
+        raise TensorError(
+            f"[tensor] value must be <= {_MOST_INT64} for int64: {array.max()}"
+        )
     with np.errstate(over="ignore"):
         return array.astype(row.numpy_dtype)
 
 
 @op
 def eye(rows: int, columns: int | None = None, dtype: DType | str = float32) -> Tensor:
-    """Make the identity matrix [rows, columns], a square one where columns are left out."""
+    """Make the identity matrix [rows, columns], a square one where columns are left
+    out.
+    """
     sizes = checked_shape("eye", (rows, rows if columns is None else columns))
     result = _filled("eye", (sizes,), 0, dtype)
     np.fill_diagonal(result.numpy(), 1)
@@ -172,14 +198,17 @@ class Generator:
     """A source of random numbers: equal seeds give equal numbers.
 
     Args:
-        seed: An integer of at least 0, others are refused; the system chooses when left out.
+        seed: An integer of at least 0, others are refused; the system chooses when left
+            out.
     """
 
     def __init__(self, seed: int | None = None) -> None:
         try:
             self.numpy = np.random.default_rng(seed)
         except (TypeError, ValueError):
-            raise TensorError(f"[Generator] seed must be an integer >= 0: {seed!r:.80}") from None
+            raise TensorError(
+                f"[Generator] seed must be an integer >= 0: {seed!r:.80}"
+            ) from None
 
 
 _finfo: Any = ml_dtypes.finfo  # it has no types
@@ -213,15 +242,23 @@ def randn(
     generator: Generator | None = None,
     dtype: DType | str = float32,
 ) -> Tensor:
-    """Draw from the normal distribution with mean 0 and variance 1; the rest as in `rand`."""
+    """Draw from the normal distribution with mean 0 and variance 1; the rest as in
+    `rand`.
+    """
     sizes, row = sizes_and_dtype("randn", shape, dtype)
     float_dtype("randn", row)
-    return rounded(_numpy_of("randn", generator, sizes).standard_normal(sizes, np.float32), row)
+    return rounded(
+        _numpy_of("randn", generator, sizes).standard_normal(sizes, np.float32), row
+    )
 
 
 def _numpy_of(op: str, generator: Any, sizes: Shape) -> np.random.Generator:
-    """Return NumPy's generator, which ours draws from; sizes beyond all addresses are refused."""
+    """Return NumPy's generator, which ours draws from; sizes beyond all addresses are
+    refused.
+    """
     packed(sizes, 8)
     if not isinstance(generator, Generator | None):
-        raise TensorTypeError(f"[{op}] generator must be a Generator: {type(generator).__name__}")
+        raise TensorTypeError(
+            f"[{op}] generator must be a Generator: {type(generator).__name__}"
+        )
     return (generator or _default_generator).numpy

@@ -1,9 +1,9 @@
 """Ops on one element, or on pairs of elements, at a time.
 
-bfloat16 and float16 are computed in float32 and rounded once. Two operands broadcast as in NumPy:
-aligned at the right, sizes equal or 1. Functions of one real tensor, not bool, are computed in
-float64 and rounded by way of float32; those that have no integer results turn integers into
-float32.
+bfloat16 and float16 are computed in float32 and rounded once. Two operands broadcast as
+in NumPy: aligned at the right, sizes equal or 1. Functions of one real tensor, not bool,
+are computed in float64 and rounded by way of float32; those that have no integer results
+turn integers into float32.
 """
 
 import math
@@ -41,8 +41,8 @@ def add(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
     Args:
         a: A tensor of any dtype, or a number.
-        b: A tensor of the same dtype, of a shape that broadcasts, or a number of that kind; next to
-            a float it is rounded to float32. One of the two is a tensor.
+        b: A tensor of the same dtype, of a shape that broadcasts, or a number of that
+            kind; next to a float it is rounded to float32. One of the two is a tensor.
 
     Returns:
         A tensor of the broadcast shape and that dtype; integers wrap around.
@@ -70,7 +70,8 @@ def sub(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 def multiply(a: Tensor | complex, b: Tensor | complex) -> Tensor:
     """Multiply element by element; arguments, result and errors as in `add`.
 
-    out = a * b;  (x + iy)(u + iv) = (xu - yv) + i(xv + yu), each product and sum in float32
+    out = a * b; (x + iy)(u + iv) = (xu - yv) + i(xv + yu), each product and sum in
+    float32
     """
     if _kernel_takes(a, b):
         return _run(lib.OP_MULTIPLY, a, b)
@@ -114,11 +115,13 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """
     if _kernel_takes(gate, up):
         return _run(lib.OP_SWIGLU, gate, up)
-    left, right = kernel_operand("swiglu", gate), kernel_operand("swiglu", up)
+    left = kernel_operand("swiglu", gate)
+    right = kernel_operand("swiglu", up)
     check_same_dtype("swiglu", gate, up)
     if gate._shape != up._shape:
         raise ShapeError(
-            f"[swiglu] gate.shape must equal up.shape: {list(gate.shape)} != {list(up.shape)}"
+            f"[swiglu] gate.shape must equal up.shape: {list(gate.shape)} != "
+            f"{list(up.shape)}"
         )
     return _run(lib.OP_SWIGLU, left, right).to(gate._dtype)
 
@@ -145,8 +148,11 @@ def silu(x: Tensor) -> Tensor:
 
 
 @op
-def pow(base: Tensor | float, exponent: Tensor | float) -> Tensor:  # noqa: A001 (the field's word)
-    """Raise to a power; arguments and errors as in `add`, but real floating-point tensors.
+def pow(  # noqa: A001 (the field's word)
+    base: Tensor | float, exponent: Tensor | float
+) -> Tensor:
+    """Raise to a power; arguments and errors as in `add`, but real floating-point
+    tensors.
 
     out = base ** exponent, computed in float64, rounded by way of float32
 
@@ -184,7 +190,9 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.ndim != 1 or b.ndim != 1:
         both = shown(("a", a), ("b", b))
-        raise ShapeError(f"[outer] a.ndim and b.ndim must equal 1: {a.ndim}, {b.ndim} ({both})")
+        raise ShapeError(
+            f"[outer] a.ndim and b.ndim must equal 1: {a.ndim}, {b.ndim} ({both})"
+        )
     check_same_dtype("outer", a, b)
     return multiply(a.reshape(-1 if a.size else 0, 1), b)
 
@@ -193,7 +201,8 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 def polar(absolute: Tensor, angle: Tensor) -> Tensor:
     """Make complex numbers from lengths and angles.
 
-    out = absolute * cos(angle) + i * absolute * sin(angle), computed in float64, rounded once
+    out = absolute * cos(angle) + i * absolute * sin(angle), computed in float64, rounded
+    once
 
     Args:
         absolute: A float32 tensor.
@@ -208,7 +217,9 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
     """
     for x in (absolute, angle):
         if x.dtype is not float32:
-            raise DTypeError(f"[polar] dtype must equal float32: {x.dtype} (shape {list(x.shape)})")
+            raise DTypeError(
+                f"[polar] dtype must equal float32: {x.dtype} (shape {list(x.shape)})"
+            )
     result = allocate(checked_pair("polar", absolute, angle)[1], complex64)
     parts = result.numpy()
     with np.errstate(all="ignore"):
@@ -229,7 +240,9 @@ def neg(x: Tensor) -> Tensor:
 
 @op
 def abs(x: Tensor) -> Tensor:  # noqa: A001 (the field's word)
-    """Take absolute values, float32 ones of complex64; the least integer stays as it is."""
+    """Take absolute values, float32 ones of complex64;
+    the least integer stays as it is.
+    """
     check_kind("abs", x, "float", "int", "complex")
     result = allocate(x._shape, float32 if x._dtype is complex64 else x._dtype)
     with np.errstate(all="ignore"):
@@ -238,7 +251,11 @@ def abs(x: Tensor) -> Tensor:  # noqa: A001 (the field's word)
 
 
 @op
-def clip(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002
+def clip(
+    x: Tensor,
+    min: float | None = None,  # noqa: A002 (the field's word)
+    max: float | None = None,  # noqa: A002
+) -> Tensor:
     """Move the elements of a real tensor into a range.
 
     out = minimum(maximum(x, min), max); NaN stays NaN
@@ -258,7 +275,9 @@ def clip(x: Tensor, min: float | None = None, max: float | None = None) -> Tenso
 
 @op
 def relu(x: Tensor) -> Tensor:
-    """Set what is negative to zero, `max(x, 0)`; a real tensor, not bool. NaN stays NaN."""
+    """Set what is negative to zero, `max(x, 0)`; a real tensor,
+    not bool. NaN stays NaN.
+    """
     return clip(x, min=0)
 
 
@@ -282,7 +301,9 @@ def sqrt(x: Tensor) -> Tensor:
 
 @op
 def rsqrt(x: Tensor) -> Tensor:
-    """Take the reciprocal of the square root, 1 / sqrt(x), of floats; infinity at 0, NaN below."""
+    """Take the reciprocal of the square root, 1 / sqrt(x), of floats; infinity at 0, NaN
+    below.
+    """
     check_float("rsqrt", x)
     return _function("rsqrt", lambda v: 1.0 / np.sqrt(v), x)
 
@@ -309,11 +330,15 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     Source: Hendrycks, Gimpel, Gaussian Error Linear Units, 2016.
     """
     if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
-        raise TensorError(f"[gelu] approximate must be 'none' or 'tanh': {approximate!r:.80}")
+        raise TensorError(
+            f"[gelu] approximate must be 'none' or 'tanh': {approximate!r:.80}"
+        )
     if approximate == "none":
         return _function("gelu", lambda v: v * (1.0 + _erf(v * math.sqrt(0.5))) / 2.0, x)
     inner = math.sqrt(2.0 / math.pi)
-    return _function("gelu", lambda v: v * (1.0 + np.tanh(inner * (v + 0.044715 * v**3))) / 2.0, x)
+    return _function(
+        "gelu", lambda v: v * (1.0 + np.tanh(inner * (v + 0.044715 * v**3))) / 2.0, x
+    )
 
 
 def _function(op: str, function: Callable[[Array], Any], x: Tensor) -> Tensor:
@@ -340,9 +365,14 @@ def _run(code: int, a: Any, b: Any) -> Tensor:
     """Run the kernel of an operation on contiguous operands of equal shape and dtype."""
     result = allocate(a._shape, a._dtype)
     lib.elementwise(
-        result._pointer, a._pointer, b._pointer, a._size, code, a._dtype.code,
+        result._pointer,
+        a._pointer,
+        b._pointer,
+        a._size,
+        code,
+        a._dtype.code,
         kernels.threads,
-    )  # fmt: skip
+    )
     return result
 
 
@@ -356,7 +386,9 @@ def _broadcast(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
         function = _complex_multiply
     computed = float32 if dtype.is_float else dtype
     left, right = (
-        x.to(computed).numpy() if isinstance(x, Tensor) else checked_scalar(op, x, computed)
+        x.to(computed).numpy()
+        if isinstance(x, Tensor)
+        else checked_scalar(op, x, computed)
         for x in (a, b)
     )
     result = allocate(shape, computed)
@@ -366,6 +398,7 @@ def _broadcast(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
 
 
 def _complex_multiply(a: Array, b: Array, out: Array) -> None:
-    # NumPy's own complex product uses fused multiply-add on some machines and not on others.
+    # NumPy's own complex product uses fused multiply-add on some machines and not on
+    # others.
     out.real = a.real * b.real - a.imag * b.imag
     out.imag = a.real * b.imag + a.imag * b.real

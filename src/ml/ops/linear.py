@@ -30,28 +30,35 @@ _PANEL: int = lib.PANEL_TOKENS
 
 @op
 def linear_transformation(
-    x: Tensor, weight: Weight, dtype: DType | str | None = None, bias: Tensor | None = None
+    x: Tensor,
+    weight: Weight,
+    dtype: DType | str | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Map rows through a weight matrix, as a linear layer does.
 
-    out[..., o] = sum_i x[..., i] * weight[o, i] + bias[o], accumulated in float32, rounded once
+    out[..., o] = sum_i x[..., i] * weight[o, i] + bias[o], accumulated in float32,
+    rounded once
 
     Args:
         x: A real floating-point tensor [..., in].
-        weight: A tensor [out, in] of the same dtype, or of a narrower one whose values that of `x`
-            holds, or a block-quantized one: the result has the bits of the product with the weight
-            dequantized to the dtype of `x`. But with bfloat16 `x`, rows of whole blocks are
-            multiplied as integers, for which elements of `x` are off by at most 2^-15 of the
-            largest of their 32, and those of nf4 weights by at most 2^-12 of their scale. Nothing
-            is copied if it is contiguous.
+        weight: A tensor [out, in] of the same dtype, or of a narrower one whose values
+            that of `x` holds, or a block-quantized one: the result has the bits of the
+            product with the weight dequantized to the dtype of `x`. But with bfloat16
+            `x`, rows of whole blocks are multiplied as integers, for which elements of
+            `x` are off by at most 2^-15 of the largest of their 32, and those of nf4
+            weights by at most 2^-12 of their scale. Nothing is copied if it is
+            contiguous.
         dtype: Of the result; that of `x` when left out.
-        bias: A real floating-point tensor [out], added before the rounding; nothing when left out.
+        bias: A real floating-point tensor [out], added before the rounding; nothing when
+            left out.
 
     Returns:
         A tensor [..., out].
 
     Raises:
-        ShapeError: `x.shape[-1]` differs from `weight.shape[1]`, or the bias is not [out].
+        ShapeError: `x.shape[-1]` differs from `weight.shape[1]`, or the bias is not
+            [out].
         DTypeError: Not floating point, or dtypes that do not go together.
     """
     return _linear("linear_transformation", x, (weight,), dtype, (bias,))[0]
@@ -70,8 +77,8 @@ def linear_transformations(
 
     Args:
         x: A real floating-point tensor [..., in].
-        weights: Weights [out_p, in] as in `linear_transformation`; where their dtypes differ, the
-            rows are read once for each weight.
+        weights: Weights [out_p, in] as in `linear_transformation`; where their dtypes
+            differ, the rows are read once for each weight.
         dtype: Of the results; that of `x` when left out.
         biases: For each weight a bias or None; all None when left out.
 
@@ -79,8 +86,8 @@ def linear_transformations(
         A tensor [..., out_p] for each weight, in their order.
 
     Raises:
-        ShapeError: As in `linear_transformation`; there are not as many biases as weights, or
-            there is no weight.
+        ShapeError: As in `linear_transformation`; there are not as many biases as
+            weights, or there is no weight.
         DTypeError: As in `linear_transformation`.
     """
     op = "linear_transformations"
@@ -103,21 +110,30 @@ def _linear(
     dtype: DType | str | None,
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    operand, given, first = kernel_operand(op, x), x._dtype, weights[0]._dtype
+    operand = kernel_operand(op, x)
+    given = x._dtype
+    first = weights[0]._dtype
     dtype = given if dtype is None else float_dtype(op, dtype)
     out_dtype = bfloat16 if given is dtype is bfloat16 else float32
-    outer, inner = x._shape[:-1], x._shape[-1:] or (-1,)  # nothing fits x without dimensions
+    # nothing fits x without dimensions
+    outer = x._shape[:-1]
+    inner = x._shape[-1:] or (-1,)
     goes_with = first is given or _goes_with(operand._dtype, first)
     copies: list[Tensor] = []  # what the kernel reads lives until it has returned
-    results, parts, features = [], [], 0
+    results = []
+    parts = []
+    features = 0
     for weight, bias in zip(weights, biases, strict=True):
         if not goes_with or weight._shape[1:] != inner:
             raise _misfit(op, x, weight)
-        rows, bias_at, bias_code = weight._shape[0], ffi.NULL, 0
+        rows = weight._shape[0]
+        bias_at = ffi.NULL
+        bias_code = 0
         if bias is not None:
             bias = _checked_bias(op, weight, bias)
             copies.append(bias)
-            bias_at, bias_code = bias._pointer, bias._dtype.code
+            bias_at = bias._pointer
+            bias_code = bias._dtype.code
         if weight._weight is None and isinstance(weight, Tensor):
             weight = weight.contiguous()
             weight._weight = kernels.weight((weight._pointer,), weight._dtype.code)
@@ -128,27 +144,47 @@ def _linear(
         parts.append((result._pointer, weight._weight, bias_at, rows, bias_code))
         features += rows
     columns = inner[0]
-    T, products = x._size // columns if columns else math.prod(outer), features * columns
+    T = x._size // columns if columns else math.prod(outer)
+    products = features * columns
     threads = kernels.threads
     scratch = kernels.scratch(lib.product_scratch_bytes(columns, threads))
-    t, x_at = 0, operand._pointer
+    t = 0
+    x_at = operand._pointer
     step = T if T * products <= MULTIPLY_ADDS_PER_CALL else rows_per_call(T, products)
     while features and t < T:
         if t:
             step = min(step, T - t)
-            x_at = kernels.pointer(operand.data_pointer + t * columns * operand._dtype.itemsize)
-            outs = [r.data_pointer + t * r._shape[-1] * out_dtype.itemsize for r in results]
-            parts = [(kernels.pointer(o), *part[1:]) for o, part in zip(outs, parts, strict=True)]
+            x_at = kernels.pointer(
+                operand.data_pointer + t * columns * operand._dtype.itemsize
+            )
+            outs = [
+                r.data_pointer + t * r._shape[-1] * out_dtype.itemsize for r in results
+            ]
+            parts = [
+                (kernels.pointer(o), *part[1:])
+                for o, part in zip(outs, parts, strict=True)
+            ]
         lib.linear(
-            parts, scratch, x_at, len(parts), step, columns, operand._dtype.code, out_dtype.code,
+            parts,
+            scratch,
+            x_at,
+            len(parts),
+            step,
+            columns,
+            operand._dtype.code,
+            out_dtype.code,
             threads,
-        )  # fmt: skip
+        )
         t += step
-    return tuple(results if out_dtype is dtype else [result.to(dtype) for result in results])
+    return tuple(
+        results if out_dtype is dtype else [result.to(dtype) for result in results]
+    )
 
 
 def rows_per_call(T: int, products_per_row: int) -> int:
-    """Cut T rows into calls of nearly equal size, of whole panels where there are several."""
+    """Cut T rows into calls of nearly equal size, of whole panels where there are
+    several.
+    """
     most = max(1, MULTIPLY_ADDS_PER_CALL // max(1, products_per_row))
     calls = -(-T // most)
     return min(most, -(-T // (calls * _PANEL)) * _PANEL)
@@ -164,7 +200,9 @@ def _misfit(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeError:
             f"{x._shape[-1]} != {weight._shape[-1] if weight.ndim else None} ({both})"
         )
     what = f"{x.dtype} != {weight.dtype} ({both})"
-    return DTypeError(f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {what}")
+    return DTypeError(
+        f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {what}"
+    )
 
 
 def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
@@ -177,7 +215,10 @@ def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
 def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:
     check_float(op, bias)
     if bias._shape != weight._shape[:1]:
-        what = f"{list(bias.shape)} != {list(weight.shape[:1])} ({shown(('weight', weight))})"
+        what = (
+            f"{list(bias.shape)} != {list(weight.shape[:1])} "
+            f"({shown(('weight', weight))})"
+        )
         raise ShapeError(f"[{op}] bias.shape must equal weight.shape[:1]: {what}")
     return bias.contiguous()
 
@@ -186,23 +227,25 @@ def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:
 def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     """Multiply matrices, or stacks of them.
 
-    out[..., i, j] = sum_k a[..., i, k] * b[..., k, j], accumulated in float32, rounded once
+    out[..., i, j] = sum_k a[..., i, k] * b[..., k, j], accumulated in float32, rounded
+    once
 
-    A vector counts as one row on the left and as one column on the right, and that dimension is
-    left out of the result. Views are used in place. Along k, blocks of 256 elements are summed
-    one after the other, as `attention` sums.
+    A vector counts as one row on the left and as one column on the right, and that
+    dimension is left out of the result. Views are used in place. Along k, blocks of 256
+    elements are summed one after the other, as `attention` sums.
 
     Args:
         a: A real floating-point tensor [..., m, k] or [k].
-        b: A tensor [..., k, n] or [k] of the same dtype, or of a narrower one whose values that of
-            `a` holds; leading sizes broadcast.
+        b: A tensor [..., k, n] or [k] of the same dtype, or of a narrower one whose
+            values that of `a` holds; leading sizes broadcast.
         dtype: Of the result; that of `a` when left out.
 
     Returns:
         A tensor [..., m, n].
 
     Raises:
-        ShapeError: The sizes of k differ, the leading sizes do not broadcast, or there are none.
+        ShapeError: The sizes of k differ, the leading sizes do not broadcast, or there
+            are none.
         DTypeError: Not floating point, or dtypes that do not go together.
     """
     check_float("matmul", a, b)
@@ -237,25 +280,42 @@ def _addressable(x: Tensor) -> Tensor:
 
 
 def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
-    """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) over broadcast batches."""
-    m, n, k = rows.shape[-2], columns.shape[-2], rows.shape[-1]
+    """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) over broadcast
+    batches.
+    """
+    m = rows.shape[-2]
+    n = columns.shape[-2]
+    k = rows.shape[-1]
     batch = broadcast_shapes("matmul", rows.shape[:-2], columns.shape[:-2])
     out_dtype = bfloat16 if rows.dtype is dtype is bfloat16 else float32
     result = allocate((*batch, m, n), out_dtype)
     if result.size == 0:
         return result
     stack = batch or (1,)
-    wide_rows, wide_columns = _spread(rows, (*stack, m, k)), _spread(columns, (*stack, n, k))
+    wide_rows = _spread(rows, (*stack, m, k))
+    wide_columns = _spread(columns, (*stack, n, k))
     threads = kernels.threads
     scratch = kernels.scratch(lib.matmul_scratch_bytes(threads))
     # The kernel takes one batch dimension; all but the last are walked here.
     for place in itertools.product(*(range(size) for size in stack[:-1])):
-        a, b, out = wide_rows[place], wide_columns[place], result[place if batch else ...]
+        a = wide_rows[place]
+        b = wide_columns[place]
+        out = result[place if batch else ...]
         lib.batched_matmul(
-            kernels.pointer(out.data_pointer), scratch, kernels.pointer(a.data_pointer),
-            kernels.pointer(b.data_pointer), stack[-1], m, n, k, *a.strides, *b.strides,
-            a._dtype.code, out_dtype.code, threads,
-        )  # fmt: skip
+            kernels.pointer(out.data_pointer),
+            scratch,
+            kernels.pointer(a.data_pointer),
+            kernels.pointer(b.data_pointer),
+            stack[-1],
+            m,
+            n,
+            k,
+            *a.strides,
+            *b.strides,
+            a._dtype.code,
+            out_dtype.code,
+            threads,
+        )
     return result
 
 

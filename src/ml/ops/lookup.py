@@ -28,16 +28,18 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
     out[t, ...] = table[ids[t], ...]
 
     Args:
-        table: A tensor [V, ...] of any dtype, [V, D] for embeddings; a block-quantized one [V, D].
+        table: A tensor [V, ...] of any dtype, [V, D] for embeddings; a block-quantized
+            one [V, D].
         ids: An int32 tensor, [T] for tokens; each `0 <= id < V`.
-        dtype: Of the result; that of the table when left out, or bfloat16 for a block-quantized
-            table, whose elements are rounded once to it.
+        dtype: Of the result; that of the table when left out, or bfloat16 for a
+            block-quantized table, whose elements are rounded once to it.
 
     Returns:
         A tensor [T, ...].
 
     Raises:
-        DTypeError: Ids that are not int32; a dtype to which a block-quantized table does not go.
+        DTypeError: Ids that are not int32; a dtype to which a block-quantized table does
+            not go.
         ShapeError: A table without dimensions.
         IndexOutOfRangeError: An id that has no row.
     """
@@ -46,18 +48,28 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
         raise DTypeError(
             f"[get_rows] ids.dtype must equal int32: {ids.dtype} (ids {list(ids.shape)})"
         )
-    row, name = table._shape[1:], ""
+    row = table._shape[1:]
+    name = ""
     if isinstance(table, QuantizedTensor):
         if len(row) != 1:
             found = f"{table.ndim} (shape {list(table.shape)})"
-            raise ShapeError(f"[get_rows] ndim of a block-quantized table must equal 2: {found}")
+            raise ShapeError(
+                f"[get_rows] ndim of a block-quantized table must equal 2: {found}"
+            )
         stored = dtype = bfloat16 if dtype is None else float_dtype("get_rows", dtype)
-        name, weight = table._name, table._weight
+        name = table._name
+        weight = table._weight
     else:
-        table, stored = table.contiguous(), table._dtype
-        weight = kernels.weight((table._pointer,), stored.code) if stored.is_float else None
-    result, ids = allocate((*ids._shape, *row), stored, name), ids.contiguous()
-    at, V, D = kernels.pointer(ids._pointer), table._shape[0], math.prod(row)
+        stored = table._dtype
+        table = table.contiguous()
+        weight = (
+            kernels.weight((table._pointer,), stored.code) if stored.is_float else None
+        )
+    result = allocate((*ids._shape, *row), stored, name)
+    ids = ids.contiguous()
+    at = kernels.pointer(ids._pointer)
+    V = table._shape[0]
+    D = math.prod(row)
     copied = weight is not None and copy_rows(result, weight, at, ids._size, V, D)
     if not copied or not D:
         numbers = ids.numpy()
@@ -81,17 +93,20 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Te
 
 @op
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """Take the k greatest elements along a dimension, descending, or the least, ascending.
+    """Take the k greatest elements along a dimension, descending, or the least,
+    ascending.
 
     Returns:
-        The elements, and their int64 indices in `x`; of equal ones the first are taken. NaN counts
-        as the greatest.
+        The elements, and their int64 indices in `x`; of equal ones the first are taken.
+        NaN counts as the greatest.
     """
     values, indices = _sorted("topk", x, dim, checked_flag("topk", "largest", largest))
     dim = resolve_dim("topk", dim, x.ndim)
     k = checked_ints("topk", "k", (k,))[0]
     if not 0 <= k <= x._shape[dim]:
-        raise ShapeError(f"[topk] 0 <= k <= shape[{dim}] must hold: {k} (shape {list(x.shape)})")
+        raise ShapeError(
+            f"[topk] 0 <= k <= shape[{dim}] must hold: {k} (shape {list(x.shape)})"
+        )
     first = (*(slice(None),) * dim, slice(0, k))
     return values[first].contiguous(), indices[first].contiguous()
 
@@ -102,8 +117,8 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
     out[i, j, k] = x[i, index[i, j, k], k],  for dim 1 of three
 
-    The index is an int32 or int64 tensor with as many dimensions as `x`, and at most its sizes in
-    all of them but `dim`; it gives the shape of the result.
+    The index is an int32 or int64 tensor with as many dimensions as `x`, and at most its
+    sizes in all of them but `dim`; it gives the shape of the result.
     """
     dim = resolve_dim("gather", dim, len(x._shape))
     if index._dtype not in (int32, int64):
@@ -111,12 +126,17 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     pairs = zip(index._shape, x._shape, strict=False)
     if index.ndim != x.ndim or any(n > m for d, (n, m) in enumerate(pairs) if d != dim):
         what = f"{list(index.shape)} > {list(x.shape)}"
-        raise ShapeError(f"[gather] index.shape must be <= x.shape outside of dim {dim}: {what}")
+        raise ShapeError(
+            f"[gather] index.shape must be <= x.shape outside of dim {dim}: {what}"
+        )
     result = allocate(index._shape, x._dtype)
     if result._size:
-        ids, size = index.numpy(), x._shape[dim]
+        ids = index.numpy()
+        size = x._shape[dim]
         check_indices("gather", f"index along dim {dim}", ids, size, ("x", x))
-        part = tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(index._shape))
+        part = tuple(
+            slice(None) if d == dim else slice(n) for d, n in enumerate(index._shape)
+        )
         result.bits()[...] = np.take_along_axis(x.bits()[part], ids, dim)
     return result
 
@@ -126,12 +146,14 @@ def _sorted(op: str, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Ten
     dim = resolve_dim(op, dim, x.ndim)
     keys = comparable(x)
     if descending:
-        # Sorted ascending from the end, and turned around, equal elements stay in their order.
+        # Sorted ascending from the end, and turned around, equal elements stay in their
+        # order.
         backwards = np.argsort(np.flip(keys, dim), dim, kind="stable")
         order = keys.shape[dim] - 1 - np.flip(backwards, dim)
     else:
         order = np.argsort(keys, dim, kind="stable")
-    values, indices = allocate(x._shape, x._dtype), allocate(x._shape, int64)
+    values = allocate(x._shape, x._dtype)
+    indices = allocate(x._shape, int64)
     indices.numpy()[...] = order
     values.bits()[...] = np.take_along_axis(x.bits(), order, dim)
     return values, indices

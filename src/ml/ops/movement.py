@@ -1,4 +1,6 @@
-"""Ops that move elements, or look at them in another shape, without calculating with them."""
+"""Ops that move elements, or look at them in another shape, without calculating with
+them.
+"""
 
 import itertools
 import math
@@ -40,7 +42,9 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         others = (*x.shape[:dim], first.shape[dim], *x.shape[dim + 1 :])
         if x.ndim != first.ndim or others != first.shape:
             what = f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
-            raise ShapeError(f"[concatenate] shapes must be equal outside of dim {dim}: {what}")
+            raise ShapeError(
+                f"[concatenate] shapes must be equal outside of dim {dim}: {what}"
+            )
         total += x.shape[dim]
     result = allocate((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
     np.concatenate([x.bits() for x in tensors], axis=dim, out=result.bits())
@@ -55,7 +59,8 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         check_same_dtype("stack", tensors[0], x)
         if x._shape != tensors[0]._shape:
             raise ShapeError(
-                f"[stack] shapes must be equal: {list(tensors[0].shape)} != {list(x.shape)}"
+                f"[stack] shapes must be equal: {list(tensors[0].shape)} != "
+                f"{list(x.shape)}"
             )
     return concatenate([_unsqueezed("stack", x, dim) for x in tensors], dim)
 
@@ -79,7 +84,9 @@ def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Ten
         what = f"{sum(sizes)} != {total} (shape {list(x.shape)})"
         raise ShapeError(f"[split] sizes must add up to shape[{dim}]: {what}")
     starts = itertools.accumulate(sizes, initial=0)
-    before, after, step = x._shape[:dim], x._shape[dim + 1 :], x.strides[dim]
+    before = x._shape[:dim]
+    after = x._shape[dim + 1 :]
+    step = x.strides[dim]
     return tuple(
         x._view((*before, size, *after), x.strides, x._offset + start * step)
         for start, size in zip(starts, sizes, strict=False)
@@ -88,7 +95,9 @@ def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Ten
 
 @op
 def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Leave out all dimensions of size 1, or those named by `dim` that have it; a view."""
+    """Leave out all dimensions of size 1, or those named by `dim` that have it;
+    a view.
+    """
     chosen = resolve_dims("squeeze", dim, len(x._shape))
     kept = [d for d, n in enumerate(x._shape) if n != 1 or d not in chosen]
     return _with_dims(x, kept)
@@ -120,23 +129,30 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     A view where `reshape` gives one.
     """
     shape = x._shape or (1,)
-    first, last = (resolve_dim("flatten", dim, len(shape)) for dim in (start_dim, end_dim))
+    first, last = (
+        resolve_dim("flatten", dim, len(shape)) for dim in (start_dim, end_dim)
+    )
     if first > last:
         raise ShapeError(f"[flatten] start_dim must be <= end_dim: {first} > {last}")
-    return x.reshape(*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+    return x.reshape(
+        *shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]
+    )
 
 
 @op
 def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
     """Repeat dimensions of size 1 without a copy; a view with strides of 0.
 
-    The sizes of the result, or one sequence of them, are aligned at the right; -1 keeps a size.
+    The sizes of the result, or one sequence of them, are aligned at the right; -1 keeps a
+    size.
     """
     wanted = checked_ints("expand", "sizes", _listed(sizes))
     new = len(wanted) - len(x._shape)
     old = (-1,) * new + x._shape
     target = tuple(m if n == -1 else n for n, m in zip(wanted, old, strict=False))
-    if new < 0 or any(n != m for n, m in zip(target[new:], x._shape, strict=True) if m != 1):
+    if new < 0 or any(
+        n != m for n, m in zip(target[new:], x._shape, strict=True) if m != 1
+    ):
         rule = "sizes must equal x.shape, aligned at the right, where it is not 1"
         raise ShapeError(f"[expand] {rule}: {list(wanted)} (shape {list(x.shape)})")
     packed(checked_shape("expand", target), x._dtype.itemsize)  # refuses too many bytes

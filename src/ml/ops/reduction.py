@@ -53,12 +53,15 @@ def sum(  # noqa: A001 (the field's word)
     Returns:
         A tensor without the dimensions; integers wrap around.
     """
-    dims, kept = resolve_dims("sum", dim, len(x._shape)), checked_flag("sum", "keepdim", keepdim)
+    dims = resolve_dims("sum", dim, len(x._shape))
+    kept = checked_flag("sum", "keepdim", keepdim)
     return _added("sum", lambda v: v.sum(dims, keepdims=kept), x, dtype)
 
 
 @op
-def mean(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+def mean(
+    x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Tensor:
     """Average the elements of a real floating-point tensor; arguments as in `sum`.
 
     out[..., ...] = sum_i x[..., i, ...] / n, accumulated in float64, rounded once
@@ -66,7 +69,8 @@ def mean(x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = Fals
     NaN where there are no elements.
     """
     check_float("mean", x)
-    dims, kept = resolve_dims("mean", dim, x.ndim), checked_flag("mean", "keepdim", keepdim)
+    dims = resolve_dims("mean", dim, x.ndim)
+    kept = checked_flag("mean", "keepdim", keepdim)
     count = np.float64(math.prod(x._shape[d] for d in dims))
     return _added("mean", lambda v: v.sum(dims, keepdims=kept) / count, x, None)
 
@@ -88,8 +92,8 @@ def max(  # noqa: A001 (the field's word)
     """Find the greatest element of a real tensor; NaN counts as the greatest.
 
     Returns:
-        Without `dim` a tensor without dimensions; otherwise the greatest elements along it, and
-        their int64 indices, the first of equal ones.
+        Without `dim` a tensor without dimensions; otherwise the greatest elements along
+        it, and their int64 indices, the first of equal ones.
     """
     return _extreme("max", np.argmax, x, dim, keepdim)
 
@@ -106,12 +110,13 @@ def min(  # noqa: A001 (the field's word)
 def argmax(x: Tensor, dim: int | None = None) -> Tensor:
     """Find where the greatest element is.
 
-    out[...] = the first i for which x[..., i, ...] is greatest; NaN counts as the greatest
+    out[...] = the first i for which x[..., i, ...] is greatest; NaN counts as the
+    greatest
 
     Args:
         x: A real tensor.
-        dim: The dimension, negative ones counted from the end; at least one element long. All
-            elements in row-major order when left out.
+        dim: The dimension, negative ones counted from the end; at least one element long.
+            All elements in row-major order when left out.
 
     Returns:
         An int32 tensor without the dimension.
@@ -123,21 +128,28 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
     """
     check_kind("argmax", x, "float", "int", "bool")
     if dim is None:
-        x, dim = x.reshape(x.size), 0
+        x = x.reshape(x.size)
+        dim = 0
     dim = resolve_dim("argmax", dim, x.ndim)
     if x.shape[dim] == 0:
         raise ShapeError(f"[argmax] shape[{dim}] must be >= 1: 0 (shape {list(x.shape)})")
     result = allocate((*x.shape[:dim], *x.shape[dim + 1 :]), int32)
     if x.dtype.is_float and dim == x.ndim - 1:
-        operand, columns = kernel_operand("argmax", x), x._shape[-1]
+        operand = kernel_operand("argmax", x)
+        columns = x._shape[-1]
         if columns > _MOST_COLUMNS:
-            raise ShapeError(f"[argmax] x.shape[-1] must be <= {_MOST_COLUMNS}: {columns}")
+            raise ShapeError(
+                f"[argmax] x.shape[-1] must be <= {_MOST_COLUMNS}: {columns}"
+            )
         if result._size:
             lib.argmax(
-                kernels.pointer(result._pointer), operand._pointer, result._size, columns,
+                kernels.pointer(result._pointer),
+                operand._pointer,
+                result._size,
+                columns,
                 operand._dtype.code,
                 kernels.threads,
-            )  # fmt: skip
+            )
     else:
         result.numpy()[...] = comparable(x).argmax(axis=dim)
     return result
@@ -170,9 +182,14 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tenso
     result = allocate(x._shape, dtype if dtype in KERNEL_DTYPES else float32)
     if result._size:
         lib.softmax(
-            result._pointer, operand._pointer, math.prod(x._shape[:-1]), x._shape[-1],
-            operand._dtype.code, result._dtype.code, kernels.threads,
-        )  # fmt: skip
+            result._pointer,
+            operand._pointer,
+            math.prod(x._shape[:-1]),
+            x._shape[-1],
+            operand._dtype.code,
+            result._dtype.code,
+            kernels.threads,
+        )
     return result if result._dtype is dtype else result.to(dtype)
 
 
@@ -180,8 +197,8 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tenso
 def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
     """Take the logarithm of `softmax`, with its arguments.
 
-    out[i] = x[i] - max(x) - log(sum_j exp(x[j] - max(x))), along `dim`, in float64, rounded by way
-    of float32
+    out[i] = x[i] - max(x) - log(sum_j exp(x[j] - max(x))), along `dim`, in float64,
+    rounded by way of float32
     """
     check_float("log_softmax", x)
     target = x._dtype if dtype is None else float_dtype("log_softmax", dtype)
@@ -193,10 +210,13 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> T
 
 
 @op
-def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = None) -> Tensor:
+def rms_norm(
+    x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = None
+) -> Tensor:
     """Scale rows to a root mean square of 1, and then each column by its weight.
 
-    out = x / sqrt(mean(x * x) + eps) * weight, along the last dimension, in float32, rounded once
+    out = x / sqrt(mean(x * x) + eps) * weight, along the last dimension, in float32,
+    rounded once
 
     Args:
         x: A real floating-point tensor [..., D].
@@ -213,7 +233,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = 
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, 2019.
     """
-    operand, shape = kernel_operand("rms_norm", x), x._shape
+    operand = kernel_operand("rms_norm", x)
+    shape = x._shape
     check_float("rms_norm", weight)
     eps = eps if type(eps) is float else checked_number("rms_norm", eps, float32)
     if not shape or weight._shape != shape[-1:]:
@@ -226,10 +247,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = 
     result = allocate(shape, dtype if dtype in KERNEL_DTYPES else float32)
     if result._size:
         lib.rms_norm(
-            result._pointer, operand._pointer, factors._pointer, result._size // shape[-1],
-            shape[-1], eps, operand._dtype.code, factors._dtype.code, result._dtype.code,
+            result._pointer,
+            operand._pointer,
+            factors._pointer,
+            result._size // shape[-1],
+            shape[-1],
+            eps,
+            operand._dtype.code,
+            factors._dtype.code,
+            result._dtype.code,
             kernels.threads,
-        )  # fmt: skip
+        )
     return result if result._dtype is dtype else result.to(dtype)
 
 
@@ -243,8 +271,8 @@ def layer_norm(
 ) -> Tensor:
     """Bring the last dimensions to a mean of 0 and a variance of 1.
 
-    out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, in float64, rounded by way of
-    float32
+    out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, in float64, rounded by
+    way of float32
 
     Args:
         x: A real floating-point tensor.
@@ -262,10 +290,13 @@ def layer_norm(
             check_float("layer_norm", other)
             if other._shape != sizes:
                 what = f"{list(other.shape)} != {list(sizes)}"
-                raise ShapeError(f"[layer_norm] {label}.shape must equal normalized_shape: {what}")
+                raise ShapeError(
+                    f"[layer_norm] {label}.shape must equal normalized_shape: {what}"
+                )
     if not sizes or x._shape[-len(sizes) :] != sizes:
         raise ShapeError(
-            f"[layer_norm] x.shape must end in normalized_shape: {list(x.shape)}, {list(sizes)}"
+            f"[layer_norm] x.shape must end in normalized_shape: {list(x.shape)}, "
+            f"{list(sizes)}"
         )
     dims = tuple(range(-len(sizes), 0))
     eps = checked_number("layer_norm", eps, float32)
@@ -294,7 +325,9 @@ def _added(
         values = np.asarray(function(x.numpy().astype(wide)))
         if wide is np.float64:
             return rounded(values, target)
-        result = Tensor.from_numpy(values.astype(np.complex64) if wide is np.complex128 else values)
+        result = Tensor.from_numpy(
+            values.astype(np.complex64) if wide is np.complex128 else values
+        )
     return result.to(target)
 
 
@@ -305,13 +338,16 @@ def _extreme(
     source = x if dim is not None else x.reshape(x._size)
     at = 0 if dim is None else resolve_dim(op, dim, x.ndim)
     if source._shape[at] == 0:
-        raise ShapeError(f"[{op}] number of elements must be >= 1: 0 (shape {list(x.shape)})")
+        raise ShapeError(
+            f"[{op}] number of elements must be >= 1: 0 (shape {list(x.shape)})"
+        )
     places = np.expand_dims(function(comparable(source), at), at)
     picked = np.take_along_axis(source.bits(), places, at)
     shape = (1,) * x.ndim if dim is None else picked.shape
     if not checked_flag(op, "keepdim", keepdim):
         shape = () if dim is None else (*shape[:at], *shape[at + 1 :])
-    values, indices = allocate(shape, x._dtype), allocate(shape, int64)
+    values = allocate(shape, x._dtype)
+    indices = allocate(shape, int64)
     values.bits()[...] = picked.reshape(shape)
     indices.numpy()[...] = places.reshape(shape)
     return values if dim is None else (values, indices)

@@ -1,8 +1,8 @@
 """Families of models: what the files and the network of each have that Llama does not.
 
-A family is one module of this package, named for its `model_type`, with an instance of `Family` or
-of a subclass as `FAMILY`. It is imported when a model of the family is loaded. No other module
-knows the names of families.
+A family is one module of this package, named for its `model_type`, with an instance of
+`Family` or of a subclass as `FAMILY`. It is imported when a model of the family is
+loaded. No other module knows the names of families.
 """
 
 import pkgutil
@@ -46,22 +46,34 @@ class Family:
         return type(self).__module__.rpartition(".")[2]
 
     def fields_of_config(self, _config: HuggingFaceConfig) -> dict[str, Any]:
-        """Return the fields of `args_class` that keys of `config.json` determine in this family."""
+        """Return the fields of `args_class` that keys of `config.json` determine in this
+        family.
+        """
         return {}
 
     def fields_of_gguf(self, _config: GgufConfig) -> dict[str, Any]:
-        """Return the fields of `args_class` that keys of a GGUF file determine in this family."""
+        """Return the fields of `args_class` that keys of a GGUF file determine in this
+        family.
+        """
         return {}
 
-    def with_rope_tensors(self, args: Any, tensors: Mapping[str, tuple[float, ...]]) -> ModelArgs:
-        """Return the sizes of a GGUF file completed by its tensors of factors, by their names."""
+    def with_rope_tensors(
+        self, args: Any, tensors: Mapping[str, tuple[float, ...]]
+    ) -> ModelArgs:
+        """Return the sizes of a GGUF file completed by its tensors of factors, by their
+        names.
+        """
         if args.rope_scaling is not None:
             raise mismatch("rope", "one scaling", "factors and rope.scaling keys")
-        completed: ModelArgs = replace(args, rope_scaling=RopeFactors(tensors[ROPE_FACTORS]))
+        completed: ModelArgs = replace(
+            args, rope_scaling=RopeFactors(tensors[ROPE_FACTORS])
+        )
         return completed
 
     def gguf_tensors(self, _args: Any) -> dict[str, ml.Tensor]:
-        """Return the tensors of factors that a GGUF file of this family has, by their names."""
+        """Return the tensors of factors that a GGUF file of this family has, by their
+        names.
+        """
         return {}
 
     def config_keys(self, args: Any) -> dict[str, object]:
@@ -69,7 +81,9 @@ class Family:
         return {"attention_bias": "wq" in args.biases, "mlp_bias": "w1" in args.biases}
 
     def gguf_keys(self, _args: Any) -> dict[str, Any]:
-        """Return the keys of this family in a GGUF file, without the name of the architecture."""
+        """Return the keys of this family in a GGUF file, without the name of the
+        architecture.
+        """
         return {}
 
     def check_gguf(self, _args: Any) -> None:
@@ -77,7 +91,9 @@ class Family:
 
 
 def window_fields(config: HuggingFaceConfig) -> dict[str, Any]:
-    """Return the fields of a sliding window, which caps the context, or none of a wider one."""
+    """Return the fields of a sliding window, which caps the context, or none of a wider
+    one.
+    """
     positions = value_of(config.values, CONFIG_KEYS["max_context_length"], 0)
     window: int | None = value_of(config.values, "sliding_window", None)
     if window is None or window >= positions:
@@ -97,7 +113,8 @@ class _Families(Mapping[str, Family]):
 
     def __getitem__(self, name: str) -> Family:
         kinds = [module.name for module in pkgutil.iter_modules(__path__)]
-        # The module of the name itself comes first: most families have one name everywhere.
+        # The module of the name itself comes first: most families have one name
+        # everywhere.
         for kind in sorted(kinds, key=lambda kind: kind != name):
             if self._name_of is None and kind != name:
                 break

@@ -11,15 +11,23 @@ from ...checkpoint.gguf_config import GgufConfig, GgufSchema
 from ...checkpoint.hugging_face_config import BIASES, ConfigSchema, HuggingFaceConfig
 from ...checkpoint.params import number_in, one_of
 from ..args import ModelArgs
-from ..llama import LlamaAttention, LlamaFeedForward, LlamaTransformer, LlamaTransformerBlock
+from ..llama import (
+    LlamaAttention,
+    LlamaFeedForward,
+    LlamaTransformer,
+    LlamaTransformerBlock,
+)
 from . import Family
 from .llama import FAMILY as LLAMA
 
-# The fields of `GraniteArgs`, which `config.json` calls the same, by their names in GGUF files.
+# The fields of `GraniteArgs`, which `config.json` calls the same, by their names in GGUF
+# files.
 _GGUF_NAMES = {
-    "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
-    "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale",
-}  # fmt: skip
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,8 @@ class GraniteArgs(ModelArgs):
     Attributes:
         embedding_multiplier: What embeddings are multiplied by.
         attention_multiplier: What scores are multiplied by; None for 1 / sqrt(h).
-        residual_multiplier: What is multiplied by it before it is added to the residual stream.
+        residual_multiplier: What is multiplied by it before it is added to the residual
+            stream.
         logits_scaling: What logits are divided by.
     """
 
@@ -120,10 +129,14 @@ class _Granite(Family):
 
     def fields_of_gguf(self, config: GgufConfig) -> dict[str, Any]:
         given: Any = config.given  # in which 0 stands for no factor
-        return {name: float(given[key]) for name, key in _GGUF_NAMES.items() if given.get(key)}
+        return {
+            name: float(given[key]) for name, key in _GGUF_NAMES.items() if given.get(key)
+        }
 
     def config_keys(self, args: GraniteArgs) -> dict[str, object]:
-        return super().config_keys(args) | {name: getattr(args, name) for name in _GGUF_NAMES}
+        return super().config_keys(args) | {
+            name: getattr(args, name) for name in _GGUF_NAMES
+        }
 
     def gguf_keys(self, args: GraniteArgs) -> dict[str, Any]:
         values = vars(args) | {"attention_multiplier": 1 / args.score_divisor}

@@ -8,7 +8,9 @@ from . import Family
 
 class _Llama(Family):
     config = ConfigSchema("LlamaForCausalLM", rules=BIASES)
-    gguf = GgufSchema("llama", "interleaved", biases=LAYER_MATRICES, has_rope_factors=True)
+    gguf = GgufSchema(
+        "llama", "interleaved", biases=LAYER_MATRICES, has_rope_factors=True
+    )
 
 
 FAMILY = _Llama()

@@ -1,4 +1,5 @@
-"""OLMo 2: the results of attention and feed-forward are normalized, and queries and keys too.
+"""OLMo 2: the results of attention and feed-forward are normalized, and queries and keys
+too.
 
 Source: transformers, models/olmo2/modeling_olmo2.py.
 """
@@ -22,7 +23,9 @@ from . import Family
 
 
 class Olmo2Attention(LlamaAttention):
-    """Llama's attention, whose queries and keys are normalized over all heads together."""
+    """Llama's attention, whose queries and keys are normalized over all heads
+    together.
+    """
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         super().__init__(args, tensors, layer)
@@ -37,7 +40,9 @@ class Olmo2Attention(LlamaAttention):
 
 
 class Olmo2Block(LlamaTransformerBlock):
-    """One layer: attention, then feed-forward, each normalized after and added to its input."""
+    """One layer: attention, then feed-forward, each normalized after and added to its
+    input.
+    """
 
     attention_class = Olmo2Attention
 
@@ -88,9 +93,15 @@ class _Olmo2(Family):
     )
     layer_rows = with_rows(
         tensor_row(
-            "attention_norm", "post_attention_layernorm", "post_attention_norm", "none", "D"
+            "attention_norm",
+            "post_attention_layernorm",
+            "post_attention_norm",
+            "none",
+            "D",
         ),
-        tensor_row("ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D"),
+        tensor_row(
+            "ffn_norm", "post_feedforward_layernorm", "post_ffw_norm", "none", "D"
+        ),
         tensor_row("attention.q_norm", "self_attn.q_norm", "attn_q_norm", "none", "Hh"),
         tensor_row("attention.k_norm", "self_attn.k_norm", "attn_k_norm", "none", "Kh"),
     )

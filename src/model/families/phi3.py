@@ -1,8 +1,9 @@
 """Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama with joined matrices and LongRoPE.
 
-One stored matrix holds the rows of q, k and v, another those of gate and up. Phi-4-mini rotates the
-first three quarters of each head. LongRoPE divides each frequency by a factor, in contexts that are
-longer than that of training by another one. A sliding window caps the context.
+One stored matrix holds the rows of q, k and v, another those of gate and up. Phi-4-mini
+rotates the first three quarters of each head. LongRoPE divides each frequency by a
+factor, in contexts that are longer than that of training by another one. A sliding window
+caps the context.
 
 Source: transformers, models/phi3/modeling_phi3.py and modeling_rope_utils.py
 (`_compute_longrope_parameters`); llama.cpp, src/models/phi3.cpp.
@@ -32,7 +33,11 @@ _POSITIONS = 4096  # of training, if no key names them
 
 
 def _is_factors(value: object) -> bool:
-    return isinstance(value, list) and 0 < len(value) <= 1 << 12 and all(map(_FACTOR[1], value))
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= 1 << 12
+        and all(map(_FACTOR[1], value))
+    )
 
 
 _FACTORS: Rule = ("a list of numbers in 1e-06..1e+06", _is_factors)
@@ -41,7 +46,8 @@ _LONG_ROPE = {"short_factor": _FACTORS, "long_factor": _FACTORS}
 
 @dataclass(frozen=True)
 class LongRope(FamilyRopeScaling):
-    """LongRoPE: a factor for each frequency, other ones in contexts longer than that of training.
+    """LongRoPE: a factor for each frequency, other ones in contexts longer than that of
+    training.
 
     Attributes:
         short_factors: What divides the frequencies [r/2] up to `original_context_length`.
@@ -55,16 +61,23 @@ class LongRope(FamilyRopeScaling):
     original_context_length: int
     magnitude: float
 
-    def scaled(self, frequencies: npt.NDArray[np.float64], length: int) -> npt.NDArray[np.float64]:
+    def scaled(
+        self, frequencies: npt.NDArray[np.float64], length: int
+    ) -> npt.NDArray[np.float64]:
         """Return the frequencies [r/2] of a context of `length` positions."""
         is_long = length > self.original_context_length
-        factors = np.array(self.long_factors if is_long else self.short_factors, np.float64)
+        factors = np.array(
+            self.long_factors if is_long else self.short_factors, np.float64
+        )
         return frequencies / factors
 
     @property
     def note(self) -> str:
         """Return a line for people."""
-        return f"LongRoPE: other factors in contexts of more than {self.original_context_length}"
+        return (
+            "LongRoPE: other factors in contexts of more than "
+            f"{self.original_context_length}"
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,9 @@ def _rounded(factors: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _magnitude(factor: float, original: int) -> float:
-    """Return sqrt(1 + ln(factor) / ln(original)), or 1 where a context is not lengthened."""
+    """Return sqrt(1 + ln(factor) / ln(original)), or 1 where a context is not
+    lengthened.
+    """
     return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
 
 
@@ -140,16 +155,25 @@ class _Phi3(Family):
         *(
             replace(
                 tensor_row(
-                    f"attention.{name}", "self_attn.qkv_proj", "attn_qkv", "rows", letter, "D"
+                    f"attention.{name}",
+                    "self_attn.qkv_proj",
+                    "attn_qkv",
+                    "rows",
+                    letter,
+                    "D",
                 ),
                 joined=("Hh", "Kh", "Kh"),
                 part=part,
             )
-            for part, (name, letter) in enumerate((("wq", "Hh"), ("wk", "Kh"), ("wv", "Kh")))
+            for part, (name, letter) in enumerate(
+                (("wq", "Hh"), ("wk", "Kh"), ("wv", "Kh"))
+            )
         ),
         *(
             replace(
-                tensor_row(f"feed_forward.{name}", "mlp.gate_up_proj", "ffn_up", "rows", "F", "D"),
+                tensor_row(
+                    f"feed_forward.{name}", "mlp.gate_up_proj", "ffn_up", "rows", "F", "D"
+                ),
                 joined=("F", "F"),
                 part=part,
             )
@@ -160,18 +184,27 @@ class _Phi3(Family):
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
         given: Any = config.values
-        head_dim = value_of(given, "head_dim", given["hidden_size"] // given["num_attention_heads"])
+        head_dim = value_of(
+            given, "head_dim", given["hidden_size"] // given["num_attention_heads"]
+        )
         outer = value_of(given, "partial_rotary_factor", 1.0)
         part = config.rope.get("partial_rotary_factor", outer)
-        fields = window_fields(config) | {"rotated": int(head_dim * part), "rope_scaling": None}
+        fields = window_fields(config) | {
+            "rotated": int(head_dim * part),
+            "rope_scaling": None,
+        }
         if "short_factor" in config.rope:
             original = given["original_max_position_embeddings"]
-            factor = config.rope.get("factor", given["max_position_embeddings"] / original)
+            factor = config.rope.get(
+                "factor", given["max_position_embeddings"] / original
+            )
             magnitude = config.rope.get("attention_factor", _magnitude(factor, original))
             # transformers and GGUF files have the factors in float32.
             short = _rounded(config.rope["short_factor"])
             long = _rounded(config.rope["long_factor"])
-            fields["rope_scaling"] = LongRope(short, long, original, float(np.float32(magnitude)))
+            fields["rope_scaling"] = LongRope(
+                short, long, original, float(np.float32(magnitude))
+            )
         return fields
 
     def fields_of_gguf(self, config: GgufConfig) -> dict[str, Any]:
@@ -182,21 +215,27 @@ class _Phi3(Family):
         if isinstance(window, int) and 0 < window < positions:
             fields |= {"max_context_length": window, "sliding_window": window}
         # The factors are tensors; until those are read, these stand for them.
-        original = value_of(config.given, "rope.scaling.original_context_length", _POSITIONS)
+        original = value_of(
+            config.given, "rope.scaling.original_context_length", _POSITIONS
+        )
         magnitude = float(value_of(config.given, "rope.scaling.attn_factor", 1.0))
         ones = (1.0,) * (rotated // 2)
         if "rope.scaling.attn_factor" in config.given:
             fields["rope_scaling"] = LongRope(ones, ones, original, magnitude)
         return fields
 
-    def with_rope_tensors(self, args: Any, tensors: Mapping[str, tuple[float, ...]]) -> ModelArgs:
+    def with_rope_tensors(
+        self, args: Any, tensors: Mapping[str, tuple[float, ...]]
+    ) -> ModelArgs:
         """Return the sizes with the factors of LongRoPE."""
         if len(tensors) != len(self.gguf.rope_tensors):
             raise mismatch("rope", f"both {_LONG} and {_SHORT}", "one of them")
         scaling = args.rope_scaling
         if not isinstance(scaling, LongRope):
             raise mismatch("rope", "rope.scaling.attn_factor next to factors", "none")
-        scaling = replace(scaling, short_factors=tensors[_SHORT], long_factors=tensors[_LONG])
+        scaling = replace(
+            scaling, short_factors=tensors[_SHORT], long_factors=tensors[_LONG]
+        )
         completed: ModelArgs = replace(args, rope_scaling=scaling)
         return completed
 
@@ -206,7 +245,10 @@ class _Phi3(Family):
         if not isinstance(scaling, LongRope):
             return {}
         factors = {_LONG: scaling.long_factors, _SHORT: scaling.short_factors}
-        return {name: ml.tensor(list(each), dtype=ml.float32) for name, each in factors.items()}
+        return {
+            name: ml.tensor(list(each), dtype=ml.float32)
+            for name, each in factors.items()
+        }
 
     def gguf_keys(self, args: Phi3Args) -> dict[str, Any]:
         keys: dict[str, Any] = {"rope.dimension_count": args.rotated}

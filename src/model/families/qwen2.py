@@ -11,9 +11,11 @@ from ...checkpoint.params import MOST_LAYERS, integer_in
 from . import Family
 
 QWEN_DEFAULTS = {
-    "num_key_value_heads": 32, "max_position_embeddings": 32768, "sliding_window": 4096,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
     "max_window_layers": 28,
-}  # fmt: skip
+}
 QWEN_WINDOWS = WINDOWS | {"max_window_layers": integer_in(0, MOST_LAYERS)}
 
 
@@ -23,7 +25,9 @@ class _Qwen2(Family):
     biases = ("wq", "wk", "wv")
 
     def config_keys(self, _args: Any) -> dict[str, object]:
-        """Return the keys of biases, which name no others than those that all layers have."""
+        """Return the keys of biases, which name no others than those that all layers
+        have.
+        """
         return {"attention_bias": False, "mlp_bias": False}
 
 

@@ -8,7 +8,13 @@ from ...checkpoint.gguf_config import GgufSchema
 from ...checkpoint.hugging_face_config import ATTENTION_BIAS, ConfigSchema
 from ...checkpoint.names import tensor_row, with_rows
 from ..args import ModelArgs
-from ..llama import LlamaAttention, LlamaTransformer, LlamaTransformerBlock, RMSNorm, Weights
+from ..llama import (
+    LlamaAttention,
+    LlamaTransformer,
+    LlamaTransformerBlock,
+    RMSNorm,
+    Weights,
+)
 from . import Family
 from .qwen2 import QWEN_DEFAULTS, QWEN_WINDOWS
 
@@ -42,7 +48,9 @@ class Qwen3Transformer(LlamaTransformer):
 
 class _Qwen3(Family):
     config = ConfigSchema(
-        "Qwen3ForCausalLM", QWEN_DEFAULTS | {"head_dim": 128}, QWEN_WINDOWS | ATTENTION_BIAS
+        "Qwen3ForCausalLM",
+        QWEN_DEFAULTS | {"head_dim": 128},
+        QWEN_WINDOWS | ATTENTION_BIAS,
     )
     gguf = GgufSchema("qwen3", "halves")
     layer_rows = with_rows(

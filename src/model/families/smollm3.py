@@ -9,7 +9,12 @@ from typing import Any
 
 from ... import ml
 from ...checkpoint.gguf_config import GgufConfig, GgufSchema
-from ...checkpoint.hugging_face_config import BIASES, WINDOWS, ConfigSchema, HuggingFaceConfig
+from ...checkpoint.hugging_face_config import (
+    BIASES,
+    WINDOWS,
+    ConfigSchema,
+    HuggingFaceConfig,
+)
 from ...checkpoint.params import SIZE, list_of, value_of
 from ..args import ModelArgs
 from ..errors import mismatch
@@ -62,7 +67,9 @@ class _SmolLM3(Family):
             "tie_word_embeddings": True,
             "no_rope_layer_interval": _INTERVAL,
         },
-        rules=WINDOWS | BIASES | {"no_rope_layers": list_of(0, 1), "no_rope_layer_interval": SIZE},
+        rules=WINDOWS
+        | BIASES
+        | {"no_rope_layers": list_of(0, 1), "no_rope_layer_interval": SIZE},
         per_layer=("no_rope_layers",),
     )
     gguf = GgufSchema("smollm3", "interleaved")
@@ -85,7 +92,9 @@ class _SmolLM3(Family):
         return super().config_keys(args) | {"no_rope_layers": rotated}
 
     def check_gguf(self, args: SmolLM3Args) -> None:
-        """Refuse other layers without RoPE than those that no key of a GGUF file names."""
+        """Refuse other layers without RoPE than those that no key of a GGUF file
+        names.
+        """
         if args.layers_without_rope != _by_interval(args.n_layers):
             rule = "every fourth layer without RoPE, as smollm3 has it in GGUF files"
             layers = ", ".join(map(str, args.layers_without_rope)) or "none"

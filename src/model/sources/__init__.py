@@ -1,7 +1,8 @@
-"""A model on disk: what its files say of sizes, weights, tokenizer, chat template and end tokens.
+"""A model on disk: what its files say of sizes, weights, tokenizer, chat template and end
+tokens.
 
-A layout of files is one subclass of `Source`, in a module of this package. All other modules query
-the source, and none of them knows which layouts there are.
+A layout of files is one subclass of `Source`, in a module of this package. All other
+modules query the source, and none of them knows which layouts there are.
 """
 
 import contextlib
@@ -25,22 +26,29 @@ from ..errors import ModelConfigError, ModelError
 from ..llama import LlamaTransformer
 
 _SIDE_FILES = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "generation_config.json", "chat_template.json", *TEMPLATE_FILES.values(),
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+    "chat_template.json",
+    *TEMPLATE_FILES.values(),
+)
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent.parent / "nano" / "model"
 
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """The small files of a model directory, or the keys of a GGUF file; no weight is read.
+    """The small files of a model directory, or the keys of a GGUF file; no weight is
+    read.
 
     Attributes:
         path: The directory of the weights, or the GGUF file.
         top: The directory or the file that was asked for.
         args: The sizes; those that only the tensors show are not in them yet.
-        given: The file of hyperparameters as it is, or the keys of a GGUF file; the keys that
-            determine what is computed are checked.
+        given: The file of hyperparameters as it is, or the keys of a GGUF file; the keys
+            that determine what is computed are checked.
         end_ids: The tokens that end an answer. The model may have no row for one of them.
         ignored: The keys without an effect, by the name of their file.
         sampling: The sampling that the files recommend, by the names of `SamplingArgs`.
@@ -49,10 +57,11 @@ class Source(ABC):
         given_label: The name of `given` for people.
         factor_origin: What determines the factor of a scaled RoPE.
         sampling_origin: The file or the keys of `sampling`, for people.
-        verified_as: How `--verify` gives the weights to transformers: it reads the directory, or
-            gets the tensors of PyTorch's files; None for a layout that it does not read.
-        chat_format: The chat format of the layout's models without a template and without special
-            tokens of turns, or None.
+        verified_as: How `--verify` gives the weights to transformers: it reads the
+            directory, or gets the tensors of PyTorch's files; None for a layout that it
+            does not read.
+        chat_format: The chat format of the layout's models without a template and without
+            special tokens of turns, or None.
     """
 
     path: Path
@@ -74,7 +83,9 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def read(cls, path: Path, top: Path) -> Self:
-        """Read the small files of a model; the arguments are the attributes of these names."""
+        """Read the small files of a model; the arguments are the attributes of these
+        names.
+        """
 
     @property
     def is_bundled(self) -> bool:
@@ -83,7 +94,9 @@ class Source(ABC):
 
     @property
     def name(self) -> str:
-        """Return the given name, or that of the model's directory or file alone; escaped."""
+        """Return the given name, or that of the model's directory or file alone;
+        escaped.
+        """
         if self.is_bundled:
             return "bundled model"
         if self.given_name is not None:
@@ -100,7 +113,9 @@ class Source(ABC):
     def with_rope_tensors(
         self, args: ModelArgs, _tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return sizes completed by tensors of rotary factors, which GGUF files have alone."""
+        """Return sizes completed by tensors of rotary factors, which GGUF files have
+        alone.
+        """
         return args
 
     @property
@@ -108,7 +123,7 @@ class Source(ABC):
         """Return the class of the network."""
         return LlamaTransformer
 
-    # ---- weights --------------------------------------------------------------------------------
+    # ---- weights ----------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -126,7 +141,9 @@ class Source(ABC):
 
     @property
     def quantization(self) -> str | None:
-        """Return how quantized weights of a directory are stored, or None if all are plain."""
+        """Return how quantized weights of a directory are stored, or None if all are
+        plain.
+        """
         return None
 
     @abstractmethod
@@ -138,10 +155,12 @@ class Source(ABC):
         return sum(map(math.prod, self.quantized_shapes(args))) * args.dtype.itemsize
 
     def notes(self, _has_output: bool) -> Iterable[str]:
-        """Return what a person should know of files with an output matrix, or without one."""
+        """Return what a person should know of files with an output matrix, or without
+        one.
+        """
         return ()
 
-    # ---- text -----------------------------------------------------------------------------------
+    # ---- text -------------------------------------------------------------------------
 
     @property
     def chat_templates(self) -> Mapping[str, str]:
@@ -157,7 +176,9 @@ class Source(ABC):
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Return the directories of small files: that of the weights, and the one around it."""
+        """Return the directories of small files: that of the weights, and the one around
+        it.
+        """
         return tuple(dict.fromkeys((self.path, self.top)))
 
     def find_tokenizer(self) -> Tokenizer | None:
@@ -168,11 +189,13 @@ class Source(ABC):
         return None
 
     def required_tokenizer(self) -> Tokenizer:
-        """Load the tokenizer; raise ModelError or TokenizerError where the files have none."""
+        """Load the tokenizer; raise ModelError or TokenizerError where the files have
+        none.
+        """
         # The error of the directory of the weights says what it expected and found.
         return self.find_tokenizer() or load_tokenizer(self.path)
 
-    # ---- saving ---------------------------------------------------------------------------------
+    # ---- saving -----------------------------------------------------------------------
 
     @abstractmethod
     def config_json(
@@ -187,10 +210,12 @@ class Source(ABC):
         """
 
     def side_files(self, _tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
-        """Return the files of the tokenizer, the chat template and the generation, by name.
+        """Return the files of the tokenizer, the chat template and the generation, by
+        name.
 
         Raises:
-            ModelError: One is not a regular file, is too large, or is a link out of the model.
+            ModelError: One is not a regular file, is too large, or is a link out of the
+                model.
         """
         found: dict[str, bytes] = {}
         for place, name in product(self.places, _SIDE_FILES):
@@ -203,7 +228,9 @@ class Source(ABC):
     def check_saved(  # noqa: B027 - copied files need no check
         self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None
     ) -> None:
-        """Check that the files made in a directory say what this model's own files say."""
+        """Check that the files made in a directory say what this model's own files
+        say.
+        """
 
     def gguf_tokenizer_keys(self, vocab_size: int) -> dict[str, Any]:
         """Return the keys of the tokenizer in a GGUF file, without the chat template."""
@@ -226,9 +253,11 @@ def find_source(path: str | Path | None) -> Source:
         path: As for `load_model`.
 
     Raises:
-        ModelError: There is no model, or parts of its configuration contradict each other.
+        ModelError: There is no model, or parts of its configuration contradict each
+            other.
         CatalogError: There is no model with this name, or it cannot be downloaded.
-        CheckpointError: A file cannot be read, or has a key or a value that is not supported.
+        CheckpointError: A file cannot be read, or has a key or a value that is not
+            supported.
     """
     if isinstance(path, str):
         from ...catalog import find_model, is_name  # of names alone

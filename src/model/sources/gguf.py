@@ -13,7 +13,13 @@ from ...checkpoint.checkpoint import Checkpoint
 from ...checkpoint.gguf import GgufFile, GgufTensor, read_gguf_parts
 from ...checkpoint.gguf_config import CHAT_TEMPLATE_KEYS, GgufConfig, read_gguf_config
 from ...checkpoint.mapped_file import MappedFile
-from ...checkpoint.names import LAYER_MATRICES, check_tensors, part_of, rows_of, stored_rows
+from ...checkpoint.names import (
+    LAYER_MATRICES,
+    check_tensors,
+    part_of,
+    rows_of,
+    stored_rows,
+)
 from ...checkpoint.params import value_of
 from ...checkpoint.sampling_values import GGUF_SAMPLING_KEYS, sampling_values
 from ...tokenizer import Tokenizer, load_tokenizer
@@ -93,12 +99,16 @@ class GgufSource(Source):
 
     def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
         """Open the weights, which are used in place."""
-        mapped, places = list[MappedFile](), dict[str, MappedFile]()
-        entries = {name: entry for file in self.parts for name, entry in file.tensors.items()}
+        mapped = list[MappedFile]()
+        places = dict[str, MappedFile]()
+        entries = {
+            name: entry for file in self.parts for name, entry in file.tensors.items()
+        }
         family = FAMILIES[self.model_type]
         names = [name for name in family.gguf.rope_tensors if name in entries]
         factors = {name: entries.pop(name) for name in names}
-        sizes, label = self.args.tensor_sizes, self.parts[0].label
+        sizes = self.args.tensor_sizes
+        label = self.parts[0].label
         all_rows = self.args.tensor_rows
         rows = stored_rows(all_rows, lambda row: row.gguf)
         check_tensors(entries, label, rows, dict(sizes), "its keys")
@@ -114,7 +124,9 @@ class GgufSource(Source):
             }
             unless_kept.pop_all()
         tensors = {
-            row.name: part_of(entries[row.gguf].make(places[row.gguf], row.name), row, sizes, label)
+            row.name: part_of(
+                entries[row.gguf].make(places[row.gguf], row.name), row, sizes, label
+            )
             for row in all_rows
             if row.name in used
         }
@@ -153,7 +165,9 @@ class GgufSource(Source):
         return self.parts[0].decoded("tokenizer.", ARRAYS)
 
     def find_tokenizer(self) -> Tokenizer | None:
-        """Make the tokenizer of the keys, or return None where they have no vocabulary."""
+        """Make the tokenizer of the keys, or return None where they have no
+        vocabulary.
+        """
         return gguf_tokenizer(self.top, self._tokenizer_keys())
 
     def required_tokenizer(self) -> Tokenizer:
@@ -168,22 +182,33 @@ class GgufSource(Source):
         self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
     ) -> dict[str, object]:
         """Make a `config.json` of the keys."""
-        from ..saved_config import hugging_face_config, with_named_scaling  # for saving alone
+        # For saving alone.
+        from ..saved_config import (
+            hugging_face_config,
+            with_named_scaling,
+        )
 
-        return hugging_face_config(with_named_scaling(args), tokenizer, dtype, self.model_type)
+        return hugging_face_config(
+            with_named_scaling(args), tokenizer, dtype, self.model_type
+        )
 
     def side_files(self, tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
         """Make the files of the tokenizer and the chat template of the keys."""
         if tokenizer is None:
             return {}
-        from ...tokenizer.hugging_face_export import hugging_face_files  # for saving alone
+        # For saving alone.
+        from ...tokenizer.hugging_face_export import (
+            hugging_face_files,
+        )
 
         made = hugging_face_files(self.top, self._tokenizer_keys(), tokenizer)
         for name, template in self.chat_templates.items():
             made[TEMPLATE_FILES[name]] = template.encode()
         return made
 
-    def check_saved(self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None) -> None:
+    def check_saved(
+        self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None
+    ) -> None:
         """Check that the files which were made in a directory say what the keys say."""
         from ..saved_config import with_named_scaling
         from .hugging_face import HuggingFaceSource
@@ -214,7 +239,9 @@ class GgufSource(Source):
 SOURCE = GgufSource
 
 
-def _rope_factors(file: MappedFile, name: str, entry: GgufTensor, count: int) -> tuple[float, ...]:
+def _rope_factors(
+    file: MappedFile, name: str, entry: GgufTensor, count: int
+) -> tuple[float, ...]:
     """Read what divides the rotary frequencies."""
     what = f"tensor '{name}'"
     if entry.dtype is not ml.float32 or entry.shape != (count,):
@@ -229,19 +256,28 @@ def _rope_factors(file: MappedFile, name: str, entry: GgufTensor, count: int) ->
 def args_from_gguf(
     config: GgufConfig, tensors: Mapping[str, GgufTensor], family: Family
 ) -> ModelArgs:
-    """Read the checked keys of a GGUF file; raise ModelConfigError where its parts contradict.
+    """Read the checked keys of a GGUF file; raise ModelConfigError where its parts
+    contradict.
 
-    The tensors, by their names in the file, tell the biases and the dtype; no bytes are read.
+    The tensors, by their names in the file, tell the biases and the dtype; no bytes are
+    read.
     """
     rows = rows_of(config.sizes["n_layers"], family.layer_rows, LAYER_MATRICES)
     known = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
-    biases = tuple(m for m in LAYER_MATRICES if any(key.endswith(f".{m}.bias") for key in known))
+    biases = tuple(
+        m for m in LAYER_MATRICES if any(key.endswith(f".{m}.bias") for key in known)
+    )
     dtypes = {key: tensor.dtype for key, tensor in known.items()}
-    dtype, of_feed_forward = activation_dtype(dtypes), None
-    if dtype is ml.bfloat16 and all(isinstance(each, ml.DType) for each in dtypes.values()):
-        # llama.cpp keeps activations in float32 and rounds the inputs of all matrices to bfloat16.
-        # To do so for the largest products alone keeps logits at least as close to float32.
-        dtype, of_feed_forward = ml.float32, ml.bfloat16
+    dtype = activation_dtype(dtypes)
+    of_feed_forward = None
+    if dtype is ml.bfloat16 and all(
+        isinstance(each, ml.DType) for each in dtypes.values()
+    ):
+        # llama.cpp keeps activations in float32 and rounds the inputs of all matrices to
+        # bfloat16. To do so for the largest products alone keeps logits at least as close
+        # to float32.
+        dtype = ml.float32
+        of_feed_forward = ml.bfloat16
     sizes = dict(config.sizes)
     if not sizes["vocab_size"] and EMBEDDINGS in known:
         sizes["vocab_size"] = known[EMBEDDINGS].shape[0]

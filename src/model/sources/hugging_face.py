@@ -1,4 +1,6 @@
-"""Hugging Face's layout: `config.json`, safetensors, and tokenizer files of several kinds."""
+"""Hugging Face's layout: `config.json`, safetensors, and tokenizer files of several
+kinds.
+"""
 
 import contextlib
 import os
@@ -19,7 +21,13 @@ from ...checkpoint.hugging_face_config import (
 )
 from ...checkpoint.mapped_file import MappedFile
 from ...checkpoint.model_directory import CONFIG_FILE, INDEX, SINGLE
-from ...checkpoint.names import check_tensors, is_harmless, is_matrix, part_of, stored_rows
+from ...checkpoint.names import (
+    check_tensors,
+    is_harmless,
+    is_matrix,
+    part_of,
+    stored_rows,
+)
 from ...checkpoint.packed_weights import PackedWeight, QuantizationConfig, take_packed
 from ...checkpoint.params import sizes_of, value_of
 from ...checkpoint.safetensors import SafetensorsFile, TensorEntry, read_index
@@ -56,7 +64,9 @@ class HuggingFaceSource(Source):
 
     @classmethod
     def read(cls, path: Path, top: Path) -> Self:
-        """Read `config.json`, and `generation_config.json`, whose end tokens are preferred."""
+        """Read `config.json`, and `generation_config.json`, whose end tokens are
+        preferred.
+        """
         config = read_hugging_face_config(path, FAMILIES)
         kind = str(config.given["model_type"])
         in_config: list[int] | int = value_of(config.given, "eos_token_id", [])
@@ -81,13 +91,17 @@ class HuggingFaceSource(Source):
 
     @cached_property
     def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
-        """Return what to call the weights; and their files, with the tensors an index names."""
+        """Return what to call the weights; and their files, with the tensors an index
+        names.
+        """
         single = self.path / SINGLE
         index = self.path / INDEX
         if os.path.exists(single):
             return label_of(single), {single: None}
         if not os.path.exists(index):
-            raise mismatch(label_of(self.path), "weights", f"{SINGLE} or {INDEX}", "neither")
+            raise mismatch(
+                label_of(self.path), "weights", f"{SINGLE} or {INDEX}", "neither"
+            )
         return label_of(index), {**read_index(index)}
 
     @property
@@ -103,7 +117,8 @@ class HuggingFaceSource(Source):
     def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
         """Open the weights, all in place; if tied, the output matrix may be absent."""
         label, files = self.weights
-        found, mapped = dict[str, TensorEntry](), list[MappedFile]()
+        found = dict[str, TensorEntry]()
+        mapped = list[MappedFile]()
         with contextlib.ExitStack() as unless_kept:
             for path, expected in files.items():
                 source = SafetensorsFile(path)
@@ -123,14 +138,20 @@ class HuggingFaceSource(Source):
                 raise mismatch(label, "tensors", rule, "none")
             used = {r.name: r.hugging_face for r in all_rows if r.hugging_face in entries}
             tensors = {
-                row.name: part_of(entries[row.hugging_face].make(row.name), row, sizes, label)
+                row.name: part_of(
+                    entries[row.hugging_face].make(row.name), row, sizes, label
+                )
                 for row in all_rows
                 if row.name in used
             }
             unless_kept.pop_all()
         unused = tuple(name for name in plain if name not in rows)
-        count = "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
-        copied = (n for n, entry in found.items() if entry.is_misaligned and n not in unused)
+        count = (
+            "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
+        )
+        copied = (
+            n for n, entry in found.items() if entry.is_misaligned and n not in unused
+        )
         return Checkpoint(
             tensors=tensors,
             sizes=sizes,
@@ -144,10 +165,14 @@ class HuggingFaceSource(Source):
         )
 
     def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
-        """Return the shapes of all matrices but the embedding table, without a look at weights."""
+        """Return the shapes of all matrices but the embedding table, without a look at
+        weights.
+        """
         without = {EMBEDDINGS, OUTPUT} if self.tied else {EMBEDDINGS}
         shapes = args.tensor_shapes.items()
-        return [shape for name, shape in shapes if is_matrix(name) and name not in without]
+        return [
+            shape for name, shape in shapes if is_matrix(name) and name not in without
+        ]
 
     def notes(self, has_output: bool) -> Iterable[str]:
         """Return the note of an output matrix next to `tie_word_embeddings`."""
@@ -165,8 +190,11 @@ SOURCE = HuggingFaceSource
 
 
 def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) -> None:
-    """Check that a file holds what the index says of it, and nothing else but harmless tensors."""
-    entries, what = source.entries, f"tensors of {source.file.path.name}"
+    """Check that a file holds what the index says of it, and nothing else but harmless
+    tensors.
+    """
+    entries = source.entries
+    what = f"tensors of {source.file.path.name}"
     if missing := [name for name in names if name not in entries]:
         rule = f"{len(names)} as the index says"
         raise mismatch(label, what, rule, f"without {some_of(missing)}")
@@ -175,10 +203,11 @@ def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) ->
 
 
 def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
-    """Read a `config.json` of checked keys; raise ModelConfigError where its parts contradict.
+    """Read a `config.json` of checked keys; raise ModelConfigError where its parts
+    contradict.
 
-    Where a key is absent, the default is that of the family in transformers, or here that of its
-    `LlamaConfig`; the sizes have none, because a guessed size helps nobody.
+    Where a key is absent, the default is that of the family in transformers, or here that
+    of its `LlamaConfig`; the sizes have none, because a guessed size helps nobody.
     """
     given: Mapping[str, Any] = config.values
     biases = [*family.biases]
@@ -202,6 +231,7 @@ def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
 def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | LinearRopeScaling | None:
     if "low_freq_factor" in rope:
         original = int(rope["original_max_position_embeddings"])
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        low = rope["low_freq_factor"]
+        high = rope["high_freq_factor"]
         return RopeScaling(rope["factor"], low, high, original)
     return LinearRopeScaling(rope["factor"]) if "factor" in rope else None

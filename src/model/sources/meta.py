@@ -12,7 +12,13 @@ from ...checkpoint.checkpoint import Checkpoint
 from ...checkpoint.mapped_file import MappedFile
 from ...checkpoint.model_directory import shard_files
 from ...checkpoint.names import is_harmless, is_matrix
-from ...checkpoint.params import PARAMS_KEYS, ignored_params, read_params, sizes_of, value_of
+from ...checkpoint.params import (
+    PARAMS_KEYS,
+    ignored_params,
+    read_params,
+    sizes_of,
+    value_of,
+)
 from ...checkpoint.shards import MergedShards, check_shards, merge_shards
 from ...checkpoint.torch_pth import map_pth
 from ...tokenizer import Tokenizer
@@ -21,14 +27,17 @@ from . import Source
 
 _PARAMS_FILE = "params.json"
 _SCALED_ROPE_FACTOR = 8.0
-# (dim, n_layers) of the sizes whose RoPE is scaled by another factor than Llama 3.1's. Their
-# params.json says only `use_scaled_rope`; the factor is in their Hugging Face config.json.
+# (dim, n_layers) of the sizes whose RoPE is scaled by another factor than Llama 3.1's.
+# Their params.json says only `use_scaled_rope`; the factor is in their Hugging Face
+# config.json.
 _KNOWN_SCALED_ROPE_FACTORS = {(2048, 16): 32.0, (3072, 28): 32.0}
 
 
 @dataclass(frozen=True)
 class MetaSource(Source):
-    """A directory in Meta's layout; several files of weights are the parts of one model."""
+    """A directory in Meta's layout; several files of weights are the parts of one
+    model.
+    """
 
     given_label: ClassVar[str] = _PARAMS_FILE
     factor_origin: ClassVar[str] = "the sizes"
@@ -55,8 +64,8 @@ class MetaSource(Source):
     def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
         """Open the weights.
 
-        Several files are merged, which copies them; with `one_by_one` each tensor anew whenever it
-        is looked up, while the files stay mapped.
+        Several files are merged, which copies them; with `one_by_one` each tensor anew
+        whenever it is looked up, while the files stay mapped.
         """
         paths = self.weight_files
         mapped = list[MappedFile]()
@@ -74,9 +83,13 @@ class MetaSource(Source):
                 whole = merge_shards(shards, layers, sizes)
                 mapped = []
             else:
-                whole = MergedShards(shards, layers, sizes) if self.is_merged else shards[0]
+                whole = (
+                    MergedShards(shards, layers, sizes) if self.is_merged else shards[0]
+                )
                 unless_kept.pop_all()
-        files = f"{len(paths)} PyTorch files merged" if self.is_merged else "a PyTorch file"
+        files = (
+            f"{len(paths)} PyTorch files merged" if self.is_merged else "a PyTorch file"
+        )
         return Checkpoint(
             tensors=whole,
             sizes=sizes,
@@ -90,7 +103,11 @@ class MetaSource(Source):
     def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
         """Return the shapes of all matrices of the layers."""
         shapes = args.tensor_shapes.items()
-        return [s for name, s in shapes if is_matrix(name) and name not in (EMBEDDINGS, OUTPUT)]
+        return [
+            s
+            for name, s in shapes
+            if is_matrix(name) and name not in (EMBEDDINGS, OUTPUT)
+        ]
 
     def config_json(
         self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
@@ -105,11 +122,16 @@ SOURCE = MetaSource
 
 
 def args_from_params(params: Mapping[str, object]) -> ModelArgs:
-    """Read a `params.json` of checked keys; raise ModelConfigError where its parts contradict."""
+    """Read a `params.json` of checked keys; raise ModelConfigError where its parts
+    contradict.
+    """
     sizes = sizes_of(PARAMS_KEYS, params)
     scaled = value_of(params, "use_scaled_rope", False)
-    factor = _KNOWN_SCALED_ROPE_FACTORS.get((sizes["dim"], sizes["n_layers"]), _SCALED_ROPE_FACTOR)
-    # What the families were trained for: Llama 3.1 and 3.2; Llama 3, with its theta; Llama 2.
+    factor = _KNOWN_SCALED_ROPE_FACTORS.get(
+        (sizes["dim"], sizes["n_layers"]), _SCALED_ROPE_FACTOR
+    )
+    # What the families were trained for: Llama 3.1 and 3.2; Llama 3, with its theta;
+    # Llama 2.
     longest = 131072 if scaled else 8192 if sizes["rope_theta"] >= 500000.0 else 4096
     sizes = {"max_context_length": longest} | sizes
     sizes["ffn_dim"] = feed_forward_dim(params) or 0
@@ -119,13 +141,15 @@ def args_from_params(params: Mapping[str, object]) -> ModelArgs:
 
 
 def feed_forward_dim(params: Mapping[str, object]) -> int | None:
-    """Compute F as Meta does: 2/3 of 4 D, times the multiplier, rounded up to `multiple_of`.
+    """Compute F as Meta does: 2/3 of 4 D, times the multiplier, rounded up to
+    `multiple_of`.
 
     Without `multiple_of` it is None: only the tensors show it.
     """
     multiple_of = value_of(params, "multiple_of", 0)
     if not multiple_of:
         return None
-    dim, multiplier = value_of(params, "dim", 0), value_of(params, "ffn_dim_multiplier", 1)
+    dim = value_of(params, "dim", 0)
+    multiplier = value_of(params, "ffn_dim_multiplier", 1)
     hidden = int(multiplier * int(2 * (4 * dim) / 3))
     return multiple_of * -(-hidden // multiple_of)

@@ -1,10 +1,12 @@
-"""Attacks on a server from outside, each with its own timing, as a list that one program runs.
+"""Attacks on a server from outside, each with its own timing, as a list that one program
+runs.
 
-A module of this package has the attacks on one part of the server: functions with the decorator
-`attack`, which take an empty directory, start servers there, and return a line about what they
-measured. An AssertionError says that the server did not hold. All of them talk to 127.0.0.1 only,
-and every loop has an end. `tests/hardening/test_attacks.py` runs each attack as a test,
-`python -m tests.hardening.run_attacks` the whole list several times under load.
+A module of this package has the attacks on one part of the server: functions with the
+decorator `attack`, which take an empty directory, start servers there, and return a line
+about what they measured. An AssertionError says that the server did not hold. All of them
+talk to 127.0.0.1 only, and every loop has an end. `tests/hardening/test_attacks.py` runs
+each attack as a test, `python -m tests.hardening.run_attacks` the whole list several
+times under load.
 """
 
 from collections.abc import Callable

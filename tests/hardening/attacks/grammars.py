@@ -42,15 +42,21 @@ def by_grammar(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def slow_format(number: int) -> dict[str, Any]:
-    """Returns a format of 48 KB that takes half of the time that there is to compile one."""
+    """Returns a format of 48 KB that takes half of the time that there is to compile
+    one.
+    """
     patterns = [f"^[a-z]{{{n % 9 + 1}}}{number}$" for n in range(850)]
-    properties = {f"k{n}": {"type": "string", "pattern": each} for n, each in enumerate(patterns)}
+    properties = {
+        f"k{n}": {"type": "string", "pattern": each} for n, each in enumerate(patterns)
+    }
     schema = {"type": "object", "properties": properties}
     return {"type": "json_schema", "json_schema": {"name": "slow", "schema": schema}}
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns the processes that a process has started, and those that these have started."""
+    """Returns the processes that a process has started, and those that these have
+    started.
+    """
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
@@ -60,10 +66,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def grammar_processes(server: Running) -> list[int]:
-    """Returns the first process of the grammars, those that compiled one, and those of answers.
+    """Returns the first process of the grammars, those that compiled one, and those of
+    answers.
 
-    The threads of the server may have started the first one. A child of the server that does not
-    run the program for grammars yet does not count.
+    The threads of the server may have started the first one. A child of the server that
+    does not run the program for grammars yet does not count.
     """
     tasks = Path(f"/proc/{server.process.pid}/task")
     found: list[int] = []
@@ -93,7 +100,11 @@ def error_of(content: bytes) -> dict[str, str]:
     return error
 
 
-@attack(5, "A client that has left leaves no work, and equal grammars are compiled once.", True)
+@attack(
+    5,
+    "A client that has left leaves no work, and equal grammars are compiled once.",
+    True,
+)
 def grammars_of_clients_that_left_end(directory: Path) -> str:
     prompts = ["x" * 1000] * 64
     with running(directory) as server:
@@ -105,7 +116,9 @@ def grammars_of_clients_that_left_end(directory: Path) -> str:
                 stream.sendall(post("/v1/completions", many))
                 time.sleep(0.3)
         started = time.monotonic()
-        status, _ = ask(server, post(CHAT, by_grammar('start: "yes"'), CLOSE), "127.0.0.2")
+        status, _ = ask(
+            server, post(CHAT, by_grammar('start: "yes"'), CLOSE), "127.0.0.2"
+        )
         seconds = time.monotonic() - started
         assert status == 200
         assert seconds < 10, f"another client waited {seconds:.1f} s"
@@ -118,7 +131,9 @@ def grammars_of_clients_that_left_end(directory: Path) -> str:
 @attack(5, "A client has 8 grammars in use at most, and all clients 32.", True)
 def grammars_in_use_are_limited(directory: Path) -> str:
     def asked(number: int) -> tuple[int, bytes]:
-        body = by_grammar(f'start: "{number}" /[a-z ]{{900}}/', max_tokens=400, **LONG_ANSWER)
+        body = by_grammar(
+            f'start: "{number}" /[a-z ]{{900}}/', max_tokens=400, **LONG_ANSWER
+        )
         return ask(server, post(CHAT, body, CLOSE))
 
     with running(directory) as server, ThreadPoolExecutor(24) as pool:
@@ -135,7 +150,8 @@ def grammars_in_use_are_limited(directory: Path) -> str:
 def a_second_signal_ends_while_grammars_are_compiled(directory: Path) -> str:
     with running(directory) as server, ThreadPoolExecutor(8) as pool:
         bodies = [
-            post(CHAT, HI | {"response_format": slow_format(number)}, CLOSE) for number in range(8)
+            post(CHAT, HI | {"response_format": slow_format(number)}, CLOSE)
+            for number in range(8)
         ]
         asked = [pool.submit(ask, server, body) for body in bodies]
         wait_until(lambda: len(grammar_processes(server)) > 0)
@@ -153,7 +169,11 @@ def a_second_signal_ends_while_grammars_are_compiled(directory: Path) -> str:
     return f"ended after {seconds:.2f} s"
 
 
-@attack(7, "No answer waits for the masks of another one, and slow masks end their answer.", True)
+@attack(
+    7,
+    "No answer waits for the masks of another one, and slow masks end their answer.",
+    True,
+)
 def ambiguous_grammars_do_not_slow_others(directory: Path) -> str:
     with running(directory) as server, streaming(server, "127.0.0.2") as gaps:
         wait_until(lambda: len(gaps) > 20)
@@ -170,7 +190,9 @@ def ambiguous_grammars_do_not_slow_others(directory: Path) -> str:
     return f"{beside:.0f} of {alone:.0f} parts per second; the slow request: {status}"
 
 
-@attack(8, "While the engine has no thread, requests and /health are 503 with the reason.")
+@attack(
+    8, "While the engine has no thread, requests and /health are 503 with the reason."
+)
 def an_engine_without_a_thread_is_said(directory: Path) -> str:
     with running(directory, program=(sys.executable, "-c", _WITHOUT_THREADS)) as server:
         for path, body in (("/health", None), (CHAT, HI | {"max_tokens": 1})):
@@ -181,7 +203,9 @@ def an_engine_without_a_thread_is_said(directory: Path) -> str:
     return "503 twice, then 200"
 
 
-@attack(9, "After a weight file was touched, requests and /health are 503 with the reason.")
+@attack(
+    9, "After a weight file was touched, requests and /health are 503 with the reason."
+)
 def a_touched_weight_file_is_said(directory: Path) -> str:
     model = directory / "model"
     shutil.copytree(BUNDLED_MODEL, model)
@@ -240,7 +264,10 @@ def a_stopped_grammar_process_holds_up_its_own_request(directory: Path) -> str:
 @attack(12, "No count of cached tokens tells what another client has asked.")
 def cached_tokens_tell_nothing_of_others(directory: Path) -> str:
     def cached(server: Running, headers: dict[str, str], **fields: Any) -> int:
-        message = {"role": "user", "content": "My number is 836102, and this is my question."}
+        message = {
+            "role": "user",
+            "content": "My number is 836102, and this is my question.",
+        }
         body = {"messages": [message], "max_tokens": 1} | fields
         status, answer = server.ask(CHAT, body, headers)
         assert status == 200, answer
@@ -258,7 +285,11 @@ def cached_tokens_tell_nothing_of_others(directory: Path) -> str:
         (directory / name).mkdir()
         with running(directory / name, *flags) as server:
             first, second = keys if name == "two keys" else ({}, {})
-            cases[name] = [cached(server, first), cached(server, second), cached(server, first)]
+            cases[name] = [
+                cached(server, first),
+                cached(server, second),
+                cached(server, first),
+            ]
             if name == "no key":
                 page = [cached(server, {}, prompt_cache_key="a page") for _ in range(2)]
     assert cases["no key"] == [0, 0, 0], cases

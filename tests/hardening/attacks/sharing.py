@@ -16,7 +16,10 @@ from tests.server.running import Running, running, wait_until
 
 CHAT = "/v1/chat/completions"
 CLOSE = f"{HOST}Connection: close\r\n"
-_STORY = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 2.0}
+_STORY = {
+    "messages": [{"role": "user", "content": "Tell me a story."}],
+    "temperature": 2.0,
+}
 
 
 def peak_memory(server: Running) -> int:
@@ -28,9 +31,11 @@ def peak_memory(server: Running) -> int:
 
 
 def ask(server: Running, request: bytes, source: str = "127.0.0.1") -> tuple[int, bytes]:
-    """Sends a request from an address; returns the status and the content of the response.
+    """Sends a request from an address; returns the status and the content of the
+    response.
 
-    The status is 0 where the server has closed the connection before it took the whole request.
+    The status is 0 where the server has closed the connection before it took the whole
+    request.
     """
     parts = []
     with closing(connect(server, source)) as stream:
@@ -58,7 +63,9 @@ def drain(server: Running, request: bytes) -> int:
 
 @contextmanager
 def streaming(server: Running, source: str = "127.0.0.1") -> Iterator[list[float]]:
-    """Reads streams of answers in a thread, from an address; yields the seconds between parts."""
+    """Reads streams of answers in a thread, from an address; yields the seconds between
+    parts.
+    """
     gaps: list[float] = []
     is_over = threading.Event()
 
@@ -118,20 +125,32 @@ def many_short_entries_are_refused(directory: Path) -> str:
         return {"messages": [*one["messages"], answer, *one["messages"]], "max_tokens": 1}
 
     cases = (
-        ("messages", CHAT, {"messages": [message] * 2048}, {"messages": [message] * 2049}),
+        (
+            "messages",
+            CHAT,
+            {"messages": [message] * 2048},
+            {"messages": [message] * 2049},
+        ),
         ("messages", CHAT, one, {"messages": [message] * 125_000}),
         ("messages", CHAT, one, one | {"metadata": [[]] * 1_000_000}),
         (
-            "content", CHAT, {"messages": [{"role": "user", "content": [part] * 1024}]},
+            "content",
+            CHAT,
+            {"messages": [{"role": "user", "content": [part] * 1024}]},
             {"messages": [{"role": "user", "content": [part] * 1025}]},
         ),
         ("tools", CHAT, one | {"tools": [tool] * 128}, one | {"tools": [tool] * 129}),
         ("tool_calls", CHAT, calls(128), calls(129)),
         ("stop", CHAT, one | {"stop": ["x"] * 16}, one | {"stop": ["x"] * 17}),
         ("stop", CHAT, one | {"stop": "x" * 4096}, one | {"stop": "x" * 4097}),
-        ("prompt", "/v1/completions", text | {"prompt": ["x"] * 64}, text | {"prompt": ["x"] * 65}),
+        (
+            "prompt",
+            "/v1/completions",
+            text | {"prompt": ["x"] * 64},
+            text | {"prompt": ["x"] * 65},
+        ),
         ("prompt", "/v1/completions", text, text | {"prompt": [[1]] * 900_000}),
-    )  # fmt: skip
+    )
     longest = 0.0
     with running(directory, "-c", "512") as server:
         ask(server, post(CHAT, one, CLOSE))
@@ -167,17 +186,24 @@ def a_client_with_many_requests_leaves_turns_to_others(directory: Path) -> str:
         before = len(finished)
         others = [pool.submit(client, source) for source in ("127.0.0.3", "127.0.0.4")]
         assert [other.result() for other in others] == [200, 200]
-        waited_for = max(finished.index("127.0.0.4"), finished.index("127.0.0.3")) - before
+        waited_for = (
+            max(finished.index("127.0.0.4"), finished.index("127.0.0.3")) - before
+        )
         assert {each.result() for each in many} == {200, 429}
         served = finished.count("127.0.0.2")
-        # The one that ran when the others came, one of each client, and those that came between.
+        # The one that ran when the others came, one of each client, and those that came
+        # between.
         assert waited_for <= 6, finished
         assert served > 40
         wait_until(server.is_idle)
     return f"{served} of 100 answered, the others waited for {waited_for} answers"
 
 
-@attack(22, "A client with many large bodies leaves threads and memory to others.", is_slow=True)
+@attack(
+    22,
+    "A client with many large bodies leaves threads and memory to others.",
+    is_slow=True,
+)
 def large_bodies_of_one_client_do_not_hold_up_others(directory: Path) -> str:
     large = post("/tokenize", {"content": "the end of 12 days, " * 200_000}, CLOSE)
     small = post("/tokenize", {"content": "hello"}, CLOSE)
@@ -192,7 +218,8 @@ def large_bodies_of_one_client_do_not_hold_up_others(directory: Path) -> str:
             time.sleep(0.1)
         statuses = {each.result()[0] for each in many}
         peak = peak_memory(server)
-    # A body that gets no place in time is refused; on a quick machine all of them get one.
+    # A body that gets no place in time is refused; on a quick machine all of them get
+    # one.
     assert 200 in statuses
     assert statuses <= {0, 200, 503}, statuses
     assert longest < 2, f"{longest:.2f} s"

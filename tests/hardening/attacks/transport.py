@@ -24,9 +24,12 @@ from tests.server.running import running, wait_until
 KEY = "Authorization: Bearer sk-Secret\r\n"
 # Seconds beyond a limit: the server looks every second, and a busy machine takes a while.
 SLACK = 10
-# A client that neither reads nor leaves waits for a place, is refused, and keeps its connection.
+# A client that neither reads nor leaves waits for a place, is refused, and keeps its
+# connection.
 LONGEST_UNREAD = 20 + 30 + 75 + SLACK
-HEADER, BODY, UNREAD = 10, 30, 30
+HEADER = 10
+BODY = 30
+UNREAD = 30
 
 
 def longest_token() -> int:
@@ -34,21 +37,41 @@ def longest_token() -> int:
     tokenizer = load_model().tokenizer
     assert tokenizer is not None
     return max(
-        range(1000, tokenizer.vocab_size), key=lambda token: len(tokenizer.token_bytes(token))
+        range(1000, tokenizer.vocab_size),
+        key=lambda token: len(tokenizer.token_bytes(token)),
     )
 
 
 @attack(1, "An answer needs the API key, whatever the Host header and the path say.")
 def the_host_header_cannot_free_a_request_from_the_key(directory: Path) -> str:
     hosts = (
-        "x/health?", "[", "x/health#", "x/explorer/", "localhost/health?", "@", "x@y/health?",
-        "[::1", "]", "x:y", "x\\health?", "http://x/health?", "", "x/health?, localhost",
-    )  # fmt: skip
+        "x/health?",
+        "[",
+        "x/health#",
+        "x/explorer/",
+        "localhost/health?",
+        "@",
+        "x@y/health?",
+        "[::1",
+        "]",
+        "x:y",
+        "x\\health?",
+        "http://x/health?",
+        "",
+        "x/health?, localhost",
+    )
     targets = (
-        "/v1/models", "/metrics", "//metrics", "/health/../metrics", "/health%2f..%2fmetrics",
-        "/metrics?/health", "/metrics#/health", "http://x/health/../metrics", "@x/health",
+        "/v1/models",
+        "/metrics",
+        "//metrics",
+        "/health/../metrics",
+        "/health%2f..%2fmetrics",
+        "/metrics?/health",
+        "/metrics#/health",
+        "http://x/health/../metrics",
+        "@x/health",
         "health/../metrics",
-    )  # fmt: skip
+    )
     asked = 0
     with running(directory, "--api-key", "sk-Secret") as server:
         for host in hosts:
@@ -64,7 +87,9 @@ def the_host_header_cannot_free_a_request_from_the_key(directory: Path) -> str:
     return f"{asked} requests without the key, 0 answers"
 
 
-@attack(2, "A connection that stays is given up within the limit of its state.", is_slow=True)
+@attack(
+    2, "A connection that stays is given up within the limit of its state.", is_slow=True
+)
 def a_byte_after_the_response_does_not_keep_a_connection(directory: Path) -> str:
     unfinished = request("POST", "/v1/models", f"{HOST}Content-Length: 99\r\n")
     with running(directory) as server, ExitStack() as stack:
@@ -103,7 +128,12 @@ def no_state_of_a_connection_lasts(directory: Path) -> str:
             held("empty lines", b"\r\n", HEADER, b"\r\n"),
             held("no body", post("/tokenize", "x" * 99)[:-50], BODY),
             held("a body byte by byte", post("/tokenize", "x" * 999)[:-900], BODY, b"x"),
-            held("chunks", request("POST", "/tokenize", HOST + chunked), BODY, b"1\r\n \r\n"),
+            held(
+                "chunks",
+                request("POST", "/tokenize", HOST + chunked),
+                BODY,
+                b"1\r\n \r\n",
+            ),
             held(
                 "an endless chunk extension",
                 request("POST", "/tokenize", HOST + chunked) + b"1;",
@@ -115,9 +145,18 @@ def no_state_of_a_connection_lasts(directory: Path) -> str:
                 request("POST", "/tokenize", HOST + chunked + "Expect: 100-continue\r\n"),
                 BODY,
             ),
-            held("an upgrade", request("GET", "/health", HOST + upgrade), HEADER + 2, b"x"),
-            held("half of a second request", request() + b"GET /health", HEADER + 2, b"x"),
-            held("a body after 404", request("POST", "/x", HOST + chunked), BODY, b"1\r\n \r\n"),
+            held(
+                "an upgrade", request("GET", "/health", HOST + upgrade), HEADER + 2, b"x"
+            ),
+            held(
+                "half of a second request", request() + b"GET /health", HEADER + 2, b"x"
+            ),
+            held(
+                "a body after 404",
+                request("POST", "/x", HOST + chunked),
+                BODY,
+                b"1\r\n \r\n",
+            ),
         ]
         half_closed = held("half closed", b"GET /health", HEADER)
         half_closed.stream.shutdown(socket.SHUT_WR)
@@ -131,22 +170,30 @@ def no_state_of_a_connection_lasts(directory: Path) -> str:
     return line
 
 
-@attack(3, "A client that does not read is given up, and memory is bounded.", is_slow=True)
+@attack(
+    3, "A client that does not read is given up, and memory is bounded.", is_slow=True
+)
 def clients_that_never_read_are_given_up(directory: Path) -> str:
     body = post("/detokenize", {"tokens": [longest_token()] * 800_000})
     assert 4 << 20 > len(body) > 3 << 20
     with running(directory) as server, ExitStack() as stack:
         server.ask("/health")
         before = server.resident(), server.descriptors()
-        streams = [stack.enter_context(connect(server, receive_buffer=4096)) for _ in range(12)]
+        streams = [
+            stack.enter_context(connect(server, receive_buffer=4096)) for _ in range(12)
+        ]
         started = time.monotonic()
         with ThreadPoolExecutor(12) as pool:
             sent = [pool.submit(send_what_fits, stream, body) for stream in streams]
             peak = before[0]
-            while server.descriptors() > before[1] or not all(each.done() for each in sent):
+            while server.descriptors() > before[1] or not all(
+                each.done() for each in sent
+            ):
                 peak = max(peak, server.resident())
                 seconds = time.monotonic() - started
-                assert seconds < LONGEST_UNREAD, f"{server.descriptors()} descriptors are open"
+                assert seconds < LONGEST_UNREAD, (
+                    f"{server.descriptors()} descriptors are open"
+                )
                 time.sleep(0.05)
         assert peak < before[0] + (300 << 20), f"{(peak - before[0]) >> 20} MiB more"
         assert server.ask("/health")[0] == 200
@@ -162,7 +209,12 @@ def a_header_above_the_limit_is_refused(directory: Path) -> str:
     limit = 16 << 10
     body = request("GET", "/health", HOST, b"{}")
     with running(directory) as server:
-        for size, expected in ((limit, 200), (limit + 1, 431), (60_000, 431), (250_000, 431)):
+        for size, expected in (
+            (limit, 200),
+            (limit + 1, 431),
+            (60_000, 431),
+            (250_000, 431),
+        ):
             for before in (b"", request(), body, request() + body):
                 responses = server.raw(before + sized(size))
                 last = responses[responses.rindex(b"HTTP/1.1") :]
@@ -172,7 +224,9 @@ def a_header_above_the_limit_is_refused(directory: Path) -> str:
                 time.sleep(0.05)
                 stream.sendall(sized(size)[9000:])
                 assert status_of(stream.recv(1 << 16)) == expected
-        many = HOST + "Connection: close\r\n" + "".join(f"X{n}: y\r\n" for n in range(2000))
+        many = (
+            HOST + "Connection: close\r\n" + "".join(f"X{n}: y\r\n" for n in range(2000))
+        )
         assert status_of(server.raw(request("GET", "/health", many))) == 431
     return "16 384 bytes: 200; 16 385 and more: 431"
 

@@ -45,7 +45,9 @@ def connect(
 
 
 def send_what_fits(stream: socket.socket, data: bytes) -> int:
-    """Sends bytes until nobody takes more of them for a second; returns how many were sent."""
+    """Sends bytes until nobody takes more of them for a second; returns how many were
+    sent.
+    """
     sent = 0
     stream.settimeout(1)
     try:
@@ -117,7 +119,9 @@ def is_over(held: Held) -> bool:
     return bool(poll.poll(0))
 
 
-def hold(connections: Sequence[Held], slack: float, meanwhile: Callable[[], object]) -> str:
+def hold(
+    connections: Sequence[Held], slack: float, meanwhile: Callable[[], object]
+) -> str:
     """Holds connections until the server has ended each of them; tells when that was.
 
     Args:

@@ -1,4 +1,6 @@
-"""Faults at the k-th moment: an allocation or a read that fails, Ctrl-C at a line of code."""
+"""Faults at the k-th moment: an allocation or a read that fails, Ctrl-C at a line of
+code.
+"""
 
 import errno
 import io
@@ -51,7 +53,8 @@ Inject = Callable[[Any], AbstractContextManager[Fault]]
 @contextmanager
 def failing_allocation(at: int) -> Iterator[Fault]:
     """Let the system refuse the k-th piece of native memory."""
-    fault, take = Fault(at), kernels.new_bytes
+    fault = Fault(at)
+    take = kernels.new_bytes
 
     def refusing(kind: Any, nbytes: int) -> Any:
         if fault.is_now():
@@ -66,8 +69,8 @@ def failing_allocation(at: int) -> Iterator[Fault]:
 def failing_read(how: str) -> Inject:
     """Make a fault of the k-th call that opens, reads or maps a file.
 
-    It is an input/output "error", the "end" of the file in its middle, or a "short" read of a part
-    of what was asked for, which is no error.
+    It is an input/output "error", the "end" of the file in its middle, or a "short" read
+    of a part of what was asked for, which is no error.
     """
 
     @contextmanager
@@ -120,10 +123,11 @@ def interrupt(line: Line) -> Iterator[Fault]:
 
 
 def lines_of(run: Callable[[], object], visits: int) -> list[Line]:
-    """Return each line of the package that a call reaches, for the first few times that it does.
+    """Return each line of the package that a call reaches, for the first few times that
+    it does.
 
-    What happens in the hundredth round of a loop is what happened in the second. The ways of `with`
-    blocks in and out, in the standard library, are among them.
+    What happens in the hundredth round of a loop is what happened in the second. The ways
+    of `with` blocks in and out, in the standard library, are among them.
     """
     seen: Counter[tuple[CodeType, int]] = Counter()
     lines = []
@@ -140,16 +144,20 @@ def lines_of(run: Callable[[], object], visits: int) -> list[Line]:
 
 
 def _is_end_of_a_handler(code: CodeType, number: int) -> bool:
-    """Tell the line of `with` that leaves a handler: no signal is seen there, only a trace is.
+    """Tell the line of `with` that leaves a handler: no signal is seen there, only a
+    trace is.
 
-    An exception that a trace raises in it would keep the handled one alive for good (Python 3.11).
+    An exception that a trace raises in it would keep the handled one alive for good
+    (Python 3.11).
     """
     line = linecache.getline(code.co_filename, number)
     return code.co_filename.endswith(CONTEXT_LIBRARY) and line.strip() == "return False"
 
 
 def _is_ours(code: CodeType) -> bool:
-    return code.co_filename.startswith(SOURCE) or code.co_filename.endswith(CONTEXT_LIBRARY)
+    return code.co_filename.startswith(SOURCE) or code.co_filename.endswith(
+        CONTEXT_LIBRARY
+    )
 
 
 @contextmanager

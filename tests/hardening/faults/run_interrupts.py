@@ -1,13 +1,15 @@
-"""Sends SIGINT to the program, in the first 100 ms of answers and at random times of its life.
+"""Sends SIGINT to the program, in the first 100 ms of answers and at random times of its
+life.
 
     python -m tests.hardening.faults.run_interrupts [--answers N] [--moments N] [--seed N]
 
-Two thirds of the answers belong to runs with one prompt, whose loading line says that the answer
-begins; one third belongs to chats in a pseudo-terminal. The model never ends an answer, so that a
-lost SIGINT is one after which the process goes on. The random times lie between the start of
-`python -m src.main` with one prompt and its end. Seconds are those in which the main thread runs or
-sleeps: on a busy machine it also waits for a processor. Prints what came of each signal; ends with
-0 if none was lost or late, and none gave a traceback once `main` ran.
+Two thirds of the answers belong to runs with one prompt, whose loading line says that the
+answer begins; one third belongs to chats in a pseudo-terminal. The model never ends an
+answer, so that a lost SIGINT is one after which the process goes on. The random times lie
+between the start of `python -m src.main` with one prompt and its end. Seconds are those
+in which the main thread runs or sleeps: on a busy machine it also waits for a processor.
+Prints what came of each signal; ends with 0 if none was lost or late, and none gave a
+traceback once `main` ran.
 """
 
 import argparse
@@ -51,7 +53,9 @@ Outcomes = Counter[str]
 
 
 def stopwatch(process: int) -> Callable[[], float]:
-    """Return what tells the seconds since now in which a process did not wait for a processor."""
+    """Return what tells the seconds since now in which a process did not wait for a
+    processor.
+    """
     schedule = Path(f"/proc/{process}/schedstat")
 
     def now() -> float:
@@ -62,7 +66,9 @@ def stopwatch(process: int) -> Callable[[], float]:
 
 
 def ended_with(process: int) -> tuple[int, float] | None:
-    """Send SIGINT, wait for the end; return exit code and seconds, None where it goes on."""
+    """Send SIGINT, wait for the end; return exit code and seconds,
+    None where it goes on.
+    """
     seconds = stopwatch(process)
     os.kill(process, signal.SIGINT)
     give_up = time.monotonic() + SECONDS_TO_GIVE_UP
@@ -86,7 +92,9 @@ def outcome_of(end: tuple[int, float] | None, notes: str, *, may_be_done: bool) 
     code, seconds = end
     if seconds > SECONDS_TO_STOP:
         return "late"
-    if "Exception ignored" in notes or re.search(r'/src/main\.py", line \d+, in main\n', notes):
+    if "Exception ignored" in notes or re.search(
+        r'/src/main\.py", line \d+, in main\n', notes
+    ):
         return "traceback"
     if "Traceback" in notes:
         return "traceback of Python's own start, before main"
@@ -127,14 +135,18 @@ def open_chat(model: Path, terminal: str) -> "pexpect.spawn[str]":
 def interrupt_a_chat(
     child: "pexpect.spawn[str]", terminal: str, prompt: str, delay: float
 ) -> tuple[str, str]:
-    """Send SIGINT some time after a message was taken; return what came of it, and its text."""
+    """Send SIGINT some time after a message was taken; return what came of it, and its
+    text.
+    """
     child.sendline(prompt[:1000])
     if terminal != "dumb":
         child.expect_exact(EDITOR_ENDS)
     time.sleep(delay)
     seconds = stopwatch(child.pid)
     os.kill(child.pid, signal.SIGINT)
-    found = child.expect([STOPPED, CHAT_PROMPT, "Traceback", pexpect.TIMEOUT, pexpect.EOF])
+    found = child.expect(
+        [STOPPED, CHAT_PROMPT, "Traceback", pexpect.TIMEOUT, pexpect.EOF]
+    )
     if found > 1:
         return ("traceback", "lost", "wrong")[found - 2], f"{child.before}{child.after}"
     if found == 0:
@@ -144,7 +156,9 @@ def interrupt_a_chat(
     return "back at the prompt" if found == 0 else BEFORE_THE_ANSWER, ""
 
 
-def interrupt_answers(model: Path, count: int, source: random.Random) -> tuple[Outcomes, Outcomes]:
+def interrupt_answers(
+    model: Path, count: int, source: random.Random
+) -> tuple[Outcomes, Outcomes]:
     runs: Outcomes = Counter()
     chats: Outcomes = Counter()
     in_chats = count // 3
@@ -192,7 +206,10 @@ def main() -> int:
     def show(name: str, outcomes: Outcomes) -> None:
         found.append(outcomes)
         print(f"{name}: {outcomes.total()} signals")
-        print(*(f"  {count:5} {outcome}" for outcome, count in outcomes.most_common()), sep="\n")
+        print(
+            *(f"  {count:5} {outcome}" for outcome, count in outcomes.most_common()),
+            sep="\n",
+        )
         sys.stdout.flush()
 
     with tempfile.TemporaryDirectory() as top:

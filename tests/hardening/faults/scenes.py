@@ -1,4 +1,6 @@
-"""What faults strike at: each thing that a program does, and what must be as before afterwards."""
+"""What faults strike at: each thing that a program does, and what must be as before
+afterwards.
+"""
 
 import contextlib
 import gc
@@ -24,7 +26,8 @@ TEXT = "Hello, w\u00f6rld \U0001f44d!  12345 \ud800 <|eot_id|>\n\n"
 @dataclass(frozen=True)
 class Scene:
     run: Callable[[], object]  # does it
-    answer: Callable[[], object]  # what is to be the same after a fault as before, bit for bit
+    # What is to be the same after a fault as before, bit for bit.
+    answer: Callable[[], object]
     # Fails where what is left after a fault is inconsistent.
     check: Callable[[], None] = lambda: None
 
@@ -95,7 +98,9 @@ def chatting(session: Session) -> Scene:
 
     def check() -> None:
         asked = session.turns
-        assert asked == turns or (asked[:-1] == turns and asked[-1].question == "another question")
+        assert asked == turns or (
+            asked[:-1] == turns and asked[-1].question == "another question"
+        )
 
     def answer() -> object:
         session.turns = list(turns)
@@ -113,10 +118,11 @@ def strike(
     native: NativeBytes,
     moments: Iterable[Any],
 ) -> int:
-    """Let one moment after the other fail, numbers from 1 on or lines; return how many there were.
+    """Let one moment after the other fail, numbers from 1 on or lines; return how many
+    there were.
 
-    After each fault, of which only what is declared may be raised, what the process holds and the
-    next answer are as before.
+    After each fault, of which only what is declared may be raised, what the process holds
+    and the next answer are as before.
     """
     scene.run()  # what is kept for good is made by a run that succeeds
     expected = scene.answer()
@@ -143,8 +149,13 @@ def strike(
 
 
 def check_held(before: Held, native: NativeBytes, at: object) -> None:
-    """Check that nothing is left of a fault; memory that is not given back to the system may be."""
-    for collect in (False, True):  # what is gone already need not be collected, which takes time
+    """Check that nothing is left of a fault; memory that is not given back to the system
+    may be.
+    """
+    for collect in (
+        False,
+        True,
+    ):  # what is gone already need not be collected, which takes time
         left = held_now(native, collect=collect).minus(before)
         if max(left.native, left.descriptors, left.files, left.threads) <= 0:
             return

@@ -12,7 +12,12 @@ from src.cli.new_session import open_session
 from src.ml import LlamaBoltsError
 from src.model import Model, load_model
 from tests.hardening.faults import scenes
-from tests.hardening.faults.injection import failing_allocation, failing_read, interrupt, lines_of
+from tests.hardening.faults.injection import (
+    failing_allocation,
+    failing_read,
+    interrupt,
+    lines_of,
+)
 from tests.hardening.faults.scenes import Scene, strike
 from tests.inference.drafts import draft_always
 from tests.model.test_isolation import hugging_face, meta, sentencepiece
@@ -57,7 +62,9 @@ def scene_of(name: str, model: Model, directories: dict[str, Path]) -> Scene:
         "start": lambda: scenes.starting(model),
         "generate": lambda: scenes.generating(model),
         "encode": lambda: scenes.encoding(model.tokenizer),
-        "chat": lambda: scenes.chatting(open_session(parse_arguments(flags), Console(quiet=True))),
+        "chat": lambda: scenes.chatting(
+            open_session(parse_arguments(flags), Console(quiet=True))
+        ),
         "load nf4": lambda: scenes.loading(meta_directory, quantize="nf4"),
         "load int8": lambda: scenes.loading(meta_directory, quantize="int8"),
     }
@@ -91,7 +98,8 @@ def test_each_read_of_a_load_may_fail(
     assert strike(scene, failing_read(how), declared, native, count(1, 1 + share)) >= 2
 
 
-# A file that Ctrl-C left behind closes itself, of which Python tells where it is asked to.
+# A file that Ctrl-C left behind closes itself, of which Python tells where it is asked
+# to.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @some_or_all
 @pytest.mark.parametrize("name", SCENES)

@@ -31,7 +31,12 @@ KeyboardInterrupt
         ((130, 1.5), "", True, "late"),
         ((130, 0.1), "a loading line\n", False, "exit code 130"),
         ((-signal.SIGINT, 0.1), "", False, "ended by SIGINT itself, silently"),
-        ((-signal.SIGINT, 0.1), OF_THE_START, True, "traceback of Python's own start, before main"),
+        (
+            (-signal.SIGINT, 0.1),
+            OF_THE_START,
+            True,
+            "traceback of Python's own start, before main",
+        ),
         ((1, 0.1), OF_MAIN, True, "traceback"),
         ((0, 0.1), "Exception ignored in: <module 'threading'>", True, "traceback"),
         ((0, 0.1), "", True, "done before it"),
@@ -45,7 +50,9 @@ def test_each_end_has_its_name(
     assert outcome_of(end, notes, may_be_done=may_be_done) == outcome
 
 
-@pytest.mark.parametrize(("handler", "code"), [("SIG_IGN", None), ("SIG_DFL", -signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("handler", "code"), [("SIG_IGN", None), ("SIG_DFL", -signal.SIGINT)]
+)
 def test_a_process_that_does_not_hear_it_is_noticed(
     monkeypatch: pytest.MonkeyPatch, handler: str, code: int | None
 ) -> None:

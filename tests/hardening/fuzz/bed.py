@@ -1,4 +1,6 @@
-"""Where a target of the fuzzer reads its inputs: each within a second, refused in one line."""
+"""Where a target of the fuzzer reads its inputs: each within a second, refused in one
+line.
+"""
 
 import contextlib
 import os
@@ -20,9 +22,11 @@ SECONDS_PER_INPUT = 1.0  # of processor time
 @dataclass(frozen=True)
 class Target:
     name: str  # the file it reads is called so in the folder
-    read: Callable[[bytes, Path], object]  # gets the bytes of an input, and a file that holds them
+    # Gets the bytes of an input, and a file that holds them.
+    read: Callable[[bytes, Path], object]
     make: Make  # makes small valid inputs, given a folder to write in
-    # Where the valid inputs are long, most of the changed ones start from these, valid or not.
+    # Where the valid inputs are long, most of the changed ones start from these, valid or
+    # not.
     make_short: Make | None = None
     # What it may raise, and nothing else.
     refusals: type[Exception] | tuple[type[Exception], ...] = CheckpointError
@@ -51,8 +55,9 @@ class Bed:
     def read(self, data: bytes) -> bool:
         """Read one input; tell whether it was accepted.
 
-        Raise AssertionError where the refusal is not one printable line of bounded length,
-        TimeoutError after more than a second of processor time, and what the parser may not raise.
+        Raise AssertionError where the refusal is not one printable line of bounded
+        length, TimeoutError after more than a second of processor time, and what the
+        parser may not raise.
         """
         self.count += 1
         if self.target.on_disk:
@@ -66,7 +71,9 @@ class Bed:
             return False
         finally:
             if time.process_time() - started > SECONDS_PER_INPUT:
-                raise TimeoutError(f"{len(data)} bytes took over {SECONDS_PER_INPUT} seconds")
+                raise TimeoutError(
+                    f"{len(data)} bytes took over {SECONDS_PER_INPUT} seconds"
+                )
         return True
 
 
@@ -74,8 +81,8 @@ class Bed:
 def hangs_are_noticed(bed: Bed, seconds: float = SECONDS_PER_INPUT) -> Iterator[None]:
     """Raise TimeoutError in an input of the bed that takes more processor time.
 
-    One timer for all of them, which looks whether the bed is still at the input it was at before:
-    to set it for every input would take longer than some parsers.
+    One timer for all of them, which looks whether the bed is still at the input it was at
+    before: to set it for every input would take longer than some parsers.
     """
     last = -1
 

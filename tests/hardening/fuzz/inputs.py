@@ -1,4 +1,6 @@
-"""Small valid inputs of each parser; the smaller, the more of them are tried in a second."""
+"""Small valid inputs of each parser; the smaller, the more of them are tried in a
+second.
+"""
 
 import io
 import json
@@ -43,7 +45,10 @@ def small_tensors() -> "dict[str, np.ndarray[Any, Any]]":
 
 def program() -> bytes:
     whole = storage_id("FloatStorage", "0", 6)
-    calls = {"a": tensor_call(whole, 0, [2, 3], [1, 2]), "b": tensor_call(whole, 5, [], [])}
+    calls = {
+        "a": tensor_call(whole, 0, [2, 3], [1, 2]),
+        "b": tensor_call(whole, 5, [], []),
+    }
     return dict_program(calls)
 
 
@@ -77,22 +82,40 @@ def safetensors(folder: Path) -> list[bytes]:
 def packed(folder: Path) -> list[bytes]:
     """Write one matrix as NF4, as NF4 with double quantization, and as int8."""
     matrix = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
-    weights = (nf4_parts("w", matrix, False), nf4_parts("w", matrix, True), int8_parts("w", matrix))
+    weights = (
+        nf4_parts("w", matrix, False),
+        nf4_parts("w", matrix, True),
+        int8_parts("w", matrix),
+    )
     return [safetensors_bytes(folder, parts) for parts in weights]
 
 
 def gguf(folder: Path) -> list[bytes]:
     """Write every type of value and of plain tensor, and a block."""
     keys = {
-        "general.architecture": "llama", "general.alignment": 32, "llama.context_length": 8,
-        "llama.embedding_length": 32, "llama.block_count": 1, "llama.feed_forward_length": 8,
-        "llama.attention.head_count": 4, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "general.architecture": "llama",
+        "general.alignment": 32,
+        "llama.context_length": 8,
+        "llama.embedding_length": 32,
+        "llama.block_count": 1,
+        "llama.feed_forward_length": 8,
+        "llama.attention.head_count": 4,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.scaling.factor": 2.0,
-    }  # fmt: skip
+    }
     table = np.ones((2, 32), np.float32)
-    tensors = {"token_embd.weight": q8_0(table), "blk.0.attn_q.bias": small_tensors()["a"]}
-    values = {str(kind): Typed(kind, 1) for kind in CODES} | {"texts": ["a", "b"], "n": [1, 2]}
-    halves = {"token_embd.weight": table.astype(np.float16), "h": small_tensors()["b.weight"]}
+    tensors = {
+        "token_embd.weight": q8_0(table),
+        "blk.0.attn_q.bias": small_tensors()["a"],
+    }
+    values = {str(kind): Typed(kind, 1) for kind in CODES} | {
+        "texts": ["a", "b"],
+        "n": [1, 2],
+    }
+    halves = {
+        "token_embd.weight": table.astype(np.float16),
+        "h": small_tensors()["b.weight"],
+    }
     return [gguf_bytes(keys, tensors), gguf_bytes(keys | values, halves)]
 
 
@@ -104,11 +127,18 @@ def vocabularies(folder: Path) -> list[bytes]:
     """Write a vocabulary of pieces, and one of byte-level BPE."""
     prefix = "tokenizer.ggml."
     texts, scores, kinds = zip(*RESERVED, *WORDS, strict=True)
-    pieces = {"model": "llama", "tokens": [*texts], "scores": [*scores], "token_type": [*kinds]}
+    pieces = {
+        "model": "llama",
+        "tokens": [*texts],
+        "scores": [*scores],
+        "token_type": [*kinds],
+    }
     pieces |= {"add_space_prefix": True, "bos_token_id": 1}
     letters = {"model": "gpt2", "pre": "llama-bpe", "tokens": ["a", "b", "ab", "<|x|>"]}
     letters |= {"token_type": [1, 1, 1, 3], "merges": ["a b"], "eos_token_id": 3}
-    return [gguf_bytes({prefix + k: v for k, v in keys.items()}) for keys in (pieces, letters)]
+    return [
+        gguf_bytes({prefix + k: v for k, v in keys.items()}) for keys in (pieces, letters)
+    ]
 
 
 def as_text(*texts: str) -> Make:
@@ -116,7 +146,9 @@ def as_text(*texts: str) -> Make:
 
 
 def as_json(*values: object) -> Make:
-    return lambda folder: [json.dumps(value, ensure_ascii=False).encode() for value in values]
+    return lambda folder: [
+        json.dumps(value, ensure_ascii=False).encode() for value in values
+    ]
 
 
 def as_ranks(*tokens: bytes) -> Make:
@@ -132,11 +164,14 @@ def pieces(folder: Path) -> list[bytes]:
 
 def small_tokenizers(folder: Path) -> list[bytes]:
     """Write a file of eight tokens."""
-    letters = {token: number for number, token in enumerate(("t", "h", "e", "\u0120", "th", "the"))}
+    letters = {
+        token: number
+        for number, token in enumerate(("t", "h", "e", "\u0120", "th", "the"))
+    }
     specials = [added(6, "<|endoftext|>", special=True), added(7, "<x>", lstrip=True)]
-    return as_json(changed(byte_level_file(), model={"vocab": letters}, added_tokens=specials))(
-        folder
-    )
+    return as_json(
+        changed(byte_level_file(), model={"vocab": letters}, added_tokens=specials)
+    )(folder)
 
 
 def chats(folder: Path) -> list[bytes]:
@@ -159,7 +194,10 @@ MISTRAL |= {"architectures": ["MistralForCausalLM"]}
 for key in ("attention_bias", "mlp_bias", "pretraining_tp"):
     MISTRAL.pop(key)
 GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6, "top_p": 0.9}
-DOUBLE = NF4_CONFIG | {"bnb_4bit_use_double_quant": True, "llm_int8_skip_modules": ["lm_head"]}
+DOUBLE = NF4_CONFIG | {
+    "bnb_4bit_use_double_quant": True,
+    "llm_int8_skip_modules": ["lm_head"],
+}
 QUANTIZATION: list[Json] = [DOUBLE, INT8_CONFIG]
 TOKENIZER_CONFIG: Json = {
     "add_bos_token": True,

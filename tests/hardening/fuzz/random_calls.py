@@ -1,10 +1,12 @@
-"""Make random calls of `ml`: `python -m tests.hardening.fuzz.random_calls --calls N --seed S`.
+"""Make random calls of `ml`: `python -m tests.hardening.fuzz.random_calls --calls N
+--seed S`.
 
-Each call is an op, a method or a constructor with arguments of its kinds, some of them wrong:
-shapes with zeros, strides, every dtype and bit pattern, sizes that no memory holds. It must give a
-result or an error of the package. A child process makes the calls and writes the number of each
-before it begins: a signal is reported with its call, and another child goes on behind it. A call
-depends on the seed and its number alone: `--first K --calls 1` makes call K again.
+Each call is an op, a method or a constructor with arguments of its kinds, some of them
+wrong: shapes with zeros, strides, every dtype and bit pattern, sizes that no memory
+holds. It must give a result or an error of the package. A child process makes the calls
+and writes the number of each before it begins: a signal is reported with its call, and
+another child goes on behind it. A call depends on the seed and its number alone: `--first
+K --calls 1` makes call K again.
 """
 
 import argparse
@@ -51,9 +53,32 @@ BUFFERS = (b"", bytes(7), bytearray(300), np.ones(9), None, "a")
 ARRAYS = (*WRONG, np.zeros(3, ">f4"), np.zeros((2, 0, 3)), np.array("2000", "M8[Y]"))
 OPERATORS: dict[str, Callable[..., Any]] = {
     f"__{name}__": getattr(operator, f"__{name}__")
-    for name in ("add", "sub", "mul", "truediv", "pow", "matmul", "neg", "abs", "lt", "le", "gt")
-} | {name: getattr(operator, name) for name in ("__ge__", "__eq__", "__ne__", "__getitem__")}
-METHODS = ("item", "tolist", "numpy", "copy", "contiguous", "view_as_complex", "view_as_real")
+    for name in (
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "pow",
+        "matmul",
+        "neg",
+        "abs",
+        "lt",
+        "le",
+        "gt",
+    )
+} | {
+    name: getattr(operator, name)
+    for name in ("__ge__", "__eq__", "__ne__", "__getitem__")
+}
+METHODS = (
+    "item",
+    "tolist",
+    "numpy",
+    "copy",
+    "contiguous",
+    "view_as_complex",
+    "view_as_real",
+)
 
 
 class Caller:
@@ -64,10 +89,12 @@ class Caller:
         self.random = random.Random(f"{seed} {number}")
         self.shape = self.sizes()
         self.dtype = self.random.choice(ml.DTYPES)
-        self.text, self.is_numpys = "", False
+        self.text = ""
+        self.is_numpys = False
 
     def run(self) -> None:
-        kind, named = self.random.random(), dict[str, Any]()
+        kind = self.random.random()
+        named = dict[str, Any]()
         if kind < 0.72:
             name, function = self.random.choice(list(OPS.items()))
             arguments, named = self.arguments(function)
@@ -83,18 +110,27 @@ class Caller:
         else:
             name, function, arguments = self.other()
         # Next to an array an operator is NumPy's, and so are its errors.
-        self.is_numpys = name in OPERATORS and any(isinstance(x, np.ndarray) for x in arguments)
+        self.is_numpys = name in OPERATORS and any(
+            isinstance(x, np.ndarray) for x in arguments
+        )
         self.text = f"{name}({', '.join(map(_shown, arguments))}, {named})"
         result = function(*arguments, **named)
         for x in result if isinstance(result, tuple) else (result,):
-            if isinstance(x, ml.Tensor) and x.size < MOST_ELEMENTS:  # more only with strides of 0
+            if (
+                isinstance(x, ml.Tensor) and x.size < MOST_ELEMENTS
+            ):  # more only with strides of 0
                 repr(x), str(x), x.numpy(), pickle.loads(pickle.dumps(x))
 
     def other(self) -> tuple[str, Callable[..., Any], list[Any]]:
-        choose, tensor = self.random.choice, self.tensor()
-        dtype, shape, number = self.kind("dtype"), self.kind("shape"), self.kind("dim")
-        buffer, offset = choose(BUFFERS), choose((0, 1, 4, -4, *WRONG))
-        block, double = choose((ml.nf4, ml.int8_block, self.wrong())), choose((False, True))
+        choose = self.random.choice
+        tensor = self.tensor()
+        dtype = self.kind("dtype")
+        shape = self.kind("shape")
+        number = self.kind("dim")
+        buffer = choose(BUFFERS)
+        offset = choose((0, 1, 4, -4, *WRONG))
+        block = choose((ml.nf4, ml.int8_block, self.wrong()))
+        double = choose((False, True))
         sizes = [choose((1, 2, 4, 17, *WRONG)) for _ in range(3)]
         strides = choose(((), (4,), (4, 4), (-4,), (2**62,), number))
         method = choose(METHODS)
@@ -145,13 +181,25 @@ class Caller:
             block = self.random.choice((ml.nf4, ml.int8_block))
             return ml.quantize(self.tensor(ml.float32), block)
         if "Tensor" in annotation or name in ("self", "data"):
-            has_numbers = "complex" in annotation or "float" in annotation or name == "data"
+            has_numbers = (
+                "complex" in annotation or "float" in annotation or name == "data"
+            )
             return self.operand() if has_numbers else self.tensor()
         if name in ("shape", "sizes", "normalized_shape"):
             return self.kind("shape")
         if "DType" in annotation:
             return self.kind("dtype")
-        if name in ("value", "min", "max", "eps", "rtol", "atol", "start", "stop", "step"):
+        if name in (
+            "value",
+            "min",
+            "max",
+            "eps",
+            "rtol",
+            "atol",
+            "start",
+            "stop",
+            "step",
+        ):
             return self.random.choice(NUMBERS)
         if name in ("keepdim", "descending", "largest", "equal_nan"):
             return self.random.random() < 0.5
@@ -169,14 +217,18 @@ class Caller:
         if kind == "shape":
             return self.shape if self.random.random() < 0.5 else self.sizes()
         if kind == "dims" and self.random.random() < 0.5:
-            return tuple(self.random.randrange(-3, 3) for _ in range(self.random.randrange(4)))
+            return tuple(
+                self.random.randrange(-3, 3) for _ in range(self.random.randrange(4))
+            )
         return self.random.randrange(-3, 4)
 
     def sizes(self) -> tuple[int, ...]:
         return tuple(self.random.choice(SIZES) for _ in range(self.random.randrange(5)))
 
     def tensor(self, dtype: Any = None, *, small: bool = False) -> ml.Tensor:
-        """Make a tensor of random bits, of the shape and dtype of the call or of others."""
+        """Make a tensor of random bits, of the shape and dtype of the call or of
+        others.
+        """
         if dtype is None:
             other = self.random.choice(ml.DTYPES)
             dtype = self.dtype if self.random.random() < 0.8 else other
@@ -198,10 +250,14 @@ class Caller:
         if layout == 2 and shape:
             return ml.Tensor.from_numpy(array[::-1])
         if layout == 3 and len(shape) > 1:
-            return ml.Tensor.from_numpy(np.ascontiguousarray(array.swapaxes(0, -1)).swapaxes(0, -1))
+            return ml.Tensor.from_numpy(
+                np.ascontiguousarray(array.swapaxes(0, -1)).swapaxes(0, -1)
+            )
         if layout == 4:
             data = b"\0" + np.ascontiguousarray(array).tobytes()
-            return ml.Tensor.from_buffer(data, dtype, shape, offset=1 if array.size else 0)
+            return ml.Tensor.from_buffer(
+                data, dtype, shape, offset=1 if array.size else 0
+            )
         if layout == 5 and array.size:
             return ml.Tensor.from_numpy(np.broadcast_to(array.flat[0], shape))
         return ml.Tensor.from_numpy(array)
@@ -250,13 +306,17 @@ def make_calls(first: int, calls: int, seed: int) -> None:
         except ml.LlamaBoltsError:
             pass
         except Exception as error:  # noqa: BLE001 (what is undeclared is the finding)
-            if isinstance(error, TypeError) and any(text in str(error) for text in PYTHONS):
+            if isinstance(error, TypeError) and any(
+                text in str(error) for text in PYTHONS
+            ):
                 continue
             if caller.is_numpys:
                 continue
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-            text = f"{type(error).__name__} at {where}: {error}: {caller.text}".replace("\n", " ")
+            text = f"{type(error).__name__} at {where}: {error}: {caller.text}".replace(
+                "\n", " "
+            )
             print(f"finding {number} {text:.600}", flush=True)
 
 
@@ -266,7 +326,14 @@ def run(calls: int, seed: int, first: int = 0) -> list[str]:
     last = first + calls
     while first < last and len(findings) < FINDINGS_PER_RUN:
         command = [sys.executable, "-X", "faulthandler", *CHILD, "--child"]
-        command += ["--calls", str(last - first), "--seed", str(seed), "--first", str(first)]
+        command += [
+            "--calls",
+            str(last - first),
+            "--seed",
+            str(seed),
+            "--first",
+            str(first),
+        ]
         child = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = child.stdout.splitlines()
         findings += [line for line in lines if line.startswith("finding")]
@@ -274,7 +341,9 @@ def run(calls: int, seed: int, first: int = 0) -> list[str]:
         if child.returncode == 0:
             break
         first = numbers[-1] + 1 if numbers else last
-        findings.append(f"finding {first - 1} exit code {child.returncode}: {child.stderr[-2000:]}")
+        findings.append(
+            f"finding {first - 1} exit code {child.returncode}: {child.stderr[-2000:]}"
+        )
     return findings
 
 
@@ -286,7 +355,9 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first call")
-    parser.add_argument("--child", action="store_true", help="make the calls in this process")
+    parser.add_argument(
+        "--child", action="store_true", help="make the calls in this process"
+    )
     arguments = parser.parse_args()
     if arguments.child:
         make_calls(arguments.first, arguments.calls, arguments.seed)

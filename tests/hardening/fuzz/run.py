@@ -1,8 +1,10 @@
-"""Fuzz one parser: `python -m tests.hardening.fuzz.run TARGET --inputs N --seconds N --seed S`.
+"""Fuzz one parser: `python -m tests.hardening.fuzz.run TARGET --inputs N --seconds N
+--seed S`.
 
-Two engines make inputs. `mutation` makes changes to valid inputs, fast. `branches` is atheris (the
-extra `fuzz`): it keeps what reaches new branches and goes on from there, a tenth as fast. An input
-that ends in anything but a declared refusal, or takes too long, is kept in a file and ends the run.
+Two engines make inputs. `mutation` makes changes to valid inputs, fast. `branches` is
+atheris (the extra `fuzz`): it keeps what reaches new branches and goes on from there, a
+tenth as fast. An input that ends in anything but a declared refusal, or takes too long,
+is kept in a file and ends the run.
 """
 
 import argparse
@@ -28,7 +30,9 @@ _EXECUTED = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 
 def main() -> int:
     """Fuzz, print a row of the ledger, and return 1 if there was a finding."""
-    parser = argparse.ArgumentParser(prog="python -m tests.hardening.fuzz.run", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.hardening.fuzz.run", description=__doc__
+    )
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--engine", choices=("mutation", "branches"), default="mutation")
     parser.add_argument("--inputs", type=int, default=1 << 62, help="stop after so many")
@@ -82,21 +86,35 @@ def fuzz_by_mutation(
 def fuzz_by_branches(
     target: Target, folder: Path, arguments: argparse.Namespace
 ) -> tuple[int, str]:
-    """Run atheris in a process of its own, which it ends itself, and read its last words."""
-    corpus, scratch = folder / "corpus", folder / "scratch"
+    """Run atheris in a process of its own, which it ends itself,
+    and read its last words.
+    """
+    corpus = folder / "corpus"
+    scratch = folder / "scratch"
     corpus.mkdir()
     scratch.mkdir()
     for number, data in enumerate(set(Bed(target, scratch).starts)):
         (corpus / str(number)).write_bytes(data)
     kept = findings_folder() / f"{target.name}-{arguments.seed}-"
     command = [
-        sys.executable, "-m", "tests.hardening.fuzz.led_by_branches",
-        target.name, str(scratch), str(corpus),
-        f"-max_total_time={arguments.seconds}", f"-runs={min(arguments.inputs, (1 << 31) - 1)}",
-        f"-seed={arguments.seed}", f"-max_len={MOST_BYTES}", f"-timeout={SECONDS_PER_LED}",
-        f"-rss_limit_mb={MOST_MIB}", f"-artifact_prefix={kept}", "-print_final_stats=1",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        sys.executable,
+        "-m",
+        "tests.hardening.fuzz.led_by_branches",
+        target.name,
+        str(scratch),
+        str(corpus),
+        f"-max_total_time={arguments.seconds}",
+        f"-runs={min(arguments.inputs, (1 << 31) - 1)}",
+        f"-seed={arguments.seed}",
+        f"-max_len={MOST_BYTES}",
+        f"-timeout={SECONDS_PER_LED}",
+        f"-rss_limit_mb={MOST_MIB}",
+        f"-artifact_prefix={kept}",
+        "-print_final_stats=1",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False
+    )
     found = _EXECUTED.search(done.stderr)
     if done.returncode or not found:
         print(done.stdout[-4000:], done.stderr[-4000:], file=sys.stderr)

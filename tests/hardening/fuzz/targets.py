@@ -1,4 +1,6 @@
-"""The parsers of files, each with small inputs and what must hold of those that it accepts."""
+"""The parsers of files, each with small inputs and what must hold of those that it
+accepts.
+"""
 
 import json
 import warnings
@@ -40,7 +42,12 @@ from src.tokenizer.template_files import read_chat_templates
 from src.tokenizer.tiktoken_file import llama3_tokenizer, read_tiktoken_file
 from src.tokenizer.tokenizer import Tokenizer
 from src.tokenizer.tokenizer_json import read_tokenizer_json
-from src.untrusted import escape_controls, escape_line, parse_strict_json, read_json_object
+from src.untrusted import (
+    escape_controls,
+    escape_line,
+    parse_strict_json,
+    read_json_object,
+)
 from tests.hardening.fuzz import inputs
 from tests.hardening.fuzz.bed import Make, Target
 from tests.hardening.fuzz.inputs import as_json, as_ranks, as_text
@@ -50,9 +57,19 @@ from tests.tokenizer.json_files import byte_level_file, metaspace_file
 
 Read = Callable[[bytes, Path], None]
 TARGETS: dict[str, Target] = {}
-DANGEROUS = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), "\u202e", "\u2066", "\u2028"}
+DANGEROUS = {
+    *map(chr, range(0x20)),
+    *map(chr, range(0x7F, 0xA0)),
+    "\u202e",
+    "\u2066",
+    "\u2028",
+}
 PROBE = "the 1 \u2581\u00e9\U0001f642\n<s>"
-MESSAGES = (Message("system", "Be kind."), Message("user", "Hi"), Message("assistant", " Hello"))
+MESSAGES = (
+    Message("system", "Be kind."),
+    Message("user", "Hi"),
+    Message("assistant", " Hello"),
+)
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 # One of each kind of value.
 VALUES = ([1, -2.5e3, None, {"a": "\u00e9\n", "b": [True, False]}], "x")
@@ -61,7 +78,9 @@ VALUES = ([1, -2.5e3, None, {"a": "\u00e9\n", "b": [True, False]}], "x")
 def target(
     name: str, make: Make, make_short: Make | None = None, **more: Any
 ) -> Callable[[Read], Read]:
-    """Make a function a target: it reads the bytes of an input, or the file that holds them."""
+    """Make a function a target: it reads the bytes of an input, or the file that holds
+    them.
+    """
 
     def add(read: Read) -> Read:
         TARGETS[name] = Target(name, read, make, make_short, **more)
@@ -152,7 +171,9 @@ def read_packed(data: bytes, path: Path) -> None:
 
 
 @target(
-    "model.safetensors.index.json", as_json(inputs.INDEX), beside=dict.fromkeys(inputs.SHARDS, b"")
+    "model.safetensors.index.json",
+    as_json(inputs.INDEX),
+    beside=dict.fromkeys(inputs.SHARDS, b""),
 )
 def read_files_of_index(data: bytes, path: Path) -> None:
     for file in read_index(path):
@@ -217,7 +238,9 @@ def read_json_tokenizer(data: bytes, path: Path) -> None:
 
 @target("chat_template.jinja", as_text(*inputs.TEMPLATES), refusals=LlamaBoltsError)
 def run_template(data: bytes, path: Path) -> None:
-    """Read a template and write a conversation with it, whose marks are one per character."""
+    """Read a template and write a conversation with it, whose marks are one per
+    character.
+    """
     for text in read_chat_templates(path.parent).values():
         template = ChatTemplate(text)
         assert template.call_form is None or template.has_tools

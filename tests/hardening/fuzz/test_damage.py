@@ -1,4 +1,6 @@
-"""One small valid file per format, cut at any byte and with any bit flipped: right or refused."""
+"""One small valid file per format, cut at any byte and with any bit flipped: right or
+refused.
+"""
 
 import pytest
 
@@ -11,12 +13,16 @@ FORMATS = {
     for name, target in TARGETS.items()
     if name not in ("escape", "chat_template.jinja")
 }
-# What is left of a list of tokens may be a shorter list, which no file says the length of.
+# What is left of a list of tokens may be a shorter list, which no file says the length
+# of.
 LISTS = ("tokenizer.ranks", "tokenizer.model")
-# What may be missing from the end: of a GGUF file without tensors the padding before them.
+# What may be missing from the end: of a GGUF file without tensors the padding before
+# them.
 ENDS = {"vocabulary.gguf": b"\0"}
 
-every_format = pytest.mark.parametrize("bed", FORMATS.values(), ids=FORMATS, indirect=True)
+every_format = pytest.mark.parametrize(
+    "bed", FORMATS.values(), ids=FORMATS, indirect=True
+)
 some_or_all = pytest.mark.parametrize(
     "most", [60, pytest.param(1 << 60, marks=pytest.mark.slow)], ids=["some", "all"]
 )

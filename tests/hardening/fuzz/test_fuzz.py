@@ -24,11 +24,15 @@ FINDINGS: dict[str, dict[str, bytes]] = {
         ).encode()
     },
 }
-every_target = pytest.mark.parametrize("bed", TARGETS.values(), ids=TARGETS, indirect=True)
+every_target = pytest.mark.parametrize(
+    "bed", TARGETS.values(), ids=TARGETS, indirect=True
+)
 
 
 @every_target
-def test_valid_inputs_are_read_and_changed_ones_too_or_refused_in_one_line(bed: Bed) -> None:
+def test_valid_inputs_are_read_and_changed_ones_too_or_refused_in_one_line(
+    bed: Bed,
+) -> None:
     assert all(bed.read(data) for data in bed.valid)
     mutator = Mutator(bed.target.name, bed.starts, seed=1)
     for _ in range(INPUTS):
@@ -37,7 +41,11 @@ def test_valid_inputs_are_read_and_changed_ones_too_or_refused_in_one_line(bed: 
 
 @pytest.mark.parametrize(
     ("bed", "data"),
-    [(TARGETS[name], data) for name, found in FINDINGS.items() for data in found.values()],
+    [
+        (TARGETS[name], data)
+        for name, found in FINDINGS.items()
+        for data in found.values()
+    ],
     ids=[f"{name}: {what}" for name, found in FINDINGS.items() for what in found],
     indirect=["bed"],
 )
@@ -46,7 +54,9 @@ def test_what_was_found_is_refused(bed: Bed, data: bytes) -> None:
 
 
 def test_the_same_seed_makes_the_same_inputs() -> None:
-    first, again, other = (Mutator("data.pkl", [b"seed", b"words"], seed) for seed in (1, 1, 2))
+    first, again, other = (
+        Mutator("data.pkl", [b"seed", b"words"], seed) for seed in (1, 1, 2)
+    )
     made = [[mutator.next() for _ in range(50)] for mutator in (first, again, other)]
     assert made[0] == made[1] != made[2]
 
@@ -61,11 +71,14 @@ def faulty(data: bytes, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "error"), [(b"", KeyError), (b"text", AssertionError), (b"loop", TimeoutError)]
+    ("data", "error"),
+    [(b"", KeyError), (b"text", AssertionError), (b"loop", TimeoutError)],
 )
 def test_a_fault_a_text_of_two_lines_and_a_loop_are_noticed(
     data: bytes, error: type[Exception], tmp_path: Path
 ) -> None:
-    bed = Bed(Target("x", faulty, lambda _: [], refusals=ValueError, on_disk=False), tmp_path)
+    bed = Bed(
+        Target("x", faulty, lambda _: [], refusals=ValueError, on_disk=False), tmp_path
+    )
     with pytest.raises(error), hangs_are_noticed(bed, seconds=0.1):
         bed.read(data)

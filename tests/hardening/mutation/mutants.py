@@ -8,13 +8,30 @@ from pathlib import Path
 from typing import Any
 
 _SWAPPED: dict[type[ast.AST], type[Any]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
-    ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-}  # fmt: skip
-# Inside these is the text of an error, or a type; of a raise the removal alone is a fault.
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+# Inside these is the text of an error, or a type; of a raise the removal alone is a
+# fault.
 _CLOSED = (ast.Raise, ast.JoinedStr, ast.arguments)
 _BESIDE = {"annotation", "returns", "decorator_list"}
 
@@ -53,7 +70,9 @@ def mutants_of(path: Path) -> list[Mutant]:
 
 
 def _places(node: ast.AST) -> Iterator[Any]:
-    """Walk over the nodes that a fault may be put in: not documentation, types and decorators."""
+    """Walk over the nodes that a fault may be put in: not documentation, types and
+    decorators.
+    """
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     is_export = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     if is_text or is_export:

@@ -1,9 +1,9 @@
 """Put small faults into the loaders: `python -m tests.hardening.mutation.run`.
 
-A sample of the mutants of `src/checkpoint` and of the readers of tokenizers is run, each in a
-process of its own in which the mutated module takes the place of the true one, on the tests of
-that module alone. One that passes them all has survived. The tools for this that are known, mutmut
-among them, want no package called `src`.
+A sample of the mutants of `src/checkpoint` and of the readers of tokenizers is run, each
+in a process of its own in which the mutated module takes the place of the true one, on
+the tests of that module alone. One that passes them all has survived. The tools for this
+that are known, mutmut among them, want no package called `src`.
 """
 
 import argparse
@@ -44,7 +44,9 @@ ALSO = {
     "checkpoint/model_directory": "checkpoint/checkpoint",
     "checkpoint/names": "checkpoint/shards checkpoint/checkpoint",
     "checkpoint/packed_weights": "checkpoint/hugging_face_config model/saving",
-    "checkpoint/params": "checkpoint/hugging_face_config checkpoint/gguf_config model/args",
+    "checkpoint/params": (
+        "checkpoint/hugging_face_config checkpoint/gguf_config model/args"
+    ),
     "checkpoint/pickle_machine": "checkpoint/torch_pth",
     "checkpoint/safetensors": "checkpoint/checkpoint",
     "checkpoint/safetensors_writer": "model/saving model/saving_gguf",
@@ -54,7 +56,9 @@ ALSO = {
     "checkpoint/zip_directory": "checkpoint/torch_pth",
     "tokenizer/config_files": "tokenizer/load_tokenizer tokenizer/tokenizer_json",
     "tokenizer/gguf_keys": "tokenizer/gguf_export",
-    "tokenizer/json_pipeline": "tokenizer/added_tokens tokenizer/encoders tokenizer/tokenizer_json",
+    "tokenizer/json_pipeline": (
+        "tokenizer/added_tokens tokenizer/encoders tokenizer/tokenizer_json"
+    ),
     "tokenizer/sentencepiece_model": "",
     "tokenizer/tiktoken_file": "tokenizer/tokenizer",
     "tokenizer/tokenizer_json": "tokenizer/added_tokens tokenizer/encoders",
@@ -73,7 +77,8 @@ class MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, mutant: Mutant) -> None:
         self._name = ".".join(mutant.path.with_suffix("").parts)
-        self._path, self._source = mutant.path, mutant.source
+        self._path = mutant.path
+        self._source = mutant.source
 
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
@@ -89,13 +94,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.hardening.mutation.run", description=__doc__
     )
-    parser.add_argument("modules", nargs="*", help="such as checkpoint/params; default: all")
+    parser.add_argument(
+        "modules", nargs="*", help="such as checkpoint/params; default: all"
+    )
     parser.add_argument("--mutants", type=int, default=400, help="how many; default 400")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
     arguments = parser.parse_args()
     modules = arguments.modules or sorted(ALSO)
     every = [mutant for name in modules for mutant in mutants_of(Path(f"src/{name}.py"))]
-    sample = random.Random(arguments.seed).sample(every, min(len(every), arguments.mutants))
+    sample = random.Random(arguments.seed).sample(
+        every, min(len(every), arguments.mutants)
+    )
     failed = run_tests([file for name in modules for file in files_of_tests(name)], None)
     if failed:  # else every mutant would seem killed
         sys.exit(f"without a mutant fails: {failed}")
@@ -113,8 +122,12 @@ def main() -> int:
 
 
 def judge(mutant: Mutant) -> str:
-    """Run the tests that should notice a mutant; return what killed it, "" for nothing."""
-    return run_tests(files_of_tests(str(mutant.path.relative_to("src").with_suffix(""))), mutant)
+    """Run the tests that should notice a mutant; return what killed it,
+    "" for nothing.
+    """
+    return run_tests(
+        files_of_tests(str(mutant.path.relative_to("src").with_suffix(""))), mutant
+    )
 
 
 class Witness:
@@ -123,9 +136,13 @@ class Witness:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+    def pytest_runtest_logreport(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> None:
         if report.failed:
-            lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+            lines = [
+                line for line in report.longreprtext.splitlines() if line.startswith("E ")
+            ]
             reason = lines[0][1:].strip()[:80] if lines else "no reason given"
             self._stream.write(f"{report.nodeid.rpartition('/')[2]} ({reason})".encode())
             self._stream.flush()
@@ -144,7 +161,9 @@ def run_tests(files: list[str], mutant: Mutant | None) -> str:
         return stream.read().decode() or (f"exit code {code}" if code else "")
 
 
-def _be_the_process(files: list[str], mutant: Mutant | None, stream: BinaryIO) -> NoReturn:
+def _be_the_process(
+    files: list[str], mutant: Mutant | None, stream: BinaryIO
+) -> NoReturn:
     code = 1
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -23,7 +23,7 @@ def test_repeat_heads_puts_the_copies_of_a_head_side_by_side(dtype, repeats):
     assert ml.repeat_heads(x, 1) is x
 
 
-# ---- rotary embedding ---------------------------------------------------------------------------
+# ---- rotary embedding ------------------------------------------------------------------
 
 
 def frequencies_of(T, pairs, seed=7):
@@ -41,7 +41,16 @@ def through_complex_numbers(x, frequencies):
 @EVERY_FLOAT
 @pytest.mark.parametrize(
     "shape",
-    [(1, 1, 2), (3, 2, 4), (5, 3, 6), (7, 2, 34), (3, 8, 64), (2, 3, 128), (0, 2, 8), (3, 0, 8)],
+    [
+        (1, 1, 2),
+        (3, 2, 4),
+        (5, 3, 6),
+        (7, 2, 34),
+        (3, 8, 64),
+        (2, 3, 128),
+        (0, 2, 8),
+        (3, 0, 8),
+    ],
 )
 def test_rotary_embedding_has_the_bits_of_the_way_through_complex_numbers(dtype, shape):
     frequencies = frequencies_of(2 * shape[0], shape[2] // 2)[::2]
@@ -66,19 +75,24 @@ def test_frequencies_of_fewer_pairs_rotate_the_first_elements(dtype, pairs):
     np.testing.assert_array_equal(result[..., 6:], x.numpy()[..., 6:])
 
 
-# ---- attention ----------------------------------------------------------------------------------
+# ---- attention -------------------------------------------------------------------------
 
 
 @EVERY_CACHE_DTYPE
 @pytest.mark.parametrize(("start", "T"), [(0, 1), (0, 9), (30, 1), (31, 0), (300, 40)])
 def test_attention_has_the_bits_of_the_separate_ops(dtype, start, T):
-    H, K, h, S = 6, 2, 34, start + T
+    H = 6
+    K = 2
+    h = 34
+    S = start + T
     cache = ml.KeyValueCache(max(S, 1), K, h, dtype)
     ml.write_cache(cache, 0, *(sample((S, K, h), dtype, seed) for seed in (1, 2)))
     keys, values = (ml.repeat_heads(x, H // K) for x in ml.read_cache(cache, 0, S))
     mask = ml.triu(ml.full((T, S), -np.inf, ml.float32), start + 1)
     for q in samples((T, H, h), dtype):
-        scores = ml.matmul(q.transpose(0, 1), keys.transpose(0, 1).transpose(1, 2), ml.float32)
+        scores = ml.matmul(
+            q.transpose(0, 1), keys.transpose(0, 1).transpose(1, 2), ml.float32
+        )
         weights = ml.softmax(ml.add(ml.multiply(scores, 1 / np.sqrt(h)), mask), dim=-1)
         eager = ml.matmul(weights, values.transpose(0, 1), dtype).transpose(0, 1)
         check_same(ml.attention(q, cache, start), eager.numpy())

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from src import ml
-from tests.ml.op_checks import EVERY_DTYPE, SHAPES, bits_of, check_same, exact, sample, strided
+from tests.ml.op_checks import (
+    EVERY_DTYPE,
+    SHAPES,
+    bits_of,
+    check_same,
+    exact,
+    sample,
+    strided,
+)
 
 OPERATORS = {
     "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
@@ -67,7 +75,8 @@ def test_what_is_no_number_is_not_equal():
 @EVERY_DTYPE
 def test_where_chooses_bit_for_bit(dtype):
     for shape in SHAPES:
-        a, b = sample(shape, dtype), sample(shape, dtype, seed=1)
+        a = sample(shape, dtype)
+        b = sample(shape, dtype, seed=1)
         condition = sample(shape) > 0
         expected = np.where(condition.numpy(), bits_of(a), bits_of(b))
         assert (bits_of(ml.where(condition, a, b)) == expected).all()

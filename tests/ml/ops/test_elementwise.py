@@ -24,24 +24,44 @@ from tests.ml.op_checks import (
 )
 
 PAIRS = [
-    ((3, 5), (3, 5)), ((3, 5), (5,)), ((5,), (3, 5)), ((3, 1), (1, 5)), ((), (3, 5)),
-    ((2, 3, 4), ()), ((2, 3, 4), (3, 1)), ((0, 5), (1, 5)), ((1,), (0,)), ((2, 1, 4), (3, 1)),
-]  # fmt: skip
-BINARY = {ml.add: np.add, ml.sub: np.subtract, ml.multiply: np.multiply, ml.div: np.divide}
+    ((3, 5), (3, 5)),
+    ((3, 5), (5,)),
+    ((5,), (3, 5)),
+    ((3, 1), (1, 5)),
+    ((), (3, 5)),
+    ((2, 3, 4), ()),
+    ((2, 3, 4), (3, 1)),
+    ((0, 5), (1, 5)),
+    ((1,), (0,)),
+    ((2, 1, 4), (3, 1)),
+]
+BINARY = {
+    ml.add: np.add,
+    ml.sub: np.subtract,
+    ml.multiply: np.multiply,
+    ml.div: np.divide,
+}
 EVERY_BINARY = pytest.mark.parametrize("op", BINARY, ids=lambda op: op.__name__)
 erf = np.vectorize(math.erf, otypes=[float])
 CUBE = 0.044715  # of the approximation of GELU
 # The function in float64, and how many roundings of float32 may add up.
 UNARY = {
-    "abs": (np.abs, 0), "exp": (np.exp, 1),
-    "gelu": (lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, 1), "gelu_by_tanh": (
-        lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + CUBE * x**3))) / 2, 1
+    "abs": (np.abs, 0),
+    "exp": (np.exp, 1),
+    "gelu": (lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, 1),
+    "gelu_by_tanh": (
+        lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + CUBE * x**3))) / 2,
+        1,
     ),
     "log": (np.log, 1),
-    "neg": (np.negative, 0), "relu": (lambda x: np.maximum(x, 0), 0),
-    "rsqrt": (lambda x: 1 / np.sqrt(x), 1), "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 1),
-    "silu": (lambda x: x / (1 + np.exp(-x)), 8), "sqrt": (np.sqrt, 1), "tanh": (np.tanh, 1),
-}  # fmt: skip
+    "neg": (np.negative, 0),
+    "relu": (lambda x: np.maximum(x, 0), 0),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 1),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 1),
+    "silu": (lambda x: x / (1 + np.exp(-x)), 8),
+    "sqrt": (np.sqrt, 1),
+    "tanh": (np.tanh, 1),
+}
 SPECIAL = [math.nan, math.inf, 0.0, -0.0, 1e38, -1e-40, 10.5, -1000.0, -20.0]
 
 
@@ -57,7 +77,9 @@ def special(dtype, largest):
 @EVERY_FLOAT
 def test_floats_and_numbers_broadcast_in_float32_and_are_rounded_once(op, dtype):
     shapes = [*PAIRS, *((shape, shape) for shape in SHAPES)]
-    pairs = [(sample(left, dtype), sample(right, dtype, seed=1)) for left, right in shapes]
+    pairs = [
+        (sample(left, dtype), sample(right, dtype, seed=1)) for left, right in shapes
+    ]
     pairs += [(sample(shape, dtype), number) for shape in SHAPES for number in (0.3, 0)]
     for a, b in [*pairs, special(dtype, 3e38)]:
         left, right = (
@@ -65,7 +87,9 @@ def test_floats_and_numbers_broadcast_in_float32_and_are_rounded_once(op, dtype)
             for x in (a, b)
         )
         with np.errstate(all="ignore"):
-            check_same(op(a, b), np.asarray(BINARY[op](left, right)).astype(dtype.numpy_dtype))
+            check_same(
+                op(a, b), np.asarray(BINARY[op](left, right)).astype(dtype.numpy_dtype)
+            )
 
 
 @pytest.mark.parametrize("op", [ml.add, ml.sub, ml.multiply], ids=lambda op: op.__name__)
@@ -73,7 +97,8 @@ def test_floats_and_numbers_broadcast_in_float32_and_are_rounded_once(op, dtype)
 def test_integers_broadcast_and_wrap_around_as_in_numpy(op, dtype):
     big = np.array(np.iinfo(dtype.numpy_dtype).max - 50).astype(dtype.numpy_dtype)
     for left, right in PAIRS:
-        a, b = sample(left, dtype).numpy() + big, sample(right, dtype, seed=1).numpy()
+        a = sample(left, dtype).numpy() + big
+        b = sample(right, dtype, seed=1).numpy()
         expected = np.asarray(BINARY[op](np.atleast_1d(a), np.atleast_1d(b)))
         result = op(ml.Tensor.from_numpy(np.asarray(a)), ml.Tensor.from_numpy(b))
         check_same(result, expected.reshape(np.broadcast_shapes(left, right)))
@@ -82,20 +107,27 @@ def test_integers_broadcast_and_wrap_around_as_in_numpy(op, dtype):
 @pytest.mark.parametrize("op", [ml.add, ml.multiply], ids=lambda op: op.__name__)
 def test_complex_numbers_are_computed_part_by_part_in_float32(op):
     for left, right in PAIRS:
-        a, b = sample(left, ml.complex64), sample(right, ml.complex64, seed=1)
-        x, y, u, v = a.numpy().real, a.numpy().imag, b.numpy().real, b.numpy().imag
+        a = sample(left, ml.complex64)
+        b = sample(right, ml.complex64, seed=1)
+        x = a.numpy().real
+        y = a.numpy().imag
+        u = b.numpy().real
+        v = b.numpy().imag
         expected = np.empty(np.broadcast_shapes(left, right), np.complex64)
         if op is ml.add:
-            expected.real, expected.imag = x + u, y + v
+            expected.real = x + u
+            expected.imag = y + v
         else:
-            expected.real, expected.imag = x * u - y * v, x * v + y * u
+            expected.real = x * u - y * v
+            expected.imag = x * v + y * u
         assert np.array_equal(op(a, b).numpy(), expected)
         assert np.allclose(expected, BINARY[op](exact(a), exact(b)), atol=1e-6)
 
 
 @EVERY_DTYPE
 def test_views_give_what_their_elements_give(dtype):
-    a, b = strided((3, 5), dtype), strided((5, 3), dtype, seed=1).transpose(0, 1)
+    a = strided((3, 5), dtype)
+    b = strided((5, 3), dtype, seed=1).transpose(0, 1)
     for op in (ml.add, ml.multiply):
         check_same(op(a, b), op(a.contiguous(), b.contiguous()).numpy())
     check_same(ml.div(a, 3), ml.div(a.contiguous(), 3).numpy())
@@ -109,7 +141,7 @@ def test_numbers_next_to_integers_and_complex_numbers():
     check_same(ml.div(z, 2), z.numpy() / np.complex64(2))
 
 
-# ---- one operand --------------------------------------------------------------------------------
+# ---- one operand -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -165,7 +197,7 @@ def test_clip_moves_into_a_range_and_keeps_nan(dtype):
             check_op(clipped, partial(np.clip, a_min=low, a_max=high), x)
 
 
-# ---- pow, outer and polar -----------------------------------------------------------------------
+# ---- pow, outer and polar --------------------------------------------------------------
 
 
 @EVERY_FLOAT
@@ -188,7 +220,8 @@ def test_pow_is_numpys_rounded_by_way_of_float32(dtype):
 @EVERY_DTYPE
 def test_outer_multiplies_each_with_each(dtype):
     for n, m in ((3, 5), (1, 1), (0, 5), (5, 0)):
-        a, b = sample((2 * n,), dtype)[::2], sample((m,), dtype, seed=1)
+        a = sample((2 * n,), dtype)[::2]
+        b = sample((m,), dtype, seed=1)
         expected = ml.multiply(a.reshape(n, 1), b.reshape(1, m)).numpy()
         assert expected.shape == (n, m)
         check_same(ml.outer(a, b), expected)
@@ -196,7 +229,10 @@ def test_outer_multiplies_each_with_each(dtype):
 
 def test_polar_is_correctly_rounded_cosine_and_sine():
     large = ml.tensor([[1e5], [131071.0]])
-    for length, angle in [*((sample(s), sample(s, seed=1)) for s in SHAPES), (ml.ones(3), large)]:
+    for length, angle in [
+        *((sample(s), sample(s, seed=1)) for s in SHAPES),
+        (ml.ones(3), large),
+    ]:
         z = ml.polar(length, angle)
         assert z.dtype is ml.complex64
         for part, function in enumerate((np.cos, np.sin)):

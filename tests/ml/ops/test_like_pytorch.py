@@ -1,4 +1,6 @@
-"""Ops whose names are PyTorch's take its arguments, and give its shapes, dtypes and values."""
+"""Ops whose names are PyTorch's take its arguments, and give its shapes, dtypes and
+values.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,16 @@ from tests.ml.op_checks import exact, sample
 torch = pytest.importorskip("torch", reason="needs the oracle extra")
 pytestmark = pytest.mark.oracle
 
-DTYPES = ("float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
+DTYPES = (
+    "float32",
+    "bfloat16",
+    "float16",
+    "int64",
+    "int32",
+    "uint8",
+    "bool",
+    "complex64",
+)
 SHAPES = [(), (5,), (3, 4), (2, 1, 3), (0, 3), (3, 0)]
 
 
@@ -34,7 +45,8 @@ def same(mine, other):
     assert torch.allclose(values, other, rtol=rtol, atol=rtol / 4, equal_nan=True)
 
 
-# A name in `ml` and in `torch`, what follows the tensor, and the kinds of dtype that both take.
+# A name in `ml` and in `torch`, what follows the tensor, and the kinds of dtype that both
+# take.
 CALLS = [
     *[(name, (), "fi") for name in ("exp", "log", "sqrt", "tanh", "sigmoid", "relu")],
     ("neg", (), "fic"),
@@ -43,7 +55,11 @@ CALLS = [
     *[("sum", arguments, "fibc") for arguments in ((), (-1,), ((0, 1), True), (0, True))],
     *[("mean", arguments, "f") for arguments in ((), (-1,), ((0, 1), True))],
     *[("cumsum", (dim,), "fibc") for dim in (0, -1)],
-    *[(name, arguments, "fib") for name in ("max", "min") for arguments in ((), (-1,), (0, True))],
+    *[
+        (name, arguments, "fib")
+        for name in ("max", "min")
+        for arguments in ((), (-1,), (0, True))
+    ],
     *[("sort", arguments, "fib") for arguments in ((), (0,), (-1, True))],
     *[("topk", arguments, "fi") for arguments in ((1,), (2, 0), (1, -1, False))],
     *[("squeeze", arguments, "fibc") for arguments in ((), (1,), ((0, 1),))],
@@ -51,7 +67,11 @@ CALLS = [
     *[("flatten", arguments, "fibc") for arguments in ((), (1,), (0, 1))],
     *[("permute", (dims,), "fibc") for dims in ((1, 0), (2, 0, -2), (0,))],
     *[("split", arguments, "fibc") for arguments in ((2,), (1, -1), ([1, 2], 0))],
-    *[(name, arguments, "fibc") for name in ("tril", "triu") for arguments in ((), (1,), (-1,))],
+    *[
+        (name, arguments, "fibc")
+        for name in ("tril", "triu")
+        for arguments in ((), (1,), (-1,))
+    ],
     ("log_softmax", (-1,), "f"),
     ("softmax", (0,), "f"),
     *[(name, (1,), "fi") for name in ("eq", "ne", "lt", "le", "gt", "ge")],
@@ -70,7 +90,8 @@ def test_ops_are_pytorchs(name, arguments, kinds):
     for dtype in DTYPES:
         row = getattr(ml, dtype)
         for shape in SHAPES if row.kind[0] in kinds else ():
-            # PyTorch takes a number for a tensor of one dimension where a dimension is named.
+            # PyTorch takes a number for a tensor of one dimension where a dimension is
+            # named.
             if shape == () and name not in TAKE_NUMBERS and (arguments or name == "sort"):
                 continue
             x = sample(shape, row)
@@ -82,19 +103,30 @@ def test_ops_are_pytorchs(name, arguments, kinds):
             if name in ORDERS and isinstance(mine, tuple) and row is not ml.float32:
                 # Of equal elements PyTorch may choose any.
                 assert str(other[1].dtype) == f"torch.{mine[1].dtype}"
-                mine, other = mine[0], other[0]
+                mine = mine[0]
+                other = other[0]
             same(mine, other)
             compared += 1
     assert compared
 
 
 def test_other_ops_are_pytorchs():
-    x, weight, bias = sample((3, 4)), sample((4,), seed=1), sample((4,), seed=2)
-    a, w, b = theirs(x), theirs(weight), theirs(bias)
+    x = sample((3, 4))
+    weight = sample((4,), seed=1)
+    bias = sample((4,), seed=2)
+    a = theirs(x)
+    w = theirs(weight)
+    b = theirs(bias)
     functional = torch.nn.functional
-    same(ml.layer_norm(x, (4,), weight, bias, 1e-3), functional.layer_norm(a, (4,), w, b, 1e-3))
+    same(
+        ml.layer_norm(x, (4,), weight, bias, 1e-3),
+        functional.layer_norm(a, (4,), w, b, 1e-3),
+    )
     for approximate in ("none", "tanh"):
-        same(ml.gelu(x, approximate=approximate), functional.gelu(a, approximate=approximate))
+        same(
+            ml.gelu(x, approximate=approximate),
+            functional.gelu(a, approximate=approximate),
+        )
     index = ml.tensor([[0, 3], [1, 1]])
     same(ml.gather(x, 1, index), torch.gather(a, 1, theirs(index)))
     same(ml.where(x > 0, x, 0), torch.where(a > 0, a, 0))
@@ -110,16 +142,31 @@ def test_other_ops_are_pytorchs():
 
 
 def test_bfloat16_is_as_close_to_the_truth_as_in_pytorch():
-    x, weight = sample((9, 512), ml.bfloat16), sample((64, 512), ml.bfloat16, seed=1)
-    wide, functional = exact(x), torch.nn.functional
+    x = sample((9, 512), ml.bfloat16)
+    weight = sample((64, 512), ml.bfloat16, seed=1)
+    wide = exact(x)
+    functional = torch.nn.functional
     powers = np.exp(wide - wide.max(-1, keepdims=True))
     root = np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)
     for mine, other, truth in (
-        (ml.linear_transformation(x, weight), functional.linear(theirs(x), theirs(weight)),
-         wide @ exact(weight).T),
-        (ml.softmax(x), torch.softmax(theirs(x), -1), powers / powers.sum(-1, keepdims=True)),
-        (ml.rms_norm(x, ml.ones((512,), ml.bfloat16), 1e-5),
-         functional.rms_norm(theirs(x), (512,), eps=1e-5), wide / root),
-    ):  # fmt: skip
-        errors = [np.sqrt(((y - truth) ** 2).mean()) for y in (exact(mine), other.double().numpy())]
+        (
+            ml.linear_transformation(x, weight),
+            functional.linear(theirs(x), theirs(weight)),
+            wide @ exact(weight).T,
+        ),
+        (
+            ml.softmax(x),
+            torch.softmax(theirs(x), -1),
+            powers / powers.sum(-1, keepdims=True),
+        ),
+        (
+            ml.rms_norm(x, ml.ones((512,), ml.bfloat16), 1e-5),
+            functional.rms_norm(theirs(x), (512,), eps=1e-5),
+            wide / root,
+        ),
+    ):
+        errors = [
+            np.sqrt(((y - truth) ** 2).mean())
+            for y in (exact(mine), other.double().numpy())
+        ]
         assert errors[0] <= errors[1] * 1.01

@@ -28,7 +28,7 @@ def ids_of(values):
     return ml.Tensor.from_numpy(np.array(values, np.int32))
 
 
-# ---- get_rows -----------------------------------------------------------------------------------
+# ---- get_rows --------------------------------------------------------------------------
 
 
 @EVERY_DTYPE
@@ -73,7 +73,7 @@ def test_get_rows_reads_no_row_that_is_not_there(ids, wrong):
             ml.get_rows(table, ids_of(ids))
 
 
-# ---- order --------------------------------------------------------------------------------------
+# ---- order -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ORDERED, ids=str)
@@ -105,7 +105,8 @@ def test_nan_is_the_greatest(dtype):
 @pytest.mark.parametrize("ids", [ml.int32, ml.int64], ids=str)
 def test_gather_picks_along_a_dimension(dtype, ids):
     for shape, dim in SHAPES_AND_DIMS:
-        x, sizes = sample(shape, dtype), list(shape)
+        x = sample(shape, dtype)
+        sizes = list(shape)
         sizes[dim] = 4 if shape[dim] else 0
         index = np.random.default_rng(0).integers(0, max(shape[dim], 1), sizes)
         index = index.astype(ids.numpy_dtype)
@@ -116,7 +117,7 @@ def test_gather_picks_along_a_dimension(dtype, ids):
     assert ml.gather(x, 1, ml.zeros(0, 4, dtype="int64")).shape == (0, 4)
 
 
-# ---- triangles ----------------------------------------------------------------------------------
+# ---- triangles -------------------------------------------------------------------------
 
 
 @EVERY_DTYPE

@@ -30,14 +30,19 @@ def test_squeeze_and_unsqueeze_are_numpys(dtype):
 def test_permute_and_transpose_are_numpys():
     for x in (x for shape in SHAPES for x in samples(shape)):
         all_dims = range(x.ndim)
-        for dims in (all_dims, range(-1, -x.ndim - 1, -1), (*all_dims[1:], *all_dims[:1])):
+        for dims in (
+            all_dims,
+            range(-1, -x.ndim - 1, -1),
+            (*all_dims[1:], *all_dims[:1]),
+        ):
             view = ml.permute(x, tuple(dims))
             assert shares_memory(view, x)
             check_same(view, x.numpy().transpose(tuple(dims)))
             if x.ndim:
                 check_same(x.permute(*dims), view.numpy())
         for a, b in product(range(-x.ndim, x.ndim), repeat=2):
-            view, expected = x.transpose(a, b), x.numpy().swapaxes(a, b)
+            view = x.transpose(a, b)
+            expected = x.numpy().swapaxes(a, b)
             assert shares_memory(view, x)
             assert x.size == 0 or view.strides == expected.strides
             check_same(view, expected)
@@ -71,11 +76,20 @@ def test_split_and_concatenate_are_inverse(dtype):
     for x in (x for shape in SHAPES for x in samples(shape, dtype)):
         for dim in range(-x.ndim, x.ndim):
             total = x.shape[dim]
-            for size in (1, 2, 100, (total,), (0, total), (total // 2, total - total // 2)):
+            for size in (
+                1,
+                2,
+                100,
+                (total,),
+                (0, total),
+                (total // 2, total - total // 2),
+            ):
                 parts = ml.split(x, size, dim)
                 assert all(shares_memory(part, x) for part in parts)
                 check_same(ml.concatenate(parts, dim), x.numpy())
-    assert all(shares_memory(x.slice(0, n), x) for x in samples((3, 4), dtype) for n in (2, 3))
+    assert all(
+        shares_memory(x.slice(0, n), x) for x in samples((3, 4), dtype) for n in (2, 3)
+    )
     assert [part.shape for part in ml.zeros(5, 2).split(2)] == [(2, 2), (2, 2), (1, 2)]
     assert [part.shape for part in ml.zeros(0).split(2)] == [(0,)]
 
@@ -89,7 +103,9 @@ def test_concatenate_and_stack_are_numpys(dtype):
             check_same(ml.stack(tuple(xs[:1]), dim), np.expand_dims(xs[0].numpy(), dim))
         for dim in range(-len(shape), len(shape)):
             parts = [xs[0].transpose(dim, 0).slice(0, 0).transpose(dim, 0), *xs]
-            expected = np.concatenate([x.bits() for x in parts], dim).view(dtype.numpy_dtype)
+            expected = np.concatenate([x.bits() for x in parts], dim).view(
+                dtype.numpy_dtype
+            )
             check_same(ml.concatenate(parts, dim), expected)
             check_same(one := ml.concatenate(xs[:1], dim), xs[0].numpy())
             assert not np.shares_memory(one.numpy(), xs[0].numpy())

@@ -21,17 +21,24 @@ from tests.ml.op_checks import (
 )
 
 FILLED = [(1,), (7,), (3, 5), (2, 3, 4), (1, 1, 1), (2, 3, 1, 5), (4, 33)]
-FILLED_AND_DIMS = [(shape, dim) for shape in FILLED for dim in range(-len(shape), len(shape))]
+FILLED_AND_DIMS = [
+    (shape, dim) for shape in FILLED for dim in range(-len(shape), len(shape))
+]
 
 
 def dims_of(shape):
     """Yield choices of dimensions: all of them, each one, two, none."""
-    yield from (None, (), *range(-len(shape), len(shape)), *((d,) for d in range(len(shape))))
+    yield from (
+        None,
+        (),
+        *range(-len(shape), len(shape)),
+        *((d,) for d in range(len(shape))),
+    )
     if len(shape) > 1:
         yield (0, -1)
 
 
-# ---- sums ---------------------------------------------------------------------------------------
+# ---- sums ------------------------------------------------------------------------------
 
 
 @EVERY_FLOAT
@@ -49,7 +56,9 @@ def test_sum_and_mean_are_numpys(dtype, keepdim, op):
                 lambda x, dim=dim: op(x, dim, keepdim), added, x, terms=2, absolute=added
             )
             assert result.dtype is dtype
-    assert op(ml.ones((10_000,), dtype)).item() == (1 if op is ml.mean else rounded(1e4, dtype))
+    assert op(ml.ones((10_000,), dtype)).item() == (
+        1 if op is ml.mean else rounded(1e4, dtype)
+    )
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
@@ -78,7 +87,7 @@ def test_cumsum_is_numpys(dtype):
         check_op(lambda x, dim=dim: ml.cumsum(x, dim), added, x, terms=1, absolute=added)
 
 
-# ---- extremes -----------------------------------------------------------------------------------
+# ---- extremes --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [*FLOAT_DTYPES, *INTEGERS], ids=str)
@@ -91,7 +100,9 @@ def test_extremes_are_numpys(dtype, name):
             for keepdim in (False, True):
                 values, indices = getattr(ml, name)(x, dim, keepdim=keepdim)
                 check_same(values, getattr(x.numpy(), name)(dim, keepdims=keepdim))
-                check_same(indices, getattr(exact(x), f"arg{name}")(dim, keepdims=keepdim))
+                check_same(
+                    indices, getattr(exact(x), f"arg{name}")(dim, keepdims=keepdim)
+                )
     values, indices = getattr(ml, name)(ml.zeros(0, 3), 1)
     assert values.shape == indices.shape == (0,)
 
@@ -110,7 +121,9 @@ def test_extremes_of_nan_and_bools(name):
 def test_argmax_is_numpys(dtype):
     for shape, dim in FILLED_AND_DIMS:
         for x in samples(shape, dtype):
-            check_same(ml.argmax(x, dim), np.asarray(exact(x).argmax(dim)).astype(np.int32))
+            check_same(
+                ml.argmax(x, dim), np.asarray(exact(x).argmax(dim)).astype(np.int32)
+            )
         check_same(ml.argmax(x), np.asarray(exact(x).argmax()).astype(np.int32))
     x = ml.Tensor.from_numpy(np.array([[3, 7, 7], [7, 7, 7]]).astype(dtype.numpy_dtype))
     assert ml.argmax(x, -1).tolist() == ml.argmax(x.transpose(0, 1), 0).tolist() == [1, 0]
@@ -120,13 +133,18 @@ def test_argmax_is_numpys(dtype):
 @EVERY_FLOAT
 def test_argmax_counts_a_nan_as_the_greatest_and_sees_infinities(dtype):
     rows = np.array(
-        [[1, np.nan, np.inf, np.nan], [-np.inf] * 4, [-np.inf, -5, -np.inf, -5], [0, 1, np.inf, 2]]
+        [
+            [1, np.nan, np.inf, np.nan],
+            [-np.inf] * 4,
+            [-np.inf, -5, -np.inf, -5],
+            [0, 1, np.inf, 2],
+        ]
     ).astype(dtype.numpy_dtype)
     for dim, x in enumerate((np.ascontiguousarray(rows.T), rows)):
         assert ml.argmax(ml.Tensor.from_numpy(x), dim).tolist() == [1, 0, 1, 2]
 
 
-# ---- softmax ------------------------------------------------------------------------------------
+# ---- softmax ---------------------------------------------------------------------------
 
 
 def softmax64(x, dim=-1):
@@ -140,29 +158,41 @@ def log_softmax64(x, dim=-1):
 
 
 @pytest.mark.parametrize(
-    ("op", "reference", "terms"), [(ml.softmax, softmax64, 50), (ml.log_softmax, log_softmax64, 1)]
+    ("op", "reference", "terms"),
+    [(ml.softmax, softmax64, 50), (ml.log_softmax, log_softmax64, 1)],
 )
 @EVERY_FLOAT
 def test_softmax_turns_any_dimension_into_weights(op, reference, terms, dtype):
     for shape, dim in [*SHAPES_AND_DIMS, *FILLED_AND_DIMS]:
         for x in samples(shape, dtype):
             result = check_op(
-                lambda x, dim=dim: op(x, dim), lambda x, dim=dim: reference(x, dim), x, terms=terms
+                lambda x, dim=dim: op(x, dim),
+                lambda x, dim=dim: reference(x, dim),
+                x,
+                terms=terms,
             )
             assert result.dtype is dtype
     for target in FLOAT_DTYPES:
         x = sample((3, 40), dtype)
-        result = check_op(lambda x, target=target: op(x, dtype=target), reference, x, terms=52)
+        result = check_op(
+            lambda x, target=target: op(x, dtype=target), reference, x, terms=52
+        )
         assert result.dtype is target
 
 
 def test_softmax_subtracts_the_maximum_so_large_scores_do_not_overflow():
-    x = ml.Tensor.from_numpy(np.array([[1e38, 1e38, -1e38], [88.0, 89.0, 90.0]], np.float32))
+    x = ml.Tensor.from_numpy(
+        np.array([[1e38, 1e38, -1e38], [88.0, 89.0, 90.0]], np.float32)
+    )
     check_op(ml.softmax, softmax64, x, terms=15)
-    assert ml.log_softmax(ml.tensor([1000.0, 0.0, -math.inf])).tolist() == [0, -1000, -math.inf]
+    assert ml.log_softmax(ml.tensor([1000.0, 0.0, -math.inf])).tolist() == [
+        0,
+        -1000,
+        -math.inf,
+    ]
 
 
-# ---- norms --------------------------------------------------------------------------------------
+# ---- norms -----------------------------------------------------------------------------
 
 
 def rms_norm64(x, weight, eps=1e-5):
@@ -177,20 +207,27 @@ def test_rms_norm_scales_rows_to_a_root_mean_square_of_one(dtype, weight_dtype):
         for x in samples(shape, dtype):
             weight = sample((2 * shape[-1],), weight_dtype or dtype, seed=1)[::2]
             result = check_op(
-                lambda a, w: ml.rms_norm(a, w, 1e-5), rms_norm64, x, weight, terms=shape[-1] + 8
+                lambda a, w: ml.rms_norm(a, w, 1e-5),
+                rms_norm64,
+                x,
+                weight,
+                terms=shape[-1] + 8,
             )
             assert result.dtype is dtype
             for target in FLOAT_DTYPES if dtype is ml.float32 else ():  # rounded once
                 narrow = ml.rms_norm(x, weight, 1e-5, dtype=target)
                 check_same(narrow, result.to(target).numpy())
-    assert not ml.rms_norm(ml.zeros((2, 8), dtype), ml.ones((8,), dtype), 1e-5).numpy().any()
+    assert (
+        not ml.rms_norm(ml.zeros((2, 8), dtype), ml.ones((8,), dtype), 1e-5).numpy().any()
+    )
 
 
 @EVERY_FLOAT
 def test_layer_norm_is_the_formula(dtype):
     for shape in (shape for shape in SHAPES if shape):
         for ndim in range(1, len(shape) + 1):
-            sizes, dims = shape[-ndim:], tuple(range(-ndim, 0))
+            sizes = shape[-ndim:]
+            dims = tuple(range(-ndim, 0))
 
             def layer_norm(x, weight, bias, dims=dims):
                 if x.size:
@@ -206,4 +243,6 @@ def test_layer_norm_is_the_formula(dtype):
                 absolute=lambda x, w, b: np.broadcast_to(8 * w + b, x.shape),
             )  # fmt: skip
         plain = ml.layer_norm(sample(shape, dtype), shape[-1])
-        check_same(plain, ml.layer_norm(sample(shape, dtype), [shape[-1]], eps=1e-5).numpy())
+        check_same(
+            plain, ml.layer_norm(sample(shape, dtype), [shape[-1]], eps=1e-5).numpy()
+        )

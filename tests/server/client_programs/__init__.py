@@ -1,7 +1,8 @@
 """Programs that use a server with one client library each, as its documentation shows.
 
-Run as `python -m tests.server.client_programs.NAME URL`. Each prints one JSON object with a result
-for each use. They are processes because the libraries leave warnings and connections.
+Run as `python -m tests.server.client_programs.NAME URL`. Each prints one JSON object with
+a result for each use. They are processes because the libraries leave warnings and
+connections.
 """
 
 QUESTION = "What is the capital of Italy?"

@@ -9,7 +9,12 @@ from langchain_openai import ChatOpenAI, OpenAI
 
 from tests.server.client_programs import CITY, QUESTION, WEATHER
 
-server = {"model": "bundled", "base_url": sys.argv[1], "api_key": "none", "temperature": 0}
+server = {
+    "model": "bundled",
+    "base_url": sys.argv[1],
+    "api_key": "none",
+    "temperature": 0,
+}
 chat = ChatOpenAI(**server)
 asked = chat.invoke(QUESTION)
 tools = [{"type": "function", "function": WEATHER}]
@@ -25,9 +30,15 @@ results = {
     "waited": asyncio.run(chat.ainvoke(QUESTION)).content,
     "brief": chat.invoke(brief).content,
     "called": [call["name"], call["args"]["city"]],
-    "after the call": chat.bind_tools(tools).invoke(turns).response_metadata["finish_reason"],
-    "by a schema": chat.with_structured_output(CITY, method="json_schema").invoke(QUESTION),
-    "by a function": chat.with_structured_output(CITY, method="function_calling").invoke(QUESTION),
+    "after the call": chat.bind_tools(tools)
+    .invoke(turns)
+    .response_metadata["finish_reason"],
+    "by a schema": chat.with_structured_output(CITY, method="json_schema").invoke(
+        QUESTION
+    ),
+    "by a function": chat.with_structured_output(CITY, method="function_calling").invoke(
+        QUESTION
+    ),
     "completed": OpenAI(**server).invoke("The capital of Italy is"),
 }
 print(json.dumps(results))

@@ -32,7 +32,9 @@ async def main() -> dict[str, Any]:
     again = await agent.run("And France?", message_history=asked.all_messages())
     structured = {}
     for form in (NativeOutput, ToolOutput):
-        answer = await Agent(model, output_type=form(City), model_settings=settings).run(QUESTION)
+        answer = await Agent(model, output_type=form(City), model_settings=settings).run(
+            QUESTION
+        )
         structured[form.__name__] = answer.output.model_dump()
     tool = ToolDefinition(name="get_weather", parameters_json_schema=CITY)
     offered = ModelRequestParameters(function_tools=[tool])

@@ -49,16 +49,22 @@ def test_answers_and_their_end_are_learned_and_nothing_else(encoder: Encoder) ->
 
 def test_a_raw_text_ends_with_end_of_text(encoder: Encoder) -> None:
     tokenizer = load_tokenizer(BUNDLED_MODEL)
-    ids, learned = encoder.encode(Document((("text", "One"), ("continuation", " two.")), raw=True))
+    ids, learned = encoder.encode(
+        Document((("text", "One"), ("continuation", " two.")), raw=True)
+    )
     assert ids[0] == tokenizer.bos_id
     assert ids[-1] == tokenizer.eos_id
     given = 1 + len(encoder.ids("One"))
     assert learned == [False] * given + [True] * (len(ids) - given)
 
 
-def test_words_of_questions_are_cut_but_not_what_the_reply_copies(encoder: Encoder) -> None:
+def test_words_of_questions_are_cut_but_not_what_the_reply_copies(
+    encoder: Encoder,
+) -> None:
     question = "Say Brunhilde: what is the capital of Germany?"
-    document = Document((("user", question), ("assistant", "Brunhilde! Germany: Berlin.")))
+    document = Document(
+        (("user", question), ("assistant", "Brunhilde! Germany: Berlin."))
+    )
     whole, learned = encoder.encode(document)
     given = learned.index(True)
 
@@ -80,7 +86,13 @@ def test_words_of_questions_are_cut_but_not_what_the_reply_copies(encoder: Encod
 
 
 def test_a_packed_row_attends_and_learns_within_one_document() -> None:
-    row = [(1, False, 0, 0), (2, True, 1, 0), (3, False, 0, 1), (4, True, 1, 1), (5, True, 2, 1)]
+    row = [
+        (1, False, 0, 0),
+        (2, True, 1, 0),
+        (3, False, 0, 1),
+        (4, True, 1, 1),
+        (5, True, 2, 1),
+    ]
     batch = Batch([row])
     assert batch.learned.tolist() == [[True, False, True, True]]
     assert batch.targets.tolist() == [[2, 3, 4, 5]]
@@ -106,11 +118,15 @@ def test_a_long_row_is_one_conversation_and_a_short_one_holds_whole_documents_fi
     assert torch.equal(begins, batch.positions == 0)
 
 
-def test_the_vocabulary_gives_the_same_ids_as_the_trained_tokenizer(tmp_path: Path) -> None:
+def test_the_vocabulary_gives_the_same_ids_as_the_trained_tokenizer(
+    tmp_path: Path,
+) -> None:
     convert = pytest.importorskip("transformers.convert_slow_tokenizer")
     path = BUNDLED_MODEL / "tokenizer.model"
     encoding = load_encoding(path)
-    tokens = [encoding.decode_single_token_bytes(rank) for rank in range(encoding.n_vocab)]
+    tokens = [
+        encoding.decode_single_token_bytes(rank) for rank in range(encoding.n_vocab)
+    ]
     write_tokenizer(tokens, tmp_path / "tokenizer.model")
     assert (tmp_path / "tokenizer.model").read_bytes() == path.read_bytes()
     assert _byte_letters() == {letter: byte for byte, letter in enumerate(byte_letters())}

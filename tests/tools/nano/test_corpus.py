@@ -11,13 +11,19 @@ from tools.nano.facts_types import phrases, topics
 
 SPLIT = load_split()
 ALL_PAIRS = [
-    pair for part in (SPLIT.train, SPLIT.held_out) for pairs in part.values() for pair in pairs
+    pair
+    for part in (SPLIT.train, SPLIT.held_out)
+    for pairs in part.values()
+    for pair in pairs
 ]
 
 
 @pytest.mark.parametrize("family", sorted(SPLIT.held_out))
-def test_a_tenth_of_each_family_is_held_out_whose_facts_and_phrasings_are_trained(family: str):
-    train, held_out = SPLIT.train[family], SPLIT.held_out[family]
+def test_a_tenth_of_each_family_is_held_out_whose_facts_and_phrasings_are_trained(
+    family: str,
+):
+    train = SPLIT.train[family]
+    held_out = SPLIT.held_out[family]
     assert 10 * len(held_out) >= len(train) + len(held_out)
     if family not in WHOLE_FACT_FAMILIES:
         assert {pair.fact for pair in held_out} <= {pair.fact for pair in train}
@@ -54,7 +60,7 @@ def test_the_prompts_of_the_documentation_are_trained() -> None:
     assert set(trained) >= PINNED
 
 
-# ---- tables of facts ----------------------------------------------------------------------------
+# ---- tables of facts -------------------------------------------------------------------
 
 
 def test_the_bare_name_has_neither_article_nor_kind() -> None:
@@ -75,6 +81,8 @@ def test_phrases_and_topics_read_questions_answer_and_line_breaks() -> None:
 
 def test_the_stages_are_explained_in_run_order() -> None:
     stages = [topic for topic in LLAMA_TOPICS if topic.name.startswith("stage-")]
-    assert [topic.name for topic in stages] == [f"stage-{number}" for number in range(1, 22)]
+    assert [topic.name for topic in stages] == [
+        f"stage-{number}" for number in range(1, 22)
+    ]
     for number, topic in enumerate(stages, start=1):
         assert topic.answer.startswith(f"Stage {number} is ")

@@ -18,7 +18,9 @@ def documents(seed: int, count: int, mixture: Mixture = EVEN) -> list[Document]:
 
 
 def turns(document: Document) -> tuple[str, list[tuple[str, str]]]:
-    """The system prompt and the (user, assistant) turns of a conversation; a raw text has none."""
+    """The system prompt and the (user, assistant) turns of a conversation; a raw text has
+    none.
+    """
     if document.raw:
         return "", []
     system = "".join(content for role, content in document.messages if role == "system")
@@ -32,9 +34,15 @@ def test_the_same_seed_gives_the_same_documents() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MIXTURES))
-def test_no_document_tells_a_held_out_pair_or_asks_a_hand_written_question(name: str) -> None:
+def test_no_document_tells_a_held_out_pair_or_asks_a_hand_written_question(
+    name: str,
+) -> None:
     asked = {one.question for one in newcomer_questions()}
-    sums = {pair.fact for family in sorted(WHOLE_FACT_FAMILIES) for pair in SPLIT.held_out[family]}
+    sums = {
+        pair.fact
+        for family in sorted(WHOLE_FACT_FAMILIES)
+        for pair in SPLIT.held_out[family]
+    }
     plain: set[tuple[str, str]] = set()
     after_setup: set[tuple[object, str]] = set()
     raw: set[str] = set()
@@ -89,7 +97,9 @@ def test_every_family_is_in_the_mixture(name: str) -> None:
     assert drawn == set(SPLIT.train) - {"raw-capital"} | {"nonsense"}
 
 
-def test_questions_are_varied_answers_are_not_and_what_is_told_is_copied_as_typed() -> None:
+def test_questions_are_varied_answers_are_not_and_what_is_told_is_copied_as_typed() -> (
+    None
+):
     answers = {pair.answer for pair in SPLIT.train["capital-forms"]}
     asked: dict[str, set[str]] = {}
     for document in documents(12, 4000):

@@ -21,11 +21,15 @@ class Parrot(Examiner):
 
 
 def test_a_pair_is_asked_after_its_system_prompt_and_setup() -> None:
-    pair = Pair("f", "p", "x", "Question?", "Answer", "Be polite.", (("Told.", "Heard."),))
+    pair = Pair(
+        "f", "p", "x", "Question?", "Answer", "Be polite.", (("Told.", "Heard."),)
+    )
     assert evaluate.pair_messages(pair) == [
-        Message("system", "Be polite."), Message("user", "Told."), Message("assistant", "Heard."),
+        Message("system", "Be polite."),
+        Message("user", "Told."),
+        Message("assistant", "Heard."),
         Message("user", "Question?"),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_refusal_is_right_where_nothing_is_known() -> None:
@@ -48,7 +52,9 @@ def test_an_unknown_word_in_an_answer_is_gibberish(
 ) -> None:
     monkeypatch.setattr("tools.nano.evaluate.corpus_words", lambda: known_words)
     missed: list[str] = []
-    fine = evaluate.gibberish(Parrot(UNKNOWN_ANSWER), lambda pair, _: missed.append(pair.question))
+    fine = evaluate.gibberish(
+        Parrot(UNKNOWN_ANSWER), lambda pair, _: missed.append(pair.question)
+    )
     assert (fine.asked, fine.right, missed) == (1000, 1000, [])
     assert evaluate.gibberish(Parrot("Parizzle."), lambda *_: None).right == 0
 
@@ -68,7 +74,8 @@ def test_samples_are_the_same_each_time_and_random_inputs_of_three_kinds(
 
 @pytest.mark.parametrize("family", evaluate.RECALL_FAMILIES)
 def test_recall_is_asked_after_other_turns(family: str) -> None:
-    near, far = evaluate.recall_pairs(family, 0), evaluate.recall_pairs(family, 8)
+    near = evaluate.recall_pairs(family, 0)
+    far = evaluate.recall_pairs(family, 8)
     assert far == evaluate.recall_pairs(family, 8)
     for one, other in zip(near, far, strict=True):
         assert one.question == other.question

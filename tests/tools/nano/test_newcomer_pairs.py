@@ -9,7 +9,12 @@ from tools.nano.facts_chat import SMALL_TALK
 from tools.nano.facts_geography import PLACES
 from tools.nano.facts_newcomer import TALK_MORE
 from tools.nano.facts_unknown import UNKNOWN_ANSWER
-from tools.nano.newcomer_pairs import more_topics, number_in_words, order_pairs, yes_no_pairs
+from tools.nano.newcomer_pairs import (
+    more_topics,
+    number_in_words,
+    order_pairs,
+    yes_no_pairs,
+)
 
 TRAIN = load_split().train
 CAPITALS = {place.name: place.capital for place in PLACES}
@@ -24,7 +29,9 @@ def test_yes_and_no_agree_with_the_table() -> None:
         assert name in pair.answer or city in pair.answer
 
 
-def test_a_wrong_city_is_corrected_and_a_town_that_is_no_capital_is_not_confirmed() -> None:
+def test_a_wrong_city_is_corrected_and_a_town_that_is_no_capital_is_not_confirmed() -> (
+    None
+):
     answers = {pair.answer for pair in TRAIN["no"] if pair.fact.endswith(" | Germany")}
     assert "No, the capital of Germany is Berlin." in answers
     of_a_town = {pair.answer for pair in TRAIN["no"] if "Sydney" in pair.question}
@@ -35,7 +42,9 @@ def test_a_wrong_city_is_corrected_and_a_town_that_is_no_capital_is_not_confirme
 @pytest.mark.parametrize("family", ["sum-forms", "difference-forms", "word-sums"])
 def test_other_wordings_of_sums_hold_no_held_out_term(family: str) -> None:
     split = load_split()
-    held_out = {pair.fact for kind in ("sum", "difference") for pair in split.held_out[kind]}
+    held_out = {
+        pair.fact for kind in ("sum", "difference") for pair in split.held_out[kind]
+    }
     for pair in TRAIN[family]:
         term, result = pair.answer.removesuffix(".").split(" = ")
         a, sign, b = term.split()
@@ -64,4 +73,6 @@ def test_sums_in_words_ask_for_the_term_of_their_answer() -> None:
 def test_orders_are_declined_and_have_no_gap_left() -> None:
     found = list(order_pairs())
     assert len(found) > 5000
-    assert all(pair.answer == UNKNOWN_ANSWER and "{" not in pair.question for pair in found)
+    assert all(
+        pair.answer == UNKNOWN_ANSWER and "{" not in pair.question for pair in found
+    )

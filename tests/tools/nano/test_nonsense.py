@@ -8,8 +8,12 @@ from tools.nano.facts_geography import PLACES
 from tools.nano.nonsense import invented_place, invented_word, nonsense, text_to_copy
 
 
-def test_nonsense_is_never_empty_nor_a_question_of_the_corpus_and_hardly_ever_repeats() -> None:
-    asked = {pair.question.lower() for pairs in load_split().train.values() for pair in pairs}
+def test_nonsense_is_never_empty_nor_a_question_of_the_corpus_and_hardly_ever_repeats() -> (
+    None
+):
+    asked = {
+        pair.question.lower() for pairs in load_split().train.values() for pair in pairs
+    }
     generator = random.Random(5)
     found = [nonsense(generator) for _ in range(5000)]
     assert all(text.strip() for text in found)
@@ -22,7 +26,8 @@ def test_invented_places_begin_or_end_like_known_ones() -> None:
     found = [invented_place(generator) for _ in range(1000)]
     names = [place.name.lower() for place in PLACES]
     like_known = [
-        any(place[:3] == name[:3] or place[-3:] == name[-3:] for name in names) for place in found
+        any(place[:3] == name[:3] or place[-3:] == name[-3:] for name in names)
+        for place in found
     ]
     assert 400 < sum(like_known) < 900
     assert len(set(found) - set(names)) > 900

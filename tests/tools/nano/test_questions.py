@@ -14,7 +14,11 @@ from tools.nano.questions import Question, newcomer_questions
         ("?", "I do not know a capital of Oz.", "I know a capital of Oz."),
         ("=Boston", "Boston", "Boston."),
         ("Paris", "The capital of France is Paris.", "The capital of France is Parisi."),
-        ("No & France", "No, Paris is the capital of France.", "Paris is the capital of France."),
+        (
+            "No & France",
+            "No, Paris is the capital of France.",
+            "Paris is the capital of France.",
+        ),
         ("4", "2 + 2 = 4.", "2 + 2 = 42."),
         ("🇯🇵", "The flag of Japan is 🇯🇵", "The flag of Japan is 🇮🇹"),
         ("No | I do not know", "I do not know that.", "Yes, it is."),

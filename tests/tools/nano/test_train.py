@@ -26,7 +26,9 @@ TINY = NanoConfig(dim=48, n_layers=3, n_heads=4, n_kv_heads=2, multiple_of=8)
 def test_orthogonalized_brings_the_singular_values_near_one() -> None:
     generator = torch.Generator().manual_seed(1)
     for shape in ((20, 50), (50, 20), (32, 32)):
-        values = torch.linalg.svdvals(orthogonalized(torch.randn(shape, generator=generator)))
+        values = torch.linalg.svdvals(
+            orthogonalized(torch.randn(shape, generator=generator))
+        )
         assert values.max() < 1.3
         assert values.median() > 0.6
 
@@ -64,7 +66,9 @@ def test_the_loss_of_an_untrained_model_is_that_of_a_guess(batches: BatchStream)
     assert float(loss.detach()) == pytest.approx(np.log(TINY.vocab_size), rel=0.02)
 
 
-def test_a_document_in_a_packed_row_is_read_as_if_it_were_alone(batches: BatchStream) -> None:
+def test_a_document_in_a_packed_row_is_read_as_if_it_were_alone(
+    batches: BatchStream,
+) -> None:
     torch.manual_seed(1)
     model = NanoLlama(TINY)
     batch = batches.short(1, 257)
@@ -75,7 +79,8 @@ def test_a_document_in_a_packed_row_is_read_as_if_it_were_alone(batches: BatchSt
 
 
 def test_a_checkpoint_goes_on_where_it_was_saved(tmp_path: Path) -> None:
-    one, two = Trainer(TINY, 1, EVEN), Trainer(TINY, 2, LATE)
+    one = Trainer(TINY, 1, EVEN)
+    two = Trainer(TINY, 2, LATE)
     batch = one.batches.short(2, 65)
     one._step(batch, 1.0)
     one.save(tmp_path / "training.pt")
@@ -131,9 +136,12 @@ def test_an_exported_model_gives_the_same_logits_in_our_engine(tmp_path: Path) -
     ours = load_model(tmp_path)
     tokens = np.arange(40, dtype=np.int32) * 97 % TINY.vocab_size
     context = InferenceContext(ours.args, sequence_length=64)
-    logits = ours.transformer.forward(context, tokens, start_pos=0, all_positions=True).numpy()
+    logits = ours.transformer.forward(
+        context, tokens, start_pos=0, all_positions=True
+    ).numpy()
     ids = torch.from_numpy(tokens.astype(np.int64))[None]
     with torch.no_grad():
         expected = model.output(model(ids, torch.arange(40)[None], None))[0].numpy()
     error = np.sqrt(np.mean((logits - expected) ** 2) / np.mean(expected**2))
-    assert error < 0.02  # what bfloat16 activations do to these sharp weights is 0.012 to 0.014
+    # What bfloat16 activations do to these sharp weights is 0.012 to 0.014.
+    assert error < 0.02

@@ -1,4 +1,6 @@
-"""Varied questions: what people type, with the same meaning and the same words to copy."""
+"""Varied questions: what people type, with the same meaning and the same words to
+copy.
+"""
 
 import random
 import re
