@@ -8,9 +8,11 @@ import io
 import json
 import re
 import zlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from src import trace
@@ -20,7 +22,7 @@ from src.cli.saved_chat import SavedChat, chat_as_json
 from src.drawing import Recorder, TracedRun, draw_all
 from src.explorer import Store, run_traced, write_html
 from src.inference import InferenceEngine, SamplingArgs
-from src.inference.sampling import STEPS_OFF
+from src.inference.sampling import STEPS_OFF, Sampler
 from src.sampling_steps import STEPS, STEPS_IN_ORDER, SamplingStep
 from src.trace.logger import TraceLog
 from tools.runs import bundled_model, recorded
@@ -87,6 +89,20 @@ def test_the_arguments_of_a_sampler_are_the_steps_a_seed_and_a_bias():
 def test_penalties_come_before_the_other_steps():
     kinds = [step.is_penalty for step in STEPS_IN_ORDER]
     assert kinds == sorted(kinds, reverse=True)
+
+
+@each_step
+def test_a_step_changes_the_distribution(step):
+    logits = np.array([3.0, 2.5, 2.0, 0.0, -4.0], np.float32)
+    values = {"top_k": 2, "top_p": 0.5, "min_p": 0.9}
+    value = values.get(step.name, value_on(step))
+    samplers = [
+        Sampler(args) for args in (STEPS_OFF, replace(STEPS_OFF, **{step.name: value}))
+    ]
+    for sampler in samplers:
+        sampler.observe([0], is_drawn=True)
+    (ids, off), (ids_on, on) = (sampler.distribution(logits) for sampler in samplers)
+    assert ids.tolist() != ids_on.tolist() or not np.allclose(off, on)
 
 
 @each_step

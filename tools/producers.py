@@ -11,7 +11,7 @@ import shlex
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from src.trace.records import Event, TensorInfo
 
 from .generated import Producer, line_in, with_blocks, with_lines
 from .pages import ROOT, PageError, table
-from .prompt_path import prompt_path
+from .paths import files_on_the_way
 from .runs import LLAMA_3_1_8B, LLAMAS, SIZES_8B, bundled_events, bundled_model, events_8b
+from .touched import CHANGES, checked_places
 
 _SHOWN_NUMBERS = 6  # of a row
 _POSITIONS = 4096
@@ -464,24 +465,50 @@ def _run_of(figures: Mapping[str, Any]) -> str:
     return f"Measured on {run['date']}: {machine}."
 
 
-def path_of_a_prompt(_page: Path, _argument: str) -> str:
-    """Return the files that a prompt passes through: of a completion, and the others of a
-    chat.
-    """
-    completion = prompt_path("--completion")
-    chat = prompt_path()
-    others = [name for name in chat if name not in completion]
-    lines = [f"Of a completion, {len(completion)} files:", "", "```text"]
-    lines += textwrap.wrap(" ".join(completion), 100, break_on_hyphens=False)
-    lines += [
-        "```",
-        "",
-        f"Of a chat, {len(chat)} files, these in addition:",
-        "",
-        "```text",
-    ]
-    lines += textwrap.wrap(" ".join(others), 100, break_on_hyphens=False)
-    return "\n".join([*lines, "```"])
+_WAYS: Mapping[str, Sequence[tuple[str, Sequence[str]]]] = {
+    "prompt": [("Of a completion", ("--completion",)), ("Of a chat", ())],
+    "weight": [
+        ("Of a GGUF file (q8_0)", ("gguf",)),
+        ("Of a safetensors file (int8)", ("safetensors",)),
+        ("Of a PyTorch file (bfloat16)", ("pth",)),
+    ],
+    "request": [
+        ("Of `/v1/completions`", ("/v1/completions",)),
+        ("Of `/v1/chat/completions`", ("/v1/chat/completions",)),
+    ],
+}
+
+
+def path(_page: Path, argument: str) -> str:
+    """Return the files on a way in its first form, and those that its other forms add."""
+    parts = list[str]()
+    known = set[str]()
+    for title, arguments in _WAYS[argument]:
+        files = files_on_the_way(argument, *arguments)
+        added = [name for name in files if name not in known]
+        count = f"{len(files)} files{', of which these are new' if known else ''}"
+        lines = textwrap.wrap(" ".join(added), 100, break_on_hyphens=False)
+        parts += [f"{title}, {count}:", "\n".join(["```text", *lines, "```"])]
+        known.update(files)
+    return "\n\n".join(parts)
+
+
+def touched(page: Path, _argument: str) -> str:
+    """Return the table of the files that a change of each kind touches."""
+    rows = []
+    for change in CHANGES:
+        checked_places(change)
+        cells = [
+            ", ".join(f"[`{name}`]({_from(page, name)})" for name in names)
+            for names in (change.code, change.others)
+        ]
+        count = len(change.code)
+        rows.append([change.kind, change.example, count, *cells])
+    heading = (
+        "| addition | example | files of `src` and `csrc` | these | tests and pages |\n"
+        "|---|---|---|---|---|"
+    )
+    return table(heading, rows)
 
 
 PRODUCERS: dict[str, Producer] = {
@@ -490,11 +517,12 @@ PRODUCERS: dict[str, Producer] = {
     "excerpt": excerpt,
     "log": log,
     "memory": memory,
-    "path": path_of_a_prompt,
+    "path": path,
     "real": real,
     "shapes": shapes,
     "stage": stage_part,
     "stages": stages,
+    "touched": touched,
 }
 
 

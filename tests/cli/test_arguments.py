@@ -15,6 +15,7 @@ from src.cli.arguments import (
     _NOT_WITH,
     CHAT_FORMAT_NAMES,
     EXAMPLES,
+    FLAGS,
     LAST_STAGE,
     build_parser,
     example_lines,
@@ -23,6 +24,7 @@ from src.cli.arguments import (
 from src.cli.commands import run_command
 from src.cli.flag_parser import _IGNORED, _REFUSED, OTHER_NAMES
 from src.inference import CHAT_FORMATS, Request
+from src.sampling_steps import STEPS
 from src.trace.events import STAGES
 from tests.cli.conftest import ALPHABET, REPOSITORY, run_code, session_of
 
@@ -402,3 +404,20 @@ def test_an_example_begins_a_conversation_that_goes_on(alphabet_model):
     [turn] = session.turns
     assert (turn.question, turn.answer) == (EXAMPLES[5].prompt, ALPHABET[:18])
     assert session.system == EXAMPLES[5].system
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_every_option_is_read(name):
+    """Code of the command line names it, besides the table of flags."""
+    folder = REPOSITORY / "src" / "cli"
+    text = "\n".join(path.read_text("utf-8") for path in folder.glob("*.py"))
+    field = re.compile(rf"^    {name}: Annotated", re.MULTILINE)
+    assert name in STEPS or re.search(rf"\b{name}\b", field.sub("", text))
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - {"standard_input"}))
+def test_every_flag_is_in_a_page(name):
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
+    text = "\n".join(page.read_text("utf-8") for page in pages)
+    words = re.findall(r"(?<![\w-])-[\w-]+", text)
+    assert {*FLAGS[name][0].split()} & {*words}

@@ -220,8 +220,10 @@ def test_the_log_shows_how_a_token_was_drawn(model):
     drawn, *lines = answer_log(model, count=1)
     (token,) = ast.literal_eval(drawn)
     at = next(n for n, line in enumerate(lines) if line.startswith("20 Sampler.sample"))
-    assert lines[at + 1].strip().endswith("; the largest logit")
-    names = lines[at + 2].split()
+    head = next(n for n, line in enumerate(lines) if n > at and "token " in line)
+    settings = " ".join(line.strip() for line in lines[at + 1 : head])
+    assert settings.endswith("; the largest logit")
+    names = lines[head].split()
     assert names == [
         "token",
         "logit",
