@@ -60,7 +60,18 @@ enum {
     PANEL_TOKENS = 6,
     /* Elements of a block of a sum, and positions of a block of a cache; blocks begin at
      * multiples of it. */
-    ATTENTION_BLOCK = 256
+    ATTENTION_BLOCK = 256,
+    /* Lanes of every other sum; and positions of a cache whose keys lie side by side. */
+    LANES = 16,
+    /* Bytes of a cache line. */
+    LINE = 64,
+    /* NF4_DOUBLE: blocks that share a scale of their scales, and values of a code of 8 bits. */
+    NESTED_BLOCK = 256,
+    NESTED_CODES = 256,
+    /* Places that probe_read reads from side by side, at most. */
+    PROBE_STREAMS = 8,
+    /* Threads that take part in an op, at most: the caller and its workers. */
+    MOST_THREADS = 256
 };
 
 /* Element-by-element operations. */
@@ -190,8 +201,6 @@ ptrdiff_t probe_multiply_add(float *result, ptrdiff_t rounds, ElementType type, 
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
-    LANES = 16, /* of every sum */
-    LINE = 64,  /* bytes of a cache line */
     /* Fewest elements of a thread: to open a region takes about a microsecond. */
     ELEMENTS_PER_THREAD = 16384
 };

@@ -38,7 +38,7 @@ int openmp_version(void) { return 0; }
 #endif
 
 enum {
-    MOST_WORKERS = 255,
+    MOST_WORKERS = MOST_THREADS - 1,
     MOST_SPANS = 64,
     /* Pauses between two looks of a spinning thread at the clock: about a microsecond. */
     PAUSES = 64,

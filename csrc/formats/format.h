@@ -25,8 +25,7 @@ enum {
     GROUP = 32,         /* elements that are expanded at a time */
     MOST_BLOCK = 256,   /* most elements of a block; a multiple of all numbers of them */
     STEPS_OF_SCALE = 8, /* groups whose scales are steps of one */
-    PAIR_WORDS = 4,     /* words of 8 bytes that hold two bytes for each of LANES groups */
-    NESTED_BLOCK = 256  /* blocks that share a scale of their scales */
+    PAIR_WORDS = 4      /* words of 8 bytes that hold two bytes for each of LANES groups */
 };
 
 /* Codes and scale of one block; x is padded by zeros, `refused` counts what is not finite. */

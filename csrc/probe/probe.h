@@ -2,9 +2,6 @@
 #pragma once
 #include "kernels.h"
 
-/* Places that a probe reads from side by side, at most. */
-enum { PROBE_STREAMS = 8 };
-
 typedef struct ProbeKernels {
     /* The exclusive or of all 32-bit words of a span. */
     uint32_t (*read_span)(const char *bytes, ptrdiff_t count, int streams);

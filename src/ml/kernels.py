@@ -20,7 +20,6 @@ from typing import Any
 from .errors import KernelSettingError, TensorMemoryError
 from .processors import usable_processors
 
-MAX_THREADS = 256
 # Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two
 # calls.
 MULTIPLY_ADDS_PER_CALL = 2**33
@@ -100,6 +99,7 @@ def _load_kernels() -> Any:
 _kernels = _load_kernels()
 ffi = _kernels.ffi
 lib = _kernels.lib
+MAX_THREADS: int = lib.MOST_THREADS
 
 # All names that may be asked for, those of a processor from the fastest to the slowest.
 _ISAS = "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable"

@@ -17,12 +17,12 @@ from .op import Operand
 from .tensor import Tensor
 
 # Positions whose keys are adjacent, one in each lane of a sum.
-GROUP_POSITIONS = 16
+GROUP_POSITIONS: int = lib.LANES
 # Positions of a block, which attention takes together: several sequences share a cache by
 # blocks.
 BLOCK_POSITIONS: int = lib.ATTENTION_BLOCK
 _WORD_BYTES = 4
-_LINE_BYTES = 64
+_LINE_BYTES: int = lib.LINE
 _MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # whose positions C can count
 
 

@@ -36,8 +36,8 @@ from .tensor import Tensor, TensorBase, allocate
 
 Floats = npt.NDArray[np.float32]
 
-NESTED_BLOCK = 256
-NESTED_CODES = 256
+NESTED_BLOCK: int = lib.NESTED_BLOCK
+NESTED_CODES: int = lib.NESTED_CODES
 # Entries of the table by which bitsandbytes finds an 8-bit code on a processor.
 _STEPS = 65536
 _EXPONENTS = 7

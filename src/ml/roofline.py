@@ -13,7 +13,7 @@ from .dtype import dtype_named
 from .kernels import available_isas, build_info, checked_threads, ffi, lib, set_isa
 from .tensor import Tensor
 
-STREAMS = (1, 2, 4, 8)
+STREAMS = tuple(count for count in (1, 2, 4, 8) if count <= lib.PROBE_STREAMS)
 _SAMPLE_BYTES = 1 << 28  # far more than a cache holds
 _ROUNDS = 10_000_000
 
