@@ -23,8 +23,9 @@ INLINE group bit_field(group bytes, int from, int bits, int to)
 /* The lower halves of 16 bytes, and then the upper ones. */
 INLINE group nibbles(const uint8_t *bytes)
 {
-    const __m128i both = _mm_loadu_si128((const __m128i *)bytes);
-    return bit_field(_mm256_set_m128i(_mm_srli_epi16(both, 4), both), 0, 4, 0);
+    const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)bytes));
+    const __m256i shifts = _mm256_setr_epi64x(0, 0, 4, 4);
+    return bit_field(_mm256_srlv_epi64(both, shifts), 0, 4, 0);
 }
 
 /* `value` in the bytes whose bit is set, else 0. */
