@@ -134,6 +134,10 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
 void linear_reference(float *out, const float *x, const float *weight, const float *bias,
                       ptrdiff_t T, ptrdiff_t in, ptrdiff_t rows);
 
+/* q4_k_reference.c: bfloat16 x times a q4_k weight, with the bits of linear. */
+void q4_k_reference(float *out, const uint16_t *x, const uint8_t *weight, ptrdiff_t T, ptrdiff_t in,
+                    ptrdiff_t rows);
+
 /* matmul.c: bytes of scratch that batched_matmul needs. */
 ptrdiff_t matmul_scratch_bytes(int threads);
 
@@ -160,9 +164,17 @@ void softmax(void *out, const void *x, ptrdiff_t rows, ptrdiff_t n, ElementType 
 void rms_norm(void *out, const void *x, const void *weight, ptrdiff_t rows, ptrdiff_t D, float eps,
               ElementType x_type, ElementType weight_type, ElementType out_type, int threads);
 
+/* rms_norm_reference.c: the same of float32 with the same bits, for tests and readers. */
+void rms_norm_reference(float *out, const float *x, const float *weight, ptrdiff_t rows,
+                        ptrdiff_t D, float eps);
+
 /* rows.c: pairs of each head as complex numbers, times frequencies[t, pair]. */
 void rotary(void *out, const void *x, const void *frequencies, ptrdiff_t T, ptrdiff_t heads,
             ptrdiff_t h, int halves, ElementType type, int threads);
+
+/* rotary_reference.c: the same of float32 with the same bits. */
+void rotary_reference(float *out, const float *x, const float *frequencies, ptrdiff_t T,
+                      ptrdiff_t heads, ptrdiff_t h, int halves);
 
 /* rows.c: op of a, and of b but for OP_SILU. */
 void elementwise(void *out, const void *a, const void *b, ptrdiff_t n, ElementwiseOp op,
@@ -176,6 +188,11 @@ ptrdiff_t attention_scratch_bytes(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
 void attention(void *out, void *scratch, const void *xq, const void *keys, const void *values,
                const ptrdiff_t *blocks, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, ptrdiff_t K,
                ptrdiff_t h, ptrdiff_t C, float scale, ElementType type, int threads);
+
+/* attention_reference.c: the same of float32 with the same bits; keys and values by position. */
+void attention_reference(float *out, float *p, const float *xq, const float *keys,
+                         const float *values, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
+                         ptrdiff_t K, ptrdiff_t h, float scale);
 
 /* rows.c: keys and values of T positions from start_pos on. */
 void write_cache(void *keys, void *values, const void *xk, const void *xv, const ptrdiff_t *blocks,

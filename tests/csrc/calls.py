@@ -36,7 +36,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 # A weight, or a tensor: its memory is that of an array.
 Operand = Any
-_GROUP = 16
+_GROUP: int = lib.LANES
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
 
@@ -118,6 +118,38 @@ def linear_reference(
     x: Array, weight: Array, out: Array, bias: Array | None = None
 ) -> None:
     lib.linear_reference(*map(pointer, (out, x, weight, bias)), *x.shape, len(weight))
+
+
+def q4_k_reference(x: Array, codes: Array, out: Array) -> None:
+    """out[t, o] = x[t] . row o of the weight, whose blocks are the codes; x is bfloat16."""
+    T, columns = x.shape
+    arguments = (
+        ffi.cast("uint16_t *", pointer(x)),
+        ffi.cast("uint8_t *", pointer(codes)),
+    )
+    lib.q4_k_reference(pointer(out), *arguments, T, columns, out.shape[1])
+
+
+def rms_norm_reference(x: Array, weight: Array, eps: float, out: Array) -> None:
+    lib.rms_norm_reference(pointer(out), pointer(x), pointer(weight), *x.shape, eps)
+
+
+def rotary_reference(
+    x: Array, frequencies: Array, out: Array, halves: bool = False
+) -> None:
+    lib.rotary_reference(pointer(out), pointer(x), pointer(frequencies), *x.shape, halves)
+
+
+def attention_reference(
+    xq: Array, keys: Array, values: Array, start_pos: int, weights: Array, out: Array
+) -> None:
+    """Attend to keys and values [S, K, h]; `weights` is scratch for S positions."""
+    T, H, h = xq.shape
+    K = keys.shape[1]
+    lib.attention_reference(
+        pointer(out), pointer(weights), pointer(xq), pointer(keys), pointer(values), T, start_pos,
+        H, K, h, 1 / math.sqrt(h or 1),
+    )  # fmt: skip
 
 
 def batched_matmul(a: Operand, b: Operand, out: Operand) -> None:

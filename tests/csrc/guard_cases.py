@@ -30,8 +30,9 @@ CROSSED_SIZES = (0, 1, 2, 3, 7, 16, 17, 32, 33, 65, 129)
 QUICK_SHARE = 8  # an eighth of the variants for a size
 ACTIVATIONS = (bf16, f32)
 TYPES = (bf16, f16, f32, f8e4, f8e5)
-NESTED_BLOCK = 256
-NESTED_CODES = 256
+NESTED_BLOCK: int = calls.lib.NESTED_BLOCK
+NESTED_CODES: int = calls.lib.NESTED_CODES
+Q4_K = ml.GGML_DTYPES[12]
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,37 @@ def run_linear_reference(memory: Memory, T: int, columns: int, n: int) -> None:
     )  # fmt: skip
 
 
+def run_q4_k_reference(memory: Memory, T: int, blocks: int, n: int) -> None:
+    codes = filled(memory, (n, blocks * Q4_K.block_bytes), np.uint8)
+    x = filled(memory, (T, blocks * Q4_K.block_size), bf16)
+    calls.q4_k_reference(x, codes, memory.array((T, n), f32))
+
+
+def run_rms_norm_reference(memory: Memory, rows: int, D: int) -> None:
+    x, weight = filled(memory, (rows, D), f32), filled(memory, (D,), f32)
+    calls.rms_norm_reference(x, weight, 1e-5, memory.array((rows, D), f32))
+
+
+def run_rotary_reference(
+    memory: Memory, halves: bool, T: int, half: int, heads: int
+) -> None:
+    shape = (T, heads, 2 * half)
+    turns = filled(memory, (T, half), np.complex64)
+    calls.rotary_reference(
+        filled(memory, shape, f32), turns, memory.array(shape, f32), halves
+    )
+
+
+def run_attention_reference(memory: Memory, T: int, start_pos: int, half: int) -> None:
+    S, K, G = start_pos + T, 2, 3
+    keys, values = (filled(memory, (S, K, 2 * half), f32) for _ in range(2))
+    xq, out = (
+        filled(memory, (T, K * G, 2 * half), f32),
+        memory.array((T, K * G, 2 * half), f32),
+    )
+    calls.attention_reference(xq, keys, values, start_pos, memory.array((S,), f32), out)
+
+
 def run_batched_matmul(
     memory: Memory, types: Any, rows: Run, m: int, k: int, n: int
 ) -> None:
@@ -274,6 +306,10 @@ CASES: dict[str, Case] = {
         ],
     ),
     "linear_reference": Case(run_linear_reference, [()], 3, [(13, 512, 130)]),
+    "q4_k_reference": Case(run_q4_k_reference, [()], 3, [(3, 5, 40)]),
+    "rms_norm_reference": Case(run_rms_norm_reference, [()], 2, [(3, 5000)]),
+    "rotary_reference": Case(run_rotary_reference, [(False,), (True,)], 3, [(40, 65, 5)]),
+    "attention_reference": Case(run_attention_reference, [()], 3, [(2, 300, 5)]),
     "quantize": Case(
         run_quantize, list(product((ml.nf4, ml.int8_block), TYPES)), 1, _LONG_SPANS
     ),

@@ -1,0 +1,51 @@
+#include "floats.h"
+
+/* A sum of products: a chain of fused steps in each block of 256, the blocks added in order. */
+static float sum_products(const float *a, const float *b, ptrdiff_t b_stride, ptrdiff_t n)
+{
+    float total = 0.0f;
+    for (ptrdiff_t start = 0; start < n; start += ATTENTION_BLOCK) {
+        const ptrdiff_t end = min_size(n, start + ATTENTION_BLOCK);
+        float chain = 0.0f;
+        for (ptrdiff_t i = start; i < end; i++)
+            chain = fused_multiply_add(a[i], b[i * b_stride], chain);
+        total += chain;
+    }
+    return total;
+}
+
+/*
+ * attention_reference: out[t, i, :] = sum over s of p[s] * values[s, j, :],
+ *     p = softmax over s of (scale * xq[t, i, :] . keys[s, j, :]), for s <= start_pos + t,
+ *     with j = i / (H / K)
+ *
+ *   out, xq       [T, H, h]              float32
+ *   keys, values  [start_pos + T, K, h]  float32, in the order of positions
+ *   p             [start_pos + T]        scratch: scores, and then weights
+ *
+ * Nothing is done for speed; attention has the same bits. The exponential of position s adds to
+ * lane s mod 16 of their sum. Checked by the caller: contiguity, sizes, and that nothing overlaps.
+ */
+void attention_reference(float *out, float *p, const float *xq, const float *keys,
+                         const float *values, ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H,
+                         ptrdiff_t K, ptrdiff_t h, float scale)
+{
+    for (ptrdiff_t t = 0; t < T; t++)
+        for (ptrdiff_t i = 0; i < H; i++) {
+            const ptrdiff_t seen = start_pos + t + 1, row = (t * H + i) * h, head = i / (H / K) * h;
+            float largest = -INFINITY, lanes[LANES] = {0};
+            for (ptrdiff_t s = 0; s < seen; s++) {
+                p[s] = sum_products(xq + row, keys + s * K * h + head, 1, h);
+                largest = p[s] > largest ? p[s] : largest;
+            }
+            for (ptrdiff_t s = 0; s < seen; s++) {
+                p[s] = exp_f32(p[s] * scale - largest * scale);
+                lanes[s % LANES] += p[s];
+            }
+            const float factor = 1.0f / reduce_lanes(lanes);
+            for (ptrdiff_t s = 0; s < seen; s++)
+                p[s] = p[s] * factor;
+            for (ptrdiff_t d = 0; d < h; d++)
+                out[row + d] = sum_products(p, values + head + d, K * h, seen);
+        }
+}

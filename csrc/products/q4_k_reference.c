@@ -1,0 +1,63 @@
+#include "floats.h"
+
+/* Bits of s (first = 0) or n (first = 4) of group g, among the 12 bytes of both (k_quants.h). */
+static int six_bits(const uint8_t *bytes, int g, int first)
+{
+    if (g < 4)
+        return bytes[first + g] & 63;
+    return (bytes[4 + g] >> first & 15) | bytes[first + g - 4] >> 6 << 4;
+}
+
+/* Makes 32 finite bfloat16 integers of 16 bits times a power of two, which it returns. */
+static float quantize_x(int32_t *q, const uint16_t *x)
+{
+    uint32_t exponent = 15; /* the least: 2^-126 is the least power of two */
+    for (int i = 0; i < 32; i++) {
+        const uint32_t of_element = (x[i] & 0x7FFFu) >> 7;
+        exponent = of_element > exponent ? of_element : exponent;
+    }
+    const float xs = float_of((exponent - 14) << 23); /* the largest becomes 2^14 to 2^15 */
+    for (int i = 0; i < 32; i++)
+        q[i] = (int32_t)rintf(bfloat16_to_float32(x[i]) / xs);
+    return xs;
+}
+
+/*
+ * q4_k_reference: out[t, o] = sum over i of x[t, i] * weight[o, i], for each group g of 32 along i:
+ *
+ *     lane[g mod 16] = fma(sum of code * q, d * s * xs, lane[g mod 16])
+ *     lane[g mod 16] = fma(sum of q, -m * n * xs, lane[g mod 16])
+ *
+ *   out     [T, rows]                float32
+ *   x       [T, in]                  bfloat16, finite; in a multiple of 256
+ *   weight  [rows, in / 256][144]    blocks of q4_k (k_quants.h)
+ *
+ * Nothing is done for speed; linear has the same bits. Checked by the caller: contiguity and sizes.
+ */
+void q4_k_reference(float *out, const uint16_t *x, const uint8_t *weight, ptrdiff_t T, ptrdiff_t in,
+                    ptrdiff_t rows)
+{
+    for (ptrdiff_t t = 0; t < T; t++)
+        for (ptrdiff_t o = 0; o < rows; o++) {
+            float lanes[LANES] = {0};
+            for (ptrdiff_t g = 0; g < in / 32; g++) {
+                const uint8_t *block = weight + (o * in / 256 + g / 8) * q4_k_code_bytes;
+                const uint8_t *codes = block + 16 + g % 8 / 2 * 32;
+                uint16_t halves[2];
+                memcpy(halves, block, sizeof halves);
+                const float d = float16_to_float32(halves[0]), m = float16_to_float32(halves[1]);
+                const float s = (float)six_bits(block + 4, (int)(g % 8), 0);
+                const float n = (float)six_bits(block + 4, (int)(g % 8), 4);
+                int32_t q[32], products = 0, sum = 0;
+                const float xs = quantize_x(q, x + t * in + g * 32);
+                for (int i = 0; i < 32; i++) {
+                    products += (codes[i] >> g % 2 * 4 & 15) * q[i];
+                    sum += q[i];
+                }
+                float *lane = lanes + g % LANES;
+                *lane = fused_multiply_add((float)products, d * s * xs, *lane);
+                *lane = fused_multiply_add((float)sum, -m * n * xs, *lane);
+            }
+            out[t * rows + o] = reduce_lanes(lanes);
+        }
+}
