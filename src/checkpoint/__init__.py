@@ -1,4 +1,4 @@
-"""Checkpoints: bytes on disk to named tensors. Knows the files, and no model."""
+"""Checkpoints: the bytes of model files as named tensors and checked keys."""
 
 from .checkpoint import Checkpoint
 from .errors import CheckpointError, FileMemoryError

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import __version__
+from ..choices import ATTENTIONS, QUANTIZED_TYPES
 from ..sampling_steps import STEPS
 from ..untrusted import parse_strict_json, replace_surrogates
 from . import mpi_place
@@ -63,10 +64,6 @@ CHAT_FORMAT_NAMES = (
 THINK = ("on", "off", "hide")
 OVERFLOW = ("refuse", "drop")
 SAMPLING_DEFAULTS = ("model", "engine")
-# The keys of `QUANTIZATIONS` in `model/quantization.py`.
-QUANTIZATION_NAMES = ("nf4", "int8", "q8_0", "q4_0")
-# `ATTENTIONS` of `model/context.py`.
-ATTENTION_NAMES = ("fused", "eager")
 # The number of the last of `STAGES` in `trace/events.py`.
 LAST_STAGE = 21
 _REPORTS = (
@@ -388,7 +385,7 @@ class Options(_StepOptions):
     ]
     quantize: Annotated[
         str | None,
-        {"choices": QUANTIZATION_NAMES, "metavar": "TYPE"},
+        {"choices": [*QUANTIZED_TYPES], "metavar": "TYPE"},
         "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)",
     ]
     save_quantized: Annotated[
@@ -411,7 +408,7 @@ class Options(_StepOptions):
     ]
     attention: Annotated[
         str | None,
-        {"choices": ATTENTION_NAMES, "metavar": "FORM"},
+        {"choices": ATTENTIONS, "metavar": "FORM"},
         "fused: one op; eager: an op per stage, with the same bits (default: fused)",
     ]
     prompt_cache: Annotated[

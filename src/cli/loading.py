@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.names import is_matrix
+from ..choices import QUANTIZED_TYPES
 from ..inference import ChatTemplate, InferenceEngine, SamplingDefaults
 from ..inference.chat_encoding import template_to_write
 from ..memory import available_memory, readable_bytes
@@ -22,7 +23,7 @@ from ..model import (
 )
 from ..tokenizer import Tokenizer
 from .answer import one_interrupt
-from .arguments import DEFAULT_CONTEXT_LENGTH, QUANTIZATION_NAMES, Options
+from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
 
 
@@ -82,7 +83,7 @@ def open_beside(
     """Load the model of a path, or the same one in a format, if it fits beside a model's
     cache.
     """
-    if other in QUANTIZATION_NAMES:
+    if other in QUANTIZED_TYPES:
         options = replace(options, quantize=str(other))
     else:
         options = replace(

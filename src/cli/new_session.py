@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..choices import ATTENTIONS
 from ..inference import (
     CHAT_FORMATS,
     ChatTemplate,
@@ -28,7 +29,7 @@ from ..inference.chat_template import LONGEST_TEMPLATE
 from ..model import Model
 from ..untrusted import check_writable, label_of, read_whole
 from .answer import Settings
-from .arguments import ATTENTION_NAMES, Options
+from .arguments import Options
 from .console import Console, UsageError
 from .loading import (
     loading_line,
@@ -59,7 +60,7 @@ def open_session(options: Options, console: Console) -> Session:
         model,
         positions,
         draft_model=draft_model,
-        attention=options.attention or ATTENTION_NAMES[0],
+        attention=options.attention or ATTENTIONS[0],
     )
     # The examples hold a completion too, so with them a format is looked for when it is
     # needed.

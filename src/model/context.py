@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import memory, ml
+from ..choices import ATTENTIONS
 from ..trace import is_on
 from .args import ModelArgs
 from .errors import ModelError, NotEnoughMemoryError, PositionError, TokenIdError
@@ -17,8 +18,6 @@ from .forecast import MemoryForecast, kv_cache_bytes
 from .rope import rotary_frequencies
 
 Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
-
-ATTENTIONS = ("fused", "eager")
 
 
 class CacheMemory:

@@ -15,14 +15,15 @@ from typing import Any
 
 from .. import ml
 from ..checkpoint.names import is_matrix
+from ..choices import QUANTIZED_TYPES
 from .args import EMBEDDINGS, OUTPUT, ModelArgs
 from .errors import ModelError
 
+_BLOCK_DTYPES = {
+    dtype.name: dtype for dtype in (*ml.BLOCK_DTYPES, *ml.GGML_DTYPES.values())
+}
 QUANTIZATIONS: dict[str, ml.BlockDType] = {
-    "nf4": ml.nf4,
-    "int8": ml.int8_block,
-    "q8_0": ml.GGML_DTYPES[8],
-    "q4_0": ml.GGML_DTYPES[2],
+    name: _BLOCK_DTYPES[dtype] for name, dtype in QUANTIZED_TYPES.items()
 }
 # Called with the number of matrices that are done, and with that of all.
 QuantizationProgress = Callable[[int, int], None]

@@ -16,9 +16,7 @@ import pytest
 
 from src import memory, ml
 from src.cli.arguments import (
-    ATTENTION_NAMES,
     DEFAULT_CONTEXT_LENGTH,
-    QUANTIZATION_NAMES,
     parse_arguments,
 )
 from src.cli.console import Console, UsageError
@@ -27,8 +25,7 @@ from src.explorer.texts import facts_of
 from src.inference import InferenceEngine, SamplingDefaults
 from src.inference.engine import DEFAULT_SEQUENCE_LENGTH
 from src.main import INTERRUPTED
-from src.model import QUANTIZATIONS, forecast_memory, load_model
-from src.model.context import ATTENTIONS
+from src.model import forecast_memory, load_model
 from src.model.sources import BUNDLED_MODEL
 from tests.cli.conftest import (
     ALPHABET,
@@ -111,8 +108,6 @@ def test_what_cannot_fit_is_refused_and_what_is_only_slow_is_warned_of(
 
 
 def test_a_quantized_model_answers_and_the_loading_line_says_so(run):
-    assert tuple(QUANTIZATIONS) == QUANTIZATION_NAMES
-    assert ATTENTIONS == ATTENTION_NAMES
     question = "What is the capital of France?"
     done = run("--quantize", "nf4", "-p", question, "--temperature", "0", "-v")
     assert (done.returncode, b"Paris" in done.stdout) == (0, True)
