@@ -1,4 +1,4 @@
-"""An answer in the making: its tokens, its steps, and its text up to a reason to stop."""
+"""An answer in progress: its tokens, its steps, and its text up to the reason to stop."""
 
 import math
 import time
@@ -18,24 +18,25 @@ from .request import Request, SlowMask
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts
 
-# How many candidates for a token a trace shows.
+# The number of candidates that a trace shows for a token.
 TRACED_CANDIDATES = 5
 
 
 @dataclass
 class GenerationStats:
-    """What one answer took.
+    """Counts and times of one answer.
 
     Attributes:
-        prompt_tokens: Tokens of the prompt, and of an answer that goes on.
-        cached_tokens: How many of them were in the cache already.
-        new_tokens: Tokens chosen, the end token included.
+        prompt_tokens: Tokens of the prompt, including the tokens of an answer that
+            continues.
+        cached_tokens: Tokens of the prompt that were in the cache already.
+        new_tokens: Tokens chosen, including the end token.
         prefill_seconds: Time to run the prompt.
-        decode_seconds: Time to choose the tokens and run them; the caller's time between
-            the steps is not counted, and neither is what a trace took for itself.
+        decode_seconds: Time to choose the tokens and to run them, without the time that
+            the caller spends between the steps and without the overhead of a trace.
         seed: Seed of the sampling.
-        drafted_tokens: Tokens that were guessed and run along with the one before them.
-        accepted_tokens: How many of them were then drawn; each saved a step.
+        drafted_tokens: Guessed tokens that were run together with the token before them.
+        accepted_tokens: Drafted tokens that were then drawn. Each saves a step.
     """
 
     prompt_tokens: int
@@ -54,13 +55,13 @@ class Step:
 
     Attributes:
         token_id: Its id.
-        text: The text that became certain with it; joined over the steps, the answer.
-            Bytes of an unfinished character and the possible beginning of a stop string
-            are held back.
-        stop_reason: None, or in the last step `eot`, `max tokens`, `stop string` or
-            `context full`.
-        stats: In the last step, what the answer took.
-        choice: How the token was chosen, if candidates were asked for.
+        text: The text that the token completes. The texts of all steps, joined, are the
+            answer. Bytes of an unfinished character and a possible beginning of a stop
+            string are held back.
+        stop_reason: None, or in the last step `eot`, `max tokens`, `stop string`,
+            `context full` or `time limit`.
+        stats: In the last step, the statistics of the answer.
+        choice: How the token was chosen, if candidates were requested.
     """
 
     token_id: int
@@ -71,9 +72,7 @@ class Step:
 
 
 class StopStrings:
-    """Passes text on, except what is, or may still become, a stop string; the first one
-    ends it.
-    """
+    """Pass text on up to the first stop string, and hold back text that may begin one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         for stop in stops:
@@ -82,12 +81,12 @@ class StopStrings:
                 raise PromptError(
                     f"[generate] stop must hold texts of >= 1 character: got {shown}"
                 )
-        self.found = False  # whether one has been met; nothing is passed on after that
-        self.held = ""  # what may still become one
+        self.found = False  # after a stop string, nothing is passed on
+        self.held = ""  # text that may still become a stop string
         self._stops = tuple(stops)
 
     def push(self, text: str) -> str:
-        """Return what is certain not to belong to a stop string; hold the rest back."""
+        """Return the text that cannot belong to a stop string; hold the rest back."""
         if self.found:
             return ""
         text = self.held + text
@@ -106,9 +105,7 @@ def overlap(text: str, stop: str) -> int:
 
 
 def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
-    """Return the elements of an argument; raise PromptError if it cannot be iterated
-    over.
-    """
+    """Return an argument as a tuple; raise PromptError if it is not iterable."""
     try:
         return tuple(values)
     except TypeError:
@@ -117,10 +114,10 @@ def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
 
 
 class AnswerText:
-    """Turns chosen tokens into text and sees when the answer ends.
+    """Turns chosen tokens into text, and detects the end of the answer.
 
-    Without a tokenizer, texts are empty and no token ends it; a stop string is then a
-    PromptError.
+    Without a tokenizer, all texts are empty and no token ends the answer. A stop string
+    then raises PromptError.
     """
 
     def __init__(
@@ -140,25 +137,23 @@ class AnswerText:
         self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(ends)
 
     def push(self, token: int) -> tuple[str, str | None]:
-        """Return the text that became certain with a token, and the reason to stop, if
-        any.
-        """
+        """Return the text that a token completes, and the reason to stop or None."""
         if token in self._stop_ids:
             return self.finish(), "eot"
         if self._decoder is None:
             return "", None
-        shown = self._stops.push(self._decoder.push(token))
-        return shown, "stop string" if self._stops.found else None
+        text = self._stops.push(self._decoder.push(token))
+        return text, "stop string" if self._stops.found else None
 
     def finish(self) -> str:
-        """Return the text that was held back: nothing more comes."""
+        """Return the text that was held back, at the end of the answer."""
         if self._decoder is None:
             return ""
         return self._stops.push(self._decoder.finish()) + self._stops.held
 
 
 def token_name(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return a token as text; bytes that are no whole characters as `bytes:\xe2\x80`."""
+    r"""Return a token as text; incomplete characters become `bytes:\xe2\x80`."""
     data = tokenizer.token_bytes(token)
     try:
         return data.decode()
@@ -169,12 +164,12 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
 def logprobs_of(
     tokenizer: Tokenizer, choice: Choice, count: int | None
 ) -> dict[str, Any]:
-    """Return what OpenAI's chat API says of a token, with its id, and of the most
-    probable ones.
+    """Return a token and the most probable tokens in the form of OpenAI's chat API.
 
-    Natural log-probabilities by the model; -9999 for -inf, which JSON lacks.
+    Each entry also contains the id of its token. Log-probabilities are natural logarithms
+    of the model's probabilities; -9999 replaces -inf, which JSON lacks.
     """
-    told = {
+    entries = {
         candidate.token_id: {
             "id": candidate.token_id,
             "token": token_name(tokenizer, candidate.token_id),
@@ -183,52 +178,51 @@ def logprobs_of(
         }
         for candidate in choice.candidates
     }
-    return told[choice.token_id] | {"top_logprobs": [*told.values()][:count]}
+    return entries[choice.token_id] | {"top_logprobs": [*entries.values()][:count]}
 
 
 @dataclass
 class Patience:
-    """The seconds that the requests of a pass may still wait for their masks,
-    together.
-    """
+    """The seconds that all requests of a pass may still wait for their masks."""
 
     seconds: float
 
     def waits_for(self, mask: SlowMask) -> bool:
-        """Wait for a mask as long as time is left; return whether it is ready."""
+        """Wait for a mask while time is left; return whether the mask is ready."""
         started = clock()
         is_ready = mask.is_ready(self.seconds)
         self.seconds = max(self.seconds - (clock() - started), 0.0)
         return is_ready
 
 
-class _Cached(Protocol):  # a sequence whose keys and values are cached
+class _Cached(Protocol):
+    """A sequence whose keys and values are cached."""
+
     def confirm(self, token: int) -> None: ...
 
     def clear(self) -> None: ...
 
 
 class Answer:
-    """One answer: draws its tokens from the logits of passes, one step for each, until it
-    ends.
+    """One answer: draw its tokens from the logits of passes, one step for each token.
 
-    Whoever runs the passes reads the prompt, calls `begin`, and gives `advance` the
-    logits of each pass. After that the next pass is over `newest` and what `draft`
-    returns.
+    The caller runs the passes. It reads the prompt, calls `begin`, and passes the logits
+    of each pass to `advance`. The next pass then runs `newest` and the tokens that
+    `draft` returns.
 
     Args:
-        model: Runs the tokens.
+        model: The model that runs the tokens.
         sequence_length: The positions of the context.
-        request: What the answer is to be.
+        request: The prompt and the settings of the answer.
 
     Attributes:
         request: The argument.
-        ids: The tokens of the prompt, and of an answer that goes on.
+        ids: The tokens of the prompt, including the tokens of an answer that continues.
         limit: The most tokens to draw.
-        sampler: Draws them.
-        stats: What the answer took so far.
+        sampler: Draws the tokens.
+        stats: The counts and times so far.
         newest: The token that was drawn last.
-        is_over: Whether its last step was made.
+        is_over: Whether the last step was made.
 
     Raises:
         PromptError, TokenIdError, ContextFullError, CheckpointError: As in
@@ -251,7 +245,7 @@ class Answer:
         self._model = model
         self._slow_mask = request.mask if isinstance(request.mask, SlowMask) else None
         self._text = AnswerText(model, request.stop, request.end_ids, request.new_text)
-        # The text of tokens that were drawn before comes with the text of the next one.
+        # The text of tokens that were drawn earlier precedes the text of the next token.
         begun = self.ids[len(request.prompt_ids) :]
         self._begun = "".join([self._text.push(token)[0] for token in begun])
         room = sequence_length - len(self.ids)
@@ -267,8 +261,11 @@ class Answer:
         self._drafter: Drafter | None = None
 
     def begin(self, cached: _Cached, drafter: Drafter | None) -> None:
-        """Begin to draw after the prompt was read; `cached` forgets it if an error
-        spoiled it.
+        """Begin to draw, after the prompt was run.
+
+        Args:
+            cached: The sequence in the cache, which is cleared if an error spoils it.
+            drafter: Guesses tokens, or None.
         """
         self._cached = cached
         self._drafter = drafter
@@ -276,24 +273,23 @@ class Answer:
 
     @property
     def is_late(self) -> bool:
-        """Whether its time limit is over: the next step is then the last one."""
+        """Whether the time limit is over, so that the next step is the last one."""
         return time.monotonic() >= self._deadline
 
     def advance(
         self, logits: Logits, patience: Patience | None = None
     ) -> Iterator[Step | None]:
-        """Draw from the logits [V] after the newest token, and from those after drafted
-        tokens.
+        """Draw from the logits [V] after the newest token, then after each drafted token.
 
         Yields:
-            Each step; or None while the mask is not ready and no patience is left, after
-            which the caller may go on with other answers and ask again. Without a
+            Each step, or None while the mask is not ready and no patience is left. After
+            a None, the caller may continue other answers and then ask again. Without a
             patience, each mask is waited for.
 
-        Of a pass that checks drafted tokens, only the token that was drawn counts as
-        cached; each of the others joins it when it is drawn. So the cache is at any time
-        what it would be without drafts. A trace shows one token per step. The last step
-        has a reason to stop.
+        In a pass that checks drafted tokens, only the token before them counts as cached
+        at first. A drafted token is confirmed when it is drawn, so the cache always
+        equals the cache of a run without drafts. A trace shows one token per step. The
+        last step has a reason to stop.
         """
         while True:
             while (
@@ -309,7 +305,7 @@ class Answer:
             following = None
             try:
                 step = self._step(logits)
-            except (NumericError, CheckpointError):  # what is cached may be wrong too
+            except (NumericError, CheckpointError):  # the cached values may be wrong too
                 self._cached.clear()
                 raise
             if self._drafter is not None and not self.is_over:
@@ -323,9 +319,7 @@ class Answer:
             logits = following
 
     def draft(self, costs: PassCosts | None = None, others: int = 0) -> list[int]:
-        """Return what the next pass is to check after the newest token, as
-        `Drafter.draft` does.
-        """
+        """Return the tokens for the next pass to check, as `Drafter.draft` does."""
         if self._drafter is None:
             return []
         started = clock()
@@ -336,39 +330,37 @@ class Answer:
         return drafted
 
     def note_pass(self, rows: Logits, seconds: float) -> None:
-        """Take the logits [1 + n, V] after the newest token and n drafted ones, and their
-        time.
-        """
+        """Record a pass: the logits [1 + n, V] for n drafted tokens, and its duration."""
         self.stats.decode_seconds += seconds
         if self._drafter is not None:
             self._drafter.note_rows(rows)
 
     def _step(self, logits: Logits) -> Step:
-        """Draw a token and say what became certain with it."""
+        """Draw a token, and return the step with the text that it completes."""
         token, choice = self._choose(logits)
         self.stats.new_tokens += 1
         self.newest = token
-        shown, reason = self._text.push(token)
-        shown = self._begun + shown
+        text, reason = self._text.push(token)
+        text = self._begun + text
         self._begun = ""
         if reason is None and self.stats.new_tokens == self.limit:
-            shown = shown + self._text.finish()
+            text = text + self._text.finish()
             reason = self._at_limit
-        mark(21, details={"token": token, "text": shown, "stop_reason": reason})
+        mark(21, details={"token": token, "text": text, "stop_reason": reason})
         if reason is None:
-            return Step(token, shown, choice=choice)
-        # No answer is complete that weights may have spoiled which were rewritten.
+            return Step(token, text, choice=choice)
+        # A rewritten weight file may have spoiled the answer: check before the last step.
         self._model.checkpoint.check_unchanged()
         self.is_over = True
-        return Step(token, shown, reason, self.stats, choice)
+        return Step(token, text, reason, self.stats, choice)
 
     def _choose(self, logits: Logits) -> tuple[int, Choice | None]:
-        """Draw a token and say how, if that is asked for."""
+        """Draw a token; return it, and how it was chosen if candidates were requested."""
         sampler = self.sampler
         position = len(self.ids) + self.stats.new_tokens
         mask = self.request.mask
         if mask is not None:
-            logits = _masked(logits, mask.allowed())
+            logits = _apply_mask(logits, mask.allowed())
         drawn = sampler.sample(logits, position)
         token = next(self._forced, drawn)
         explained = partial(explain_choice, sampler, logits, token, position)
@@ -391,11 +383,11 @@ class Answer:
         return token, choice
 
 
-def _masked(logits: Logits, allowed: Any) -> Logits:
-    """Return logits with -inf for what a `TokenMask` does not allow.
+def _apply_mask(logits: Logits, allowed: Any) -> Logits:
+    """Return logits with -inf for each token that a `TokenMask` forbids.
 
-    The mask may have fewer bits than there are logits, or more. Raise GrammarError if it
-    allows only ids that the model has no logit for.
+    The mask may have fewer or more bits than there are logits. Raise GrammarError if it
+    allows only ids for which the model has no logit.
     """
     if allowed is None:
         return logits
@@ -405,19 +397,17 @@ def _masked(logits: Logits, allowed: Any) -> Logits:
             : logits.size
         ].astype(bool)
     if not bits[: logits.size].any():
-        rule = f"a token with an id below the {logits.size} rows of the embeddings"
-        raise GrammarError(
-            f"[grammar] the tokens that may come next: expected {rule}, got none"
+        rule = (
+            f"an allowed token id must be below the {logits.size} rows of the embeddings"
         )
+        raise GrammarError(f"[grammar] {rule}: got none")
     masked = np.full_like(logits, -np.inf)
     np.copyto(masked[: bits.size], logits[: bits.size], where=bits[: logits.size])
     return masked
 
 
 def _checked_prompt(model: Model, sequence_length: int, request: Request) -> list[int]:
-    """Return the tokens to run as a list of ids that the model knows and the context
-    holds.
-    """
+    """Return the tokens to run, after a check against the vocabulary and the context."""
     prompt_ids = request.prompt_ids
     if isinstance(prompt_ids, str | bytes):
         raise PromptError(
@@ -425,27 +415,25 @@ def _checked_prompt(model: Model, sequence_length: int, request: Request) -> lis
             "model.tokenizer.encode(text, bos=True) gives: got "
             f"{type(prompt_ids).__name__}"
         )
-    numbers = token_list("[generate] prompt_ids", prompt_ids)
-    if not numbers:
+    ids = token_list("[generate] prompt_ids", prompt_ids)
+    if not ids:
         raise PromptError("[generate] prompt_ids must hold at least one token: got none")
-    numbers = numbers + token_list("[generate] answer_ids", request.answer_ids)
-    if len(numbers) >= sequence_length:
-        raise ContextFullError(len(numbers), sequence_length)
-    ids = token_tensor(numbers, model.args.vocab_size)
-    mark(2, position=0, T=len(numbers), outputs={"tokens": ids})
-    return numbers
+    ids = ids + token_list("[generate] answer_ids", request.answer_ids)
+    if len(ids) >= sequence_length:
+        raise ContextFullError(len(ids), sequence_length)
+    tokens = token_tensor(ids, model.args.vocab_size)
+    mark(2, position=0, T=len(ids), outputs={"tokens": tokens})
+    return ids
 
 
 def _checked_forced(model: Model, forced_ids: Sequence[int]) -> list[int]:
-    """Return the tokens that are known before they are drawn, as ids that the model
-    knows.
-    """
-    numbers = token_list("[generate] forced_ids", forced_ids)
-    return list(token_tensor(numbers, model.args.vocab_size).tolist()) if numbers else []
+    """Return the forced tokens, after a check against the vocabulary."""
+    ids = token_list("[generate] forced_ids", forced_ids)
+    return list(token_tensor(ids, model.args.vocab_size).tolist()) if ids else []
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """Refuse what is not a whole number of at least a limit."""
+    """Raise PromptError unless a value is an integer of at least a limit."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise PromptError(
             f"[generate] {name} must be a whole number >= {least}: got {value!r}"

@@ -1,10 +1,9 @@
-"""Forms of answers: how models write calls of functions and thoughts, and how both are
-read.
+"""Forms of answers: how models write function calls and thoughts, and how to read both.
 
-A chat template says in its text which form its model uses. The rows below are the known
-forms, and `call_form_of` and `thought_form_of` choose one by the marks in the text of a
-template. The forms are those of the published templates; llama.cpp keeps copies of most
-in `models/templates`.
+The text of a chat template shows which form its model uses. The rows below are the known
+forms. `call_form_of` and `thought_form_of` choose one by the marks in the text of a
+template. The forms come from the published templates; llama.cpp keeps copies of most of
+them in `models/templates`.
 """
 
 import json
@@ -16,8 +15,8 @@ from .answer import overlap
 from .errors import ChatFormatError
 from .messages import ToolCall
 
-# Characters of one call, or of a list of calls. A longer one is not read, so that the
-# values of a hostile answer take little memory.
+# The most characters of one call or list of calls. A longer one is not read, so that a
+# hostile answer takes little memory.
 _MOST_CHARS = 1 << 20
 # In the form of a call: the name of the function, the identifier of the call and its
 # arguments.
@@ -28,7 +27,7 @@ _ARGUMENT_KEYS = ("arguments", "parameters")
 _OBJECT = '{"name": "NAME", "arguments": ARGUMENTS}'
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\n\r]*")
-# What NAME and IDENTITY stand for where answers are read, and in grammars.
+# The patterns for NAME and IDENTITY, for reading answers.
 _READ = {NAME: r"""(?P<name>[^\s<>[{"]+)""", IDENTITY: "[a-zA-Z0-9]+"}
 
 
@@ -36,22 +35,22 @@ _READ = {NAME: r"""(?P<name>[^\s<>[{"]+)""", IDENTITY: "[a-zA-Z0-9]+"}
 class CallForm:
     r"""One way to write calls: `begin open call (between call)* close`.
 
-    Grammars write these texts as they are. Blanks between them are optional where answers
-    are read, and a call that is a JSON object may have its keys in any order, and others
-    as well.
+    Grammars write these texts unchanged. A reader accepts optional white space between
+    them. A call that is a JSON object may have its keys in any order, and may have other
+    keys too.
 
     Attributes:
-        name: What the form is called here.
-        models: Whose form it is.
+        name: The name of the form in this module.
+        models: The models that use it.
         markers: Texts that a template with this form contains, all of them.
         absent: Texts that such a template does not contain.
-        begin: The mark before the calls, which grammars keep out of text. Without a mark,
-            a call is a whole answer.
+        begin: The mark before the calls, which grammars exclude from text. Without a
+            mark, a call is a whole answer.
         other_begins: Marks that have the same meaning.
         open: Text between the mark and the first call.
-        call: A call, with NAME, ARGUMENTS for a JSON object, and perhaps IDENTITY for
-            nine letters and digits that no other call has.
-        between: Text between two calls; None where an answer has one call only.
+        call: A call, with NAME, ARGUMENTS for a JSON object, and optionally IDENTITY for
+            nine letters and digits that are unique to the call.
+        between: Text between two calls, or None if an answer has at most one call.
         close: Text after the last call.
     """
 
@@ -68,22 +67,22 @@ class CallForm:
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """Return all marks before calls, first the one that grammars write."""
+        """Return all marks before calls, first the mark that grammars write."""
         return (self.begin, *self.other_begins) if self.begin else self.other_begins
 
 
 @dataclass(frozen=True)
 class ThoughtForm:
-    """One way to write thoughts, with which an answer begins: `begin thought end`.
+    """One way to write thoughts at the beginning of an answer: `begin thought end`.
 
     Attributes:
-        name: What the form is called here.
-        models: Whose form it is.
+        name: The name of the form in this module.
+        models: The models that use it.
         markers: Texts that a template with this form contains, all of them.
         begin: The mark before the thoughts.
         end: The mark after them.
-        said_begin: The mark before the rest of the answer, which may be missing.
-        said_end: The mark after it, if the one before it is there.
+        said_begin: The optional mark before the rest of the answer.
+        said_end: The mark after the rest, if `said_begin` precedes it.
     """
 
     name: str
@@ -95,7 +94,7 @@ class ThoughtForm:
     said_end: str = ""
 
 
-# The first row whose marks a template contains is its form, so the order matters.
+# The first row whose markers a template contains is its form, so the order matters.
 CALL_FORMS = (
     CallForm(
         "deepseek-r1",
@@ -194,8 +193,8 @@ CALL_FORMS = (
         "hermes",
         "Hermes, Qwen2.5, Qwen3, SmolLM3, Granite 4",
         markers=("<tool_call>", '"arguments'),
-        # Qwen3-Coder and GLM have XML between the marks; Apriel has a list between other
-        # ones.
+        # Qwen3-Coder and GLM write XML between the marks. Apriel writes a list between
+        # other marks.
         absent=("<function=", "<arg_key>", "<tool_calls>"),
         begin="<tool_call>",
         call=f"\n{_OBJECT}\n",
@@ -264,14 +263,12 @@ THOUGHT_FORMS = (
     ),
 )
 
-# That of models whose template does not show one.
+# The form of models whose template does not show one.
 THINK = THOUGHT_FORMS[1]
 
 
 def call_form_of(template: str) -> CallForm | None:
-    """Return the form of calls that the text of a chat template shows; None for an
-    unknown one.
-    """
+    """Return the form of calls that a chat template shows, or None."""
     for form in CALL_FORMS:
         is_marked = all(marker in template for marker in form.markers)
         if is_marked and not any(text in template for text in form.absent):
@@ -280,9 +277,7 @@ def call_form_of(template: str) -> CallForm | None:
 
 
 def thought_form_of(template: str) -> ThoughtForm | None:
-    """Return the form of thoughts that the text of a chat template shows; None without
-    any.
-    """
+    """Return the form of thoughts that a chat template shows, or None."""
     for form in THOUGHT_FORMS:
         if all(marker in template for marker in form.markers):
             return form
@@ -292,12 +287,13 @@ def thought_form_of(template: str) -> ThoughtForm | None:
 def split_thoughts(
     text: str, opened: bool = False, is_over: bool = True, form: ThoughtForm = THINK
 ) -> tuple[str, str]:
-    """Return the thoughts that an answer begins with, and the rest.
+    """Return the thoughts at the beginning of an answer, and the rest.
 
     Args:
-        text: The answer as far as it came.
+        text: The answer so far.
         opened: Whether it begins inside of a thought.
-        is_over: Whether no more comes. Otherwise what may become a mark is held back.
+        is_over: Whether the answer is complete. Otherwise text that may become a mark is
+            held back.
         form: How the model writes thoughts.
     """
     begun = text.lstrip()
@@ -310,10 +306,10 @@ def split_thoughts(
         if not is_over:
             thought = thought[: len(thought) - overlap(thought, form.end)]
         return thought.strip("\n"), ""
-    return thought.strip("\n"), _unwrapped(form, said.lstrip("\n"), is_over)
+    return thought.strip("\n"), _without_marks(form, said.lstrip("\n"), is_over)
 
 
-def _unwrapped(form: ThoughtForm, said: str, is_over: bool) -> str:
+def _without_marks(form: ThoughtForm, said: str, is_over: bool) -> str:
     """Return the rest of an answer without the marks around it."""
     if not form.said_begin:
         return said
@@ -329,23 +325,24 @@ def _unwrapped(form: ThoughtForm, said: str, is_over: bool) -> str:
 def split_calls(
     form: CallForm, text: str, is_over: bool = True
 ) -> tuple[str, list[ToolCall]]:
-    """Return the text that an answer contains in addition to calls, and the calls.
+    """Return the text of an answer outside of its calls, and the calls.
 
-    Calls are returned when the text after the last one is complete. Calls that cannot be
-    read are text. Blanks before calls are dropped, and so are blanks between the last
-    call and the end.
+    A call is returned when the text after the last call is complete. Calls that cannot be
+    read stay text. White space before calls, and between the last call and the end, is
+    dropped.
 
     Args:
         form: How the model writes calls.
-        text: The answer as far as it came, without thoughts.
-        is_over: Whether no more comes. Otherwise what may become a call is held back.
+        text: The answer so far, without thoughts.
+        is_over: Whether the answer is complete. Otherwise text that may become a call is
+            held back.
     """
     if not form.begin:
         return _split_whole(form, text, is_over)
     calls = list[ToolCall]()
     said = ""
     rest_start = 0
-    held = None  # where text begins that may become a call
+    held = None  # the index of text that may become a call
     mark = _any_of(form.begins).search(text)
     while mark is not None:
         section = _read_calls(form, text, mark.end())
@@ -370,7 +367,7 @@ def split_calls(
 
 
 def _split_whole(form: CallForm, text: str, is_over: bool) -> tuple[str, list[ToolCall]]:
-    """Do what `split_calls` does where a call is a whole answer."""
+    """Do the work of `split_calls` for a form in which a call is a whole answer."""
     mark = next((begin for begin in form.begins if text.startswith(begin)), "")
     may_be_call = mark != "" or text.startswith("{")
     if not is_over:
@@ -385,9 +382,7 @@ def _split_whole(form: CallForm, text: str, is_over: bool) -> tuple[str, list[To
 def _read_calls(
     form: CallForm, text: str, start: int
 ) -> tuple[list[ToolCall], int] | None:
-    """Return the calls after a mark and the index of their end; None if they cannot be
-    read.
-    """
+    """Return the calls after a mark and the index of their end, or None if unreadable."""
     text = text[: start + _MOST_CHARS]
     calls = list[ToolCall]()
     try:
@@ -409,7 +404,7 @@ def _read_call(form: CallForm, text: str, start: int) -> tuple[ToolCall, int]:
     """Return the call that begins at an index, and the index of its end.
 
     Raises:
-        ValueError: It has another form, or it is cut.
+        ValueError: The call has another form, or it is cut.
         ChatFormatError: Its arguments are not a JSON object.
     """
     before, after = form.call.split(ARGUMENTS)
@@ -418,7 +413,7 @@ def _read_call(form: CallForm, text: str, start: int) -> tuple[ToolCall, int]:
         name = json.loads(members.get("name", "null"))
         arguments = [members[key] for key in _ARGUMENT_KEYS if key in members]
         if not arguments and form.begin:
-            arguments = ["{}"]  # a template may leave out what is empty
+            arguments = ["{}"]  # a template may leave out empty arguments
         if not isinstance(name, str) or not name or len(arguments) != 1:
             raise ValueError("expected a name and arguments")
         return ToolCall(name, _as_arguments(arguments[0])), end
@@ -432,16 +427,12 @@ def _read_call(form: CallForm, text: str, start: int) -> tuple[ToolCall, int]:
 
 
 def _as_arguments(written: str) -> str:
-    """Return the text of an object of arguments, which may be the value of a JSON
-    string.
-    """
+    """Return the JSON text of arguments, which may be inside of a JSON string."""
     return str(json.loads(written)) if written.startswith('"') else written
 
 
 def _read_object(text: str, start: int) -> tuple[dict[str, str], int]:
-    """Return the members of a JSON object, values as they are written, and the index of
-    its end.
-    """
+    """Return the members of a JSON object as written, and the index of its end."""
     members: dict[str, str] = {}
     end = _end_of("{", text, start)
     if _pattern("}").match(text, end):
@@ -459,16 +450,14 @@ def _read_object(text: str, start: int) -> tuple[dict[str, str], int]:
 
 
 def _end_of_blanks(text: str, start: int) -> int:
-    """Return the index of the first character that is not a blank."""
+    """Return the index of the first character that is not white space."""
     blanks = _BLANKS.match(text, start)
-    assert blanks is not None, "it matches nothing, too"
+    assert blanks is not None, "the pattern also matches an empty text"
     return blanks.end()
 
 
 def _end_of(part: str, text: str, start: int) -> int:
-    """Return the index after a part of a form; raise ValueError if something else is
-    there.
-    """
+    """Return the index after a part of a form; raise ValueError if the part is absent."""
     match = _pattern(part).match(text, start)
     if match is None:
         raise ValueError(f"expected {part!r}")
@@ -477,9 +466,7 @@ def _end_of(part: str, text: str, start: int) -> int:
 
 @cache
 def _pattern(part: str) -> re.Pattern[str]:
-    """Compile a part of a form to an expression in which blanks are optional, also before
-    marks.
-    """
+    """Compile a part of a form to a pattern in which white space is optional."""
     if not part:
         return re.compile("")
     spaced = part.replace("<", " <").strip()
@@ -493,5 +480,5 @@ def _pattern(part: str) -> re.Pattern[str]:
 
 @cache
 def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile an expression that finds the first of some marks."""
+    """Compile a pattern that matches any of some marks."""
     return re.compile("|".join(map(re.escape, marks)))

@@ -1,6 +1,4 @@
-"""Many answers at once: each pass of the network takes the newest token of every
-request.
-"""
+"""Many answers at once: each pass runs the newest token of every request."""
 
 import atexit
 import math
@@ -34,22 +32,22 @@ from .passes import Passes, RunningAnswer
 from .prompt_cache import load_pool, save_pool
 from .request import Request, TokenMask
 from .sampling import Choice, SamplingArgs
-from .turns import Ticket, Turns, to_give_way
+from .turns import Ticket, Turns, ticket_to_drop
 
-# How long all requests of a pass wait for masks that are not ready: longer than an
-# ordinary mask takes, and far shorter than a pass of a model of 1B. Without another
-# request there is more time.
+# How long all requests of a pass together wait for masks that are not ready: longer than
+# an ordinary mask takes, and much shorter than a pass of a model of 1B. A request that
+# runs alone may wait longer.
 _MASK_SECONDS = 0.002
 _LONE_MASK_SECONDS = 0.05
 _CLOSED = "[submit] the engine was closed"
 
-# Takes each step of a request, or the error that ended it.
+# Receives each step of a request, or the error that ended it.
 Deliver = Callable[[Step | Exception], object]
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What an engine does (gauges) and did (counters, which only grow)."""
+    """Gauges of the present state of an engine, and counters, which only grow."""
 
     running: Annotated[int, "gauge", "requests that read their prompt or draw tokens"] = 0
     waiting: Annotated[int, "gauge", "requests in the queue"] = 0
@@ -72,15 +70,14 @@ class Counters:
 
 
 class SubmittedAnswer:
-    """One answer of a `BatchEngine`: an iterator of its steps, each of which it waits
-    for.
+    """One answer of a `BatchEngine`: an iterator that waits for each of its steps.
 
-    The error that ended the answer is raised where its next step would be. After `cancel`
-    there is no further step. An answer that is not wanted any more is to be cancelled:
-    otherwise it goes on.
+    An error that ends the answer is raised in place of its next step. After `cancel`
+    there are no further steps. Cancel an answer that is no longer needed: it runs to its
+    end otherwise.
 
     Attributes:
-        is_over: Whether no step and no error comes any more from the engine.
+        is_over: Whether the engine has delivered the last step or error.
     """
 
     def __init__(
@@ -92,19 +89,19 @@ class SubmittedAnswer:
         self._is_cancelled = False
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         self._deliver: Deliver = deliver or self._items.put
-        self._ticket: Ticket  # once it waits
-        self._running: RunningAnswer | None = None  # once it runs
+        self._ticket: Ticket  # set when the answer waits
+        self._running: RunningAnswer | None = None  # set when the answer runs
 
     @property
     def stats(self) -> GenerationStats:
-        """What it took so far."""
+        """The counts and times so far."""
         return self._answer.stats
 
     @property
     def prompt_choices(self) -> list[Choice | None] | None:
         """With `prompt_candidates`, how each token of the prompt might have been chosen.
 
-        It is complete from the first step on; None for the first token.
+        The list is complete from the first step on. The entry of the first token is None.
         """
         return None if self._running is None else self._running.prompt_choices
 
@@ -118,50 +115,48 @@ class SubmittedAnswer:
     def __next__(self) -> Step:
         item = None if self._is_cancelled else self._items.get()
         if not isinstance(item, Step) or item.stop_reason is not None:
-            self._items.put(None)  # what is read after the end
+            self._items.put(None)  # ends any later call of `next`
         if isinstance(item, Step):
             return item
         raise item or StopIteration
 
     def cancel(self) -> None:
-        """End the answer, within the pass that runs now; from any thread, any number of
-        times.
-        """
+        """End the answer within the current pass. Any thread may call this repeatedly."""
         with self._engine._changed:
             self._is_cancelled = True
-            self._items.put(None)  # for one who waits
+            self._items.put(None)  # wakes a thread that waits for a step
             if self._running is None:
                 self._engine._end(self)
 
 
 class BatchEngine:
-    """Answers many prompts at once with one model, each with the bits that it has alone.
+    """Answers many prompts at once, each with the same bits as alone.
 
-    Each pass through the network takes the newest token of every running request, and up
-    to `prompt_chunk` tokens of prompts, as rows: the weights are read once for all of
-    them. A request joins and leaves between two passes. Clients take turns, and the
-    requests of each begin in the order in which they came, as soon as the pool has the
-    blocks that they may need at most; so what runs never lacks memory.
+    Each pass through the network runs, as rows, the newest token of every running request
+    and up to `prompt_chunk` tokens of prompts, so the weights are read once for all of
+    them. A request joins and leaves between two passes. Clients take turns. The requests
+    of one client begin in the order of their arrival, each as soon as the pool has all
+    blocks that it may need, so a running request never lacks memory.
 
     The passes run in a thread of the engine, which begins with the first request and ends
-    with `close`; the engine is a context manager that calls it.
+    with `close`. The engine is a context manager that calls `close`.
 
     Args:
         model: The model.
         sequence_length: Positions of the context of each request; min(4096, the model's
             longest) by default.
-        cache_tokens: Positions of the pool, rounded up to blocks of 256; by default those
-            of `max_requests` contexts, but at most half of the free memory.
+        cache_tokens: Positions of the pool, rounded up to blocks of 256; by default
+            `max_requests` contexts, but at most half of the free memory.
         max_requests: The most requests that run at once.
         max_waiting: The most requests that wait.
-        prompt_chunk: The most tokens of prompts in a pass, for which the others wait.
-        speculation: Whether passes that read no prompt check drafts, where that saves
-            time.
+        prompt_chunk: The most tokens of prompts in a pass, for which the other requests
+            wait.
+        speculation: Whether passes that read no prompt check drafts if that saves time.
 
     Raises:
-        PromptError: A number below 1.
-        ModelError: A length that is out of range.
-        NotEnoughMemoryError: The pool does not fit; the text has the arithmetic.
+        PromptError: A number is below 1.
+        ModelError: A length is out of range.
+        NotEnoughMemoryError: The pool does not fit; the message contains the arithmetic.
     """
 
     def __init__(
@@ -196,9 +191,8 @@ class BatchEngine:
         self._prompt_chunk = prompt_chunk
         self._changed = threading.Condition()
         self._passing = threading.Lock()  # held while the pool is in use
-        self._answers: list[
-            SubmittedAnswer
-        ] = []  # those that run, then those that wait, as they came
+        # First the answers that run, then the answers that wait, in order of arrival.
+        self._answers: list[SubmittedAnswer] = []
         self._turns = Turns()
         self._thread: threading.Thread | None = None
         self._closes_at: float | None = None
@@ -228,31 +222,31 @@ class BatchEngine:
         client: Hashable = None,
         prefix_group: Hashable = None,
     ) -> SubmittedAnswer:
-        """Let a sequence of tokens be continued; from any thread, without waiting.
+        """Submit a prompt without waiting; any thread may call this.
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-            mask,
-                time_limit, prompt_candidates, client, prefix_group: As in `Request`; the
-                steps are those of `InferenceEngine.generate`, bit for bit. The mask is
-                asked before each draw in the thread of the engine. An answer whose
-                `SlowMask` is not ready leaves out passes and holds up no other one. What
-                the mask raises ends the answer. Where too many answers wait, the newest
-                one of the client with the most of them ends with a QueueFullError, if
-                that client has at least two more than this one.
-            deliver: Called in the thread of the engine with each step, and with the error
-                that ends the answer, which another call of `submit` may pass; it must not
-                wait. The answer is then not to be iterated over.
+                mask, time_limit, prompt_candidates, client, prefix_group: As in
+                `Request`. The steps equal the steps of `InferenceEngine.generate`, bit
+                for bit. The thread of the engine calls the mask before each draw. An
+                answer whose `SlowMask` is not ready skips passes and does not delay other
+                answers. An error of the mask ends the answer. If too many answers wait,
+                the newest answer of the client with the most waiting answers ends with a
+                QueueFullError, provided that this client has at least two more than the
+                caller.
+            deliver: Called in the thread of the engine with each step, or with the error
+                that ends the answer. It must not wait. Another call of `submit` may cause
+                that error. The answer must then not be iterated over.
 
         Raises:
             QueueFullError: Too many answers wait.
             ClosedError: The engine was closed.
             ThreadRefusedError: The system does not start the thread of the engine.
-            InferenceError: A trace is on: it shows one sequence.
-            PromptError: The pool never has the positions that the answer may need.
+            InferenceError: A trace is on; it shows one sequence.
+            PromptError: The pool is smaller than the positions that the answer may need.
             PromptError, TokenIdError, ContextFullError, CheckpointError: As in
-                `InferenceEngine.generate`. What that raises while stepping comes as a
-                step would; so does a TimeLimitError if no token was drawn in time, and a
+                `InferenceEngine.generate`. An error of a step is delivered in place of
+                that step. So are a TimeLimitError, if no token is drawn in time, and a
                 ClosedError.
         """
         request = Request(
@@ -274,7 +268,9 @@ class BatchEngine:
     def answer(self, request: Request, deliver: Deliver | None = None) -> SubmittedAnswer:
         """Return the answer to a request, as `submit` does."""
         if is_on():
-            raise InferenceError("[submit] a trace shows one sequence: turn it off first")
+            raise InferenceError(
+                "[submit] tracing must be off: a trace shows one sequence"
+            )
         answer = Answer(self.model, self.sequence_length, request)
         needed = len(answer.ids) + answer.limit - 1
         most = self._pool.blocks * SIZE
@@ -292,9 +288,7 @@ class BatchEngine:
         return submitted
 
     def _start(self) -> None:
-        """Start the thread of the engine if it does not run;
-        the caller holds `_changed`.
-        """
+        """Start the thread of the engine if needed. The caller holds `_changed`."""
         if self._closes_at is not None:
             raise ClosedError(_CLOSED)
         if self._thread is not None:
@@ -309,32 +303,31 @@ class BatchEngine:
         atexit.register(self.close)
 
     def check_ready(self) -> None:
-        """Check whether a request could be answered now, from any thread.
+        """Check whether a request could be answered now. Any thread may call this.
 
         Raises:
             ClosedError: The engine was closed.
             ThreadRefusedError: The system does not start the thread of the engine.
-            CheckpointError: A weight file was changed since the model was loaded.
+            CheckpointError: A weight file was changed after the model was loaded.
         """
         with self._changed:
             self._start()
         self.model.checkpoint.check_unchanged()
 
     def _make_room(self, submitted: SubmittedAnswer) -> None:
-        """End an answer that waits if too many do,
-        or raise QueueFullError for this one.
-        """
+        """End a waiting answer if too many wait, or raise QueueFullError for this one."""
         waiting = self._answers[self._counts["running"] :]
         if len(waiting) < self._max_waiting:
             return
         error = QueueFullError(f"[submit] {self._max_waiting} requests wait already")
-        index = to_give_way([each._ticket for each in waiting], submitted._ticket.client)
+        tickets = [each._ticket for each in waiting]
+        index = ticket_to_drop(tickets, submitted._ticket.client)
         if index is None:
             raise error
         self._end(waiting[index], error)
 
     def counters(self) -> Counters:
-        """Return what the engine does and did."""
+        """Return the counters of the engine."""
         return Counters(
             waiting=len(self._answers) - self._counts["running"],
             blocks=self._pool.blocks,
@@ -344,8 +337,9 @@ class BatchEngine:
         )
 
     def save_prompt_cache(self, path: str | Path) -> None:
-        """Write the cached prefixes of the group None, between two passes; also after
-        `close`.
+        """Write the cached prefixes of the group None to a file.
+
+        The call waits for the current pass, and also works after `close`.
 
         Raises:
             PromptCacheError: The file cannot be written.
@@ -354,14 +348,14 @@ class BatchEngine:
             save_pool(self._pool, Path(path))
 
     def load_prompt_cache(self, path: str | Path) -> int:
-        """Add the prefixes of a file to the cache, as far as blocks are free.
+        """Add the prefixes of a file to the cache while blocks are free.
 
         Returns:
-            How many tokens were read.
+            The number of tokens that were read.
 
         Raises:
-            PromptCacheError: It is missing, damaged, or of another model, version or
-                instruction set.
+            PromptCacheError: The file is missing, damaged, or of another model, version
+                or instruction set.
         """
         with self._passing:
             return load_pool(self._pool, Path(path))
@@ -372,13 +366,13 @@ class BatchEngine:
         return self._thread is not None and self._thread.is_alive()
 
     def close(self, timeout: float | None = 0.0, wait: bool = True) -> None:
-        """Take no more requests, end those that wait, and after a time those that run.
+        """Reject new requests and end all others, the running ones after a timeout.
 
-        They end with a ClosedError.
+        The requests end with a ClosedError.
 
         Args:
-            timeout: Seconds that running requests are given; None for as long as they
-                take.
+            timeout: Seconds for running requests to end; None waits until they end by
+                themselves.
             wait: Whether to return only after the thread of the engine has ended.
         """
         with self._changed:
@@ -391,7 +385,7 @@ class BatchEngine:
             atexit.unregister(self.close)
 
     def _run(self) -> None:
-        """Make passes while there is something to do, until the engine is closed."""
+        """Make passes while there is work, until the engine is closed."""
         try:
             while True:
                 with self._changed:
@@ -414,9 +408,7 @@ class BatchEngine:
                 self._end(submitted, ClosedError(_CLOSED))
 
     def _drop_ended(self) -> None:
-        """End answers that were cancelled or came too late,
-        and at last those that wait.
-        """
+        """End answers that were cancelled or are late, and waiting ones after `close`."""
         for submitted in [*self._answers]:
             if submitted._is_cancelled:
                 self._end(submitted)
@@ -427,12 +419,10 @@ class BatchEngine:
                 self._end(submitted, ClosedError(_CLOSED))
 
     def _make_pass(self) -> None:
-        """Run the newest tokens and a chunk of prompts; let the answers draw from the
-        logits.
-        """
+        """Run the newest tokens and a chunk of prompts, then draw from the logits."""
         try:
             with declared_lack_of_memory("generate", NotEnoughMemoryError):
-                chosen, parts = self._chosen_parts()
+                chosen, parts = self._choose_parts()
                 if not chosen:
                     return
                 runs = [submitted._running for submitted in chosen if submitted._running]
@@ -460,15 +450,15 @@ class BatchEngine:
                 self._pool.forget()
             self._end(submitted, error)
 
-    def _chosen_parts(self) -> tuple[list[SubmittedAnswer], list[Part]]:
-        """Return the answers of the next pass, and what it runs of each."""
+    def _choose_parts(self) -> tuple[list[SubmittedAnswer], list[Part]]:
+        """Choose the answers of the next pass, and return the part of each."""
         chosen: list[SubmittedAnswer] = []
         parts: list[Part] = []
         running = self._answers[: self._counts["running"]]
         reading = [each for each in running if not each._is_read]
         left = self._prompt_chunk
         while left > 0:
-            submitted = reading.pop(0) if reading else self._admitted()
+            submitted = reading.pop(0) if reading else self._admit_next()
             if submitted is None:
                 break
             assert submitted._running is not None, "it was admitted"
@@ -487,8 +477,8 @@ class BatchEngine:
         chosen += [submitted for submitted, _ in decoding]
         return chosen, parts + newest
 
-    def _admitted(self) -> SubmittedAnswer | None:
-        """Let the answer begin whose turn it is, if there is a place for it."""
+    def _admit_next(self) -> SubmittedAnswer | None:
+        """Let the next waiting answer begin, if the engine has room for it."""
         with self._changed:
             running = self._counts["running"]
             if running == min(len(self._answers), self._max_requests):
@@ -521,8 +511,9 @@ class BatchEngine:
         running.steps = None
 
     def _draw_after_masks(self) -> None:
-        """Go on with answers that wait for masks; with nothing else to do,
-        wait for them.
+        """Continue answers that wait for masks.
+
+        Without other work, wait longer for the masks.
         """
         runs = [
             (each, each._running) for each in self._answers[: self._counts["running"]]
@@ -535,7 +526,7 @@ class BatchEngine:
                 self._deliver_steps(submitted, running)
 
     def _end(self, submitted: SubmittedAnswer, error: Exception | None = None) -> None:
-        """Give back what an answer has, count it, and deliver the error that ended it."""
+        """Release the cache of an answer, count it, and deliver its error if any."""
         with self._changed:
             if submitted.is_over:
                 return
@@ -547,5 +538,5 @@ class BatchEngine:
                 self._pool.release(submitted._running.sequence)
             self._answers.remove(submitted)
         if error is not None and not submitted._is_cancelled:
-            with suppress(Exception):  # whoever takes it may have gone
+            with suppress(Exception):  # the receiver may be gone
                 submitted._deliver(error)

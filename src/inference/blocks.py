@@ -1,16 +1,15 @@
-"""The KV cache of an engine: blocks for one sequence or many, shared where these begin
-equally.
+"""The KV cache of an engine, in blocks that sequences with equal beginnings share.
 
-A block holds the keys and values of 256 positions. The blocks of all sequences, also of
-those that have ended, form a tree: a block hangs below the one before it, and its tokens
-say what it holds. A new sequence goes down from the root for as long as blocks have its
-tokens, and uses these blocks as they are; of the last one that agrees in part, the part
-is copied. A full block never changes. When no block is free, the one that was unused for
-the longest time goes, of those without any below. A sequence belongs to a group and
-begins with blocks of its group alone, so that neither a count nor a time tells a client
-what another one asked.
+A block contains the keys and values of 256 positions. The blocks of all sequences,
+including sequences that have ended, form a tree: the parent of a block is the block
+before it, and the tokens of a block identify its contents. A new sequence descends from
+the root while blocks have its tokens, and uses these blocks directly. If the last block
+agrees only in part, that part is copied. A full block never changes. If no block is free,
+the least recently used block without children is evicted. A sequence belongs to a group
+and reuses blocks of its own group only, so neither a count nor a time tells a client
+about the prompts of another client.
 
-A `LonePool` holds the one sequence of a chat, whose blocks lie in order.
+A `LonePool` contains the one sequence of a chat, whose blocks are in order.
 """
 
 import weakref
@@ -36,24 +35,23 @@ class Block:
 
     place: int
     parent: "Block | None"  # the block before it
-    group: Hashable  # whose sequences may begin with it
-    # Whose keys and values it holds, at most 256.
-    ids: list[int] = field(default_factory=list)
+    group: Hashable  # the group whose sequences may begin with it
+    ids: list[int] = field(default_factory=list)  # its cached tokens, at most 256
     references: int = 0  # sequences that use it and have not ended
 
 
 class PooledSequence(InferenceContext):
-    """A sequence whose blocks lie in a pool.
+    """A sequence whose blocks are in a pool.
 
     Attributes:
-        pool: The pool, held weakly, because it holds the sequence: the memory of an
-            engine that is gone is then free at once.
-        group: Whose sequences may begin with its blocks.
-        most: The blocks that it may take.
+        pool: The pool. The reference is weak, because the pool refers to the sequence:
+            the memory of an engine is then freed as soon as the engine is.
+        group: The group whose sequences may begin with its blocks.
+        most: The most blocks that it may use.
         blocks: Its blocks, in the order of its positions.
-        ids: Its tokens that are cached. They are noted when the cache holds them:
-            wherever an interrupt falls, what is noted is true.
-        is_in_order: Whether block b lies at place b, so that no pass needs a table of
+        ids: Its cached tokens. A token is noted only after the cache contains it, so the
+            list is correct wherever an interrupt falls.
+        is_in_order: Whether block b is at place b, so that no pass needs a table of
             blocks.
     """
 
@@ -76,21 +74,19 @@ class PooledSequence(InferenceContext):
         self.is_in_order = all(block.place == at for at, block in enumerate(blocks))
 
     def reserve(self, count: int) -> None:
-        """Take the blocks for new tokens."""
+        """Allocate the blocks for new tokens."""
         while len(self.blocks) * SIZE < len(self.ids) + count:
             block = self.pool._grow(self)
             self.is_in_order = self.is_in_order and block.place == len(self.blocks) - 1
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin a pass as `InferenceContext` does; what it writes over is no longer
-        noted.
-        """
+        """Begin a pass; drop the ids of the positions that it overwrites."""
         begun = super().begin(start_pos, count)
         del self.ids[start_pos:]
         return begun
 
     def confirm(self, *ids: int) -> None:
-        """Count the next tokens as cached, such as a drafted one of the last pass."""
+        """Count the next tokens as cached, such as a drafted token of the last pass."""
         length = len(self.ids)
         for token in ids:
             self.blocks[length // SIZE].ids.append(token)
@@ -99,9 +95,7 @@ class PooledSequence(InferenceContext):
         self.length = length
 
     def clear(self) -> None:
-        """Forget what blocks of this sequence alone hold,
-        and all that no sequence uses.
-        """
+        """Forget the blocks that only this sequence uses, and all unused blocks."""
         self.pool.forget()
         for block in self.blocks:
             if block.references == 1:
@@ -111,13 +105,13 @@ class PooledSequence(InferenceContext):
 
 
 class Part(NamedTuple):
-    """What a pass runs of one sequence.
+    """The share of one sequence in a pass.
 
     Attributes:
         sequence: The sequence.
         ids: Its new tokens.
-        certain: How many of them, the first ones, become cached; the others are drafted.
-        wanted: After how many of them, the last ones, the logits are wanted.
+        certain: The number of leading ids that become cached; the others are drafted.
+        wanted: The number of trailing ids whose logits are returned.
     """
 
     sequence: PooledSequence
@@ -127,17 +121,16 @@ class Part(NamedTuple):
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many first tokens two texts share."""
+    """Return the length of the common prefix of two sequences."""
     most = min(len(a), len(b))
     return next((at for at in range(most) if a[at] != b[at]), most)
 
 
 class BlockPool:
-    """The KV cache of an engine: blocks, the tree of what they hold, and passes over
-    sequences.
+    """The KV cache of an engine: blocks, the tree of cached tokens, and passes.
 
     Args:
-        model: Runs the tokens.
+        model: The model that runs the tokens.
         sequence_length: The most positions of a sequence.
         blocks: The number of blocks; None for the blocks of one sequence, as in
             `CacheMemory`.
@@ -153,10 +146,10 @@ class BlockPool:
         self.memory = CacheMemory(model.args, sequence_length, blocks)
         self.blocks = self.memory.blocks
         self.held = dict[Block, None]()  # the tree, each block after the one before it
-        self.sequences: list[PooledSequence] = []  # that have not ended
+        self.sequences: list[PooledSequence] = []  # sequences that have not ended
         self._free = list(range(self.blocks))[::-1]
-        # Blocks that only the tree holds, in the order in which they were used last. A
-        # block was used with all that are before it, so that none is below the first one.
+        # Blocks that only the tree refers to, the least recently used first. Using a
+        # block uses all blocks before it, so the first block here has no children.
         self.unused = dict[Block, None]()
 
     def admit(
@@ -166,15 +159,18 @@ class BlockPool:
         share: bool = True,
         group: Hashable = None,
     ) -> PooledSequence | None:
-        """Begin a sequence with what is cached of it, but for its last token, if it may
-        share that.
+        """Start a sequence, reusing the cached blocks of its prefix if `share` is true.
 
-        It is promised blocks for all its positions. Return None while there are too few.
+        The last token is never reused, because its logits are needed. The sequence
+        reserves blocks for all its positions. Return None while too few blocks are
+        available.
         """
         shared, source, common = self._match(ids[:-1], group) if share else ([], None, 0)
         cached = ids[: SIZE * len(shared)]
         sequence = PooledSequence(self, shared, cached, group, -(-positions // SIZE))
-        promised = sum(one.most - len(one.blocks) for one in [*self.sequences, sequence])
+        promised = sum(
+            each.most - len(each.blocks) for each in [*self.sequences, sequence]
+        )
         revived = sum(not block.references for block in shared)
         if promised + revived > len(self._free) + len(self.unused):
             return None
@@ -183,7 +179,7 @@ class BlockPool:
             block.references += 1
             self.unused.pop(block, None)
         if common and source:
-            if source in self.unused:  # used now, so it is the last to be removed
+            if source in self.unused:  # used now, so it is evicted last
                 self.unused[source] = self.unused.pop(source)
             sequence.reserve(1)
             target = sequence.blocks[-1]
@@ -195,8 +191,10 @@ class BlockPool:
     def _match(
         self, ids: Sequence[int], group: Hashable
     ) -> tuple[list[Block], Block | None, int]:
-        """Return the blocks that begin a text, then one of which some tokens go on with
-        it.
+        """Find the cached prefix of a sequence.
+
+        Return its full blocks, then the block that agrees with the rest in part or None,
+        and the number of equal tokens in that block.
         """
         below = defaultdict[Block | None, list[Block]](list)
         for block in self.held:
@@ -206,14 +204,14 @@ class BlockPool:
         best = None
         while True:
             rest = ids[SIZE * len(shared) : SIZE * (len(shared) + 1)]
-            lengths = ((common_length(one.ids, rest), one) for one in below[best])
+            lengths = ((common_length(each.ids, rest), each) for each in below[best])
             common, best = max(lengths, key=itemgetter(0), default=(0, None))
             if best is None or common < SIZE:
                 return shared, best, common
             shared.append(best)
 
     def _grow(self, sequence: PooledSequence) -> Block:
-        """Give a sequence one of the blocks that it was promised."""
+        """Add one of the reserved blocks to a sequence."""
         if not self._free:
             self._remove(next(iter(self.unused)))
         parent = sequence.blocks[-1] if sequence.blocks else None
@@ -223,7 +221,7 @@ class BlockPool:
         return block
 
     def release(self, sequence: PooledSequence) -> None:
-        """End a sequence; its blocks stay in the tree until they are needed."""
+        """End a sequence; its blocks stay in the tree until they are evicted."""
         self.sequences.remove(sequence)
         for block in reversed(sequence.blocks):
             block.references -= 1
@@ -234,19 +232,17 @@ class BlockPool:
         sequence.blocks = []
 
     def forget(self) -> None:
-        """Forget all that no sequence uses."""
+        """Remove all blocks that no sequence uses."""
         for block in [*self.unused]:
             self._remove(block)
 
     def _remove(self, block: Block) -> None:
-        """Take an unused block without any below out of the tree."""
+        """Remove an unused block without children from the tree."""
         del self.held[block], self.unused[block]
         self._free.append(block.place)
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
-        """Return the blocks of the group None, each with the number of its parent,
-        or -1.
-        """
+        """Return the blocks of the group None, each with its parent's index or -1."""
         blocks = list[tuple[int, Block]]()
         numbers: dict[Block | None, int] = {None: -1}
         for block in self.held:
@@ -256,27 +252,27 @@ class BlockPool:
         return blocks
 
     def free_place(self) -> int | None:
-        """Return the place that `adopt` takes next, or None if no block is free."""
+        """Return the place for the next `adopt`, or None if no block is free."""
         return self._free[-1] if self._free else None
 
-    def takes(self, block: Block) -> bool:
-        """Return whether `adopt` may take a saved block."""
+    def can_adopt(self, block: Block) -> bool:
+        """Return whether `adopt` accepts a saved block."""
         return block.parent is None or block.parent in self.held
 
     def adopt(self, block: Block) -> None:
-        """Hold a saved block whose keys and values were written to its place,
-        `free_place`.
-        """
+        """Add a saved block whose keys and values were written to `free_place`."""
         self._free.pop()
         self.held[block] = None
         self.unused = {block: None} | self.unused
 
     def run(self, parts: Sequence[Part]) -> list[Logits]:
-        """Run tokens of several sequences in one pass; return the logits [wanted, V] of
-        each.
+        """Run tokens of several sequences in one pass; return the wanted logits of each.
 
-        A sequence that is alone in the pass, and whose blocks lie in order, is its own
+        A sequence that is alone in the pass, and whose blocks are in order, is its own
         context.
+
+        Returns:
+            For each part, the logits [wanted, V].
         """
         for part in parts:
             part.sequence.reserve(len(part.ids))
@@ -309,14 +305,14 @@ class BlockPool:
 
 
 class LonePool(BlockPool):
-    """A pool for one sequence at a time, whose blocks lie in order: nothing is copied.
+    """A pool for one sequence at a time, whose blocks are in order: nothing is copied.
 
-    The next sequence goes on in place from what it shares with the sequence before it.
-    The tokens of the sequence alone say what is cached: the rest is made of them again
-    for each sequence, so that it does not matter where an interrupt left it.
+    The next sequence continues in place after the prefix that it shares with the sequence
+    before it. Only the tokens of the sequence record what is cached. The tree is rebuilt
+    from them for each sequence, so an interrupt cannot leave it inconsistent.
 
     Args:
-        model: Runs the tokens.
+        model: The model that runs the tokens.
         sequence_length: The most positions of the sequence.
         attention: "fused" or "eager", as in `InferenceContext`.
 
@@ -332,7 +328,7 @@ class LonePool(BlockPool):
     ) -> None:
         super().__init__(model, sequence_length, None)
         self.attention = attention
-        self.sequence = self._hold([])
+        self.sequence = self._set_sequence([])
 
     def admit(
         self,
@@ -341,36 +337,34 @@ class LonePool(BlockPool):
         share: bool = True,
         group: Hashable = None,  # noqa: ARG002 - there is no other client
     ) -> PooledSequence:
-        """Begin a sequence in the place of the one before it."""
-        self.attention = self.sequence.attention  # which may have been set
-        before = self._hold(self.sequence.ids)
+        """Replace the sequence by a new one, which keeps the common prefix."""
+        self.attention = self.sequence.attention  # a caller may have changed it
+        before = self._set_sequence(self.sequence.ids)
         shared, _, common = self._match(ids[:-1], None) if share else ([], None, 0)
-        return self._hold(before.ids[: SIZE * len(shared) + common])
+        return self._set_sequence(before.ids[: SIZE * len(shared) + common])
 
     def clear(self) -> None:
         """Forget the tokens of the sequence."""
-        self._hold([])
+        self._set_sequence([])
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
-        """Return the blocks of the sequence, each with the number of its parent,
-        or -1.
-        """
-        self._hold(self.sequence.ids)
+        """Return the blocks of the sequence, each with its parent's index or -1."""
+        self._set_sequence(self.sequence.ids)
         return super().blocks_to_save()
 
-    def takes(self, block: Block) -> bool:
-        """Return whether a saved block goes on with the sequence, and fits."""
+    def can_adopt(self, block: Block) -> bool:
+        """Return whether a saved block continues the sequence and fits."""
         before = -1 if block.parent is None else block.parent.place
         is_next = before == len(self.sequence.blocks) - 1
         end = len(self.sequence.ids) + len(block.ids)
         return is_next and end <= self.memory.sequence_length
 
     def adopt(self, block: Block) -> None:
-        """Let the sequence go on with a saved block."""
-        self._hold([*self.sequence.ids, *block.ids])
+        """Append a saved block to the sequence."""
+        self._set_sequence([*self.sequence.ids, *block.ids])
 
-    def _hold(self, ids: Sequence[int]) -> PooledSequence:
-        """Hold some tokens in blocks at places 0, 1, ... as the newest sequence."""
+    def _set_sequence(self, ids: Sequence[int]) -> PooledSequence:
+        """Make a sequence of tokens in blocks at places 0, 1, ... the newest one."""
         blocks = list[Block]()
         for at in range(0, len(ids), SIZE):
             parent = blocks[-1] if blocks else None

@@ -18,15 +18,15 @@ def grammar_of_calls(
     many: bool,
     special_ids: Mapping[str, int] = MappingProxyType({}),
 ) -> str:
-    """Return the grammar, for Lark, of answers that call functions.
+    """Return the Lark grammar of answers that call functions.
 
     Args:
         form: How the model writes calls.
-        tools: The functions, of which there is at least one.
-        is_required: Whether the answer is a call; otherwise it may be text.
-        many: Whether it may contain several calls, if the form has them.
-        special_ids: The special tokens of the tokenizer by name. A mark that is one of
-            them is written as that token; text does not match it.
+        tools: The functions; at least one.
+        is_required: Whether the answer must be a call; otherwise it may be text.
+        many: Whether the answer may contain several calls, if the form allows them.
+        special_ids: The special tokens of the tokenizer by name. A mark that is a special
+            token is written as that token; text does not match it.
     """
     more = ""
     if many and form.between is not None:
@@ -79,17 +79,15 @@ def grammar_of_calls(
 
 
 def _lark(part: str, special_ids: Mapping[str, int]) -> str:
-    """Return the terms of a grammar for a part of a form: tokens, an expression and
-    texts.
-    """
+    """Return the Lark terms for a part of a form: tokens, a pattern and texts."""
     tokens = sorted((name for name in special_ids if name in part), key=len, reverse=True)
-    pieces = re.split(f"({'|'.join(map(re.escape, [*tokens, IDENTITY]))})", part)
+    parts = re.split(f"({'|'.join(map(re.escape, [*tokens, IDENTITY]))})", part)
     terms = list[str]()
-    for piece in pieces:
-        if piece in special_ids:
-            terms.append(f"<[{special_ids[piece]}]>")
-        elif piece == IDENTITY:
+    for text in parts:
+        if text in special_ids:
+            terms.append(f"<[{special_ids[text]}]>")
+        elif text == IDENTITY:
             terms.append(_WRITTEN_IDENTITY)
-        elif piece:
-            terms.append(json_text(piece))
+        elif text:
+            terms.append(json_text(text))
     return " ".join(terms)

@@ -1,9 +1,9 @@
 """The chat template of a model, and a conversation as token ids.
 
 A prompt becomes ids in two steps. The template writes it, with a mark on each character
-that comes from outside of the template. Then it is cut at the special tokens that the
-template itself wrote, and the texts between them are encoded. So no message, name, tool
-or document can become a special token, whatever the template does with it.
+that comes from outside of the template. Then the prompt is cut at the special tokens that
+the template itself wrote, and the texts between them are encoded. So no message, name,
+tool or document can become a special token, whatever the template does with it.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ from .errors import ChatFormatError
 from .marked_text import marks_of
 from .messages import AnyMessage, Message, Tool, as_messages
 
-# In this order: the vocabulary of R1-Distill-Llama has the tokens of Llama 3 too.
-_KNOWN_BY_TOKENS = ("deepseek-r1", "llama3", "chatml", "mistral-v3")
-# The marks of thoughts, which histories contain as the models wrote them. Where the
-# prompt itself begins a thought, the template has left the earlier ones out, and no
-# message may write a mark.
+# The order matters: the vocabulary of R1-Distill-Llama also has the tokens of Llama 3.
+_FORMATS_BY_TOKENS = ("deepseek-r1", "llama3", "chatml", "mistral-v3")
+# The marks of thoughts, which histories contain as the models wrote them. If the prompt
+# itself begins a thought, the template has left out the earlier thoughts, so no message
+# may write a mark.
 _THOUGHT_WORDS = frozenset({"<think>", "</think>"})
 _OUTSIDE_MARKS = re.compile(b"\1+")
 _OUTSIDE = "\0"  # no special token contains it
 _END_PROBE = "answer"
-_LONGEST_OPENING = 32  # tokens, of the mark before a thought
+_LONGEST_OPENING = 32  # tokens of the mark before a thought
 _ADVICE = "name one with --chat-format ({}), or continue raw text with --completion"
 
 
 def find_chat_template(source: Source, tokenizer: Tokenizer) -> ChatTemplate:
-    """Find the chat template of a model: its own, or that of its special tokens.
+    """Find the chat template of a model: its own, or the template of its special tokens.
 
-    Meta's layout of Llama 2 has neither a template nor special tokens for turns; there
-    the layout decides.
+    Meta's layout of Llama 2 has neither a template nor special tokens for turns; the
+    layout itself then determines the format.
 
     Raises:
         ChatFormatError: The model has no template, and its special tokens belong to no
@@ -63,10 +63,8 @@ def find_chat_template(source: Source, tokenizer: Tokenizer) -> ChatTemplate:
 
 
 def format_of_tokens(tokenizer: Tokenizer) -> str | None:
-    """Return the name of the format that the tokenizer's special tokens belong to, or
-    None.
-    """
-    for name in _KNOWN_BY_TOKENS:
+    """Return the name of the format whose special tokens a tokenizer has, or None."""
+    for name in _FORMATS_BY_TOKENS:
         tokens = [
             token for token in CHAT_FORMATS[name].tokens if token not in ("bos", "eos")
         ]
@@ -78,11 +76,10 @@ def format_of_tokens(tokenizer: Tokenizer) -> str | None:
 def template_of(
     tokenizer: Tokenizer, chat_format: str | ChatTemplate | None
 ) -> ChatTemplate:
-    """Return a template: as it is, by the name of its format, or by the special tokens.
+    """Return a template: the argument itself, or found by its name or by special tokens.
 
     Raises:
-        ChatFormatError: No format has the name, or the special tokens belong to no
-            format.
+        ChatFormatError: The name is unknown, or the special tokens belong to no format.
     """
     if isinstance(chat_format, ChatTemplate):
         return chat_format
@@ -90,17 +87,17 @@ def template_of(
         return named_template(chat_format)
     name = format_of_tokens(tokenizer)
     if name is None:
-        known = ", ".join(CHAT_FORMATS)
+        names = ", ".join(CHAT_FORMATS)
         raise ChatFormatError(
             "[chat] chat_format must be given for a tokenizer whose special tokens "
-            f"belong to no format: one of {known}"
+            f"belong to no format: one of {names}"
         )
     return named_template(name, "special tokens")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a template writes; the attributes are the arguments of `encode_chat`."""
+    """The input of a template; the attributes are the arguments of `encode_chat`."""
 
     messages: Sequence[AnyMessage]
     add_generation_prompt: bool = True
@@ -114,21 +111,18 @@ def render_chat(
     tokenizer: Tokenizer, conversation: Conversation, template: ChatTemplate
 ) -> str:
     """Write a conversation as `encode_chat` encodes it, with the same errors."""
-    read = as_messages(conversation.messages)
-    _check_expressible(template, read, conversation.tools, conversation.documents)
+    messages = as_messages(conversation.messages)
+    _check_expressible(template, messages, conversation.tools, conversation.documents)
     _check_tokens(template, tokenizer)
     variables = dict(conversation.template_args or {})
     check_argument_names(variables)
     if not conversation.think:
         if conversation.add_generation_prompt and not template.can_leave_out_thoughts:
-            rule = (
-                f"think must be on in the format {template.name}, which cannot turn it "
-                "off"
-            )
+            rule = f"think must be on: the format {template.name} cannot turn it off"
             raise ChatFormatError(f"[chat] {rule}")
         variables = {"enable_thinking": False, "thinking": False} | variables
     return template.render_messages(
-        read,
+        messages,
         tools=[*conversation.tools] or None,
         documents=[*conversation.documents] or None,
         add_generation_prompt=conversation.add_generation_prompt,
@@ -154,21 +148,20 @@ def encode_chat(
     Args:
         tokenizer: The model's tokenizer.
         messages: The conversation so far; see `as_messages`.
-        add_generation_prompt: Whether to open the assistant's next message; formats
-            without a header for it have nothing to open.
-        chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the format of
+        add_generation_prompt: Whether to open the assistant's next message. A format
+            without a header for it has nothing to open.
+        chat_format: A template, or a key of `CHAT_FORMATS`; None selects the format of
             the special tokens.
-        think: Whether the answer that is opened may begin with thoughts.
-        tools: The functions that it may ask for, as clients of OpenAI's API describe
-            them.
-        documents: The documents that it may quote, as the template reads them.
-        template_args: What else the template may read, by the names of its variables.
+        think: Whether the answer may begin with thoughts.
+        tools: The functions that the answer may call, as in OpenAI's API.
+        documents: The documents that the answer may quote, as the template reads them.
+        template_args: Further variables of the template, by name.
 
     Raises:
-        ChatFormatError: The messages cannot be read or there are none, the format is not
-            known, it has no tools or documents, cannot express the order of the roles or
-            leave out thoughts, the template fails, or the tokenizer lacks a special token
-            of the format.
+        ChatFormatError: The messages are invalid or empty; the format is unknown, has no
+            tools or documents, or cannot express the order of the roles or leave out
+            thoughts; the template fails; or the tokenizer lacks a special token of the
+            format.
     """
     template = template_of(tokenizer, chat_format)
     conversation = Conversation(
@@ -186,7 +179,7 @@ def encode_chat(
 def opens_thought(
     tokenizer: Tokenizer, template: ChatTemplate, prompt_ids: Sequence[int]
 ) -> bool:
-    """Return whether a prompt ends inside of a thought, with which the answer goes on."""
+    """Return whether a prompt ends inside of a thought, which the answer continues."""
     end = tokenizer.decode(prompt_ids[-_LONGEST_OPENING:])
     return end.rstrip().endswith(template.thought_form.begin)
 
@@ -197,7 +190,7 @@ def _check_expressible(
     tools: Sequence[Tool],
     documents: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Refuse what a template would leave out without a word."""
+    """Raise ChatFormatError for tools or documents that a template would ignore."""
     has_calls = any(message.role == "tool" or message.tool_calls for message in messages)
     if (tools or has_calls) and not template.has_tools:
         rule = f"tools must be left out: the format {template.name} has none"
@@ -208,11 +201,11 @@ def _check_expressible(
 
 
 def _check_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer without a special token that a format needs."""
-    known = _special_variables(tokenizer)
+    """Raise ChatFormatError if a tokenizer lacks a special token that a format needs."""
+    variables = _special_variables(tokenizer)
     for name in template.tokens:
         if name in ("bos", "eos"):
-            if f"{name}_token" not in known:
+            if f"{name}_token" not in variables:
                 end = "begins" if name == "bos" else "ends"
                 raise ChatFormatError(
                     f"[chat] the tokenizer must have a token that {end} a text, for the "
@@ -241,14 +234,14 @@ def end_ids(
 ) -> frozenset[int]:
     """Return the ids that end an answer in a chat: the template's and the tokenizer's.
 
-    That of the template is the special token which it writes after an answer.
+    The id of the template is the first special token that it writes after an answer.
 
     Args:
         tokenizer: The model's tokenizer.
         chat_format: As in `encode_chat`.
 
     Raises:
-        ChatFormatError: The format is not known.
+        ChatFormatError: The format is unknown.
     """
     template = template_of(tokenizer, chat_format)
     messages = [Message("user", "question"), Message("assistant", _END_PROBE)]
@@ -261,7 +254,7 @@ def end_ids(
     if at < 0:
         return tokenizer.stop_ids
     after = prompt[at + len(_END_PROBE) :]
-    for text, number in _pieces(tokenizer, after, template):
+    for text, number in _cut_at_special_tokens(tokenizer, after, template):
         if number is not None:
             return tokenizer.stop_ids | {number}
         if text.strip():
@@ -272,11 +265,11 @@ def end_ids(
 def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> list[int]:
     """Encode a prompt that a template wrote.
 
-    The texts between special tokens are encoded whole, so the ids are those of the prompt
-    cut at its special tokens.
+    The texts between special tokens are encoded whole, so the ids equal an encoding of
+    the prompt that is cut at its special tokens.
     """
     ids: list[int] = []
-    for text, number in _pieces(tokenizer, prompt, template):
+    for text, number in _cut_at_special_tokens(tokenizer, prompt, template):
         if number is None:
             ids += tokenizer.encode(text, bos=False, eos=False, first=not ids)
         else:
@@ -284,16 +277,15 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> 
     return ids
 
 
-def _pieces(
+def _cut_at_special_tokens(
     tokenizer: Tokenizer, prompt: str, template: ChatTemplate
 ) -> list[tuple[str, int | None]]:
-    """Cut a prompt at its special tokens: pairs of a text and its id, or None for plain
-    text.
+    """Cut a prompt into (text, id) pairs; the id of plain text is None.
 
-    A special token is one only if the template wrote all of it.
+    A special token counts as one only if the template wrote all of it.
     """
     plain = str.__getitem__(prompt, slice(None))
-    shadow = _without_outside(plain, marks_of(prompt))
+    shadow = _hide_outside(plain, marks_of(prompt))
     written = frozenset(_WORD.findall(shadow))
     candidates = written | template.words
     if not shadow.rstrip().endswith(template.thought_form.begin):
@@ -305,17 +297,15 @@ def _pieces(
     for start, name in specials.find(shadow):
         text = plain[done:start].lstrip() if strips_left else plain[done:start]
         takes_left, strips_left = tokenizer.spaces_taken.get(name, (False, False))
-        pieces += _texts(text.rstrip() if takes_left else text, specials.cuts)
-        pieces.append((name, specials.known[name]))
+        pieces += _plain_pieces(text.rstrip() if takes_left else text, specials.cuts)
+        pieces.append((name, specials.ids[name]))
         done = start + len(name)
     text = plain[done:].lstrip() if strips_left else plain[done:]
-    return pieces + _texts(text, specials.cuts)
+    return pieces + _plain_pieces(text, specials.cuts)
 
 
-def _without_outside(text: str, marks: bytes) -> str:
-    """Return a text with another character for each that comes from outside of the
-    template.
-    """
+def _hide_outside(text: str, marks: bytes) -> str:
+    """Replace each character that comes from outside of the template by `_OUTSIDE`."""
     parts: list[str] = []
     done = 0
     for outside in _OUTSIDE_MARKS.finditer(marks):
@@ -325,48 +315,45 @@ def _without_outside(text: str, marks: bytes) -> str:
     return "".join([*parts, text[done:]])
 
 
-def _texts(text: str, words: "re.Pattern[str] | None") -> list[tuple[str, int | None]]:
-    """Return a text as a piece, cut inside of each word that would become a special
-    token.
-    """
+def _plain_pieces(
+    text: str, words: "re.Pattern[str] | None"
+) -> list[tuple[str, int | None]]:
+    """Return the pieces of a text, cut inside of each word that is a special token."""
     parts = [text] if words is None else words.split(text)
     return [(part, None) for part in parts if part]
 
 
 class _Specials:
-    """The special tokens that a prompt may contain, and the words that a text must not
-    become.
+    """The special tokens of a prompt, and the words that text must not become.
 
-    A tokenizer file may list tokens of a template as plain words, as that of
-    R1-Distill-Llama does with `<｜User｜>`. In what the template writes they are special
-    tokens too; a text from outside is cut inside of them.
+    A tokenizer file may list tokens of a template as plain words, as the file of
+    R1-Distill-Llama does with `<｜User｜>`. If the template writes such a word, it is a
+    special token too. A text from outside is cut inside of the word.
 
     Args:
-        tokenizer: Its special tokens are those of a prompt.
-        candidates: What the template or its prompt contains that may be such a word.
+        tokenizer: The tokenizer, whose special tokens a prompt may contain.
+        candidates: Words of the template or its prompt that may be such tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, candidates: frozenset[str]) -> None:
-        self.known = {
+        self.ids = {
             name: number for name, number in tokenizer.special_tokens.items() if name
         }
         words: list[str] = []
         for word in sorted(candidates):
-            number = None if word in self.known else token_id(tokenizer, word)
+            number = None if word in self.ids else token_id(tokenizer, word)
             if number is not None:
-                self.known[word] = number
+                self.ids[word] = number
                 words.append(word)
-        # A pattern of all names takes long to compile: Llama 3 has 256.
-        firsts = "".join({re.escape(name[0]) for name in self.known})
+        # One pattern of all names would take long to compile: Llama 3 has 256 names.
+        firsts = "".join({re.escape(name[0]) for name in self.ids})
         self._places = re.compile(f"[{firsts}]") if firsts else None
-        self._lengths = sorted({len(name) for name in self.known}, reverse=True)
+        self._lengths = sorted({len(name) for name in self.ids}, reverse=True)
         cuts = [f"(?<={re.escape(word[0])})(?={re.escape(word[1:])})" for word in words]
         self.cuts = re.compile("|".join(cuts)) if cuts else None
 
     def find(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield where special tokens are, from left to right; of several at a place the
-        longest.
-        """
+        """Yield the places and names of special tokens, the longest at each place."""
         end = 0
         for place in self._places.finditer(text) if self._places else ():
             start = place.start()
@@ -374,7 +361,7 @@ class _Specials:
                 continue
             for length in self._lengths:
                 name = text[start : start + length]
-                if name in self.known:
+                if name in self.ids:
                     yield start, name
                     end = start + length
                     break
@@ -382,17 +369,15 @@ class _Specials:
 
 @lru_cache(maxsize=8)
 def _specials(tokenizer: Tokenizer, candidates: frozenset[str]) -> _Specials:
-    """Return the special tokens for a template and what it has written."""
+    """Return the special tokens for a tokenizer and candidate words, from a cache."""
     return _Specials(tokenizer, candidates)
 
 
 def token_id(tokenizer: Tokenizer, name: str) -> int | None:
-    """Return the id of a special token, or of a word that is one token, by its name, or
-    None.
-    """
-    known = tokenizer.special_tokens.get(name)
-    if known is not None:
-        return known
+    """Return the id of a special token, or of a word that is one token, or None."""
+    token = tokenizer.special_tokens.get(name)
+    if token is not None:
+        return token
     ids = tokenizer.encode(name, bos=False, eos=False, first=False)
     is_one = len(ids) == 1 and tokenizer.token_bytes(ids[0]) == name.encode()
     return ids[0] if is_one else None
@@ -401,8 +386,7 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
 def check_template(
     tokenizer: Tokenizer, template: ChatTemplate, think: bool = True
 ) -> None:
-    """Write an empty question, so that a template that cannot be used fails before a chat
-    begins.
+    """Render an empty question, so that an unusable template fails before a chat begins.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -410,14 +394,15 @@ def check_template(
         think: False for an answer without thoughts.
 
     Raises:
-        ChatFormatError: The template does not run, or the tokenizer lacks a token of it.
+        ChatFormatError: The template fails, or the tokenizer lacks one of its tokens.
     """
     encode_chat(tokenizer, [Message("user", "")], chat_format=template, think=think)
 
 
 def template_to_write(source: Source) -> str | None:
-    """Return the chat template for a GGUF file: the model's own, or that of Llama 3's
-    tokens.
+    """Return the chat template for a GGUF file, or None.
+
+    It is the model's own template, or the template of Llama 3 for its special tokens.
     """
     template = source.chat_templates.get("default")
     if template is not None:

@@ -1,6 +1,6 @@
-"""The chat formats that have a name: templates of our own, for `--chat-format`.
+"""The named chat formats: templates of this project, for `--chat-format`.
 
-`docs/CHAT-FORMATS.md` shows the formats side by side and says where each comes from.
+`docs/CHAT-FORMATS.md` shows the formats next to each other, with their sources.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,14 @@ class ChatFormat:
     """One way to write a conversation.
 
     Attributes:
-        name: What `--chat-format` calls it.
-        models: Whose format it is.
-        files: The files of `templates/` whose texts, one after the other, are the
-            template.
-        tokens: The special tokens that a tokenizer must have; `bos` and `eos` are those
-            that begin and end a text, whatever their names are.
-        variables: What the template reads beside the conversation.
-        tool_files: The files of the template for conversations with tools, if it is
-            another one.
+        name: The value of `--chat-format`.
+        models: The models that use it.
+        files: The files of `templates/` whose joined texts are the template.
+        tokens: The special tokens that a tokenizer must have; `bos` and `eos` stand for
+            the tokens that begin and end a text, independent of their names.
+        variables: Variables of the template, in addition to the conversation.
+        tool_files: The files of the template for conversations with tools, if it is a
+            separate one.
     """
 
     name: str
@@ -41,7 +40,7 @@ class ChatFormat:
     tool_files: tuple[str, ...] = ()
 
     def template(self, by: str) -> ChatTemplate:
-        """Return the template of the format, and how it was found."""
+        """Return the template of the format; `by` is how the format was found."""
         return ChatTemplate(
             text=_text_of(self.files),
             name=self.name,
@@ -53,7 +52,7 @@ class ChatFormat:
 
 
 def _text_of(files: tuple[str, ...]) -> str:
-    """Return the texts of some files of templates, one after the other."""
+    """Return the joined texts of some template files."""
     return "".join(
         (_DIRECTORY / f"{file}.jinja").read_text(encoding="utf-8") for file in files
     )
@@ -175,13 +174,13 @@ CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType(
 
 @cache
 def named_template(name: str, by: str = "name") -> ChatTemplate:
-    """Return the template of a format; compiled once, however often it is asked for.
+    """Return the template of a format, compiled once and then cached.
 
     Raises:
-        ChatFormatError: No format has the name.
+        ChatFormatError: The name is unknown.
     """
     if name not in CHAT_FORMATS:
-        known = ", ".join(CHAT_FORMATS)
+        names = ", ".join(CHAT_FORMATS)
         shown = ascii(name)[:_SHOWN_CHARS]
-        raise ChatFormatError(f"[chat] chat_format must be one of {known}: got {shown}")
+        raise ChatFormatError(f"[chat] chat_format must be one of {names}: got {shown}")
     return CHAT_FORMATS[name].template(by)

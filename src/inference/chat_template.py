@@ -1,8 +1,8 @@
-"""Chat templates: the program that writes a conversation as a model was trained on it.
+"""Chat templates: programs that write a conversation as a model was trained on it.
 
-A model comes with its template, and that one is run. For the layouts of Meta, which have
-none, and for `--chat-format`, there are templates in `templates/`. `docs/CHAT-FORMATS.md`
-shows what they write.
+A model comes with its template, which is used by default. `templates/` contains templates
+for Meta's layouts, which have none, and for `--chat-format`. `docs/CHAT-FORMATS.md` shows
+their output.
 """
 
 import re
@@ -19,20 +19,20 @@ from .errors import ChatFormatError
 from .marked_text import mark_values
 from .messages import TEMPLATE_ROLES, Message
 
-# Characters of a template. The longest one that is known has 35 thousand.
+# Characters of a template. The longest known one has 35 thousand.
 LONGEST_TEMPLATE = 1 << 17
-# What may be a special token in the text of a template.
+# Matches a possible special token in the text of a template.
 TOKEN_LIKE = re.compile(r"<[|｜][^<>\s]{1,60}[|｜]>|</?[\w.▁-]{1,60}>|\[/?[A-Z_]{1,60}\]")
 # Arguments of `render`, which templates read under the same names.
 _RESERVED_NAMES = frozenset(
     {"self", "messages", "tools", "documents", "add_generation_prompt", "special_tokens"}
 )
-_READ_CHARS = 1000  # of an error, which may repeat a long text
+_READ_CHARS = 1000  # of an error message, which may repeat a long text
 _SHOWN_CHARS = 200
 _ROLE_TEXTS = {role: role for role in TEMPLATE_ROLES}
-# The names of the thoughts in a message. Most templates read the first one, those of
-# gpt-oss and LFM2.5 the second one. Transformers fills in both of them from any of the
-# three.
+# The names of the thoughts in a message. Most templates read the first one; the templates
+# of gpt-oss and LFM2.5 read the second one. Transformers sets both of them from any of
+# the three.
 _THOUGHT_NAMES = ("reasoning_content", "thinking", "reasoning")
 _ADVICE = "name a format with --chat-format, or continue raw text with --completion"
 
@@ -45,12 +45,11 @@ class ChatTemplate:
         text: The template.
         name: The name of its format, for people and for `--chat-format`.
         by: How it was found: `chat template`, `special tokens`, `layout`, or the flag.
-        tool_text: The template for conversations with tools, if it is another one.
-        variables: What the template reads beside the conversation.
+        tool_text: The template for conversations with tools, if it is a separate one.
+        variables: Variables of the template, in addition to the conversation.
         tokens: The special tokens that a tokenizer must have; `bos` and `eos` stand for
-            those that begin and end a text, whatever their names are.
-        arguments: What a user gives the template to read, in addition to its own
-            variables.
+            the tokens that begin and end a text, independent of their names.
+        arguments: Variables that a user sets, in addition to `variables`.
     """
 
     text: str
@@ -63,19 +62,17 @@ class ChatTemplate:
 
     @cached_property
     def call_form(self) -> CallForm | None:
-        """How answers ask for calls of functions; None if the template has no tools."""
+        """The form of function calls in answers; None if the template has no tools."""
         return call_form_of(self.tool_text or self.text) if self.has_tools else None
 
     @cached_property
     def thought_form(self) -> ThoughtForm:
-        """How answers begin with thoughts; that of most models if the template does not
-        show it.
-        """
+        """The form of thoughts in answers; by default the most common one."""
         return thought_form_of(self.text) or THINK
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """What may be special tokens in the text of the template."""
+        """Possible special tokens in the text of the template."""
         return frozenset(TOKEN_LIKE.findall(self.text + (self.tool_text or "")))
 
     @property
@@ -85,24 +82,20 @@ class ChatTemplate:
 
     @property
     def can_leave_out_thoughts(self) -> bool:
-        """Whether answers have no thoughts, or the template has a variable that leaves
-        them out.
-        """
+        """Whether answers have no thoughts, or a variable turns them off."""
         has_switch = self.reads("enable_thinking") or self.reads("thinking")
         return has_switch or thought_form_of(self.text) is None
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "ChatTemplate":
-        """Return the template with further values that a user gives it to read.
+        """Return the template with further variables that a user sets.
 
         Raises:
-            ChatFormatError: One has a name of what a conversation consists of.
+            ChatFormatError: A name belongs to a part of the conversation.
         """
         check_argument_names(arguments)
-        return (
-            replace(self, arguments={**self.arguments, **arguments})
-            if arguments
-            else self
-        )
+        if not arguments:
+            return self
+        return replace(self, arguments={**self.arguments, **arguments})
 
     def reads(self, variable: str) -> bool:
         """Return whether the template reads a variable."""
@@ -110,7 +103,7 @@ class ChatTemplate:
 
     @cached_property
     def _environment(self) -> Any:
-        # Jinja is loaded for chats alone, because that takes as long as loading a small
+        # Jinja is loaded only for chats, because that takes as long as loading a small
         # model.
         return import_module(".template_sandbox", __package__).TemplateEnvironment()
 
@@ -131,12 +124,12 @@ class ChatTemplate:
         """Write a conversation.
 
         Args:
-            messages: The messages as transformers' `apply_chat_template` takes them.
+            messages: The messages, in the form of transformers' `apply_chat_template`.
             tools: The functions that an answer may call.
             documents: Texts that an answer may quote.
             add_generation_prompt: Whether to begin an answer.
-            special_tokens: The variables `bos_token`, `eos_token` and the like.
-            **variables: What else the template may read.
+            special_tokens: The variables `bos_token`, `eos_token` and similar ones.
+            **variables: Further variables of the template.
 
         Returns:
             The prompt, in which the characters from outside of the template are marked.
@@ -145,23 +138,22 @@ class ChatTemplate:
             ChatFormatError: The template fails, or takes too many steps.
         """
         text = self.tool_text if tools and self.tool_text is not None else self.text
-        spoken = [_with_thoughts(message) for message in messages]
-        outside = {"messages": spoken, "tools": tools, "documents": documents}
+        with_thoughts = [_with_thoughts(message) for message in messages]
+        outside = {"messages": with_thoughts, "tools": tools, "documents": documents}
         outside |= {**self.arguments, **variables}
         try:
-            given = {name: mark_values(value) for name, value in outside.items()}
-            for message in given["messages"]:
-                if (
-                    message.get("role") in TEMPLATE_ROLES
-                ):  # a word of templates, as in '<|' + role
+            values = {name: mark_values(value) for name, value in outside.items()}
+            for message in values["messages"]:
+                # A role is a word of the template, as in '<|' + role.
+                if message.get("role") in TEMPLATE_ROLES:
                     message["role"] = _ROLE_TEXTS[message["role"]]
-            given["add_generation_prompt"] = add_generation_prompt
+            values["add_generation_prompt"] = add_generation_prompt
             if text not in self._compiled:
                 self._compiled[text] = self._environment.compile_template(text)
             template = self._compiled[text]
-            values = {**self.variables, **special_tokens, **given}
-            rendered = self._environment.run(template, values)
-        except Exception as error:  # noqa: BLE001 - a template can raise any
+            variables = {**self.variables, **special_tokens, **values}
+            rendered = self._environment.run(template, variables)
+        except Exception as error:  # noqa: BLE001 - a template can raise any error
             raise ChatFormatError(
                 f"[chat] chat template: {_reason(error)}; {_ADVICE}"
             ) from None
@@ -170,8 +162,8 @@ class ChatTemplate:
     def render_messages(self, messages: Sequence[Message], **options: Any) -> str:
         """Write a conversation, with the arguments of `render`.
 
-        Arguments of calls are objects, as transformers gives them; to a template that
-        fails with objects they are given as text, which is how clients send them.
+        Arguments of calls are passed as objects, as in transformers. If a template fails
+        with objects, they are passed as text, as in requests of clients.
         """
         variables = [message.as_variable() for message in messages]
         try:
@@ -188,9 +180,7 @@ class ChatTemplate:
 
 
 def check_argument_names(names: Iterable[str]) -> None:
-    """Raise ChatFormatError for an argument that would replace a part of the
-    conversation.
-    """
+    """Raise ChatFormatError for an argument with a reserved name."""
     for name in names:
         if name in _RESERVED_NAMES:
             raise ChatFormatError(f"[chat] a template argument must not be called {name}")
@@ -198,14 +188,14 @@ def check_argument_names(names: Iterable[str]) -> None:
 
 def _with_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message with its thoughts under each name that templates read."""
-    given = [message[name] for name in _THOUGHT_NAMES if message.get(name) is not None]
-    if not given:
+    thoughts = [message[name] for name in _THOUGHT_NAMES if message.get(name) is not None]
+    if not thoughts:
         return message
-    return {"thinking": given[0], **message, "reasoning_content": given[0]}
+    return {"thinking": thoughts[0], **message, "reasoning_content": thoughts[0]}
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error of Jinja or Python, as one short line."""
+    """Return the message of an error of Jinja or Python, as one short line."""
     message = " ".join(str(error)[:_READ_CHARS].split()) or type(error).__name__
     shown = escape_line(message).encode("ascii", "backslashreplace").decode()
     line = getattr(error, "lineno", None)

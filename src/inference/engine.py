@@ -1,6 +1,4 @@
-"""The engine of one chat: read a prompt in chunks,
-then choose and run a token at a time.
-"""
+"""The engine of one chat: run a prompt in chunks, then draw one token at a time."""
 
 import threading
 import time
@@ -25,33 +23,33 @@ from .passes import Passes, RunningAnswer
 from .request import Request, TokenMask
 from .sampling import SamplingArgs
 
-# With `progress`, chunks take about this time; the first has WATCHED_CHUNK tokens.
+# With `progress`, a chunk takes about this time; the first one has WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
 
-# Called with (prompt tokens in the cache, prompt tokens) before the first chunk and after
-# each.
+# Called with (prompt tokens in the cache, prompt tokens), before the first chunk and
+# after each chunk.
 Progress = Callable[[int, int], None]
 
 
-def mark_prompt(asked: str | Sequence[Message], prompt_ids: Sequence[int]) -> None:
-    """Begin stage 1 of the trace: a text or messages, and the ids that they became."""
-    if isinstance(asked, str):
-        details: dict[str, Any] = {"text": asked}
+def mark_prompt(prompt: str | Sequence[Message], prompt_ids: Sequence[int]) -> None:
+    """Begin stage 1 of the trace: a text or messages, and their token ids."""
+    if isinstance(prompt, str):
+        details: dict[str, Any] = {"text": prompt}
     else:
         details = {
-            "messages": [{"role": each.role, "content": each.content} for each in asked]
+            "messages": [{"role": each.role, "content": each.content} for each in prompt]
         }
     mark(1, details={**details, "ids": prompt_ids})
 
 
 @dataclass(eq=False)
 class Call:
-    """One answer, for as long as its iterator can go on.
+    """One answer, while its iterator can continue.
 
     Attributes:
-        thread: The thread that asked for its newest step.
+        thread: The thread that requested its newest step.
         is_over: Whether it no longer needs the engine.
     """
 
@@ -59,14 +57,12 @@ class Call:
     is_over: bool = False
 
     def close(self) -> None:
-        """Let the engine go."""
+        """Release the engine."""
         self.is_over = True
 
 
 class Claim:
-    """The right of a call to change an engine, until `next` holds the claim of another
-    call.
-    """
+    """The right of a call to change an engine, until `next` contains a newer claim."""
 
     def __init__(self, call: Call) -> None:
         self.call = weakref.ref(call)
@@ -74,23 +70,22 @@ class Claim:
 
 
 class Ownership:
-    """Which call an engine belongs to.
+    """The call that an engine belongs to.
 
-    The owner is held weakly: however the iterator of an answer ends, the engine is free
-    when the iterator is gone. Which of several threads gets the engine is decided by one
-    `setdefault`, which is atomic. A `threading.Lock` in its place would stay held for
-    ever after an interrupt between its last two lines, or in a process that is forked
-    while another thread holds it.
+    The owner is referenced weakly: the engine becomes free when the iterator of an answer
+    ends or is dropped. One atomic `setdefault` decides which of several threads gets the
+    engine. A `threading.Lock` would stay locked for ever after an interrupt between its
+    last two lines, or in a process that is forked while another thread holds the lock.
     """
 
     def __init__(self) -> None:
         self._claim = Claim(Call())
 
     def take(self, call: Call) -> None:
-        """Give the engine to a call, until another one may have it.
+        """Assign the engine to a call, until another call takes it.
 
         Raises:
-            InferenceError: A call of another thread has the engine, or a newer call has
+            InferenceError: A call of another thread owns the engine, or a newer call has
                 ended this call.
         """
         thread = threading.current_thread()
@@ -99,7 +94,7 @@ class Ownership:
             newest = newest.next["claim"]
         owner = newest.call()
         if owner is call and call.thread is thread:
-            return  # no other thread takes the engine from a thread that is alive
+            return  # no other thread takes the engine from a living thread
         if call.thread is not None and owner is not call:
             raise InferenceError("[generate] this answer was ended by a newer call")
         claim = Claim(call)
@@ -116,15 +111,15 @@ class Ownership:
 class InferenceEngine:
     """Answers prompts with one model and one KV cache: a batch of one.
 
-    The cache is kept between prompts: of a new prompt only what differs from the last
-    sequence is run, with the same bits as if all of it were. An iterator of steps may be
-    closed, or an exception thrown into it, at any point; the engine stays usable. Only
-    the newest iterator of an engine can go on.
+    The cache is kept between prompts. Of a new prompt, only the part after the common
+    prefix with the last sequence is run; the bits equal a run of the whole prompt. An
+    iterator of steps may be closed, or an exception thrown into it, at any point; the
+    engine stays usable. Only the newest iterator of an engine can continue.
 
     An engine belongs to one call at a time. From its first step until its last, or until
     its iterator is closed or dropped, an answer belongs to the thread that took its
-    newest step. Any other thread that begins an answer or calls `reset` meanwhile gets
-    `InferenceError("this engine is in use by another thread")`, and nothing changes; a
+    newest step. If another thread begins an answer or calls `reset` meanwhile, it gets
+    `InferenceError("this engine is in use by another thread")`, and nothing changes. A
     call in the same thread ends the answer. Engines that share a model may run in several
     threads.
 
@@ -132,10 +127,10 @@ class InferenceEngine:
         model: The model; engines may share it.
         sequence_length: Positions of the context; min(4096, the model's longest) by
             default.
-        speculation: Whether a step may check guessed tokens along with the newest one,
-            where that saves time. The answers are the same, bit for bit.
-        draft_model: A smaller model with the same vocabulary that guesses them; without
-            one they are looked up in the text.
+        speculation: Whether a step may check guessed tokens together with the newest one
+            if that saves time. The answers are the same, bit for bit.
+        draft_model: A smaller model with the same vocabulary that guesses tokens. Without
+            it, guesses are looked up in the text.
         attention: "fused", or "eager" for one op per stage of attention, with the same
             bits.
 
@@ -144,7 +139,7 @@ class InferenceEngine:
 
     Attributes:
         sequence_length: The positions of the context.
-        last_stats: What the last answer took, also when it was not finished.
+        last_stats: The statistics of the last answer, even if it was not finished.
     """
 
     def __init__(
@@ -184,7 +179,8 @@ class InferenceEngine:
         """Find the model's chat template.
 
         Raises:
-            ChatFormatError: It has none, and its special tokens belong to no format.
+            ChatFormatError: The model has no template, and its special tokens belong to
+                no format.
             TokenizerError: The file with the chat template is damaged.
             PromptError: The model has no tokenizer.
         """
@@ -199,8 +195,7 @@ class InferenceEngine:
 
     @contextmanager
     def idle_pool(self) -> Iterator[LonePool]:
-        """End the newest answer, and give its KV cache; other threads are rejected
-        inside.
+        """End the newest answer and yield its KV cache; reject other threads inside.
 
         Raises:
             InferenceError: Another thread is using the engine.
@@ -231,19 +226,20 @@ class InferenceEngine:
         think: bool = True,
         mask: TokenMask | None = None,
     ) -> Iterator[Step]:
-        """Answer the last message of a conversation; arguments and errors as in
-        `generate`.
+        """Answer the last message of a conversation.
+
+        The other arguments and errors are documented at `generate`.
 
         Args:
             messages: `Message`s, or dicts such as `{"role": "user", "content": "hi"}`.
-            chat_format: A template, or a key of `CHAT_FORMATS`; None stands for the
-                model's own.
+            chat_format: A template, or a key of `CHAT_FORMATS`; None selects the model's
+                own template.
             think: As in `encode_chat`.
 
         Raises:
-            ChatFormatError: The messages cannot be read or there are none, the format is
-                not known, cannot express them or leave out thoughts, or the tokenizer
-                lacks a special token of it.
+            ChatFormatError: The messages are invalid or empty, the format is unknown, it
+                cannot express the messages or leave out thoughts, or the tokenizer lacks
+                one of its special tokens.
         """
         tokenizer = self._tokenizer()
         template = self.chat_format if chat_format is None else chat_format
@@ -279,31 +275,29 @@ class InferenceEngine:
     ) -> Iterator[Step]:
         """Continue a sequence of tokens.
 
-        Everything is checked before the first step is asked for; a refused call changes
-        nothing.
+        All arguments are checked before the first step. A rejected call changes nothing.
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-            answer_ids,
-                forced_ids, mask: As in `Request`.
-            progress: Called while the prompt is read.
+                answer_ids, forced_ids, mask: As in `Request`.
+            progress: Called while the prompt is run.
 
         Yields:
-            One step per chosen token. Without a tokenizer the texts are empty and no
+            One step per chosen token. Without a tokenizer, the texts are empty and no
             token ends the answer.
 
         Raises:
-            PromptError: No prompt, a text in its place, a limit below 1, or a number of
-                candidates below 0.
-            TokenIdError: Ids that are not whole numbers, or outside of the vocabulary.
+            PromptError: The prompt is empty or a text, a limit is below 1, or the number
+                of candidates is below 0.
+            TokenIdError: An id is not an integer, or outside of the vocabulary.
             ContextFullError: The prompt leaves no room for a token.
-            CheckpointError: The weight files were rewritten since they were loaded; also
-                checked before the last step, so that no answer is complete that they may
-                have spoiled.
+            CheckpointError: The weight files were rewritten after they were loaded. This
+                is checked again before the last step, so that no spoiled answer ends as
+                complete.
             InferenceError: While stepping: another thread is using the engine, or a newer
                 call ended this answer.
             NumericError: While stepping: the logits are not finite.
-            GrammarError: While stepping: the mask cannot be made.
+            GrammarError: While stepping: the mask cannot be computed.
             NotEnoughMemoryError, TensorError: While stepping: the system refuses memory.
         """
         request = Request(
@@ -328,7 +322,7 @@ class InferenceEngine:
         return self._steps(answer, progress)
 
     def _steps(self, answer: Answer, progress: Progress | None) -> Iterator[Step]:
-        """Run the prompt, then draw, show and run tokens until a reason to stop."""
+        """Run the prompt; then draw, yield and run tokens until a reason to stop."""
         with (
             closing(Call()) as call,
             declared_lack_of_memory("generate", NotEnoughMemoryError),
@@ -341,7 +335,7 @@ class InferenceEngine:
             while True:
                 assert running.steps is not None, "the prompt is read"
                 for step in running.steps:
-                    assert step is not None, "without a patience each mask is waited for"
+                    assert step is not None, "without a patience, each mask is waited for"
                     call.is_over = answer.is_over
                     yield step
                     if answer.is_over:
@@ -353,11 +347,9 @@ class InferenceEngine:
     def _read_prompt(
         self, call: Call, running: RunningAnswer, progress: Progress | None
     ) -> None:
-        """Run the part of the prompt that is not cached, and draw from the logits after
-        it.
-        """
+        """Run the uncached part of the prompt, and draw from the logits after it."""
         total = len(running.answer.ids)
-        # A trace shows the same in any window.
+        # A trace uses chunks of one size, so that it is the same in any window.
         is_watched = progress is not None and not is_on()
         chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
         while (start := len(running.sequence.ids)) < total:
@@ -367,8 +359,8 @@ class InferenceEngine:
             started = time.perf_counter()
             self._make_pass(running, self._passes.prompt_part(running, chunk))
             if is_watched:
-                # Any chunks give the same bits; longer ones pass over the weights less
-                # often.
+                # The bits do not depend on the size of a chunk. Longer chunks read the
+                # weights less often.
                 seconds = max(time.perf_counter() - started, 1e-3)
                 parts = int(chunk * WATCHED_SECONDS / seconds) // WATCHED_CHUNK
                 chunk = min(max(parts, 1) * WATCHED_CHUNK, PREFILL_CHUNK)
@@ -376,6 +368,6 @@ class InferenceEngine:
             progress(total, total)
 
     def _make_pass(self, running: RunningAnswer, part: Part) -> None:
-        """Run a part of the one answer, and let it draw from the logits."""
+        """Run a part of the answer, and let the answer draw from the logits."""
         [rows], seconds = self._passes.run([running], [part])
         self._passes.take_rows(running, rows, seconds, None)

@@ -1,22 +1,22 @@
-"""What can go wrong between a prompt and its answer."""
+"""Errors between a prompt and its answer."""
 
 from ..ml.errors import LlamaBoltsError
 
 
 class InferenceError(LlamaBoltsError):
-    """A request that the engine cannot answer; its state is as before."""
+    """A request that the engine cannot answer; the state of the engine is unchanged."""
 
 
 class PromptError(InferenceError):
-    """A prompt or a limit that makes no sense for this model."""
+    """A prompt or a limit that is invalid for this model."""
 
 
 class ContextFullError(InferenceError):
     """A prompt that leaves no room for an answer in the context.
 
     Attributes:
-        tokens: Those of the prompt.
-        positions: Those of the context.
+        tokens: The length of the prompt.
+        positions: The length of the context.
     """
 
     def __init__(self, tokens: int, positions: int) -> None:
@@ -42,11 +42,11 @@ class SamplingError(InferenceError):
 
 
 class GrammarError(InferenceError):
-    """A grammar that cannot be used, or that an answer cannot be made by."""
+    """An invalid grammar, or a grammar that an answer cannot follow."""
 
 
 class GrammarLimitError(InferenceError):
-    """A grammar that finds as many in use as may be."""
+    """A grammar that exceeds the number of grammars in use."""
 
 
 class ChatFormatError(InferenceError):
@@ -54,11 +54,11 @@ class ChatFormatError(InferenceError):
 
 
 class QueueFullError(InferenceError):
-    """A request that finds as many waiting as may wait."""
+    """A request that exceeds the number of waiting requests."""
 
 
 class TimeLimitError(InferenceError):
-    """A request whose time was over before its first token was drawn."""
+    """A request whose time limit ended before its first token was drawn."""
 
 
 class ClosedError(InferenceError):
@@ -66,10 +66,8 @@ class ClosedError(InferenceError):
 
 
 class ThreadRefusedError(InferenceError):
-    """A thread of the engine that the system does not start;
-    a later request tries again.
-    """
+    """The system refuses to start an engine's thread; a later request tries again."""
 
 
 class PromptCacheError(InferenceError):
-    """A file with a prompt cache that cannot be used or written."""
+    """A prompt cache file that cannot be used or written."""

@@ -1,9 +1,9 @@
-"""Grammars in llama.cpp's notation (GBNF), written in Lark's notation for llguidance.
+"""Converts grammars from llama.cpp's notation (GBNF) to Lark's notation for llguidance.
 
-llguidance cuts a text into terminals, the longest first, before its grammar sees them:
-after `[a-z]+` no letter could follow. A grammar of llama.cpp has no terminals. So each
-terminal that is written here is a single character, and each text of the grammar stays
-possible.
+llguidance cuts a text into terminals, the longest first, before its grammar sees them,
+so after `[a-z]+` no letter could follow. A grammar of llama.cpp has no terminals.
+Therefore each terminal that is written here is a single character, and each text of the
+grammar stays possible.
 
 Source: grammars/README.md of llama.cpp, and its parser, src/llama-grammar.cpp.
 """
@@ -22,36 +22,28 @@ _CHARACTER = re.compile(
 )
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _MOST_REPETITIONS = 2000  # as in llama.cpp
-_DEEPEST = 100  # groups within groups
+_DEEPEST = 100  # nesting depth of groups
 
 
 def is_gbnf(text: str) -> bool:
-    """Return whether a grammar is in llama.cpp's notation: a rule has `::=` after its
-    name.
-    """
+    """Return whether a grammar is in llama.cpp's notation: `::=` follows a name."""
     return _RULE.search(text) is not None
 
 
 def lark_of_gbnf(text: str) -> str:
-    """Return a grammar of llama.cpp in Lark's notation; raise ValueError if it is not
-    one.
-    """
+    """Convert a grammar of llama.cpp to Lark's notation, or raise ValueError."""
     return _Converter(text).grammar()
 
 
 class _Converter:
-    """Reads a grammar from its first character to its last, and writes each rule as it is
-    read.
-    """
+    """Reads a grammar from left to right, and converts each rule as it is read."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._place = 0
         self._depth = 0
         self._names = {"root": "start"}
-        self._used: dict[
-            str, int
-        ] = {}  # each rule that is used, and the first place of its use
+        self._used: dict[str, int] = {}  # used rules, with the place of their first use
 
     def grammar(self) -> str:
         rules: dict[str, str] = {}
@@ -97,9 +89,7 @@ class _Converter:
         return " ".join(filter(None, items)) or '""'
 
     def _item(self) -> str | None:
-        """Read a literal, a set of characters, a group or a name; return None where none
-        begins.
-        """
+        """Read a literal, a set, a group or a name; return None at any other text."""
         first = self._text[self._place : self._place + 1]
         if first == '"':
             return self._literal()
@@ -171,7 +161,7 @@ class _Converter:
         return chr(code)
 
     def _lark_name(self, name: str) -> str:
-        """Return a name of Lark: letters of one case, and not a digit first."""
+        """Return a name for Lark, in lower case and without a leading digit."""
         return self._names.setdefault(name, f"rule_{len(self._names)}")
 
     def _lark_repetition(self, times: re.Match[str]) -> str:
@@ -180,13 +170,13 @@ class _Converter:
         least = int(times[1])
         most = least if times[2] is None else int(times[3] or _MOST_REPETITIONS)
         if not least <= most <= _MOST_REPETITIONS:
-            rule = f"numbers of repetitions from low to high, at most {_MOST_REPETITIONS}"
+            rule = f"repetition counts from low to high, at most {_MOST_REPETITIONS}"
             raise self._error(f"{rule}, got {times[0]}")
         return f"{{{least},}}" if times[2] and not times[3] else f"{{{least},{most}}}"
 
     def _skip(self, blanks: re.Pattern[str]) -> None:
         match = blanks.match(self._text, self._place)
-        assert match is not None  # it matches nothing as well
+        assert match is not None  # the pattern also matches an empty text
         self._place = match.end()
 
     def _take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
@@ -208,7 +198,7 @@ class _Converter:
 
 
 def _lark_character(character: str) -> str:
-    """Return a character for a regular expression of Lark."""
+    """Return a character as part of a regular expression of Lark."""
     if character.isascii() and character.isalnum():
         return character
     return f"\\x{{{ord(character):x}}}"

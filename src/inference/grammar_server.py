@@ -1,12 +1,11 @@
-"""The process that compiles grammars and computes masks; `grammars.py` starts it and
-talks to it.
+"""The process that compiles grammars and computes masks; started by `grammars.py`.
 
-llguidance is fast, but a hostile schema can keep it busy for minutes, take gigabytes or
-abort the process. So it runs apart: this program is started once and reads the
-vocabulary. It forks a child for each grammar, which compiles it and then forks a child
-for each answer. The system bounds the memory and the time of all of them. The program
-imports nothing of the package, so that it starts fast, and ends when its standard input,
-a socket, is closed.
+llguidance is fast, but a hostile schema can keep it busy for minutes, use gigabytes or
+abort the process. So it runs in a separate process. This program is started once and
+reads the vocabulary. It forks a child for each grammar, which compiles the grammar and
+then forks a child for each answer. The system limits the memory and the time of all of
+them. The program imports nothing from the package, so that it starts fast. It ends when
+its standard input, a socket, is closed.
 """
 
 import contextlib
@@ -21,20 +20,20 @@ from multiprocessing.reduction import recv_handle
 
 import llguidance
 
-# Bytes that a child may take in addition to the memory of the process that it comes from.
+# Bytes that a child may use in addition to the memory of its parent process.
 MEMORY = 64 << 20
 # Processor seconds for compiling a grammar.
 COMPILE_SECONDS = 0.8
-# Processor seconds for the masks of an answer: as many at once, and as many more for each
-# token. An ordinary mask takes 0.0001 to 0.005 s.
+# Processor seconds for the masks of an answer: an initial allowance, and an addition for
+# each token. An ordinary mask takes 0.0001 to 0.005 s.
 MASK_SECONDS = 0.5
 MASK_SECONDS_PER_TOKEN = 0.02
-# The priority of children below that of the model's threads, which compute every answer.
+# Added to the niceness of children, so that the threads of the model precede them.
 NICENESS = 10
 
 
-class Vocabulary(llguidance.TokenizerWrapper):
-    """The tokens of a model in the form that llguidance asks for."""
+class GrammarVocabulary(llguidance.TokenizerWrapper):
+    """The tokens of a model, in the interface of llguidance."""
 
     def __init__(
         self, tokens: list[bytes], end_ids: list[int], special_ids: list[int]
@@ -47,7 +46,7 @@ class Vocabulary(llguidance.TokenizerWrapper):
         self.tree = llguidance.LLTokenizer(self, n_vocab=len(tokens), eos_token=end_ids)
 
     def __call__(self, text: str) -> list[int]:
-        """Return tokens that stand for a text, the longest one at each place."""
+        """Return tokens of a text, the longest one at each place."""
         ids: list[int] = self.tree.greedy_tokenize(text)
         return ids
 
@@ -56,8 +55,7 @@ def compile_grammar(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> 
     """Compile the grammar of the first message, and fork a child for each answer.
 
     The response is M and the mask before the first token, or E and an error, after which
-    the process ends. Each handle that comes later is the stream of an answer, for
-    `follow`.
+    the process ends. Each later handle is the stream of an answer, for `follow`.
     """
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -87,8 +85,8 @@ def compile_grammar(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> 
 def follow(matcher: "llguidance.LLMatcher", answer: Connection) -> None:
     """Receive each token of an answer, and send the mask after it.
 
-    The allowance for masks is spent by slow ones and grows with each token. Without any
-    left, the system ends the process.
+    Slow masks reduce the allowance of processor time, and each token adds to it. When the
+    allowance is used up, the system ends the process.
     """
     allowance = MASK_SECONDS
     while True:
@@ -109,9 +107,7 @@ def follow(matcher: "llguidance.LLMatcher", answer: Connection) -> None:
 
 
 def next_mask(matcher: "llguidance.LLMatcher") -> bytes:
-    """Return which tokens may come next, a bit for each;
-    raise ValueError for an error.
-    """
+    """Return the mask of the next token, one bit per token, or raise ValueError."""
     mask: bytes = b"" if matcher.is_error() else matcher.compute_bitmask()
     if matcher.is_error():
         raise ValueError(matcher.get_error())
@@ -119,16 +115,14 @@ def next_mask(matcher: "llguidance.LLMatcher") -> bytes:
 
 
 def main() -> None:
-    """Serve the process that started this one."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # both reach the whole group; that one decides
+    """Serve the parent process until it closes the control stream."""
+    # Both signals reach the whole process group; the parent process handles them.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
     control = Connection(sys.stdin.fileno())
     tokens, end_ids, special_ids = json.loads(control.recv_bytes())
-    vocabulary = Vocabulary(
+    vocabulary = GrammarVocabulary(
         [token.encode("latin-1") for token in tokens], end_ids, special_ids
     )
     control.send_bytes(b"R")

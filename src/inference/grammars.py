@@ -1,10 +1,9 @@
-"""Answers that follow a grammar: JSON by a schema, a regular expression, or a grammar of
-Lark.
+"""Answers that follow a grammar: a JSON schema, a regular expression, or a Lark grammar.
 
-llguidance says before each token which ones may come. It runs in `grammar_server.py`, a
-separate process. A child of it compiles a grammar, once for all answers that follow it,
-and a child of that one computes the next mask of an answer while the model runs the token
-before it.
+llguidance computes the set of tokens that may come next. It runs in `grammar_server.py`,
+a separate process. A child process compiles a grammar once for all answers that follow
+it. A child of that process computes the next mask of an answer while the model runs the
+token before it.
 """
 
 import contextlib
@@ -34,14 +33,14 @@ from .errors import ClosedError, GrammarError, GrammarLimitError
 
 KINDS = ("json_schema", "regex", "lark")
 MOST_BYTES = 1 << 18  # of the text of a grammar
-# Blanks between the parts of JSON: a small model would write them for ever.
+# White space between the parts of JSON is limited, or a small model writes it for ever.
 BLANKS = {"whitespace_pattern": r"[ \n]{1,12}"}
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
-# The process ends after less than a second of processor time; this is for a machine that
-# is busy.
+# Seconds to wait for a process. It uses less than a second of processor time, but the
+# machine may be busy.
 _SECONDS = 10.0
-# Grammars that are in use at a time, in all and by one client; and compiled ones that are
-# kept.
+# The most grammars in use at a time, in all and by one client, and the most unused
+# compiled grammars that are kept.
 MOST_USED = 32
 MOST_USED_BY_CLIENT = 8
 MOST_KEPT = 8
@@ -51,11 +50,13 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer has to follow; GrammarError for an unknown kind, a long text or no
-    JSON.
+    """A grammar for an answer.
+
+    Raises:
+        GrammarError: The kind is unknown, the text is too long, or a schema is not JSON.
     """
 
-    kind: str  # of KINDS
+    kind: str  # one of KINDS
     text: str  # the schema as JSON, or the expression or grammar itself
 
     def __post_init__(self) -> None:
@@ -67,17 +68,17 @@ class Grammar:
             if size > MOST_BYTES:
                 raise ValueError(f"expected at most {MOST_BYTES} bytes, got {size}")
             if self.kind == "json_schema":
-                found = parse_strict_json(self.text.encode("utf-8", "surrogatepass"))
-                if not isinstance(found, dict | bool):
+                schema = parse_strict_json(self.text.encode("utf-8", "surrogatepass"))
+                if not isinstance(schema, dict | bool):
                     raise ValueError("expected an object")
         except ValueError as error:
             raise GrammarError(f"[grammar] {self.kind}: {error}") from None
 
 
 def read_grammar(text: str) -> Grammar:
-    """Return a grammar that is in the notation of Lark, or in that of llama.cpp (GBNF).
+    """Return a grammar from Lark's notation or llama.cpp's notation (GBNF).
 
-    Raise GrammarError if it is too long, or not a grammar of llama.cpp.
+    Raise GrammarError if it is too long, or an invalid GBNF grammar.
     """
     from .gbnf import is_gbnf, lark_of_gbnf
 
@@ -91,58 +92,50 @@ def read_grammar(text: str) -> Grammar:
 
 
 class CompiledGrammar:
-    """A process that has compiled a grammar, and the mask before the first token of each
-    answer.
-    """
+    """A process that has compiled a grammar, and its mask before the first token."""
 
     def __init__(self, stream: Connection, grammar: Grammar) -> None:
-        """Send the grammar to the process behind a stream,
-        and wait for the first mask.
-        """
+        """Send the grammar to the process of a stream, and wait for the first mask."""
         self._stream = stream
         options = {"overrides": BLANKS} if grammar.kind == "json_schema" else {}
-        with contextlib.suppress(OSError):  # an end of the process shows in its response
+        with contextlib.suppress(OSError):  # receiving reports the end of the process
             self._stream.send_bytes(
                 json.dumps([grammar.kind, grammar.text, options]).encode()
             )
         rule = "to be compiled within 0.8 seconds of processor time and 64 MiB"
-        self.first = _received(stream, "the grammar", rule, _SECONDS)
+        self.first = _receive_mask(stream, "the grammar", rule, _SECONDS)
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the process runs; it sends nothing after the first mask but its
-        end.
-        """
+        """Whether the process runs: its stream has not reported an end."""
         return not self._stream.closed and not self._stream.poll()
 
     def follower(self) -> Connection:
         """Return the stream of a new process, which follows one answer."""
         ours, theirs = Pipe()
-        with theirs, contextlib.suppress(OSError):  # else the stream ends at once
+        with theirs, contextlib.suppress(OSError):  # after an error, the stream just ends
             send_handle(self._stream, theirs.fileno(), 0)
         return ours
 
     def close(self) -> None:
-        """End the process; answers under way go on to their end."""
+        """End the process; current answers continue to their end."""
         self._stream.close()
 
 
 class GrammarMask:
-    """Which tokens may come next in one answer: a `SlowMask` of the engines."""
+    """The tokens that may come next in one answer: a `SlowMask` of the engines."""
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
-        self._stream: Connection | None = (
-            None  # of the process of this answer, once it is needed
-        )
+        # The stream of the process of this answer, which starts with the first token.
+        self._stream: Connection | None = None
         self._next: Words | None = compiled.first
-        self._deadline = 0.0  # for the next mask, while there is none
+        self._deadline = 0.0  # for the next mask, while `_next` is None
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Wait for the next mask, at most some seconds; return whether `allowed` has not
-        to wait.
+        """Wait for the next mask, at most some seconds; return whether it is ready.
 
-        An error that `allowed` would raise is ready too.
+        An error that `allowed` would raise counts as ready.
         """
         if self._next is not None or self._stream is None or self._stream.closed:
             return True
@@ -150,8 +143,10 @@ class GrammarMask:
         return left <= 0 or self._stream.poll(min(seconds, left))
 
     def allowed(self) -> Words:
-        """Return the tokens that may come next: uint32 [ceil(V / 32)], the lowest bit
-        first.
+        """Return a mask of the tokens that may come next.
+
+        Returns:
+            uint32 [ceil(V / 32)], one bit per token, the lowest bit first.
 
         Raises:
             GrammarError: The answer does not follow the grammar, or its masks take too
@@ -164,16 +159,14 @@ class GrammarMask:
                 rule = (
                     "masks within 0.02 seconds of processor time for a token, and 64 MiB"
                 )
-                self._next = _received(self._stream, "the answer so far", rule, left)
+                self._next = _receive_mask(self._stream, "the answer so far", rule, left)
             except GrammarTimeoutError:
                 self._compiled.close()  # so that the next answer gets a new process
                 raise
         return self._next
 
     def accept(self, token_id: int) -> None:
-        """Take the token that was drawn; the next mask is computed while the model runs
-        it.
-        """
+        """Add the drawn token; the next mask is computed while the model runs it."""
         if self._stream is None:
             self._stream = self._compiled.follower()
         self._next = None
@@ -188,15 +181,15 @@ class GrammarMask:
 
 
 class GrammarTimeoutError(GrammarError):
-    """A process that sent nothing in time."""
+    """A process that sends no response in time."""
 
 
-def _received(stream: Connection, subject: str, rule: str, seconds: float) -> Words:
-    """Return the mask that a process sends; close the stream at an error.
+def _receive_mask(stream: Connection, subject: str, rule: str, seconds: float) -> Words:
+    """Return the mask that a process sends; close the stream after an error.
 
     Args:
-        stream: Of the process.
-        subject: What an error is about.
+        stream: The stream of the process.
+        subject: The subject of an error message.
         rule: The limit of the process, for an error without a reason.
         seconds: The most time to wait.
 
@@ -218,18 +211,20 @@ def _received(stream: Connection, subject: str, rule: str, seconds: float) -> Wo
     if message[:1] == b"E":
         reason = message[1:].decode("utf-8", "replace").splitlines() or ["no reason"]
         raise GrammarError(f"[grammar] {subject}: {shown(reason[0])}")
-    got = "no response" if kind is GrammarTimeoutError else "more: the process was ended"
-    raise kind(f"[grammar] {subject}: expected {rule}, got {got}")
+    outcome = (
+        "no response" if kind is GrammarTimeoutError else "more: the process was ended"
+    )
+    raise kind(f"[grammar] {subject}: expected {rule}, got {outcome}")
 
 
 class _Entry:
-    """A grammar of `Grammars`: who uses it, and what has become of it.
+    """A grammar of `Grammars`, its users, and the result of its compilation.
 
     Attributes:
-        clients: The uses of each client.
+        clients: The number of uses per client.
         lock: Held while the grammar is compiled.
-        compiled: Its process, once it is compiled.
-        error: What kept it from being compiled.
+        compiled: Its process, after it was compiled.
+        error: The error of its compilation, or None.
     """
 
     def __init__(self) -> None:
@@ -244,9 +239,7 @@ class _Entry:
 
 
 class GrammarUse:
-    """The use of a grammar by a client, up to `close`;
-    a context manager that calls it.
-    """
+    """The use of a grammar by a client, until `close`; a context manager."""
 
     def __init__(self, owner: "Grammars", grammar: Grammar, client: Hashable) -> None:
         self._grammars = owner
@@ -261,52 +254,52 @@ class GrammarUse:
         self.close()
 
     def compile(self) -> CompiledGrammar:
-        """Compile the grammar if no other use has done so, which may take a second.
+        """Compile the grammar unless another use has done so; this may take a second.
 
         Raises:
-            GrammarError: It is not a grammar, or takes too much time or memory.
+            GrammarError: The text is not a grammar, or takes too much time or memory.
         """
-        return self._grammars._compiled(self._grammar)
+        return self._grammars._compile(self._grammar)
 
     def close(self) -> None:
-        """End the use; from any thread, any number of times."""
+        """End the use. Any thread may call this repeatedly."""
         if not self._is_closed:
             self._is_closed = True
             self._grammars._release(self._grammar, self._client)
 
 
 class Grammars:
-    """Makes masks for the answers of one model, which at least one of `end_ids` ends.
+    """Makes masks for the answers of one model, which end with one of `end_ids`.
 
-    Equal grammars are compiled once. At most 32 are in use at a time, 8 of one client.
+    Equal grammars are compiled once. At most 32 are in use at a time, 8 by one client.
     """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
         self._end_ids = sorted(end_ids)
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        self._entries: dict[Grammar, _Entry] = {}  # the least recently used one first
+        self._entries: dict[Grammar, _Entry] = {}  # the least recently used entry first
         self._is_closed = False
         self._process_lock = threading.Lock()
         self._control: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process if it does not run; otherwise the first grammar does so.
+        """Start the process if it does not run. Otherwise the first grammar starts it.
 
         Raises:
             GrammarError: llguidance is not installed, or the process does not respond.
-            ClosedError: It was closed.
+            ClosedError: `close` was called.
         """
         with self._process_lock:
             self._start()
 
     def _start(self) -> Connection:
-        """Return the stream of the process, which is started if it does not run."""
+        """Return the stream of the process; start it if it does not run."""
         if self._is_closed:
             raise ClosedError("[grammar] the process of the grammars was ended")
         if self._control is not None and self._process is not None:
-            if not self._control.poll():  # the process sends nothing but its end
+            if not self._control.poll():  # the stream only reports the end of the process
                 return self._control
             self._control.close()
             self._process.wait()
@@ -345,12 +338,11 @@ class Grammars:
         return self._control
 
     def use(self, grammar: Grammar, client: Hashable = None) -> GrammarUse:
-        """Return the use of a grammar, without waiting; from any thread.
+        """Return the use of a grammar, without waiting. Any thread may call this.
 
         Args:
-            grammar: What answers have to follow.
-            client: Whose use it is; uses of None are limited only together with all
-                others.
+            grammar: The grammar.
+            client: The client; the limit per client does not apply to None.
 
         Raises:
             GrammarLimitError: Too many grammars are in use, in all or by the client.
@@ -376,11 +368,14 @@ class Grammars:
         return GrammarUse(self, grammar, client)
 
     def mask(self, grammar: Grammar, answer_ids: Sequence[int] = ()) -> GrammarMask:
-        """Compile a grammar for one answer, of which some tokens were drawn; from any
-        thread.
+        """Compile a grammar for one answer. Any thread may call this.
+
+        Args:
+            grammar: The grammar.
+            answer_ids: Tokens of the answer that were drawn already.
 
         Raises:
-            GrammarError: As from `GrammarUse.compile`; or a token may not come.
+            GrammarError: As from `GrammarUse.compile`, or the grammar forbids a token.
             GrammarLimitError: Too many grammars are in use.
         """
         use = self.use(grammar)
@@ -395,8 +390,8 @@ class Grammars:
             mask.accept(token)
         return mask
 
-    def _compiled(self, grammar: Grammar) -> CompiledGrammar:
-        """Return the process of a grammar in use, a new one if the last one has ended."""
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Return the process of a grammar in use; start one if the last one has ended."""
         with self._lock:
             entry = self._entries[grammar]
         with entry.lock:
@@ -405,39 +400,37 @@ class Grammars:
             if entry.compiled is None or not entry.compiled.is_alive:
                 entry.close()
                 try:
-                    entry.compiled = self._newly_compiled(grammar)
+                    entry.compiled = self._compile_in_new_process(grammar)
                 except GrammarError as error:
                     entry.error = error
                     raise
             return entry.compiled
 
-    def _newly_compiled(self, grammar: Grammar) -> CompiledGrammar:
-        """Compile a grammar in a new process; a second time if the first process has
-        ended.
-        """
+    def _compile_in_new_process(self, grammar: Grammar) -> CompiledGrammar:
+        """Compile a grammar in a new process; try again if the main process has ended."""
         try:
-            return CompiledGrammar(self._compiler(), grammar)
+            return CompiledGrammar(self._fork_compiler(), grammar)
         except GrammarTimeoutError:
-            self._replace_process()  # which may be the one that does not answer
+            self._replace_process()  # it may have stopped responding
             raise
         except GrammarError:
             with self._process_lock:
                 has_ended = self._control is not None and self._control.poll()
             if self._is_closed or not has_ended:
                 raise
-        return CompiledGrammar(self._compiler(), grammar)
+        return CompiledGrammar(self._fork_compiler(), grammar)
 
-    def _compiler(self) -> Connection:
+    def _fork_compiler(self) -> Connection:
         """Return the stream of a new process, which compiles a grammar."""
         ours, theirs = Pipe()
         with theirs, self._process_lock:
             control = self._start()
-            with contextlib.suppress(OSError):  # else the stream ends at once
+            with contextlib.suppress(OSError):  # after an error, the stream just ends
                 send_handle(control, theirs.fileno(), 0)
         return ours
 
     def _release(self, grammar: Grammar, client: Hashable) -> None:
-        """End a use, and the processes of grammars that are not used and not kept."""
+        """End a use, and the processes of unused grammars beyond `MOST_KEPT`."""
         with self._lock:
             entry = self._entries[grammar]
             entry.clients -= Counter([client])
@@ -447,9 +440,7 @@ class Grammars:
                 self._entries.pop(key).close()
 
     def _replace_process(self) -> None:
-        """End the process, so that the next grammar starts a new one;
-        its children go on.
-        """
+        """End the process, but not its children; the next grammar starts a new one."""
         with self._process_lock:
             if self._process is not None:
                 self._process.kill()
@@ -459,13 +450,14 @@ class Grammars:
         """End the process.
 
         Args:
-            kills: Whether the children end at once too; otherwise answers under way go on
-                to their end.
+            kills: Whether to end the children at once too; otherwise current answers
+                continue to their end.
         """
         self._is_closed = True
         process = self._process
         if kills and process is not None and process.returncode is None:
-            # First, because a thread may hold the lock and wait for the process.
+            # This precedes the lock, because a thread may hold it and wait for the
+            # process.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         with self._process_lock:

@@ -1,9 +1,9 @@
-"""Texts that know which of their characters come from outside of a chat template.
+"""Texts that record which of their characters come from outside of a chat template.
 
-A prompt consists of text that the template writes, in which the names of special tokens
-mean the tokens, and of text from outside: messages, names, tools and documents, in which
-they mean nothing. After a template has trimmed, cut, replaced and joined both, only a
-mark on each character tells them apart.
+A prompt consists of text that the template writes and of text from outside: messages,
+names, tools and documents. The name of a special token means the token only in the text
+of the template. After a template has trimmed, cut, replaced and joined both kinds, only a
+mark on each character distinguishes them.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 
 _TEMPLATE = b"\0"
 _OUTSIDE = b"\1"
-# These patterns are compiled when a template first formats a text, which few do.
+# These patterns are compiled when a template first formats a text; few templates do.
 _PLACEHOLDER = (
     r"%(?:%|(?:\((?P<key>[^()]*)\))?(?P<flags>[#0 +-]*)(?P<width>[0-9]*)"
     r"(?:\.(?P<precision>[0-9]*))?[hlL]?(?P<kind>[diouxXeEfFgGcrs]))"
@@ -25,8 +25,8 @@ _SPECIFICATION = r"[<>^]?[+-]?0?(\d*),?(?:\.(\d+))?[defgs%]?"
 class MarkedText(str):
     """A text with a mark on each character that comes from outside of the template.
 
-    It is equal to the plain text, and has its hash. Slices, sums and `str(text)` keep the
-    marks; so do the functions of this module. The methods of `str` drop them.
+    It is equal to the plain text, and has its hash. Slices, sums, `str(text)` and the
+    functions of this module keep the marks. The methods of `str` drop them.
     """
 
     __slots__ = ("_marks",)
@@ -58,28 +58,24 @@ class MarkedText(str):
 
 
 def with_marks(text: str, marks: bytes) -> MarkedText:
-    """Return a text with given marks, one for each character."""
+    """Return a text with the given marks, one for each character."""
     marked = MarkedText(text)
     marked._marks = marks
     return marked
 
 
 def mark_outside(text: str) -> MarkedText:
-    """Return a text all of whose characters come from outside of the template."""
+    """Return a text with a mark on each of its characters."""
     return with_marks(text, _OUTSIDE * len(text))
 
 
 def marks_of(text: str) -> bytes:
-    """Return 1 for each character from outside, and 0 for each character of the
-    template.
-    """
+    """Return the marks: 1 for each character from outside, 0 for each other one."""
     return text._marks if isinstance(text, MarkedText) else _TEMPLATE * len(text)
 
 
 def has_marks(value: object) -> bool:
-    """Return whether a value contains text from outside, also in its elements or its
-    keys.
-    """
+    """Return whether a value contains marked text, also in its elements or keys."""
     if isinstance(value, MarkedText):
         return b"\1" in value._marks
     if isinstance(value, dict):
@@ -90,9 +86,7 @@ def has_marks(value: object) -> bool:
 
 
 def mark_values(value: Any) -> Any:
-    """Return a copy of a value of JSON in which all texts, keys too,
-    come from outside.
-    """
+    """Return a copy of a JSON value in which all texts and keys are marked."""
     if isinstance(value, str):
         return mark_outside(value)
     if isinstance(value, dict):
@@ -104,42 +98,40 @@ def mark_values(value: Any) -> Any:
 
 def join(texts: Iterable[str], separator: str = "") -> str:
     """Join texts as `separator.join(texts)` does, and keep their marks."""
-    pieces = list(texts)
-    whole = str.join(separator, pieces)
-    if not any(isinstance(piece, MarkedText) for piece in (*pieces, separator)):
+    parts = list(texts)
+    whole = str.join(separator, parts)
+    if not any(isinstance(part, MarkedText) for part in (*parts, separator)):
         return whole
-    return with_marks(whole, marks_of(separator).join(map(marks_of, pieces)))
+    return with_marks(whole, marks_of(separator).join(map(marks_of, parts)))
 
 
 def strip(text: str, characters: str | None = None, /) -> str:
-    """Remove white space, or given characters, at both ends."""
+    """Remove white space, or the given characters, at both ends."""
     return strip_left(strip_right(text, characters), characters)
 
 
 def strip_left(text: str, characters: str | None = None, /) -> str:
-    """Remove white space, or given characters, at the beginning."""
+    """Remove white space, or the given characters, at the beginning."""
     return text[len(text) - len(str.lstrip(text, characters)) :]
 
 
 def strip_right(text: str, characters: str | None = None, /) -> str:
-    """Remove white space, or given characters, at the end."""
+    """Remove white space, or the given characters, at the end."""
     return text[: len(str.rstrip(text, characters))]
 
 
 def remove_prefix(text: str, prefix: str, /) -> str:
-    """Remove a text that the text begins with."""
+    """Remove a prefix, if the text has it."""
     return text[len(text) - len(str.removeprefix(text, prefix)) :]
 
 
 def remove_suffix(text: str, suffix: str, /) -> str:
-    """Remove a text that the text ends with."""
+    """Remove a suffix, if the text has it."""
     return text[: len(str.removesuffix(text, suffix))]
 
 
-def _located(text: str, pieces: Iterable[str]) -> list[str]:
-    """Return the slices of a text that are equal to pieces of it, which follow one
-    another.
-    """
+def _slices_of(text: str, pieces: Iterable[str]) -> list[str]:
+    """Return the slices of a text that equal consecutive pieces of it."""
     slices: list[str] = []
     at = 0
     for piece in pieces:
@@ -149,10 +141,10 @@ def _located(text: str, pieces: Iterable[str]) -> list[str]:
     return slices
 
 
-def _separated(text: str, pieces: list[str], separator: str | None) -> list[str]:
-    """Return the slices of a text for the pieces between its separators."""
+def _slices_between(text: str, pieces: list[str], separator: str | None) -> list[str]:
+    """Return the slices of a text between its separators."""
     if separator is None:
-        return _located(text, pieces)
+        return _slices_of(text, pieces)
     slices: list[str] = []
     at = 0
     for piece in pieces:
@@ -163,19 +155,19 @@ def _separated(text: str, pieces: list[str], separator: str | None) -> list[str]
 
 def split(text: str, /, sep: str | None = None, maxsplit: int = -1) -> list[str]:
     """Cut a text at white space or at a separator."""
-    return _separated(text, str.split(text, sep, maxsplit), sep)
+    return _slices_between(text, str.split(text, sep, maxsplit), sep)
 
 
 def split_from_right(
     text: str, /, sep: str | None = None, maxsplit: int = -1
 ) -> list[str]:
-    """Cut a text at white space or at a separator, the last places first."""
-    return _separated(text, str.rsplit(text, sep, maxsplit), sep)
+    """Cut a text at white space or at a separator, from the right."""
+    return _slices_between(text, str.rsplit(text, sep, maxsplit), sep)
 
 
 def split_lines(text: str, /, keepends: bool = False) -> list[str]:
     """Cut a text at the ends of its lines."""
-    lines = _located(text, str.splitlines(text, True))
+    lines = _slices_of(text, str.splitlines(text, True))
     if keepends:
         return lines
     bare = str.splitlines(text)
@@ -184,45 +176,43 @@ def split_lines(text: str, /, keepends: bool = False) -> list[str]:
 
 def partition(text: str, separator: str, /) -> tuple[str, ...]:
     """Cut a text in three at the first separator."""
-    return tuple(_located(text, str.partition(text, separator)))
+    return tuple(_slices_of(text, str.partition(text, separator)))
 
 
 def partition_from_right(text: str, separator: str, /) -> tuple[str, ...]:
     """Cut a text in three at the last separator."""
-    return tuple(_located(text, str.rpartition(text, separator)))
+    return tuple(_slices_of(text, str.rpartition(text, separator)))
 
 
 def replace(text: str, old: str, new: str, count: int = -1, /) -> str:
-    """Replace a text inside of another one, everywhere or at the first places."""
+    """Replace a part of a text everywhere, or at the first places."""
     if old == "":
         return as_outside(str.replace(text, old, new, count), text, new)
-    pieces = _separated(text, str.split(text, old, count), old)
+    pieces = _slices_between(text, str.split(text, old, count), old)
     return join(pieces, new)
 
 
 def as_outside(result: str, *sources: object) -> str:
-    """Return a text that was made from others: all of it is from outside if some of them
-    is.
-    """
+    """Mark a text that was made from others, if one of them is marked."""
     if isinstance(result, MarkedText) or not any(map(has_marks, sources)):
         return result
     return mark_outside(result)
 
 
 def _same_length(result: str, text: str) -> str:
-    """Return a text that was made character by character."""
+    """Return a text that was made character by character, with its source's marks."""
     if len(result) == len(text) and isinstance(text, MarkedText):
         return with_marks(result, text._marks)
     return as_outside(result, text)
 
 
 def justify(text: str, width: int, side: str, fill: str = " ") -> str:
-    """Fill a text up to a width: `center`, `ljust` or `rjust` of it, with its marks."""
+    """Pad a text to a width like `center`, `ljust` or `rjust`, with its marks."""
     missing = max(width - len(text), 0)
     left = {"ljust": 0, "rjust": missing}.get(side)
     if left is None:
-        # Of an odd number of places, Python puts the last one left if the width is odd as
-        # well.
+        # For an odd number of places, Python puts the last one left if the width is also
+        # odd.
         left = missing // 2 + (missing & width & 1)
     if len(fill) != 1:
         raise TypeError("the fill character must be exactly one character long")
@@ -235,40 +225,40 @@ def format_percent(text: str, arguments: object, text_of: Callable[[Any], str]) 
     Args:
         text: The format.
         arguments: A tuple of values, an object with named values, or one value.
-        text_of: Writes a value.
+        text_of: Converts a value to text.
 
     Raises:
-        ValueError: A placeholder is not known, or too wide.
-        TypeError: The placeholders need other values.
+        ValueError: A placeholder is unknown or too wide.
+        TypeError: The values do not match the placeholders.
     """
     values = iter(arguments if isinstance(arguments, tuple) else (arguments,))
-    pieces: list[str] = []
+    parts: list[str] = []
     done = 0
     start = str.find(text, "%")
     while start >= 0:
         match = re.compile(_PLACEHOLDER).match(text, start)
         if match is None:
-            raise ValueError("a placeholder of a format is not known")
-        pieces.append(text[done:start])
+            raise ValueError("a format has an unknown placeholder")
+        parts.append(text[done:start])
         key = match["key"]
         if match["kind"] is None:
-            pieces.append(text[start : start + 1])
+            parts.append(text[start : start + 1])
         elif key is not None:
             if not isinstance(arguments, dict):
                 raise TypeError("a format with names requires an object")
-            pieces.append(_percent_field(match, arguments[key], text_of))
+            parts.append(_percent_field(match, arguments[key], text_of))
         else:
             try:
                 value = next(values)
             except StopIteration:
                 raise TypeError("not enough values for a format") from None
-            pieces.append(_percent_field(match, value, text_of))
+            parts.append(_percent_field(match, value, text_of))
         done = match.end()
         start = str.find(text, "%", done)
     is_single = isinstance(arguments, tuple | str | int | float | None)
     if is_single and any(True for _ in values):
         raise TypeError("not all values are in the format")
-    return join([*pieces, text[done:]])
+    return join([*parts, text[done:]])
 
 
 def _percent_field(
@@ -286,7 +276,7 @@ def _percent_field(
         digits = "" if precision is None else f".{precision}"
         return text_of(f"%{match['flags']}{match['width']}{digits}{kind}" % value)
     if kind == "c":
-        # A character by its number may be any, so it counts as text from outside.
+        # The code of a character is unmarked, so the character counts as outside.
         text = mark_outside(chr(value)) if isinstance(value, int) else value
         if not isinstance(text, str) or len(text) != 1:
             raise TypeError("%c requires a character")
@@ -329,14 +319,14 @@ def format_braces(
             next_field += 1
         else:
             value = arguments[int(name)] if name.isdecimal() else named[name]
-        pieces.append(_formatted(value, match[2] or "", text_of))
+        pieces.append(_brace_field(value, match[2] or "", text_of))
     rest = text[at:]
     if "{" in rest or "}" in rest:
         raise ValueError("the fields of a format must be {}, {number} or {name}")
     return join([*pieces, rest])
 
 
-def _formatted(value: Any, specification: str, text_of: Callable[[Any], str]) -> str:
+def _brace_field(value: Any, specification: str, text_of: Callable[[Any], str]) -> str:
     """Return one field of a format with `{}`."""
     if not specification:
         return text_of(value)
@@ -348,17 +338,14 @@ def _formatted(value: Any, specification: str, text_of: Callable[[Any], str]) ->
         or not is_plain
         or any(width > _MOST_FORMAT_WIDTH for width in widths)
     ):
-        raise ValueError(
-            f"a format has a specification that is not known: {specification[:40]}"
-        )
+        raise ValueError(f"a format has an unknown specification: {specification[:40]}")
     if isinstance(value, str):
         return text_of(as_outside(str.__format__(value, specification), value))
     return text_of(format(value, specification))
 
 
-# The methods of texts that keep marks. A method that is not here drops them, and its
-# result, if it is a text, counts as text from outside as a whole if anything that it was
-# made from does.
+# The methods of texts that keep marks. Any other method drops them. Its result, if it is
+# a text, is marked as a whole if the text or an argument is marked.
 METHODS: dict[str, Any] = {
     "capitalize": lambda text: _same_length(str.capitalize(text), text),
     "casefold": lambda text: _same_length(str.casefold(text), text),

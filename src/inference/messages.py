@@ -15,18 +15,18 @@ _SHOWN_CHARS = 80
 _EXPECTED = "Message, or dicts such as {'role': 'user', 'content': 'hi'}"
 
 
-# A function as clients describe it: `{"type": "function", "function": {"name": ...}}`.
+# A function in the form of clients: `{"type": "function", "function": {"name": ...}}`.
 Tool = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that an answer asks for.
+    """A function call of an answer.
 
     Attributes:
         name: The function.
         arguments: A JSON object, as text.
-        id: The name that a result refers to; empty if the client has none.
+        id: The identifier that the result refers to; empty if the client has none.
 
     Raises:
         ChatFormatError: The arguments are not a JSON object.
@@ -41,7 +41,7 @@ class ToolCall:
             raise ChatFormatError("[message] arguments of a call must be a JSON object")
 
     def values(self) -> object:
-        """Return the arguments as JSON has them; None where it cannot be read."""
+        """Return the arguments as a JSON value, or None if they are invalid."""
         try:
             return parse_strict_json(self.arguments.encode("utf-8", "surrogatepass"))
         except ValueError:
@@ -53,14 +53,14 @@ class Message:
     """One turn of a conversation.
 
     Raises:
-        ChatFormatError: The role is not one of `ROLES`, or the content not a text.
+        ChatFormatError: The role is not one of `ROLES`, or the content is not a text.
 
     Attributes:
-        tool_calls: What an assistant asked for; messages of the role tool hold the
+        tool_calls: The calls of an assistant; messages of the role tool contain the
             results.
         reasoning: The thoughts of an answer, for chat templates that write them.
-        name: Who speaks, or the function whose result this is; empty for none.
-        tool_call_id: The id of the call whose result this is; empty for none.
+        name: The speaker, or the function that returned this result; may be empty.
+        tool_call_id: The id of the call that returned this result; may be empty.
     """
 
     role: str
@@ -83,11 +83,11 @@ class Message:
             )
 
     def as_variable(self, arguments_as_text: bool = False) -> dict[str, Any]:
-        """Return the message as chat templates read it.
+        """Return the message in the form of chat templates.
 
         Args:
-            arguments_as_text: Whether the arguments of calls are JSON as a text, as in
-                OpenAI's API, and not an object.
+            arguments_as_text: Whether the arguments of calls are JSON text, as in
+                OpenAI's API, instead of an object.
         """
         variable: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
@@ -103,7 +103,7 @@ class Message:
 
 
 def _call_variable(call: ToolCall, arguments_as_text: bool) -> dict[str, Any]:
-    """Return a call as chat templates read it."""
+    """Return a call in the form of chat templates."""
     arguments = call.arguments if arguments_as_text else call.values()
     variable: dict[str, Any] = {
         "type": "function",
@@ -112,7 +112,7 @@ def _call_variable(call: ToolCall, arguments_as_text: bool) -> dict[str, Any]:
     return variable | ({"id": call.id} if call.id else {})
 
 
-# A message as code passes it: ours, or the dict that APIs for chats share.
+# A message of a caller: a `Message`, or the dict that most chat APIs use.
 AnyMessage = Message | Mapping[str, str]
 
 
@@ -120,16 +120,18 @@ def as_messages(messages: Sequence[AnyMessage]) -> list[Message]:
     """Return the messages of a conversation, each as `Message`.
 
     Args:
-        messages: Messages, or dicts with the keys `role` and `content` and no others.
+        messages: Messages, or dicts with exactly the keys `role` and `content`.
 
     Raises:
-        ChatFormatError: It is not a list of messages, it is empty, or a message cannot be
-            read.
+        ChatFormatError: The argument is not a list of messages, is empty, or contains an
+            invalid message.
     """
-    given: object = messages
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        got = type(given).__name__
-        raise ChatFormatError(f"[chat] messages must be a list of {_EXPECTED}: got {got}")
+    value: object = messages
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        kind = type(value).__name__
+        raise ChatFormatError(
+            f"[chat] messages must be a list of {_EXPECTED}: got {kind}"
+        )
     if not messages:
         raise ChatFormatError("[chat] messages must hold at least one message: got none")
     return [_as_message(number, message) for number, message in enumerate(messages)]
@@ -144,13 +146,11 @@ def _as_message(number: int, message: object) -> Message:
             f"{where} must be {_EXPECTED}: got {type(message).__name__}"
         )
     if set(message) != {"role", "content"}:
-        found = (
-            ", ".join(ascii(key)[:_SHOWN_CHARS] for key in list(message)[:5]) or "none"
-        )
-        raise ChatFormatError(f"{where} must have the keys role and content: got {found}")
+        keys = ", ".join(ascii(key)[:_SHOWN_CHARS] for key in list(message)[:5]) or "none"
+        raise ChatFormatError(f"{where} must have the keys role and content: got {keys}")
     return Message(message["role"], message["content"])
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """Return JSON as the chat templates of transformers write it."""
+    """Return JSON in the form of the chat templates of transformers."""
     return json.dumps(value, ensure_ascii=False, indent=indent)

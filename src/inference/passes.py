@@ -1,9 +1,8 @@
-"""The passes of an engine: each takes parts of prompts and the newest token of every
-answer.
+"""The passes of an engine, over parts of prompts and the newest tokens of answers.
 
-`InferenceEngine` makes passes of one answer in the thread of the caller, `BatchEngine`
-passes of many answers in a separate thread. What a pass does with an answer is written
-here, once.
+`InferenceEngine` makes passes of one answer in the thread of the caller. `BatchEngine`
+makes passes of many answers in a separate thread. Both use this module for the work of a
+pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,24 +24,23 @@ from .speculation import (
     TextIndex,
 )
 
-# Tokens of a prompt in a pass whose logits are all wanted: rows over the vocabulary take
+# Tokens of a prompt in a pass that returns all logits: rows over the vocabulary take
 # memory.
 _EXPLAINED_CHUNK = 64
 
 
 @dataclass(eq=False)
 class RunningAnswer:
-    """An answer whose sequence lies in the pool.
+    """An answer whose sequence is in the pool.
 
     Attributes:
         answer: Draws its tokens.
-        sequence: The tokens that are cached.
-        prompt_choices: With `prompt_candidates`, for each token of the prompt that was
-            read what the model, without any step of the sampling, held of it; None for
-            the first.
+        sequence: Its cached tokens.
+        prompt_choices: With `prompt_candidates`, the model's distribution for each token
+            of the prompt that was run, without sampling steps; None for the first token.
         is_read: Whether the whole prompt was run.
-        steps: The steps of the newest pass that are not delivered yet; each is None while
-            the mask is not ready.
+        steps: The steps of the newest pass that are not delivered yet; a step is None
+            while the mask is not ready.
     """
 
     answer: Answer
@@ -56,8 +54,8 @@ class Passes:
     """Runs answers whose sequences share one pool of cache blocks.
 
     Args:
-        pool: The keys and values of a model.
-        speculation: Whether a pass may check drafted tokens, where that saves time.
+        pool: The cache of a model.
+        speculation: Whether a pass may check drafted tokens if that saves time.
         draft_model: A smaller model that drafts; by default drafts are looked up in the
             text.
 
@@ -77,13 +75,11 @@ class Passes:
             self._draft_model = DraftModel(
                 draft_model, pool.memory.sequence_length, pool.model
             )
-        # What is known of passes that continue a number of answers.
+        # The measured costs of passes, by the number of answers that they continue.
         self._costs_of = cache(partial(PassCosts, stake))
 
     def admit(self, answer: Answer) -> RunningAnswer | None:
-        """Begin an answer with what is cached of its prompt; None while the pool has no
-        room.
-        """
+        """Begin an answer after its cached prefix; return None if the pool is full."""
         request = answer.request
         explains = request.prompt_candidates > 0
         sequence = self.pool.admit(
@@ -98,7 +94,7 @@ class Passes:
         return RunningAnswer(answer, sequence, [None] if explains else None)
 
     def prompt_part(self, running: RunningAnswer, most: int) -> Part:
-        """Return the next tokens of a prompt, at most some."""
+        """Return the next tokens of a prompt, at most `most`."""
         ids = running.answer.ids
         start = len(running.sequence.ids)
         explains = running.prompt_choices is not None
@@ -111,7 +107,7 @@ class Passes:
     def newest_parts(
         self, decoding: Sequence[RunningAnswer], drafts: bool = True
     ) -> list[Part]:
-        """Return the newest token of each answer, with what is drafted after it."""
+        """Return the newest token of each answer, with the tokens drafted after it."""
         costs = self._costs_of(len(decoding)) if drafts and decoding else None
         parts: list[Part] = []
         drafted = 0
@@ -129,9 +125,7 @@ class Passes:
     def run(
         self, runs: Sequence[RunningAnswer], parts: Sequence[Part]
     ) -> tuple[list[Logits], float]:
-        """Make a pass; return the logits [wanted, V] of each part, and the seconds that
-        it took.
-        """
+        """Run a pass; return the logits [wanted, V] of each part, and the duration."""
         started = clock()
         rows = self.pool.run(parts)
         seconds = clock() - started
@@ -156,9 +150,10 @@ class Passes:
         seconds: float,
         patience: Patience | None,
     ) -> None:
-        """Let an answer draw from the logits of a pass that took some seconds.
+        """Let an answer draw from the logits of a pass of some seconds.
 
-        Its `steps` are then the steps of the pass, or None while the prompt is not read.
+        Then `running.steps` is the iterator over the steps of the pass, or None while the
+        prompt is incomplete.
         """
         answer = running.answer
         if running.is_read:
@@ -178,18 +173,18 @@ class Passes:
         running.steps = answer.advance(rows[0], patience)
 
     def _explain_prompt(self, running: RunningAnswer, rows: Logits) -> None:
-        """Note what the model held of the tokens of a prompt, if that is asked for."""
+        """Record the model's distributions for tokens of the prompt, if requested."""
         choices = running.prompt_choices
         if choices is None:
             return
         ids = running.answer.ids
         sampler = Sampler(STEPS_OFF)
-        many = running.answer.request.prompt_candidates
+        count = running.answer.request.prompt_candidates
         for at, row in enumerate(rows[: len(ids) - len(choices)], len(choices)):
-            choices.append(explain_choice(sampler, row, ids[at], at, many))
+            choices.append(explain_choice(sampler, row, ids[at], at, count))
 
     def _drafter(self, answer: Answer) -> Drafter:
-        """Return the drafter of an answer; a draft model reads the prompt."""
+        """Return the drafter of an answer; a draft model runs the prompt."""
         costs = self._costs_of(1)
         if self._draft_model is None or is_on():
             return Drafter(TextIndex(answer.ids), costs)

@@ -1,11 +1,10 @@
-"""How well a model predicts a text: its perplexity, and its divergence from another
-model.
+"""How well a model predicts a text: perplexity, and divergence from another model.
 
-The conventions are those of llama-perplexity, so that figures can be compared. The text
-is cut into chunks of `length` tokens, and each chunk is run from an empty cache. Where
-the vocabulary has texts begin with a token, that token replaces the first of each chunk.
-Only tokens of the second half of a chunk count, because a model cannot predict the first
-ones, for which it has seen nothing.
+The conventions are those of llama-perplexity, so the results can be compared. The text is
+cut into chunks of `length` tokens, and each chunk is run from an empty cache. If texts of
+the vocabulary begin with a token, that token replaces the first token of each chunk. Only
+tokens of the second half of a chunk count, because the first tokens of a chunk have too
+little context.
 
 Source: llama.cpp, `tools/perplexity/perplexity.cpp`.
 """
@@ -23,13 +22,13 @@ from .errors import NumericError, PromptError
 from .sampling import Floats, Ids, Logits
 
 DEFAULT_CHUNK = 512
-SMALLEST_CHUNK = 3  # of which one token counts
-_ROWS = 64  # of logits that are in memory at a time
+SMALLEST_CHUNK = 3  # the smallest length with a token in its second half
+_ROWS = 64  # rows of logits in memory at a time
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tokens, or what follows from it, and its standard error."""
+    """A mean over tokens, or a function of it, and its standard error."""
 
     value: float
     error: float
@@ -37,13 +36,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Divergence:
-    """What a reference predicts for the tokens of a chunk, and how far a model is from
-    it.
+    """A reference's losses on the tokens of a chunk, and a model's divergence from it.
 
     Attributes:
         losses: -log p of each token by the reference, float64 [n].
         divergences: KL(reference || model) at each token, in nats, float64 [n].
-        same_top: Whether both models find the same token the most probable one, bool [n].
+        same_top: Whether the most probable token of both models is the same, bool [n].
     """
 
     losses: Floats
@@ -58,7 +56,7 @@ class ChunkScore:
     Attributes:
         losses: -log p of each token, float64 [n].
         seconds: The time that the model took to run the chunk.
-        against: The comparison with a reference, or None without one.
+        against: The comparison with a reference, or None without a reference.
     """
 
     losses: Floats
@@ -75,7 +73,7 @@ def text_chunks(tokenizer: Tokenizer, text: str, length: int) -> list[list[int]]
         length: The tokens of a chunk, at least 3.
 
     Returns:
-        The ids of each chunk. What is left at the end of the text does not fill one.
+        The ids of each chunk. The rest of the text that does not fill a chunk is dropped.
 
     Raises:
         PromptError: The length is below 3, or the text does not fill one chunk.
@@ -92,8 +90,7 @@ def text_chunks(tokenizer: Tokenizer, text: str, length: int) -> list[list[int]]
 
 
 def id_chunks(tokenizer: Tokenizer, ids: Sequence[int], length: int) -> list[list[int]]:
-    """Cut the ids of a text into whole chunks, each with the token that begins a text if
-    any.
+    """Cut ids into whole chunks, each with the token that begins a text if any.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -101,7 +98,7 @@ def id_chunks(tokenizer: Tokenizer, ids: Sequence[int], length: int) -> list[lis
         length: The tokens of a chunk.
 
     Returns:
-        The ids of each chunk, without the rest that does not fill one.
+        The ids of each chunk, without the rest that does not fill a chunk.
     """
     starts = range(0, len(ids) - length + 1, length)
     chunks = [list(ids[start : start + length]) for start in starts]
@@ -121,7 +118,7 @@ def score_chunks(
     Args:
         transformer: The model that is scored.
         chunks: The ids of each chunk, as `text_chunks` returns them.
-        reference: A model with the same vocabulary that it is compared with.
+        reference: A model with the same vocabulary to compare with.
 
     Yields:
         The score of each chunk.
@@ -143,7 +140,7 @@ def score_chunks(
             continue
         both = zip(model.run(chunk), other.run(chunk), strict=True)
         compared = [
-            _compared(rows, theirs, targets[at:]) for (at, rows), (_, theirs) in both
+            _compare(rows, theirs, targets[at:]) for (at, rows), (_, theirs) in both
         ]
         columns = zip(*compared, strict=True)
         losses, reference_losses, divergences, same_top = map(np.concatenate, columns)
@@ -152,24 +149,23 @@ def score_chunks(
 
 
 def mean_estimate(values: Floats) -> Estimate:
-    """Return the mean of values [n], and sqrt(variance / (n - 1)), which is 0 for one
-    value.
+    """Return the mean of values [n] and its error, sqrt(variance / (n - 1)).
+
+    The error of a single value is 0.
     """
     error = math.sqrt(float(values.var()) / (values.size - 1)) if values.size > 1 else 0.0
     return Estimate(float(values.mean()), error)
 
 
 def perplexity_of(losses: Floats) -> Estimate:
-    """Return exp(mean loss) of losses [n], with the error of the mean times it."""
+    """Return exp(mean loss) of losses [n], and the error of the mean times it."""
     mean = mean_estimate(losses)
     value = math.exp(mean.value)
     return Estimate(value, mean.error * value)
 
 
 class _Runner:
-    """A model, the cache for its chunks, and the time that it took to run the newest
-    one.
-    """
+    """A model, the cache for its chunks, and the duration of the newest chunk."""
 
     def __init__(self, transformer: LlamaTransformer, length: int) -> None:
         self._transformer = transformer
@@ -177,8 +173,7 @@ class _Runner:
         self.seconds = 0.0
 
     def run(self, chunk: Sequence[int]) -> Iterator[tuple[int, Logits]]:
-        """Yield the logits that predict the tokens that count, [n, V] at a time, and
-        their place.
+        """Yield the logits [n, V] for some targets, with the index of the first target.
 
         The passes give the same bits as one pass of the whole chunk.
         """
@@ -197,9 +192,7 @@ class _Runner:
             yield at - first, logits
 
     def _forward(self, ids: Sequence[int], position: int) -> Logits:
-        """Run ids after those in the cache; return the logits after each that may count
-        [n, V].
-        """
+        """Run ids after the cached ones; return the logits [n, V] that are needed."""
         start = time.perf_counter()
         is_second_half = position > 0
         logits = self._transformer.forward(
@@ -225,13 +218,13 @@ def _losses(log_probabilities: Floats, targets: Ids) -> Floats:
     return losses
 
 
-def _compared(
+def _compare(
     rows: Logits, reference_rows: Logits, targets: Ids
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the losses of both, sum of p * (log p - log q), and whether the largest is
-    the same.
+    """Compare a model with a reference for the tokens of some rows.
 
-    p is of the reference, q of the model; each result is float64 [n].
+    p is the distribution of the reference, q of the model. Return float64 [n] each: -log
+    q and -log p of the targets, sum(p * (log p - log q)), and whether both maxima agree.
     """
     log_q = _log_probabilities(rows)
     log_p = _log_probabilities(reference_rows)

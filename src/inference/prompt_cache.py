@@ -1,16 +1,16 @@
-"""Prompt caches on disk: keys and values of tokens that were run, for a later process.
+"""Prompt caches on disk: cached keys and values of tokens, for a later process.
 
-A file is a safetensors file. Its metadata says what must be equal for the same tokens to
-have the same bits: the version of the program, the instruction set, and what identifies
-the model. The blocks follow one another: `blocks` [blocks, 2] has for each the number of
-the block before it, -1 for none, and how many tokens it has; `ids` [positions] has these,
-`rows` [positions, L, 2, K, h] their keys and values, and `sha256` [blocks, 32] a digest
-of each block: of the metadata, of the digest of the block before it, of its ids, and of
-its keys and values.
+A file is a safetensors file. Its metadata contains everything that must be equal for the
+same tokens to have the same bits: the version of the program, the instruction set, and a
+digest of the model. The blocks follow one another. `blocks` [blocks, 2] contains for each
+the index of the block before it, or -1, and the number of its tokens. `ids` [positions]
+contains the tokens, `rows` [positions, L, 2, K, h] their keys and values, and `sha256`
+[blocks, 32] a digest of each block: of the metadata, the digest of the block before it,
+its ids, and its keys and values.
 
-The digests find damage, and parts of one file in another one. They have no secret: a
-program that may write the file can also write digests that hold. So a file is trusted as
-a model file is.
+The digests detect damage, and parts of one file in another file. They contain no secret:
+a program that may write the file can also write valid digests. So a file is trusted as a
+model file is.
 """
 
 import contextlib
@@ -35,25 +35,25 @@ from .errors import PromptCacheError
 
 BLOCK = ml.BLOCK_POSITIONS
 _MOST_BLOCKS = 2048
-# The number of the block before it or -1, its tokens, and the position of the first in
-# the caches.
+# (index of the block before it or -1, its tokens, position of its first token in the
+# caches)
 SavedBlock = tuple[int, Sequence[int], int]
-# The same two, and its keys and values [positions, L, 2, K, h].
+# (index of the block before it or -1, its tokens, keys and values [positions, L, 2, K,
+# h])
 ReadBlock = tuple[int, list[int], ml.Tensor]
 Caches = Sequence[ml.KeyValueCache]
 
 
-def identity(model: Model) -> dict[str, str]:
-    """Return what a saved cache has to agree in: version, instruction set, and the
-    model's digest.
+def compatibility_header(model: Model) -> dict[str, str]:
+    """Return the compatibility header: version, instruction set, and the model's digest.
 
-    Raise PromptCacheError where a weight file cannot be read.
+    Raise PromptCacheError if a weight file cannot be read.
     """
     dtypes = sorted((name, str(weight.dtype)) for name, weight in model.tensors.items())
     digest = hashlib.sha256(repr((model.args, dtypes)).encode())
     for path in sorted(model.checkpoint.files):
-        found = file_fingerprint(path, PromptCacheError), path.stat().st_mtime_ns
-        digest.update(repr(found).encode())
+        fingerprint = file_fingerprint(path, PromptCacheError), path.stat().st_mtime_ns
+        digest.update(repr(fingerprint).encode())
     isa = str(ml.build_info()["isa"])
     return {"version": __version__, "isa": isa, "model": digest.hexdigest()}
 
@@ -61,11 +61,11 @@ def identity(model: Model) -> dict[str, str]:
 def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
     """Return the tensors of a file, in the order of their bytes."""
     args = model.args
-    sizes = positions, args.n_layers, 2, args.n_kv_heads, args.head_dim
+    shape = positions, args.n_layers, 2, args.n_kv_heads, args.head_dim
     return [
         NewTensor("blocks", "I32", (blocks, 2)),
         NewTensor("ids", "I32", (positions,)),
-        NewTensor("rows", args.dtype.file_name, sizes),
+        NewTensor("rows", args.dtype.file_name, shape),
         NewTensor("sha256", "U8", (blocks, 32)),
     ]
 
@@ -91,16 +91,14 @@ def _digest(
 def save_blocks(
     path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]
 ) -> None:
-    """Write blocks, each after the one before it, as a file that its owner alone can
-    read.
+    """Write blocks, each after the one before it, to a file with owner-only permissions.
 
-    At most 2048 are written. A PromptCacheError leaves no file, or the one that was
-    there.
+    At most 2048 blocks are written. A PromptCacheError leaves the previous file, if any.
     """
     blocks = blocks[:_MOST_BLOCKS]
     numbers = [(parent, len(ids)) for parent, ids, _ in blocks]
     ids = [token for _, tokens, _ in blocks for token in tokens]
-    metadata = identity(model)
+    metadata = compatibility_header(model)
     head, _ = safetensors_head(_layout(model, len(blocks), len(ids)), metadata)
 
     def parts() -> Iterator[bytes | memoryview]:
@@ -110,11 +108,8 @@ def save_blocks(
         digests = list[bytes]()
         for parent, tokens, first in blocks:
             pairs = (ml.read_cache(cache, first, first + len(tokens)) for cache in caches)
-            rows = (
-                np.stack([x.bits() for pair in pairs for x in pair], 1)
-                .view(np.uint8)
-                .data
-            )
+            bits = np.stack([tensor.bits() for pair in pairs for tensor in pair], 1)
+            rows = bits.view(np.uint8).data
             before = b"" if parent == -1 else digests[parent]
             digests.append(_digest(metadata, before, tokens, rows))
             yield rows
@@ -124,7 +119,7 @@ def save_blocks(
 
 
 def write_rows(caches: Caches, first: int, rows: ml.Tensor) -> None:
-    """Write the keys and values of a block into caches, from a position on."""
+    """Write the keys and values of a block into caches, starting at a position."""
     for layer, cache in enumerate(caches):
         ml.write_cache(cache, first, rows[:, layer, 0], rows[:, layer, 1])
 
@@ -132,8 +127,8 @@ def write_rows(caches: Caches, first: int, rows: ml.Tensor) -> None:
 def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
     """Yield the blocks of a file of `save_blocks`, each after the one before it.
 
-    Raise PromptCacheError where it is missing, damaged, or of another model, version or
-    instruction set.
+    Raise PromptCacheError if the file is missing, damaged, or of another model, version
+    or instruction set.
     """
     try:
         source = SafetensorsFile(path)
@@ -147,19 +142,22 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
     label = source.file.label
     entries = source.entries
     V = model.args.vocab_size
-    metadata = identity(model)
+    metadata = compatibility_header(model)
     for key, value in metadata.items():
-        if (got := source.metadata.get(key, "")) != value:
-            raise mismatch(label, key, value, shown(got))
-    found = {n: (one.dtype, one.shape, one.is_misaligned) for n, one in entries.items()}
+        if (actual := source.metadata.get(key, "")) != value:
+            raise mismatch(label, key, value, shown(actual))
+    found = {
+        name: (entry.dtype, entry.shape, entry.is_misaligned)
+        for name, entry in entries.items()
+    }
     blocks, positions = (
-        sum(found[n][1][:1]) if n in found else 0 for n in ("blocks", "ids")
+        sum(found[name][1][:1]) if name in found else 0 for name in ("blocks", "ids")
     )
     layout = _layout(model, min(blocks, _MOST_BLOCKS), positions)
-    if found != {one.name: (one.dtype, one.shape, False) for one in layout}:
-        rule = f"those of a prompt cache of at most {_MOST_BLOCKS} blocks"
+    if found != {new.name: (new.dtype, new.shape, False) for new in layout}:
+        rule = f"the tensors of a prompt cache of at most {_MOST_BLOCKS} blocks"
         raise mismatch(label, "tensors", rule, some_of(found))
-    numbers, all_ids, all_rows, digests = (entries[one.name].make() for one in layout)
+    numbers, all_ids, all_rows, digests = (entries[new.name].make() for new in layout)
     stop = 0
     lengths = numbers.numpy()[:, 1]
     for number, (parent, length) in enumerate(numbers.numpy().tolist()):
@@ -178,12 +176,12 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
         before = b"" if parent == -1 else digests.numpy()[parent].tobytes()
         expected = _digest(metadata, before, ids, bytes_of(rows))
         if expected != digests.numpy()[number].tobytes():
-            raise PromptCacheError(f"{name}: expected the data that was saved")
+            raise PromptCacheError(f"{name}: sha256: expected the digest of its data")
         yield parent, ids, rows
 
 
 def save_pool(pool: BlockPool, path: Path) -> None:
-    """Write what a pool holds for the group None, or raise PromptCacheError."""
+    """Write the blocks of the group None of a pool, or raise PromptCacheError."""
     blocks = [
         (parent, block.ids, block.place * BLOCK)
         for parent, block in pool.blocks_to_save()
@@ -192,10 +190,10 @@ def save_pool(pool: BlockPool, path: Path) -> None:
 
 
 def load_pool(pool: BlockPool, path: Path) -> int:
-    """Read what was saved into free blocks of a pool, for the group None.
+    """Read saved blocks into free blocks of a pool, for the group None.
 
     Returns:
-        How many tokens were read.
+        The number of tokens that were read.
 
     Raises:
         PromptCacheError: As from `read_blocks`. The blocks before a damaged one are kept.
@@ -207,7 +205,7 @@ def load_pool(pool: BlockPool, path: Path) -> int:
         if parent not in adopted or place is None:
             continue
         block = Block(place, adopted[parent], None, ids)
-        if not pool.takes(block):
+        if not pool.can_adopt(block):
             continue
         write_rows(pool.memory.caches, place * BLOCK, rows)
         pool.adopt(block)
@@ -217,7 +215,7 @@ def load_pool(pool: BlockPool, path: Path) -> int:
 
 
 def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
-    """Save what an engine has cached.
+    """Save the cached tokens of an engine.
 
     Raises:
         PromptCacheError: The file cannot be written.
@@ -228,11 +226,10 @@ def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
 
 
 def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
-    """Let an engine begin with the tokens of a file; of several texts, with the first
-    one.
+    """Load the tokens of a file into an engine; of several texts, only the first one.
 
     Returns:
-        How many tokens are cached now: those that fit into the context.
+        The number of cached tokens, limited by the context.
 
     Raises:
         PromptCacheError: As from `read_blocks`; nothing is cached then.

@@ -1,9 +1,9 @@
 """Choosing the next token from the logits.
 
-The steps, in the order of Hugging Face's generation: logit bias, repetition penalty (then
-those of frequency and presence), temperature, top-k, top-p, min-p, then one draw. Each
-step sees only what the one before it kept. With temperature 0 the token with the largest
-(penalised) logit is taken, the lowest id among equals, and nothing is drawn.
+The steps follow the order of Hugging Face's generation: logit bias, repetition penalty,
+frequency and presence penalty, temperature, top-k, top-p, min-p, then one draw. Each step
+sees only the tokens that the step before it kept. With temperature 0 the token with the
+largest (penalised) logit is chosen, the lowest id among equals, without a draw.
 """
 
 import copy
@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-# NumPy would import it at its first use, and extension modules lose a Ctrl-C during an
-# import.
+# Imported here, because NumPy would import it at its first use, and extension modules
+# lose a Ctrl-C during an import.
 import numpy.random
 import numpy.typing as npt
 
@@ -29,17 +29,17 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.floating[Any]]
 
-# Choosing among very many weights without sorting all of them: a vocabulary has up to
-# some hundred thousand tokens, of which usually a few hundred matter. Weights are floats
-# from 0 to 1; they need not add up to 1, and their sums are float64.
-# More weights than this are not all sorted if the largest of them suffice, 1 of _NEAR,
-# and they are added up in rows.
+# A choice among very many weights does not sort all of them: a vocabulary has up to some
+# hundred thousand tokens, of which usually a few hundred matter. Weights are floats from
+# 0 to 1. They need not add up to 1, and their sums are float64. More weights than MANY
+# are added up in rows, and only the largest of them, 1 of _NEAR, are sorted if these
+# suffice.
 MANY = 4096
 _NEAR = 50
-# The kth largest is searched for among the maxima of k times this many groups.
+# The kth largest value is searched for among the maxima of k times this many groups.
 _GROUPS_PER_RANK = 8
 _LEAST_GROUP = 4
-# If at most 1 of _FEW stays, indices are shorter than an array with zeros for the others.
+# If at most 1 of _FEW weights stays, their indices are returned instead of zeros.
 _FEW = 4
 # Weights of one partial sum in `draw`, which fixes the order of its summation.
 _ROW = 256
@@ -51,10 +51,10 @@ _LARGEST_BIAS = 100.0
 
 @dataclass(frozen=True)
 class SamplingArgs:
-    """How the next token is chosen. `sampling_steps.py` has the ranges and the defaults.
+    """Settings for choosing the next token; `sampling_steps.py` has their defaults.
 
     Args:
-        temperature: Divides the logits, >= 0; 0 takes the largest.
+        temperature: Divides the logits, >= 0; 0 chooses the largest.
         top_k: Keeps the k largest logits (and equals of the smallest of them); 0 keeps
             all.
         top_p: Keeps the fewest tokens whose probabilities add up to at least top_p, 0 to
@@ -62,21 +62,21 @@ class SamplingArgs:
         min_p: Keeps tokens at least min_p times as probable as the most probable, 0 to 1.
         repeat_penalty: Divides positive and multiplies negative logits of all tokens of
             the prompt and the answer so far, > 0; 1 changes nothing.
-        seed: Seed of the random numbers, >= 0; None draws one from the operating system.
-        frequency_penalty: Subtracted from the logit of a token for each time that the
-            answer has it, -2 to 2; 0 changes nothing.
-        presence_penalty: Subtracted once from the logits of the tokens that the answer
-            has.
-        logit_bias: For token ids a number from -100 to 100 that is added to the logit
+        seed: Seed of the random numbers, >= 0; None takes a seed from the operating
+            system.
+        frequency_penalty: Subtracted from the logit of a token for each occurrence in the
+            answer, -2 to 2; 0 changes nothing.
+        presence_penalty: Subtracted once from the logit of each token in the answer.
+        logit_bias: Values from -100 to 100 by token id, which are added to the logits
             before all other steps; -100 bans a token, 100 forces it. A mapping, or pairs;
-            kept as pairs by ascending id.
+            stored as pairs by ascending id.
 
     Raises:
         SamplingError: A value is outside of its range.
 
     Source: Keskar et al., CTRL, 2019 (repetition penalty); Fan et al., 2018 (top-k);
-    Holtzman et
-        al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last three).
+    Holtzman et al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last
+    three).
     """
 
     temperature: float = STEPS["temperature"].default
@@ -102,13 +102,10 @@ class SamplingArgs:
 
 
 def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
-    """Return a logit bias as pairs by ascending id;
-    raise SamplingError for a wrong one.
-    """
+    """Return a logit bias as pairs by ascending id, or raise SamplingError."""
     try:
-        pairs = [
-            (token, value) for token, value in getattr(bias, "items", lambda: bias)()
-        ]
+        items = getattr(bias, "items", lambda: bias)()
+        pairs = [(token, value) for token, value in items]
     except (TypeError, ValueError):
         rule = "logit_bias must map token ids to numbers"
         raise SamplingError(f"[sampling] {rule}: got {type(bias).__name__}") from None
@@ -139,7 +136,7 @@ def _check(
 ) -> None:
     """Raise SamplingError unless a value is a finite number from low to high.
 
-    The message has `place` after the name.
+    The message contains `place` after the name.
     """
     if isinstance(value, bool) or not isinstance(
         value, int if is_whole else (int, float)
@@ -163,9 +160,9 @@ class SamplingStage:
     """One step of the sampling, or the model before all steps.
 
     Attributes:
-        name: `model`, or the setting that makes the step.
+        name: `model`, or the setting of the step.
         value: The value of the setting; None for the model and for `logit_bias`.
-        kept: How many tokens can still be drawn after it.
+        kept: The number of tokens that can still be drawn after it.
     """
 
     name: str
@@ -180,8 +177,8 @@ class Candidate:
     Attributes:
         token_id: Its id.
         log_probability: Natural logarithm of its probability by the model, before all
-            steps: its logit - log(sum(exp(logits))); -inf where the logit is.
-        probabilities: Its probability after each stage, 0 where it was left out.
+            steps: its logit - log(sum(exp(logits))); -inf for a logit of -inf.
+        probabilities: Its probability after each stage; 0 if the stage excludes it.
     """
 
     token_id: int
@@ -194,11 +191,11 @@ class Choice:
     """How one token was chosen.
 
     Attributes:
-        token_id: The one that was drawn.
+        token_id: The drawn token.
         position: Its place in the context.
-        stages: The model and the steps of the sampling that are on, in their order.
-        candidates: The most probable by the model, the most probable first; then the
-            drawn one, if it is not among them.
+        stages: The model and the active steps of the sampling, in their order.
+        candidates: The most probable tokens by the model, in descending order, then the
+            drawn token if it is not among them.
     """
 
     token_id: int
@@ -207,7 +204,7 @@ class Choice:
     candidates: tuple[Candidate, ...]
 
 
-# Leaves the probabilities as the model has them.
+# Settings that do not change the probabilities of the model.
 STEPS_OFF = SamplingArgs(**{name: step.off for name, step in STEPS.items()}, seed=0)
 
 
@@ -216,9 +213,9 @@ class Sampler:
 
     Attributes:
         args: The settings.
-        seed: The seed in use; the same seed, settings and logits give the same tokens.
-        last_random: The number from [0, 1) that drew the last token; None where none was
-            needed.
+        seed: The seed in use; equal seeds, settings and logits give equal tokens.
+        last_random: The number from [0, 1) that drew the last token; None if no number
+            was needed.
     """
 
     def __init__(self, args: SamplingArgs) -> None:
@@ -233,13 +230,13 @@ class Sampler:
         bias = dict(args.logit_bias)
         self._biased: Ids = np.fromiter(bias.keys(), np.int64, len(bias))  # ascending
         self._bias: Floats = np.fromiter(bias.values(), np.float64, len(bias))
-        # Arrays over a vocabulary take longer to get from the system than to fill: they
-        # are kept.
+        # Reused, because allocating arrays over a vocabulary takes longer than filling
+        # them.
         self._changed: Logits = np.empty(0, np.float32)
         self._weighed: Logits = np.empty(0, np.float32)
 
     def observe(self, ids: Sequence[int], is_drawn: bool = False) -> None:
-        """Add tokens of the prompt or the answer to those that the penalties apply to.
+        """Add tokens of the prompt or the answer, to which the penalties apply.
 
         Args:
             ids: The tokens.
@@ -251,17 +248,16 @@ class Sampler:
             self._seen = np.union1d(self._seen, np.asarray(ids, np.int64))
 
     def check_vocabulary(self, size: int) -> None:
-        """Raise SamplingError if the logit bias has a token that a vocabulary lacks."""
+        """Raise SamplingError if the logit bias has a token beyond the vocabulary."""
         if self._biased.size and self._biased[-1] >= size:
             rule = "logit_bias must have ids below the size of the vocabulary"
             raise SamplingError(f"[sampling] {rule}: {self._biased[-1]} >= {size}")
 
     def fork(self, vocabulary: int) -> "Sampler":
-        """Return a sampler that will draw the same random numbers, and changes nothing
-        here.
+        """Return an independent sampler that will draw the same random numbers.
 
-        It draws for a vocabulary of the first tokens of this one's: the bias of others is
-        left out.
+        It draws for a vocabulary of the first tokens of this one. The bias of other
+        tokens is dropped.
         """
         other = copy.copy(self)
         other._random = copy.deepcopy(self._random)
@@ -275,9 +271,8 @@ class Sampler:
         """Choose one token.
 
         Args:
-            logits: float32 [V]; left as they are.
-            position: Position of the token in the context, named if the logits are not
-                finite.
+            logits: float32 [V]; not modified.
+            position: Position of the token in the context, for the error about logits.
 
         Raises:
             NumericError: A logit is NaN or +inf, or all are -inf.
@@ -298,7 +293,7 @@ class Sampler:
         return place if ids is None else int(ids[place])
 
     def distribution(self, logits: Logits) -> tuple[Ids, Floats]:
-        """Return the tokens that can be drawn and their probabilities, which add up to 1.
+        """Return the tokens that can be drawn, and their probabilities.
 
         Args:
             logits: float32 [V].
@@ -314,15 +309,15 @@ class Sampler:
         return kept if ids is None else ids[kept], probabilities / probabilities.sum()
 
     def stages(self, logits: Logits) -> Iterator[tuple[str, float | None, Ids, Floats]]:
-        """Yield the model's distribution, then what each step that is on makes of it.
+        """Yield the model's distribution, then the distribution after each active step.
 
         Args:
             logits: float32 [V].
 
         Yields:
             `model` and None, or a setting and its value; then ids and probabilities as in
-            `distribution`. The last are those that a token is drawn from. After a
-            temperature of 0 one token is left, and no step follows.
+            `distribution`. A token is drawn from the last ones. A temperature of 0 leaves
+            one token, and no step follows.
         """
         for name, value, partial in self._partial_samplers():
             yield name, value, *partial.distribution(logits)
@@ -330,7 +325,7 @@ class Sampler:
     def changed_logits(
         self, logits: Logits
     ) -> Iterator[tuple[str, float | None, Logits]]:
-        """Yield the logits after the bias, and after each penalty that is on.
+        """Yield the logits after the bias, and after each active penalty.
 
         Args:
             logits: float32 [V].
@@ -344,9 +339,7 @@ class Sampler:
                 yield name, value, partial._penalised(logits)
 
     def _partial_samplers(self) -> Iterator[tuple[str, float | None, "Sampler"]]:
-        """Yield one sampler again and again: without any step, then with one more that is
-        on.
-        """
+        """Yield one sampler repeatedly: without steps, then with one more each time."""
         partial = copy.copy(self)
         partial.args = STEPS_OFF
         partial._biased = self._biased[:0]
@@ -361,12 +354,13 @@ class Sampler:
                 yield step.name, value, partial
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
-        """Return the ids [n], ascending, that top-k keeps, None for all; and their
-        weights [n].
+        """Return the ids that top-k keeps, and their weights.
 
-        The largest weight is 1, and those of tokens that cannot be drawn are 0. They are
-        float64, or float32 if n is above 4096, in memory that the next call may
-        overwrite.
+        Returns:
+            Ids int64 [n], ascending, or None for all tokens; weights [n]. The largest
+            weight is 1, and weights of tokens that cannot be drawn are 0. They are
+            float64, or float32 if n is above 4096, in memory that the next call may
+            overwrite.
         """
         args = self.args
         ids = None
@@ -389,9 +383,7 @@ class Sampler:
         return ids, weights
 
     def _penalised(self, logits: Logits) -> Logits:
-        """Return the logits with the bias, and with those of seen tokens pushed down, or
-        up.
-        """
+        """Return the logits with the bias and the penalties."""
         if not (self._seen.size or self._drawn or self._biased.size):
             return logits
         self.check_vocabulary(logits.size)
@@ -417,8 +409,8 @@ class Sampler:
         """Compute exp((logit - max) / temperature), in float32 for very many logits."""
         largest = logits.max()
         temperature = self.args.temperature
-        # A tiny temperature gives -inf, and exp 0; so does a logit of -inf, at any
-        # temperature.
+        # A tiny temperature gives -inf, and exp(-inf) is 0; so does a logit of -inf, at
+        # any temperature.
         with np.errstate(over="ignore", under="ignore"):
             if logits.size <= MANY:
                 few: Floats = (logits.astype(np.float64) - float(largest)) / temperature
@@ -427,16 +419,14 @@ class Sampler:
                 self._weighed = np.empty(logits.size, np.float32)
             weights = self._weighed[: logits.size]
             np.subtract(logits, largest, out=weights)
-            # In float32, an infinite rate times the 0 of the maximum would be no number.
+            # In float32, an infinite rate times the 0 of the maximum would be NaN.
             rate = min(max(1.0 / temperature, _SMALLEST_RATE), _LARGEST_RATE)
             np.multiply(weights, np.float32(rate), out=weights)
             return np.exp(weights, out=weights)
 
 
 def _replace_logits(logits: Logits, ids: Ids, values: Floats) -> None:
-    """Give tokens other logits; a penalty near 0 or huge must not make a finite one
-    infinite.
-    """
+    """Replace logits of tokens, but keep finite logits finite for any penalty."""
     limit = float(np.finfo(np.float32).max)
     logits[ids] = np.where(
         np.isfinite(logits[ids]), np.clip(values, -limit, limit), logits[ids]
@@ -446,13 +436,17 @@ def _replace_logits(logits: Logits, ids: Ids, values: Floats) -> None:
 def explain_choice(
     sampler: Sampler, logits: Logits, token_id: int, position: int, count: int
 ) -> Choice:
-    """Say how a token was chosen from logits [V], before the sampler that drew it
-    observes it.
+    """Explain how a token was chosen, before the sampler that drew it observes it.
 
-    At least one candidate is named, the most probable one.
+    Args:
+        sampler: The sampler.
+        logits: float32 [V].
+        token_id: The token.
+        position: Its position in the context.
+        count: The number of candidates; at least one is returned.
     """
     near = at_least_kth_largest(logits, min(count, logits.size))
-    # The lowest id among equals.
+    # Among equal logits, the lowest id precedes.
     near = near[np.argsort(-logits[near], kind="stable")][:count]
     tokens = [int(token) for token in near if logits[token] > -math.inf]
     if token_id not in tokens:
@@ -475,18 +469,16 @@ def explain_choice(
 
 
 def at_least_kth_largest(values: Weights, k: int) -> Ids:
-    """Return the indices, ascending, of all values [n] not below the kth largest, 1 <= k
-    <= n.
-    """
+    """Return the ascending indices of all values [n] >= the kth largest, 1 <= k <= n."""
     groups = k * _GROUPS_PER_RANK
     length = values.size // groups
     if length < _LEAST_GROUP:
         return np.flatnonzero(
             values >= np.partition(values, values.size - k)[values.size - k]
         )
-    # k of the groups have a maximum that is not below the kth largest maximum, so k
-    # values at least are not. (The few values that fill no group can only raise the kth
-    # largest value.)
+    # k of the groups have a maximum that is not below the kth largest maximum, so at
+    # least k values are not below it either. (The few values that fill no group can only
+    # raise the kth largest value.)
     maxima = values[: length * groups].reshape(length, groups).max(axis=0)
     near = np.flatnonzero(values >= np.partition(maxima, groups - k)[groups - k])
     kept = values[near]
@@ -497,11 +489,10 @@ def at_least_kth_largest(values: Weights, k: int) -> Ids:
 def leave_out(
     weights: Weights, smallest: float, count: int
 ) -> tuple[Ids | None, Weights]:
-    """Leave out weights [n] below the smallest, and of those that equal it all but
-    `count` ones.
+    """Exclude weights [n] below the smallest, and ties with it beyond the first `count`.
 
-    If few stay, return their indices, ascending, and the weights of these. Otherwise
-    return None and the given array, with 0 for those that are left out.
+    If few weights stay, return their indices, ascending, and these weights. Otherwise
+    return None and the given array, in which the excluded weights are 0.
     """
     kept = weights >= smallest
     indices = None
@@ -515,15 +506,14 @@ def leave_out(
 
 
 def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
-    """Find the fewest weights [n], the largest first, that add up to at least top_p of
-    the whole.
+    """Find the fewest weights [n], the largest first, whose sum is at least top_p of all.
 
-    Return the smallest of them, and how many of its size are among them.
+    Return the smallest of them, and the number of weights of that size among them.
     """
-    if weights.size > MANY:  # a few of them usually add up to that
+    if weights.size > MANY:  # a few weights usually reach the share
         near = weights.size // _NEAR
         above = weights > 0.0
-        # Behind a mask: many equal 0s, a slow search.
+        # A mask leaves many equal zeros, among which a search is slow.
         few = np.count_nonzero(above) < near
         largest = weights[above if few else at_least_kth_largest(weights, near)]
         part = float(largest.sum(dtype=np.float64) / weights.sum(dtype=np.float64))
@@ -537,11 +527,10 @@ def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
 
 
 def draw(weights: Weights, share: float, side: Literal["left", "right"] = "right") -> int:
-    """Draw an index with the probability that its weight has in the sum of all, which is
-    above 0.
+    """Draw an index with a probability proportional to its weight; the sum is above 0.
 
     The share is a random number from [0, 1). Many weights are added up in rows of 256,
-    and then the sums of the rows. A sum that equals the share falls on the weight to its
+    and then the sums of the rows. A sum that equals the share selects the weight to its
     left or right.
     """
     if weights.size <= MANY:
@@ -554,13 +543,14 @@ def draw(weights: Weights, share: float, side: Literal["left", "right"] = "right
 def _place(
     weights: Weights, share: float, side: Literal["left", "right"]
 ) -> tuple[int, float]:
-    """Return where the cumulative sum reaches a share of the total, and that within its
-    weight.
+    """Return the index at which the cumulative sum reaches a share of the total.
+
+    The second value is the remaining share within that weight.
     """
     cumulative = np.cumsum(weights, dtype=np.float64)
     target = share * float(cumulative[-1])
     place = int(np.searchsorted(cumulative, target, side))
-    if place == weights.size:  # rounded up to the whole
+    if place == weights.size:  # the target was rounded up to the total
         return int(np.flatnonzero(weights)[-1]), 1.0
     before = float(cumulative[place - 1]) if place else 0.0
     return place, min((target - before) / float(weights[place]), 1.0)

@@ -1,13 +1,11 @@
-"""The sampling settings that a model is made for, which replace the defaults of this
-engine.
-"""
+"""The recommended sampling settings of a model, which replace the engine's defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..model import Source
 
-# Settings of models whose files have none, by a part of their names in lower case.
+# Settings for models whose files have none, by a part of the model's name in lower case.
 # Source: the model cards.
 _BY_NAME: Mapping[str, Mapping[str, float]] = {
     "smollm2": {"temperature": 0.2, "top_p": 0.9}
@@ -16,10 +14,11 @@ _BY_NAME: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class SamplingDefaults:
-    """Default settings of a model, which `SamplingArgs(**settings)` takes.
+    """Default settings of a model, for `SamplingArgs(**settings)`.
 
     Attributes:
-        settings: Values by their names in `SamplingArgs`; empty for those of the engine.
+        settings: Values by their names in `SamplingArgs`; empty for the engine's
+            defaults.
         by: The origin of the settings, for people; empty without settings.
     """
 
@@ -27,7 +26,7 @@ class SamplingDefaults:
     by: str = ""
 
     def __str__(self) -> str:
-        """Return the settings and their origin for people; nothing without settings."""
+        """Return the settings and their origin for people, or an empty text."""
         if not self.settings:
             return ""
         values = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
@@ -35,9 +34,7 @@ class SamplingDefaults:
 
 
 def sampling_defaults(source: Source) -> SamplingDefaults:
-    """Return the default settings of a model: those of its files, or else those of its
-    name.
-    """
+    """Return the default settings of a model, from its files or else by its name."""
     if source.sampling:
         return SamplingDefaults(source.sampling, source.sampling_origin)
     titles = [title.lower() for title in source.titles]

@@ -1,9 +1,8 @@
-"""What a run of a chat template may use: steps, each of which stands for some time and
-memory.
+"""The limits of a run of a chat template: steps, each for some time and memory.
 
-A step is about two microseconds, and what it makes has at most a few hundred bytes. A
-conversation of a few messages has `STEPS` of them, which is half a second and 40 MiB at
-worst; a longer one has more, in proportion to its values and characters.
+A step takes about two microseconds and makes at most a few hundred bytes. A conversation
+of a few messages has `STEPS` of them, which is half a second and 40 MiB at worst. A
+longer conversation has more, in proportion to its values and characters.
 """
 
 import sys
@@ -15,41 +14,42 @@ from jinja2.utils import Namespace
 
 from .errors import InferenceError
 
-# Of a run, and for each value or each 64 characters of the conversation.
+# The steps of a run, and the additional steps for each value or 64 characters of the
+# conversation.
 STEPS = 100_000
 _STEPS_PER_VALUE = 1000
 
-# What one step pays for.
+# The work of one step.
 _CHARACTERS_MADE = 64
 _CHARACTERS_SEARCHED = 16
 _ELEMENTS_MADE = 4
 _ELEMENTS_PASSED = 16
 
-_DEEPEST = 64  # lists inside of lists
+_DEEPEST = 64  # nesting depth of lists
 _CHARACTERS_OF_A_VALUE = 64
 
 CONTAINERS = (list, tuple, dict)
 VIEWS = (KeysView, ValuesView, ItemsView)
-# What a list or an object of a template may contain, and what the keys of an object may
-# be. A tuple as a key would be hashed each time, and many tuples can have one hash.
+# The types in a list or an object of a template, and the types of the keys of an object.
+# Tuples are not keys, because a tuple is hashed each time and many can have one hash.
 _PLAIN = (type(None), bool, int, float, str, Undefined, Macro, Namespace)
 _KEYS = (type(None), bool, int, float, str, Undefined)
 
 
 class TemplateBoundError(InferenceError):
-    """A template takes more steps, or makes more text, than it may."""
+    """A template takes more steps, or makes more text, than its limit."""
 
 
 class Budget:
     """The steps that a run has left.
 
     Args:
-        inputs: The variables that the template reads.
+        inputs: The variables of the template.
     """
 
     def __init__(self, inputs: Mapping[str, object]) -> None:
-        # The weight and the depth of each list and object, which is kept so that its id
-        # stays its.
+        # (weight, depth, value) of each list and object by its id. The value is kept, so
+        # that its id stays valid.
         self._measured: dict[int, tuple[int, int, object]] = {}
         self._left = sys.maxsize
         self._heaviest = sys.maxsize
@@ -58,7 +58,7 @@ class Budget:
         self._heaviest = STEPS + 4 * weight
 
     def take(self, steps: int) -> None:
-        """Pay for some steps."""
+        """Pay for some steps, or raise TemplateBoundError."""
         self._left -= steps
         if self._left < 0:
             raise TemplateBoundError("it takes too many steps")
@@ -68,18 +68,14 @@ class Budget:
         self.take(1 + characters // _CHARACTERS_MADE)
 
     def take_to_pass(self, value: object) -> None:
-        """Pay for a function that looks at each element of a value,
-        but not inside of it.
-        """
+        """Pay for a function that visits each element of a value, but not nested ones."""
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_MADE)
         elif isinstance(value, (*CONTAINERS, *VIEWS, range)):
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def take_to_read(self, value: object) -> None:
-        """Pay for a function that reads all of a value,
-        as a comparison and a search do.
-        """
+        """Pay for a function that reads all of a value, such as a comparison."""
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_SEARCHED)
         elif isinstance(value, CONTAINERS):
@@ -90,11 +86,10 @@ class Budget:
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def measure(self, value: object, depth: int = 0) -> tuple[int, int]:
-        """Return how many values a value contains, with long texts as several, and how
-        deeply.
+        """Return the number of values in a value, long texts as several, and its depth.
 
-        A list that occurs twice in another one counts twice: so does what it takes to
-        write it. A list that is new is paid for.
+        A list that occurs twice in another one counts twice, because it is also written
+        twice. A new list is paid for.
         """
         if isinstance(value, str):
             return 1 + len(value) // _CHARACTERS_OF_A_VALUE, 0
@@ -127,7 +122,7 @@ class Budget:
 
 
 def check_keys(keys: Iterable[object]) -> None:
-    """Refuse tuples and the like as keys of an object, before Python hashes them."""
+    """Raise SecurityError for tuples and the like as keys, before Python hashes them."""
     for key in keys:
         if not isinstance(key, _KEYS):
             raise SecurityError(

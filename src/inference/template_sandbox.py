@@ -1,13 +1,11 @@
-"""Runs a chat template: a program in Jinja that came with a model, and that nobody has
-read.
+"""Runs a chat template: an untrusted Jinja program that comes with a model.
 
-The sandbox of Jinja keeps a template from Python's own objects. What it does not do is
-bound a template in time and memory, so this environment counts: each pass of a loop, each
-call, filter, operator and look-up is a step, and each text or list that is made or read
-costs steps by its length. A template that needs more steps than the conversation
-justifies fails.
+The sandbox of Jinja keeps a template from Python's own objects, but it does not limit
+time and memory. So this environment counts steps. Each pass of a loop, call, filter,
+operator and look-up is a step, and each text or list that is made or read costs steps by
+its length. A template fails if it needs more steps than the conversation justifies.
 
-Texts from outside are `MarkedText`. Every place where Jinja would turn them into plain
+Texts from outside are `MarkedText`. Every place where Jinja would convert them to plain
 texts (output, `~`, slices, methods, filters, formats) is replaced by a function that
 keeps the marks. Numbers have no marks: their digits count as text of the template.
 """
@@ -35,15 +33,15 @@ from .template_budget import CONTAINERS, VIEWS, Budget, TemplateBoundError, chec
 from .template_code import TemplateCode, TemplateExtension, count_steps
 
 _STEPS_PER_CALL = 4
-_STEPS_PER_WRITTEN = 16  # value, or 64 characters, of a list or an object that is written
-_STEPS_PER_PIECE = 4  # of a text that is cut into pieces
+_STEPS_PER_WRITTEN = 16  # for each value, or 64 characters, of a written list or object
+_STEPS_PER_PIECE = 4  # for each piece of a text that is cut
 _WIDTH_PER_STEP = 16
 # Python searches from the right by comparing at each place.
 _COMPARISONS_PER_STEP = 1024
 
 _MOST_NUMBER = 10_000  # as a width, a count of repetitions or a number of digits
 _MOST_RANGE = 100_000
-# Of a number. From 61 bits on, the hashes of numbers repeat.
+# Bits of a number. From 61 bits on, the hashes of numbers repeat.
 _MOST_BITS = 64
 _LONGEST_DATE_FORMAT = 200
 _LONGEST_SEPARATOR = 16
@@ -82,12 +80,12 @@ _METHODS_OF_TEXT = frozenset(
 _SEARCHING = frozenset(["count", "find", "index", "partition", "replace", "split"])
 _SEARCHING_BACKWARDS = frozenset(["rfind", "rindex", "rpartition", "rsplit"])
 _PADDING = frozenset(["center", "ljust", "rjust", "zfill"])
-# The attributes of values that a template can read. Namespaces have those that it has
-# set.
+# The readable attributes of values, by type. A namespace has the attributes that the
+# template sets.
 _ATTRIBUTES: dict[type, frozenset[str]] = {
     str: _METHODS_OF_TEXT,
     list: frozenset(["copy", "count", "index"]),
-    tuple: frozenset(["count", "index", "grouper", "list"]),  # the last two of `groupby`
+    tuple: frozenset(["count", "index", "grouper", "list"]),  # the last two for `groupby`
     dict: frozenset(["copy", "get", "items", "keys", "values"]),
     LoopContext: frozenset(
         [
@@ -111,17 +109,17 @@ _ATTRIBUTES: dict[type, frozenset[str]] = {
     BlockReference: frozenset(["super"]),
 }
 _DICT_ATTRIBUTES = frozenset(dir(dict))
-# What can be written, beside texts, lists and objects.
+# The types that can be written, in addition to texts, lists and objects.
 _WRITABLE = (type(None), bool, int, float, Undefined, range, Macro, LoopContext)
 
 # The filters of Jinja that templates can use. The others format for the web, or take time
-# that their arguments do not show.
+# that does not depend on the size of their arguments.
 _FILTERS = (
     "abs attr batch capitalize center count d default dictsort float groupby int items "
     "length list lower map max min reject rejectattr round select selectattr slice sort "
     "title truncate upper wordcount"
 )
-# Filters and tests that read what the values contain.
+# Filters and tests that read the contents of values.
 _READING = frozenset(
     [
         "dictsort",
@@ -151,9 +149,9 @@ _READING = frozenset(
         "upper",
     ]
 )
-# Filters that take a width or a count, which decides how much they make.
+# Filters with a width or a count as argument, which determines the size of the result.
 _WIDE = frozenset(["batch", "center", "indent", "round", "slice", "truncate"])
-# Those that make a value of each character or word, if they are given a text.
+# Filters that make a value from each character or word of a text.
 _WALKING = frozenset(
     [
         "batch",
@@ -174,7 +172,7 @@ _WALKING = frozenset(
         "wordcount",
     ]
 )
-# Those that make a new text of what they are given.
+# Filters that make a new text.
 _WRITING = frozenset(["capitalize", "center", "lower", "title", "truncate", "upper"])
 
 
@@ -200,18 +198,14 @@ class _TemplateNamespace(Namespace):
 @cache
 def _attributes_of(kind: type) -> frozenset[str]:
     """Return the attributes of a type of values that a template can read."""
-    for known, attributes in _ATTRIBUTES.items():
-        if issubclass(kind, known):
+    for base, attributes in _ATTRIBUTES.items():
+        if issubclass(kind, base):
             return attributes
     return frozenset()
 
 
 def _limit_widths(*arguments: object) -> int:
-    """Refuse large numbers as arguments of a function that takes a width or a count.
-
-    Returns:
-        The largest of them.
-    """
+    """Return the largest width or count; raise TemplateBoundError if too large."""
     largest = 0
     for argument in arguments:
         if isinstance(argument, int):
@@ -222,15 +216,13 @@ def _limit_widths(*arguments: object) -> int:
 
 
 def _limit_number(number: int) -> None:
-    """Refuse a number that is too large to compute with."""
+    """Raise TemplateBoundError for a number that is too large to compute with."""
     if number.bit_length() > _MOST_BITS:
         raise TemplateBoundError(f"a number must have at most {_MOST_BITS} bits")
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """An environment that counts steps and keeps marks; each thread runs one template at
-    a time.
-    """
+    """An environment that counts steps and keeps marks; each thread runs one template."""
 
     code_generator_class = TemplateCode
     intercepted_binops = frozenset(["+", "-", "*", "**", "%", "//"])
@@ -243,8 +235,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             optimized=False,
             cache_size=0,
         )
-        # Not a lock around a run: an interrupt between its acquisition and the `with`
-        # block would leave it locked for ever.
+        # A lock around a run is unsafe: an interrupt between its acquisition and the
+        # `with` block would leave it locked for ever.
         self._of_thread = threading.local()
         filters = {name: self.filters[name] for name in _FILTERS.split()}
         filters |= {"join": self._join, "replace": self._replace, "trim": self._trim}
@@ -279,7 +271,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
         Raises:
             TemplateBoundError: It is too long, or has too many words.
-            Exception: It is not a template; Jinja and Python have many errors for that.
+            Exception: The template is invalid; Jinja and Python have many errors for
+                that.
         """
         if len(text) > LONGEST_TEMPLATE:
             raise TemplateBoundError(
@@ -288,27 +281,25 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self.from_string(text)
 
     def run(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-        """Return what a template writes; texts of the variables are marked by the
-        caller.
-        """
+        """Return the text that a template writes; the caller has marked the variables."""
         self._of_thread.budget = Budget(variables)
         return template.render(**variables)
 
     @property
     def _budget(self) -> Budget:
-        """What the run of this thread may still use."""
+        """The remaining steps of the run in this thread."""
         budget: Budget = self._of_thread.budget
         return budget
 
     def _parse(
         self, source: str, name: str | None, filename: str | None
     ) -> nodes.Template:
-        """Parse a template, and let its loops, macros and blocks count."""
+        """Parse a template, and make its loops, macros and blocks count."""
         tree = super()._parse(source, name, filename)
         count_steps(tree)
         return tree
 
-    # ---- what the code of a template calls --------------------------------------------
+    # ---- functions that the code of a template calls ----------------------------------
 
     def spend(self, steps: int) -> bool:
         """Pay for a part of a template that runs."""
@@ -330,7 +321,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             yield value
 
     def _concat(self, pieces: Iterable[str]) -> str:
-        """Join what is written."""
+        """Join the pieces of the output."""
         texts = []
         for text in pieces:
             self._budget.take_to_make(len(text))
@@ -338,7 +329,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return marked_text.join(texts)
 
     def text_of(self, value: Any) -> str:
-        """Return a value as it is written."""
+        """Return a value as text."""
         if isinstance(value, str):
             return value
         if isinstance(value, CONTAINERS):
@@ -354,7 +345,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return str(value)
 
     def _field_text(self, value: Any) -> str:
-        """Return a value as it is written into one field of a text, which is paid for."""
+        """Return a value as text for one field of a format, and pay for it."""
         text = self.text_of(value)
         self._budget.take_to_make(len(text))
         return text
@@ -363,12 +354,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Return a slice."""
         return self._checked(value[start:stop:step])
 
-    def made(self, value: Any) -> Any:
-        """Return a list, a tuple or an object that the template has made."""
+    def new_container(self, value: Any) -> Any:
+        """Return a new list, tuple or object, after paying for it."""
         return self._checked(value)
 
-    def compared(self, value: Any) -> Any:
-        """Return an operand of a comparison."""
+    def operand(self, value: Any) -> Any:
+        """Return an operand of a comparison, after paying for it."""
         self._budget.take_to_read(value)
         return value
 
@@ -410,7 +401,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self._checked(super().call_binop(context, operator, left, right))
 
     def _check_product(self, operator: str, left: Any, right: Any) -> None:
-        """Refuse a product or a power that would be too large, before it is computed."""
+        """Raise TemplateBoundError for a product or a power that would be too large."""
         is_power = operator == "**" and isinstance(left, int) and isinstance(right, int)
         if is_power and left.bit_length() * abs(right) > _MOST_BITS:
             raise TemplateBoundError(f"a number must have at most {_MOST_BITS} bits")
@@ -443,9 +434,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self._checked(super().call(context, function, *arguments, **named))
 
     def _pay_for_method(self, owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
-        """Pay for a method of a list, an object or a loop, which may read all of its
-        values.
-        """
+        """Pay for a method of a list, an object or a loop, which may read all of it."""
         if name in ("changed", "count", "index"):
             for value in arguments:
                 self._budget.take_to_read(value)
@@ -458,7 +447,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             self._budget.take_to_pass(owner)
 
     def _with_checked_keys(self, values: Any, name: str) -> Any:
-        """Return what an object is made of, before Python hashes its keys."""
+        """Return the source of an object with checked keys, before Python hashes them."""
         if isinstance(values, dict | Undefined) or not isinstance(values, Iterable):
             self._budget.take_to_pass(values)
             return values
@@ -490,7 +479,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def _pay_for_search(self, name: str, text: str, arguments: tuple[Any, ...]) -> None:
-        """Pay for the comparisons of a method that looks for a text."""
+        """Pay for the comparisons of a method that searches a text."""
         if name in _SEARCHING:
             self._budget.take_to_read(text)
         if name in _SEARCHING_BACKWARDS:
@@ -501,7 +490,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _pay_for_growth(
         self, name: str, text: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """Pay for what a replacement, a join or a split makes, before it is made."""
+        """Pay for the result of a replacement, a join or a split in advance."""
         if name == "replace" and len(arguments) > 1:
             old, new = arguments[:2]
             if isinstance(old, str) and isinstance(new, str):
@@ -539,7 +528,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
         It takes the context, so that Jinja never calls it while a template is compiled.
         """
-        passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
+        leading_name = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
         reads = name in _READING
         walks = name in _WALKING
         writes = name in _WRITING or name == "wordcount"
@@ -561,14 +550,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                     budget.take_to_pass(argument)
                 if walks and isinstance(argument, str):
                     budget.take(_STEPS_PER_PIECE * len(argument))
-            leading = {
+            context_arguments = {
                 "context": context,
                 "eval_context": context.eval_ctx,
                 "environment": self,
             }
-            first = leading.get(passed or "")
-            given = arguments if first is None else (first, *arguments)
-            result = function(*given, **named)
+            leading = context_arguments.get(leading_name or "")
+            values = arguments if leading is None else (leading, *arguments)
+            result = function(*values, **named)
             if isinstance(result, GeneratorType):
                 return self._passes_one_by_one(result, 1)
             if writes and isinstance(result, str):
@@ -578,7 +567,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return counted
 
     def _checked(self, result: Any) -> Any:
-        """Pay for a text, a list or an object that was just made."""
+        """Pay for a new text, list or object, and return it."""
         if isinstance(result, str):
             self._budget.take_to_make(len(result))
         elif isinstance(result, CONTAINERS):

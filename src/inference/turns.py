@@ -1,6 +1,4 @@
-"""Whose turn it is among clients that share something: round robin, in order within a
-client.
-"""
+"""The order of clients that share a resource: round robin, in order per client."""
 
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
@@ -8,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Ticket:
-    """A place in the line: who waits, and the round in which the client came."""
+    """A place in the line: the client, and the round of its arrival."""
 
     client: Hashable
     round: int
@@ -17,11 +15,11 @@ class Ticket:
 class Turns:
     """Order tickets so that clients take turns.
 
-    The rounds are those of start-time fair queueing: a ticket begins in the round after
-    the one in which its client began last, but never in a round that was over when it
-    came. A client with 100 tickets and a client with 1 therefore wait for each other at
-    most once, and no client can be passed by again and again. Not safe for threads: the
-    owner holds a lock.
+    The rounds follow start-time fair queueing: a ticket begins in the round after the one
+    in which its client began last, but never in a round that was over when it arrived. A
+    client with 100 tickets and a client with 1 therefore wait for each other at most
+    once, and no client can be passed by again and again. The class is not thread-safe:
+    the owner holds a lock.
     """
 
     def __init__(self) -> None:
@@ -36,12 +34,12 @@ class Turns:
         """Return the index of the ticket whose turn it is.
 
         Args:
-            waiting: The tickets that wait, in the order in which they came; at least one.
+            waiting: The waiting tickets in order of arrival; at least one.
         """
         return min(range(len(waiting)), key=lambda index: self._begins(waiting[index]))
 
     def begin(self, ticket: Ticket, clients: Set[Hashable]) -> None:
-        """Note that a ticket's turn has come.
+        """Record that a ticket begins.
 
         Args:
             ticket: The ticket.
@@ -50,7 +48,7 @@ class Turns:
         begins = self._begins(ticket)
         self._round = max(self._round, begins)
         self._last_rounds[ticket.client] = begins
-        # A client that does not wait, and whose last round is over, is like a new client.
+        # A client that does not wait, and whose last round is over, equals a new client.
         self._last_rounds = {
             client: last
             for client, last in self._last_rounds.items()
@@ -62,18 +60,16 @@ class Turns:
         return max(ticket.round, self._last_rounds.get(ticket.client, -1) + 1)
 
 
-def to_give_way(waiting: Sequence[Ticket], client: Hashable) -> int | None:
-    """Return the index of the ticket that leaves a full line, so that another client can
-    wait.
+def ticket_to_drop(waiting: Sequence[Ticket], client: Hashable) -> int | None:
+    """Return the index of the ticket to drop from a full line, or None for the newcomer.
 
-    It is the newest ticket of the client with the most tickets, if that client still has
-    as many as the newcomer afterwards; otherwise the newcomer has to leave, and None is
-    returned.
+    The ticket is the newest one of the client with the most tickets, provided that this
+    client then still has as many tickets as the newcomer.
     """
     counts: dict[Hashable, int] = {}
     for ticket in waiting:
         counts[ticket.client] = counts.get(ticket.client, 0) + 1
-    longest = max(counts, key=lambda each: counts[each])
-    if counts[longest] - 1 < counts.get(client, 0) + 1:
+    busiest = max(counts, key=lambda each: counts[each])
+    if counts[busiest] - 1 < counts.get(client, 0) + 1:
         return None
-    return max(index for index, ticket in enumerate(waiting) if ticket.client == longest)
+    return max(index for index, ticket in enumerate(waiting) if ticket.client == busiest)

@@ -542,7 +542,7 @@ def test_a_draft_model_with_other_tokens_is_refused(run, alphabet_model):
     done = run("-m", alphabet_model, "-p", "a", "--draft-model", BUNDLED_MODEL)
     assert (done.returncode, done.stdout) == (3, b"")
     assert (
-        b"vocabulary: expected that of the model that it is to draft for" in done.stderr
+        b"vocabulary: expected the tokens of the model that it drafts for" in done.stderr
     )
 
 

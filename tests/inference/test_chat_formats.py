@@ -241,6 +241,6 @@ def test_thoughts_that_a_format_cannot_leave_out_are_said(name):
     tokenizer = tokenizer_of(name)
     encode_chat(tokenizer, [U1], True, name)
     with pytest.raises(
-        ChatFormatError, match=f"think must be on in the format {name}, which"
+        ChatFormatError, match=f"think must be on: the format {name} cannot"
     ):
         encode_chat(tokenizer, [U1], True, name, think=False)

@@ -118,13 +118,13 @@ def test_the_identity_changes_with_the_files(bundled, tmp_path, monkeypatch):
     copy.write_bytes(content)
     os.utime(copy, (1, 1))
     monkeypatch.setattr(bundled.checkpoint, "files", [copy])
-    before = prompt_cache_module.identity(bundled)
-    assert prompt_cache_module.identity(bundled) == before
+    before = prompt_cache_module.compatibility_header(bundled)
+    assert prompt_cache_module.compatibility_header(bundled) == before
     os.utime(copy, (2, 2))
-    assert prompt_cache_module.identity(bundled) != before
+    assert prompt_cache_module.compatibility_header(bundled) != before
     copy.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     os.utime(copy, (1, 1))
-    assert prompt_cache_module.identity(bundled) != before
+    assert prompt_cache_module.compatibility_header(bundled) != before
 
 
 def rewrite(

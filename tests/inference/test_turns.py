@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from src.inference.turns import Ticket, Turns, to_give_way
+from src.inference.turns import Ticket, Turns, ticket_to_drop
 
 
 def serve(turns: Turns, waiting: list[Ticket]) -> str:
@@ -72,8 +72,8 @@ def test_what_is_remembered_of_clients_is_bounded():
 def test_the_client_with_the_longest_line_gives_way_to_one_with_a_shorter_line():
     turns = Turns()
     waiting = [turns.ticket(client) for client in "ababbb"]
-    assert to_give_way(waiting, "c") == 5  # the newest of b
-    assert to_give_way(waiting, "a") == 5
-    assert to_give_way(waiting, "b") is None
-    assert to_give_way([turns.ticket(client) for client in "ab"], "c") is None
-    assert to_give_way([turns.ticket(client) for client in "aabb"], "a") is None
+    assert ticket_to_drop(waiting, "c") == 5  # the newest of b
+    assert ticket_to_drop(waiting, "a") == 5
+    assert ticket_to_drop(waiting, "b") is None
+    assert ticket_to_drop([turns.ticket(client) for client in "ab"], "c") is None
+    assert ticket_to_drop([turns.ticket(client) for client in "aabb"], "a") is None
