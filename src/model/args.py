@@ -1,7 +1,7 @@
 """The sizes and constants of a model: one form for every configuration file.
 
-Each layout has a function that reads its checked keys into `ModelArgs` (`sources/`). What
-only the weights show is completed once their files are open.
+Each layout has a function that converts its checked keys to `ModelArgs` (`sources/`).
+Sizes that only the weights show are completed after their files are open.
 """
 
 import math
@@ -17,8 +17,8 @@ from .. import ml
 from ..checkpoint.names import LAYER_ROWS, TensorRow, is_harmless, is_matrix, rows_of
 from .errors import mismatch
 
-# Below this, the square of a float32 may vanish against nothing and a row of zeros give
-# NaN.
+# A smaller value may vanish when it is added to the square of a float32, and then a row
+# of zeros gives NaN.
 _SMALLEST_NORM_EPS = 1e-12
 _LARGEST_ROPE_FACTOR = 1e6
 _VECTOR_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
@@ -28,7 +28,7 @@ OUTPUT = "output.weight"
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3.1 scales the slow rotary frequencies for a longer context.
+    """Scales the slow rotary frequencies for a longer context, as in Llama 3.1.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
@@ -41,7 +41,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class LinearRopeScaling:
-    """How a context is lengthened by making all rotary frequencies slower by one factor.
+    """Divides all rotary frequencies by one factor for a longer context.
 
     Source: transformers, modeling_rope_utils.py,
     `_compute_linear_scaling_rope_parameters`.
@@ -52,7 +52,7 @@ class LinearRopeScaling:
 
 @dataclass(frozen=True)
 class RopeFactors:
-    """What divides each rotary frequency, as GGUF files say it: h/2 factors.
+    """A divisor for each of the h/2 rotary frequencies, from a GGUF file.
 
     Source: llama.cpp, ggml/src/ggml-cpu/ops.cpp, `ggml_rope_cache_init` (`freq_factors`).
     """
@@ -61,10 +61,10 @@ class RopeFactors:
 
 
 class FamilyRopeScaling(ABC):
-    """How a family scales its rotary embedding, in another way than those above.
+    """The scaling of the rotary embedding of a family, if it is none of the above.
 
     Attributes:
-        magnitude: The length of the complex numbers of the table.
+        magnitude: The absolute value of the complex numbers of the table.
     """
 
     magnitude: float
@@ -83,27 +83,29 @@ class FamilyRopeScaling(ABC):
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The sizes and constants of one model, in the words of `params.json`.
+    """The sizes and constants of one model, with the names of `params.json`.
 
-    Before the weights are open, `ffn_dim` and `vocab_size` are 0 where the configuration
-    leaves them to the tensors, and `dtype` is what the configuration makes likely.
+    Before the weights are open, `ffn_dim` and `vocab_size` are 0 if only the tensors show
+    them, and `dtype` is a guess from the configuration.
 
     Attributes:
-        n_heads, n_kv_heads: Those of this process: of one among several, perhaps none.
+        n_heads, n_kv_heads: The heads of this process; a rank among several may have
+            none.
         max_context_length: The most positions. Within a sliding window every token sees
-            all before it, so a window caps the context and changes nothing else.
-        dtype: That of the activations and of the KV cache; it follows from the matrices.
-        feed_forward_dtype: To what the inputs of the feed-forward's matrices are rounded;
-            None for `dtype`. It is bfloat16 in GGUF files of BF16, whose `dtype` is
-            float32.
-        rope_pairs: Which elements of a query or key are rotated together: neighbours with
-            Meta's weights, those of the two halves with Hugging Face's.
-        sliding_window: The window that caps the context, or None.
+            all tokens before it, so a window limits the context and changes nothing else.
+        dtype: The dtype of the activations and of the KV cache, which the matrices
+            determine.
+        feed_forward_dtype: The dtype to which the inputs of the feed-forward's matrices
+            are rounded; None for `dtype`. It is bfloat16 for GGUF files of BF16, whose
+            `dtype` is float32.
+        rope_pairs: The elements of a query or key that are rotated together: neighbours
+            with Meta's weights, an element of each half with Hugging Face's.
+        sliding_window: The window that limits the context, or None.
         biases: The matrices of a layer that have biases, `wq` to `w3`.
         layer_rows: The names and sizes of the tensors of a layer.
 
     Raises:
-        ModelConfigError: Heads that do not divide evenly, or an odd head dimension.
+        ModelConfigError: The heads do not divide evenly, or the head dimension is odd.
     """
 
     dim: int
@@ -144,19 +146,17 @@ class ModelArgs:
 
     @property
     def score_divisor(self) -> float:
-        """Return what scores are divided by before the softmax: sqrt(h)."""
+        """Return the divisor of the scores before the softmax: sqrt(h)."""
         return math.sqrt(self.head_dim)
 
     @property
     def rotary_dim(self) -> int:
-        """Return how many elements of a head are rotated, the first ones."""
+        """Return the number of rotated elements of a head, which are its first ones."""
         return self.head_dim
 
     @property
     def stored_parts(self) -> dict[str, tuple[str, ...]]:
-        """Return the tensors that each stored tensor consists of,
-        by the first of them.
-        """
+        """Return the tensors of each stored tensor, by the first of them."""
         parts: dict[str, list[str]] = {}
         for row in self.tensor_rows:
             parts.setdefault(row.hugging_face, []).append(row.name)
@@ -164,9 +164,7 @@ class ModelArgs:
 
     @property
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each stored tensor, by the first tensor that it consists
-        of.
-        """
+        """Return the shape of each stored tensor, by the first tensor in it."""
         shapes = self.tensor_shapes
         return {
             name: (sum(shapes[part][0] for part in parts), *shapes[name][1:])
@@ -184,8 +182,9 @@ class ModelArgs:
         return rows_of(self.n_layers, self.layer_rows, self.biases)
 
     def quantized(self) -> Self:
-        """Return them for weights quantized on loading:
-        all activations have one dtype.
+        """Return the args for weights that are quantized on loading.
+
+        All their activations have one dtype.
         """
         return replace(
             self, dtype=self.feed_forward_dtype or self.dtype, feed_forward_dtype=None
@@ -194,27 +193,22 @@ class ModelArgs:
     @property
     def sizes(self) -> dict[str, int]:
         """Return the sizes by the letters of the legend."""
-        of_heads = (self.n_heads, self.n_kv_heads, self.group_size, self.head_dim)
-        sizes = (self.dim, *of_heads, self.ffn_dim, self.vocab_size, self.n_layers)
+        heads = (self.n_heads, self.n_kv_heads, self.group_size, self.head_dim)
+        sizes = (self.dim, *heads, self.ffn_dim, self.vocab_size, self.n_layers)
         return dict(zip("DHKGhFVL", sizes, strict=True))
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
-        """Return the sizes of tensors that are known, by the letters of
-        `checkpoint/names.py`.
-        """
+        """Return the known sizes of tensors, by the letters of `checkpoint/names.py`."""
         Hh = self.n_heads * self.head_dim
         Kh = self.n_kv_heads * self.head_dim
         known = {letter: size for letter, size in self.sizes.items() if letter in "DhFV"}
-        return {
-            letter: size
-            for letter, size in (known | {"Hh": Hh, "Kh": Kh}).items()
-            if size
-        }
+        known |= {"Hh": Hh, "Kh": Kh}
+        return {letter: size for letter, size in known.items() if size}
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor by checkpoint key; an unknown size counts 0."""
+        """Return the shape of each tensor by checkpoint key; an unknown size is 0."""
         sizes = self.tensor_sizes
         return {
             row.name: tuple(sizes.get(letter, 0) for letter in row.sizes)
@@ -223,21 +217,18 @@ class ModelArgs:
 
 
 def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
-    """Replace the factor of a scaled RoPE; None leaves it.
+    """Replace the factor of a scaled RoPE; None keeps it.
 
-    Raise ModelConfigError where RoPE is not scaled by one, or the factor is out of its
-    range.
+    Raise ModelConfigError if RoPE has no such factor, or the factor is out of range.
     """
     if factor is None:
         return args
     if args.rope_scaling is None or isinstance(
         args.rope_scaling, RopeFactors | FamilyRopeScaling
     ):
-        found = (
-            "one without" if args.rope_scaling is None else "a factor for each frequency"
-        )
-        rule = "a model whose RoPE is scaled by one factor"
-        raise mismatch("rope_scaling_factor", rule, found)
+        factor_count = "none" if args.rope_scaling is None else "one for each frequency"
+        rule = "a model with one scaling factor"
+        raise mismatch("rope_scaling_factor", rule, factor_count)
     if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # NaN is in no range
         raise mismatch(
             "rope_scaling_factor", f"1 to {_LARGEST_ROPE_FACTOR:g}", f"{factor:g}"
@@ -246,36 +237,38 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
 
 
 def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType:
-    """Return the dtype of the activations: the one in which products with the matrices
-    run.
+    """Return the dtype of the activations: the dtype of products with the matrices.
 
-    All plain matrices must have the same dtype; but the embedding table may be bfloat16
-    beside 8-bit floats, and bfloat16, float16 and float32 go together, with float32.
-    Quantized matrices go with any, and where all are quantized it is bfloat16. Raise
-    ModelConfigError otherwise, and for a vector whose dtype does not go with activations.
+    All plain matrices must have the same dtype, with two exceptions: the embedding table
+    may be bfloat16 while the others are 8-bit floats, and a mixture of bfloat16, float16
+    and float32 gives float32. Quantized matrices may accompany any dtype; if all are
+    quantized, it is bfloat16. Raise ModelConfigError otherwise, and for a vector of
+    another dtype.
     """
-    for name, each in dtypes.items():
-        if each not in _VECTOR_DTYPES and not is_matrix(name) and not is_harmless(name):
+    for name, dtype in dtypes.items():
+        if dtype not in _VECTOR_DTYPES and not is_matrix(name) and not is_harmless(name):
             rule = f"one of {', '.join(map(str, _VECTOR_DTYPES))}"
-            raise mismatch(f"tensor {name}", rule, each)
+            raise mismatch(f"tensor {name}", rule, dtype)
     matrices = {
         n: d for n, d in dtypes.items() if is_matrix(n) and isinstance(d, ml.DType)
     }
     embeddings = matrices.pop(EMBEDDINGS, None)
-    found = set(matrices.values())
-    beside_float8 = found and all(
-        dtype.itemsize < ml.bfloat16.itemsize for dtype in found
+    matrix_dtypes = set(matrices.values())
+    are_float8 = matrix_dtypes and all(
+        dtype.itemsize < ml.bfloat16.itemsize for dtype in matrix_dtypes
     )
-    if embeddings is not None and not (beside_float8 and embeddings is ml.bfloat16):
-        found.add(embeddings)
-    if len(found) > 1 and found <= {*_VECTOR_DTYPES}:
+    if embeddings is not None and not (are_float8 and embeddings is ml.bfloat16):
+        matrix_dtypes.add(embeddings)
+    if len(matrix_dtypes) > 1 and matrix_dtypes <= {*_VECTOR_DTYPES}:
         return ml.float32
-    if not found and any(isinstance(dtype, ml.BlockDType) for dtype in dtypes.values()):
+    if not matrix_dtypes and any(
+        isinstance(dtype, ml.BlockDType) for dtype in dtypes.values()
+    ):
         return ml.bfloat16
-    if len(found) != 1:
-        names = ", ".join(sorted(dtype.name for dtype in found))
+    if len(matrix_dtypes) != 1:
+        names = ", ".join(sorted(dtype.name for dtype in matrix_dtypes))
         raise mismatch("tensors", "matrices of one dtype", names or "none")
-    dtype = found.pop()
+    dtype = matrix_dtypes.pop()
     if not dtype.product_type:
         raise mismatch("tensors", "floating-point weights", dtype.name)
     return ml.bfloat16 if dtype.product_type == "bfloat16" else ml.float32

@@ -1,6 +1,4 @@
-"""What a pass needs besides the weights: token ids, and keys and values of earlier
-positions.
-"""
+"""The input of a pass besides the weights: token ids, and cached keys and values."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -21,12 +19,11 @@ Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 
 
 class CacheMemory:
-    """The keys and values of all layers, in blocks of 256 positions, and the rotary
-    table.
+    """The keys and values of all layers, in blocks of positions, and the rotary table.
 
-    It does not know which sequence a block belongs to. One sequence has its blocks in
-    order, so that its keys and values are contiguous; several sequences share the blocks
-    of a pool.
+    It has no record of the sequence that a block belongs to. A single sequence has its
+    blocks in order, so its keys and values are contiguous. Several sequences share the
+    blocks of a pool.
 
     Args:
         args: The sizes of the model.
@@ -39,7 +36,7 @@ class CacheMemory:
         blocks: The number of blocks; the last one of a single sequence may be short.
         caches: For each layer, the rotated keys and the values in the activations' dtype.
         frequencies: complex64 [sequence_length, h/2].
-        copies: Pairs of a block that was copied since the last pass and of its target.
+        copies: (source, target) pairs of blocks that were copied after the last pass.
 
     Raises:
         ModelError: The length is out of range.
@@ -49,7 +46,7 @@ class CacheMemory:
     def __init__(
         self, args: ModelArgs, sequence_length: int, blocks: int | None = None
     ) -> None:
-        self.caches, self.frequencies = _allocated(args, sequence_length, blocks)
+        self.caches, self.frequencies = _allocate(args, sequence_length, blocks)
         self.args = args
         self.sequence_length = sequence_length
         self.is_pool = blocks is not None
@@ -71,21 +68,21 @@ class CacheMemory:
 
 
 class InferenceContext:
-    """The sequence that a pass continues: where its keys and values lie, and its length.
+    """The sequence that a pass continues: its keys and values, and its length.
 
     Only `attention` and `length` can be set: with other sizes or caches, the kernels
     would read or write outside of the memory.
 
     Args:
-        args: The sizes of the model that it is made for.
-        sequence_length: The most positions that it can hold.
+        args: The sizes of the model.
+        sequence_length: The most positions.
         attention: "fused" for one op per layer, or "eager" for one op per stage; both
             give the same bits.
-        memory: Holds the keys and values; by default a separate memory.
+        memory: The memory of the keys and values; by default a separate one.
 
     Attributes:
-        is_eager: Whether the newest pass runs every stage of attention as an op: because
-            `attention` says so, or because a trace is on.
+        is_eager: Whether the newest pass runs every stage of attention as an op, because
+            of `attention` or because a trace is on.
 
     Raises:
         ModelError: The length is out of range, or the attention is unknown.
@@ -103,23 +100,23 @@ class InferenceContext:
         self._args = args
         self._sequence_length = sequence_length
         self._length = 0
-        self._opened = 0  # the positions that are filled once the newest pass has ended
+        self._opened = 0  # the filled positions after the newest pass has ended
         self.attention = attention
         self.is_eager = attention == "eager"
 
     @property
     def args(self) -> ModelArgs:
-        """The sizes of the model that the context is made for."""
+        """The sizes of the model."""
         return self._args
 
     @property
     def sequence_length(self) -> int:
-        """The most positions that the context can hold."""
+        """The most positions of the context."""
         return self._sequence_length
 
     @property
     def memory(self) -> CacheMemory:
-        """The memory that holds the keys and values."""
+        """The memory of the keys and values."""
         return self._memory
 
     @property
@@ -129,10 +126,10 @@ class InferenceContext:
 
     @property
     def length(self) -> int:
-        """The positions that are filled, from 0 on; at most sequence_length.
+        """The number of filled positions, at most sequence_length.
 
         Raises:
-            PositionError: A new length is not a whole number from 0 to sequence_length.
+            PositionError: A new length is not an integer from 0 to sequence_length.
         """
         return self._length
 
@@ -147,7 +144,7 @@ class InferenceContext:
 
     @property
     def attention(self) -> str:
-        """How attention runs: "fused" or "eager".
+        """The implementation of attention: "fused" or "eager".
 
         Raises:
             ModelError: A new value is neither of them.
@@ -170,19 +167,18 @@ class InferenceContext:
         return self.memory.nbytes
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin a pass: open the positions from start_pos on for writing, and choose the
-        attention.
+        """Begin a pass: open the positions from start_pos on for writing.
 
-        The positions below start_pos stay. Until `end` is called after the last layer,
-        only they count as filled: an interrupted step leaves no half-written position
-        behind.
+        The positions below start_pos are kept. Until `end` is called after the last
+        layer, only they count as filled, so an interrupted pass leaves no half-written
+        position behind.
 
         Returns:
-            Where the new tokens belong in the caches; and the rotary frequencies of their
-            positions, complex64 [T, h/2].
+            The places of the new tokens in the caches, and the rotary frequencies of
+            their positions, complex64 [T, h/2].
 
         Raises:
-            PositionError: A gap would be left before start_pos, or the tokens do not fit.
+            PositionError: There is a gap before start_pos, or the tokens do not fit.
         """
         if type(start_pos) is not int or not 0 <= start_pos <= self._length:
             raise PositionError(
@@ -191,9 +187,9 @@ class InferenceContext:
             )
         end = start_pos + count
         if end > self.sequence_length:
-            what = f"{start_pos} + {count} > {self.sequence_length}"
+            sizes = f"{start_pos} + {count} > {self.sequence_length}"
             raise PositionError(
-                f"[forward] start_pos + T must be at most sequence_length: {what}"
+                f"[forward] start_pos + T must be at most sequence_length: {sizes}"
             )
         self._length = start_pos
         self._opened = end
@@ -206,9 +202,7 @@ class InferenceContext:
         self.memory.copies.clear()
 
     def last_rows(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the rows of x [T, D] whose logits are wanted: that of the last token,
-        [1, D].
-        """
+        """Return the row [1, D] of x [T, D] whose logits are wanted: the last one."""
         T = x.shape[0]
         return x.slice(T - 1, T)
 
@@ -218,13 +212,12 @@ class InferenceContext:
 
 
 class BatchContext(InferenceContext):
-    """One pass over new tokens of several sequences whose blocks lie in one memory.
+    """One pass over new tokens of several sequences whose blocks are in one memory.
 
     Args:
-        memory: Holds the keys and values.
-        spans: Where the new tokens of each sequence belong.
-        wanted: For each sequence, after how many of its last tokens the logits are
-            wanted.
+        memory: The memory of the keys and values.
+        spans: The places of the new tokens of each sequence.
+        wanted: For each sequence, the number of its last tokens whose logits are wanted.
     """
 
     def __init__(
@@ -242,10 +235,10 @@ class BatchContext(InferenceContext):
         self._rows = ml.Tensor.from_integers(rows)
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin the pass; start_pos is 0, because the spans say where the tokens belong.
+        """Begin the pass; start_pos is 0, because the spans contain the positions.
 
         Raises:
-            PositionError: Another number of tokens, or another position.
+            PositionError: The number of tokens or the position differs from the spans.
         """
         if count != self.spans.tokens or start_pos != 0:
             text = f"{count} from {start_pos} != {self.spans.tokens} from 0"
@@ -255,7 +248,7 @@ class BatchContext(InferenceContext):
         return self.spans, ml.get_rows(self.memory.frequencies, self._positions)
 
     def end(self) -> None:
-        """End the pass; the owner of the sequences notes what the blocks hold."""
+        """End the pass; the owner of the sequences records the tokens of the blocks."""
         self.memory.copies.clear()
 
     def last_rows(self, x: ml.Tensor) -> ml.Tensor:
@@ -267,16 +260,16 @@ def _check_attention(attention: object) -> None:
     """Raise ModelError for an unknown attention."""
     if attention not in ATTENTIONS:
         names = ", ".join(ATTENTIONS)
-        found = ascii(attention)[:80]
-        raise ModelError(f"[context] attention must be one of {names}: got {found}")
+        shown = ascii(attention)[:80]
+        raise ModelError(f"[context] attention must be one of {names}: got {shown}")
 
 
-def _allocated(
+def _allocate(
     args: ModelArgs, sequence_length: int, blocks: int | None = None
 ) -> tuple[tuple[ml.KeyValueCache, ...], ml.Tensor]:
     """Return a cache for each layer, and the rotary table of a sequence.
 
-    The caches hold one sequence, or some blocks of several.
+    The caches contain one sequence, or some blocks of several.
     """
     longest = args.max_context_length
     if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
@@ -286,9 +279,9 @@ def _allocated(
         )
     positions = sequence_length if blocks is None else blocks * ml.BLOCK_POSITIONS
     MemoryForecast(args, positions, free=memory.available_memory()).check()
-    sizes = (positions, args.n_kv_heads, args.head_dim)
+    shape = (positions, args.n_kv_heads, args.head_dim)
     try:
-        caches = tuple(ml.KeyValueCache(*sizes, args.dtype) for _ in range(args.n_layers))
+        caches = tuple(ml.KeyValueCache(*shape, args.dtype) for _ in range(args.n_layers))
         return caches, rotary_frequencies(args, sequence_length)
     except (MemoryError, ml.TensorError) as error:
         nbytes = kv_cache_bytes(args, positions)
@@ -300,32 +293,32 @@ def _allocated(
 
 
 def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
-    """Return token ids as int32 [T] after checking each of them.
+    """Return token ids as int32 [T], after a check of each id.
 
     Raises:
-        TokenIdError: The ids are not one-dimensional, not whole numbers, none at all, or
-            outside of 0 to vocab_size - 1.
+        TokenIdError: The ids are not one-dimensional, not integers, empty, or outside of
+            0 to vocab_size - 1.
     """
-    numbers = token_list("[forward] tokens", tokens)
-    if not numbers:
+    ids = token_list("[forward] tokens", tokens)
+    if not ids:
         raise TokenIdError("[forward] len(tokens) must be >= 1: got 0")
-    if min(numbers) < 0 or max(numbers) >= vocab_size:
-        at, bad = next((i, n) for i, n in enumerate(numbers) if not 0 <= n < vocab_size)
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        at, bad = next((i, n) for i, n in enumerate(ids) if not 0 <= n < vocab_size)
         raise TokenIdError(
             f"[forward] tokens[{at}] must be from 0 to {vocab_size - 1}: got {bad}"
         )
-    return ml.Tensor.from_integers(numbers, name="tokens")
+    return ml.Tensor.from_integers(ids, name="tokens")
 
 
 def token_list(label: str, tokens: Tokens) -> list[int]:
     """Return token ids as a list of Python integers, which may be empty.
 
     Args:
-        label: The name of the argument in an error.
-        tokens: Any one-dimensional sequence of integers, but no text and no bytes.
+        label: The name of the argument for an error.
+        tokens: Any one-dimensional sequence of integers, except text and bytes.
 
     Raises:
-        TokenIdError: Anything else.
+        TokenIdError: The argument is anything else.
     """
     if type(tokens) is list and {*map(type, tokens)} <= {int}:
         return tokens
@@ -342,16 +335,14 @@ def token_list(label: str, tokens: Tokens) -> list[int]:
     raise TokenIdError(f"{label} must be whole numbers of shape [T]: got {description}")
 
 
-def wrong_weight(layer: Any, number: int, args: ModelArgs) -> str:
-    """Name a layer, and its first weight whose shape is not that of the model's sizes, if
-    any.
-    """
+def wrong_weight(layer: Any, index: int, args: ModelArgs) -> str:
+    """Name a layer, and its first weight with a wrong shape, if any."""
     for name, expected in args.tensor_shapes.items():
-        path = name.removeprefix(f"layers.{number}.")
+        path = name.removeprefix(f"layers.{index}.")
         if path == name or path.endswith(".bias"):
             continue
         path = path if "norm" in path else path.removesuffix(".weight")
         shape = attrgetter(path)(layer).shape
         if shape != expected:
-            return f"layers.{number}.{path} must be {list(expected)}: {list(shape)}"
-    return f"layers.{number}"
+            return f"layers.{index}.{path} must be {list(expected)}: {list(shape)}"
+    return f"layers.{index}"

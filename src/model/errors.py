@@ -1,4 +1,4 @@
-"""What can go wrong between a checkpoint and a running model."""
+"""Errors between a checkpoint and a running model."""
 
 from ..ml.errors import LlamaBoltsError
 
@@ -8,12 +8,12 @@ class ModelError(LlamaBoltsError):
 
 
 class ModelConfigError(ModelError):
-    """A configuration that contradicts itself or the tensors that came with it."""
+    """A configuration that contradicts itself or its tensors."""
 
 
-def mismatch(what: str, expected: object, found: object) -> ModelConfigError:
-    """Return the error of a value that is not what the rest of the model asks for."""
-    return ModelConfigError(f"{what}: expected {expected}, got {found}")
+def mismatch(subject: str, expected: object, actual: object) -> ModelConfigError:
+    """Return the error of a value that contradicts the rest of the model."""
+    return ModelConfigError(f"{subject}: expected {expected}, got {actual}")
 
 
 class NotEnoughMemoryError(ModelError):
@@ -29,4 +29,4 @@ class TokenIdError(ModelError):
 
 
 class SaveError(ModelError):
-    """A model that cannot be written: to this place, or in this format."""
+    """A model that cannot be written to this place or in this format."""

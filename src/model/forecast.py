@@ -1,6 +1,4 @@
-"""What memory a model and a context need, computed before a weight is mapped or a cache
-made.
-"""
+"""The memory that a model and a context need, computed before any of it is allocated."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -11,12 +9,13 @@ from .args import ModelArgs
 from .errors import NotEnoughMemoryError
 
 PREFILL_CHUNK = 512  # tokens that run together while a prompt is read
-_PYTORCH_BYTES = 512 << 20  # what a process with PyTorch and transformers takes by itself
+_PYTORCH_BYTES = 512 << 20  # memory of a process with PyTorch and transformers
 
 
 def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
-    """Return the bytes of a KV cache: 2 * L * C * K * h * itemsize,
-    C the length in 16s.
+    """Return the bytes of a KV cache: 2 * L * C * K * h * itemsize.
+
+    C is the length, rounded up to a multiple of 16.
     """
     layer = ml.KeyValueCache.bytes_for(
         sequence_length, args.n_kv_heads, args.head_dim, args.dtype
@@ -26,22 +25,22 @@ def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """What a model and a context will take.
+    """The memory that a model and a context will need.
 
-    `check` runs before two allocations. Before a model is loaded, the weights that will
-    be copied and the planned context are checked together, so that a context for which
-    they leave no room is refused before minutes of quantizing. Before a context is
-    allocated, it is checked alone, with the memory that is free then, and with the dtype
-    of the loaded weights, which the configuration only makes likely.
+    `check` runs before two allocations. Before a model is loaded, the copied weights and
+    the planned context are checked together, so that a context without room is rejected
+    before minutes of quantizing. Before a context is allocated, it is checked alone, with
+    the memory that is free then and with the dtype of the loaded weights, which the
+    configuration only suggests.
 
     Attributes:
-        args: The sizes of the model; what only the tensors show is estimated.
-        positions: Those of the cache.
-        mapped: Bytes of weight files, which are used where they are.
+        args: The sizes of the model; sizes that only the tensors show are estimated.
+        positions: The positions of the cache.
+        mapped: Bytes of weight files that are used in place.
         copied: Bytes of weights that are allocated: merged from parts, or dequantized or
-            quantized now.
-        copied_as: What is copied, in words.
-        free: Bytes that can be allocated, or None where the system does not say.
+            quantized.
+        copied_as: The copied weights, in words.
+        free: Bytes that can be allocated, or None if the system does not report them.
     """
 
     args: ModelArgs
@@ -53,11 +52,11 @@ class MemoryForecast:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Return the bytes that must be allocated, each with what they are.
+        """Return the bytes that must be allocated, by their description.
 
-        The intermediate results are an estimate, of a chunk of the prompt: the stream,
-        its norm and what is added; gate, up and hidden, packed too. Making the rotary
-        table before takes less.
+        The intermediate results are an estimate for a chunk of the prompt: the stream,
+        its norm and the addend; gate, up and hidden, also packed. Making the rotary
+        table, which precedes them, needs less.
         """
         args = self.args
         C = self.positions
@@ -81,11 +80,11 @@ class MemoryForecast:
         return sum(self.parts.values())
 
     def check(self) -> None:
-        """Refuse what cannot be allocated.
+        """Check that the memory can be allocated.
 
         Raises:
-            NotEnoughMemoryError: More is needed than is free; the text has the arithmetic
-                and the longest context that fits.
+            NotEnoughMemoryError: More memory is needed than is free; the message contains
+                the arithmetic and the longest context that fits.
         """
         if self.free is None or self.needed <= self.free:
             return
@@ -94,7 +93,7 @@ class MemoryForecast:
             lengths, self.free, key=lambda n: replace(self, positions=n).needed
         )
         sums = " + ".join(
-            f"{readable_bytes(n)} of {what}" for what, n in self.parts.items()
+            f"{readable_bytes(n)} of {part}" for part, n in self.parts.items()
         )
         raise NotEnoughMemoryError(
             f"memory: expected at most {readable_bytes(self.free)} available, got "
@@ -104,9 +103,7 @@ class MemoryForecast:
 
     @property
     def warning(self) -> str | None:
-        """Return what makes a model slow that fits: weights that cannot all stay in
-        memory.
-        """
+        """Return a warning about weights that do not all stay in memory, or None."""
         if self.free is None or self.mapped + self.needed <= self.free:
             return None
         return (
@@ -118,9 +115,7 @@ class MemoryForecast:
 
 
 def check_float32_copy_fits(parameter_count: int) -> None:
-    """Raise NotEnoughMemoryError where a float32 copy of all weights, and PyTorch, do not
-    fit.
-    """
+    """Raise NotEnoughMemoryError unless a float32 copy of all weights and PyTorch fit."""
     arithmetic = (
         f"a float32 copy in transformers ({parameter_count} weights * 4 bytes "
         f"+ {readable_bytes(_PYTORCH_BYTES)} for PyTorch)"

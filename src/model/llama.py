@@ -1,17 +1,16 @@
 """The whole Llama network, to be read from top to bottom: parts before wholes.
 
-The families next to Llama override a method or a class of it, each in its module of
-`families/`.
+Other families override a method or a class of it, each in its module of `families/`.
 
-Attributes have the names of Meta's checkpoint keys, so that loading is a lookup:
+Attributes have the names of Meta's checkpoint keys, so loading is a lookup:
 `transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The
 letters of the shape comments: T new tokens, S cached plus new tokens, D model dimension,
 H query heads, K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V
-vocabulary. `mark(8)` says that stage 8 of the trace begins; it calculates nothing.
+vocabulary. `mark(8)` tells the trace that its stage 8 begins; it computes nothing.
 
-The residual stream, to which each part adds, is float32; between the ops of a part,
-activations have the dtype that goes with the weights. With BF16 of GGUF files that is
-float32 too, and only the inputs of the feed-forward's matrices are bfloat16.
+The residual stream, to which each part adds, is float32. Between the ops of a part,
+activations have the dtype that goes with the weights. For BF16 of GGUF files, that dtype
+is float32 too, and only the inputs of the feed-forward's matrices are bfloat16.
 
 Source: meta-llama/llama-models, models/llama3/model.py.
 """
@@ -26,7 +25,7 @@ from .args import ModelArgs
 from .context import InferenceContext, Tokens, token_tensor, wrong_weight
 from .errors import ModelError
 
-# By checkpoint key: `ml.Tensor`, or for matrices `ml.QuantizedTensor` too.
+# By checkpoint key: an `ml.Tensor`, or for a matrix possibly an `ml.QuantizedTensor`.
 Weights: TypeAlias = Mapping[str, Any]
 
 
@@ -46,9 +45,7 @@ class RMSNorm:
         self.weight = tensors[f"{name}.weight"]  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Normalize the rows of x, mostly the residual stream [T, D],
-        into activations.
-        """
+        """Return the normalized rows of x, mostly the residual stream [T, D]."""
         return ml.rms_norm(x, self.weight, self.eps, self.dtype)
 
 
@@ -87,16 +84,15 @@ class LlamaAttention:
 
         Args:
             x: Normalized hidden state [T, D].
-            context: KV cache; receives the keys and values of the T new positions.
-            positions: Where the new tokens belong in the cache: the position of the first
+            context: KV cache, which receives the keys and values of the T new positions.
+            positions: Places of the new tokens in the cache: the position of the first
                 one, or the places of the tokens of several sequences.
             frequencies: Rotary table of the new positions, complex64 [T, h/2].
-            mask: 0 where a token may look and -inf elsewhere, float32 [T, S]; None for
-                one token, which may look everywhere, and for fused attention, which needs
-                none.
+            mask: float32 [T, S], 0 for visible positions and -inf elsewhere; None for one
+                token, which sees every position, and for fused attention.
 
         Returns:
-            What to add to the residual stream: float32 [T, D].
+            The addend of the residual stream: float32 [T, D].
         """
         mark(7)  # attention
         xq, xk, xv = self.heads(x)  # [T, D] -> [T, H, h], [T, K, h], [T, K, h]
@@ -141,13 +137,11 @@ class LlamaAttention:
         return xq, xk, xv
 
     def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
-        """Return queries or keys [T, heads, h], rotated by the angles of their
-        positions.
-        """
+        """Rotate queries or keys [T, heads, h] by the angles of their positions."""
         return ml.rotary_embedding(x, frequencies, self.args.rope_pairs)
 
     def project(self, output: ml.Tensor) -> ml.Tensor:
-        """Return what the heads [T, H*h] add to the residual stream: float32 [T, D]."""
+        """Project the heads [T, H*h] to the residual stream: float32 [T, D]."""
         return ml.linear_transformation(output, self.wo, ml.float32, self.wo_bias)
 
     def eager(
@@ -157,9 +151,10 @@ class LlamaAttention:
         start_pos: int,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
-        """Do what `ml.attention` does, bit for bit, with one op per stage.
+        """Compute the result of `ml.attention`, bit for bit, with one op per stage.
 
-        The new keys and values have been written. Queries and result are [T, H, h].
+        The new keys and values are in the cache already. Queries and result are [T, H,
+        h].
         """
         keys, values = ml.read_cache(cache, 0, start_pos + xq.shape[0])  # [S, K, h]
 
@@ -192,7 +187,7 @@ class LlamaFeedForward:
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.args = args
-        # The dtype of gate and up, where it is not that of x.
+        # The dtype of gate and up, if it differs from the dtype of x.
         self.dtype = args.dtype if args.feed_forward_dtype else None
         name = f"layers.{layer}.feed_forward"
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
@@ -203,12 +198,12 @@ class LlamaFeedForward:
         self.w3_bias = tensors.get(f"{name}.w3.bias")  # [F]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Transform x [T, D] into what to add to the residual stream: float32 [T, D]."""
+        """Transform x [T, D] into the addend of the residual stream: float32 [T, D]."""
         mark(17)  # feed-forward
         weights = self.w1, self.w3
         biases = self.w1_bias, self.w3_bias
-        # Neither of the two keeps a name, so that both are freed before w2: the model's
-        # largest.
+        # Unnamed on purpose: gate and up, the two largest activations, are freed before
+        # w2 runs.
         hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
             *ml.linear_transformations(x, weights, self.dtype, biases)
         )
@@ -217,14 +212,12 @@ class LlamaFeedForward:
         return self.project(hidden)  # [T, F] -> [T, D]
 
     def project(self, hidden: ml.Tensor) -> ml.Tensor:
-        """Return what hidden [T, F] adds to the residual stream: float32 [T, D]."""
+        """Project hidden [T, F] to the residual stream: float32 [T, D]."""
         return ml.linear_transformation(hidden, self.w2, ml.float32, self.w2_bias)
 
 
 class LlamaTransformerBlock:
-    """One layer: attention, then feed-forward, each normalized before and added to its
-    input.
-    """
+    """One layer: attention and feed-forward, each after a norm and with a residual."""
 
     attention_class: ClassVar[type[LlamaAttention]] = LlamaAttention
     feed_forward_class: ClassVar[type[LlamaFeedForward]] = LlamaFeedForward
@@ -250,7 +243,7 @@ class LlamaTransformerBlock:
     ) -> ml.Tensor:
         """Pass the residual stream x, float32 [T, D], through the layer.
 
-        The other arguments are as in the attention.
+        The other arguments equal the arguments of the attention.
         """
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
@@ -270,9 +263,9 @@ class LlamaTransformer:
 
     Args:
         args: The sizes.
-        tensors: The weights by checkpoint key; `checkpoint/names.py` has their shapes.
-            Matrices may be block-quantized. Without `output.weight` the embedding table
-            serves as output (tied embeddings).
+        tensors: The weights by checkpoint key; `checkpoint/names.py` lists their shapes.
+            Matrices may be block-quantized. Without `output.weight`, the embedding table
+            is also the output matrix (tied embeddings).
     """
 
     block_class: ClassVar[type[LlamaTransformerBlock]] = LlamaTransformerBlock
@@ -297,28 +290,28 @@ class LlamaTransformer:
         start_pos: int = 0,
         all_positions: bool = False,
     ) -> ml.Tensor:
-        """Compute what may follow the tokens.
+        """Compute the logits of the tokens that may come next.
 
-        The logits have the same bits however a sequence is cut into calls, and whichever
-        other sequences share a call.
+        The bits of the logits do not depend on how a sequence is cut into calls, or on
+        other sequences in a call.
 
         Args:
-            context: KV cache; the positions below start_pos are read, those from
-                start_pos on are written, and what was beyond them is forgotten. A
-                `BatchContext` holds several sequences, whose tokens follow each other.
+            context: KV cache. Positions below start_pos are read, positions from
+                start_pos on are written, and any later ones are forgotten. A
+                `BatchContext` contains several sequences, whose tokens follow each other.
             tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of
                 integers.
-            start_pos: Position of the first new token, at most `context.length`; 0 with
-                several sequences, whose positions the context has.
-            all_positions: Whether to return the logits after each token, not only the
-                last.
+            start_pos: Position of the first new token, at most `context.length`; 0 for
+                several sequences, whose positions are in the context.
+            all_positions: Whether to return the logits after each token, not only after
+                the last.
 
         Returns:
-            Logits float32 [1, V], or [T, V] with all_positions; of several sequences
-            after the tokens that its context names [n, V].
+            Logits float32 [1, V], or [T, V] with all_positions; for several sequences [n,
+            V], after the tokens that the context selects.
 
         Raises:
-            TokenIdError: No token, or an id that is not a row of the embedding table.
+            TokenIdError: There is no token, or an id is not a row of the embedding table.
             PositionError: The positions leave a gap or do not fit into the context.
             ModelError: The context was made for a model of other sizes.
         """
@@ -337,8 +330,8 @@ class LlamaTransformer:
             try:
                 x = layer.forward(x, context, positions, frequencies, mask)
             except (ml.ShapeError, ml.DTypeError) as error:
-                where = wrong_weight(layer, layer.layer, self.args)
-                raise type(error)(f"{where}: {error}") from error
+                weight = wrong_weight(layer, layer.layer, self.args)
+                raise type(error)(f"{weight}: {error}") from error
         context.end()
 
         mark(19)  # output norm and logits
@@ -357,12 +350,12 @@ class LlamaTransformer:
 
 
 def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
-    """Return 0 where a token may look, -inf at later positions: float32 [T, S].
+    """Return 0 for visible positions and -inf for later ones: float32 [T, S].
 
-    Row t is position start_pos + t; it sees all cached columns and the new ones up to its
-    own. One token sees everything, and needs no mask.
+    Row t is position start_pos + t. It sees all cached columns, and the new columns up to
+    its own. A single token sees every position and needs no mask.
     """
     if T == 1:
         return None
-    ahead = ml.full((T, start_pos + T), -math.inf, dtype=ml.float32)
-    return ml.triu(ahead, start_pos + 1)
+    later = ml.full((T, start_pos + T), -math.inf, dtype=ml.float32)
+    return ml.triu(later, start_pos + 1)

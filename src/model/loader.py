@@ -1,6 +1,4 @@
-"""Loading: map the weights of a model, whatever its layout,
-and fit the parts together.
-"""
+"""Loading: map the weights of a model in any layout, and fit the parts together."""
 
 import contextlib
 import math
@@ -41,7 +39,7 @@ from .sources import Source, find_source
 if TYPE_CHECKING:
     from .ranks import Ranks
 
-_MOST_KEYS = 20  # of each file that are named
+_MOST_KEYS = 20  # ignored keys of each file in a note
 
 
 @dataclass(frozen=True)
@@ -50,15 +48,15 @@ class Model:
 
     Attributes:
         args: Its sizes.
-        tokenizer: None when the directory has no tokenizer file, or the GGUF file no
+        tokenizer: None if the directory has no tokenizer file, or the GGUF file no
             vocabulary. It has an id for each row of the embeddings; ids beyond its tokens
-            decode to nothing. It may have more tokens than rows; to run one of these ids
-            is an error.
+            decode to nothing. It may have more tokens than rows; running such an id is an
+            error.
         transformer: The network; its weights are in the mapped files.
         checkpoint: The weight files and their tensors.
-        source: What the files say, of sizes, tokenizer and chat template.
-        parameter_count: Numbers in all weights.
-        notes: What was decided while loading, to be shown to the user.
+        source: The small files: sizes, tokenizer and chat template.
+        parameter_count: The number of elements in all weights.
+        notes: Decisions made while loading, for the user.
     """
 
     args: ModelArgs
@@ -79,26 +77,22 @@ class Model:
 
     @property
     def tensors(self) -> Mapping[str, ml.Weight]:
-        """Return the tensors of the checkpoint by key;
-        matrices may be block-quantized.
-        """
+        """Return the tensors of the checkpoint by key; matrices may be quantized."""
         return self.checkpoint.tensors
 
     @property
     def stop_ids(self) -> frozenset[int]:
         """Return the tokens that end an answer.
 
-        They are the ids of `generation_config.json` or `config.json`, and those of the
-        tokenizer, that the model has rows for.
+        They are the ids of `generation_config.json` or `config.json`, and the ids of the
+        tokenizer, as long as the model has rows for them.
         """
         ids = {*self.source.end_ids, *(self.tokenizer.stop_ids if self.tokenizer else ())}
-        return frozenset(number for number in ids if number < self.args.vocab_size)
+        return frozenset(token for token in ids if token < self.args.vocab_size)
 
     @property
     def description(self) -> str:
-        """Return one line for people: where from, which format, how large, what was
-        decided.
-        """
+        """Return one line for people: origin, format, size and decisions."""
         args = self.args
         checkpoint = self.checkpoint
         parts = (
@@ -121,30 +115,28 @@ def load_model(
     progress: QuantizationProgress | None = None,
     ranks: "Ranks | None" = None,
 ) -> Model:
-    """Load a model; its weights are mapped, not read, unless they are to be quantized.
+    """Load a model; its weights are mapped, not read, unless they are quantized now.
 
     Args:
-        path: A directory in Meta's or Hugging Face's layout, or one that holds a
-            directory in Meta's layout as `original/` or that holds one GGUF file; or a
-            GGUF file, the first part of a split one; or, as a str, a name that
-            `find_model` of `catalog` knows; or what `find_source` read of it; or None for
-            the bundled model.
+        path: A directory in Meta's or Hugging Face's layout, a directory that contains
+            `original/` in Meta's layout or one GGUF file, a GGUF file (the first part of
+            a split one), a name that `find_model` of `catalog` knows (a str), a result of
+            `find_source`, or None for the bundled model.
         rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not
-            say it: it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
-        dequantize: Whether weights that are quantized in their files become plain ones,
-            in memory: bfloat16, or float32 where the activations of the model are
-            float32.
-        quantize: "nf4", "int8", "q8_0" or "q4_0": what the matrices of the layers and the
-            output become, in memory, after `dequantize`. One weight is read after the
-            other.
-        progress: Called while weights are quantized, with how many of how many are done.
-        ranks: The processes that run the model together: this one loads the rows that it
-            owns.
+            contain the factor: it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
+        dequantize: Whether weights that are quantized in their files become plain ones in
+            memory: bfloat16, or float32 if the activations of the model are float32.
+        quantize: "nf4", "int8", "q8_0" or "q4_0": the format of the matrices of the
+            layers and of the output, in memory, after `dequantize`. One weight is read at
+            a time.
+        progress: Called while weights are quantized, with the number done and the total.
+        ranks: The processes that run the model together. This process then loads only the
+            rows that it owns.
 
     Raises:
-        ModelError: The directory holds no layout that can be loaded, or parts do not fit
-            together.
-        CatalogError: There is no model with this name, or it cannot be downloaded.
+        ModelError: The directory contains no layout that can be loaded, or its parts
+            contradict each other.
+        CatalogError: No model has this name, or it cannot be downloaded.
         CheckpointError: A weight file or a file of hyperparameters is damaged or
             unsupported.
         TokenizerError: The tokenizer file is damaged.
@@ -196,7 +188,7 @@ def load_model(
             transformer = ranked_transformer(
                 source.transformer_class, args, own, checkpoint.tensors
             )
-            checkpoint.forget_pages()  # of what was merged or quantized
+            checkpoint.forget_pages()  # pages of merged or quantized weights
         return Model(
             args=args,
             tokenizer=tokenizer,
@@ -221,39 +213,38 @@ def forecast_memory(
     quantize: str | None = None,
     dequantize: bool = False,
 ) -> MemoryForecast:
-    """Return what a model will need; map nothing.
+    """Return the memory that a model will need, without mapping its weights.
 
     Args:
         path: As for `load_model`.
-        positions: Those of the cache; None for the model's longest context, but not above
-            `most`.
+        positions: The positions of the cache; None for the model's longest context,
+            limited by `most`.
         most: See `positions`.
         quantize, dequantize: As for `load_model`.
 
     Raises:
-        ModelError: The directory holds no model.
+        ModelError: The directory contains no model.
         CheckpointError: Its hyperparameters cannot be used.
     """
     source = path if isinstance(path, Source) else find_source(path)
     nbytes = 0
     for file in source.weight_files:
-        with contextlib.suppress(OSError):  # loading says what is wrong with it
+        with contextlib.suppress(OSError):  # loading reports the error
             nbytes += file.stat().st_size
     is_merged = source.is_merged
-    args = _estimated(source.args, nbytes)
+    args = _estimate_sizes(source.args, nbytes)
     copied = nbytes if is_merged else 0
     copied_as = "weights to be merged"
     if dequantize and quantize is None:
         copied = source.dequantized_bytes(args)
         copied_as = f"weights in {args.dtype}"
-        nbytes = 0  # hardly any weight is used where it is mapped
+        nbytes = 0  # almost no weight is used in place
     if quantize is not None:
         args = args.quantized()
         copied = quantized_model_bytes(args, quantization_of(quantize))
         copied_as = f"weights in {quantize}"
-        if (
-            is_merged or dequantize
-        ):  # the embedding table and one matrix at a time are copied too
+        # The embedding table and one matrix at a time are copied too.
+        if is_merged or dequantize:
             dtype = args.dtype if dequantize else ml.bfloat16
             copied += 2 * args.vocab_size * args.dim * dtype.itemsize
     length = min(args.max_context_length, most) if positions is None else positions
@@ -262,12 +253,10 @@ def forecast_memory(
     return MemoryForecast(args, length, mapped, copied, copied_as, free)
 
 
-def _estimated(args: ModelArgs, nbytes: int) -> ModelArgs:
-    """Estimate the sizes that `params.json` leaves to the tensors, by the bytes of their
-    files.
+def _estimate_sizes(args: ModelArgs, nbytes: int) -> ModelArgs:
+    """Estimate the sizes that `params.json` lacks from the bytes of the weight files.
 
-    Only Llama 2 does not say V. It is not tied: what the layers leave of the files is two
-    tables.
+    Only Llama 2 lacks V. It is not tied, so the bytes beyond the layers are two tables.
     """
     args = replace(args, ffn_dim=args.ffn_dim or 4 * args.dim)
     shapes = replace(args, vocab_size=0).tensor_shapes
@@ -279,9 +268,7 @@ def _estimated(args: ModelArgs, nbytes: int) -> ModelArgs:
 def checkpoint_args(
     source: Source, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> ModelArgs:
-    """Complete the sizes of a model with those of its tensors,
-    and override the factor.
-    """
+    """Complete the sizes of a model by those of its tensors, and override the factor."""
     sizes = checkpoint.sizes
     dtype = activation_dtype(checkpoint.dtypes)
     dtype = source.args.dtype if source.args.feed_forward_dtype else dtype
@@ -292,31 +279,30 @@ def checkpoint_args(
 
 
 def stored_quantization(source: Source, checkpoint: Checkpoint) -> str | None:
-    """Say how weights are quantized in their files,
-    or return None where all are plain.
-    """
+    """Return the formats of quantized weights in the files, or None if all are plain."""
     if source.quantization is not None:
         return source.quantization
     blocks = {
-        each.name
-        for each in checkpoint.dtypes.values()
-        if isinstance(each, ml.BlockDType)
+        dtype.name
+        for dtype in checkpoint.dtypes.values()
+        if isinstance(dtype, ml.BlockDType)
     }
     return ", ".join(sorted(blocks)) or None
 
 
 def check_stored(stored: str | None, dequantize: bool, needs_plain: bool) -> None:
-    """Check that what is to be done suits the weights, `stored` as `stored_quantization`
-    says.
+    """Check that the requested conversion fits the stored format of the weights.
+
+    `stored` is the result of `stored_quantization`.
     """
     if dequantize and stored is None:
         raise mismatch("dequantize", "quantized weights", "plain weights")
     if needs_plain and stored is not None and not dequantize:
-        found = (
+        actual = (
             f"a model that is quantized already ({stored}); dequantize makes plain "
             "weights"
         )
-        raise mismatch("quantize", "plain weights", found)
+        raise mismatch("quantize", "plain weights", actual)
 
 
 def _notes(
@@ -327,9 +313,7 @@ def _notes(
     tied: bool,
     stored: str | None,
 ) -> tuple[str, ...]:
-    """Say what the files left open or settled in an unusual way,
-    and how it was decided.
-    """
+    """Return notes on missing or unusual values in the files, and the decisions made."""
     notes = []
     scaling = args.rope_scaling
     if isinstance(scaling, RopeFactors):
@@ -338,8 +322,8 @@ def _notes(
     elif isinstance(scaling, FamilyRopeScaling):
         notes.append(scaling.note)
     elif scaling is not None:
-        why = "override" if overridden else source.factor_origin
-        notes.append(f"RoPE scaling factor {scaling.factor:g} by {why}")
+        origin = "override" if overridden else source.factor_origin
+        notes.append(f"RoPE scaling factor {scaling.factor:g} by {origin}")
     if tied:
         copy = ", and a quantized copy" if OUTPUT in checkpoint.tensors else ""
         notes.append(f"output tied to tok_embeddings{copy}")
@@ -352,12 +336,16 @@ def _notes(
     if stored is not None and not is_stored:
         notes.append(f"dequantized from {stored} to {args.dtype}")
     quantized = [
-        w for w in checkpoint.tensors.values() if isinstance(w, ml.QuantizedTensor)
+        weight
+        for weight in checkpoint.tensors.values()
+        if isinstance(weight, ml.QuantizedTensor)
     ]
     if quantized:
-        counts = Counter(f"{w.dtype}{' double' if w.nested else ''}" for w in quantized)
+        counts = Counter(
+            f"{weight.dtype}{' double' if weight.nested else ''}" for weight in quantized
+        )
         kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
-        nbytes = readable_bytes(sum(w.nbytes for w in quantized))
+        nbytes = readable_bytes(sum(weight.nbytes for weight in quantized))
         where = f"in the files ({stored})" if is_stored else "in memory"
         notes.append(f"quantized matrices: {kinds}, {nbytes} {where}")
     if checkpoint.copied:
@@ -366,7 +354,7 @@ def _notes(
         )
     if checkpoint.unused:
         notes.append(f"not used: {some_of(checkpoint.unused, str)}")
-    beyond = [str(number) for number in source.end_ids if number >= args.vocab_size]
+    beyond = [str(token) for token in source.end_ids if token >= args.vocab_size]
     if beyond:
         rows = f"the {args.vocab_size} rows of the embeddings"
         notes.append(f"end tokens beyond {rows}: {some_of(beyond, str)}")

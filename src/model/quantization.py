@@ -1,12 +1,11 @@
-"""Which weights of a model are quantized, into what, and how large they are then; and the
-way back.
+"""The weights of a model that are quantized, their formats and sizes, and the way back.
 
-The matrices of the layers and the output matrix take the format that is asked for,
-because every token reads all of them. With tied embeddings the output becomes a separate
-matrix. The embedding table stays as it is, because a token reads one row of it; vectors
-stay, because they are few. llama.cpp keeps the output finer than the layers, and
-bitsandbytes does not quantize it unless it is asked to; `tests/bench/quality.py` measures
-what either costs.
+The matrices of the layers and the output matrix take the requested format, because every
+token reads all of them. With tied embeddings the output becomes a separate matrix. The
+embedding table stays unchanged, because a token reads one row of it. Vectors stay
+unchanged, because they are few. llama.cpp keeps the output finer than the layers, and
+bitsandbytes does not quantize it by default; `tests/bench/quality.py` measures the cost
+of both.
 """
 
 import math
@@ -25,12 +24,12 @@ _BLOCK_DTYPES = {
 QUANTIZATIONS: dict[str, ml.BlockDType] = {
     name: _BLOCK_DTYPES[dtype] for name, dtype in QUANTIZED_TYPES.items()
 }
-# Called with the number of matrices that are done, and with that of all.
+# Called with the number of finished matrices and the total.
 QuantizationProgress = Callable[[int, int], None]
 
 
 def quantization_of(name: str) -> ml.BlockDType:
-    """Return the dtype that a name of the command line means, or raise ModelError."""
+    """Return the dtype of a name of the command line, or raise ModelError."""
     if name not in QUANTIZATIONS:
         raise ModelError(
             f"[quantize] quantize must be one of {', '.join(QUANTIZATIONS)}: got "
@@ -40,16 +39,12 @@ def quantization_of(name: str) -> ml.BlockDType:
 
 
 def dtype_in_model(name: str, dtype: ml.BlockDType | None) -> ml.BlockDType | None:
-    """Return what the weight of a checkpoint key is quantized into;
-    None where it stays.
-    """
+    """Return the dtype into which a weight is quantized, or None if it stays plain."""
     return dtype if is_matrix(name) and name != EMBEDDINGS else None
 
 
 def sources_of(tensors: Iterable[str], dtype: ml.BlockDType | None) -> dict[str, str]:
-    """Return the weights of a quantized model by checkpoint key, each with what it is
-    made of.
-    """
+    """Return the weights of a quantized model by checkpoint key, each with its source."""
     sources = {name: name for name in tensors}
     if dtype is not None:
         sources.setdefault(OUTPUT, EMBEDDINGS)
@@ -62,10 +57,10 @@ def quantize_weights(
     progress: QuantizationProgress | None = None,
     prepare: Callable[[str, ml.Tensor], ml.Tensor] | None = None,
 ) -> Iterator[tuple[str, ml.Weight]]:
-    """Yield the weights of a quantized model by checkpoint key, each prepared before.
+    """Yield the weights of a quantized model by checkpoint key, after `prepare`.
 
-    Beside what is yielded, no more than one weight is held at any time, and none that is
-    mapped. Raise ModelError for a weight with elements that are NaN or infinite.
+    In addition to the yielded weight, at most one weight is in memory at any time, and no
+    mapped one. Raise ModelError for a weight with NaN or infinite elements.
     """
     sources = sources_of(tensors, dtype)
     done = 0
@@ -74,12 +69,12 @@ def quantize_weights(
         weight: Any = tensors[source]
         if prepare is not None:
             weight = prepare(name, weight)
-        into = dtype_in_model(name, dtype)
-        if into is not None:
+        target = dtype_in_model(name, dtype)
+        if target is not None:
             if progress is not None:
                 progress(done, total)
             try:
-                weight = ml.quantize(weight, into).with_name(name)
+                weight = ml.quantize(weight, target).with_name(name)
             except ml.TensorMemoryError:
                 raise
             except ml.TensorError as error:
@@ -91,12 +86,11 @@ def quantize_weights(
 
 
 class DequantizedWeights(Mapping[str, ml.Weight]):
-    """Plain weights by checkpoint key; a quantized one is computed each time it is looked
-    up.
+    """Plain weights by checkpoint key; a quantized one is dequantized on each look-up.
 
     Args:
         tensors: The weights, some of them quantized.
-        dtype: The dtype of the weights that are computed. Plain weights stay as they are.
+        dtype: The dtype of dequantized weights. Plain weights stay unchanged.
     """
 
     def __init__(self, tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> None:
@@ -117,17 +111,18 @@ class DequantizedWeights(Mapping[str, ml.Weight]):
 
 
 class JoinedWeights(Mapping[str, ml.Weight]):
-    """Plain weights as they are stored, by the first tensor of each; parts are joined on
-    look-up.
+    """Plain weights as they are stored, by the first tensor of each; joined on look-up.
 
     Args:
         tensors: The weights.
-        args: The sizes, which know the parts.
+        args: The sizes, which list the parts of each stored tensor.
     """
 
     def __init__(self, tensors: Mapping[str, ml.Weight], args: ModelArgs) -> None:
         self._tensors = tensors
-        self._parts = {n: p for n, p in args.stored_parts.items() if n in tensors}
+        self._parts = {
+            name: parts for name, parts in args.stored_parts.items() if name in tensors
+        }
 
     def __getitem__(self, name: str) -> ml.Weight:
         parts: Any = [self._tensors[part] for part in self._parts[name]]
@@ -143,17 +138,15 @@ class JoinedWeights(Mapping[str, ml.Weight]):
 def dequantized_dtypes(
     dtypes: Mapping[str, ml.DType | ml.BlockDType], dtype: ml.DType
 ) -> dict[str, ml.DType | ml.BlockDType]:
-    """Return the dtypes of the weights that `DequantizedWeights` computes into a
-    dtype.
-    """
+    """Return the dtypes of the weights of `DequantizedWeights` for a dtype."""
     return {
-        name: dtype if isinstance(each, ml.BlockDType) else each
-        for name, each in dtypes.items()
+        name: dtype if isinstance(stored, ml.BlockDType) else stored
+        for name, stored in dtypes.items()
     }
 
 
 def quantized_model_bytes(args: ModelArgs, dtype: ml.BlockDType) -> int:
-    """Return the bytes of what `quantize_weights` makes; all sizes must be known."""
+    """Return the bytes of the results of `quantize_weights`; all sizes must be known."""
     shapes = args.tensor_shapes.items()
     matrices = (
         shape for name, shape in shapes if dtype_in_model(name, dtype) is not None

@@ -1,13 +1,12 @@
-"""A model that several processes run together, the ranks of MPI: whole rows, whole heads.
+"""A model that several processes, the ranks of MPI, run together by rows and heads.
 
-Each rank owns rows of every matrix: queries, keys and values of whole heads, their cache,
-and its share of all other rows. After a product, an all-gather joins what the ranks
-computed. So each element is summed on one rank, in the order of one process: the bits are
-the same for any number of ranks. Norms and the residual stream, which are small, are
-computed by each.
+Each rank owns rows of every matrix: the queries, keys and values of whole heads with
+their cache, and a share of all other rows. After a product, an all-gather joins the
+results of the ranks. So each element is summed on one rank, in the order of one process,
+and the bits are the same for any number of ranks. Each rank computes the norms and the
+residual stream, which are small.
 
-Rank 0 runs the engine, and tells the others before each pass what they are to run with
-it.
+Rank 0 runs the engine. Before each pass it sends the input of the pass to the others.
 """
 
 import math
@@ -44,15 +43,13 @@ if TYPE_CHECKING:
 # bounds[r + 1].
 Bounds = Mapping[str, Sequence[int]]
 
-# of waiting for the next pass, at full speed at first
+# Seconds to wait for the next pass: first a spin, then polls with a pause.
 _SPIN_SECONDS = 0.05
 _PAUSE_SECONDS = 0.001
 
 
 class Ranks:
-    """The processes of a run; `fail` ends all because of an error in the middle of a
-    pass.
-    """
+    """The processes of a run; `fail` ends all of them after an error within a pass."""
 
     def __init__(
         self, comm: "MPI.Intracomm", fail: Callable[[BaseException], NoReturn]
@@ -63,14 +60,12 @@ class Ranks:
         self.size = comm.Get_size()
 
     def command(self, *words: Any) -> None:
-        """Tell all other ranks what comes next; rank 0 alone calls this."""
+        """Send the next command to all other ranks; only rank 0 calls this."""
         self.comm.Ibcast(np.zeros(1, np.int8), root=0).Wait()
         self.comm.bcast(words, root=0)
 
     def next_command(self) -> tuple[Any, ...]:
-        """Wait until rank 0 says what comes next: at first without a pause, then with
-        little.
-        """
+        """Wait for the next command of rank 0: spin first, then poll."""
         request = self.comm.Ibcast(np.zeros(1, np.int8), root=0)
         began = time.monotonic()
         while not request.Test():
@@ -83,15 +78,15 @@ class Ranks:
         T = x.shape[0]
         itemsize = x.dtype.itemsize
         counts = [T * (after - before) * itemsize for before, after in pairwise(bounds)]
-        mine = x.contiguous().numpy().reshape(-1)
-        found = np.empty(sum(counts), np.uint8)
-        self.comm.Allgatherv([mine.view(np.uint8), "B"], [found, counts, "B"])
-        if T > 1:  # the rows of a rank follow each other; then the ranks of a row do
-            each = np.split(found, np.cumsum(counts[:-1]))
-            rows = [part.reshape(T, part.size // T) for part in each]
-            found = np.concatenate(rows, axis=1).reshape(-1)
+        own = x.contiguous().numpy().reshape(-1)
+        joined = np.empty(sum(counts), np.uint8)
+        self.comm.Allgatherv([own.view(np.uint8), "B"], [joined, counts, "B"])
+        if T > 1:  # rows are ordered by rank; order them by token instead
+            parts = np.split(joined, np.cumsum(counts[:-1]))
+            rows = [part.reshape(T, part.size // T) for part in parts]
+            joined = np.concatenate(rows, axis=1).reshape(-1)
         return ml.Tensor.from_numpy(
-            found.view(x.dtype.numpy_dtype).reshape(T, bounds[-1])
+            joined.view(x.dtype.numpy_dtype).reshape(T, bounds[-1])
         )
 
 
@@ -100,28 +95,31 @@ def bounds_of(
 ) -> Bounds:
     """Divide the rows of a whole model among ranks, as evenly as their units allow.
 
-    `units` says by the letter of rows how many cannot be divided: 1 where it says
-    nothing.
+    Args:
+        args: The sizes of the model.
+        size: The number of ranks.
+        units: By the letter of rows, the number of rows that must stay together; default
+            1.
     """
     units = units or {}
     head = {"Hh": args.group_size * args.head_dim, "Kh": args.head_dim}
     heads = math.lcm(*(math.lcm(n, units.get(key, 1)) // n for key, n in head.items()))
 
-    def divided(count: int, unit: int) -> list[int]:
+    def divide(count: int, unit: int) -> list[int]:
         blocks = -(-count // unit)
         return [min(-(-rank * blocks // size) * unit, count) for rank in range(size + 1)]
 
     rows = {"D": args.dim, "F": args.ffn_dim, "V": args.vocab_size}
     bounds = {
-        letter: divided(count, units.get(letter, 1)) for letter, count in rows.items()
+        letter: divide(count, units.get(letter, 1)) for letter, count in rows.items()
     }
     return bounds | {
-        k: [n * at for at in divided(args.n_kv_heads, heads)] for k, n in head.items()
+        k: [n * at for at in divide(args.n_kv_heads, heads)] for k, n in head.items()
     }
 
 
 def own_args(args: ModelArgs, bounds: Bounds, rank: int) -> ModelArgs:
-    """Return the sizes with the heads of one rank alone."""
+    """Return the args with the heads of one rank only."""
     heads = (bounds["Kh"][rank + 1] - bounds["Kh"][rank]) // args.head_dim
     return replace(args, n_heads=heads * args.group_size, n_kv_heads=heads)
 
@@ -129,16 +127,19 @@ def own_args(args: ModelArgs, bounds: Bounds, rank: int) -> ModelArgs:
 def own_forecast(
     forecast: MemoryForecast, shards: int, size: int, beside: int
 ) -> MemoryForecast:
-    """Return what the first rank needs of a forecast for the whole model.
+    """Return the memory that the first rank needs, from a forecast for the whole model.
 
-    `shards` are the files that are merged, or 1; `beside` the ranks on this machine.
+    Args:
+        forecast: The forecast for the whole model.
+        shards: The number of files that are merged, or 1.
+        size: The number of ranks.
+        beside: The number of ranks on this machine.
     """
     args = forecast.args
     mapped = forecast.mapped // size
     copied = forecast.copied // size
-    if (
-        shards > 1 and size % shards == 0
-    ):  # the rows of a rank lie in one file, and are used there
+    # The rows of a rank are in one file, and are used in place.
+    if shards > 1 and size % shards == 0:
         in_rows = 2 * (args.n_heads + args.n_kv_heads) * args.head_dim + 3 * args.ffn_dim
         cut_by_columns = args.n_heads * args.head_dim + args.ffn_dim
         copied = copied * cut_by_columns // in_rows
@@ -149,12 +150,16 @@ def own_forecast(
 
 
 class OwnWeights(Mapping[str, ml.Weight]):
-    """The rows of a whole model's weights that one rank owns; each is cut when it is
-    looked up.
+    """The rows of a whole model's weights that one rank owns, cut on each look-up.
 
-    The embedding table stays whole, because a token reads one row of it. That of several
-    shards, which nothing maps whole, is split by columns. `into` is what matrices are
-    quantized into after.
+    The embedding table stays whole, because a token reads one row of it. The table of
+    several shards, which is nowhere mapped whole, is split by columns.
+
+    Args:
+        args: The sizes of the model.
+        weights: The weights of the whole model.
+        into: The dtype into which matrices are quantized later, or None.
+        ranks: The processes.
     """
 
     def __init__(
@@ -170,23 +175,21 @@ class OwnWeights(Mapping[str, ml.Weight]):
         for name, source in self._sources.items():
             letter, *columns = self._rows[name].sizes
             if columns and name != EMBEDDINGS:
-                # Blocks reach over the ends of rows; no rank owns a part of one.
+                # Blocks cross the ends of rows; no rank owns a part of a block.
                 weight = None if self.table_is_split else weights[source]
                 block = 1
                 if isinstance(weight, ml.QuantizedTensor):
                     block = weight.dtype.block_size * (
                         NESTED_BLOCK if weight.nested else 1
                     )
-                if into:  # perhaps after they are dequantized
+                if into:  # the weights may be dequantized first
                     block = math.lcm(block, into.block_size)
                 unit = block // math.gcd(block, args.tensor_shapes[name][1])
                 units[letter] = math.lcm(units.get(letter, 1), unit)
         self.bounds = bounds_of(args, ranks.size, units)
 
     def gather(self, x: ml.Tensor, letters: str) -> ml.Tensor:
-        """Join the columns of all ranks; `letters` are those of the rows that made
-        them.
-        """
+        """Join the columns of all ranks; `letters` name the rows of their matrix."""
         return self.ranks.all_gather(x, self.bounds[letters])
 
     def __getitem__(self, name: str) -> ml.Weight:
@@ -211,7 +214,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
 
 
 class _NormOfAllHeads(RMSNorm):
-    """A norm over the queries or keys of all heads, of which a rank needs its own."""
+    """A norm over the queries or keys of all heads, of which a rank uses its own part."""
 
     def __init__(self, norm: RMSNorm, own: OwnWeights, letters: str) -> None:
         self._norm = norm
@@ -225,7 +228,7 @@ class _NormOfAllHeads(RMSNorm):
 
 
 class RankedMemory(NamedTuple):
-    """A cache memory that each rank has for its own heads."""
+    """A cache memory that each rank allocates for its own heads."""
 
     number: int
     sequence_length: int
@@ -237,8 +240,8 @@ class RankedPass:
     """One pass over tokens, as rank 0 sends it to the other ranks.
 
     Attributes:
-        memory: Holds the keys and values.
-        copies: The blocks of it that are copied before the pass.
+        memory: The memory of the keys and values.
+        copies: The blocks in it that are copied before the pass.
         ids: The tokens.
         start_pos, all_positions: As in `LlamaTransformer.forward`.
         spans, wanted: As in `BatchContext`; None for one sequence.
@@ -266,10 +269,9 @@ class RankedPass:
 
 
 class RankedNetwork(LlamaTransformer):
-    """The network of one rank, with its sizes and tensors, which joins its results with
-    others.
+    """The network of one rank, which joins its results with those of the other ranks.
 
-    It comes before the network of a family in the order of base classes.
+    It precedes the network of a family in the order of base classes.
     """
 
     def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights) -> None:
@@ -277,7 +279,7 @@ class RankedNetwork(LlamaTransformer):
         self.own = own
         self.ranks = own.ranks
         self._dropped = list[int]()
-        self._made = 0
+        self._memory_count = 0
         self._numbers = weakref.WeakKeyDictionary[CacheMemory, int]()
         letters = {row.name: row.sizes[0] for row in args.layer_rows}
         for layer in self.layers:
@@ -294,7 +296,7 @@ class RankedNetwork(LlamaTransformer):
     def embed(self, ids: ml.Tensor) -> ml.Tensor:
         """Return all columns of the rows of token ids [T]."""
         x = super().embed(ids)
-        # The rows of a whole embedding table are there already.
+        # A whole embedding table has all columns already.
         return self.own.gather(x, "D") if self.own.table_is_split else x
 
     def logits(self, x: ml.Tensor) -> ml.Tensor:
@@ -312,11 +314,11 @@ class RankedNetwork(LlamaTransformer):
         if is_on():
             raise ModelError("[forward] a trace needs one process: several run the model")
         ids = token_tensor(tokens, self.args.vocab_size)
-        # An error comes before the other ranks run.
+        # An error is raised before the other ranks run.
         context.begin(start_pos, ids.shape[0])
         batch = context if isinstance(context, BatchContext) else None
         ranked_pass = RankedPass(
-            memory=self._numbered(context.memory),
+            memory=self._describe_memory(context.memory),
             copies=context.memory.copies,
             ids=ids.numpy(),
             start_pos=start_pos,
@@ -329,18 +331,16 @@ class RankedNetwork(LlamaTransformer):
         try:
             self.ranks.command("forward", dropped, ranked_pass)
             return super().forward(context, ids, start_pos, all_positions)
-        # The other ranks wait in the middle of the call, whatever ended it here.
+        # After any error, the other ranks wait in the middle of the pass.
         except BaseException as error:  # noqa: BLE001
             self.ranks.fail(error)
 
-    def _numbered(self, memory: CacheMemory) -> RankedMemory:
-        """Return the number of the cache memory of this rank, and how to make another
-        one.
-        """
+    def _describe_memory(self, memory: CacheMemory) -> RankedMemory:
+        """Describe a cache memory of this rank for the other ranks."""
         if memory not in self._numbers:
-            self._made += 1
-            self._numbers[memory] = self._made
-            weakref.finalize(memory, self._dropped.append, self._made)
+            self._memory_count += 1
+            self._numbers[memory] = self._memory_count
+            weakref.finalize(memory, self._dropped.append, self._memory_count)
         blocks = memory.blocks if memory.is_pool else None
         return RankedMemory(self._numbers[memory], memory.sequence_length, blocks)
 
@@ -354,7 +354,7 @@ class RankedNetwork(LlamaTransformer):
 
         Args:
             memories: The cache memories of this rank by their numbers.
-            dropped: The numbers of memories that rank 0 no longer has.
+            dropped: The numbers of memories that rank 0 has released.
             ranked_pass: The pass.
         """
         for old in dropped:
@@ -374,18 +374,18 @@ class RankedNetwork(LlamaTransformer):
 
 
 def _join(own: OwnWeights, part: LlamaAttention | LlamaFeedForward, letters: str) -> None:
-    """Join columns of the ranks before and after the last product of a part."""
+    """Join the columns of the ranks before and after the last product of a part."""
     project = part.project
 
-    def joined(columns: ml.Tensor) -> ml.Tensor:
+    def project_joined(columns: ml.Tensor) -> ml.Tensor:
         return own.gather(project(own.gather(columns, letters)), "D")
 
-    part.project = joined  # type: ignore[assignment, method-assign]
+    part.project = project_joined  # type: ignore[assignment, method-assign]
 
 
 def ranked_transformer(
     network: type[LlamaTransformer], args: ModelArgs, own: OwnWeights, tensors: Weights
 ) -> LlamaTransformer:
-    """Return the network of a family for one rank, with its sizes and tensors."""
+    """Return the network of a family for one rank."""
     ranked: type[RankedNetwork] = type("RankedTransformer", (RankedNetwork, network), {})
     return ranked(args, own, tensors)

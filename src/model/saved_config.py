@@ -9,18 +9,17 @@ from .errors import mismatch
 from .families import FAMILIES
 from .rope import rope_factors
 
-_KNOWN_ROPE_FACTORS = (8.0, 32.0)  # of Llama 3.1, and of Llama 3.2 1B and 3B
+_KNOWN_ROPE_FACTORS = (8.0, 32.0)  # Llama 3.1; Llama 3.2 1B and 3B
 
 
 def hugging_face_config(
     args: ModelArgs, tokenizer: Tokenizer | None, dtype: str, kind: str
 ) -> dict[str, object]:
-    """Return the `config.json` of a model in another layout, whose output may still be
-    tied.
+    """Return the `config.json` of a model in another layout, as if its output were tied.
 
     Args:
         args: The sizes and constants of the model.
-        tokenizer: Determines the tokens that begin and end a text, if there is one.
+        tokenizer: Determines the tokens that begin and end a text, if it is not None.
         dtype: The dtype of the weights.
         kind: The `model_type`.
     """
@@ -64,16 +63,17 @@ def hugging_face_config(
 
 
 def with_named_scaling(args: ModelArgs) -> ModelArgs:
-    """Return sizes whose RoPE is scaled as `config.json` can say it.
+    """Return args whose RoPE scaling can be written in `config.json`.
 
-    The factors of a GGUF file are those of Llama 3.1 or 3.2, or ModelConfigError.
+    Raise ModelConfigError if the factors of a GGUF file are not those of Llama 3.1 or
+    3.2.
     """
     if not isinstance(args.rope_scaling, RopeFactors):
         return args
     for factor in _KNOWN_ROPE_FACTORS:
-        known = replace(args, rope_scaling=RopeScaling(factor))
-        factors = rope_factors(known)
+        named = replace(args, rope_scaling=RopeScaling(factor))
+        factors = rope_factors(named)
         assert factors is not None
         if tuple(factors.numpy().tolist()) == args.rope_scaling.factors:
-            return known
+            return named
     raise mismatch("save", "rope_freqs.weight of Llama 3.1 or 3.2", "other factors")

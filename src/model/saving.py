@@ -1,9 +1,9 @@
-"""Writing a model as a directory in Hugging Face's layout, which other tools read too.
+"""Writing a model as a directory in Hugging Face's layout, which other tools can read.
 
-NF4 is written as bitsandbytes has it, and int8 as compressed-tensors does, so that
-transformers loads the directory with either. Dequantized weights are written as plain
-ones. The configuration and the tokenizer files of a GGUF file are made of its keys. A
-directory appears whole or not at all.
+NF4 is written in the format of bitsandbytes, and int8 in the format of
+compressed-tensors, so transformers loads the directory with either. Dequantized weights
+are written as plain weights. For a GGUF file, the configuration and the tokenizer files
+are made from its keys. A directory appears whole or not at all.
 """
 
 import contextlib
@@ -53,24 +53,24 @@ def save_quantized(
     rope_scaling_factor: float | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Quantize or dequantize a model into a new directory; return the bytes of the
-    weights.
+    """Quantize or dequantize a model into a new directory; return its weights' bytes.
 
-    Its `config.json` has the overridden factor. The files of the tokenizer are copied, or
-    made of the keys of a GGUF file. No more than one weight is in memory at a time.
+    Its `config.json` contains the overridden factor. The files of the tokenizer are
+    copied, or made from the keys of a GGUF file. At most one weight is in memory at a
+    time.
 
     Args:
         path: As for `load_model`.
-        directory: The directory to be made.
+        directory: The directory to create.
         quantize: "nf4" or "int8", or with `dequantize` None for plain weights.
         dequantize: Whether the weights are quantized in their files.
         rope_scaling_factor: As for `load_model`.
         progress: As for `load_model`.
 
     Raises:
-        SaveError: The directory is there already, or cannot be written; nothing of it is
+        SaveError: The directory exists already, or cannot be written; no part of it is
             left.
-        ModelConfigError: No `config.json` stands for the model.
+        ModelConfigError: No `config.json` can describe the model.
     """
     target = Path(directory)
     dtype = None if quantize is None else quantization_of(quantize)
@@ -83,8 +83,10 @@ def save_quantized(
         tokenizer = source.find_tokenizer()
         origin = checkpoint.dtypes[EMBEDDINGS].name
         config = source.config_json(args, tokenizer, origin)
-        side_files = source.side_files(tokenizer)  # before hours of work
-        _adapt(config, args, dtype, OUTPUT in checkpoint.tensors)
+        side_files = source.side_files(
+            tokenizer
+        )  # may fail, so it precedes hours of work
+        _adapt_config(config, args, dtype, OUTPUT in checkpoint.tensors)
         with new_path(target, "directory") as unfinished:
             (unfinished / CONFIG_FILE).write_text(
                 json.dumps(config, indent=2) + "\n", "ascii"
@@ -101,9 +103,7 @@ def save_quantized(
 def plain_model(
     path: str | Path | None, rope_scaling_factor: float | None, dequantize: bool = False
 ) -> Iterator[tuple[Source, Checkpoint, ModelArgs]]:
-    """Open a plain model, or a quantized one as plain weights; its tensors are read one
-    by one.
-    """
+    """Open a model with plain or dequantized weights, which are read one by one."""
     source = find_source(path)
     checkpoint = source.open_checkpoint(True)
     try:
@@ -122,8 +122,9 @@ def plain_model(
 
 
 def rotated_weights(args: ModelArgs) -> Collection[str]:
-    """Return the weights, without `.weight` or `.bias`, whose order of rows RoPE
-    determines.
+    """Return the weights whose order of rows depends on RoPE, without the suffix.
+
+    The suffix is `.weight` or `.bias`.
     """
     return {
         f"layers.{layer}.attention.{matrix}"
@@ -133,9 +134,9 @@ def rotated_weights(args: ModelArgs) -> Collection[str]:
 
 
 def check_new(target: Path, kind: str) -> None:
-    """Check that a directory or file can be made: it is not there, but its parent is."""
+    """Check that a directory or file can be created: only its parent exists."""
     if os.path.lexists(target):
-        raise SaveError(f"{label_of(target)}: expected a new {kind}, got one that exists")
+        raise SaveError(f"{label_of(target)}: expected a new {kind}, got an existing one")
     if not target.absolute().parent.is_dir():
         raise SaveError(f"{label_of(target)}: expected a parent directory, got none")
 
@@ -151,10 +152,10 @@ def check_room(target: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def new_path(target: Path, kind: str) -> Iterator[Path]:
-    """Give a path to write at, which gets the target's name at the end, or is removed.
+    """Yield a path to write to, which is renamed to the target at the end, or removed.
 
-    A directory exists already. It, or the file, is inside a new directory with a random
-    name, which no other process has, on this machine or in another container.
+    A directory is created before. The path is inside a new directory with a random name
+    that no other process has, on this machine or in another container.
     """
     parent = target.absolute().parent
     prefix = f".{target.absolute().name}.unfinished-"
@@ -162,12 +163,12 @@ def new_path(target: Path, kind: str) -> Iterator[Path]:
         with TemporaryDirectory(
             prefix=prefix, dir=parent, ignore_cleanup_errors=True
         ) as place:
-            made = Path(place, kind)
+            unfinished = Path(place, kind)
             if kind == "directory":
-                made.mkdir()
-            yield made
+                unfinished.mkdir()
+            yield unfinished
             check_new(target, kind)
-            made.rename(target)
+            unfinished.rename(target)
     except OSError as error:
         raise SaveError(
             f"{label_of(target)}: cannot be written: {error.strerror}"
@@ -193,7 +194,9 @@ def _write_weights(
     shapes = args.stored_shapes
     sources = sources_of(tensors, dtype)
     plain = {
-        key: each for key, each in checkpoint.dtypes.items() if isinstance(each, ml.DType)
+        key: stored
+        for key, stored in checkpoint.dtypes.items()
+        if isinstance(stored, ml.DType)
     }
     new: list[NewTensor] = []
     for key in sources.keys() & names:
@@ -204,11 +207,11 @@ def _write_weights(
 
     rotated = rotated_weights(args) if args.rope_pairs == "interleaved" else ()
 
-    def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
+    def prepare(key: str, weight: ml.Tensor) -> ml.Tensor:
         is_rotated = key.rpartition(".")[0] in rotated
         return reordered(weight, args.head_dim, "halves") if is_rotated else weight
 
-    weights = quantize_weights(tensors, dtype, progress, prepared)
+    weights = quantize_weights(tensors, dtype, progress, prepare)
     head, places = safetensors_head(new, {"format": "pt"})
     with TensorWriter(directory / "model.safetensors", head, places) as writer:
         for key, weight in weights:
@@ -220,21 +223,19 @@ def _write_weights(
     return nbytes
 
 
-def _adapt(
+def _adapt_config(
     config: dict[str, object],
     args: ModelArgs,
     dtype: ml.BlockDType | None,
     has_output: bool,
 ) -> None:
-    """Change the `config.json` of a model into that of the quantized or dequantized
-    one.
-    """
+    """Change the `config.json` of a model for its quantized or dequantized copy."""
     for key in ("rope_scaling", "rope_parameters"):
         match config.get(key), args.rope_scaling:
             case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if (
                 "factor" in part
             ):
-                config[key] = part | {"factor": scaling.factor}  # perhaps overridden
+                config[key] = part | {"factor": scaling.factor}  # may be overridden
     # A quantized output has its own codes.
     config["tie_word_embeddings"] = dtype is None and not has_output
     config.pop("quantization_config", None)

@@ -1,7 +1,7 @@
-"""Writing a model as a GGUF file, which llama.cpp and other programs read too.
+"""Writing a model as a GGUF file, which llama.cpp and other programs can read.
 
-Matrices stay as they are, or become blocks of q8_0 or q4_0, by the same rule as for
-`load_model`; vectors become float32. The rows of q and k are put into the order of the
+Matrices stay unchanged or become blocks of q8_0 or q4_0, by the same rule as for
+`load_model`; vectors become float32. The rows of q and k are reordered for the
 architecture. The file appears whole or not at all.
 """
 
@@ -55,10 +55,10 @@ def save_gguf(
 ) -> int:
     """Write a model as one new GGUF file; return the bytes of the weights.
 
-    Weights that are quantized in their files need `dequantize`, which makes them plain
-    ones before `quantize`. No more than one weight is in memory at a time. Raise
-    SaveError where the file is there already, or cannot be written; nothing of it is left
-    then. Raise ModelConfigError where the format cannot hold the model.
+    Weights that are quantized in their files need `dequantize`, which converts them
+    before `quantize`. At most one weight is in memory at a time. Raise SaveError if the
+    file exists already or cannot be written; no part of it is left then. Raise
+    ModelConfigError if the format cannot represent the model.
     """
     target = Path(target)
     dtype = None if quantize is None else quantization_of(quantize)
@@ -72,8 +72,8 @@ def save_gguf(
         tensors = JoinedWeights(checkpoint.tensors, args)
         sources = sources_of(tensors, dtype)
         copies_output = family.gguf.has_own_output and OUTPUT not in sources
-        shapes = {  # with what each weight becomes, vectors float32
-            names[key]: (_kind(key, dtype, checkpoint.dtypes, shape), shape)
+        shapes = {  # with the dtype of each written weight; vectors are float32
+            names[key]: (_written_dtype(key, dtype, checkpoint.dtypes, shape), shape)
             for key, shape in args.stored_shapes.items()
             if key in sources
         }
@@ -94,14 +94,16 @@ def save_gguf(
         for name, key in CHAT_TEMPLATE_KEYS.items():
             if name in templates:
                 keys[key] = templates[name]
-        check_room(target, nbytes := sum(nbytes_of(*each) for each in shapes.values()))
+        check_room(
+            target, nbytes := sum(nbytes_of(*tensor) for tensor in shapes.values())
+        )
 
         in_halves = (
             args.rope_pairs == "halves" and family.gguf.rope_pairs == "interleaved"
         )
         rotated = rotated_weights(args) if in_halves else ()
 
-        def prepared(key: str, weight: ml.Tensor) -> ml.Tensor:
+        def prepare(key: str, weight: ml.Tensor) -> ml.Tensor:
             if key.rpartition(".")[0] in rotated:
                 weight = reordered(weight, args.head_dim, "interleaved")
             return weight.to(ml.float32) if len(weight.shape) == 1 else weight
@@ -110,7 +112,7 @@ def save_gguf(
             new_path(target, "file") as unfinished,
             GgufWriter(unfinished, keys, shapes) as writer,
         ):
-            for key, weight in quantize_weights(tensors, dtype, progress, prepared):
+            for key, weight in quantize_weights(tensors, dtype, progress, prepare):
                 if key in names:
                     writer.write(names[key], weight)
             if copies_output:
@@ -120,56 +122,50 @@ def save_gguf(
         return nbytes
 
 
-def _check_schema(known: GgufSchema, args: ModelArgs) -> None:
+def _check_schema(schema: GgufSchema, args: ModelArgs) -> None:
     """Check that the architecture of llama.cpp has the tensors and sizes of the model."""
-    name = known.architecture
-    biases = [matrix for matrix in args.biases if matrix not in known.biases]
+    name = schema.architecture
+    biases = [matrix for matrix in args.biases if matrix not in schema.biases]
     if biases:
-        rule = f"no biases but those that {name} has in GGUF files"
-        raise mismatch("save", rule, f"those of {', '.join(biases)}")
-    if known.heads_fill_dim and args.n_heads * args.head_dim != args.dim:
-        rule = (
-            f"heads x head dimension = {args.dim}, the size of the model, as {name} has "
-            "it in"
-        )
-        raise mismatch("save", f"{rule} GGUF files", f"{args.n_heads} x {args.head_dim}")
+        rule = f"only biases that {name} has in GGUF files"
+        raise mismatch("save", rule, f"biases of {', '.join(biases)}")
+    if schema.heads_fill_dim and args.n_heads * args.head_dim != args.dim:
+        rule = f"n_heads x head_dim = dim {args.dim}, as {name} requires in GGUF files"
+        raise mismatch("save", rule, f"{args.n_heads} x {args.head_dim}")
     if (
         isinstance(args.rope_scaling, RopeScaling | RopeFactors)
-        and not known.has_rope_factors
+        and not schema.has_rope_factors
     ):
-        rule = (
-            f"RoPE without scaling or with a linear one, as {name} has it in GGUF files"
-        )
+        rule = f"RoPE without or with linear scaling, as {name} requires in GGUF files"
         raise mismatch("save", rule, "Llama 3.1's scaling")
 
 
-def _kind(
+def _written_dtype(
     key: str,
     dtype: ml.BlockDType | None,
     dtypes: Mapping[str, ml.DType | ml.BlockDType],
     shape: tuple[int, ...],
 ) -> ml.DType | ml.BlockDType:
-    """Return what a weight becomes; refuse what the format does not have."""
+    """Return the dtype of a written weight; raise an error if the format lacks it."""
     if len(shape) == 1:
         return ml.float32
-    into = dtype_in_model(key, dtype)
-    found = into or dtypes[key]  # only a quantized output is made of another weight
-    if found not in TYPE_NUMBERS:
-        raise SaveError(
-            f"[save] GGUF files do not have {found}, of tensor {key}, but q8_0, q4_0"
-        )
-    if into is not None and shape[-1] % into.block_size:
+    target = dtype_in_model(key, dtype)
+    written = target or dtypes[key]  # only a quantized output has another source
+    if written not in TYPE_NUMBERS:
+        rule = f"tensor {key} must have a dtype of GGUF files, such as q8_0 or q4_0"
+        raise SaveError(f"[save] {rule}: got {written}")
+    if target is not None and shape[-1] % target.block_size:
         raise ModelConfigError(
-            f"save: rows of {into} must be a multiple of {into.block_size} long: got "
+            f"save: rows of {target} must be a multiple of {target.block_size} long: got "
             f"{shape[-1]}"
         )
-    return found
+    return written
 
 
 def _keys(
     family: Family, args: ModelArgs, dtype: ml.BlockDType | None
 ) -> dict[str, NewValue]:
-    """Return the keys that say what is computed."""
+    """Return the keys of the sizes and constants."""
     name = family.gguf.architecture
     values: dict[str, NewValue] = {
         **{key: getattr(args, field) for field, key in GGUF_KEYS.items()},

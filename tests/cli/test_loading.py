@@ -143,7 +143,7 @@ def test_a_model_is_saved_as_a_gguf_file_that_answers_alike(run, tmp_path, quant
     assert (answer.returncode, answer.stdout) == (0, b"Boston\n")
     again = run("--save-gguf", path)
     assert again.returncode == 2
-    assert again.stderr.endswith(b"expected a new file, got one that exists\n")
+    assert again.stderr.endswith(b"expected a new file, got an existing one\n")
 
 
 # Writes one weight after the other until it is ended.

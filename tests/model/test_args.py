@@ -221,7 +221,9 @@ def test_the_scaling_factor_can_be_overridden_where_there_is_one() -> None:
     linear = replace(SCALED, rope_scaling=LinearRopeScaling(2.0))
     assert with_rope_factor(linear, 3.0).rope_scaling == LinearRopeScaling(3.0)
     assert with_rope_factor(SCALED, None) is SCALED
-    with pytest.raises(ModelConfigError, match="expected a model whose RoPE is scaled"):
+    with pytest.raises(
+        ModelConfigError, match="expected a model with one scaling factor"
+    ):
         with_rope_factor(GROUPED.args(), 8.0)
     for factor in (0.0, -8.0, 0.5, float("nan"), float("inf"), 1e7):
         with pytest.raises(

@@ -187,8 +187,8 @@ def test_factors_of_frequencies_are_said_and_cannot_be_overridden(tmp_path: Path
         "RoPE frequencies divided by factors 1 to 8 by rope_freqs.weight",
     )
     text = (
-        f"^{path}: rope_scaling_factor: expected a model whose RoPE is scaled by one "
-        "factor"
+        f"^{path}: rope_scaling_factor: expected a model with one scaling "
+        "factor, got one for each frequency"
     )
     with pytest.raises(ModelConfigError, match=text):
         load_model(path, rope_scaling_factor=2.0)

@@ -80,7 +80,7 @@ def with_rotary_tables(directory: Path) -> None:
         (
             lambda path: write_tiny(path, GROUPED, tie_word_embeddings=True),
             1,
-            "lm_head.weight is there and used, although tie_word_embeddings is true",
+            "lm_head.weight is used, although tie_word_embeddings is true",
         ),
         (
             with_rotary_tables,

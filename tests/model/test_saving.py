@@ -104,7 +104,7 @@ def test_what_exists_is_left_as_it_is(
     there = tmp_path / "there"
     there.mkdir() if kind == "directory" else there.write_text("theirs")
     with pytest.raises(
-        SaveError, match=f"there: expected a new {kind}, got one that exists"
+        SaveError, match=f"there: expected a new {kind}, got an existing one"
     ):
         save(there)
     with pytest.raises(SaveError, match="expected a parent directory, got none"):

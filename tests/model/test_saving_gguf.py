@@ -53,8 +53,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "large heads": {"hidden_size": 64},
 }
 FAMILIES = ("llama", "mistral", *CONFIGS)
-NO_BIASES = "no biases but those that {} has in GGUF files, got those of {}"
-NO_SCALING = "linear one, as {} has it in GGUF files, got Llama 3.1's scaling"
+NO_BIASES = "only biases that {} has in GGUF files, got biases of {}"
+NO_SCALING = "linear scaling, as {} requires in GGUF files, got Llama 3.1's scaling"
 # The models that llama.cpp's architectures do not have, and the reason in the error.
 # qwen2, qwen3 and olmo2 ignore `mlp_bias`, and qwen2 `attention_bias`.
 REJECTED = {
@@ -305,7 +305,10 @@ def refused(tmp_path: Path, source: Path | None, quantize: str | None = None) ->
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for quantize, name in (("nf4", "nf4"), ("int8", "int8_block")):
-        text = f"GGUF files do not have {name}, of tensor output.weight, but q8_0, q4_0"
+        text = (
+            "[save] tensor output.weight must have a dtype of GGUF files, such as q8_0 or "
+            f"q4_0: got {name}"
+        )
         assert text in refused(tmp_path, None, quantize)
     odd = write_family(tmp_path / "odd", "qwen3")
     assert "rows of q4_0 must be a multiple of 32 long: got 20" in refused(
@@ -313,8 +316,8 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     )
     layers = write_family(tmp_path / "layers", "smollm3", no_rope_layers=[1, 0, 1, 1])
     text = (
-        "expected every fourth layer without RoPE, as smollm3 has it in GGUF files, got "
-        "layers 1"
+        "expected every fourth layer without RoPE, as smollm3 requires in GGUF files, "
+        "got layers 1"
     )
     assert text in refused(tmp_path, layers)
     save_gguf(None, tmp_path / "a.gguf", "q8_0")
@@ -333,5 +336,8 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     }
     config = config_of("qwen3", tie_word_embeddings=True)
     write_hugging_face_directory(tmp_path / "float8", config, arrays)
-    text = "GGUF files do not have float8_e4m3fn, of tensor layers.0.attention.wq.weight"
+    text = (
+        "[save] tensor layers.0.attention.wq.weight must have a dtype of GGUF files, such "
+        "as q8_0 or q4_0: got float8_e4m3fn"
+    )
     assert text in refused(tmp_path, tmp_path / "float8")

@@ -1,8 +1,8 @@
-"""Families of models: what the files and the network of each have that Llama does not.
+"""Families of models: the differences of their files and networks from Llama.
 
-A family is one module of this package, named for its `model_type`, with an instance of
+A family is one module of this package, named after its `model_type`, with an instance of
 `Family` or of a subclass as `FAMILY`. It is imported when a model of the family is
-loaded. No other module knows the names of families.
+loaded. No other module contains the names of families.
 """
 
 import pkgutil
@@ -22,7 +22,7 @@ from ..llama import LlamaTransformer
 
 
 class Family:
-    """The files and the network of a family; what a subclass leaves out is as in Llama.
+    """The files and the network of a family; subclasses override Llama's.
 
     Attributes:
         config: The keys of its `config.json`.
@@ -42,27 +42,21 @@ class Family:
 
     @property
     def model_type(self) -> str:
-        """Return the name in `config.json`, which is that of the family's module."""
+        """Return the name in `config.json`, which is also the module's name."""
         return type(self).__module__.rpartition(".")[2]
 
     def fields_of_config(self, _config: HuggingFaceConfig) -> dict[str, Any]:
-        """Return the fields of `args_class` that keys of `config.json` determine in this
-        family.
-        """
+        """Return the fields of `args_class` from the family's keys of `config.json`."""
         return {}
 
     def fields_of_gguf(self, _config: GgufConfig) -> dict[str, Any]:
-        """Return the fields of `args_class` that keys of a GGUF file determine in this
-        family.
-        """
+        """Return the fields of `args_class` from the family's keys of a GGUF file."""
         return {}
 
     def with_rope_tensors(
         self, args: Any, tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return the sizes of a GGUF file completed by its tensors of factors, by their
-        names.
-        """
+        """Return the args of a GGUF file, completed by its tensors of factors by name."""
         if args.rope_scaling is not None:
             raise mismatch("rope", "one scaling", "factors and rope.scaling keys")
         completed: ModelArgs = replace(
@@ -71,19 +65,15 @@ class Family:
         return completed
 
     def gguf_tensors(self, _args: Any) -> dict[str, ml.Tensor]:
-        """Return the tensors of factors that a GGUF file of this family has, by their
-        names.
-        """
+        """Return the tensors of factors in a GGUF file of this family, by name."""
         return {}
 
     def config_keys(self, args: Any) -> dict[str, object]:
-        """Return the keys of `config.json` that are not alike in all families."""
+        """Return the keys of `config.json` that differ between families."""
         return {"attention_bias": "wq" in args.biases, "mlp_bias": "w1" in args.biases}
 
     def gguf_keys(self, _args: Any) -> dict[str, Any]:
-        """Return the keys of this family in a GGUF file, without the name of the
-        architecture.
-        """
+        """Return the family's keys of a GGUF file, without the architecture's name."""
         return {}
 
     def check_gguf(self, _args: Any) -> None:
@@ -91,9 +81,7 @@ class Family:
 
 
 def window_fields(config: HuggingFaceConfig) -> dict[str, Any]:
-    """Return the fields of a sliding window, which caps the context, or none of a wider
-    one.
-    """
+    """Return the fields of a sliding window that limits the context, or no fields."""
     positions = value_of(config.values, CONFIG_KEYS["max_context_length"], 0)
     window: int | None = value_of(config.values, "sliding_window", None)
     if window is None or window >= positions:
@@ -102,10 +90,10 @@ def window_fields(config: HuggingFaceConfig) -> dict[str, Any]:
 
 
 class _Families(Mapping[str, Family]):
-    """The families by a name, each of them imported when it is looked up.
+    """The families by a name; each is imported on look-up.
 
     Args:
-        name_of: Returns the name of a family, or is None for the `model_type`.
+        name_of: Returns the name of a family; None for the `model_type`.
     """
 
     def __init__(self, name_of: Callable[[Family], str] | None = None) -> None:
@@ -113,7 +101,7 @@ class _Families(Mapping[str, Family]):
 
     def __getitem__(self, name: str) -> Family:
         kinds = [module.name for module in pkgutil.iter_modules(__path__)]
-        # The module of the name itself comes first: most families have one name
+        # The module of the name itself comes first, because most families have one name
         # everywhere.
         for kind in sorted(kinds, key=lambda kind: kind != name):
             if self._name_of is None and kind != name:

@@ -20,8 +20,8 @@ from ..llama import (
 from . import Family
 from .llama import FAMILY as LLAMA
 
-# The fields of `GraniteArgs`, which `config.json` calls the same, by their names in GGUF
-# files.
+# The fields of `GraniteArgs`, which are also keys of `config.json`, and their keys in
+# GGUF files.
 _GGUF_NAMES = {
     "attention_multiplier": "attention.scale",
     "embedding_multiplier": "embedding_scale",
@@ -35,11 +35,10 @@ class GraniteArgs(ModelArgs):
     """Llama's sizes, and the factors.
 
     Attributes:
-        embedding_multiplier: What embeddings are multiplied by.
-        attention_multiplier: What scores are multiplied by; None for 1 / sqrt(h).
-        residual_multiplier: What is multiplied by it before it is added to the residual
-            stream.
-        logits_scaling: What logits are divided by.
+        embedding_multiplier: Factor of the embeddings.
+        attention_multiplier: Factor of the scores; None for 1 / sqrt(h).
+        residual_multiplier: Factor of everything that is added to the residual stream.
+        logits_scaling: Divisor of the logits.
     """
 
     embedding_multiplier: float = 1.0
@@ -49,30 +48,30 @@ class GraniteArgs(ModelArgs):
 
     @property
     def score_divisor(self) -> float:
-        """Return what scores are divided by before the softmax."""
+        """Return the divisor of the scores before the softmax."""
         if self.attention_multiplier is None:
             return super().score_divisor
         return 1 / self.attention_multiplier
 
 
 class GraniteAttention(LlamaAttention):
-    """Llama's attention, whose result is multiplied."""
+    """Llama's attention with a scaled result."""
 
     args: GraniteArgs
 
     def project(self, output: ml.Tensor) -> ml.Tensor:
-        """Return what the heads [T, H*h] add to the residual stream: float32 [T, D]."""
-        return _multiplied(super().project(output), self.args.residual_multiplier)
+        """Project the heads [T, H*h] to the residual stream: float32 [T, D]."""
+        return _scale(super().project(output), self.args.residual_multiplier)
 
 
 class GraniteFeedForward(LlamaFeedForward):
-    """Llama's feed-forward, whose result is multiplied."""
+    """Llama's feed-forward with a scaled result."""
 
     args: GraniteArgs
 
     def project(self, hidden: ml.Tensor) -> ml.Tensor:
-        """Return what hidden [T, F] adds to the residual stream: float32 [T, D]."""
-        return _multiplied(super().project(hidden), self.args.residual_multiplier)
+        """Project hidden [T, F] to the residual stream: float32 [T, D]."""
+        return _scale(super().project(hidden), self.args.residual_multiplier)
 
 
 class GraniteBlock(LlamaTransformerBlock):
@@ -83,14 +82,14 @@ class GraniteBlock(LlamaTransformerBlock):
 
 
 class GraniteTransformer(LlamaTransformer):
-    """Llama's network with those layers, multiplied embeddings, and divided logits."""
+    """Llama's network with these layers, scaled embeddings and divided logits."""
 
     args: GraniteArgs
     block_class = GraniteBlock
 
     def embed(self, ids: ml.Tensor) -> ml.Tensor:
         """Return the rows of token ids [T] as the residual stream: float32 [T, D]."""
-        return _multiplied(super().embed(ids), self.args.embedding_multiplier)
+        return _scale(super().embed(ids), self.args.embedding_multiplier)
 
     def logits(self, x: ml.Tensor) -> ml.Tensor:
         """Return the logits [T, V] of normalized rows x [T, D]."""
@@ -99,7 +98,7 @@ class GraniteTransformer(LlamaTransformer):
         return logits if scaling == 1 else ml.div(logits, scaling)
 
 
-def _multiplied(x: ml.Tensor, factor: float) -> ml.Tensor:
+def _scale(x: ml.Tensor, factor: float) -> ml.Tensor:
     return x if factor == 1 else ml.multiply(x, factor)
 
 
@@ -124,13 +123,15 @@ class _Granite(Family):
     transformer = GraniteTransformer
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
-        given: Any = config.values
-        return {name: float(given[name]) for name in _GGUF_NAMES if given.get(name)}
+        values: Any = config.values
+        return {name: float(values[name]) for name in _GGUF_NAMES if values.get(name)}
 
     def fields_of_gguf(self, config: GgufConfig) -> dict[str, Any]:
-        given: Any = config.given  # in which 0 stands for no factor
+        values: Any = config.given  # 0 means no factor
         return {
-            name: float(given[key]) for name, key in _GGUF_NAMES.items() if given.get(key)
+            name: float(values[key])
+            for name, key in _GGUF_NAMES.items()
+            if values.get(key)
         }
 
     def config_keys(self, args: GraniteArgs) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Mistral 7B: Llama with a sliding window, which caps the context."""
+"""Mistral 7B: Llama with a sliding window, which limits the context."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class _Mistral(Family):
         },
         rules={"sliding_window": SIZE},
     )
-    gguf = LLAMA.gguf  # its files name Llama's architecture
+    gguf = LLAMA.gguf  # the files use Llama's architecture
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
         return window_fields(config)

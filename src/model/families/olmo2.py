@@ -1,5 +1,4 @@
-"""OLMo 2: the results of attention and feed-forward are normalized, and queries and keys
-too.
+"""OLMo 2: Llama with norms after attention and feed-forward, and of queries and keys.
 
 Source: transformers, models/olmo2/modeling_olmo2.py.
 """
@@ -23,9 +22,7 @@ from . import Family
 
 
 class Olmo2Attention(LlamaAttention):
-    """Llama's attention, whose queries and keys are normalized over all heads
-    together.
-    """
+    """Llama's attention with queries and keys that are normalized over all heads."""
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         super().__init__(args, tensors, layer)
@@ -40,16 +37,14 @@ class Olmo2Attention(LlamaAttention):
 
 
 class Olmo2Block(LlamaTransformerBlock):
-    """One layer: attention, then feed-forward, each normalized after and added to its
-    input.
-    """
+    """One layer: attention and feed-forward, each before a norm and with a residual."""
 
     attention_class = Olmo2Attention
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         super().__init__(args, tensors, layer)
         self.dtype = args.dtype
-        # What a norm returns is added to the residual stream.
+        # The result of a norm is added to the residual stream.
         self.attention_norm.dtype = ml.float32
         self.ffn_norm.dtype = ml.float32
         self.norm_after_attention = self.attention_norm
@@ -76,7 +71,7 @@ class Olmo2Block(LlamaTransformerBlock):
 
 
 class Olmo2Transformer(LlamaTransformer):
-    """Llama's network with those layers."""
+    """Llama's network with these layers."""
 
     block_class = Olmo2Block
 

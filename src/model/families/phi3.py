@@ -1,9 +1,9 @@
 """Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama with joined matrices and LongRoPE.
 
-One stored matrix holds the rows of q, k and v, another those of gate and up. Phi-4-mini
-rotates the first three quarters of each head. LongRoPE divides each frequency by a
-factor, in contexts that are longer than that of training by another one. A sliding window
-caps the context.
+One stored matrix contains the rows of q, k and v, another one the rows of gate and up.
+Phi-4-mini rotates the first three quarters of each head. LongRoPE divides each frequency
+by a factor; contexts longer than the training length use other factors. A sliding window
+limits the context.
 
 Source: transformers, models/phi3/modeling_phi3.py and modeling_rope_utils.py
 (`_compute_longrope_parameters`); llama.cpp, src/models/phi3.cpp.
@@ -29,7 +29,7 @@ from . import Family, window_fields
 _FACTOR = number_in(1e-6, 1e6)
 _LONG = "rope_factors_long.weight"
 _SHORT = "rope_factors_short.weight"
-_POSITIONS = 4096  # of training, if no key names them
+_POSITIONS = 4096  # default training length
 
 
 def _is_factors(value: object) -> bool:
@@ -46,14 +46,14 @@ _LONG_ROPE = {"short_factor": _FACTORS, "long_factor": _FACTORS}
 
 @dataclass(frozen=True)
 class LongRope(FamilyRopeScaling):
-    """LongRoPE: a factor for each frequency, other ones in contexts longer than that of
-    training.
+    """LongRoPE: a factor for each frequency, and other factors for long contexts.
 
     Attributes:
-        short_factors: What divides the frequencies [r/2] up to `original_context_length`.
-        long_factors: What divides them in longer contexts.
+        short_factors: The divisors of the frequencies [r/2] up to
+            `original_context_length`.
+        long_factors: The divisors in longer contexts.
         original_context_length: The positions of training.
-        magnitude: What rotated queries and keys are multiplied by.
+        magnitude: The factor of rotated queries and keys.
     """
 
     short_factors: tuple[float, ...]
@@ -82,7 +82,7 @@ class LongRope(FamilyRopeScaling):
 
 @dataclass(frozen=True)
 class Phi3Args(ModelArgs):
-    """Llama's sizes, and how many elements of a head are rotated."""
+    """Llama's sizes, and the number of rotated elements of a head."""
 
     rotated: int = 0
 
@@ -100,7 +100,7 @@ class Phi3Args(ModelArgs):
 
     @property
     def rotary_dim(self) -> int:
-        """Return how many elements of a head are rotated, the first ones."""
+        """Return the number of rotated elements of a head, which are its first ones."""
         return self.rotated
 
 
@@ -109,9 +109,7 @@ def _rounded(factors: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _magnitude(factor: float, original: int) -> float:
-    """Return sqrt(1 + ln(factor) / ln(original)), or 1 where a context is not
-    lengthened.
-    """
+    """Return sqrt(1 + ln(factor) / ln(original)), or 1 for a factor of at most 1."""
     return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
 
 
@@ -183,23 +181,23 @@ class _Phi3(Family):
     args_class = Phi3Args
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
-        given: Any = config.values
+        values: Any = config.values
         head_dim = value_of(
-            given, "head_dim", given["hidden_size"] // given["num_attention_heads"]
+            values, "head_dim", values["hidden_size"] // values["num_attention_heads"]
         )
-        outer = value_of(given, "partial_rotary_factor", 1.0)
+        outer = value_of(values, "partial_rotary_factor", 1.0)
         part = config.rope.get("partial_rotary_factor", outer)
         fields = window_fields(config) | {
             "rotated": int(head_dim * part),
             "rope_scaling": None,
         }
         if "short_factor" in config.rope:
-            original = given["original_max_position_embeddings"]
+            original = values["original_max_position_embeddings"]
             factor = config.rope.get(
-                "factor", given["max_position_embeddings"] / original
+                "factor", values["max_position_embeddings"] / original
             )
             magnitude = config.rope.get("attention_factor", _magnitude(factor, original))
-            # transformers and GGUF files have the factors in float32.
+            # The factors are float32 in transformers and in GGUF files.
             short = _rounded(config.rope["short_factor"])
             long = _rounded(config.rope["long_factor"])
             fields["rope_scaling"] = LongRope(
@@ -214,7 +212,7 @@ class _Phi3(Family):
         fields: dict[str, Any] = {"rotated": rotated}
         if isinstance(window, int) and 0 < window < positions:
             fields |= {"max_context_length": window, "sliding_window": window}
-        # The factors are tensors; until those are read, these stand for them.
+        # The factors are tensors, which are read later; ones replace them until then.
         original = value_of(
             config.given, "rope.scaling.original_context_length", _POSITIONS
         )
@@ -246,8 +244,8 @@ class _Phi3(Family):
             return {}
         factors = {_LONG: scaling.long_factors, _SHORT: scaling.short_factors}
         return {
-            name: ml.tensor(list(each), dtype=ml.float32)
-            for name, each in factors.items()
+            name: ml.tensor(list(values), dtype=ml.float32)
+            for name, values in factors.items()
         }
 
     def gguf_keys(self, args: Phi3Args) -> dict[str, Any]:

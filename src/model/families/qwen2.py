@@ -25,9 +25,7 @@ class _Qwen2(Family):
     biases = ("wq", "wk", "wv")
 
     def config_keys(self, _args: Any) -> dict[str, object]:
-        """Return the keys of biases, which name no others than those that all layers
-        have.
-        """
+        """Return no key of biases, because the family always has them."""
         return {"attention_bias": False, "mlp_bias": False}
 
 

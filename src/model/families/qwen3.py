@@ -35,13 +35,13 @@ class Qwen3Attention(LlamaAttention):
 
 
 class Qwen3Block(LlamaTransformerBlock):
-    """Llama's layer with that attention."""
+    """Llama's layer with this attention."""
 
     attention_class = Qwen3Attention
 
 
 class Qwen3Transformer(LlamaTransformer):
-    """Llama's network with those layers."""
+    """Llama's network with these layers."""
 
     block_class = Qwen3Block
 

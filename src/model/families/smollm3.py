@@ -1,4 +1,4 @@
-"""SmolLM3: Llama with layers that rotate nothing, so they know no positions.
+"""SmolLM3: Llama with some layers that do not rotate and therefore ignore positions.
 
 Source: transformers, models/smollm3/modeling_smollm3.py.
 """
@@ -21,7 +21,7 @@ from ..errors import mismatch
 from ..llama import LlamaAttention, LlamaTransformer, LlamaTransformerBlock
 from . import Family
 
-_INTERVAL = 4  # of the layers without RoPE, if no key names it
+_INTERVAL = 4  # default distance of the layers without RoPE
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,22 @@ class SmolLM3Args(ModelArgs):
 
 
 class SmolLM3Attention(LlamaAttention):
-    """Llama's attention, which rotates in some layers alone."""
+    """Llama's attention, which rotates only in some layers."""
 
     def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
-        """Return queries or keys [T, heads, h] rotated, or as they are."""
+        """Return queries or keys [T, heads, h], rotated or unchanged."""
         is_rotated = self.layer in self.args.rotated_layers
         return super().rotate(x, frequencies) if is_rotated else x
 
 
 class SmolLM3Block(LlamaTransformerBlock):
-    """Llama's layer with that attention."""
+    """Llama's layer with this attention."""
 
     attention_class = SmolLM3Attention
 
 
 class SmolLM3Transformer(LlamaTransformer):
-    """Llama's network with those layers."""
+    """Llama's network with these layers."""
 
     block_class = SmolLM3Block
 
@@ -78,8 +78,8 @@ class _SmolLM3(Family):
 
     def fields_of_config(self, config: HuggingFaceConfig) -> dict[str, Any]:
         count = value_of(config.values, "num_hidden_layers", 0)
-        every = value_of(config.values, "no_rope_layer_interval", _INTERVAL)
-        by_interval = [n % every for n in range(1, count + 1)]
+        interval = value_of(config.values, "no_rope_layer_interval", _INTERVAL)
+        by_interval = [n % interval for n in range(1, count + 1)]
         rotated = value_of(config.values, "no_rope_layers", by_interval)
         without = tuple(n for n, is_rotated in enumerate(rotated) if not is_rotated)
         return {"layers_without_rope": without}
@@ -92,11 +92,9 @@ class _SmolLM3(Family):
         return super().config_keys(args) | {"no_rope_layers": rotated}
 
     def check_gguf(self, args: SmolLM3Args) -> None:
-        """Refuse other layers without RoPE than those that no key of a GGUF file
-        names.
-        """
+        """Check that the layers without RoPE are the default of GGUF files."""
         if args.layers_without_rope != _by_interval(args.n_layers):
-            rule = "every fourth layer without RoPE, as smollm3 has it in GGUF files"
+            rule = "every fourth layer without RoPE, as smollm3 requires in GGUF files"
             layers = ", ".join(map(str, args.layers_without_rope)) or "none"
             raise mismatch("save", rule, f"layers {layers}")
 

@@ -1,8 +1,7 @@
-"""A model on disk: what its files say of sizes, weights, tokenizer, chat template and end
-tokens.
+"""A model on disk: its sizes, weights, tokenizer, chat template and end tokens.
 
 A layout of files is one subclass of `Source`, in a module of this package. All other
-modules query the source, and none of them knows which layouts there are.
+modules use the interface and do not depend on the layout.
 """
 
 import contextlib
@@ -40,28 +39,27 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent.parent / "nano" / "model"
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """The small files of a model directory, or the keys of a GGUF file; no weight is
-    read.
+    """The small files of a model directory, or the keys of a GGUF file, without weights.
 
     Attributes:
         path: The directory of the weights, or the GGUF file.
-        top: The directory or the file that was asked for.
-        args: The sizes; those that only the tensors show are not in them yet.
-        given: The file of hyperparameters as it is, or the keys of a GGUF file; the keys
-            that determine what is computed are checked.
+        top: The requested directory or file.
+        args: The sizes, without the sizes that only the tensors show.
+        given: The contents of the file of hyperparameters, or the keys of a GGUF file.
+            The keys with an effect are checked.
         end_ids: The tokens that end an answer. The model may have no row for one of them.
         ignored: The keys without an effect, by the name of their file.
         sampling: The sampling that the files recommend, by the names of `SamplingArgs`.
-        given_name: The name that the model was asked for by, or None for a path.
+        given_name: The name by which the model was requested, or None for a path.
         model_type: The family, as `config.json` names it.
         given_label: The name of `given` for people.
-        factor_origin: What determines the factor of a scaled RoPE.
+        factor_origin: The origin of the factor of a scaled RoPE.
         sampling_origin: The file or the keys of `sampling`, for people.
-        verified_as: How `--verify` gives the weights to transformers: it reads the
-            directory, or gets the tensors of PyTorch's files; None for a layout that it
-            does not read.
-        chat_format: The chat format of the layout's models without a template and without
-            special tokens of turns, or None.
+        verified_as: How `--verify` passes the weights to transformers: it reads the
+            directory, or receives the tensors of PyTorch's files; None for a layout that
+            it does not read.
+        chat_format: The chat format of models in this layout without a template and
+            without special tokens of turns, or None.
     """
 
     path: Path
@@ -83,9 +81,7 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def read(cls, path: Path, top: Path) -> Self:
-        """Read the small files of a model; the arguments are the attributes of these
-        names.
-        """
+        """Read the small files of a model; the arguments are attributes."""
 
     @property
     def is_bundled(self) -> bool:
@@ -94,28 +90,24 @@ class Source(ABC):
 
     @property
     def name(self) -> str:
-        """Return the given name, or that of the model's directory or file alone;
-        escaped.
-        """
+        """Return the given name, or the escaped name of the directory or file."""
         if self.is_bundled:
             return "bundled model"
         if self.given_name is not None:
             return label_of(Path(self.given_name))
-        # A link to a file has a name that says more than that of its target.
+        # The name of a link to a file is more specific than the name of its target.
         path = self.top if self.top.is_file() else self.top.resolve()
         return label_of(Path(path.name))
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Return the names that may say which model this is."""
+        """Return the names that may identify the model."""
         return self.name, self.path.name
 
     def with_rope_tensors(
         self, args: ModelArgs, _tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return sizes completed by tensors of rotary factors, which GGUF files have
-        alone.
-        """
+        """Return args completed by tensors of rotary factors of GGUF files."""
         return args
 
     @property
@@ -128,11 +120,11 @@ class Source(ABC):
     @property
     @abstractmethod
     def weight_files(self) -> list[Path]:
-        """Return the files of the weights; raise CheckpointError where one is missing."""
+        """Return the files of the weights; raise CheckpointError if one is missing."""
 
     @abstractmethod
     def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
-        """Open the weights; `one_by_one` merges a tensor whenever it is looked up."""
+        """Open the weights; with `one_by_one`, a tensor is merged on each look-up."""
 
     @property
     def is_merged(self) -> bool:
@@ -141,9 +133,7 @@ class Source(ABC):
 
     @property
     def quantization(self) -> str | None:
-        """Return how quantized weights of a directory are stored, or None if all are
-        plain.
-        """
+        """Return the format of quantized weights, or None if all are plain."""
         return None
 
     @abstractmethod
@@ -155,44 +145,38 @@ class Source(ABC):
         return sum(map(math.prod, self.quantized_shapes(args))) * args.dtype.itemsize
 
     def notes(self, _has_output: bool) -> Iterable[str]:
-        """Return what a person should know of files with an output matrix, or without
-        one.
-        """
+        """Return notes for people on files with or without an output matrix."""
         return ()
 
     # ---- text -------------------------------------------------------------------------
 
     @property
     def chat_templates(self) -> Mapping[str, str]:
-        """Return the chat templates by name: `default`, and perhaps `tool_use`.
+        """Return the chat templates by name: `default`, and optionally `tool_use`.
 
         Raises:
             TokenizerError: A file of the templates is damaged.
         """
-        for place in self.places:
-            if templates := read_chat_templates(place):
+        for directory in self.places:
+            if templates := read_chat_templates(directory):
                 return templates
         return {}
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Return the directories of small files: that of the weights, and the one around
-        it.
-        """
+        """Return the directories of small files: `path` and `top`."""
         return tuple(dict.fromkeys((self.path, self.top)))
 
     def find_tokenizer(self) -> Tokenizer | None:
-        """Load the tokenizer, or return None where the files have none."""
-        for place in self.places:
+        """Load the tokenizer, or return None if there is no tokenizer file."""
+        for directory in self.places:
             with contextlib.suppress(TokenizerNotFoundError):
-                return load_tokenizer(place)
+                return load_tokenizer(directory)
         return None
 
     def required_tokenizer(self) -> Tokenizer:
-        """Load the tokenizer; raise ModelError or TokenizerError where the files have
-        none.
-        """
-        # The error of the directory of the weights says what it expected and found.
+        """Load the tokenizer, or raise ModelError or TokenizerError."""
+        # The loader of the directory of the weights raises the error.
         return self.find_tokenizer() or load_tokenizer(self.path)
 
     # ---- saving -----------------------------------------------------------------------
@@ -205,40 +189,37 @@ class Source(ABC):
 
         Args:
             args: The sizes and constants, completed by the tensors.
-            tokenizer: Determines the tokens that begin and end a text, if there is one.
+            tokenizer: Determines the tokens that begin and end a text, if it is not None.
             dtype: The name of the dtype of the weights.
         """
 
     def side_files(self, _tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
-        """Return the files of the tokenizer, the chat template and the generation, by
-        name.
+        """Return the files of the tokenizer, chat template and generation, by name.
 
         Raises:
-            ModelError: One is not a regular file, is too large, or is a link out of the
-                model.
+            ModelError: A file is not a regular file, is too large, or is a link out of
+                the model.
         """
-        found: dict[str, bytes] = {}
-        for place, name in product(self.places, _SIDE_FILES):
-            path = place / name
-            if name not in found and os.path.lexists(path):
+        files: dict[str, bytes] = {}
+        for directory, name in product(self.places, _SIDE_FILES):
+            path = directory / name
+            if name not in files and os.path.lexists(path):
                 target = followed_inside(path, ModelError, *self.places)
-                found[name] = read_whole(target, MAX_FILE_BYTES, ModelError)
-        return found
+                files[name] = read_whole(target, MAX_FILE_BYTES, ModelError)
+        return files
 
     def check_saved(  # noqa: B027 - copied files need no check
         self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None
     ) -> None:
-        """Check that the files made in a directory say what this model's own files
-        say.
-        """
+        """Check that the files made in a directory agree with this model's own files."""
 
     def gguf_tokenizer_keys(self, vocab_size: int) -> dict[str, Any]:
         """Return the keys of the tokenizer in a GGUF file, without the chat template."""
-        from ...tokenizer.gguf_export import gguf_tokenizer_keys  # for saving alone
+        from ...tokenizer.gguf_export import gguf_tokenizer_keys  # only needed for saving
 
-        for place in self.places:
+        for directory in self.places:
             with contextlib.suppress(TokenizerNotFoundError):
-                return gguf_tokenizer_keys(place, vocab_size)
+                return gguf_tokenizer_keys(directory, vocab_size)
         return {"tokenizer.ggml.model": "no_vocab"}
 
 
@@ -253,23 +234,22 @@ def find_source(path: str | Path | None) -> Source:
         path: As for `load_model`.
 
     Raises:
-        ModelError: There is no model, or parts of its configuration contradict each
-            other.
-        CatalogError: There is no model with this name, or it cannot be downloaded.
-        CheckpointError: A file cannot be read, or has a key or a value that is not
-            supported.
+        ModelError: The path contains no model, or parts of its configuration contradict
+            each other.
+        CatalogError: No model has this name, or it cannot be downloaded.
+        CheckpointError: A file cannot be read, or has an unsupported key or value.
     """
     if isinstance(path, str):
-        from ...catalog import find_model, is_name  # of names alone
+        from ...catalog import find_model, is_name  # only needed for names
 
         if is_name(path):
             return replace(find_source(find_model(path)), given_name=path)
     top = BUNDLED_MODEL if path is None else Path(path)
-    found = find_model_directory(top)
-    # The other layouts need other readers, which take time to import.
-    layout = import_module(f".{_MODULES[found.layout]}", __package__)
+    model = find_model_directory(top)
+    # The modules of other layouts are not imported, because that takes time.
+    layout = import_module(f".{_MODULES[model.layout]}", __package__)
     source_class: type[Source] = layout.SOURCE
     try:
-        return source_class.read(found.path, top)
+        return source_class.read(model.path, top)
     except ModelConfigError as error:
-        raise ModelConfigError(f"{label_of(found.path)}: {error}") from None
+        raise ModelConfigError(f"{label_of(model.path)}: {error}") from None

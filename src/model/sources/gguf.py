@@ -57,7 +57,7 @@ class GgufSource(Source):
 
     @classmethod
     def read(cls, path: Path, _top: Path) -> Self:
-        """Read the headers of all parts; the file itself is what a person knows."""
+        """Read the headers of all parts; the name of the file is known to the user."""
         parts = tuple(read_gguf_parts(path))
         keys = parts[0].keys
         tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
@@ -77,7 +77,7 @@ class GgufSource(Source):
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Return the names of the file, and those in its keys."""
+        """Return the names of the file, and the names in its keys."""
         keys = [str(self.given[key]) for key in _TITLE_KEYS if key in self.given]
         return (*super().titles, *keys)
 
@@ -89,7 +89,7 @@ class GgufSource(Source):
     def with_rope_tensors(
         self, args: ModelArgs, tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return sizes completed by the tensors of rotary factors."""
+        """Return args completed by the tensors of rotary factors."""
         return FAMILIES[self.model_type].with_rope_tensors(args, tensors)
 
     @property
@@ -113,16 +113,16 @@ class GgufSource(Source):
         rows = stored_rows(all_rows, lambda row: row.gguf)
         check_tensors(entries, label, rows, dict(sizes), "its keys")
         used = {row.name: row.gguf for row in all_rows if row.gguf in entries}
-        with contextlib.ExitStack() as unless_kept:
+        with contextlib.ExitStack() as stack:
             for file in self.parts:
-                mapped.append(unless_kept.enter_context(contextlib.closing(file.map())))
+                mapped.append(stack.enter_context(contextlib.closing(file.map())))
                 places |= dict.fromkeys(file.tensors, mapped[-1])
             pairs = self.args.rotary_dim // 2
             rope_factors = {
                 name: _rope_factors(places[name], name, entry, pairs)
                 for name, entry in factors.items()
             }
-            unless_kept.pop_all()
+            stack.pop_all()
         tensors = {
             row.name: part_of(
                 entries[row.gguf].make(places[row.gguf], row.name), row, sizes, label
@@ -143,7 +143,7 @@ class GgufSource(Source):
         )
 
     def quantized_shapes(self, _args: ModelArgs) -> Iterable[tuple[int, ...]]:
-        """Return the shapes of the quantized tensors, as the header has them."""
+        """Return the shapes of the quantized tensors from the header."""
         return [
             tensor.shape
             for part in self.parts
@@ -165,13 +165,11 @@ class GgufSource(Source):
         return self.parts[0].decoded("tokenizer.", ARRAYS)
 
     def find_tokenizer(self) -> Tokenizer | None:
-        """Make the tokenizer of the keys, or return None where they have no
-        vocabulary.
-        """
+        """Make the tokenizer from the keys, or return None without a vocabulary."""
         return gguf_tokenizer(self.top, self._tokenizer_keys())
 
     def required_tokenizer(self) -> Tokenizer:
-        """Make the tokenizer of the keys."""
+        """Make the tokenizer from the keys, or raise ModelError."""
         tokenizer = self.find_tokenizer()
         if tokenizer is None:
             rule = "tokenizer: expected a vocabulary in the keys of the file, got none"
@@ -181,55 +179,53 @@ class GgufSource(Source):
     def config_json(
         self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
     ) -> dict[str, object]:
-        """Make a `config.json` of the keys."""
-        # For saving alone.
+        """Make a `config.json` from the keys."""
         from ..saved_config import (
             hugging_face_config,
             with_named_scaling,
-        )
+        )  # only for saving
 
         return hugging_face_config(
             with_named_scaling(args), tokenizer, dtype, self.model_type
         )
 
     def side_files(self, tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
-        """Make the files of the tokenizer and the chat template of the keys."""
+        """Make the files of the tokenizer and the chat template from the keys."""
         if tokenizer is None:
             return {}
-        # For saving alone.
-        from ...tokenizer.hugging_face_export import (
-            hugging_face_files,
-        )
+        from ...tokenizer.hugging_face_export import hugging_face_files  # only for saving
 
-        made = hugging_face_files(self.top, self._tokenizer_keys(), tokenizer)
+        files = hugging_face_files(self.top, self._tokenizer_keys(), tokenizer)
         for name, template in self.chat_templates.items():
-            made[TEMPLATE_FILES[name]] = template.encode()
-        return made
+            files[TEMPLATE_FILES[name]] = template.encode()
+        return files
 
     def check_saved(
         self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None
     ) -> None:
-        """Check that the files which were made in a directory say what the keys say."""
+        """Check that the files made in a directory agree with the keys."""
         from ..saved_config import with_named_scaling
         from .hugging_face import HuggingFaceSource
 
-        read = HuggingFaceSource.read(directory, directory).args
+        saved_args = HuggingFaceSource.read(directory, directory).args
         fields = ("dtype", "feed_forward_dtype", "rope_pairs")
-        as_given = {name: getattr(args, name) for name in fields}
-        if replace(read, **as_given) != with_named_scaling(args):
+        unchecked = {name: getattr(args, name) for name in fields}
+        if replace(saved_args, **unchecked) != with_named_scaling(args):
             raise mismatch("save", "a model that config.json can describe", "another one")
         if tokenizer is not None:
             from ...tokenizer.gguf_export import first_difference
 
-            made = load_tokenizer(directory)
+            saved_tokenizer = load_tokenizer(directory)
             rows = max(args.vocab_size, tokenizer.vocab_size)
-            difference = first_difference(tokenizer.padded_to(rows), made.padded_to(rows))
+            difference = first_difference(
+                tokenizer.padded_to(rows), saved_tokenizer.padded_to(rows)
+            )
             if difference is not None:
                 rule = f"tokenizer files: {difference}"
-                raise mismatch(rule, "that of the GGUF file", "another")
+                raise mismatch(rule, "the value of the GGUF file", "another one")
 
     def gguf_tokenizer_keys(self, _vocab_size: int) -> dict[str, Any]:
-        """Return the keys as they are."""
+        """Return the keys without the chat templates."""
         keys = self._tokenizer_keys()
         for key in CHAT_TEMPLATE_KEYS.values():
             keys.pop(key, None)
@@ -242,51 +238,52 @@ SOURCE = GgufSource
 def _rope_factors(
     file: MappedFile, name: str, entry: GgufTensor, count: int
 ) -> tuple[float, ...]:
-    """Read what divides the rotary frequencies."""
-    what = f"tensor '{name}'"
+    """Read the divisors of the rotary frequencies from a tensor."""
+    subject = f"tensor '{name}'"
     if entry.dtype is not ml.float32 or entry.shape != (count,):
-        file.refuse(what, f"float32 [{count}]", f"{entry.dtype} {list(entry.shape)}")
+        file.refuse(subject, f"float32 [{count}]", f"{entry.dtype} {list(entry.shape)}")
     factors = np.frombuffer(file.buffer, np.float32, count, entry.start).tolist()
     for factor in factors:
         if not 1e-6 <= factor <= 1e6:
-            file.refuse(what, "factors in 1e-06..1e+06", factor)
+            file.refuse(subject, "factors in 1e-06..1e+06", factor)
     return tuple(factors)
 
 
 def args_from_gguf(
     config: GgufConfig, tensors: Mapping[str, GgufTensor], family: Family
 ) -> ModelArgs:
-    """Read the checked keys of a GGUF file; raise ModelConfigError where its parts
-    contradict.
+    """Convert the checked keys of a GGUF file; raise ModelConfigError if inconsistent.
 
-    The tensors, by their names in the file, tell the biases and the dtype; no bytes are
-    read.
+    The biases and the dtype come from the tensors, by their names in the file; no bytes
+    are read.
     """
     rows = rows_of(config.sizes["n_layers"], family.layer_rows, LAYER_MATRICES)
-    known = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
+    stored = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
     biases = tuple(
-        m for m in LAYER_MATRICES if any(key.endswith(f".{m}.bias") for key in known)
+        matrix
+        for matrix in LAYER_MATRICES
+        if any(key.endswith(f".{matrix}.bias") for key in stored)
     )
-    dtypes = {key: tensor.dtype for key, tensor in known.items()}
+    dtypes = {key: tensor.dtype for key, tensor in stored.items()}
     dtype = activation_dtype(dtypes)
-    of_feed_forward = None
+    feed_forward_dtype = None
     if dtype is ml.bfloat16 and all(
-        isinstance(each, ml.DType) for each in dtypes.values()
+        isinstance(dtype_, ml.DType) for dtype_ in dtypes.values()
     ):
         # llama.cpp keeps activations in float32 and rounds the inputs of all matrices to
-        # bfloat16. To do so for the largest products alone keeps logits at least as close
-        # to float32.
+        # bfloat16. Rounding them only for the largest products keeps logits at least as
+        # close to float32.
         dtype = ml.float32
-        of_feed_forward = ml.bfloat16
+        feed_forward_dtype = ml.bfloat16
     sizes = dict(config.sizes)
-    if not sizes["vocab_size"] and EMBEDDINGS in known:
-        sizes["vocab_size"] = known[EMBEDDINGS].shape[0]
+    if not sizes["vocab_size"] and EMBEDDINGS in stored:
+        sizes["vocab_size"] = stored[EMBEDDINGS].shape[0]
     factor = config.rope_factor
     fields: dict[str, Any] = {
         **sizes,
         "rope_scaling": LinearRopeScaling(factor) if factor != 1.0 else None,
         "dtype": dtype,
-        "feed_forward_dtype": of_feed_forward,
+        "feed_forward_dtype": feed_forward_dtype,
         "rope_pairs": family.gguf.rope_pairs,
         "biases": biases,
         "layer_rows": family.layer_rows,

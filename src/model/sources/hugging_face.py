@@ -1,6 +1,4 @@
-"""Hugging Face's layout: `config.json`, safetensors, and tokenizer files of several
-kinds.
-"""
+"""Hugging Face's layout: `config.json`, safetensors, and various tokenizer files."""
 
 import contextlib
 import os
@@ -51,7 +49,7 @@ class HuggingFaceSource(Source):
 
     Attributes:
         tied: Whether the embeddings may serve as output.
-        packing: How quantized weights are stored, or None where all are plain.
+        packing: The format of quantized weights, or None if all are plain.
     """
 
     tied: bool = False
@@ -64,9 +62,7 @@ class HuggingFaceSource(Source):
 
     @classmethod
     def read(cls, path: Path, top: Path) -> Self:
-        """Read `config.json`, and `generation_config.json`, whose end tokens are
-        preferred.
-        """
+        """Read `config.json`, and `generation_config.json` with preferred end tokens."""
         config = read_hugging_face_config(path, FAMILIES)
         kind = str(config.given["model_type"])
         in_config: list[int] | int = value_of(config.given, "eos_token_id", [])
@@ -91,9 +87,7 @@ class HuggingFaceSource(Source):
 
     @cached_property
     def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
-        """Return what to call the weights; and their files, with the tensors an index
-        names.
-        """
+        """Return the label of the weights, and their files with the index's tensors."""
         single = self.path / SINGLE
         index = self.path / INDEX
         if os.path.exists(single):
@@ -106,27 +100,27 @@ class HuggingFaceSource(Source):
 
     @property
     def weight_files(self) -> list[Path]:
-        """Return the one file of the weights, or those of the index."""
+        """Return the weight files, one or those of the index."""
         return list(self.weights[1])
 
     @property
     def quantization(self) -> str | None:
-        """Return the description of the format that quantized weights have."""
+        """Return the description of the format of quantized weights, or None."""
         return None if self.packing is None else self.packing.description
 
     def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
         """Open the weights, all in place; if tied, the output matrix may be absent."""
         label, files = self.weights
-        found = dict[str, TensorEntry]()
+        all_entries = dict[str, TensorEntry]()
         mapped = list[MappedFile]()
-        with contextlib.ExitStack() as unless_kept:
+        with contextlib.ExitStack() as stack:
             for path, expected in files.items():
                 source = SafetensorsFile(path)
-                mapped.append(unless_kept.enter_context(contextlib.closing(source.file)))
+                mapped.append(stack.enter_context(contextlib.closing(source.file)))
                 if expected is not None:
                     _check_shard(label, source, expected)
-                found |= source.entries
-            plain = dict(found)
+                all_entries |= source.entries
+            plain = dict(all_entries)
             packed = {} if self.packing is None else take_packed(plain, self.packing.kind)
             entries: dict[str, TensorEntry | PackedWeight] = {**plain, **packed}
             sizes = self.args.tensor_sizes
@@ -136,7 +130,11 @@ class HuggingFaceSource(Source):
             if not self.tied and "lm_head.weight" not in entries:
                 rule = "'lm_head.weight', because tie_word_embeddings is not true"
                 raise mismatch(label, "tensors", rule, "none")
-            used = {r.name: r.hugging_face for r in all_rows if r.hugging_face in entries}
+            used = {
+                row.name: row.hugging_face
+                for row in all_rows
+                if row.hugging_face in entries
+            }
             tensors = {
                 row.name: part_of(
                     entries[row.hugging_face].make(row.name), row, sizes, label
@@ -144,13 +142,15 @@ class HuggingFaceSource(Source):
                 for row in all_rows
                 if row.name in used
             }
-            unless_kept.pop_all()
+            stack.pop_all()
         unused = tuple(name for name in plain if name not in rows)
         count = (
             "a safetensors file" if len(files) == 1 else f"{len(files)} safetensors files"
         )
         copied = (
-            n for n, entry in found.items() if entry.is_misaligned and n not in unused
+            name
+            for name, entry in all_entries.items()
+            if entry.is_misaligned and name not in unused
         )
         return Checkpoint(
             tensors=tensors,
@@ -165,24 +165,22 @@ class HuggingFaceSource(Source):
         )
 
     def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
-        """Return the shapes of all matrices but the embedding table, without a look at
-        weights.
-        """
-        without = {EMBEDDINGS, OUTPUT} if self.tied else {EMBEDDINGS}
+        """Return the shapes of all matrices but the embedding table, from the sizes."""
+        excluded = {EMBEDDINGS, OUTPUT} if self.tied else {EMBEDDINGS}
         shapes = args.tensor_shapes.items()
         return [
-            shape for name, shape in shapes if is_matrix(name) and name not in without
+            shape for name, shape in shapes if is_matrix(name) and name not in excluded
         ]
 
     def notes(self, has_output: bool) -> Iterable[str]:
-        """Return the note of an output matrix next to `tie_word_embeddings`."""
+        """Yield a note on an output matrix in spite of `tie_word_embeddings`."""
         if has_output and self.tied:
-            yield "lm_head.weight is there and used, although tie_word_embeddings is true"
+            yield "lm_head.weight is used, although tie_word_embeddings is true"
 
     def config_json(
         self, _args: ModelArgs, _tokenizer: Tokenizer | None, _dtype: str
     ) -> dict[str, object]:
-        """Return the file as it is."""
+        """Return a copy of the file's contents."""
         return dict(self.given)
 
 
@@ -190,34 +188,33 @@ SOURCE = HuggingFaceSource
 
 
 def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) -> None:
-    """Check that a file holds what the index says of it, and nothing else but harmless
-    tensors.
-    """
+    """Check that a file contains the tensors of the index, and no other needed ones."""
     entries = source.entries
-    what = f"tensors of {source.file.path.name}"
+    subject = f"tensors of {source.file.path.name}"
     if missing := [name for name in names if name not in entries]:
-        rule = f"{len(names)} as the index says"
-        raise mismatch(label, what, rule, f"without {some_of(missing)}")
+        rule = f"the {len(names)} of the index"
+        raise mismatch(label, subject, rule, f"none for {some_of(missing)}")
     if extra := sorted(name for name in entries.keys() - names if not is_harmless(name)):
-        raise mismatch(label, what, "only those of the index", f"also {some_of(extra)}")
+        raise mismatch(
+            label, subject, "only those of the index", f"also {some_of(extra)}"
+        )
 
 
 def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
-    """Read a `config.json` of checked keys; raise ModelConfigError where its parts
-    contradict.
+    """Convert the checked keys of a `config.json`, or raise ModelConfigError.
 
-    Where a key is absent, the default is that of the family in transformers, or here that
-    of its `LlamaConfig`; the sizes have none, because a guessed size helps nobody.
+    The default of an absent key is the default of the family in transformers, or else of
+    `LlamaConfig`. The sizes have no default, because a guessed size is of no use.
     """
-    given: Mapping[str, Any] = config.values
+    values: Mapping[str, Any] = config.values
     biases = [*family.biases]
-    if value_of(given, "attention_bias", False) and not biases:
+    if value_of(values, "attention_bias", False) and not biases:
         biases += ("wq", "wk", "wv", "wo")
-    if value_of(given, "mlp_bias", False):
+    if value_of(values, "mlp_bias", False):
         biases += ("w1", "w2", "w3")
     named_dtype = value_of(config.given, "dtype", config.given.get("torch_dtype"))
     fields: dict[str, Any] = {
-        **sizes_of(CONFIG_KEYS, given, norm_eps=1e-6, max_context_length=2048),
+        **sizes_of(CONFIG_KEYS, values, norm_eps=1e-6, max_context_length=2048),
         "rope_theta": config.rope["rope_theta"],
         "rope_scaling": _rope_scaling(config.rope),
         "dtype": ml.float32 if named_dtype in ("float32", "float16") else ml.bfloat16,

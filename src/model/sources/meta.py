@@ -27,17 +27,15 @@ from . import Source
 
 _PARAMS_FILE = "params.json"
 _SCALED_ROPE_FACTOR = 8.0
-# (dim, n_layers) of the sizes whose RoPE is scaled by another factor than Llama 3.1's.
-# Their params.json says only `use_scaled_rope`; the factor is in their Hugging Face
+# (dim, n_layers) of models whose RoPE has another scaling factor than Llama 3.1. Their
+# params.json contains only `use_scaled_rope`; the factor is in their Hugging Face
 # config.json.
 _KNOWN_SCALED_ROPE_FACTORS = {(2048, 16): 32.0, (3072, 28): 32.0}
 
 
 @dataclass(frozen=True)
 class MetaSource(Source):
-    """A directory in Meta's layout; several files of weights are the parts of one
-    model.
-    """
+    """A directory in Meta's layout; several weight files are the parts of one model."""
 
     given_label: ClassVar[str] = _PARAMS_FILE
     factor_origin: ClassVar[str] = "the sizes"
@@ -64,16 +62,16 @@ class MetaSource(Source):
     def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
         """Open the weights.
 
-        Several files are merged, which copies them; with `one_by_one` each tensor anew
-        whenever it is looked up, while the files stay mapped.
+        Several files are merged, which copies them. With `one_by_one`, the files stay
+        mapped, and each tensor is merged on each look-up.
         """
         paths = self.weight_files
         mapped = list[MappedFile]()
         shards = []
-        with contextlib.ExitStack() as unless_kept:
+        with contextlib.ExitStack() as stack:
             for path in paths:
                 file, tensors = map_pth(path)
-                mapped.append(unless_kept.enter_context(contextlib.closing(file)))
+                mapped.append(stack.enter_context(contextlib.closing(file)))
                 shards.append(tensors)
             labels = [file.label for file in mapped]
             layers = self.args.n_layers
@@ -86,7 +84,7 @@ class MetaSource(Source):
                 whole = (
                     MergedShards(shards, layers, sizes) if self.is_merged else shards[0]
                 )
-                unless_kept.pop_all()
+                stack.pop_all()
         files = (
             f"{len(paths)} PyTorch files merged" if self.is_merged else "a PyTorch file"
         )
@@ -104,16 +102,16 @@ class MetaSource(Source):
         """Return the shapes of all matrices of the layers."""
         shapes = args.tensor_shapes.items()
         return [
-            s
-            for name, s in shapes
+            shape
+            for name, shape in shapes
             if is_matrix(name) and name not in (EMBEDDINGS, OUTPUT)
         ]
 
     def config_json(
         self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
     ) -> dict[str, object]:
-        """Make a `config.json` of the sizes."""
-        from ..saved_config import hugging_face_config  # for saving alone
+        """Make a `config.json` from the sizes."""
+        from ..saved_config import hugging_face_config  # only needed for saving
 
         return hugging_face_config(args, tokenizer, dtype, self.model_type)
 
@@ -122,29 +120,25 @@ SOURCE = MetaSource
 
 
 def args_from_params(params: Mapping[str, object]) -> ModelArgs:
-    """Read a `params.json` of checked keys; raise ModelConfigError where its parts
-    contradict.
-    """
+    """Convert the checked keys of a `params.json`, or raise ModelConfigError."""
     sizes = sizes_of(PARAMS_KEYS, params)
     scaled = value_of(params, "use_scaled_rope", False)
     factor = _KNOWN_SCALED_ROPE_FACTORS.get(
         (sizes["dim"], sizes["n_layers"]), _SCALED_ROPE_FACTOR
     )
-    # What the families were trained for: Llama 3.1 and 3.2; Llama 3, with its theta;
-    # Llama 2.
+    # The training lengths of Llama 3.1 and 3.2, of Llama 3 by its theta, and of Llama 2.
     longest = 131072 if scaled else 8192 if sizes["rope_theta"] >= 500000.0 else 4096
     sizes = {"max_context_length": longest} | sizes
     sizes["ffn_dim"] = feed_forward_dim(params) or 0
-    sizes["vocab_size"] = max(sizes["vocab_size"], 0)  # Llama 2 says -1
+    sizes["vocab_size"] = max(sizes["vocab_size"], 0)  # -1 in Llama 2
     scaling = RopeScaling(factor) if scaled else None
     return ModelArgs(**sizes, rope_scaling=scaling, dtype=ml.bfloat16)
 
 
 def feed_forward_dim(params: Mapping[str, object]) -> int | None:
-    """Compute F as Meta does: 2/3 of 4 D, times the multiplier, rounded up to
-    `multiple_of`.
+    """Compute F as Meta does: 2/3 of 4 D times the multiplier, up to `multiple_of`.
 
-    Without `multiple_of` it is None: only the tensors show it.
+    Return None without `multiple_of`: only the tensors show F then.
     """
     multiple_of = value_of(params, "multiple_of", 0)
     if not multiple_of:
