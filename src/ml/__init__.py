@@ -1,6 +1,6 @@
 """The tensor library: dtypes, the Tensor, and the ops on it.
 
-It imports nothing else of the package but the trace, to which its ops report.
+From the rest of the package it imports only the trace, to which its ops report.
 """
 
 from . import dtype, ops

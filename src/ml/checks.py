@@ -1,4 +1,4 @@
-"""Checks that ops share, and operands made ready for the kernels.
+"""Checks that ops share, and conversions of operands for the kernels.
 
 The summary of each check names the error that it raises.
 """
@@ -13,28 +13,28 @@ from .errors import DTypeError, IndexOutOfRangeError, ShapeError, TensorTypeErro
 from .layout import Shape, broadcast_shapes, checked_shape, resolve_dim
 from .tensor import Array, Tensor, TensorBase, allocate
 
-# The dtypes of activations, which the kernels read and write as they are; float16 is
+# The dtypes of activations, which the kernels read and write directly; float16 is
 # computed in float32.
 KERNEL_DTYPES = frozenset((bfloat16, float32))
 _FLOATS = "a real floating-point dtype"
 
 
-def shown(*labelled: tuple[str, TensorBase]) -> str:
-    """Return the shapes of operands for an error: `x [7, 64], weight 'wq' [128, 60]`."""
+def describe_operands(*labelled: tuple[str, TensorBase]) -> str:
+    """Describe operands for an error: `x [7, 64], weight 'wq' [128, 60]`."""
     return ", ".join(f"{label} {x._label()}{list(x.shape)}" for label, x in labelled)
 
 
 def check_same_dtype(op: str, a: Tensor, b: Tensor) -> None:
-    """Raise DTypeError where two operands have different dtypes."""
+    """Raise DTypeError if two operands have different dtypes."""
     if a._dtype is not b._dtype:
-        both = shown(("a", a), ("b", b))
+        both = describe_operands(("a", a), ("b", b))
         raise DTypeError(
             f"[{op}] a.dtype must equal b.dtype: {a.dtype} != {b.dtype} ({both})"
         )
 
 
 def check_float(op: str, *tensors: TensorBase) -> None:
-    """Raise DTypeError where an operand does not hold real floating-point numbers."""
+    """Raise DTypeError unless all operands have real floating-point dtypes."""
     for x in tensors:
         if not x._dtype.is_float:
             hint = (
@@ -47,8 +47,9 @@ def check_float(op: str, *tensors: TensorBase) -> None:
 
 
 def check_kind(op: str, x: Tensor, *kinds: str) -> None:
-    """Raise DTypeError where the dtype is of another kind ("float", "int", "complex",
-    "bool").
+    """Raise DTypeError unless the dtype is of one of some kinds.
+
+    The kinds are "float", "int", "complex" and "bool".
     """
     if x._dtype.kind not in kinds:
         raise DTypeError(
@@ -58,7 +59,7 @@ def check_kind(op: str, x: Tensor, *kinds: str) -> None:
 
 
 def check_ndim_at_least(op: str, x: TensorBase, ndim: int) -> None:
-    """Raise ShapeError where a tensor has fewer dimensions."""
+    """Raise ShapeError if a tensor has fewer dimensions."""
     if len(x._shape) < ndim:
         raise ShapeError(
             f"[{op}] ndim must be >= {ndim}: {x.ndim} (shape {list(x.shape)})"
@@ -68,35 +69,35 @@ def check_ndim_at_least(op: str, x: TensorBase, ndim: int) -> None:
 def check_indices(
     op: str, label: str, indices: Array, size: int, *labelled: tuple[str, TensorBase]
 ) -> None:
-    """Raise IndexOutOfRangeError where an index is not in [0, size); operands are for its
-    text.
+    """Raise IndexOutOfRangeError unless all indices are in [0, size).
+
+    The labelled operands are for the message.
     """
     if indices.size:
         low = int(indices.min())
         high = int(indices.max())
         if low < 0 or high >= size:
-            found = f"{low if low < 0 else high} ({shown(*labelled)})"
-            raise IndexOutOfRangeError(f"[{op}] {label} must be in [0, {size}): {found}")
+            index = f"{low if low < 0 else high} ({describe_operands(*labelled)})"
+            raise IndexOutOfRangeError(f"[{op}] {label} must be in [0, {size}): {index}")
 
 
 def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:
-    """Return the common dtype and broadcast shape of two operands, one of which may be a
-    number.
+    """Return the common dtype and broadcast shape of two operands.
 
-    Raise TensorTypeError where both are, or DTypeError or ShapeError for tensors that do
-    not fit.
+    One of them may be a number. Raise TensorTypeError if both are, or DTypeError or
+    ShapeError for incompatible tensors.
     """
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         check_same_dtype(op, a, b)
         return a._dtype, broadcast_shapes(op, a._shape, b._shape)
-    like = a if isinstance(a, Tensor) else b
-    if not isinstance(like, Tensor):
+    operand = a if isinstance(a, Tensor) else b
+    if not isinstance(operand, Tensor):
         raise TensorTypeError(f"[{op}] a or b must be a Tensor: {type(a).__name__}")
-    return like._dtype, like._shape
+    return operand._dtype, operand._shape
 
 
 def checked_flag(op: str, name: str, value: Any) -> bool:
-    """Return a bool; raise TensorTypeError for something else."""
+    """Return a bool; raise TensorTypeError for any other type."""
     if not isinstance(value, bool | np.bool_):
         raise TensorTypeError(
             f"[{op}] {name} must be True or False: {type(value).__name__}"
@@ -105,26 +106,25 @@ def checked_flag(op: str, name: str, value: Any) -> bool:
 
 
 def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return tensors as a list; raise ShapeError for none. `@op` refuses what is not a
-    sequence.
+    """Return tensors as a list, or raise ShapeError for an empty one.
+
+    `@op` has checked that the argument is a sequence.
     """
-    found = list(tensors)
-    if not found:
+    operands = list(tensors)
+    if not operands:
         raise ShapeError(f"[{op}] number of tensors must be >= 1: 0")
-    return found
+    return operands
 
 
 def resolve_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Return the dimensions of a reduction in order: one, several, or with None all of
-    them.
+    """Return the dimensions of a reduction in order: one, several, or all for None.
 
-    Raise IndexOutOfRangeError for one that there is not, ShapeError for one that is named
-    twice.
+    Raise IndexOutOfRangeError for a missing dimension, ShapeError for a repeated one.
     """
     if dim is None:
         return tuple(range(ndim))
     dims = dim if isinstance(dim, Sequence) else (dim,)
-    resolved = sorted(resolve_dim(op, one, ndim) for one in dims)
+    resolved = sorted(resolve_dim(op, each, ndim) for each in dims)
     if len(set(resolved)) < len(resolved):
         raise ShapeError(f"[{op}] dims must differ: {list(dims)}")
     return tuple(resolved)
@@ -143,9 +143,7 @@ def sizes_and_dtype(op: str, shape: tuple[Any, ...], dtype: Any) -> tuple[Shape,
 
 
 def float_dtype(op: str, dtype: Any) -> DType:
-    """Return a dtype given as itself or by its name; raise DTypeError if it is not a
-    float.
-    """
+    """Return a float dtype, given as itself or by its name, or raise DTypeError."""
     row: DType = dtype if isinstance(dtype, DType) else dtype_named(op, dtype)
     if not row.is_float:
         raise DTypeError(f"[{op}] dtype= must be {_FLOATS}: {row}")
@@ -153,10 +151,9 @@ def float_dtype(op: str, dtype: Any) -> DType:
 
 
 def kernel_operand(op: str, x: Tensor) -> Tensor:
-    """Return x as a contiguous tensor of one of KERNEL_DTYPES; raise DTypeError if not a
-    float.
+    """Return x as a contiguous tensor of one of KERNEL_DTYPES.
 
-    Nothing is copied where x is one already.
+    If x is such a tensor, nothing is copied. Raise DTypeError unless x is a float.
     """
     if x._dtype in KERNEL_DTYPES:
         return x if x._pointer is not None else x.contiguous()
@@ -165,14 +162,12 @@ def kernel_operand(op: str, x: Tensor) -> Tensor:
 
 
 def comparable(x: Tensor) -> Array:
-    """Return the elements as NumPy orders them: floats as float32, other dtypes as they
-    are.
-    """
+    """Return the elements in a dtype that NumPy can order: floats become float32."""
     return (x.to(float32) if x._dtype.is_float else x).numpy()
 
 
 def rounded(values: Any, dtype: DType) -> Tensor:
-    """Round float64 values to float32, and from there to a dtype."""
+    """Round float64 values to float32, and then to a dtype."""
     result = allocate(np.shape(values), float32)
     result.numpy()[...] = values
     return result.to(dtype)

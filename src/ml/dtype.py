@@ -1,8 +1,7 @@
-"""Element types, one row each: the one place that says what dtypes there are and how
-large.
+"""Element types, one row each: the only place that lists the dtypes and their sizes.
 
-`python -m tools.write_dtypes` writes `csrc/dtypes.h` from these rows: a number or a size
-that the kernels use is written nowhere else.
+`python -m tools.write_dtypes` generates `csrc/dtypes.h` from these rows, so the C numbers
+and sizes are defined only here.
 """
 
 import operator
@@ -16,7 +15,7 @@ import numpy as np
 from .errors import DTypeError, TensorError
 from .kernels import lib
 
-# What `ml` exports.
+# The names that `ml` exports.
 __all__ = [
     "BLOCK_DTYPES",
     "DTYPES",
@@ -39,19 +38,19 @@ __all__ = [
     "uint16",
 ]
 
-# Python's numbers by the kind of a dtype.
+# Converters to Python numbers, by the kind of a dtype.
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "int": operator.index,
     "complex": complex,
     "bool": lambda x: complex(x) != 0,
 }
-# Below this, rounding to float32 neither overflows nor warns.
+# Below this value, rounding to float32 neither overflows nor warns.
 _SAFE = 1e38
 
 
 def _code(name: str) -> int:
-    """Return the number of a type in C, or -1 where the kernels do not know it."""
+    """Return the C number of a type, or -1 if the kernels do not support it."""
     return int(getattr(lib, f"TYPE_{name.upper()}", -1))
 
 
@@ -60,21 +59,22 @@ class DType:
     """Describe one element type.
 
     Args:
-        name: What messages and traces show.
+        name: The name in messages and traces.
         itemsize: Bytes per element.
         kind: "float", "int", "complex" or "bool".
-        is_float: Whether elements are real floating-point numbers that the kernels know.
-        numpy_dtype: How NumPy reads the elements.
+        is_float: Whether elements are real floating-point numbers that the kernels
+            support.
+        numpy_dtype: The dtype of the elements in NumPy.
         bits_dtype: The unsigned integer of the same width. Copies that only move elements
             use it: NumPy moves plain integers faster than bfloat16, and no bit pattern of
             a NaN changes.
-        product_type: "bfloat16" or "float32": the narrower of the two that holds every
-            element, in which products with such a weight run; empty where there are no
+        product_type: "bfloat16" or "float32": the narrower of the two that represents
+            every element; products with such a weight run in it. Empty if there are no
             products.
-        file_name: What safetensors files call it; empty where they do not have it, or it
-            is not read from them.
-        code: The number of the type in C, `TYPE_NAME` of csrc/dtypes.h; -1 where the
-            kernels do not know it.
+        file_name: The name in safetensors files; empty if they do not have the type, or
+            it is not read from them.
+        code: The C number of the type, `TYPE_NAME` of csrc/dtypes.h, or -1 if the kernels
+            do not support it.
     """
 
     name: str
@@ -91,7 +91,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dtype_named, ("unpickle", self.name)  # a copy is the row itself
+        return dtype_named, ("unpickle", self.name)  # a copy is the same object
 
 
 def _row(
@@ -146,19 +146,18 @@ _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
 class BlockDType:
     """Describe a block-quantized type: small codes, and a scale for each block of them.
 
-    Such elements have no address of their own, so they make a `QuantizedTensor`, not a
+    Such elements have no separate addresses, so they make a `QuantizedTensor`, not a
     `Tensor`.
 
     Args:
-        name: What messages and traces show.
+        name: The name in messages and traces.
         block_size: Elements of a block; blocks run over all elements in row-major order.
-        codes: Type in which codes are stored, or whole blocks.
-        codes_per_item: Of that type; 0 where blocks hold their scales.
+        codes: Type of the items that store codes, or whole blocks.
+        codes_per_item: Codes per such item; 0 for blocks that contain their scales.
         scales: Type of the scales.
-        double_scales: Type of scales that are themselves codes; None where there are
-            none.
-        bytes_with_scales: Of a block that holds its scales beside its codes, as those of
-            GGUF files do; rows are whole blocks then. 0 where scales are separate.
+        double_scales: Type of scales that are themselves codes, or None.
+        bytes_with_scales: Bytes of a block that contains its scales with its codes, as in
+            GGUF files; rows are then whole blocks. 0 for separate scales.
     """
 
     name: str
@@ -168,11 +167,11 @@ class BlockDType:
     scales: DType
     double_scales: DType | None = None
     bytes_with_scales: int = 0
-    is_float: ClassVar[bool] = False  # not before elements are dequantized
+    is_float: ClassVar[bool] = False  # elements are not floats until dequantized
 
     @property
     def code_bytes(self) -> int:
-        """The bytes of a block's codes; of all of a block that holds its scales."""
+        """The bytes of a block's codes, including scales that are inside the block."""
         return (
             self.bytes_with_scales
             or self.bytes_of(self.block_size) - self.scales.itemsize
@@ -185,12 +184,13 @@ class BlockDType:
 
     @property
     def code(self) -> int:
-        """The number of the type in C, `TYPE_NAME` of csrc/dtypes.h."""
+        """The C number of the type, `TYPE_NAME` of csrc/dtypes.h."""
         return _code(self.name)
 
     def bytes_of(self, size: int) -> int:
-        """Compute the bytes of `size` elements with their scales; the last block may be
-        short.
+        """Compute the bytes of `size` elements with their scales.
+
+        The last block may be short.
         """
         blocks = -(-size // self.block_size)
         if self.bytes_with_scales:
@@ -202,18 +202,18 @@ class BlockDType:
 
     @property
     def double_code(self) -> int:
-        """The number of the type whose scales are codes; -1 where there is none."""
+        """The C number of the type with double scales, or -1."""
         return _code(f"{self.name}_double")
 
     def __repr__(self) -> str:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return block_dtype_named, ("unpickle", self.name)  # a copy is the row itself
+        return block_dtype_named, ("unpickle", self.name)  # a copy is the same object
 
 
 nf4 = BlockDType("nf4", 64, uint8, 2, float32, uint8)
-# As large as llama.cpp's Q8_0; code times scale is exact in float32.
+# The same size as llama.cpp's Q8_0; code times scale is exact in float32.
 int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16)
 
 BLOCK_DTYPES = (nf4, int8_block)
@@ -244,8 +244,7 @@ _ALL_BLOCK_DTYPES = (*BLOCK_DTYPES, *GGML_DTYPES.values())
 def block_dtype_named(
     op: str, dtype: Any, rows: tuple[BlockDType, ...] = _ALL_BLOCK_DTYPES
 ) -> BlockDType:
-    """Return one of some block-quantized dtypes, given as itself or by its name, such as
-    `"nf4"`.
+    """Return a block-quantized dtype, given as itself or by its name such as `"nf4"`.
 
     Raise DTypeError for anything else, also for a plain dtype.
     """
@@ -260,9 +259,7 @@ def block_dtype_named(
 
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
-    """Return the row of a NumPy dtype; raise DTypeError without one, as for foreign byte
-    order.
-    """
+    """Return the row of a NumPy dtype, or raise DTypeError (also for byte order)."""
     row = _BY_NUMPY_DTYPE.get(numpy_dtype)
     if row is None:
         names = ", ".join(_BY_NAME)
@@ -273,24 +270,23 @@ def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
 
 
 def dtype_named(op: str, dtype: Any) -> DType:
-    """Return a dtype that is given as itself or by its name, such as `"bfloat16"`.
+    """Return a dtype, given as itself or by its name such as `"bfloat16"`.
 
     Raise DTypeError for anything else, also for a block-quantized dtype.
     """
     if isinstance(dtype, DType):
         return dtype
-    found = _BY_NAME.get(dtype) if isinstance(dtype, str) else None
-    if found is None:
+    row = _BY_NAME.get(dtype) if isinstance(dtype, str) else None
+    if row is None:
         kind = (
             repr(dtype) if isinstance(dtype, str | BlockDType) else type(dtype).__name__
         )
         raise DTypeError(f"[{op}] dtype must be one of {', '.join(_BY_NAME)}: {kind:.80}")
-    return found
+    return row
 
 
 def checked_number(op: str, value: Any, dtype: DType) -> Any:
-    """Return a Python or NumPy number as Python's own of the kind of `dtype`, without
-    rounding it.
+    """Return a number as Python's number of the kind of `dtype`, without rounding.
 
     Raise DTypeError for a number of another kind (a complex into a float, a float into an
     int), and TensorError for an integer beyond the range.
@@ -312,7 +308,8 @@ def checked_number(op: str, value: Any, dtype: DType) -> Any:
             f"{type(value).__name__}{hint}"
         ) from None
     if dtype.kind == "int":
-        low = (limits := np.iinfo(dtype.numpy_dtype)).min
+        limits = np.iinfo(dtype.numpy_dtype)
+        low = limits.min
         high = limits.max
         if not low <= number <= high:
             raise TensorError(

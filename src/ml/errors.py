@@ -1,6 +1,6 @@
 """The errors of the tensor library, and the root of all errors of the package.
 
-Texts read `[op] rule as an equality: both values`.
+Messages have the form `[op] rule as an equality: both values`.
 """
 
 from collections.abc import Iterator
@@ -12,42 +12,38 @@ class LlamaBoltsError(Exception):
 
 
 class TensorError(LlamaBoltsError):
-    """Root of the errors of `ml`: a tensor, an op or a setting of the kernels is
-    rejected.
-    """
+    """Root of the errors of `ml`: an invalid tensor, op or kernel setting."""
 
 
 class ShapeError(TensorError):
-    """Sizes or numbers of dimensions that do not fit together."""
+    """Incompatible sizes or numbers of dimensions."""
 
 
 class DTypeError(TensorError):
-    """A dtype that an op does not take, or dtypes that do not fit together."""
+    """A dtype that an op does not support, or incompatible dtypes."""
 
 
 class TensorTypeError(TensorError, TypeError):
-    """An argument that is not a tensor, or a tensor where a truth value is asked for."""
+    """An argument that is not a tensor, or a tensor without a truth value."""
 
 
 class TensorMemoryError(TensorError, MemoryError):
-    """Memory for a tensor that the system refuses."""
+    """The system refuses memory for a tensor."""
 
 
 class IndexOutOfRangeError(TensorError):
-    """An index, a dimension or the end of a slice outside of its range."""
+    """An index, a dimension or the end of a slice is outside of its range."""
 
 
 class KernelSettingError(TensorError):
-    """An instruction set or a number of threads that is not available."""
+    """An instruction set or a number of threads is not available."""
 
 
 @contextmanager
 def declared_lack_of_memory(
     where: str, declared: type[LlamaBoltsError]
 ) -> Iterator[None]:
-    """Turn a MemoryError of Python or NumPy into the declared error, which says where it
-    was.
-    """
+    """Convert a MemoryError to a declared error that names the place."""
     try:
         yield
     except LlamaBoltsError:

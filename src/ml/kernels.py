@@ -1,10 +1,9 @@
-"""Loads the C kernels, chooses the instruction set and the threads, and allocates memory
-for them.
+"""Loads the C kernels, chooses instruction set and threads, and allocates memory.
 
 The OpenMP library reads its environment while it is loaded, and prints about values that
-it does not understand; so all its variables are hidden from it, and this module reads
-those that matter. Where it cannot create a thread it ends the process; so Python tries
-that first.
+it does not understand. So all its variables are hidden from it, and this module reads the
+relevant ones. If the library cannot create a thread, it ends the process, so Python first
+tries to create as many threads.
 """
 
 import _thread
@@ -20,33 +19,31 @@ from typing import Any
 from .errors import KernelSettingError, TensorMemoryError
 from .processors import usable_processors
 
-# Multiply-adds of one call of a kernel, at most: Python sees an interrupt between two
+# The most multiply-adds of one call of a kernel: Python handles an interrupt between two
 # calls.
 MULTIPLY_ADDS_PER_CALL = 2**33
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
-# What a thread does while it waits for work, by the value of OMP_WAIT_POLICY: it spins
-# for a time that depends on how busy the processors are and then sleeps, or spins without
-# end, or sleeps.
+# How a thread waits for work, by the value of OMP_WAIT_POLICY: it spins for a time that
+# depends on how busy the processors are and then sleeps, or it spins without end, or it
+# sleeps.
 _WAITING = {
     "": "WAITING_ADAPTIVE",
     "active": "WAITING_ACTIVE",
     "passive": "WAITING_PASSIVE",
 }
-# Bytes of addresses that are left when threads were created: OpenMP allocates beside
-# their stacks.
+# Bytes of address space to leave free after creating threads, for OpenMP's own
+# allocations.
 _HEADROOM = 16 << 20
 _TASKS = "/proc/self/task"
 
 
 def _running_threads() -> int:
-    """Return the threads of this process; 0 where the system does not tell."""
+    """Return the number of threads of this process, or 0 if it is unknown."""
     return len(os.listdir(_TASKS)) if os.path.isdir(_TASKS) else 0
 
 
 def _creatable_threads(wanted: int) -> int:
-    """Create threads that do nothing, all at once; return how many of them the system
-    gives.
-    """
+    """Create idle threads, all at once; return how many the system allowed."""
     before = _running_threads()
     gates: list[_thread.LockType] = []
     try:
@@ -57,11 +54,11 @@ def _creatable_threads(wanted: int) -> int:
                 _thread.start_new_thread(gate.acquire, ())
                 gates.append(gate)
     except (RuntimeError, OSError, MemoryError):
-        pass  # what was created until now is the answer
+        pass  # the threads created so far are counted
     finally:
         for gate in gates:
             gate.release()
-    # Their stacks are free only when they have ended, which Python does not wait for.
+    # Their stacks are freed when they have ended, which Python does not wait for.
     deadline = time.monotonic() + 1
     while _running_threads() > before and time.monotonic() < deadline:
         time.sleep(0.0001)
@@ -69,8 +66,9 @@ def _creatable_threads(wanted: int) -> int:
 
 
 def _wanted_threads(variable: str) -> int | None:
-    """Return the number that a variable of OpenMP asks for (a list counts by its first),
-    if any.
+    """Return the number of threads in an OpenMP variable, or None.
+
+    Of a list, the first number counts.
     """
     first = os.environ.get(variable, "").split(",")[0].strip()
     if not (first.isascii() and first.isdigit() and len(first) < 10):
@@ -79,7 +77,7 @@ def _wanted_threads(variable: str) -> int | None:
 
 
 def _load_kernels() -> Any:
-    """Import the extension, and hide the variables of OpenMP from its library."""
+    """Import the extension while the variables of OpenMP are hidden from its library."""
     hidden = {
         name: os.environ.pop(name)
         for name in [*os.environ]
@@ -101,7 +99,7 @@ ffi = _kernels.ffi
 lib = _kernels.lib
 MAX_THREADS: int = lib.MOST_THREADS
 
-# All names that may be asked for, those of a processor from the fastest to the slowest.
+# All valid names, for each kind of processor from the fastest to the slowest.
 _ISAS = "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable"
 _ISA_NUMBERS = {name: getattr(lib, f"ISA_{name.upper()}") for name in _ISAS}
 
@@ -116,26 +114,22 @@ _threads = min(
 _policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
 lib.choose_waiting(getattr(lib, _WAITING.get(_policy, "WAITING_ADAPTIVE")))
 _proven_threads = 1
-# What ops pass to the kernels. It has no value until the system has given as many
-# threads, and while the environment asks for an instruction set that is not available:
-# the first op gets it from `__getattr__`, and the following ones read an attribute
+# The number of threads for kernel calls. It has no value before the system has been asked
+# for that many threads, or while the environment requests an instruction set that is not
+# available. Then the first op gets it from `__getattr__`, and later ops read an attribute
 # without a call.
 threads: int
 
 
 def available_isas() -> tuple[str, ...]:
-    """Return the instruction sets that this build and this machine can run, the fastest
-    first.
-    """
+    """Return the instruction sets of this build and machine, the fastest first."""
     return tuple(
         name for name, number in _ISA_NUMBERS.items() if lib.isa_available(number)
     )
 
 
 def set_isa(name: str) -> None:
-    """Choose the instruction set of all kernels; raise KernelSettingError for one there
-    is not.
-    """
+    """Choose the instruction set of all kernels, or raise KernelSettingError."""
     global _refused_isa
     if name not in available_isas():
         reason = "not available here" if name in _ISA_NUMBERS else "unknown"
@@ -151,11 +145,12 @@ def set_num_threads(n: int) -> None:
     """Choose how many threads the kernels use.
 
     Args:
-        n: at least 1; more than 256, than a build for one thread has, or than 1 in a
-            forked child (whose other threads stayed behind in the parent) is clamped.
+        n: At least 1. A larger number than 256, than a build for one thread supports, or
+            than 1 in a forked child (whose other threads stayed in the parent) is
+            clamped.
 
     Raises:
-        KernelSettingError: no integer, or less than 1.
+        KernelSettingError: The argument is not an integer, or less than 1.
     """
     global _threads
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
@@ -174,14 +169,15 @@ def get_num_threads() -> int:
 def checked_threads() -> int:
     """Return the number of threads for a kernel call, and set `threads` to it.
 
-    Raise KernelSettingError where the environment asks for an instruction set that is not
-    available: the first op does, not the import, so that a program can report it as any
-    error. Warn once, and take fewer threads, where the system does not give as many.
+    Raise KernelSettingError if the environment requests an instruction set that is not
+    available. The first op raises it, not the import, so that a program can report it
+    like any error. If the system refuses as many threads, warn once and use fewer.
     """
     global threads, _threads, _most_threads, _proven_threads
     if _refused_isa is not None:
         set_isa(_refused_isa)
-    if (wanted := _threads) > _proven_threads:
+    wanted = _threads
+    if wanted > _proven_threads:
         _proven_threads = _creatable_threads(wanted - 1) + 1
         if _proven_threads < wanted:
             _threads = _most_threads = _proven_threads
@@ -196,24 +192,22 @@ def checked_threads() -> int:
 
 
 def __getattr__(name: str) -> int:
-    """Return `threads` where it has no value yet."""
+    """Return `threads` if it has no value yet."""
     if name != "threads":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return checked_threads()
 
 
-# Both are for programs: the handler of SIGBUS and the allocation of memory belong to the
-# process.
+# Both functions are for programs, not libraries: the handler of SIGBUS and the allocation
+# of memory belong to the process.
 def exit_on_bus_error() -> None:
-    """Let a page that a mapped file cannot give end the process with one line and exit
-    code 3.
-    """
+    """End the process with exit code 3 if a mapped file cannot provide a page."""
     lib.exit_on_bus_error()
 
 
 def keep_freed_memory() -> None:
-    """Let up to 128 MiB that tensors leave stay with the process; with glibc alone."""
-    lib.keep_freed_memory()  # the system clears each page that it gives
+    """Keep up to 128 MiB of freed tensor memory in the process; only with glibc."""
+    lib.keep_freed_memory()  # the system would clear each page that it provides again
 
 
 def build_info() -> dict[str, Any]:
@@ -224,7 +218,7 @@ def build_info() -> dict[str, Any]:
         openmp_version, compiler, threads.
 
     Raises:
-        KernelSettingError: The environment asks for an instruction set that is not
+        KernelSettingError: The environment requests an instruction set that is not
             available.
     """
     count = checked_threads()
@@ -247,7 +241,7 @@ def _after_fork() -> None:
     set_num_threads(1)
 
 
-# The set that the environment names, or else the fastest.
+# The instruction set that the environment names, or else the fastest one.
 _wanted_isa = os.environ.get(ISA_VARIABLE) or available_isas()[0]
 _refused_isa: str | None = None if _wanted_isa in available_isas() else _wanted_isa
 lib.isa_select(_ISA_NUMBERS[available_isas()[0] if _refused_isa else _wanted_isa])
@@ -260,37 +254,36 @@ VOID_POINTER = ffi.typeof("void *")
 _ADDRESS = ffi.typeof("uintptr_t")
 WEIGHT = ffi.typeof("Weight *")
 
-# `new_bytes(CHARS, n)` are n bytes, uninitialized, that live as long as the result does.
+# `new_bytes(CHARS, n)` returns n uninitialized bytes, which live as long as the result.
 new_bytes = ffi.new_allocator(should_clear_after_alloc=False)
 _local = threading.local()
 
 
-def pointer(place: Any) -> Any:
-    """Return an address or allocated bytes as a `void *`,
-    which C takes as any pointer.
-    """
-    return ffi.cast(VOID_POINTER, place)
+def pointer(bytes_or_address: Any) -> Any:
+    """Return an address or allocated bytes as a `void *`."""
+    return ffi.cast(VOID_POINTER, bytes_or_address)
 
 
-def as_address(place: Any) -> int:
-    """Return allocated bytes or a pointer as an address."""
-    return int(ffi.cast(_ADDRESS, place))
+def as_address(bytes_or_address: Any) -> int:
+    """Return allocated bytes or a pointer as an integer address."""
+    return int(ffi.cast(_ADDRESS, bytes_or_address))
 
 
 def weight(pointers: Sequence[Any], code: int, offset: float = 0.0) -> Any:
-    """Return the kernels' Weight over parts that outlive it; the last of four may be left
-    out.
+    """Return the kernels' Weight over parts that must outlive it.
+
+    Data is required; scales, absmax and the nested code may be left out.
     """
     data, scales, absmax, nested_code, *_ = *pointers, ffi.NULL, ffi.NULL, ffi.NULL
     return ffi.new(WEIGHT, (data, scales, absmax, nested_code, offset, code))[0]
 
 
 def scratch(nbytes: int) -> Any:
-    """Return at least `nbytes` bytes that a kernel may use during its call, or
-    TensorMemoryError.
+    """Return at least `nbytes` bytes for a kernel to use during its call.
 
-    They belong to the calling thread, so that two threads may compute at once; they are
-    kept, and replaced when more is needed.
+    The bytes belong to the calling thread, so that two threads may compute at once. They
+    are kept, and replaced if more are needed. Raise TensorMemoryError if the system
+    refuses them.
     """
     kept = getattr(_local, "scratch", None)
     if kept is None or len(kept) < nbytes:

@@ -1,6 +1,4 @@
-"""The keys and values of one layer, laid out in the order in which attention reads
-them.
-"""
+"""The keys and values of one layer, in the order in which attention reads them."""
 
 import math
 import sys
@@ -18,18 +16,16 @@ from .tensor import Tensor
 
 # Positions whose keys are adjacent, one in each lane of a sum.
 GROUP_POSITIONS: int = lib.LANES
-# Positions of a block, which attention takes together: several sequences share a cache by
-# blocks.
+# Positions of a block, which attention processes together. Several sequences share a
+# cache by blocks.
 BLOCK_POSITIONS: int = lib.ATTENTION_BLOCK
 _WORD_BYTES = 4
 _LINE_BYTES: int = lib.LINE
-_MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # whose positions C can count
+_MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # C can count the positions of so few
 
 
 class _ReadOnly:
-    """An object whose attributes never change, because the kernels rely on them
-    unchecked.
-    """
+    """An object whose attributes never change, because the kernels do not check them."""
 
     __slots__ = ()
 
@@ -48,20 +44,19 @@ class _ReadOnly:
 
 
 class KeyValueCache(_ReadOnly, Operand):
-    """The keys and values of up to `positions` positions of a sequence, for the heads of
-    a layer.
+    """The keys and values of up to `positions` positions, for the heads of a layer.
 
     Values are stored head by head: [K, C, h], where C is the number of positions rounded
     up to groups of 16. Keys are interleaved, so that 16 positions are one vector: in
     words of 4 bytes (two neighbouring bfloat16, or one float32) they are [K, C / 16,
     words, 16].
 
-    It is written by `ml.write_cache` and read by `ml.attention`, or by `ml.read_cache` as
-    plain tensors. It does not know which positions have been written; its memory is not
-    filled, so that the system provides pages only when they are used.
+    `ml.write_cache` writes it. `ml.attention` reads it, and `ml.read_cache` copies it to
+    plain tensors. It does not record which positions have been written. Its memory is not
+    initialized, so that the system provides pages only when they are used.
 
     Args:
-        positions: How many it is to hold, at least 1.
+        positions: The number of positions, at least 1.
         heads: K, key/value heads, at least 0.
         head_dim: h, even and at least 2.
         dtype: bfloat16 or float32.
@@ -75,8 +70,8 @@ class KeyValueCache(_ReadOnly, Operand):
     All attributes are read-only.
 
     Raises:
-        ShapeError: A size that is not an integer, or out of its range.
-        DTypeError: Another dtype.
+        ShapeError: A size is not an integer, or out of its range.
+        DTypeError: The dtype is another one.
         TensorMemoryError: The system refuses the allocation.
     """
 
@@ -106,23 +101,23 @@ class KeyValueCache(_ReadOnly, Operand):
                 f"[KeyValueCache] dtype must be one of bfloat16, float32: {dtype}"
             )
         capacity = _round_up(positions)
-        in_word = _WORD_BYTES // dtype.itemsize
+        word_size = _WORD_BYTES // dtype.itemsize
         groups = capacity // GROUP_POSITIONS
-        words = head_dim // in_word
-        of_keys = (heads, groups, words, GROUP_POSITIONS, in_word)
+        words = head_dim // word_size
+        key_shape = (heads, groups, words, GROUP_POSITIONS, word_size)
         self._set(
             positions=positions,
             heads=heads,
             head_dim=head_dim,
             dtype=dtype,
             capacity=capacity,
-            keys=_aligned(of_keys, dtype, "cache_k"),
-            values=_aligned((heads, capacity, head_dim), dtype, "cache_v"),
+            keys=_allocate_aligned(key_shape, dtype, "cache_k"),
+            values=_allocate_aligned((heads, capacity, head_dim), dtype, "cache_v"),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         sizes = self.positions, self.heads, self.head_dim, self.dtype
-        return _copied_cache, (
+        return _unpickle_cache, (
             sizes,
             np.array(self.keys.bits()),
             np.array(self.values.bits()),
@@ -134,9 +129,7 @@ class KeyValueCache(_ReadOnly, Operand):
 
     @staticmethod
     def bytes_for(positions: int, heads: int, head_dim: int, dtype: DType | str) -> int:
-        """Return the bytes of keys and values: 2 * C * K * h * itemsize; allocates
-        nothing.
-        """
+        """Return the bytes of keys and values: 2 * C * K * h * itemsize."""
         itemsize = dtype_named("bytes_for", dtype).itemsize
         return 2 * _round_up(positions) * heads * head_dim * itemsize
 
@@ -146,10 +139,10 @@ class KeyValueCache(_ReadOnly, Operand):
         return self.keys.nbytes + self.values.nbytes
 
     def copy_block(self, source: int, target: int) -> None:
-        """Copy a block of 256 positions, of those that the cache holds, over another one.
+        """Copy a block of 256 positions of the cache over another block.
 
         Raises:
-            ShapeError: A block that the cache does not have.
+            ShapeError: The cache does not have one of the blocks.
         """
         blocks = self.positions // BLOCK_POSITIONS
         source, target = checked_ints("copy_block", "source and target", (source, target))
@@ -161,35 +154,35 @@ class KeyValueCache(_ReadOnly, Operand):
             (self.values, BLOCK_POSITIONS),
         ):
             bits = x.bits()
-            to = target * size
+            end = target * size
             start = source * size
-            bits[:, to : to + size] = bits[:, start : start + size]
+            bits[:, end : end + size] = bits[:, start : start + size]
 
 
 class Spans(_ReadOnly):
-    """The new tokens of several sequences, one after the other, whose blocks lie in one
-    cache.
+    """The new tokens of several sequences, one after the other, with blocks in one cache.
 
-    Where an op takes the position of the first token of one sequence, it takes this as
-    well.
+    An op that takes the position of the first token of one sequence also takes this
+    object.
 
     Args:
-        spans: For each sequence, the position of its first new token, how many new tokens
-            it has, and the places of its blocks: block b holds positions 256 b to 256 b +
-            255, which are 256 * blocks[b] and the following ones of the cache.
+        spans: For each sequence, the position of its first new token, the number of new
+            tokens, and the places of its blocks: block b contains positions 256 b to 256
+            b + 255, which are 256 * blocks[b] and the following positions of the cache.
 
     Attributes:
         spans: The argument, as tuples of Python integers.
-        parts: For each sequence, the place of its first token among all tokens, their
-            number, the position of the first, and the positions that its blocks hold.
-        tokens: The new tokens of all sequences.
+        parts: For each sequence, the index of its first token among all tokens, the
+            number of tokens, the position of the first token, and the number of positions
+            of its blocks.
+        tokens: The number of new tokens of all sequences.
         capacity: The positions that a cache must have.
 
     All attributes are read-only.
 
     Raises:
-        ShapeError: Numbers that are not integers or are negative, no token, too few
-            blocks, or a block whose positions 64 bits cannot count.
+        ShapeError: A number is not an integer or is negative, there is no token, there
+            are too few blocks, or 64 bits cannot count the positions of a block.
     """
 
     __slots__ = ("_kernel_parts", "capacity", "parts", "spans", "tokens")
@@ -198,7 +191,7 @@ class Spans(_ReadOnly):
     parts: tuple[tuple[int, int, int, int], ...]
     tokens: int
     capacity: int
-    # The parts, each with its blocks for C.
+    # The parts, each with its blocks as a C array.
     _kernel_parts: tuple[tuple[int, int, int, int, Any], ...]
 
     def __init__(self, spans: Iterable[tuple[int, int, Sequence[int]]]) -> None:
@@ -234,13 +227,13 @@ class Spans(_ReadOnly):
         return Spans, (self.spans,)
 
 
-# Where new tokens belong in a cache: the position of the first one, or those of several
-# sequences.
+# The places of new tokens in a cache: the position of the first token of one sequence, or
+# the spans of several sequences.
 Positions: TypeAlias = int | Spans
 
 
 def _checked_spans(spans: Iterable[Any]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Return spans as tuples of Python integers; raise ShapeError for anything else."""
+    """Return spans as tuples of Python integers, or raise ShapeError."""
     checked = []
     try:
         for start_pos, count, blocks in spans:
@@ -256,16 +249,16 @@ def _round_up(positions: int) -> int:
     return -(-positions // GROUP_POSITIONS) * GROUP_POSITIONS
 
 
-def _aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
+def _allocate_aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
     """Allocate a tensor that begins at a cache line."""
     nbytes = math.prod(shape) * dtype.itemsize + _LINE_BYTES
-    room = Tensor.empty((nbytes,), uint8)
-    offset = -room.data_pointer % _LINE_BYTES
+    storage = Tensor.empty((nbytes,), uint8)
+    offset = -storage.data_pointer % _LINE_BYTES
     strides = packed(shape, dtype.itemsize)[0]
-    return Tensor(room.storage, shape, strides, dtype, name, offset).contiguous()
+    return Tensor(storage.storage, shape, strides, dtype, name, offset).contiguous()
 
 
-def _copied_cache(sizes: tuple[Any, ...], keys: Any, values: Any) -> KeyValueCache:
+def _unpickle_cache(sizes: tuple[Any, ...], keys: Any, values: Any) -> KeyValueCache:
     """Return the cache that `KeyValueCache.__reduce__` describes."""
     cache = KeyValueCache(*sizes)
     cache.keys.bits()[...] = keys

@@ -1,5 +1,4 @@
-"""Arithmetic on shapes, strides and indices. No memory is touched; all sizes are Python
-ints.
+"""Arithmetic on shapes, strides and indices, with Python integers and without memory.
 
 Strides are in bytes, as in NumPy. The summary of each check names the error that it
 raises.
@@ -21,35 +20,29 @@ from .errors import IndexOutOfRangeError, ShapeError, TensorError
 Shape = tuple[int, ...]
 Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 
-# NumPy's own limit, which numpy() would run into.
+# NumPy's own limit, which numpy() would exceed.
 MAX_DIMENSIONS = 64
 
 
-def checked_ints(op: str, what: str, values: Iterable[Any]) -> Shape:
-    """Return `values` as a tuple of Python ints; raise ShapeError for anything else, even
-    bool.
-    """
+def checked_ints(op: str, label: str, values: Iterable[Any]) -> Shape:
+    """Return `values` as a tuple of ints; raise ShapeError otherwise, even for bool."""
     if type(values) is tuple and {*map(type, values)} <= {int}:
         return values
     try:
         return tuple([_as_int(value) for value in values])
     except TypeError:
-        raise ShapeError(f"[{op}] {what} must be integers: {values!r:.80}") from None
+        raise ShapeError(f"[{op}] {label} must be integers: {values!r:.80}") from None
 
 
 def _as_int(value: Any) -> int:
-    """Return an integer as a Python int; raise TypeError for anything else, and for a
-    bool.
-    """
-    if isinstance(value, bool | np.bool_):  # older NumPy takes its own for an index
+    """Return an integer as a Python int; raise TypeError for anything else, even bool."""
+    if isinstance(value, bool | np.bool_):  # older NumPy accepts its bool as an index
         raise TypeError
     return operator.index(value)
 
 
 def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
-    """Return `shape` as a tuple of at most 64 ints >= 0; raise ShapeError for anything
-    else.
-    """
+    """Return `shape` as a tuple of at most 64 ints >= 0, or raise ShapeError."""
     sizes = checked_ints(op, "sizes", shape if isinstance(shape, Iterable) else (shape,))
     if len(sizes) > MAX_DIMENSIONS:
         raise ShapeError(f"[{op}] ndim must be <= {MAX_DIMENSIONS}: {len(sizes)}")
@@ -81,21 +74,19 @@ def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
 
 
 def byte_extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
-    """Compute which bytes the elements touch, relative to the first one: `[low,
-    high)`.
-    """
+    """Compute the byte range `[low, high)` of the elements, relative to the first."""
     if 0 in shape:
         return 0, 0
     steps = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
-    return sum(min(step, 0) for step in steps), itemsize + sum(
-        max(step, 0) for step in steps
-    )
+    low = sum(min(step, 0) for step in steps)
+    high = itemsize + sum(max(step, 0) for step in steps)
+    return low, high
 
 
 def resolve_dim(op: str, dim: int, ndim: int) -> int:
     """Return a dimension, negative ones counted from the end, as `0 <= dim < ndim`.
 
-    Raise IndexOutOfRangeError where there is no such dimension.
+    Raise IndexOutOfRangeError if the dimension does not exist.
     """
     if type(dim) is int and -ndim <= dim < ndim:
         return dim + ndim if dim < 0 else dim
@@ -106,12 +97,11 @@ def resolve_dim(op: str, dim: int, ndim: int) -> int:
 
 
 def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
-    """Return `wanted` with its one -1 filled in, so that the number of elements stays the
-    same.
+    """Return `wanted` with its -1 filled in, so that the number of elements is equal.
 
-    Raise ShapeError for another number, more than one -1, or a -1 that could be anything.
+    Raise ShapeError for another number of elements, more than one -1, or an ambiguous -1.
     """
-    known = 1  # what the decode step gives, without a call
+    known = 1  # fast path of the decode step, without a call
     for n in wanted:
         if type(n) is not int or n < 1:
             break
@@ -128,8 +118,8 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
             f"others: {list(sizes)} (from {list(shape)})"
         )
     if size % known if holes else size != known:
-        what = f"{size} != {known} ({list(shape)} to {list(sizes)})"
-        raise ShapeError(f"[reshape] number of elements must stay equal: {what}")
+        numbers = f"{size} != {known} ({list(shape)} to {list(sizes)})"
+        raise ShapeError(f"[reshape] number of elements must stay equal: {numbers}")
     filled = [size // known if n == -1 else n for n in sizes] if holes else sizes
     return checked_shape("reshape", filled)
 
@@ -137,24 +127,22 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
 def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
     """Return the shape that two shapes broadcast to: aligned at the right, equal or 1.
 
-    Raise ShapeError where two sizes differ and neither is 1.
+    Raise ShapeError if two sizes differ and neither is 1.
     """
     if a == b:
         return a
     pairs = [*itertools.zip_longest(reversed(a), reversed(b), fillvalue=1)][::-1]
     for n, m in pairs:
         if n != m and 1 not in (n, m):
-            what = f"{n} != {m} (a {list(a)}, b {list(b)})"
+            sizes = f"{n} != {m} (a {list(a)}, b {list(b)})"
             raise ShapeError(
-                f"[{op}] sizes must be equal or 1, aligned at the right: {what}"
+                f"[{op}] sizes must be equal or 1, aligned at the right: {sizes}"
             )
     return tuple(m if n == 1 else n for n, m in pairs)
 
 
 def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
-    """Compute strides that repeat a tensor over `target`;
-    what is repeated has stride 0.
-    """
+    """Compute strides that repeat a tensor over `target`, 0 for repeated sizes."""
     new_dims = len(target) - len(shape)
     kept = tuple(
         0 if n == 1 and m != 1 else stride
@@ -164,9 +152,7 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
 
 
 def check_slice(op: str, start: int, stop: int, size: int) -> None:
-    """Raise IndexOutOfRangeError unless `0 <= start <= stop <= size`;
-    nothing is clamped.
-    """
+    """Raise IndexOutOfRangeError unless `0 <= start <= stop <= size`."""
     if not 0 <= start <= stop <= size:
         raise IndexOutOfRangeError(
             f"[{op}] 0 <= start <= stop <= size must hold: start {start}, stop {stop}, "
@@ -175,11 +161,11 @@ def check_slice(op: str, start: int, stop: int, size: int) -> None:
 
 
 def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape, int]:
-    """Return shape, strides and moved bytes of the view that square brackets select.
+    """Return the shape, strides and byte offset of the view that square brackets select.
 
-    Bounds are strict: what Python clamps without a word (`m[5:500]` of 10 elements has 5)
-    is refused. Raise IndexOutOfRangeError for what is outside of its dimension, and for
-    more indices than dimensions; TensorError for anything else in the brackets.
+    Bounds are strict: a slice that Python would clamp silently (`m[5:500]` of 10 elements
+    has 5) is rejected. Raise IndexOutOfRangeError for a bound outside of its dimension,
+    and for more indices than dimensions; TensorError for anything else in the brackets.
     """
     parts = key if isinstance(key, tuple) else (key,)
     ellipses = [part for part in parts if part is Ellipsis]
@@ -187,8 +173,10 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
         raise TensorError(f"[getitem] number of Ellipsis must be <= 1: {len(ellipses)}")
     left_out = len(shape) + len(ellipses) - len(parts)
     if left_out < 0:
-        what = f"{len(shape) - left_out} > {len(shape)} (shape {list(shape)})"
-        raise IndexOutOfRangeError(f"[getitem] number of indices must be <= ndim: {what}")
+        counts = f"{len(shape) - left_out} > {len(shape)} (shape {list(shape)})"
+        raise IndexOutOfRangeError(
+            f"[getitem] number of indices must be <= ndim: {counts}"
+        )
     new_shape: list[int] = []
     new_strides: list[int] = []
     offset = dim = 0
@@ -208,9 +196,9 @@ def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape,
         else:
             index = _checked_index(part)
             if not -size <= index < size:
-                found = f"{index} (dim {dim}, shape {list(shape)})"
+                place = f"{index} (dim {dim}, shape {list(shape)})"
                 raise IndexOutOfRangeError(
-                    f"[getitem] index must be in [{-size}, {size}): {found}"
+                    f"[getitem] index must be in [{-size}, {size}): {place}"
                 )
             offset += index % size * stride
         dim += 1
@@ -230,7 +218,7 @@ def _checked_index(value: Any) -> int:
 def _resolve_slice(
     part: slice, size: int, dim: int, shape: Shape
 ) -> tuple[int, int, int]:
-    """Return first index, number of indices, and step of a slice."""
+    """Return the first index, the number of indices, and the step of a slice."""
     start = 0 if part.start is None else _checked_index(part.start)
     stop = size if part.stop is None else _checked_index(part.stop)
     step = 1 if part.step is None else _checked_index(part.step)

@@ -1,9 +1,8 @@
-"""`@op`: the one place where it is known that an op ran.
+"""`@op`: the only place that records that an op ran.
 
-An op is a function from tensors to new tensors. While somebody observes, every call is
-described to the observers by the op's own name, whatever name it is called by: a log, a
-profile or a diagram needs no change to the ops. An op that runs inside another one is
-part of that one.
+An op is a function from tensors to new tensors. While an observer is subscribed, every
+call is described to it under the op's own name, so a log, a profile or a diagram needs no
+change to the ops. An op that runs inside another op counts as a part of it.
 """
 
 import functools
@@ -27,13 +26,11 @@ R = TypeVar("R")
 
 
 class Operand:
-    """Base class of the objects that ops compute with: the tensors and the key/value
-    cache.
+    """Base class of the operands of ops: the tensors and the key/value cache.
 
     Attributes:
         is_tensor: Whether a trace shows it as an input or a result of an op.
-        array_hint: What the error of an op adds if the argument is an array of NumPy
-            instead.
+        array_hint: A hint in the error of an op for an argument that is a NumPy array.
     """
 
     __slots__ = ()
@@ -42,15 +39,11 @@ class Operand:
     array_hint: ClassVar[str] = ""
 
     def traced_sizes(self) -> dict[str, int]:
-        """Return the sizes that a trace shows among the arguments of an op, by their
-        letters.
-        """
+        """Return the sizes that a trace shows among the arguments of an op, by letter."""
         return {}
 
     def refusal(self, op: str) -> TensorError | None:
-        """Return the error of an op that takes tensors of another type; None for the
-        usual one.
-        """
+        """Return an op's error for this type of tensor, or None for the usual error."""
         del op
         return None
 
@@ -61,9 +54,9 @@ class OpCall:
 
     Attributes:
         op: Its name.
-        arguments: By the names of its parameters, in their order; defaults are left out.
-        results: The tensors that it made or changed.
-        seconds: How long it took.
+        arguments: The arguments by parameter, in their order, without defaults.
+        results: The tensors that it returned or changed.
+        seconds: Its duration.
     """
 
     op: str
@@ -72,25 +65,23 @@ class OpCall:
     seconds: float
 
     def inputs(self, number: int) -> list[Any]:
-        """Return the tensors that went into one of the results.
+        """Return the input tensors of one of the results.
 
-        Of an argument that is a sequence with one tensor for each result, only its own
-        counts.
+        An argument that is a sequence with one tensor for each result contributes only
+        the tensor of that result.
         """
         inputs: list[Any] = []
         for value in self.arguments.values():
             tensors = _tensors(value)
-            one_each = (
+            is_per_result = (
                 isinstance(value, list | tuple) and len(tensors) == len(self.results) > 1
             )
-            inputs += tensors[number : number + 1] if one_each else tensors
+            inputs += tensors[number : number + 1] if is_per_result else tensors
         return inputs
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """The arguments that are single values, and C, the positions of a cache among
-        them.
-        """
+        """The arguments that are single values, and the size C of a cache argument."""
         kinds = (bool, int, float, complex, DType)
         values = {name: x for name, x in self.arguments.items() if isinstance(x, kinds)}
         for value in self.arguments.values():
@@ -99,10 +90,10 @@ class OpCall:
         return values
 
 
-# Take a call, and return the names that its results are to have, or None.
+# Receives a call, and returns the names for its results, or None.
 Observer = Callable[[OpCall], "tuple[str, ...] | None"]
 
-# All ops by name. `Tensor` finds those behind its operators and methods here.
+# All ops by name. `Tensor` looks up the ops of its operators and methods here.
 OPS: dict[str, Callable[..., Any]] = {}
 
 _observers: tuple[Observer, ...] = ()
@@ -111,26 +102,26 @@ _signature = functools.cache(inspect.signature)
 
 
 def subscribe(observer: Observer) -> None:
-    """Let an observer be told of every op of the process from now on."""
+    """Call `observer` after every op in this process."""
     global _observers
     _observers = (*_observers, observer)
 
 
 def unsubscribe(observer: Observer) -> None:
-    """Stop telling an observer; one that never subscribed is not an error."""
+    """Stop calling an observer; an unknown observer is not an error."""
     global _observers
-    _observers = tuple(one for one in _observers if one != observer)
+    _observers = tuple(each for each in _observers if each != observer)
 
 
 def op(
     function: Callable[P, R],
     changed: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None = None,
 ) -> Callable[P, R]:
-    """Make a function an op; its annotations say which of its parameters are tensors.
+    """Make a function an op; its annotations declare which parameters are tensors.
 
-    The op raises TensorTypeError for an argument that should be a tensor and is none,
-    DTypeError for a block-quantized one where it takes none, and TensorMemoryError where
-    NumPy gets no memory.
+    The op raises TensorTypeError for a non-tensor argument of such a parameter,
+    DTypeError for a block-quantized one that it does not support, and TensorMemoryError
+    if NumPy gets no memory.
     """
 
     @functools.wraps(function)
@@ -138,9 +129,9 @@ def op(
         try:
             if not _observers:
                 return function(*args, **kwargs)
-            return cast(R, _observed(function, changed, args, kwargs))
+            return cast(R, _run_observed(function, changed, args, kwargs))
         except (AttributeError, TypeError, MemoryError) as error:
-            declared = _declared(function, error, args, kwargs)
+            declared = _as_declared_error(function, error, args, kwargs)
             if declared is error:
                 raise
             raise declared from error
@@ -152,16 +143,16 @@ def op(
 def op_that_changes(
     changed: Callable[[Mapping[str, Any]], tuple[Any, ...]],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make an op of a function that writes into what it is given and returns nothing.
+    """Make an op of a function that writes into its arguments and returns nothing.
 
-    While somebody observes, `changed` gets its arguments by name, and returns what was
-    written.
+    While an observer is subscribed, `changed` receives the arguments by name and returns
+    the written tensors.
     """
     return lambda function: op(function, changed)
 
 
-def _observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
-    """Run an op, describe it to the observers, and name its results as they say."""
+def _run_observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
+    """Run an op, describe it to the observers, and name its results as they ask."""
     if getattr(_running, "is_inside", False):
         return function(*args, **kwargs)
     _running.is_inside = True
@@ -169,17 +160,17 @@ def _observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
         start = time.perf_counter()
         result = function(*args, **kwargs)
         seconds = time.perf_counter() - start
-        given = _signature(function).bind(*args, **kwargs).arguments
+        arguments = _signature(function).bind(*args, **kwargs).arguments
         if changed is not None:
-            results = changed(given)
-            given.pop("self", None)
-        elif result is given.get("self"):  # a method gave back the tensor itself
+            results = changed(arguments)
+            arguments.pop("self", None)
+        elif result is arguments.get("self"):  # a method returned the tensor itself
             return result
         else:
             results = tuple(_tensors(result))
         if not results:
             return result
-        call = OpCall(function.__name__, given, results, seconds)
+        call = OpCall(function.__name__, arguments, results, seconds)
         for observer in _observers:
             names = observer(call) or [x.name for x in results]
             named = zip(results, names, strict=True)
@@ -202,15 +193,15 @@ def _tensors(value: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Annotation:
-    """The types that the annotation of an op's parameter names."""
+    """The types in the annotation of an op's parameter."""
 
-    # The first one names the parameter's type in errors.
+    # The first type is the parameter's type in errors.
     operands: tuple[type[Operand], ...]
     others: tuple[type, ...]
     is_sequence: bool
 
     def error(self, op: str, label: str, value: Any) -> TensorError | None:
-        """Return the error of an argument of a wrong type; None for a right one."""
+        """Return the error of an argument of a wrong type, or None."""
         if isinstance(value, self.others):
             return None
         expected = self.operands[0]
@@ -233,7 +224,7 @@ class _Annotation:
         return None
 
 
-# A number may be of a narrower type than its annotation names, as for every type checker.
+# A number may be of a narrower type than its annotation, as in type checkers.
 _NUMBERS: dict[Any, type] = {
     complex: numbers.Complex,
     float: numbers.Real,
@@ -245,12 +236,12 @@ _NUMBERS: dict[Any, type] = {
 def _annotations(function: Any) -> dict[str, _Annotation]:
     """Return the annotations with a type of operands, by parameter.
 
-    They are resolved at the first error of an op: while ops are defined, the names in
-    annotations that are strings do not exist yet.
+    They are resolved at the first error of an op, because names in string annotations do
+    not exist yet while ops are defined.
     """
     try:
         hints = typing.get_type_hints(function)
-    except NameError:  # a name that exists for type checkers alone
+    except NameError:  # the name exists only for type checkers
         return {}
     annotations = {}
     for label, hint in hints.items():
@@ -275,10 +266,10 @@ def _union_members(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Exception:
-    """Return the error of this package that says what is wrong with a call, or the same
-    one.
-    """
+def _as_declared_error(
+    function: Any, error: Exception, args: Any, kwargs: Any
+) -> Exception:
+    """Return this package's error for a failed call, or the original error."""
     if isinstance(error, LlamaBoltsError):
         return error
     name = function.__name__
@@ -287,7 +278,7 @@ def _declared(function: Any, error: Exception, args: Any, kwargs: Any) -> Except
     try:
         arguments = _signature(function).bind(*args, **kwargs).arguments
     except TypeError:
-        return error  # Python's own, for a call without the arguments that it needs
+        return error  # Python's own error for missing arguments
     annotations = _annotations(function)
     errors = (
         annotations[label].error(name, label, value)

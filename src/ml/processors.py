@@ -1,9 +1,8 @@
-"""How many processors this process may use: its affinity mask, and the limits of control
-groups.
+"""The number of processors for this process, by affinity mask and control groups.
 
 A container or a service with a limit of one CPU sees all processors of the machine. With
-as many threads as processors it uses up its share of each period early and then stands
-still until the next one, so that several threads are slower than one.
+as many threads as processors it uses up its share of each period early and then waits for
+the next period, so several threads are slower than one.
 """
 
 import math
@@ -11,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-# Bytes of a file of the system that are read, at most.
+# The most bytes that are read from a system file.
 _MOST_BYTES = 1 << 20
 
 
@@ -19,7 +18,7 @@ def usable_processors(root: Path = Path("/")) -> int:
     """Return how many threads can compute at once in this process, at least 1.
 
     Args:
-        root: The directory that contains `proc` and `sys`; another one only in tests.
+        root: The directory that contains `proc` and `sys`; only tests change it.
     """
     if hasattr(os, "sched_getaffinity"):
         processors = len(os.sched_getaffinity(0))
@@ -32,19 +31,18 @@ def usable_processors(root: Path = Path("/")) -> int:
 
 
 def cpu_limit(root: Path = Path("/")) -> float | None:
-    """Return the smallest CPU limit of the control groups of this process; None without a
-    limit.
+    """Return the smallest CPU limit of the control groups of this process, or None.
 
-    A limit of 1.5 lets the process compute for 150 ms in each period of 100 ms. Version 2
-    of control groups writes it as `cpu.max`, version 1 as `cpu.cfs_quota_us` and
-    `cpu.cfs_period_us`; a limit of a group also holds for the groups below it.
+    A limit of 1.5 allows 150 ms of computation in each period of 100 ms. Version 2 of
+    control groups stores it as `cpu.max`, version 1 as `cpu.cfs_quota_us` and
+    `cpu.cfs_period_us`. A limit of a group also applies to the groups below it.
     """
     limits = [_limit_of_group(group) for group in _groups(root)]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _limit_of_group(group: Path) -> float | None:
-    """Return the limit that the files of one group contain."""
+    """Return the limit in the files of one group."""
     quota, _, period = _text(group / "cpu.max").strip().partition(" ")
     if not quota:
         quota = _text(group / "cpu.cfs_quota_us").strip()
@@ -57,7 +55,7 @@ def _limit_of_group(group: Path) -> float | None:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Give the directories of the groups of this process that may limit its CPU time."""
+    """Yield the directories of the groups of this process that may limit its CPU time."""
     paths = dict(_paths_by_controller(_text(root / "proc/self/cgroup")))
     for line in _text(root / "proc/self/mountinfo").splitlines():
         # ID PARENT DEVICE ROOT MOUNT-POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS
@@ -78,7 +76,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _paths_by_controller(text: str) -> Iterator[tuple[str, str]]:
-    """Give each controller of /proc/self/cgroup with the group of this process in it.
+    """Yield each controller of /proc/self/cgroup with the group of this process in it.
 
     The controller of version 2 has an empty name.
     """
@@ -90,8 +88,7 @@ def _paths_by_controller(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _group_and_parents(top: Path, path: str, mounted: str) -> Iterator[Path]:
-    """Give the directory of a group and those of the groups above it, up to the mount
-    point.
+    """Yield the directories of a group and of its parents, up to the mount point.
 
     A container may see only the part of the tree that is mounted in it: its own group, as
     the mount point.
@@ -107,7 +104,7 @@ def _group_and_parents(top: Path, path: str, mounted: str) -> Iterator[Path]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file of the system; an empty text if it cannot be read."""
+    """Return the text of a system file, or an empty text if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")

@@ -1,10 +1,8 @@
-"""The QuantizedTensor: small codes with a scale for each block of them; and how to make
-one.
+"""The QuantizedTensor: small codes with a scale for each block; and its computation.
 
-nf4 is computed as bitsandbytes 0.50 computes it on a processor, bit for bit, so that a
-model quantized by either gives the same answers. Source: QLoRA (T. Dettmers et al.,
-2023), and the files bitsandbytes/backends/default/ops.py, bitsandbytes/functional.py and
-csrc/cpu_ops.cpp.
+nf4 is computed as in bitsandbytes 0.50 on a CPU, bit for bit, so a model quantized by
+either gives the same answers. Source: QLoRA (T. Dettmers et al., 2023), and the files
+bitsandbytes/backends/default/ops.py, bitsandbytes/functional.py and csrc/cpu_ops.cpp.
 """
 
 import math
@@ -38,17 +36,17 @@ Floats = npt.NDArray[np.float32]
 
 NESTED_BLOCK: int = lib.NESTED_BLOCK
 NESTED_CODES: int = lib.NESTED_CODES
-# Entries of the table by which bitsandbytes finds an 8-bit code on a processor.
+# Entries of the table in which bitsandbytes looks up an 8-bit code on a CPU.
 _STEPS = 65536
 _EXPONENTS = 7
 
-# What `quantize` makes: those of q4_0 and q8_0 too.
-_MADE = (*BLOCK_DTYPES, GGML_DTYPES[2], GGML_DTYPES[8])
+# The output dtypes of `quantize`: also q4_0 and q8_0.
+_OUTPUT_DTYPES = (*BLOCK_DTYPES, GGML_DTYPES[2], GGML_DTYPES[8])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NestedScales:
-    """Say what 8-bit scales mean (double quantization).
+    """Define the values of 8-bit scales (double quantization).
 
     scale[b] = code[scales[b]] * absmax[b // 256] + offset, each step rounded to float32
 
@@ -67,13 +65,13 @@ class QuantizedTensor(TensorBase):
     """A tensor whose elements are codes, with a scale for each block of them.
 
     nf4: x[i] = nf4_code[codes[i]] * scales[i // 64]; int8_block: x[i] = codes[i] *
-    scales[i // 32]; `ml.GGML_DTYPES`: x[i] = codes[i] * scale + minimum, all of which a
-    block holds
+    scales[i // 32]; `ml.GGML_DTYPES`: x[i] = codes[i] * scale + minimum, all of which are
+    in the block
 
-    `i` counts the elements in row-major order, as in bitsandbytes: where a row is not a
-    multiple of the block, blocks reach over its end, but for those of GGUF files. Nothing
-    is copied: a mapped file is used in place. Products and `get_rows` take such a tensor;
-    everything else refuses it.
+    `i` counts the elements in row-major order, as in bitsandbytes: if a row is not a
+    multiple of the block, blocks cross its end, except in GGUF formats. Nothing is
+    copied: a mapped file is used in place. Products and `get_rows` accept such a tensor;
+    all other ops reject it.
 
     Args:
         dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`, itself or by its
@@ -85,15 +83,15 @@ class QuantizedTensor(TensorBase):
         scales: One for each block, the last of which may be short: float32 for nf4, or
             uint8 with `nested`; bfloat16 for int8_block. Contiguous, of any shape. None
             for a GGUF format.
-        nested: What uint8 scales mean.
-        name: What messages and traces show.
+        nested: The values of uint8 scales.
+        name: The name in messages and traces.
 
     Raises:
-        ShapeError: A number of codes or scales that does not follow from the shape; rows
-            of a GGUF format that are not whole blocks.
-        DTypeError: Codes or scales of another dtype; nested scales of another format than
-            nf4.
-        TensorError: Parts that are not contiguous, or not aligned.
+        ShapeError: The number of codes or scales does not follow from the shape, or rows
+            of a GGUF format are not whole blocks.
+        DTypeError: Codes or scales have another dtype, or nested scales accompany another
+            format than nf4.
+        TensorError: Parts are not contiguous or not aligned.
 
     Source: QLoRA (T. Dettmers et al., 2023); the layout is that of bitsandbytes 0.50. For
     GGUF: ggml-common.h of ggml-org/llama.cpp.
@@ -123,7 +121,7 @@ class QuantizedTensor(TensorBase):
         self._scales = scales
         self._nested = nested
         pointers = [kernels.pointer(part.contiguous()._pointer) for part in self.parts()]
-        if nested is None:  # a block that holds its scales is where they are
+        if nested is None:  # for blocks with scales, both pointers are equal
             self._weight = kernels.weight((pointers[0], pointers[-1]), dtype.code)
         else:
             self._weight = kernels.weight(pointers, dtype.double_code, nested.offset)
@@ -136,14 +134,14 @@ class QuantizedTensor(TensorBase):
 
     @property
     def codes(self) -> Tensor:
-        """The codes, as they were given."""
+        """The codes, as given."""
         return self._codes
 
     @property
     def scales(self) -> Tensor:
-        """The scales of the blocks, or their 8-bit codes, as they were given.
+        """The scales of the blocks, or their 8-bit codes, as given.
 
-        Raise DTypeError where the blocks hold them.
+        Raise DTypeError if the blocks contain their scales.
         """
         if self._scales is None:
             raise DTypeError(f"[scales] dtype must have separate scales: {self._dtype}")
@@ -151,7 +149,7 @@ class QuantizedTensor(TensorBase):
 
     @property
     def nested(self) -> NestedScales | None:
-        """What 8-bit scales mean; None where scales are numbers themselves."""
+        """The values of 8-bit scales, or None if scales are plain numbers."""
         return self._nested
 
     @property
@@ -160,7 +158,7 @@ class QuantizedTensor(TensorBase):
         return sum(part.nbytes for part in self.parts())
 
     def parts(self) -> tuple[Tensor, ...]:
-        """Return the tensors that hold the bytes."""
+        """Return the tensors that contain the bytes."""
         nested = self._nested
         scales = () if self._scales is None else (self._scales,)
         return (self._codes, *scales, *((nested.absmax, nested.code) if nested else ()))
@@ -175,11 +173,11 @@ class QuantizedTensor(TensorBase):
             dtype: A real floating-point dtype.
 
         Returns:
-            A new tensor of the same shape and name: the bits of bitsandbytes for nf4, and
-            of ggml for the formats of GGUF files.
+            A new tensor of the same shape and name, with the bits of bitsandbytes for
+            nf4, and of ggml for the formats of GGUF files.
 
         Raises:
-            DTypeError: Another dtype.
+            DTypeError: The dtype is another one.
         """
         result = allocate(self._shape, float_dtype("dequantize", dtype), self._name)
         if self._size:
@@ -187,15 +185,16 @@ class QuantizedTensor(TensorBase):
         return result
 
     def rows(self, start: int, stop: int) -> Self:
-        """Take `start <= i < stop` of the rows of a matrix, whole blocks or ShapeError; a
-        view.
+        """Take `start <= i < stop` of the rows of a matrix; a view.
+
+        Raise ShapeError unless both are at whole blocks.
         """
         columns = self._shape[1]
         size = self._dtype.block_size
         nested = self._nested
-        each = size * (NESTED_BLOCK if nested else 1)
-        if start * columns % each or (stop * columns % each and stop != self._shape[0]):
-            text = f"start and stop must be at whole blocks of {each}: {start} and {stop}"
+        unit = size * (NESTED_BLOCK if nested else 1)
+        if start * columns % unit or (stop * columns % unit and stop != self._shape[0]):
+            text = f"start and stop must be at whole blocks of {unit}: {start} and {stop}"
             raise ShapeError(f"[rows] {text} (shape {list(self._shape)}, {self._dtype})")
         first = start * columns // size
         last = -(-stop * columns // size)
@@ -233,7 +232,7 @@ class QuantizedTensor(TensorBase):
     __hash__ = object.__hash__
 
     def refusal(self, op: str) -> DTypeError:
-        """Return the error of an op that takes no block-quantized tensor."""
+        """Return the error of an op that does not support block-quantized tensors."""
         return DTypeError(
             f"[{op}] dtype must not be block-quantized: {self._dtype} (shape "
             f"{list(self._shape)}); dequantize() gives a plain tensor"
@@ -253,9 +252,7 @@ def _check_parts(
     scales: Tensor | None,
     nested: Any,
 ) -> None:
-    """Raise the errors of `QuantizedTensor` for parts that do not fit its dtype and
-    shape.
-    """
+    """Raise the errors of `QuantizedTensor` for parts of a wrong dtype or size."""
     size = math.prod(shape)
     blocks = -(-size // dtype.block_size)
     whole = f"({dtype}, shape {list(shape)})"
@@ -293,13 +290,13 @@ def _check_parts(
 def _check_part(
     label: str, part: Tensor | None, dtype: DType, size: int, whole: str
 ) -> None:
-    """Raise unless a part of a quantized tensor is as the kernels read it."""
+    """Raise an error unless kernels can read a part of a quantized tensor."""
     label = f"[QuantizedTensor] {label}"
     if not isinstance(part, Tensor | None):
         raise TensorTypeError(f"{label} must be a Tensor: {type(part).__name__} {whole}")
     if part is None or part.dtype is not dtype:
-        found = None if part is None else part.dtype
-        raise DTypeError(f"{label}.dtype must equal {dtype}: {found} {whole}")
+        actual = None if part is None else part.dtype
+        raise DTypeError(f"{label}.dtype must equal {dtype}: {actual} {whole}")
     if part.size != size:
         raise ShapeError(f"{label}.size must equal {size}: {part.size} {whole}")
     if not part.is_contiguous:
@@ -315,15 +312,15 @@ def _check_whole_blocks(label: str, shape: Shape, dtype: BlockDType) -> None:
         raise ShapeError(f"{label} {text}")
 
 
-# What products and get_rows take.
+# The weights that products and get_rows accept.
 Weight: TypeAlias = Tensor | QuantizedTensor
 
 
 def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> bool:
-    """Write T rows of a table [V, D], a `Weight` of the kernels, into a tensor of floats.
+    """Copy T rows of a table [V, D], a `Weight` of the kernels, into a tensor of floats.
 
-    The ids are a pointer to int32 numbers; NULL takes the first rows. False where one has
-    no row.
+    The ids are a pointer to int32 values; NULL selects the first rows. Return False if an
+    id has no row.
     """
     refused: int = lib.get_rows(
         out._pointer,
@@ -341,29 +338,29 @@ def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> boo
 def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> QuantizedTensor:
     """Quantize a tensor in blocks.
 
-    nf4: scale = max |x| of 64 elements, code = number of the nearest entry of `nf4_code`;
+    nf4: scale = max |x| of 64 elements, code = index of the nearest entry of `nf4_code`;
     int8_block: scale = max |x| / 127 of 32 elements, to the nearest bfloat16, code =
     round(x / scale); q8_0 and q4_0 of `ml.GGML_DTYPES`: the bytes of `gguf.quants`
 
     The difference from x is at most half the distance between two entries, times the
-    scale; one distance with q4_0, whose entries are -8 to 7.
+    scale; with q4_0, whose entries are -8 to 7, at most one distance.
 
     Args:
         x: A real floating-point tensor; for q8_0 and q4_0 with rows of whole blocks.
         dtype: `ml.nf4`, `ml.int8_block`, or q8_0 or q4_0, itself or by its name.
         double: For nf4, whether the scales are quantized as well: to 8 bits, in blocks of
-            256, after their mean is taken off. Saves 0.046 of 0.5625 bytes per element.
+            256, after their mean is subtracted. Saves 0.046 of 0.5625 bytes per element.
 
     Returns:
         A quantized tensor of the same shape and name.
 
     Raises:
-        DTypeError: Not floating point, not a dtype that is made, or double without nf4.
-        ShapeError: Rows of q8_0 or q4_0 that are not whole blocks.
-        TensorError: An element that is NaN or infinite, or too large for a scale of
-            float16.
+        DTypeError: The tensor is not floating point, the dtype is not an output dtype, or
+            double is set without nf4.
+        ShapeError: Rows of q8_0 or q4_0 are not whole blocks.
+        TensorError: An element is NaN or infinite, or too large for a scale of float16.
     """
-    dtype = block_dtype_named("quantize", dtype, _MADE)
+    dtype = block_dtype_named("quantize", dtype, _OUTPUT_DTYPES)
     check_float("quantize", x)
     if checked_flag("quantize", "double", double) and dtype is not nf4:
         raise DTypeError(
@@ -398,15 +395,15 @@ def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> Quanti
 
 
 def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedScales]:
-    """Quantize the scales of nf4 blocks to 8 bits; return the codes, uint8, and what they
-    mean.
+    """Quantize the scales of nf4 blocks to 8 bits.
 
-    code[b] = number of the entry of `dynamic_map` nearest to (absmax[b] - offset) / (the
+    code[b] = index of the entry of `dynamic_map` nearest to (absmax[b] - offset) / (the
     largest such magnitude among 256 blocks)
 
-    bitsandbytes finds the entry in a table of 65536 places, which decides near ties; so
-    does this. It takes PyTorch's mean as offset, whose last bits depend on the number of
-    threads; `quantize` takes the mean of float64, rounded once.
+    Return the codes, uint8, and the definition of their values. bitsandbytes looks up the
+    entry in a table of 65536 places, which decides near ties, and so does this function.
+    It uses PyTorch's mean as offset, whose last bits depend on the number of threads;
+    `quantize` uses the mean of float64, rounded once.
     """
     blocks = -(-absmax.size // NESTED_BLOCK)
     padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
@@ -415,7 +412,7 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
     largest = np.abs(rows).max(axis=1, initial=0.0)
     factor = 1 / np.where(largest == 0, np.float32(1), largest)
     scaled = np.clip(rows * factor[:, None], np.float32(-1), np.float32(1))
-    # float32 of one fused multiply-add, which float64 holds exactly.
+    # float32 of one fused multiply-add, which float64 represents exactly.
     halves = (scaled + np.float32(1)) * np.float32(0.5)
     places = (
         (halves.astype(np.float64) * (_STEPS - 1) + 0.5)
@@ -430,9 +427,7 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
 
 @lru_cache(maxsize=1)
 def _nearest_codes() -> npt.NDArray[np.uint8]:
-    """Return the number of the nearest entry of the dynamic map,
-    for places from -1 to 1.
-    """
+    """Return the index of the nearest entry of the dynamic map, for places in [-1, 1]."""
     entries: Floats = dynamic_map().numpy()
     middles = np.float32(0.5) * (entries[:-1] + entries[1:])
     steps = np.arange(_STEPS, dtype=np.float32)
@@ -442,7 +437,7 @@ def _nearest_codes() -> npt.NDArray[np.uint8]:
 
 @lru_cache(maxsize=1)
 def dynamic_map() -> Tensor:
-    """Compute the 8-bit dynamic map: 256 numbers from -0.993 to 1, denser towards 0.
+    """Compute the 8-bit dynamic map: 256 values from -0.993 to 1, denser towards 0.
 
     10^(e - 6) * middles of 2^e equal parts of [0.1, 1], for e = 0 .. 6, with both signs;
     0; and 1
@@ -463,9 +458,7 @@ def dynamic_map() -> Tensor:
 
 
 def _even_steps(count: int) -> Floats:
-    """Cut [0.1, 1] as PyTorch does: from both ends,
-    each place by one fused multiply-add.
-    """
+    """Divide [0.1, 1] as PyTorch does: from both ends, by fused multiply-adds."""
     first = np.float32(0.1)
     last = np.float32(1)
     step = np.float64((last - first) / np.float32(count - 1))
@@ -476,10 +469,8 @@ def _even_steps(count: int) -> Floats:
 
 
 def nf4_code() -> Tensor:
-    """Return the 16 numbers that nf4 codes represent: a float32 tensor [16] in rising
-    order.
-    """
+    """Return the 16 values of nf4 codes: a float32 tensor [16] in rising order."""
     codes = np.arange(16, dtype=np.uint8)
     pairs = Tensor.from_numpy(codes[0::2] << 4 | codes[1::2])
-    one = Tensor.from_numpy(np.ones(1, np.float32))
-    return QuantizedTensor(nf4, (16,), pairs, one).dequantize(float32)
+    unit_scale = Tensor.from_numpy(np.ones(1, np.float32))
+    return QuantizedTensor(nf4, (16,), pairs, unit_scale).dequantize(float32)

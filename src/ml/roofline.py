@@ -1,8 +1,7 @@
-"""The roofline of this machine: how fast it reads memory, how fast it multiplies and
-adds.
+"""The roofline of this machine: its rates of reading memory and of multiply-adds.
 
-What an engine reaches says little without it, and on a shared machine it changes from
-minute to minute: so it is measured in the same run as what is compared with it.
+The speed of an engine means little without these rates, and on a shared machine they
+change from minute to minute. So they are measured in the same run as the engine.
 """
 
 import statistics
@@ -38,32 +37,31 @@ def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
 
 
 def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, int]:
-    """Return the instruction set and the number of streams with which this machine reads
-    fastest.
+    """Return the instruction set and number of streams of the fastest reads.
 
     Processors differ: one stream of wide loads is the fastest on some, four are on
-    others. The kernels choose the same way, so the limit is that of the best. No more is
-    read than a sample.
+    others. The kernels choose the same way, so the fastest way is the limit. At most one
+    sample is read.
     """
     sample: list[Tensor] = []
     for tensor in tensors:
         sample.append(tensor)
-        if sum(one.nbytes for one in sample) >= _SAMPLE_BYTES:
+        if sum(each.nbytes for each in sample) >= _SAMPLE_BYTES:
             break
     ways = [(isa, streams) for isa in available_isas() for streams in STREAMS]
     best = dict.fromkeys(ways, 0.0)
-    for _ in range(passes):  # in turns: what disturbs a moment then disturbs all
+    for _ in range(passes):  # interleaved, so that a disturbance affects all ways
         for way in ways:
             best[way] = max(best[way], read_rate(sample, *way))
     return max(ways, key=best.__getitem__)
 
 
 def multiply_add_rate(dtype: str, rounds: int = _ROUNDS, runs: int = 5) -> float | None:
-    """Return the multiplications and additions per second of products in registers, of
-    all threads.
+    """Return the multiplications and additions per second in registers, of all threads.
 
-    Products of "bfloat16" or "float32" are summed in float32, in sums of `rounds` steps;
-    the median of the runs counts. None where the instruction set in use has no vectors.
+    Products of "bfloat16" or "float32" are summed in float32, in sums of `rounds` steps.
+    The result is the median of the runs, or None if the instruction set in use has no
+    vectors.
     """
     rates = []
     result = ffi.new("float *")

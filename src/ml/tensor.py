@@ -1,6 +1,4 @@
-"""The Tensor: a shape, strides and a dtype over a flat storage; and what all tensors
-share.
-"""
+"""The Tensor: a shape, strides and a dtype over a flat storage; and its base class."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,29 +30,28 @@ from .layout import Index, Shape, packed
 from .op import OPS, Operand, op, op_that_changes
 
 Array = np.ndarray[Any, Any]
-# The flat bytes that a tensor and its views share, each of which keeps them alive: memory
-# that was allocated here (`char[]` of cffi), or a one-dimensional uint8 array over memory
-# that belongs to another object (an array, a mapped file).
+# The flat bytes that a tensor and its views share, and that each of them keeps alive:
+# memory that was allocated here (`char[]` of cffi), or a one-dimensional uint8 array over
+# the memory of another object (an array, a mapped file).
 Storage = Any
 
 _EDGE_VALUES = 3
 _REPR_NAME_LENGTH = 80
 _PRINTED_VALUES = 1000
-_new: Any = object.__new__  # leaves out the checks of `Tensor.__init__`
+_new: Any = object.__new__  # skips the checks of `Tensor.__init__`
 
 
 class TensorBase(Operand):
-    """What plain and block-quantized tensors share: a shape, a dtype and a name."""
+    """The common part of plain and block-quantized tensors: shape, dtype and name."""
 
     __slots__ = ("_dtype", "_name", "_pointer", "_shape", "_size", "_weight")
 
     is_tensor = True
     array_hint = "; Tensor.from_numpy(array) makes a Tensor"
 
-    # The address for the kernels, taken as a `void *`: set only where the elements are
-    # contiguous.
+    # The address for the kernels as a `void *`, set only if the elements are contiguous.
     _pointer: Any
-    _weight: Any  # the kernels' Weight; of a plain tensor None until it is one
+    _weight: Any  # the kernels' Weight; None for a plain tensor until a product needs it
     _shape: Shape
     _dtype: Any
     _name: str
@@ -77,7 +74,7 @@ class TensorBase(Operand):
 
     @property
     def name(self) -> str:
-        """The name that messages and traces show."""
+        """The name in messages and traces."""
         return self._name
 
     def __len__(self) -> int:
@@ -86,9 +83,7 @@ class TensorBase(Operand):
         return self._shape[0]
 
     def _label(self) -> str:
-        """Return the name for a repr, escaped and cut, with a comma behind it; or
-        nothing.
-        """
+        """Return the escaped and shortened name for a repr, with a comma, or ""."""
         name = ascii(self._name)
         if len(name) > _REPR_NAME_LENGTH:
             name = name[:_REPR_NAME_LENGTH] + "...'"
@@ -96,9 +91,7 @@ class TensorBase(Operand):
 
 
 class _OpMethod:
-    """A method that is the op of its name (`__neg__`: `neg`),
-    with the tensor put first.
-    """
+    """A method that calls the op of its name (`__neg__`: `neg`) with the tensor first."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.strip("_")
@@ -111,10 +104,11 @@ class _OpMethod:
 def _operator(
     name: str, *, is_reflected: bool = False
 ) -> "Callable[[Tensor, Any], Tensor]":
-    """Make the method behind an operator, which runs the op of that name.
+    """Make the method of an operator, which runs the op of that name.
 
-    Python tries the other operand's method for what the op does not take, except for
-    NumPy's arrays: theirs would make an array, often of float64, out of the tensor.
+    If the op does not support the other operand, Python tries the other operand's method.
+    An array of NumPy is an error instead: its method would convert the tensor to an
+    array, often of float64.
     """
 
     def method(self: "Tensor", other: Any) -> "Tensor":
@@ -131,9 +125,7 @@ def _operator(
 def _missing_operator(
     name: str, *, is_reflected: bool = False
 ) -> "Callable[[Tensor, Any], Any]":
-    """Make the method behind an operator without an op, so that NumPy does not take it
-    over.
-    """
+    """Make the method of an operator without an op, so that NumPy does not handle it."""
 
     def method(_self: "Tensor", other: Any) -> Any:
         _check_no_array(name, "a" if is_reflected else "b", other)
@@ -157,18 +149,19 @@ class Tensor(TensorBase):
 
     The element at `(i, j, ...)` is at byte `offset + i * strides[0] + j * strides[1] +
     ...` of the storage. Views (reshape, transpose, slice, indexing) share the storage.
-    Nothing but the elements ever changes after construction.
+    Only the elements can change after construction.
 
     Args:
-        storage: The bytes: those of another tensor, or a one-dimensional uint8 array.
+        storage: The bytes: the storage of another tensor, or a one-dimensional uint8
+            array.
         shape: Sizes, each at least 0.
         strides: Bytes from one element to the next, per dimension.
         dtype: Type of the elements, itself or by its name.
-        name: What messages and traces show.
-        offset: Byte of the storage at which the first element is.
+        name: The name in messages and traces.
+        offset: Byte of the storage at which the first element begins.
 
     Raises:
-        ShapeError: Sizes and strides that are no integers or differ in number.
+        ShapeError: Sizes or strides are not integers, or differ in number.
         TensorError: An element would be outside of the storage.
     """
 
@@ -176,7 +169,7 @@ class Tensor(TensorBase):
 
     _dtype: DType
     _storage: Storage
-    _strides: Shape | None  # None: those of row-major order without gaps
+    _strides: Shape | None  # None for row-major order without gaps
     _offset: int
 
     def __init__(
@@ -220,7 +213,7 @@ class Tensor(TensorBase):
         """Allocate a contiguous tensor, uninitialized; arguments as in `Tensor`.
 
         Raises:
-            ShapeError: A size that is negative or no integer.
+            ShapeError: A size is negative or not an integer.
             TensorMemoryError: The system refuses the allocation.
         """
         return allocate(
@@ -233,17 +226,17 @@ class Tensor(TensorBase):
 
         Args:
             array: Any shape and strides; dtype of one of the rows of `dtype.py`.
-            name: What messages and traces show.
+            name: The name in messages and traces.
 
         Returns:
             A tensor with the array's shape and strides.
 
         Raises:
-            DTypeError: A dtype that has no row.
-            TensorTypeError: Not an array.
+            DTypeError: The dtype has no row.
+            TensorTypeError: The argument is not an array.
         """
-        # The class of masked arrays is asked for only if need be: `np.ma` takes long to
-        # load.
+        # The class of masked arrays is used only if needed, because loading `np.ma` takes
+        # long.
         is_plain = type(array) is np.ndarray or (
             isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
         )
@@ -273,12 +266,12 @@ class Tensor(TensorBase):
     ) -> "Tensor":
         """Share the memory of any object with the buffer protocol, such as a mapped file.
 
-        Args:
-            buffer: Contiguous bytes in the byte order of the machine; kept alive, and
-                kept from being closed, by the tensor, which is read-only if they are.
-            strides: Those of row-major order without gaps when left out.
-
         The other arguments, and the errors, are those of `Tensor`.
+
+        Args:
+            buffer: Contiguous bytes in the byte order of the machine. The tensor keeps
+                the buffer alive and open, and is read-only if the buffer is.
+            strides: By default row-major order without gaps.
         """
         try:
             view = memoryview(buffer).cast("B")
@@ -294,11 +287,11 @@ class Tensor(TensorBase):
 
     @staticmethod
     def from_integers(values: Iterable[int], name: str = "") -> "Tensor":
-        """Make an int32 vector of Python's integers.
+        """Make an int32 vector of Python integers.
 
         Raises:
-            TensorTypeError: Something else than integers.
-            TensorError: An integer that int32 cannot hold.
+            TensorTypeError: A value is not an integer.
+            TensorError: An integer does not fit into int32.
         """
         try:
             numbers = array("i", [*values])
@@ -314,7 +307,7 @@ class Tensor(TensorBase):
     def _view(
         self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None
     ) -> "Tensor":
-        """Make a view of the same storage, which is known to stay within it."""
+        """Make a view of the same storage; the caller ensures that it stays within it."""
         view: Tensor = _new(Tensor)
         size = 1
         for n in shape:
@@ -325,13 +318,13 @@ class Tensor(TensorBase):
         view._dtype = dtype or self._dtype
         view._name = self._name
         view._size = size
-        view._offset = offset if size else 0  # without elements, no address past the end
+        view._offset = offset if size else 0  # an empty view has no address past the end
         view._pointer = view._weight = None
         return view
 
     @property
     def storage(self) -> Storage:
-        """The bytes behind the elements; views have the same."""
+        """The bytes of the elements; views have the same storage."""
         return self._storage
 
     @property
@@ -349,12 +342,12 @@ class Tensor(TensorBase):
 
     @property
     def offset(self) -> int:
-        """The byte of the storage at which the first element is."""
+        """The byte of the storage at which the first element begins."""
         return self._offset
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements, gaps not counted."""
+        """The bytes of all elements, without gaps."""
         return self._size * self._dtype.itemsize
 
     @property
@@ -362,9 +355,8 @@ class Tensor(TensorBase):
         """Whether the elements are in row-major order, without gaps, and aligned."""
         if self._pointer is not None:
             return True
-        if (
-            self._strides is None
-        ):  # row-major without gaps: only the address is in question
+        # Row-major order without gaps: only the address may be misaligned.
+        if self._strides is None:
             return self.data_pointer % self._dtype.bits_dtype.alignment == 0
         flags = self.bits().flags
         return flags.c_contiguous and flags.aligned
@@ -389,7 +381,7 @@ class Tensor(TensorBase):
         """The matrix with its two dimensions swapped; a view.
 
         Raises:
-            ShapeError: Not two dimensions.
+            ShapeError: There are not two dimensions.
         """
         if len(self._shape) != 2:
             raise ShapeError(
@@ -398,14 +390,13 @@ class Tensor(TensorBase):
         return self.transpose(0, 1)
 
     def parts(self) -> "tuple[Tensor, ...]":
-        """Return the tensors that hold the bytes: this one (see
-        `QuantizedTensor.parts`).
-        """
+        """Return the tensors that contain the bytes, which is only this one."""
         return (self,)
 
     def numpy(self) -> Array:
-        """Return the elements as a NumPy array, sharing memory; read-only if the storage
-        is.
+        """Return the elements as a NumPy array over the same memory.
+
+        The array is read-only if the storage is.
         """
         buffer = _buffer(self._storage)
         dtype = self._dtype.numpy_dtype
@@ -429,13 +420,13 @@ class Tensor(TensorBase):
     def reshape(self: "Tensor", *shape: int | Sequence[int]) -> "Tensor":
         """Return the elements, in row-major order, in another shape.
 
-        A view where the strides allow one, otherwise a packed copy.
+        The result is a view if the strides allow one, otherwise a packed copy.
 
         Args:
             shape: Sizes, or one tuple of them; one may be -1 and follows from the others.
 
         Raises:
-            ShapeError: Another number of elements.
+            ShapeError: The number of elements differs.
         """
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         sizes = layout.resolve_reshape(self._shape, self._size, tuple(wanted))
@@ -445,9 +436,8 @@ class Tensor(TensorBase):
             return view
         bits = self.bits().reshape(sizes)
         view = self._view(sizes, bits.strides, self._offset)
-        if (
-            bits.__array_interface__["data"][0] != self.data_pointer
-        ):  # NumPy made a packed copy
+        # NumPy made a packed copy.
+        if bits.__array_interface__["data"][0] != self.data_pointer:
             view._storage = bits.reshape(-1).view(np.uint8)
             view._offset = 0
         return view
@@ -458,10 +448,10 @@ class Tensor(TensorBase):
 
         Args:
             a: A dimension, negative ones counted from the end.
-            b: The other one.
+            b: The other dimension.
 
         Raises:
-            IndexOutOfRangeError: There is no such dimension.
+            IndexOutOfRangeError: A dimension does not exist.
         """
         ndim = len(self._shape)
         a = layout.resolve_dim("transpose", a, ndim)
@@ -512,7 +502,7 @@ class Tensor(TensorBase):
             A complex64 tensor [...] over this one, [..., 2].
 
         Raises:
-            DTypeError: Not float32.
+            DTypeError: The dtype is not float32.
             ShapeError: The last size is not 2, or its elements are not adjacent.
         """
         if self._dtype is not float32:
@@ -520,8 +510,8 @@ class Tensor(TensorBase):
         is_pairs = self._shape[-1:] == (2,)
         if not is_pairs or (self._size and self.strides[-1] != float32.itemsize):
             rule = "the last size must equal 2 with a stride of 4 bytes"
-            found = f"shape {list(self._shape)}, strides {list(self.strides)}"
-            raise ShapeError(f"[view_as_complex] {rule}: {found}")
+            actual = f"shape {list(self._shape)}, strides {list(self.strides)}"
+            raise ShapeError(f"[view_as_complex] {rule}: {actual}")
         return self._view(self._shape[:-1], self.strides[:-1], self._offset, complex64)
 
     def view_as_real(self) -> "Tensor":
@@ -531,7 +521,7 @@ class Tensor(TensorBase):
             A float32 tensor [..., 2] over this one, [...].
 
         Raises:
-            DTypeError: Not complex64.
+            DTypeError: The dtype is not complex64.
         """
         if self._dtype is not complex64:
             raise DTypeError(f"[view_as_real] dtype must equal complex64: {self._dtype}")
@@ -545,14 +535,18 @@ class Tensor(TensorBase):
         view._name = name
         return view
 
-    @op_that_changes(lambda given: (given["self"].slice(given["start"], given["stop"]),))
+    @op_that_changes(
+        lambda arguments: (
+            arguments["self"].slice(arguments["start"], arguments["stop"]),
+        )
+    )
     def set_slice(
         self: "Tensor", start: int, stop: int, value: "Tensor | complex"
     ) -> None:
         """Set `start <= i < stop` of the first dimension.
 
         Args:
-            start, stop: As in `slice`, which says what is refused.
+            start, stop: As in `slice`, with the same errors.
             value: A number, or a tensor of the same dtype that broadcasts to [stop -
                 start, ...].
 
@@ -570,15 +564,15 @@ class Tensor(TensorBase):
             target = rows._shape
             if value._dtype is not self._dtype:
                 both = f"(slice {list(target)}, value {list(shape)})"
-                what = f"{self._dtype} != {value._dtype} {both}"
-                raise DTypeError(f"[set_slice] dtype must equal value.dtype: {what}")
+                dtypes = f"{self._dtype} != {value._dtype} {both}"
+                raise DTypeError(f"[set_slice] dtype must equal value.dtype: {dtypes}")
             if (
                 shape != target
                 and layout.broadcast_shapes("set_slice", target, shape) != target
             ):
-                what = f"{list(shape)} != {list(target)}"
+                shapes = f"{list(shape)} != {list(target)}"
                 raise ShapeError(
-                    f"[set_slice] value.shape must broadcast to the slice: {what}"
+                    f"[set_slice] value.shape must broadcast to the slice: {shapes}"
                 )
             rows.bits()[...] = value.bits()
         else:
@@ -602,19 +596,19 @@ class Tensor(TensorBase):
     def to(self: "Tensor", dtype: DType | str) -> "Tensor":
         """Convert the elements.
 
-        Floats round to nearest, ties to even; NaN stays NaN. Integers become bfloat16 or
-        float16 by way of float32. Floats become integers by dropping the fraction.
-        Whatever is not zero becomes True.
+        Floats round to nearest, ties to even; NaN stays NaN. Integers are converted to
+        bfloat16 or float16 through float32. Floats are converted to integers by dropping
+        the fraction. All values except zero become True.
 
         Args:
             dtype: Type of the result.
 
         Returns:
-            This tensor if it has that dtype already, otherwise a new contiguous one.
+            This tensor if it already has the dtype, otherwise a new contiguous one.
 
         Raises:
             DTypeError: From complex64 to a real dtype (`view_as_real` shows both parts).
-            TensorError: A value that the integer dtype cannot hold.
+            TensorError: A value does not fit into the integer dtype.
         """
         dtype = dtype if isinstance(dtype, DType) else dtype_named("to", dtype)
         if dtype is self._dtype:
@@ -645,14 +639,14 @@ class Tensor(TensorBase):
         return result
 
     def _to_integers(self, result: "Tensor") -> None:
-        # float64 holds every value that the narrower dtype can hold exactly.
-        with np.errstate(invalid="ignore"):  # of signalling NaNs
+        # float64 represents every value that fits into the narrower dtype exactly.
+        with np.errstate(invalid="ignore"):  # signalling NaNs
             values = np.trunc(self.numpy().astype(np.float64))
         limits = np.iinfo(result.dtype.numpy_dtype)
-        held = (values >= limits.min) & (values < limits.max + 1)
-        if not held.all():
+        fits = (values >= limits.min) & (values < limits.max + 1)
+        if not fits.all():
             rule = f"values must be in [{limits.min}, {limits.max}] for {result.dtype}"
-            raise TensorError(f"[to] {rule}: {float(values[~held].flat[0])}")
+            raise TensorError(f"[to] {rule}: {float(values[~fits].flat[0])}")
         result.numpy()[...] = values.astype(result.dtype.numpy_dtype)
 
     def item(self) -> int | float | complex:
@@ -676,13 +670,11 @@ class Tensor(TensorBase):
         return float(value) if self._dtype.is_float else value
 
     def tolist(self) -> Any:
-        """Return the elements as Python numbers in nested lists; a number without
-        dimensions.
-        """
+        """Return the elements as Python numbers in nested lists, or a single number."""
         return (self.to(float32) if self._dtype.is_float else self).numpy().tolist()
 
     def __float__(self) -> float:
-        # For a complex number Python raises its own TypeError.
+        # For a complex number, Python raises its own TypeError.
         return float(self.item())  # type: ignore[arg-type]
 
     def __int__(self) -> int:
@@ -692,9 +684,9 @@ class Tensor(TensorBase):
         return bool(self._only("bool", TensorTypeError))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # NumPy's own arrays of bfloat16 forget their byte order.
+        # NumPy's own pickles of bfloat16 arrays lose their byte order.
         array = np.array(self.bits())
-        return _unpickled, (array, self._dtype, self._name)
+        return _unpickle, (array, self._dtype, self._name)
 
     __add__ = _operator("add")
     __radd__ = _operator("add", is_reflected=True)
@@ -715,7 +707,7 @@ class Tensor(TensorBase):
     __eq__ = _operator("equal")  # type: ignore[assignment]
     __ne__ = _operator("not_equal")  # type: ignore[assignment]
     __hash__ = object.__hash__
-    # Before NumPy's scalars and arrays, whose operators would make arrays.
+    # Takes precedence over NumPy's scalars and arrays, whose operators would make arrays.
     __array_priority__ = 1000.0
 
     __neg__ = _OpMethod()
@@ -754,14 +746,12 @@ class Tensor(TensorBase):
     ) = (_OpMethod() for _ in range(30))
 
     def __repr__(self) -> str:
-        """Show the elements in nested rows as NumPy does, and after them name, shape and
-        dtype.
-        """
+        """Show the elements in nested rows as NumPy does, then name, shape and dtype."""
         array = self.numpy()
         limit = _PRINTED_VALUES
         if self._size > limit:
-            # The elements that are printed, and one between them for which NumPy writes
-            # "...": a weight in a mapped file is not read as a whole.
+            # The printed elements, and one between them for which NumPy writes "...". A
+            # weight in a mapped file is not read as a whole.
             array = array[np.ix_(*(_edges(n, _EDGE_VALUES + 1) for n in self._shape))]
             limit = 0
         if self._dtype.is_float:
@@ -784,10 +774,12 @@ for _name in ("floordiv", "mod", "divmod", "and", "or", "xor", "lshift", "rshift
     setattr(Tensor, f"__r{_name}__", _missing_operator(_name, is_reflected=True))
 
 
-def _is_storage(given: object) -> bool:
-    if isinstance(given, np.ndarray):
-        return given.dtype == np.uint8 and given.ndim == 1 and given.flags.c_contiguous
-    return isinstance(given, ffi.CData) and ffi.typeof(given) is kernels.CHARS
+def _is_storage(storage: object) -> bool:
+    if isinstance(storage, np.ndarray):
+        return (
+            storage.dtype == np.uint8 and storage.ndim == 1 and storage.flags.c_contiguous
+        )
+    return isinstance(storage, ffi.CData) and ffi.typeof(storage) is kernels.CHARS
 
 
 def _buffer(storage: Storage) -> Any:
@@ -801,23 +793,23 @@ def _edges(size: int, first: int) -> list[int]:
     return [*indices[:first], *indices[first:][-_EDGE_VALUES:]]
 
 
-def _unpickled(bits: Array, dtype: DType, name: str) -> Tensor:
-    """Make a tensor of what `Tensor.__reduce__` wrote."""
+def _unpickle(bits: Array, dtype: DType, name: str) -> Tensor:
+    """Rebuild a pickled tensor from the values of `Tensor.__reduce__`."""
     return Tensor.from_numpy(bits.view(dtype.numpy_dtype), name)
 
 
 def allocate(shape: Shape, dtype: DType, name: str = "") -> Tensor:
-    """Do as `Tensor.empty` does, for a shape that has been checked."""
+    """Do the work of `Tensor.empty` for a checked shape."""
     tensor: Tensor = _new(Tensor)
     size = 1
     for n in shape:
         size *= n
     nbytes = size * dtype.itemsize
     try:
-        # `char[]` of cffi, which C takes as any pointer.
+        # `char[]` of cffi, which C accepts as any pointer.
         tensor._storage = tensor._pointer = kernels.new_bytes(kernels.CHARS, nbytes)
     except (MemoryError, OverflowError):
-        packed(shape, dtype.itemsize)  # refuses more bytes than an address can count
+        packed(shape, dtype.itemsize)  # raises for more bytes than an address can count
         raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
     if not size:
         packed(shape, dtype.itemsize)

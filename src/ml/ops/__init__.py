@@ -1,6 +1,5 @@
 """The ops, one file per family: functions from tensors to new tensors."""
-# ruff: noqa: A004 (names such as `sum` are the field's words; few lines for many
-# names)
+# ruff: noqa: A004 (names such as `sum` are the field's words)
 
 from .attention import attention, read_cache, repeat_heads, rotary_embedding, write_cache
 from .compare import (

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from .. import kernels
-from ..checks import kernel_operand, shown
+from ..checks import describe_operands, kernel_operand
 from ..dtype import complex64
 from ..errors import DTypeError, ShapeError, TensorError
 from ..kernels import MULTIPLY_ADDS_PER_CALL, ffi, lib
@@ -23,13 +23,13 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
 
     Args:
         x: A tensor [S, K, h] of any dtype.
-        repeats: G, how many query heads share a key/value head.
+        repeats: G, the number of query heads per key/value head.
 
     Returns:
         A tensor [S, H, h] with H = K * G; `x` itself if G is 1.
 
     Raises:
-        ShapeError: Not three dimensions, or G below 1.
+        ShapeError: There are not three dimensions, or G is below 1.
 
     Source: `repeat_kv` of meta-llama/llama-models, models/llama3/model.py.
     """
@@ -59,27 +59,27 @@ def rotary_embedding(
     out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32,
     rounded once
 
-    Frequencies of fewer pairs than a head has rotate its first elements; the others stay.
+    `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as in Meta's
+    weights, and x[t, n, j] and x[t, n, j + h / 2] for halves: Hugging Face's files have
+    the rows of wq and wk in another order. No weight is moved. The result is interleaved
+    in both cases, so all later results have the same bits for both layouts. The bits
+    equal those of `multiply` for complex numbers.
 
-    `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as Meta's
-    weights make them, and x[t, n, j] and x[t, n, j + h / 2] for halves: Hugging Face's
-    files have the rows of wq and wk in another order. No weight is moved; the result is
-    interleaved either way, and all that follows has the same bits for both layouts. They
-    are those of `multiply` for complex numbers.
+    If the frequencies have fewer pairs than a head, only its first elements are rotated.
 
     Args:
         x: A real floating-point tensor [T, heads, h], queries or keys.
         frequencies: A complex64 tensor [T, r / 2], cos + i sin for each position and pair
             of the first r elements of a head, all or some of them.
-        pairs: Which elements of `x` make a pair.
+        pairs: The elements of `x` that form a pair.
 
     Returns:
         A tensor of the shape and dtype of `x`.
 
     Raises:
-        DTypeError: Not floating point, or frequencies that are not complex64.
-        ShapeError: The sizes do not fit together.
-        TensorError: An unknown kind of pairs.
+        DTypeError: `x` is not floating point, or the frequencies are not complex64.
+        ShapeError: The sizes are incompatible.
+        TensorError: The kind of pairs is unknown.
 
     Source: Su et al., RoFormer, 2021; `apply_rotary_emb` of meta-llama/llama-models;
     `permute` of transformers, convert_llama_weights_to_hf.py.
@@ -100,48 +100,48 @@ def rotary_embedding(
             f"[rotary_embedding] x.ndim must equal 3: {x.ndim} (shape {list(x.shape)})"
         )
     T, heads, h = x._shape
-    rotated = 2 * frequencies._shape[-1] if frequencies._shape else 0
+    rotary_size = 2 * frequencies._shape[-1] if frequencies._shape else 0
     if (
         h % 2
-        or rotated > h
-        or (rotated == 0) != (h == 0)
-        or frequencies._shape != (T, rotated // 2)
+        or rotary_size > h
+        or (rotary_size == 0) != (h == 0)
+        or frequencies._shape != (T, rotary_size // 2)
     ):
         raise ShapeError(
             "[rotary_embedding] frequencies.shape must equal (x.shape[0], x.shape[2] / "
             f"2): {list(frequencies.shape)} != [{T}, {h / 2:g}] (x {list(x.shape)})"
         )
-    turns = frequencies if frequencies._pointer is not None else frequencies.contiguous()
-    if rotated < h:  # the kernel takes whole heads
+    table = frequencies if frequencies._pointer is not None else frequencies.contiguous()
+    if rotary_size < h:  # the kernel processes whole heads
         whole = operand
-        operand = allocate((T, heads, rotated), operand._dtype)
-        operand.bits()[...] = whole.bits()[..., :rotated]
+        operand = allocate((T, heads, rotary_size), operand._dtype)
+        operand.bits()[...] = whole.bits()[..., :rotary_size]
     result = allocate(operand._shape, operand._dtype)
     if result._size:
         lib.rotary(
             result._pointer,
             operand._pointer,
-            turns._pointer,
+            table._pointer,
             T,
             heads,
-            rotated,
+            rotary_size,
             pairs == "halves",
             operand._dtype.code,
             kernels.threads,
         )
-    if rotated < h:
-        turned = result
+    if rotary_size < h:
+        rotated = result
         result = allocate(x._shape, operand._dtype)
-        result.bits()[..., :rotated] = turned.bits()
-        result.bits()[..., rotated:] = whole.bits()[..., rotated:]
+        result.bits()[..., :rotary_size] = rotated.bits()
+        result.bits()[..., rotary_size:] = whole.bits()[..., rotary_size:]
     return result if result._dtype is x._dtype else result.to(x._dtype)
 
 
-def _written_rows(given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    if isinstance(given["start_pos"], Spans):
-        return given["xk"], given["xv"]
-    start_pos = checked_ints("write_cache", "start_pos", (given["start_pos"],))[0]
-    return read_cache(given["cache"], start_pos, start_pos + given["xk"].shape[0])
+def _written_rows(arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    if isinstance(arguments["start_pos"], Spans):
+        return arguments["xk"], arguments["xv"]
+    start_pos = checked_ints("write_cache", "start_pos", (arguments["start_pos"],))[0]
+    return read_cache(arguments["cache"], start_pos, start_pos + arguments["xk"].shape[0])
 
 
 @op_that_changes(_written_rows)
@@ -153,22 +153,21 @@ def write_cache(
     keys[start_pos + t, k, :] = xk[t, k, :], values[start_pos + t, k, :] = xv[t, k, :]
 
     Args:
-        cache: Of K heads of size h.
-        start_pos: Position of the first new token; or where those of several sequences
-            belong.
+        cache: A cache of K heads of size h.
+        start_pos: Position of the first new token, or the spans of several sequences.
         xk: Rotated keys [T, K, h] in the dtype of the cache.
         xv: Values [T, K, h] in the dtype of the cache.
 
     Raises:
-        ShapeError: Sizes that are not the cache's, or positions that it does not have.
-        DTypeError: Another dtype.
+        ShapeError: The sizes differ from the cache's, or it lacks the positions.
+        DTypeError: The dtype differs from the cache's.
     """
-    parts = _parts("write_cache", "xk", xk, cache, start_pos)
+    parts = _checked_parts("write_cache", "xk", xk, cache, start_pos)
     _, K, h = xk._shape
     if cache.heads != K or xv._shape != xk._shape:
         raise ShapeError(
             f"[write_cache] xk.shape and xv.shape must equal [T, {cache.heads}, "
-            f"{cache.head_dim}]: {shown(('xk', xk), ('xv', xv))}"
+            f"{cache.head_dim}]: {describe_operands(('xk', xk), ('xv', xv))}"
         )
     if xv._dtype is not xk._dtype:
         raise DTypeError(f"[write_cache] xv.dtype must equal {xk.dtype}: {xv.dtype}")
@@ -204,16 +203,16 @@ def _row_pointer(x: Tensor, row: int) -> Any:
     return kernels.pointer(x.data_pointer + row * x.strides[0])
 
 
-def _parts(
+def _checked_parts(
     op: str, label: str, x: Tensor, cache: KeyValueCache, start_pos: int | Spans
 ) -> Sequence[tuple[int, int, int, int, Any]]:
-    """Check tokens [T, heads, h] that take places in a cache.
+    """Check tokens [T, heads, h] and their places in a cache.
 
     Return for each sequence the four numbers of `Spans.parts`, and its blocks for C.
     """
     if x._dtype is not cache.dtype:
-        what = f"{x.dtype} != {cache.dtype} ({shown((label, x))})"
-        raise DTypeError(f"[{op}] {label}.dtype must equal cache.dtype: {what}")
+        dtypes = f"{x.dtype} != {cache.dtype} ({describe_operands((label, x))})"
+        raise DTypeError(f"[{op}] {label}.dtype must equal cache.dtype: {dtypes}")
     if len(x._shape) != 3 or x._shape[2] != cache.head_dim:
         raise ShapeError(
             f"[{op}] {label}.shape must equal [T, heads, {cache.head_dim}]: "
@@ -225,7 +224,7 @@ def _parts(
             raise ShapeError(
                 f"[{op}] start_pos must be of {label}.shape[0] tokens and at most "
                 f"cache.positions: {start_pos.tokens} and {start_pos.capacity}, "
-                f"{cache.positions} ({shown((label, x))})"
+                f"{cache.positions} ({describe_operands((label, x))})"
             )
         return start_pos._kernel_parts
     if type(start_pos) is not int:
@@ -233,7 +232,8 @@ def _parts(
     if not 0 <= start_pos <= start_pos + T <= cache.positions:
         raise ShapeError(
             f"[{op}] start_pos and start_pos + T must be in [0, cache.positions]: "
-            f"{start_pos} and {start_pos + T}, {cache.positions} ({shown((label, x))})"
+            f"{start_pos} and {start_pos + T}, {cache.positions} "
+            f"({describe_operands((label, x))})"
         )
     return ((0, T, start_pos, cache.positions, ffi.NULL),)
 
@@ -243,9 +243,9 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
     """Copy the keys and values of positions `start <= s < stop` out of a cache.
 
     Args:
-        cache: Of K heads of size h; the positions have been written.
+        cache: A cache of K heads of size h, whose positions have been written.
         start: At least 0.
-        stop: At most `cache.positions`; nothing is clamped.
+        stop: At most `cache.positions`; not clamped.
 
     Returns:
         The keys and the values, tensors [stop - start, K, h] each.
@@ -261,8 +261,8 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
     values.bits()[...] = cache.values.bits()[:, start:stop].swapaxes(0, 1)
     first = start // GROUP_POSITIONS
     last = -(-stop // GROUP_POSITIONS)
-    # From [K, groups, words, 16, in a word] by [groups, 16, K, words, in a word]
-    # to [positions, K, h].
+    # [K, groups, words, 16, elements of a word] -> [groups, 16, K, words, elements]
+    # -> [positions, K, h]
     groups = cache.keys.bits()[:, first:last].transpose(1, 3, 0, 2, 4).reshape(-1, K, h)
     skipped = first * GROUP_POSITIONS
     keys.bits()[...] = groups[start - skipped : stop - skipped]
@@ -273,43 +273,41 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 def attention(
     xq: Tensor, cache: KeyValueCache, start_pos: int | Spans, divisor: float | None = None
 ) -> Tensor:
-    """Sum the cached values that each token may see by their weights, a few rows at a
-    time.
+    """Sum the cached values that each token sees, weighted, a few rows at a time.
 
     out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] /
     sqrt(h))
     * v[s, j], j = i // G, in float32, rounded once
 
     The result has the bits of `matmul`, `multiply` by 1 / sqrt(h), `softmax` and `matmul`
-    with the values in float32: the same for any way to cut the tokens into calls and for
-    any number of threads.
+    with the values in float32. They do not depend on how the tokens are cut into calls,
+    or on the number of threads.
 
     Args:
-        xq: Rotated queries [T, H, h] in the dtype of the cache, H a multiple of its K
+        xq: Rotated queries [T, H, h] in the dtype of the cache; H is a multiple of its K
             heads.
-        cache: The positions below start_pos + T have been written.
-        start_pos: Position of the first token; or where the tokens of several sequences
-            belong, which do not see each other.
+        cache: The cache, whose positions below start_pos + T have been written.
+        start_pos: Position of the first token, or the spans of several sequences, which
+            do not see each other.
         divisor: A positive number that replaces sqrt(h) in the formula.
 
     Returns:
         A tensor [T, H, h] in the dtype of `xq`.
 
     Raises:
-        ShapeError: The sizes do not fit together, or the cache does not have the
-            positions.
-        TensorError: A divisor that is not a positive float.
-        DTypeError: Another dtype than that of the cache.
+        ShapeError: The sizes are incompatible, or the cache lacks the positions.
+        TensorError: The divisor is not a positive float.
+        DTypeError: The dtype differs from the cache's.
 
     Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
-    parts = _parts("attention", "xq", xq, cache, start_pos)
+    parts = _checked_parts("attention", "xq", xq, cache, start_pos)
     _, H, h = xq._shape
     K = cache.heads
     if H % (K or 1):
-        what = f"{H} and {K} ({shown(('xq', xq))})"
+        counts = f"{H} and {K} ({describe_operands(('xq', xq))})"
         raise ShapeError(
-            f"[attention] xq.shape[1] must be a multiple of cache.heads: {what}"
+            f"[attention] xq.shape[1] must be a multiple of cache.heads: {counts}"
         )
     if xq._pointer is None:
         xq = xq.contiguous()
@@ -327,7 +325,8 @@ def attention(
         step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
         while tokens:
             count = step if step < tokens else tokens
-            # Enough for any position of the sequence, so that it allocates once.
+            # Enough for any position of the sequence, so that the first call allocates
+            # it.
             most = lib.attention_scratch_bytes(count, end - count, H, K, h, code, threads)
             lib.attention(
                 _row_pointer(result, row) if row else result._pointer,

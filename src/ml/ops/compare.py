@@ -1,6 +1,4 @@
-"""Ops that compare elements, and choose among them. Two operands broadcast as in
-NumPy.
-"""
+"""Ops that compare and select elements; two operands broadcast as in NumPy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +16,10 @@ from .creation import tensor
 
 @op
 def equal(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Tell where elements are equal, `a == b`; operands as in `add`.
+    """Compare element by element, `a == b`; operands as in `add`.
 
-    A number may be of any kind; next to a float it is rounded to that dtype.
+    A number may be of any kind; if the tensor is a float, the number is rounded to its
+    dtype.
 
     Returns:
         A bool tensor of the broadcast shape. NaN equals nothing.
@@ -30,31 +29,31 @@ def equal(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
 @op
 def not_equal(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Tell where elements differ, `a != b`; operands as in `equal`."""
+    """Compare element by element, `a != b`; operands as in `equal`."""
     return _compare("not_equal", np.not_equal, a, b)
 
 
 @op
 def less(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Tell where `a < b`; operands as in `equal`, but nothing is complex."""
+    """Compare element by element, `a < b`; operands as in `equal`, but not complex."""
     return _compare("less", np.less, a, b)
 
 
 @op
 def less_equal(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Tell where `a <= b`; operands as in `equal`, but nothing is complex."""
+    """Compare element by element, `a <= b`; operands as in `equal`, but not complex."""
     return _compare("less_equal", np.less_equal, a, b)
 
 
 @op
 def greater(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Tell where `a > b`; operands as in `equal`, but nothing is complex."""
+    """Compare element by element, `a > b`; operands as in `equal`, but not complex."""
     return _compare("greater", np.greater, a, b)
 
 
 @op
 def greater_equal(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Tell where `a >= b`; operands as in `equal`, but nothing is complex."""
+    """Compare element by element, `a >= b`; operands as in `equal`, but not complex."""
     return _compare("greater_equal", np.greater_equal, a, b)
 
 
@@ -62,10 +61,9 @@ def greater_equal(a: Tensor | float, b: Tensor | float) -> Tensor:
 def allclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Tell whether all elements of two tensors of one dtype are close; they broadcast.
+    """Return whether all elements of two tensors of one dtype are close; they broadcast.
 
-    |a - b| <= atol + rtol * |b|, computed in float64; an infinity is close only to
-    itself
+    |a - b| <= atol + rtol * |b|, computed in float64; an infinity is close only to itself
     """
     checked_pair("allclose", a, b)
     wide = np.complex128 if a._dtype.kind == "complex" else np.float64
@@ -79,7 +77,7 @@ def allclose(
 
 @op
 def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Choose between two operands, element by element.
+    """Select from two operands, element by element.
 
     out = a where condition else b
 
@@ -87,8 +85,8 @@ def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor
     broadcast. Two numbers have the dtype of `ml.tensor([a, b])`.
     """
     if condition._dtype is not bool_:
-        found = f"{condition.dtype} (shape {list(condition.shape)})"
-        raise DTypeError(f"[where] condition.dtype must equal bool: {found}")
+        actual = f"{condition.dtype} (shape {list(condition.shape)})"
+        raise DTypeError(f"[where] condition.dtype must equal bool: {actual}")
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         dtype, shape = checked_pair("where", a, b)
     else:
@@ -118,7 +116,7 @@ def _compare(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
 
 
 def _operand(op: str, x: Any, dtype: DType) -> Any:
-    """Return what NumPy compares; a number next to integers stays as exact as it is."""
+    """Return an operand for NumPy's comparison; a number with integers stays exact."""
     if isinstance(x, Tensor):
         return comparable(x).view(np.int8) if dtype is bool_ else comparable(x)
     if not isinstance(x, int | float | complex | np.number | np.bool_):

@@ -1,4 +1,4 @@
-"""Ops that make tensors: out of numbers, or of random ones."""
+"""Ops that make tensors, from given values or random ones."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# now: NumPy imports it lazily, and an interrupt inside of that would be lost
+# Imported now: NumPy imports it lazily, and would lose an interrupt during the import.
 import numpy.random
 
 from ..checks import float_dtype, rounded, sizes_and_dtype
@@ -39,7 +39,7 @@ def arange(
     step: float = 1,
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Count from `start` to `stop`, without it.
+    """Count from `start` to `stop`, without `stop` itself.
 
     out[i] = start + i * step, i in [0, ceil((stop - start) / step)); computed in float64,
     rounded once
@@ -47,36 +47,37 @@ def arange(
     Args:
         start: The first value; without `stop` it is the end, and the first value is 0.
         stop: The end.
-        step: Not 0.
-        dtype: Of the result; int32 when all numbers are integers, else float32.
+        step: The difference of two values, not 0.
+        dtype: Dtype of the result; by default int32 if all numbers are integers, else
+            float32.
 
     Returns:
         A tensor [n].
 
     Raises:
-        TensorError: A step of 0, a number that is not finite, or a value beyond the
+        TensorError: The step is 0, a number is not finite, or a value is beyond the
             dtype.
     """
-    given = (0, start, step) if stop is None else (start, stop, step)
-    whole = all(isinstance(number, int | np.integer) for number in given)
+    bounds = (0, start, step) if stop is None else (start, stop, step)
+    whole = all(isinstance(number, int | np.integer) for number in bounds)
     numbers = [
-        checked_number("arange", number, int64 if whole else float32) for number in given
+        checked_number("arange", number, int64 if whole else float32) for number in bounds
     ]
     first, end, step = numbers
     if step == 0 or not all(math.isfinite(number) for number in numbers):
-        shown = ", ".join(map(str, given))
+        text = ", ".join(map(str, bounds))
         raise TensorError(
-            f"[arange] start, stop and step must be finite, and step != 0: {shown}"
+            f"[arange] start, stop and step must be finite, and step != 0: {text}"
         )
     dtype = (
         (int32 if whole else float32) if dtype is None else dtype_named("arange", dtype)
     )
-    # Whole numbers are counted exactly, however large.
+    # Integers are counted exactly, however large.
     steps = -(-(end - first) // step) if whole else (end - first) / step
     count = math.ceil(min(max(steps, 0), _MOST_VALUES))
     result = allocate(checked_shape("arange", (count,)), dtype)
     if count:
-        # The ends are the extremes, so checking them checks every value between.
+        # The ends are the extremes, so checking them checks every value between them.
         checked_scalar("arange", first, dtype)
         checked_scalar("arange", first + (count - 1) * step, dtype)
         with np.errstate(over="ignore"):
@@ -93,11 +94,11 @@ def full(
     """Fill a new tensor with one value, a number of the kind of the dtype.
 
     Raises:
-        ShapeError: A size that is negative or no integer.
-        DTypeError: A value of another kind.
-        TensorError: An integer that the dtype cannot hold.
+        ShapeError: A size is negative or not an integer.
+        DTypeError: The value is of another kind.
+        TensorError: The integer does not fit into the dtype.
     """
-    return _filled("full", (shape,), value, dtype)
+    return _fill("full", (shape,), value, dtype)
 
 
 @op
@@ -106,7 +107,7 @@ def zeros(*shape: int | Iterable[int] | DType, dtype: DType | str = float32) -> 
 
     A dtype may follow the sizes: `zeros((3, 4), ml.bfloat16)`.
     """
-    return _filled("zeros", shape, 0, dtype)
+    return _fill("zeros", shape, 0, dtype)
 
 
 @op
@@ -115,12 +116,10 @@ def ones(*shape: int | Iterable[int] | DType, dtype: DType | str = float32) -> T
 
     A dtype may follow the sizes: `ones((3, 4), ml.bfloat16)`.
     """
-    return _filled("ones", shape, 1, dtype)
+    return _fill("ones", shape, 1, dtype)
 
 
-def _filled(
-    op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str
-) -> Tensor:
+def _fill(op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str) -> Tensor:
     sizes, row = sizes_and_dtype(op, shape, dtype)
     scalar = checked_scalar(op, value, row)
     result = allocate(sizes, row)
@@ -130,9 +129,7 @@ def _filled(
 
 @op
 def full_like(x: Tensor, value: complex) -> Tensor:
-    """Fill a new tensor of the shape and dtype of `x` with one value; errors as in
-    `full`.
-    """
+    """Fill a new tensor like `x` with one value; errors as in `full`."""
     return full(x.shape, value, x.dtype)
 
 
@@ -152,8 +149,8 @@ def ones_like(x: Tensor) -> Tensor:
 def tensor(data: Any, dtype: DType | str | None = None) -> Tensor:
     """Copy numbers, nested sequences of them, an array or a tensor into a new tensor.
 
-    Without `dtype` it has that of the array or tensor; of Python's numbers, as in
-    PyTorch, bool, int64, float32 or complex64.
+    Without `dtype`, the result has the dtype of the array or tensor; Python numbers
+    become bool, int64, float32 or complex64, as in PyTorch.
     """
     if isinstance(data, Tensor):
         values = data.copy()
@@ -163,14 +160,14 @@ def tensor(data: Any, dtype: DType | str | None = None) -> Tensor:
         except (TypeError, ValueError) as error:
             text = f"[tensor] nested sequences must have equal lengths: {error}"
             raise ShapeError(text) from None
-        values = Tensor.from_numpy(array if array.dtype in _ROWS else _with_row(array))
+        values = Tensor.from_numpy(
+            array if array.dtype in _ROWS else _to_supported_dtype(array)
+        )
     return values if dtype is None else values.to(dtype_named("tensor", dtype))
 
 
-def _with_row(array: Any) -> Any:
-    """Convert an array of a dtype that the library does not have to the nearest that it
-    has.
-    """
+def _to_supported_dtype(array: Any) -> Any:
+    """Convert an array of an unsupported dtype to the nearest supported one."""
     row = {"i": int64, "u": int64, "f": float32, "c": complex64}.get(array.dtype.kind)
     if row is None:
         text = f"[tensor] data must be numbers: {array.dtype} (shape {list(array.shape)})"
@@ -185,11 +182,9 @@ def _with_row(array: Any) -> Any:
 
 @op
 def eye(rows: int, columns: int | None = None, dtype: DType | str = float32) -> Tensor:
-    """Make the identity matrix [rows, columns], a square one where columns are left
-    out.
-    """
+    """Make the identity matrix [rows, columns]; by default it is square."""
     sizes = checked_shape("eye", (rows, rows if columns is None else columns))
-    result = _filled("eye", (sizes,), 0, dtype)
+    result = _fill("eye", (sizes,), 0, dtype)
     np.fill_diagonal(result.numpy(), 1)
     return result
 
@@ -198,8 +193,7 @@ class Generator:
     """A source of random numbers: equal seeds give equal numbers.
 
     Args:
-        seed: An integer of at least 0, others are refused; the system chooses when left
-            out.
+        seed: An integer of at least 0; None lets the system choose one.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -211,7 +205,7 @@ class Generator:
             ) from None
 
 
-_finfo: Any = ml_dtypes.finfo  # it has no types
+_finfo: Any = ml_dtypes.finfo  # the package has no type hints for it
 _default_generator = Generator()
 
 
@@ -227,12 +221,12 @@ def rand(
 
     Args:
         shape: Sizes, or one sequence of them.
-        generator: Where the numbers come from; one of the process when left out.
+        generator: The source of the numbers; by default one per process.
         dtype: A real floating-point dtype.
     """
     sizes, row = sizes_and_dtype("rand", shape, dtype)
     bits = _finfo(float_dtype("rand", row).numpy_dtype).nmant + 1
-    drawn = _numpy_of("rand", generator, sizes).integers(0, 2**bits, sizes)
+    drawn = _numpy_generator("rand", generator, sizes).integers(0, 2**bits, sizes)
     return rounded(np.ldexp(drawn.astype(np.float32), -bits), row)
 
 
@@ -242,20 +236,17 @@ def randn(
     generator: Generator | None = None,
     dtype: DType | str = float32,
 ) -> Tensor:
-    """Draw from the normal distribution with mean 0 and variance 1; the rest as in
-    `rand`.
-    """
+    """Draw from the normal distribution of mean 0, variance 1; arguments as in `rand`."""
     sizes, row = sizes_and_dtype("randn", shape, dtype)
     float_dtype("randn", row)
     return rounded(
-        _numpy_of("randn", generator, sizes).standard_normal(sizes, np.float32), row
+        _numpy_generator("randn", generator, sizes).standard_normal(sizes, np.float32),
+        row,
     )
 
 
-def _numpy_of(op: str, generator: Any, sizes: Shape) -> np.random.Generator:
-    """Return NumPy's generator, which ours draws from; sizes beyond all addresses are
-    refused.
-    """
+def _numpy_generator(op: str, generator: Any, sizes: Shape) -> np.random.Generator:
+    """Return the NumPy generator, after a check that the sizes are addressable."""
     packed(sizes, 8)
     if not isinstance(generator, Generator | None):
         raise TensorTypeError(

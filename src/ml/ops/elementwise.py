@@ -2,8 +2,8 @@
 
 bfloat16 and float16 are computed in float32 and rounded once. Two operands broadcast as
 in NumPy: aligned at the right, sizes equal or 1. Functions of one real tensor, not bool,
-are computed in float64 and rounded by way of float32; those that have no integer results
-turn integers into float32.
+are computed in float64 and rounded through float32; functions without integer results
+convert integers to float32.
 """
 
 import math
@@ -20,9 +20,9 @@ from ..checks import (
     check_same_dtype,
     checked_pair,
     comparable,
+    describe_operands,
     kernel_operand,
     rounded,
-    shown,
 )
 from ..dtype import checked_number, checked_scalar, complex64, float32
 from ..errors import DTypeError, ShapeError, TensorError
@@ -42,7 +42,8 @@ def add(a: Tensor | complex, b: Tensor | complex) -> Tensor:
     Args:
         a: A tensor of any dtype, or a number.
         b: A tensor of the same dtype, of a shape that broadcasts, or a number of that
-            kind; next to a float it is rounded to float32. One of the two is a tensor.
+            kind, which is rounded to float32 for a float tensor. At least one operand is
+            a tensor.
 
     Returns:
         A tensor of the broadcast shape and that dtype; integers wrap around.
@@ -50,16 +51,16 @@ def add(a: Tensor | complex, b: Tensor | complex) -> Tensor:
     Raises:
         DTypeError: The dtypes differ, or a number is of another kind.
         ShapeError: The shapes do not broadcast.
-        TensorError: An integer that the dtype cannot hold.
+        TensorError: An integer does not fit into the dtype.
     """
-    if _kernel_takes(a, b):
+    if _fits_kernel(a, b):
         return _run(lib.OP_ADD, a, b)
     return _broadcast("add", np.add, a, b)
 
 
 @op
 def sub(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Subtract element by element, `a - b`; the rest as in `add`, but no dtype bool."""
+    """Subtract element by element, `a - b`; as in `add`, but without dtype bool."""
     for x in (a, b):
         if isinstance(x, Tensor):
             check_kind("sub", x, "float", "int", "complex")
@@ -73,7 +74,7 @@ def multiply(a: Tensor | complex, b: Tensor | complex) -> Tensor:
     out = a * b; (x + iy)(u + iv) = (xu - yv) + i(xv + yu), each product and sum in
     float32
     """
-    if _kernel_takes(a, b):
+    if _fits_kernel(a, b):
         return _run(lib.OP_MULTIPLY, a, b)
     return _broadcast("multiply", np.multiply, a, b)
 
@@ -96,7 +97,7 @@ def div(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
 @op
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """Gate the up projection of a feed-forward with the SiLU of the other one.
+    """Multiply the up projection of a feed-forward by the SiLU of the gate.
 
     out = gate * sigmoid(gate) * up, computed in float32, rounded once
 
@@ -108,12 +109,12 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
         A tensor of that shape and dtype.
 
     Raises:
-        DTypeError: Not floating point, or the dtypes differ.
+        DTypeError: The tensors are not floating point, or the dtypes differ.
         ShapeError: The shapes differ.
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
-    if _kernel_takes(gate, up):
+    if _fits_kernel(gate, up):
         return _run(lib.OP_SWIGLU, gate, up)
     left = kernel_operand("swiglu", gate)
     right = kernel_operand("swiglu", up)
@@ -139,7 +140,7 @@ def silu(x: Tensor) -> Tensor:
         A tensor of its shape and dtype.
 
     Raises:
-        DTypeError: Not floating point.
+        DTypeError: The tensor is not floating point.
 
     Source: Elfwing, Uchibe, Doya, Sigmoid-Weighted Linear Units, 2017.
     """
@@ -151,10 +152,9 @@ def silu(x: Tensor) -> Tensor:
 def pow(  # noqa: A001 (the field's word)
     base: Tensor | float, exponent: Tensor | float
 ) -> Tensor:
-    """Raise to a power; arguments and errors as in `add`, but real floating-point
-    tensors.
+    """Raise to a power; arguments and errors as in `add`, but tensors are floats.
 
-    out = base ** exponent, computed in float64, rounded by way of float32
+    out = base ** exponent, computed in float64, rounded through float32
 
     Returns:
         A tensor of the broadcast shape and that dtype.
@@ -185,11 +185,11 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
         A tensor [n, m] of that dtype.
 
     Raises:
-        ShapeError: Not vectors.
+        ShapeError: An argument is not a vector.
         DTypeError: The dtypes differ.
     """
     if a.ndim != 1 or b.ndim != 1:
-        both = shown(("a", a), ("b", b))
+        both = describe_operands(("a", a), ("b", b))
         raise ShapeError(
             f"[outer] a.ndim and b.ndim must equal 1: {a.ndim}, {b.ndim} ({both})"
         )
@@ -199,7 +199,7 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 @op
 def polar(absolute: Tensor, angle: Tensor) -> Tensor:
-    """Make complex numbers from lengths and angles.
+    """Make complex numbers from absolute values and angles.
 
     out = absolute * cos(angle) + i * absolute * sin(angle), computed in float64, rounded
     once
@@ -212,7 +212,7 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
         A complex64 tensor of the broadcast shape.
 
     Raises:
-        DTypeError: Not float32.
+        DTypeError: A dtype is not float32.
         ShapeError: The shapes do not broadcast.
     """
     for x in (absolute, angle):
@@ -231,7 +231,7 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
 
 @op
 def neg(x: Tensor) -> Tensor:
-    """Negate, `-x`; a tensor of any dtype but bool. Integers wrap around."""
+    """Negate, `-x`, a tensor of any dtype but bool; integers wrap around."""
     check_kind("neg", x, "float", "int", "complex")
     result = allocate(x._shape, x._dtype)
     np.negative(x.numpy(), out=result.numpy())
@@ -240,9 +240,7 @@ def neg(x: Tensor) -> Tensor:
 
 @op
 def abs(x: Tensor) -> Tensor:  # noqa: A001 (the field's word)
-    """Take absolute values, float32 ones of complex64;
-    the least integer stays as it is.
-    """
+    """Take absolute values, float32 for complex64; the least integer stays unchanged."""
     check_kind("abs", x, "float", "int", "complex")
     result = allocate(x._shape, float32 if x._dtype is complex64 else x._dtype)
     with np.errstate(all="ignore"):
@@ -256,7 +254,7 @@ def clip(
     min: float | None = None,  # noqa: A002 (the field's word)
     max: float | None = None,  # noqa: A002
 ) -> Tensor:
-    """Move the elements of a real tensor into a range.
+    """Limit the elements of a real tensor to a range.
 
     out = minimum(maximum(x, min), max); NaN stays NaN
 
@@ -275,8 +273,9 @@ def clip(
 
 @op
 def relu(x: Tensor) -> Tensor:
-    """Set what is negative to zero, `max(x, 0)`; a real tensor,
-    not bool. NaN stays NaN.
+    """Replace negative elements by zero, `max(x, 0)`.
+
+    The tensor is real and not bool. NaN stays NaN.
     """
     return clip(x, min=0)
 
@@ -284,40 +283,41 @@ def relu(x: Tensor) -> Tensor:
 @op
 def exp(x: Tensor) -> Tensor:
     """Take the exponential, e ** x."""
-    return _function("exp", np.exp, x)
+    return _apply("exp", np.exp, x)
 
 
 @op
 def log(x: Tensor) -> Tensor:
     """Take the natural logarithm; -inf at 0, NaN below."""
-    return _function("log", np.log, x)
+    return _apply("log", np.log, x)
 
 
 @op
 def sqrt(x: Tensor) -> Tensor:
     """Take the square root; NaN below 0."""
-    return _function("sqrt", np.sqrt, x)
+    return _apply("sqrt", np.sqrt, x)
 
 
 @op
 def rsqrt(x: Tensor) -> Tensor:
-    """Take the reciprocal of the square root, 1 / sqrt(x), of floats; infinity at 0, NaN
-    below.
+    """Take the reciprocal square root, 1 / sqrt(x), of floats.
+
+    Infinity at 0, NaN below 0.
     """
     check_float("rsqrt", x)
-    return _function("rsqrt", lambda v: 1.0 / np.sqrt(v), x)
+    return _apply("rsqrt", lambda v: 1.0 / np.sqrt(v), x)
 
 
 @op
 def tanh(x: Tensor) -> Tensor:
     """Take the hyperbolic tangent."""
-    return _function("tanh", np.tanh, x)
+    return _apply("tanh", np.tanh, x)
 
 
 @op
 def sigmoid(x: Tensor) -> Tensor:
     """Take the logistic function, 1 / (1 + exp(-x))."""
-    return _function("sigmoid", lambda v: 1.0 / (1.0 + np.exp(-v)), x)
+    return _apply("sigmoid", lambda v: 1.0 / (1.0 + np.exp(-v)), x)
 
 
 @op
@@ -334,14 +334,14 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
             f"[gelu] approximate must be 'none' or 'tanh': {approximate!r:.80}"
         )
     if approximate == "none":
-        return _function("gelu", lambda v: v * (1.0 + _erf(v * math.sqrt(0.5))) / 2.0, x)
+        return _apply("gelu", lambda v: v * (1.0 + _erf(v * math.sqrt(0.5))) / 2.0, x)
     inner = math.sqrt(2.0 / math.pi)
-    return _function(
+    return _apply(
         "gelu", lambda v: v * (1.0 + np.tanh(inner * (v + 0.044715 * v**3))) / 2.0, x
     )
 
 
-def _function(op: str, function: Callable[[Array], Any], x: Tensor) -> Tensor:
+def _apply(op: str, function: Callable[[Array], Any], x: Tensor) -> Tensor:
     if x._dtype.kind == "int":
         x = x.to(float32)
     check_float(op, x)
@@ -349,8 +349,11 @@ def _function(op: str, function: Callable[[Array], Any], x: Tensor) -> Tensor:
         return rounded(function(x.numpy().astype(np.float64)), x._dtype)
 
 
-def _kernel_takes(a: Any, b: Any) -> bool:
-    """Tell whether two operands of equal shape and dtype can be read as they are."""
+def _fits_kernel(a: Any, b: Any) -> bool:
+    """Return whether the kernel can read two operands directly.
+
+    They are contiguous tensors of equal shape and of one kernel dtype.
+    """
     return (
         type(a) is type(b) is Tensor
         and a._dtype is b._dtype

@@ -1,6 +1,6 @@
-"""Products of matrices. Every element is one dot product, summed in a fixed order.
+"""Products of matrices: every element is one dot product, summed in a fixed order.
 
-`csrc/kernels.h` has the order of products with weights, and that of `matmul`.
+`csrc/kernels.h` documents the order of products with weights, and of `matmul`.
 """
 
 import itertools
@@ -13,9 +13,9 @@ from ..checks import (
     check_float,
     check_ndim_at_least,
     check_same_dtype,
+    describe_operands,
     float_dtype,
     kernel_operand,
-    shown,
 )
 from ..dtype import BlockDType, DType, bfloat16, float32
 from ..errors import DTypeError, ShapeError
@@ -40,18 +40,19 @@ def linear_transformation(
     out[..., o] = sum_i x[..., i] * weight[o, i] + bias[o], accumulated in float32,
     rounded once
 
+    With a block-quantized weight, the result has the bits of the product with the weight
+    dequantized to the dtype of `x`. The exception is bfloat16 `x` with rows of whole
+    blocks: they are multiplied as integers. Elements of `x` are then off by at most 2^-15
+    of the largest of their 32, and elements of nf4 weights by at most 2^-12 of their
+    scale.
+
     Args:
         x: A real floating-point tensor [..., in].
-        weight: A tensor [out, in] of the same dtype, or of a narrower one whose values
-            that of `x` holds, or a block-quantized one: the result has the bits of the
-            product with the weight dequantized to the dtype of `x`. But with bfloat16
-            `x`, rows of whole blocks are multiplied as integers, for which elements of
-            `x` are off by at most 2^-15 of the largest of their 32, and those of nf4
-            weights by at most 2^-12 of their scale. Nothing is copied if it is
-            contiguous.
-        dtype: Of the result; that of `x` when left out.
-        bias: A real floating-point tensor [out], added before the rounding; nothing when
-            left out.
+        weight: A tensor [out, in] of the same dtype, of a narrower dtype whose values the
+            dtype of `x` represents, or block-quantized. A contiguous weight is not
+            copied.
+        dtype: Dtype of the result; by default that of `x`.
+        bias: A real floating-point tensor [out], added before the rounding, or None.
 
     Returns:
         A tensor [..., out].
@@ -59,7 +60,7 @@ def linear_transformation(
     Raises:
         ShapeError: `x.shape[-1]` differs from `weight.shape[1]`, or the bias is not
             [out].
-        DTypeError: Not floating point, or dtypes that do not go together.
+        DTypeError: An argument is not floating point, or the dtypes are incompatible.
     """
     return _linear("linear_transformation", x, (weight,), dtype, (bias,))[0]
 
@@ -77,17 +78,17 @@ def linear_transformations(
 
     Args:
         x: A real floating-point tensor [..., in].
-        weights: Weights [out_p, in] as in `linear_transformation`; where their dtypes
+        weights: Weights [out_p, in] as in `linear_transformation`. If their dtypes
             differ, the rows are read once for each weight.
-        dtype: Of the results; that of `x` when left out.
-        biases: For each weight a bias or None; all None when left out.
+        dtype: Dtype of the results; by default that of `x`.
+        biases: For each weight a bias or None; by default all None.
 
     Returns:
         A tensor [..., out_p] for each weight, in their order.
 
     Raises:
-        ShapeError: As in `linear_transformation`; there are not as many biases as
-            weights, or there is no weight.
+        ShapeError: As in `linear_transformation`, or the numbers of biases and weights
+            differ, or there is no weight.
         DTypeError: As in `linear_transformation`.
     """
     op = "linear_transformations"
@@ -98,8 +99,8 @@ def linear_transformations(
     first = weights[0]._dtype
     for weight in weights:
         if weight._dtype is not first:
-            each = zip(weights, biases, strict=True)
-            return tuple([_linear(op, x, (w,), dtype, (bias,))[0] for w, bias in each])
+            pairs = zip(weights, biases, strict=True)
+            return tuple([_linear(op, x, (w,), dtype, (bias,))[0] for w, bias in pairs])
     return _linear(op, x, weights, dtype, biases)
 
 
@@ -111,21 +112,21 @@ def _linear(
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
     operand = kernel_operand(op, x)
-    given = x._dtype
+    x_dtype = x._dtype
     first = weights[0]._dtype
-    dtype = given if dtype is None else float_dtype(op, dtype)
-    out_dtype = bfloat16 if given is dtype is bfloat16 else float32
-    # nothing fits x without dimensions
+    dtype = x_dtype if dtype is None else float_dtype(op, dtype)
+    out_dtype = bfloat16 if x_dtype is dtype is bfloat16 else float32
+    # A tensor without dimensions matches no weight.
     outer = x._shape[:-1]
     inner = x._shape[-1:] or (-1,)
-    goes_with = first is given or _goes_with(operand._dtype, first)
-    copies: list[Tensor] = []  # what the kernel reads lives until it has returned
+    is_compatible = first is x_dtype or _is_compatible(operand._dtype, first)
+    copies: list[Tensor] = []  # keeps the kernel's inputs alive until it has returned
     results = []
     parts = []
     features = 0
     for weight, bias in zip(weights, biases, strict=True):
-        if not goes_with or weight._shape[1:] != inner:
-            raise _misfit(op, x, weight)
+        if not is_compatible or weight._shape[1:] != inner:
+            raise _mismatch_error(op, x, weight)
         rows = weight._shape[0]
         bias_at = ffi.NULL
         bias_code = 0
@@ -140,7 +141,7 @@ def _linear(
             copies.append(weight)
         result = allocate((*outer, rows), out_dtype)
         results.append(result)
-        # A `LinearPart`; cffi makes C's array of the list during the call.
+        # A `LinearPart`; cffi converts the list to a C array during the call.
         parts.append((result._pointer, weight._weight, bias_at, rows, bias_code))
         features += rows
     columns = inner[0]
@@ -158,11 +159,12 @@ def _linear(
                 operand.data_pointer + t * columns * operand._dtype.itemsize
             )
             outs = [
-                r.data_pointer + t * r._shape[-1] * out_dtype.itemsize for r in results
+                result.data_pointer + t * result._shape[-1] * out_dtype.itemsize
+                for result in results
             ]
             parts = [
-                (kernels.pointer(o), *part[1:])
-                for o, part in zip(outs, parts, strict=True)
+                (kernels.pointer(out), *part[1:])
+                for out, part in zip(outs, parts, strict=True)
             ]
         lib.linear(
             parts,
@@ -182,31 +184,29 @@ def _linear(
 
 
 def rows_per_call(T: int, products_per_row: int) -> int:
-    """Cut T rows into calls of nearly equal size, of whole panels where there are
-    several.
-    """
+    """Cut T rows into calls of nearly equal size; several calls have whole panels."""
     most = max(1, MULTIPLY_ADDS_PER_CALL // max(1, products_per_row))
     calls = -(-T // most)
     return min(most, -(-T // (calls * _PANEL)) * _PANEL)
 
 
-def _misfit(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeError:
-    """Return the error that says why a weight does not go with x."""
+def _mismatch_error(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeError:
+    """Return the error for a weight that is incompatible with x."""
     check_ndim_at_least(op, x, 1)
-    both = shown(("x", x), ("weight", weight))
+    both = describe_operands(("x", x), ("weight", weight))
     if weight.ndim != 2 or x._shape[-1] != weight._shape[1]:
         return ShapeError(
             f"[{op}] x.shape[-1] must equal weight.shape[1] of a weight [out, in]: "
             f"{x._shape[-1]} != {weight._shape[-1] if weight.ndim else None} ({both})"
         )
-    what = f"{x.dtype} != {weight.dtype} ({both})"
+    dtypes = f"{x.dtype} != {weight.dtype} ({both})"
     return DTypeError(
-        f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {what}"
+        f"[{op}] x.dtype must equal weight.dtype, or represent all its values: {dtypes}"
     )
 
 
-def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
-    """Tell whether activations can be multiplied by a weight of another dtype."""
+def _is_compatible(x: DType, weight: DType | BlockDType) -> bool:
+    """Return whether activations can be multiplied by a weight of another dtype."""
     if isinstance(weight, BlockDType):
         return True
     return weight.product_type in ("bfloat16", x.name) and weight.itemsize < x.itemsize
@@ -215,11 +215,11 @@ def _goes_with(x: DType, weight: DType | BlockDType) -> bool:
 def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:
     check_float(op, bias)
     if bias._shape != weight._shape[:1]:
-        what = (
+        shapes = (
             f"{list(bias.shape)} != {list(weight.shape[:1])} "
-            f"({shown(('weight', weight))})"
+            f"({describe_operands(('weight', weight))})"
         )
-        raise ShapeError(f"[{op}] bias.shape must equal weight.shape[:1]: {what}")
+        raise ShapeError(f"[{op}] bias.shape must equal weight.shape[:1]: {shapes}")
     return bias.contiguous()
 
 
@@ -230,26 +230,26 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     out[..., i, j] = sum_k a[..., i, k] * b[..., k, j], accumulated in float32, rounded
     once
 
-    A vector counts as one row on the left and as one column on the right, and that
-    dimension is left out of the result. Views are used in place. Along k, blocks of 256
-    elements are summed one after the other, as `attention` sums.
+    A vector counts as one row on the left and as one column on the right; the result
+    lacks that dimension. Views are used in place. Along k, blocks of 256 elements are
+    summed one after the other, as in `attention`.
 
     Args:
         a: A real floating-point tensor [..., m, k] or [k].
         b: A tensor [..., k, n] or [k] of the same dtype, or of a narrower one whose
-            values that of `a` holds; leading sizes broadcast.
-        dtype: Of the result; that of `a` when left out.
+            values the dtype of `a` represents; leading sizes broadcast.
+        dtype: Dtype of the result; by default that of `a`.
 
     Returns:
         A tensor [..., m, n].
 
     Raises:
-        ShapeError: The sizes of k differ, the leading sizes do not broadcast, or there
-            are none.
-        DTypeError: Not floating point, or dtypes that do not go together.
+        ShapeError: The sizes of k differ, the leading sizes do not broadcast, or an
+            argument has no dimensions.
+        DTypeError: An argument is not floating point, or the dtypes are incompatible.
     """
     check_float("matmul", a, b)
-    if _goes_with(a._dtype, b._dtype):
+    if _is_compatible(a._dtype, b._dtype):
         b = b.to(a._dtype)
     check_same_dtype("matmul", a, b)
     dtype = a._dtype if dtype is None else float_dtype("matmul", dtype)
@@ -258,8 +258,9 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
     rows = a if a.ndim > 1 else a.reshape(1, a.shape[0])
     columns = b.transpose(-1, -2) if b.ndim > 1 else b.reshape(1, b.shape[0])
     if rows.shape[-1] != columns.shape[-1]:
-        what = f"{rows.shape[-1]} != {columns.shape[-1]} ({shown(('a', a), ('b', b))})"
-        raise ShapeError(f"[matmul] a.shape[-1] must equal b.shape[-2]: {what}")
+        both = describe_operands(("a", a), ("b", b))
+        sizes = f"{rows.shape[-1]} != {columns.shape[-1]} ({both})"
+        raise ShapeError(f"[matmul] a.shape[-1] must equal b.shape[-2]: {sizes}")
     result = _dot_products(_addressable(rows), _addressable(columns), dtype)
     if a.ndim == 1 or b.ndim == 1:
         kept_rows = result.shape[-2:-1] if a.ndim > 1 else ()
@@ -280,9 +281,7 @@ def _addressable(x: Tensor) -> Tensor:
 
 
 def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
-    """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) over broadcast
-    batches.
-    """
+    """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) per batch."""
     m = rows.shape[-2]
     n = columns.shape[-2]
     k = rows.shape[-1]
@@ -296,7 +295,7 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
     wide_columns = _spread(columns, (*stack, n, k))
     threads = kernels.threads
     scratch = kernels.scratch(lib.matmul_scratch_bytes(threads))
-    # The kernel takes one batch dimension; all but the last are walked here.
+    # The kernel handles one batch dimension; this loop covers all but the last.
     for place in itertools.product(*(range(size) for size in stack[:-1])):
         a = wide_rows[place]
         b = wide_columns[place]
@@ -320,5 +319,5 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
 
 
 def _spread(x: Tensor, shape: Shape) -> Tensor:
-    """Repeat a tensor over a broadcast shape, without a copy."""
+    """Repeat a tensor over a broadcast shape without a copy."""
     return x._view(shape, broadcast_strides(x._shape, x.strides, shape), x._offset)

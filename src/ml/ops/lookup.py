@@ -1,4 +1,4 @@
-"""Ops that pick elements: by index, by order, by place."""
+"""Ops that select elements: by index, by order, by place."""
 
 import math
 
@@ -23,25 +23,25 @@ from ..tensor import Tensor, allocate
 
 @op
 def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Tensor:
-    """Pick rows of a table: the embedding lookup.
+    """Select rows of a table: the embedding lookup.
 
     out[t, ...] = table[ids[t], ...]
 
     Args:
-        table: A tensor [V, ...] of any dtype, [V, D] for embeddings; a block-quantized
-            one [V, D].
+        table: A tensor [V, ...] of any dtype, [V, D] for embeddings; or block-quantized
+            [V, D].
         ids: An int32 tensor, [T] for tokens; each `0 <= id < V`.
-        dtype: Of the result; that of the table when left out, or bfloat16 for a
-            block-quantized table, whose elements are rounded once to it.
+        dtype: Dtype of the result; by default that of the table. The elements of a
+            block-quantized table are rounded once, by default to bfloat16.
 
     Returns:
         A tensor [T, ...].
 
     Raises:
-        DTypeError: Ids that are not int32; a dtype to which a block-quantized table does
-            not go.
-        ShapeError: A table without dimensions.
-        IndexOutOfRangeError: An id that has no row.
+        DTypeError: The ids are not int32, or a block-quantized table has no conversion to
+            the dtype.
+        ShapeError: The table has no dimensions.
+        IndexOutOfRangeError: An id has no row.
     """
     check_ndim_at_least("get_rows", table, 1)
     if ids._dtype is not int32:
@@ -52,9 +52,9 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
     name = ""
     if isinstance(table, QuantizedTensor):
         if len(row) != 1:
-            found = f"{table.ndim} (shape {list(table.shape)})"
+            actual = f"{table.ndim} (shape {list(table.shape)})"
             raise ShapeError(
-                f"[get_rows] ndim of a block-quantized table must equal 2: {found}"
+                f"[get_rows] ndim of a block-quantized table must equal 2: {actual}"
             )
         stored = dtype = bfloat16 if dtype is None else float_dtype("get_rows", dtype)
         name = table._name
@@ -81,26 +81,25 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
 
 @op
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """Sort a real tensor along a dimension, descending if asked for.
+    """Sort a real tensor along a dimension, ascending or descending.
 
     Equal elements keep their order, and NaN counts as the greatest.
 
     Returns:
         The elements, and their int64 indices in `x`, both of the shape of `x`.
     """
-    return _sorted("sort", x, dim, checked_flag("sort", "descending", descending))
+    return _sort("sort", x, dim, checked_flag("sort", "descending", descending))
 
 
 @op
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """Take the k greatest elements along a dimension, descending, or the least,
-    ascending.
+    """Take the k greatest elements along a dimension, or the k least, in order.
 
     Returns:
-        The elements, and their int64 indices in `x`; of equal ones the first are taken.
-        NaN counts as the greatest.
+        The elements, and their int64 indices in `x`. Among equal elements the first are
+        taken. NaN counts as the greatest.
     """
-    values, indices = _sorted("topk", x, dim, checked_flag("topk", "largest", largest))
+    values, indices = _sort("topk", x, dim, checked_flag("topk", "largest", largest))
     dim = resolve_dim("topk", dim, x.ndim)
     k = checked_ints("topk", "k", (k,))[0]
     if not 0 <= k <= x._shape[dim]:
@@ -113,21 +112,21 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor
 
 @op
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Pick elements by their index along a dimension.
+    """Select elements by their index along a dimension.
 
     out[i, j, k] = x[i, index[i, j, k], k],  for dim 1 of three
 
     The index is an int32 or int64 tensor with as many dimensions as `x`, and at most its
-    sizes in all of them but `dim`; it gives the shape of the result.
+    sizes in all of them but `dim`. The result has the shape of the index.
     """
     dim = resolve_dim("gather", dim, len(x._shape))
     if index._dtype not in (int32, int64):
         raise DTypeError(f"[gather] index.dtype must be int32 or int64: {index.dtype}")
     pairs = zip(index._shape, x._shape, strict=False)
     if index.ndim != x.ndim or any(n > m for d, (n, m) in enumerate(pairs) if d != dim):
-        what = f"{list(index.shape)} > {list(x.shape)}"
+        shapes = f"{list(index.shape)} > {list(x.shape)}"
         raise ShapeError(
-            f"[gather] index.shape must be <= x.shape outside of dim {dim}: {what}"
+            f"[gather] index.shape must be <= x.shape outside of dim {dim}: {shapes}"
         )
     result = allocate(index._shape, x._dtype)
     if result._size:
@@ -141,13 +140,13 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return result
 
 
-def _sorted(op: str, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
+def _sort(op: str, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
     check_kind(op, x, "float", "int", "bool")
     dim = resolve_dim(op, dim, x.ndim)
     keys = comparable(x)
     if descending:
-        # Sorted ascending from the end, and turned around, equal elements stay in their
-        # order.
+        # The flipped array is sorted in ascending order, and the result is flipped back,
+        # so equal elements keep their order.
         backwards = np.argsort(np.flip(keys, dim), dim, kind="stable")
         order = keys.shape[dim] - 1 - np.flip(backwards, dim)
     else:
@@ -167,7 +166,7 @@ def triu(x: Tensor, diagonal: int = 0) -> Tensor:
 
     Args:
         x: A tensor [..., rows, columns] of any dtype.
-        diagonal: The first one that is kept; 0 is the main one, 1 the next above.
+        diagonal: The first diagonal to keep; 0 is the main one, 1 the next one above.
 
     Returns:
         A tensor of the shape and dtype of `x`.

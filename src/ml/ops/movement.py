@@ -1,6 +1,4 @@
-"""Ops that move elements, or look at them in another shape, without calculating with
-them.
-"""
+"""Ops that move elements, or view them in another shape, without computing."""
 
 import itertools
 import math
@@ -20,16 +18,17 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Join tensors one after the other along a dimension.
 
     Args:
-        tensors: At least one; one dtype, and equal sizes in every other dimension.
+        tensors: At least one; of one dtype, and with equal sizes in every other
+            dimension.
         dim: The dimension, negative ones counted from the end.
 
     Returns:
         A new tensor whose size in `dim` is the sum of theirs.
 
     Raises:
-        ShapeError: No tensors, or sizes that differ in another dimension.
-        DTypeError: Dtypes that differ.
-        IndexOutOfRangeError: There is no such dimension.
+        ShapeError: There are no tensors, or sizes differ in another dimension.
+        DTypeError: The dtypes differ.
+        IndexOutOfRangeError: The dimension does not exist.
     """
     tensors = checked_tensors("concatenate", tensors)
     first = tensors[0]
@@ -37,13 +36,13 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     total = 0
     for i, x in enumerate(tensors):
         if x.dtype is not first.dtype:
-            what = f"{first.dtype} != {x.dtype} (tensors 0 and {i})"
-            raise DTypeError(f"[concatenate] dtypes must be equal: {what}")
+            dtypes = f"{first.dtype} != {x.dtype} (tensors 0 and {i})"
+            raise DTypeError(f"[concatenate] dtypes must be equal: {dtypes}")
         others = (*x.shape[:dim], first.shape[dim], *x.shape[dim + 1 :])
         if x.ndim != first.ndim or others != first.shape:
-            what = f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
+            shapes = f"{list(first.shape)} != {list(x.shape)} (tensors 0 and {i})"
             raise ShapeError(
-                f"[concatenate] shapes must be equal outside of dim {dim}: {what}"
+                f"[concatenate] shapes must be equal outside of dim {dim}: {shapes}"
             )
         total += x.shape[dim]
     result = allocate((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
@@ -62,27 +61,29 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
                 f"[stack] shapes must be equal: {list(tensors[0].shape)} != "
                 f"{list(x.shape)}"
             )
-    return concatenate([_unsqueezed("stack", x, dim) for x in tensors], dim)
+    return concatenate([_insert_dim("stack", x, dim) for x in tensors], dim)
 
 
 @op
 def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Cut a tensor into parts along a dimension; views.
 
-    `split_size` is the size of each part, the last of which may be smaller; or all sizes.
+    `split_size` is the size of each part, of which the last may be smaller, or all sizes.
     """
     dim = resolve_dim("split", dim, len(x._shape))
     total = x._shape[dim]
     if isinstance(split_size, Iterable):
         sizes = checked_shape("split", split_size)
     else:
-        each = checked_ints("split", "split_size", (split_size,))[0]
-        if each < 1:
-            raise ShapeError(f"[split] split_size must be >= 1: {each}")
-        sizes = tuple(min(each, total - at) for at in range(0, total, each)) or (0,)
+        part_size = checked_ints("split", "split_size", (split_size,))[0]
+        if part_size < 1:
+            raise ShapeError(f"[split] split_size must be >= 1: {part_size}")
+        sizes = tuple(
+            min(part_size, total - at) for at in range(0, total, part_size)
+        ) or (0,)
     if sum(sizes) != total:
-        what = f"{sum(sizes)} != {total} (shape {list(x.shape)})"
-        raise ShapeError(f"[split] sizes must add up to shape[{dim}]: {what}")
+        sums = f"{sum(sizes)} != {total} (shape {list(x.shape)})"
+        raise ShapeError(f"[split] sizes must add up to shape[{dim}]: {sums}")
     starts = itertools.accumulate(sizes, initial=0)
     before = x._shape[:dim]
     after = x._shape[dim + 1 :]
@@ -95,9 +96,7 @@ def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Ten
 
 @op
 def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Leave out all dimensions of size 1, or those named by `dim` that have it;
-    a view.
-    """
+    """Remove all dimensions of size 1, or only those in `dim`; a view."""
     chosen = resolve_dims("squeeze", dim, len(x._shape))
     kept = [d for d, n in enumerate(x._shape) if n != 1 or d not in chosen]
     return _with_dims(x, kept)
@@ -106,7 +105,7 @@ def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 @op
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
     """Insert a dimension of size 1, the dimension `dim` of the result; a view."""
-    return _unsqueezed("unsqueeze", x, dim)
+    return _insert_dim("unsqueeze", x, dim)
 
 
 @op
@@ -116,7 +115,7 @@ def permute(x: Tensor, *dims: int | Sequence[int]) -> Tensor:
     out.shape[i] = x.shape[dims[i]], where the dims may also be one sequence
     """
     ndim = len(x._shape)
-    order = [resolve_dim("permute", dim, ndim) for dim in _listed(dims)]
+    order = [resolve_dim("permute", dim, ndim) for dim in _as_tuple(dims)]
     if sorted(order) != list(range(ndim)):
         raise ShapeError(f"[permute] dims must be each of [0, {ndim}) once: {order}")
     return _with_dims(x, order)
@@ -124,9 +123,9 @@ def permute(x: Tensor, *dims: int | Sequence[int]) -> Tensor:
 
 @op
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Make one of the dimensions from `start_dim` to `end_dim`, which is included.
+    """Merge the dimensions from `start_dim` to `end_dim`, inclusive, into one.
 
-    A view where `reshape` gives one.
+    The result is a view if `reshape` returns one.
     """
     shape = x._shape or (1,)
     first, last = (
@@ -146,7 +145,7 @@ def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
     The sizes of the result, or one sequence of them, are aligned at the right; -1 keeps a
     size.
     """
-    wanted = checked_ints("expand", "sizes", _listed(sizes))
+    wanted = checked_ints("expand", "sizes", _as_tuple(sizes))
     new = len(wanted) - len(x._shape)
     old = (-1,) * new + x._shape
     target = tuple(m if n == -1 else n for n, m in zip(wanted, old, strict=False))
@@ -155,23 +154,25 @@ def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
     ):
         rule = "sizes must equal x.shape, aligned at the right, where it is not 1"
         raise ShapeError(f"[expand] {rule}: {list(wanted)} (shape {list(x.shape)})")
-    packed(checked_shape("expand", target), x._dtype.itemsize)  # refuses too many bytes
+    packed(
+        checked_shape("expand", target), x._dtype.itemsize
+    )  # raises for too many bytes
     return x._view(target, broadcast_strides(x._shape, x.strides, target), x._offset)
 
 
-def _listed(values: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+def _as_tuple(values: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """Return the numbers of `op(x, 1, 2)` or `op(x, (1, 2))`."""
-    one = len(values) == 1 and isinstance(values[0], Sequence)
-    return tuple(values[0] if one else values)  # type: ignore[arg-type]
+    is_sequence = len(values) == 1 and isinstance(values[0], Sequence)
+    return tuple(values[0] if is_sequence else values)  # type: ignore[arg-type]
 
 
 def _with_dims(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """Look at some dimensions, in their order; the others have size 1."""
+    """View some dimensions in the given order; the others have size 1."""
     shape, strides = (tuple(values[d] for d in dims) for values in (x._shape, x.strides))
     return x._view(shape, strides, x._offset)
 
 
-def _unsqueezed(op: str, x: Tensor, dim: int) -> Tensor:
+def _insert_dim(op: str, x: Tensor, dim: int) -> Tensor:
     at = resolve_dim(op, dim, len(x._shape) + 1)
     shape = checked_shape(op, (*x._shape[:at], 1, *x._shape[at:]))
     strides = (*x.strides[:at], x._dtype.itemsize, *x.strides[at:])

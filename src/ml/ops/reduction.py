@@ -17,11 +17,11 @@ from ..checks import (
     check_ndim_at_least,
     checked_flag,
     comparable,
+    describe_operands,
     float_dtype,
     kernel_operand,
     resolve_dims,
     rounded,
-    shown,
 )
 from ..dtype import DType, checked_number, dtype_named, float32, int32, int64
 from ..errors import ShapeError
@@ -40,22 +40,23 @@ def sum(  # noqa: A001 (the field's word)
     keepdim: bool = False,
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Add up the elements.
+    """Add the elements.
 
     out[..., ...] = sum_i x[..., i, ...], accumulated in float64, rounded once
 
     Args:
         x: A tensor of any dtype.
-        dim: One dimension or several; all when left out.
-        keepdim: Leave the dimensions in place with size 1.
-        dtype: Of the result; when left out that of `x`, but int64 for integers and bools.
+        dim: One dimension or several; all by default.
+        keepdim: Whether to keep the dimensions with size 1.
+        dtype: Dtype of the result; by default that of `x`, but int64 for integers and
+            bools.
 
     Returns:
         A tensor without the dimensions; integers wrap around.
     """
     dims = resolve_dims("sum", dim, len(x._shape))
     kept = checked_flag("sum", "keepdim", keepdim)
-    return _added("sum", lambda v: v.sum(dims, keepdims=kept), x, dtype)
+    return _sum_wide("sum", lambda v: v.sum(dims, keepdims=kept), x, dtype)
 
 
 @op
@@ -66,23 +67,23 @@ def mean(
 
     out[..., ...] = sum_i x[..., i, ...] / n, accumulated in float64, rounded once
 
-    NaN where there are no elements.
+    The mean of no elements is NaN.
     """
     check_float("mean", x)
     dims = resolve_dims("mean", dim, x.ndim)
     kept = checked_flag("mean", "keepdim", keepdim)
     count = np.float64(math.prod(x._shape[d] for d in dims))
-    return _added("mean", lambda v: v.sum(dims, keepdims=kept) / count, x, None)
+    return _sum_wide("mean", lambda v: v.sum(dims, keepdims=kept) / count, x, None)
 
 
 @op
 def cumsum(x: Tensor, dim: int, dtype: DType | str | None = None) -> Tensor:
-    """Add up the elements before each one along a dimension, and itself; as `sum` does.
+    """Add the elements up to each index along a dimension; dtypes as in `sum`.
 
     out[..., i, ...] = sum_{j <= i} x[..., j, ...], accumulated in float64, rounded once
     """
     dim = resolve_dim("cumsum", dim, len(x._shape))
-    return _added("cumsum", lambda v: v.cumsum(dim), x, dtype)
+    return _sum_wide("cumsum", lambda v: v.cumsum(dim), x, dtype)
 
 
 @op
@@ -92,8 +93,8 @@ def max(  # noqa: A001 (the field's word)
     """Find the greatest element of a real tensor; NaN counts as the greatest.
 
     Returns:
-        Without `dim` a tensor without dimensions; otherwise the greatest elements along
-        it, and their int64 indices, the first of equal ones.
+        Without `dim` a tensor without dimensions. Otherwise the greatest elements along
+        it, and their int64 indices, the first among equal elements.
     """
     return _extreme("max", np.argmax, x, dim, keepdim)
 
@@ -102,29 +103,29 @@ def max(  # noqa: A001 (the field's word)
 def min(  # noqa: A001 (the field's word)
     x: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Find the least element, or a NaN if there is one; the rest as in `max`."""
+    """Find the least element, or a NaN if there is one; otherwise as in `max`."""
     return _extreme("min", np.argmin, x, dim, keepdim)
 
 
 @op
 def argmax(x: Tensor, dim: int | None = None) -> Tensor:
-    """Find where the greatest element is.
+    """Find the index of the greatest element.
 
     out[...] = the first i for which x[..., i, ...] is greatest; NaN counts as the
     greatest
 
     Args:
         x: A real tensor.
-        dim: The dimension, negative ones counted from the end; at least one element long.
-            All elements in row-major order when left out.
+        dim: The dimension, negative ones counted from the end, with at least one element;
+            by default all elements in row-major order.
 
     Returns:
         An int32 tensor without the dimension.
 
     Raises:
-        DTypeError: Complex.
+        DTypeError: The tensor is complex.
         ShapeError: The dimension has no elements.
-        IndexOutOfRangeError: There is no such dimension.
+        IndexOutOfRangeError: The dimension does not exist.
     """
     check_kind("argmax", x, "float", "int", "bool")
     if dim is None:
@@ -157,21 +158,21 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
 
 @op
 def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
-    """Turn scores into weights that add up to 1.
+    """Convert scores to weights that add up to 1.
 
     out[i] = exp(x[i] - max(x)) * (1 / sum_j exp(x[j] - max(x))), along `dim`, in float32
 
     Args:
         x: A real floating-point tensor; -inf gets the weight 0.
         dim: The dimension, negative ones counted from the end.
-        dtype: Of the result; that of `x` when left out.
+        dtype: Dtype of the result; by default that of `x`.
 
     Returns:
-        A tensor of the shape of `x`; NaN in rows that hold NaN, or nothing but -inf.
+        A tensor of the shape of `x`; NaN in rows with NaN, or with only -inf.
 
     Raises:
-        DTypeError: Not floating point.
-        IndexOutOfRangeError: There is no such dimension.
+        DTypeError: The tensor is not floating point.
+        IndexOutOfRangeError: The dimension does not exist.
     """
     operand = kernel_operand("softmax", x)
     dtype = x._dtype if dtype is None else float_dtype("softmax", dtype)
@@ -198,7 +199,7 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> T
     """Take the logarithm of `softmax`, with its arguments.
 
     out[i] = x[i] - max(x) - log(sum_j exp(x[j] - max(x))), along `dim`, in float64,
-    rounded by way of float32
+    rounded through float32
     """
     check_float("log_softmax", x)
     target = x._dtype if dtype is None else float_dtype("log_softmax", dtype)
@@ -221,14 +222,14 @@ def rms_norm(
     Args:
         x: A real floating-point tensor [..., D].
         weight: A real floating-point tensor [D].
-        eps: Keeps rows of zeros from a division by zero.
-        dtype: Of the result; that of `x` when left out.
+        eps: Prevents a division by zero for rows of zeros.
+        dtype: Dtype of the result; by default that of `x`.
 
     Returns:
         A tensor of the shape of `x`.
 
     Raises:
-        DTypeError: Not floating point.
+        DTypeError: An argument is not floating point.
         ShapeError: `weight.shape` is not (D,).
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, 2019.
@@ -239,9 +240,9 @@ def rms_norm(
     eps = eps if type(eps) is float else checked_number("rms_norm", eps, float32)
     if not shape or weight._shape != shape[-1:]:
         check_ndim_at_least("rms_norm", x, 1)
-        both = shown(("x", x), ("weight", weight))
-        what = f"{list(weight.shape)} != [{shape[-1]}] ({both})"
-        raise ShapeError(f"[rms_norm] weight.shape must equal (x.shape[-1],): {what}")
+        both = describe_operands(("x", x), ("weight", weight))
+        shapes = f"{list(weight.shape)} != [{shape[-1]}] ({both})"
+        raise ShapeError(f"[rms_norm] weight.shape must equal (x.shape[-1],): {shapes}")
     dtype = x._dtype if dtype is None else float_dtype("rms_norm", dtype)
     factors = weight if weight._pointer is not None else weight.contiguous()
     result = allocate(shape, dtype if dtype in KERNEL_DTYPES else float32)
@@ -269,17 +270,17 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Bring the last dimensions to a mean of 0 and a variance of 1.
+    """Normalize the last dimensions to a mean of 0 and a variance of 1.
 
-    out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, in float64, rounded by
-    way of float32
+    out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, in float64, rounded
+    through float32
 
     Args:
         x: A real floating-point tensor.
         normalized_shape: The sizes of the last dimensions.
-        weight: A real floating-point tensor of that shape; ones when left out.
-        bias: The same; zeros when left out.
-        eps: Keeps equal elements from a division by zero.
+        weight: A real floating-point tensor of that shape; ones by default.
+        bias: A tensor like `weight`; zeros by default.
+        eps: Prevents a division by zero for equal elements.
 
     Source: Ba, Kiros, Hinton, Layer Normalization, 2016.
     """
@@ -289,9 +290,9 @@ def layer_norm(
         if other is not None:
             check_float("layer_norm", other)
             if other._shape != sizes:
-                what = f"{list(other.shape)} != {list(sizes)}"
+                shapes = f"{list(other.shape)} != {list(sizes)}"
                 raise ShapeError(
-                    f"[layer_norm] {label}.shape must equal normalized_shape: {what}"
+                    f"[layer_norm] {label}.shape must equal normalized_shape: {shapes}"
                 )
     if not sizes or x._shape[-len(sizes) :] != sizes:
         raise ShapeError(
@@ -311,10 +312,10 @@ def layer_norm(
         return rounded(values, x._dtype)
 
 
-def _added(
+def _sum_wide(
     op: str, function: Callable[[Array], Any], x: Tensor, dtype: DType | str | None
 ) -> Tensor:
-    """Add elements up in the widest dtype of their kind."""
+    """Add elements in the widest dtype of their kind."""
     if dtype is None:
         target = int64 if x._dtype.kind in ("int", "bool") else x._dtype
     else:
