@@ -1,6 +1,4 @@
-"""Start the command line: `python -m src.main` in a checkout, `llama-bolts` once
-installed.
-"""
+"""Start the command line: `python -m src.main`, or `llama-bolts` after installation."""
 
 import os
 import signal
@@ -13,15 +11,14 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line on the arguments after the program's name, or on those of the
-    process.
+    """Run the command line on arguments, by default the arguments of the process.
 
     Return the exit code: 0 done, 1 internal fault, 2 usage, 3 bad model, tokenizer or
     config, 4 not enough memory, 5 not-a-number in the logits, 130 interrupted.
     """
     try:
-        # Ctrl-C ends imports at once: extension modules would turn it into an
-        # ImportError.
+        # Ctrl-C ends the process at once during imports, because extension modules would
+        # convert it to an ImportError.
         before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         from .cli import attach_rank, usage_errors_of_rank
 
@@ -34,17 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         signal.signal(signal.SIGINT, before)
         code = run(options)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to be cleared up
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no cleanup is left
         return code
     except KeyboardInterrupt:
         # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process
         # at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return INTERRUPTED
-    except (
-        ImportError,
-        MemoryError,
-    ) as error:  # before there is a console that could say it
+    # No console exists yet, so the error is written here.
+    except (ImportError, MemoryError) as error:
         if is_lack_of_memory(error):
             code = 4
             text = f"{NO_MEMORY_TEXT} for the program itself"
@@ -53,9 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             code = 1
             text = f"{error}: {install_hint()}"
-        elif (
-            isinstance(error, ImportError) and error.name is None
-        ):  # the kernels are not built
+        elif isinstance(error, ImportError) and error.name is None:
+            # The kernels are not built.
             code = 1
             text = str(error)
         else:

@@ -1,6 +1,4 @@
-"""How much memory is free, whether an allocation fits into it, and what a lack of it
-looks like.
-"""
+"""Free memory: its amount, whether an allocation fits, and the errors of a lack of it."""
 
 import os
 import re
@@ -11,7 +9,7 @@ if sys.platform != "linux":
     import psutil
 
 NO_MEMORY_TEXT = "memory: the system refused the allocation"
-# What the loader of libraries says below a limit of addresses.
+# Messages of the loader of libraries under a limit of the address space.
 _LOADER_TEXTS = ("failed to map segment", "cannot map", "annot allocate memory")
 
 
@@ -20,20 +18,18 @@ def available_memory(
     cgroups: Path = Path("/sys/fs/cgroup"),
     own_cgroup: Path = Path("/proc/self/cgroup"),
 ) -> int | None:
-    """Return the bytes that control groups and system still give; None where that is not
-    known.
-    """
+    """Return the bytes that can still be allocated, or None if unknown."""
     kilobytes = re.search(
         r"^MemAvailable:[ \t]+(\d+)(?!\S)", _text_of(meminfo), re.MULTILINE
     )
-    known = [int(kilobytes[1]) * 1024] if kilobytes else []
+    limits = [int(kilobytes[1]) * 1024] if kilobytes else []
     free = map(_from_cgroup, _own_cgroups(cgroups, own_cgroup))
-    known += [n for n in free if n is not None]
-    return min(known) if known else _from_system()
+    limits += [n for n in free if n is not None]
+    return min(limits) if limits else _from_system()
 
 
 def _text_of(path: Path) -> str:
-    """Read a file of the system; nothing where there is none."""
+    """Read a system file; return an empty text if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -41,33 +37,31 @@ def _text_of(path: Path) -> str:
 
 
 def _own_cgroups(root: Path, own: Path) -> list[Path]:
-    """Return the groups of version 2 whose limits hold for this process. Source: man 7
-    cgroups.
+    """Return the groups of version 2 whose limits apply to this process.
+
+    Source: man 7 cgroups.
     """
     line = re.search(r"^0::/(.*)$", _text_of(own), re.MULTILINE)
     group = root / line[1].strip("/") if line and ".." not in line[1] else root
-    return [each for each in (group, *group.parents) if each.is_relative_to(root)]
+    groups = (group, *group.parents)
+    return [directory for directory in groups if directory.is_relative_to(root)]
 
 
 def _from_cgroup(group: Path) -> int | None:
-    """Read the limit of a control group less what its processes hold; `max` is not a
-    limit.
-    """
+    """Return the limit of a control group minus its use, or None without a limit."""
     limit, used, stat = (
         _text_of(group / name).strip()
         for name in ("memory.max", "memory.current", "memory.stat")
     )
     if not (limit.isdecimal() and used.isdecimal()):
         return None
-    # Pages of files count as used, and are given back as soon as they are needed.
+    # Pages of files count as used, but the system frees them when memory is needed.
     pages = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
     return max(int(limit) - int(used) + sum(map(int, pages)), 0)
 
 
 def _from_system() -> int | None:
-    """Ask psutil, or on Linux, where its files say nothing,
-    the C library for free pages.
-    """
+    """Return the free bytes by psutil, or on Linux by the C library."""
     if sys.platform != "linux":
         return int(psutil.virtual_memory().available)
     try:
@@ -85,9 +79,7 @@ def readable_bytes(count: int) -> str:
 
 
 def memory_shortage(needed: int, arithmetic: str) -> str | None:
-    """Return the text of an error where more bytes are needed than are available, or
-    None.
-    """
+    """Return an error message if more bytes are needed than are available, or None."""
     available = available_memory()
     if available is None or needed <= available:
         return None
@@ -98,9 +90,7 @@ def memory_shortage(needed: int, arithmetic: str) -> str | None:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Return whether memory is missing: for an object, or for a library that is to be
-    loaded.
-    """
+    """Return whether an error means a lack of memory, for an object or for a library."""
     if isinstance(error, ImportError):
         return any(text in str(error) for text in _LOADER_TEXTS)
     return isinstance(error, MemoryError)

@@ -1,8 +1,8 @@
 """The steps of the sampling: one table of their names, values and texts.
 
 The flags and their help, the fields of the server, the settings of a chat, the log, the
-diagrams and the explorer read it. It imports no other module, because `--help` does not
-load NumPy. The computation of each step is in `inference/sampling.py`.
+diagrams and the explorer use it. It imports no other module, because `--help` does not
+load NumPy. `inference/sampling.py` computes each step.
 """
 
 import math
@@ -13,13 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Slider:
-    """The range of a step's slider in the explorer, which has a twin of the step in
-    JavaScript.
-    """
+    """The range of a step's slider in the explorer, which also computes the step."""
 
     high: float
     step: float
-    note: str = ""  # behind the name
+    note: str = ""  # text after the name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +26,15 @@ class SamplingStep:
 
     Attributes:
         name: The setting in `SamplingArgs`; with dashes, the flag.
-        default: The value that the engine uses unless a model or a person chooses another
-            one. Of the type of the setting: an integer for a whole number.
+        default: The value that the engine uses unless a model or a user chooses another
+            one. It has the type of the setting: an int for an integer setting.
         off: The value, of the same type, with which the step changes nothing.
         low, high: The ends of the range; `high` may be infinite.
         is_low_excluded: Whether the value must be above `low`.
-        help: What `--help` says, without the default.
-        effect: What a diagram says.
-        is_penalty: Whether the step changes logits of tokens that occurred, and so comes
-            before the steps that do not.
+        help: The text of `--help`, without the default.
+        effect: The text of a diagram.
+        is_penalty: Whether the step changes logits of tokens that occurred, and so
+            precedes the other steps.
         is_new: Whether the chats that version 0.1.0 saved lack the setting.
         slider: The slider in the explorer; None for a step that only Python computes.
     """
@@ -55,7 +53,7 @@ class SamplingStep:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the setting is a whole number."""
+        """Whether the setting is an integer."""
         return isinstance(self.default, int)
 
     @property
@@ -107,8 +105,8 @@ _ROWS = (
         default=0.0,
         off=0.0,
         high=1.0,
-        help="leave out below X times the likeliest",
-        effect="drops what is far less probable than the first",
+        help="drop tokens below X times the likeliest",
+        effect="drops tokens far less probable than the first",
         slider=Slider(1, 0.01),
     ),
     SamplingStep(
@@ -116,7 +114,7 @@ _ROWS = (
         default=1.0,
         off=1.0,
         is_low_excluded=True,
-        help="make what occurred less likely",
+        help="penalize tokens that occurred already",
         effect="makes tokens that occurred less probable",
         is_penalty=True,
     ),
@@ -126,7 +124,7 @@ _ROWS = (
         off=0.0,
         low=-2.0,
         high=2.0,
-        help="less likely each time it was drawn",
+        help="penalize tokens by count in the answer",
         effect="lowers a token for each time it was drawn",
         is_penalty=True,
         is_new=True,
@@ -137,16 +135,16 @@ _ROWS = (
         off=0.0,
         low=-2.0,
         high=2.0,
-        help="less likely once it was drawn",
+        help="penalize tokens that are in the answer",
         effect="lowers the tokens that were drawn",
         is_penalty=True,
         is_new=True,
     ),
 )
 
-# By name, in the order of the flags.
+# The steps by name, in the order of the flags.
 STEPS: Mapping[str, SamplingStep] = {step.name: step for step in _ROWS}
-# In the order in which they change the logits or the probabilities of a token.
+# The steps in the order in which they change the logits or the probabilities of a token.
 STEPS_IN_ORDER = (
     *(step for step in _ROWS if step.is_penalty),
     *(step for step in _ROWS if not step.is_penalty),
@@ -154,7 +152,8 @@ STEPS_IN_ORDER = (
 
 
 def is_worth_showing(name: str, value: object) -> bool:
-    """Return whether a log or a diagram shows a setting: not an empty bias or a penalty
-    of 0.
+    """Return whether a log or a diagram shows a setting.
+
+    It does not show an empty bias or a penalty of 0.
     """
     return bool(value) or (name in STEPS and not STEPS[name].is_penalty)

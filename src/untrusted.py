@@ -1,6 +1,4 @@
-"""Untrusted input: files opened and written with care, strict JSON, text that is safe to
-show.
-"""
+"""Untrusted input: careful file access, strict JSON, and text that is safe to print."""
 
 import contextlib
 import errno
@@ -25,8 +23,8 @@ JSON_KINDS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
 }
-"""What errors call the types of JSON."""
-# By the first letter of a mode as `ls` shows it.
+"""Names of JSON types in errors."""
+# By the first letter of a mode in the notation of `ls`.
 _KINDS = {
     "p": "a FIFO",
     "s": "a socket",
@@ -34,7 +32,7 @@ _KINDS = {
     "b": "a block device",
 }
 _LEAST_READ = 1 << 16
-# A pointer has fewer bytes than these.
+# A pointer is shorter than this.
 _GIT_LFS_BYTES = 1024
 _GIT_LFS_VERSION = b"version https://git-lfs"
 _GIT_LFS_ADVICE = (
@@ -43,28 +41,28 @@ _GIT_LFS_ADVICE = (
 )
 _MOST_DIGITS = 32
 _MOST_VALUES = 1 << 20
-# What is made at each mark, by the memory it takes.
+# Weights of the values that these marks begin, by memory use.
 _WEIGHTS = {b",": 1, b"[": 1, b":": 2, b"{": 4}
 
-# Control characters are shown and never sent to a terminal. A model, a tensor name or a
-# path may hold any character, and some move the cursor, recolour or retitle the terminal,
-# answer back into the stream of the keyboard, reorder what is read, or hide text that is
-# copied along unseen. Each character is looked at by itself, so a sequence that is split
-# over several tokens is caught as well as a whole one: without its first character the
-# rest is plain text.
+# Control characters are escaped and never sent to a terminal. A model, a tensor name or a
+# path may contain any character, and some of them move the cursor, recolour or retitle
+# the terminal, write into the keyboard's stream, reorder the text, or hide text that is
+# copied unseen. Each character is escaped by itself, so a sequence that is split over
+# several tokens is caught like a whole one: without its first character, the rest is
+# plain text.
 
 # C0 and C1 controls and DEL, line and paragraph separators, and the bidirectional
 # controls: marks (061C, 200E, 200F), embeddings and overrides (202A-202E), isolates
 # (2066-2069). Source: Unicode 15.0, DerivedBidiClass.txt and chapter 23.2.
 _MOVING = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 
-# What no terminal draws, so that text could hide in it: the other default-ignorable
-# characters, tags (E0001-E007F) and supplementary variation selectors (E0100-E01EF) among
-# them, the marks of annotations (FFF9-FFFB), and the 66 noncharacters, two of which XML
-# does not allow. Shown as they are: the zero-width joiner and non-joiner (200C, 200D) and
-# the variation selectors 180B-180F and FE00-FE0F, without which emoji and the scripts of
-# India, Iran and Mongolia fall apart. The flags of England, Scotland and Wales, spelled
-# in tags, do so. Source: Unicode 15.0, DerivedCoreProperties.txt,
+# Characters that no terminal draws, so that text could hide in them: the other
+# default-ignorable characters, among them tags (E0001-E007F) and supplementary variation
+# selectors (E0100-E01EF), the marks of annotations (FFF9-FFFB), and the 66 noncharacters,
+# two of which XML forbids. Not escaped are the zero-width joiner and non-joiner (200C,
+# 200D) and the variation selectors 180B-180F and FE00-FE0F, because emoji and the scripts
+# of India, Iran and Mongolia need them. The flags of England, Scotland and Wales, which
+# are spelled in tags, are escaped. Source: Unicode 15.0, DerivedCoreProperties.txt,
 # Default_Ignorable_Code_Point.
 _INVISIBLE = (
     r"\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164"
@@ -81,9 +79,7 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def shown(text: str) -> str:
-    """Quote text, never a container, from a file: escaped, and cut with `...` at 80
-    characters.
-    """
+    """Quote a text from a file: escaped, and shortened with `...` to 80 characters."""
     escaped = _escaped(text[:_LONGEST].replace("\\", "\\\\"))
     if len(escaped) > _LONGEST or len(text) > _LONGEST:
         escaped = escaped[: _LONGEST - 3] + "..."
@@ -91,9 +87,7 @@ def shown(text: str) -> str:
 
 
 def described(value: object) -> str:
-    """Show a value from a file: text as by `shown`, else as in JSON, a container by its
-    type.
-    """
+    """Format a value from a file: text by `shown`, a container by type, else JSON."""
     if isinstance(value, str):
         return shown(value)
     if value is None or isinstance(value, int | float):
@@ -102,16 +96,14 @@ def described(value: object) -> str:
 
 
 def label_of(path: Path) -> str:
-    """Show a path in an error: not printable characters escaped, nothing cut."""
+    """Return a path for an error, with escapes for unprintable characters, uncut."""
     return _escaped(str(path))
 
 
 def some_of(
     names: Collection[str], show: Callable[[str], str] = shown, most: int = _MOST_NAMES
 ) -> str:
-    """Name the first `most` of several and count them, for example `'a',
-    'b' (2 in all)`.
-    """
+    """List the first `most` names and their number: `'a', 'b' (2 in all)`."""
     head = ", ".join(show(name) for name in list(names)[:most])
     more = ", ..." if len(names) > most else ""
     return f"{head}{more} ({len(names)} in all)"
@@ -124,37 +116,37 @@ def _escaped(text: str) -> str:
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
     """Open a regular file for reading, unbuffered; raise `error` for anything else.
 
-    The open descriptor is checked, never the path: a file that is swapped cannot slip
-    through. A Git LFS pointer, which a clone without Git LFS has instead of each large
+    The open descriptor is checked, not the path, so a file that is swapped cannot bypass
+    the check. A Git LFS pointer, which a clone without Git LFS has instead of each large
     file, is rejected here, so that every file of a model gets the same message.
     """
-    found = "a directory"
+    kind = "a directory"
     try:
         # O_NONBLOCK keeps a FIFO without a writer from blocking.
         no_wait = getattr(os, "O_NONBLOCK", 0)
-        with contextlib.ExitStack() as refused:
+        with contextlib.ExitStack() as stack:
             stream = io.FileIO(
                 path, opener=lambda name, flags: os.open(name, flags | no_wait)
             )
-            refused.callback(stream.close)
+            stack.callback(stream.close)
             mode = os.fstat(stream.fileno()).st_mode
             if stat.S_ISREG(mode):
                 if _is_git_lfs_pointer(stream):
                     raise error(f"{label_of(path)}: {_GIT_LFS_ADVICE}")
-                refused.pop_all()
+                stack.pop_all()
                 return stream
-            found = _KINDS.get(stat.filemode(mode)[0], "a special file")
+            kind = _KINDS.get(stat.filemode(mode)[0], "a special file")
     except IsADirectoryError:
         pass
     except (OSError, ValueError) as reason:
         raise error(f"{label_of(path)}: cannot be opened: {reason_of(reason)}") from None
-    raise error(f"{label_of(path)}: kind: expected a regular file, got {found}")
+    raise error(f"{label_of(path)}: kind: expected a regular file, got {kind}")
 
 
 def _is_git_lfs_pointer(stream: io.FileIO) -> bool:
-    """Tell a Git LFS pointer by its size and its first line; the place in the file stays.
+    """Return whether a file is a Git LFS pointer; its position stays unchanged.
 
-    Source: git-lfs, docs/spec.md, "The Pointer".
+    The test is by size and first line. Source: git-lfs, docs/spec.md, "The Pointer".
     """
     if os.fstat(stream.fileno()).st_size >= _GIT_LFS_BYTES:
         return False
@@ -164,12 +156,10 @@ def _is_git_lfs_pointer(stream: io.FileIO) -> bool:
 
 
 def followed_inside(path: Path, error: type[Exception], *directories: Path) -> Path:
-    """Return where the links of a path lead, which must be inside of one of the
-    directories.
-    """
+    """Resolve the links of a path, and check that they stay in one of the directories."""
     real = [Path(os.path.realpath(directory)) for directory in directories]
-    # In the cache of Hugging Face's hub `snapshots/<revision>` holds links into `blobs`
-    # beside `snapshots`. Not resolved further: `blobs` could itself be a link.
+    # In the cache of Hugging Face's hub, `snapshots/<revision>` contains links into the
+    # sibling directory `blobs`. It is not resolved, because `blobs` could be a link.
     real += [
         parent.parent / "blobs"
         for directory in real
@@ -184,9 +174,7 @@ def followed_inside(path: Path, error: type[Exception], *directories: Path) -> P
 
 
 def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
-    """Read a regular file, also one that comes in parts; raise `error` if above `limit`
-    bytes.
-    """
+    """Read a regular file, even in several reads; raise `error` above `limit` bytes."""
     label = label_of(path)
     with open_regular(path, error) as stream:
         try:
@@ -210,9 +198,7 @@ def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
 def read_json_object(
     path: Path, limit: int, error: type[Exception], most_values: int = _MOST_VALUES
 ) -> dict[str, object]:
-    """Read a file of one object by `parse_strict_json`; raise `error` if it is anything
-    else.
-    """
+    """Read a JSON file with one object by `parse_strict_json`, or raise `error`."""
     content = read_whole(path, limit, error)
     label = label_of(path)
     try:
@@ -230,10 +216,10 @@ def write_whole(
     error: type[Exception],
     is_private: bool = True,
 ) -> None:
-    """Write a file as a whole or not at all: a new one takes the place of the old.
+    """Write a file as a whole or not at all, replacing the old file.
 
-    A link is followed. Raise `error` where it cannot be written. A file that was not
-    there can be read by its owner alone if `is_private`.
+    A link is followed. Raise `error` if the file cannot be written. If `is_private`, only
+    its owner can read a new file.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -253,21 +239,20 @@ def write_whole(
             if mode is not None:
                 os.chmod(name, stat.S_IMODE(mode))
             os.replace(name, target)
-        except BaseException:  # Ctrl-C as well
+        except BaseException:  # also KeyboardInterrupt
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
-    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as failure:  # ValueError for a NUL in the path
         raise error(
             f"{label_of(path)}: cannot be written: {reason_of(failure)}"
         ) from None
 
 
 def check_writable(path: Path, error: type[Exception]) -> None:
-    """Raise `error` if `write_whole` could not write a file, before the work of a long
-    run.
+    """Raise `error` if `write_whole` could not write a file, before a long computation.
 
-    A file that exists is neither opened nor changed.
+    An existing file is neither opened nor changed.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -276,38 +261,35 @@ def check_writable(path: Path, error: type[Exception]) -> None:
         if os.path.lexists(target) and not target.is_file():
             raise OSError(errno.EINVAL, "it is not a regular file")
         tempfile.TemporaryFile(dir=target.parent).close()
-    except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as failure:  # ValueError for a NUL in the path
         raise error(
             f"{label_of(path)}: cannot be written: {reason_of(failure)}"
         ) from None
 
 
 def reason_of(error: Exception) -> str:
-    """Say why the system refused, without the path that its message would repeat
-    unescaped.
-    """
+    """Return the reason of the system, without the unescaped path of its message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return shown(str(error))
 
 
 def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
-    """Read to the end of a file or to `most` bytes; `size` is what it is said to have."""
+    """Read to the end of a file or to `most` bytes; `size` is its reported size."""
     parts = []
-    have = 0
-    while part := stream.read(min(most - have, max(size + 1 - have, _LEAST_READ))):
+    count = 0
+    while part := stream.read(min(most - count, max(size + 1 - count, _LEAST_READ))):
         parts.append(part)
-        have += len(part)
+        count += len(part)
     return b"".join(parts)
 
 
 def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object:
-    """Parse UTF-8 JSON without duplicate keys, NaN, infinities, huge numbers and deep
-    nesting.
+    """Parse UTF-8 JSON; reject duplicate keys, non-finite and huge numbers, deep nesting.
 
     A value of three characters takes up to 70 bytes of memory, so values are counted
-    before any is made; an object counts four times, and a key twice. The text of a
-    ValueError has the form `expected X, got Y` and is safe to show.
+    before any is created; an object counts four times, and a key twice. The message of a
+    ValueError has the form `expected X, got Y` and is safe to print.
     """
     if _weight_of(content) > most_values:
         weight = _weight_outside_texts(content)
@@ -340,13 +322,13 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
 
 
 def _weight_of(content: bytes) -> int:
-    """Return the number of marks of values, each as often as it counts."""
+    """Return the weighted number of value marks in a content."""
     return sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
 
 
 def _weight_outside_texts(content: bytes) -> int:
-    """Return what `_weight_of` does, without the marks in texts, which make no value."""
-    import numpy as np  # here, so that `--help` loads no NumPy
+    """Return the result of `_weight_of` without the marks inside of texts."""
+    import numpy as np  # imported here, so that `--help` does not load NumPy
 
     unescaped = content.replace(rb"\\", b"").replace(rb"\"", b"")
     weight = 0
@@ -360,14 +342,12 @@ def _weight_outside_texts(content: bytes) -> int:
 
 
 def is_same_json(value: object, expected: object) -> bool:
-    """Tell whether two values of JSON are the same, also in type: 64.0 and `true` are not
-    64, 1.
-    """
+    """Return whether two JSON values are equal in value and type, unlike 64.0 and 64."""
     return json.dumps(value, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
 def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
-    """Tell whether a value is an integer in low..high; `true` and `1.0` are not."""
+    """Return whether a value is an integer in low..high; `true` and `1.0` are not."""
     return type(value) is int and low <= value <= high
 
 
@@ -398,33 +378,31 @@ def _number(text: str) -> float:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, each of which is a byte that is not UTF-8 (PEP 383), by
-    U+FFFD.
+    """Replace lone surrogates, which stand for bytes that are not UTF-8, by U+FFFD.
+
+    Source: PEP 383.
     """
     return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text safe to show, also in parts: `\x1b` for a control, but newline and tab
-    stay.
+    r"""Return text that is safe to print, also in parts: `\x1b` for a control.
+
+    Newline and tab are kept.
     """
-    return _UNSAFE.sub(_shown_control, replace_surrogates(text))
+    return _UNSAFE.sub(_escape_control, replace_surrogates(text))
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    r"""Return text safe to show on one line, newline as `\n`; a longer one ends in an
-    ellipsis.
-    """
-    line = _UNSAFE_IN_ONE_LINE.sub(_shown_control, replace_surrogates(text))
+    r"""Return text that is safe to print on one line, with an ellipsis at `limit`."""
+    line = _UNSAFE_IN_ONE_LINE.sub(_escape_control, replace_surrogates(text))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
 def json_controls(text: str) -> str:
-    r"""Return JSON safe to show: controls in its strings as `\u009b`, which means the
-    same.
-    """
+    r"""Return JSON that is safe to print: controls as escapes such as `\u009b`."""
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def _shown_control(match: re.Match[str]) -> str:
+def _escape_control(match: re.Match[str]) -> str:
     return r"\x0d" if match[0] == "\r" else ascii(match[0])[1:-1]

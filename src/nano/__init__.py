@@ -1,3 +1,1 @@
-"""The bundled model in the layout of Meta; `tools/nano` contains the code that made
-it.
-"""
+"""The bundled model in Meta's layout; `tools/nano` contains its training code."""
