@@ -243,9 +243,11 @@ class InferenceEngine:
         """
         tokenizer = self._tokenizer()
         template = self.chat_format if chat_format is None else chat_format
-        read = as_messages(messages)
-        prompt_ids = encode_chat(tokenizer, read, chat_format=template, think=think)
-        mark_prompt(read, prompt_ids)
+        conversation = as_messages(messages)
+        prompt_ids = encode_chat(
+            tokenizer, conversation, chat_format=template, think=think
+        )
+        mark_prompt(conversation, prompt_ids)
         request = Request(
             prompt_ids=prompt_ids,
             max_new_tokens=max_new_tokens,

@@ -146,17 +146,17 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
     for key, value in metadata.items():
         if (actual := source.metadata.get(key, "")) != value:
             raise mismatch(label, key, value, shown(actual))
-    found = {
+    stored = {
         name: (entry.dtype, entry.shape, entry.is_misaligned)
         for name, entry in entries.items()
     }
     blocks, positions = (
-        sum(found[name][1][:1]) if name in found else 0 for name in ("blocks", "ids")
+        sum(stored[name][1][:1]) if name in stored else 0 for name in ("blocks", "ids")
     )
     layout = _layout(model, min(blocks, _MOST_BLOCKS), positions)
-    if found != {new.name: (new.dtype, new.shape, False) for new in layout}:
+    if stored != {new.name: (new.dtype, new.shape, False) for new in layout}:
         rule = f"the tensors of a prompt cache of at most {_MOST_BLOCKS} blocks"
-        raise mismatch(label, "tensors", rule, some_of(found))
+        raise mismatch(label, "tensors", rule, some_of(stored))
     numbers, all_ids, all_rows, digests = (entries[new.name].make() for new in layout)
     stop = 0
     lengths = numbers.numpy()[:, 1]

@@ -286,7 +286,7 @@ class Sampler:
             )
         if self.args.temperature == 0.0:
             self.last_random = None
-            return int(self._penalised(logits).argmax())
+            return int(self._apply_penalties(logits).argmax())
         ids, weights = self._weights(logits)
         self.last_random = self._random.random()
         place = draw(weights, self.last_random)
@@ -302,7 +302,7 @@ class Sampler:
             Ids int64 [n], ascending, and probabilities float64 [n].
         """
         if self.args.temperature == 0.0:
-            return np.array([self._penalised(logits).argmax()]), np.ones(1)
+            return np.array([self._apply_penalties(logits).argmax()]), np.ones(1)
         ids, weights = self._weights(logits)
         kept = np.flatnonzero(weights)
         probabilities = weights[kept].astype(np.float64)
@@ -336,7 +336,7 @@ class Sampler:
         """
         for name, value, partial in self._partial_samplers():
             if name == "logit_bias" or (name in STEPS and STEPS[name].is_penalty):
-                yield name, value, partial._penalised(logits)
+                yield name, value, partial._apply_penalties(logits)
 
     def _partial_samplers(self) -> Iterator[tuple[str, float | None, "Sampler"]]:
         """Yield one sampler repeatedly: without steps, then with one more each time."""
@@ -364,7 +364,7 @@ class Sampler:
         """
         args = self.args
         ids = None
-        logits = self._penalised(logits)
+        logits = self._apply_penalties(logits)
         if 0 < args.top_k < logits.size:
             ids = at_least_kth_largest(logits, args.top_k)
             logits = logits[ids]
@@ -382,7 +382,7 @@ class Sampler:
                 ids = chosen if ids is None else ids[chosen]
         return ids, weights
 
-    def _penalised(self, logits: Logits) -> Logits:
+    def _apply_penalties(self, logits: Logits) -> Logits:
         """Return the logits with the bias and the penalties."""
         if not (self._seen.size or self._drawn or self._biased.size):
             return logits

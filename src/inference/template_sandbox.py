@@ -249,10 +249,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         filters |= {"reverse": self._reverse, "sum": self._sum, "indent": self._indent}
         filters |= {"unique": self._unique}
         self.filters = {
-            name: self._counted(name, function) for name, function in filters.items()
+            name: self._count_calls(name, function) for name, function in filters.items()
         }
         self.tests = {
-            name: self._counted(name, test) for name, test in self.tests.items()
+            name: self._count_calls(name, test) for name, test in self.tests.items()
         }
         self.globals = {
             "range": self._range,
@@ -352,11 +352,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def sliced(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
         """Return a slice."""
-        return self._checked(value[start:stop:step])
+        return self._pay_for_result(value[start:stop:step])
 
     def new_container(self, value: Any) -> Any:
         """Return a new list, tuple or object, after paying for it."""
-        return self._checked(value)
+        return self._pay_for_result(value)
 
     def operand(self, value: Any) -> Any:
         """Return an operand of a comparison, after paying for it."""
@@ -393,12 +393,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute `+`, `-`, `*`, `**`, `//` or `%`."""
         if operator == "%" and isinstance(left, str):
-            return self._checked(self._formatted(left, right))
+            return self._pay_for_result(self._format_percent(left, right))
         if operator == "-" and isinstance(left, VIEWS):
             raise SecurityError("a set is not available")
         if operator in ("*", "**"):
             self._check_product(operator, left, right)
-        return self._checked(super().call_binop(context, operator, left, right))
+        return self._pay_for_result(super().call_binop(context, operator, left, right))
 
     def _check_product(self, operator: str, left: Any, right: Any) -> None:
         """Raise TemplateBoundError for a product or a power that would be too large."""
@@ -421,7 +421,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         name = getattr(function, "__name__", "")
         if isinstance(owner, str):
             options = {key: value for key, value in named.items() if key not in _SCOPES}
-            return self._checked(
+            return self._pay_for_result(
                 self._call_method_of_text(owner, name, arguments, options)
             )
         if isinstance(owner, LoopContext | list | tuple | dict):
@@ -431,7 +431,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 self._with_checked_keys(argument, name) for argument in arguments[:1]
             )
             arguments = (*values, *arguments[1:])
-        return self._checked(super().call(context, function, *arguments, **named))
+        return self._pay_for_result(super().call(context, function, *arguments, **named))
 
     def _pay_for_method(self, owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
         """Pay for a method of a list, an object or a loop, which may read all of it."""
@@ -523,7 +523,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     # ---- filters and functions --------------------------------------------------------
 
-    def _counted(self, name: str, function: Any) -> Any:
+    def _count_calls(self, name: str, function: Any) -> Any:
         """Return a filter or a test that is counted, and whose result keeps its marks.
 
         It takes the context, so that Jinja never calls it while a template is compiled.
@@ -562,11 +562,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 return self._passes_one_by_one(result, 1)
             if writes and isinstance(result, str):
                 result = marked_text.as_outside(result, arguments, named)
-            return self._checked(result)
+            return self._pay_for_result(result)
 
         return counted
 
-    def _checked(self, result: Any) -> Any:
+    def _pay_for_result(self, result: Any) -> Any:
         """Pay for a new text, list or object, and return it."""
         if isinstance(result, str):
             self._budget.take_to_make(len(result))
@@ -610,9 +610,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return marked_text.join(lines, "\n")
 
     def _format(self, value: Any, *arguments: Any, **named: Any) -> str:
-        return self._formatted(self.text_of(value), named or arguments)
+        return self._format_percent(self.text_of(value), named or arguments)
 
-    def _formatted(self, text: str, arguments: object) -> str:
+    def _format_percent(self, text: str, arguments: object) -> str:
         """Return `text % arguments`."""
         self._budget.take_to_read(text)
         return marked_text.format_percent(text, arguments, self._field_text)
@@ -633,7 +633,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         element_of = make_attrgetter(self, attribute)
         for value in values:
             self._budget.take(1)
-            total = self._checked(total + element_of(value))
+            total = self._pay_for_result(total + element_of(value))
         return total
 
     def _unique(

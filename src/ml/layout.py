@@ -101,26 +101,26 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
 
     Raise ShapeError for another number of elements, more than one -1, or an ambiguous -1.
     """
-    known = 1  # fast path of the decode step, without a call
+    count = 1  # fast path of the decode step, without a call
     for n in wanted:
         if type(n) is not int or n < 1:
             break
-        known *= n
+        count *= n
     else:
-        if known == size and len(wanted) <= MAX_DIMENSIONS:
+        if count == size and len(wanted) <= MAX_DIMENSIONS:
             return wanted
     sizes = checked_ints("reshape", "sizes", wanted)
     holes = sizes.count(-1)
-    known = math.prod(sizes) * (-1) ** holes
-    if holes > 1 or min(sizes, default=0) < -1 or (holes and known == 0):
+    count = math.prod(sizes) * (-1) ** holes
+    if holes > 1 or min(sizes, default=0) < -1 or (holes and count == 0):
         raise ShapeError(
             "[reshape] sizes must be >= 0 with at most one -1 that follows from the "
             f"others: {list(sizes)} (from {list(shape)})"
         )
-    if size % known if holes else size != known:
-        numbers = f"{size} != {known} ({list(shape)} to {list(sizes)})"
+    if size % count if holes else size != count:
+        numbers = f"{size} != {count} ({list(shape)} to {list(sizes)})"
         raise ShapeError(f"[reshape] number of elements must stay equal: {numbers}")
-    filled = [size // known if n == -1 else n for n in sizes] if holes else sizes
+    filled = [size // count if n == -1 else n for n in sizes] if holes else sizes
     return checked_shape("reshape", filled)
 
 

@@ -266,7 +266,7 @@ class Tensor(TensorBase):
     ) -> "Tensor":
         """Share the memory of any object with the buffer protocol, such as a mapped file.
 
-        The other arguments, and the errors, are those of `Tensor`.
+        The other arguments and the errors equal those of `Tensor`.
 
         Args:
             buffer: Contiguous bytes in the byte order of the machine. The tensor keeps

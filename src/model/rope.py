@@ -42,7 +42,7 @@ def inverse_frequencies(
     elif isinstance(scaling, FamilyRopeScaling):
         frequencies = scaling.scaled(frequencies, length)
     elif scaling is not None:
-        frequencies = _scaled(frequencies, scaling)
+        frequencies = _scale_as_llama3(frequencies, scaling)
     return ml.Tensor.from_numpy(
         frequencies.astype(np.float32), name="inverse_frequencies"
     )
@@ -62,11 +62,11 @@ def rope_factors(args: ModelArgs) -> ml.Tensor | None:
     if not isinstance(scaling, RopeScaling):
         return None
     plain = _plain_frequencies(args.head_dim, args.rope_theta)
-    factors = plain / _scaled(plain, scaling)
+    factors = plain / _scale_as_llama3(plain, scaling)
     return ml.Tensor.from_numpy(factors.astype(np.float32), name="rope_freqs.weight")
 
 
-def _scaled(
+def _scale_as_llama3(
     frequencies: npt.NDArray[np.float64], scaling: RopeScaling
 ) -> npt.NDArray[np.float64]:
     """Slow the frequencies with long waves for the original context; keep short waves.

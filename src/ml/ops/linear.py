@@ -51,7 +51,7 @@ def linear_transformation(
         weight: A tensor [out, in] of the same dtype, of a narrower dtype whose values the
             dtype of `x` represents, or block-quantized. A contiguous weight is not
             copied.
-        dtype: Dtype of the result; by default that of `x`.
+        dtype: Dtype of the result; by default the dtype of `x`.
         bias: A real floating-point tensor [out], added before the rounding, or None.
 
     Returns:
@@ -80,7 +80,7 @@ def linear_transformations(
         x: A real floating-point tensor [..., in].
         weights: Weights [out_p, in] as in `linear_transformation`. If their dtypes
             differ, the rows are read once for each weight.
-        dtype: Dtype of the results; by default that of `x`.
+        dtype: Dtype of the results; by default the dtype of `x`.
         biases: For each weight a bias or None; by default all None.
 
     Returns:
@@ -238,7 +238,7 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
         a: A real floating-point tensor [..., m, k] or [k].
         b: A tensor [..., k, n] or [k] of the same dtype, or of a narrower one whose
             values the dtype of `a` represents; leading sizes broadcast.
-        dtype: Dtype of the result; by default that of `a`.
+        dtype: Dtype of the result; by default the dtype of `a`.
 
     Returns:
         A tensor [..., m, n].

@@ -31,7 +31,7 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
         table: A tensor [V, ...] of any dtype, [V, D] for embeddings; or block-quantized
             [V, D].
         ids: An int32 tensor, [T] for tokens; each `0 <= id < V`.
-        dtype: Dtype of the result; by default that of the table. The elements of a
+        dtype: Dtype of the result; by default the dtype of the table. The elements of a
             block-quantized table are rounded once, by default to bfloat16.
 
     Returns:

@@ -48,8 +48,8 @@ def sum(  # noqa: A001 (the field's word)
         x: A tensor of any dtype.
         dim: One dimension or several; all by default.
         keepdim: Whether to keep the dimensions with size 1.
-        dtype: Dtype of the result; by default that of `x`, but int64 for integers and
-            bools.
+        dtype: Dtype of the result; by default int64 for integers and bools,
+            otherwise the dtype of `x`.
 
     Returns:
         A tensor without the dimensions; integers wrap around.
@@ -165,7 +165,7 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tenso
     Args:
         x: A real floating-point tensor; -inf gets the weight 0.
         dim: The dimension, negative ones counted from the end.
-        dtype: Dtype of the result; by default that of `x`.
+        dtype: Dtype of the result; by default the dtype of `x`.
 
     Returns:
         A tensor of the shape of `x`; NaN in rows with NaN, or with only -inf.
@@ -223,7 +223,7 @@ def rms_norm(
         x: A real floating-point tensor [..., D].
         weight: A real floating-point tensor [D].
         eps: Prevents a division by zero for rows of zeros.
-        dtype: Dtype of the result; by default that of `x`.
+        dtype: Dtype of the result; by default the dtype of `x`.
 
     Returns:
         A tensor of the shape of `x`.

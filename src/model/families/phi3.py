@@ -104,7 +104,7 @@ class Phi3Args(ModelArgs):
         return self.rotated
 
 
-def _rounded(factors: tuple[float, ...]) -> tuple[float, ...]:
+def _round_to_float32(factors: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(np.array(factors, np.float32).tolist())
 
 
@@ -198,8 +198,8 @@ class _Phi3(Family):
             )
             magnitude = config.rope.get("attention_factor", _magnitude(factor, original))
             # The factors are float32 in transformers and in GGUF files.
-            short = _rounded(config.rope["short_factor"])
-            long = _rounded(config.rope["long_factor"])
+            short = _round_to_float32(config.rope["short_factor"])
+            long = _round_to_float32(config.rope["long_factor"])
             fields["rope_scaling"] = LongRope(
                 short, long, original, float(np.float32(magnitude))
             )
