@@ -6,7 +6,7 @@ before it, and the tokens of a block identify its contents. A new sequence desce
 the root while blocks have its tokens, and uses these blocks directly. If the last block
 agrees only in part, that part is copied. A full block never changes. If no block is free,
 the least recently used block without children is evicted. A sequence belongs to a group
-and reuses blocks of its own group only, so neither a count nor a time tells a client
+and reuses only blocks of the same group, so neither a count nor a time tells a client
 about the prompts of another client.
 
 A `LonePool` contains the one sequence of a chat, whose blocks are in order.

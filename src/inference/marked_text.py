@@ -75,7 +75,7 @@ def marks_of(text: str) -> bytes:
 
 
 def has_marks(value: object) -> bool:
-    """Return whether a value contains marked text, also in its elements or keys."""
+    """Return whether a value has text with marks, also in its elements or keys."""
     if isinstance(value, MarkedText):
         return b"\1" in value._marks
     if isinstance(value, dict):

@@ -39,7 +39,7 @@ class TemplateCode(CodeGenerator):
         self.write(")")
 
     def _output_child_to_const(self, node: Any, frame: Frame, finalize: Any) -> str:
-        """Prevent constant folding, whose work would not be counted."""
+        """Compute no constant at compile time, because that would not be counted."""
         if not isinstance(node, nodes.TemplateData):
             raise nodes.Impossible
         return super()._output_child_to_const(node, frame, finalize)

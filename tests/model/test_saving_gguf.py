@@ -67,7 +67,7 @@ REJECTED = {
         for family in ("qwen2", "qwen3", "smollm3", "olmo2")
     },
     **{
-        (family, "large heads"): f"as {family} has it in GGUF files, got 6 x 16"
+        (family, "large heads"): f"as {family} requires in GGUF files, got 6 x 16"
         for family in ("qwen2", "olmo2")
     },
 }
