@@ -201,7 +201,7 @@ def _mismatch_error(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeErr
         )
     dtypes = f"{x.dtype} != {weight.dtype} ({both})"
     return DTypeError(
-        f"[{op}] x.dtype must equal weight.dtype, or represent all its values: {dtypes}"
+        f"[{op}] x.dtype must equal weight.dtype, or hold all its values: {dtypes}"
     )
 
 
