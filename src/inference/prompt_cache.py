@@ -176,7 +176,7 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
         before = b"" if parent == -1 else digests.numpy()[parent].tobytes()
         expected = _digest(metadata, before, ids, bytes_of(rows))
         if expected != digests.numpy()[number].tobytes():
-            raise PromptCacheError(f"{name}: sha256: expected the digest of its data")
+            raise mismatch(name, "sha256", "the digest of its data", "another digest")
         yield parent, ids, rows
 
 

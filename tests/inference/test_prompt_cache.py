@@ -223,17 +223,17 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no tokens": (put("blocks", (2, 1), 0), r"\[2\]: length"),
     "a length below 0": (put("blocks", (2, 1), -5), r"\[2\]: length"),
     "too many tokens": (put("blocks", (2, 1), 257), r"\[2\]: length"),
-    "fewer tokens": (put("blocks", (2, 1), 5), r"\[2\]: expected the data"),
+    "fewer tokens": (put("blocks", (2, 1), 5), r"\[2\]: sha256: expected the digest"),
     "a token beyond the vocabulary": (
         put("ids", -1, 10**9),
         r"\[2\]: ids: expected 0 to \d+, got \d+ to 1000000000",
     ),
     "a token below 0": (put("ids", 0, -1), r"\[0\]: ids: expected 0 to"),
-    "another token": (put("ids", 300, 7), r"\[1\]: expected the data"),
-    "another order of blocks": (swap_first_blocks, r"\[0\]: expected the data"),
-    "another parent": (put("blocks", (2, 0), 0), r"\[2\]: expected the data"),
-    "other data": (put("rows", -1, 7), r"\[2\]: expected the data"),
-    "another digest": (put("sha256", 0, 7), r"\[0\]: expected the data"),
+    "another token": (put("ids", 300, 7), r"\[1\]: sha256: expected the digest"),
+    "another order of blocks": (swap_first_blocks, r"\[0\]: sha256: expected the digest"),
+    "another parent": (put("blocks", (2, 0), 0), r"\[2\]: sha256: expected the digest"),
+    "other data": (put("rows", -1, 7), r"\[2\]: sha256: expected the digest"),
+    "another digest": (put("sha256", 0, 7), r"\[0\]: sha256: expected the digest"),
 }
 
 
