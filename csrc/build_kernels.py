@@ -60,6 +60,9 @@ NO_COMPILER = (
 )
 
 
+find_sources = runpy.run_path("csrc/write_units.py")["find_sources"]
+
+
 def read_surface(directory: Path) -> str:
     """Return the declarations of dtypes.h and kernels.h,
     which cffi parses as they stand.
@@ -123,7 +126,6 @@ def make_builder() -> cffi.FFI:
     if builds(PYTHON_PROGRAM, LINK_HARDENING_FLAG):
         link_hardening = [LINK_HARDENING_FLAG]
     errors = ["-Werror"] if os.environ.get(WERROR_VARIABLE) else []
-    find_sources = runpy.run_path("csrc/write_units.py")["find_sources"]
     builder = cffi.FFI()
     builder.cdef(read_surface(Path("csrc")))
     builder.set_source(
