@@ -400,7 +400,7 @@ def test_an_interrupt_of_the_draft_model_loses_nothing(
 def test_another_vocabulary_is_refused(bare, model, tmp_path):
     small = load_model(write_meta_directory(tmp_path / "small", CONFIGS[0], bfloat16))
     with pytest.raises(
-        ModelError, match=r"vocabulary: expected the 512 tokens .*, got 131"
+        ModelError, match=r"vocabulary: expected 512 tokens, as in .*, got 131"
     ):
         InferenceEngine(bare, 64, draft_model=small)
     two = load_model(

@@ -143,7 +143,7 @@ def test_a_grammar_masks_the_rows_of_the_model(tmp_path: Path, rows: int) -> Non
     mask = ends.mask(Grammar("lark", 'start: "ab"'))
     if rows == PIECES:
         text = (
-            rf"expected a token with an id below the {PIECES} rows of the embeddings, "
+            rf"an allowed token id must be below the {PIECES} rows of the embeddings: "
             r"got none"
         )
         with pytest.raises(GrammarError, match=text):
