@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from src import ml, trace
-from src.cli.answer import piece
+from src.cli.answer import token_text
 from src.drawing import Beside, Recorder, TracedRun, draw_all
 from src.explorer import explore
 from src.inference import InferenceEngine, Message, SamplingArgs
@@ -99,7 +99,7 @@ def bundled_events() -> tuple[Event, ...]:
     model = bundled_model()
     engine = InferenceEngine(model, 4096)  # as the command line
     assert model.tokenizer is not None
-    text_of = functools.partial(piece, model.tokenizer)
+    text_of = functools.partial(token_text, model.tokenizer)
     wants = Recorder().wants
 
     def values(stage: int, layer: int | None, step: int | None) -> bool:

@@ -1,6 +1,4 @@
-"""What the command line does, and how it ends; and the prompts of a run that is not a
-chat.
-"""
+"""The entry point: actions, exit codes, and the prompts of a run that is not a chat."""
 
 import dataclasses
 import fcntl
@@ -37,12 +35,12 @@ from ..model.errors import NotEnoughMemoryError, SaveError
 from ..untrusted import described, label_of, parse_strict_json
 from . import mpi_place, mpirun_is_at_terminal
 from .arguments import BUNDLED_CHAT_LENGTH, EXAMPLES, Options, example_lines
-from .console import Console, DifferenceError, OutputError, UsageError, refused
+from .console import Console, DifferenceError, OutputError, UsageError, usage_errors
 from .new_session import open_session, prompt_cached
 from .session import Session
 
-# A million tokens of prose: more than a context holds, and not worth the time to count
-# exactly.
+# About a million tokens of prose, which exceed every context. An exact count would take
+# too long.
 MOST_PROMPT_BYTES = 4 << 20
 _TOO_LONG = f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more"
 _STANDARD_INPUT = Path("-")
@@ -52,7 +50,7 @@ _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
 _EXPECTED_FAULTS = (DifferenceError, OutputError)
-# The first row that an error belongs to decides.
+# The first matching row decides.
 _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (FAULT, _EXPECTED_FAULTS),
     (NUMERIC, (NumericError,)),
@@ -61,7 +59,7 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (USAGE, (UsageError, InferenceError, SaveError, KernelSettingError)),
     (BAD_MODEL, (ml.LlamaBoltsError,)),
 )
-# What is done for a flag, by its module and its function.
+# Flag -> (module, function) of its action.
 _ACTIONS = {
     "info": ("reports", "report_info"),
     "explain": ("reports", "report_stage"),
@@ -77,8 +75,9 @@ _ACTIONS = {
 
 
 def run(options: Options) -> int:
-    """Do what the command line asks for, and return the exit code; Ctrl-C is for the
-    caller.
+    """Run the action of the command line and return the exit code.
+
+    The caller handles Ctrl-C.
     """
     exit_on_bus_error()
     keep_freed_memory()
@@ -90,7 +89,7 @@ def run(options: Options) -> int:
                 return _run_and_report(options, console)
             from .ranks import run_rank
 
-            return run_rank(options, console, _run_and_report, told)
+            return run_rank(options, console, _run_and_report, describe_error)
         finally:
             trace.stop()
 
@@ -105,8 +104,8 @@ def _run_and_report(options: Options, console: Console) -> int:
     # This is the last place that can turn a fault into one line.
     except Exception as error:  # noqa: BLE001
         if isinstance(error, OutputError) and error.closed:
-            return DONE  # the reader has what it wanted, as with `| head`
-        code, text = told(error)
+            return DONE  # the reader has finished, as in `| head`
+        code, text = describe_error(error)
         console.error(text)
         if console.verbose:
             console.reply(traceback.format_exc())
@@ -114,7 +113,7 @@ def _run_and_report(options: Options, console: Console) -> int:
 
 
 def _set_threads(options: Options, console: Console) -> None:
-    """Set the threads of the command line, and say what runs the kernels."""
+    """Apply `--threads` and print the instruction set."""
     if options.threads is not None:
         ml.set_num_threads(options.threads)
     kernels = ml.build_info()
@@ -127,28 +126,24 @@ def _set_threads(options: Options, console: Console) -> None:
     )
 
 
-def told(error: Exception) -> tuple[int, str]:
-    """Return the exit code that an error ends the process with, and the line that tells
-    it.
-    """
+def describe_error(error: Exception) -> tuple[int, str]:
+    """Return the exit code and the message of an error."""
     of_kind = (code for code, kinds in _EXIT_CODES if isinstance(error, kinds))
     code = NO_MEMORY if is_lack_of_memory(error) else next(of_kind, FAULT)
     if code == FAULT and not isinstance(error, _EXPECTED_FAULTS):
         return code, f"internal fault: {error!r} (--verbose shows where)"
     if isinstance(error, ContextFullError):
         return code, (
-            f"the prompt does not fit: {error.sizes}; a larger --context-length makes "
-            "room, as far as the model goes"
+            f"the prompt does not fit: {error.sizes}; --context-length sets a larger "
+            "context, up to the limit of the model"
         )
     if isinstance(error, ImportError):
         return code, f"{NO_MEMORY_TEXT} for a library: {error}"
-    return code, str(error) or NO_MEMORY_TEXT  # a MemoryError of Python has no text
+    return code, str(error) or NO_MEMORY_TEXT  # the text of a MemoryError is empty
 
 
 def _dispatch(options: Options, console: Console) -> None:
-    """Call what the command line names, in a module that is not imported for anything
-    else.
-    """
+    """Call the action of the command line and import its module alone."""
     for flag, (module, function) in _ACTIONS.items():
         if getattr(options, flag) not in (None, False):
             getattr(import_module(f".{module}", __package__), function)(options, console)
@@ -164,17 +159,16 @@ def _dispatch(options: Options, console: Console) -> None:
 
 
 def _answer_or_chat(options: Options, console: Console) -> None:
-    """Answer the prompt of this run, shown from the inside if wanted; chat where there is
-    none.
-    """
+    """Answer the prompt, with a trace if requested, or start a chat."""
     prompt = find_prompt(options, console)
     if prompt is not None and prompt != options.prompt:
-        options = dataclasses.replace(options, prompt=None)  # a trace shows the whole one
+        # a trace prints the entire prompt
+        options = dataclasses.replace(options, prompt=None)
     if prompt is None:
         for flag in ("diagrams", "explore"):
             if getattr(options, flag) is not None:
-                rule = "expected a prompt (-p, -f or standard input), got none"
-                raise UsageError(f"--{flag}: {rule}")
+                problem = "expected a prompt (-p, -f or standard input), got none"
+                raise UsageError(f"--{flag}: {problem}")
         if options.model is None and options.context_length is None:
             options = dataclasses.replace(options, context_length=BUNDLED_CHAT_LENGTH)
     session = open_session(options, console)
@@ -182,13 +176,13 @@ def _answer_or_chat(options: Options, console: Console) -> None:
         if options.prompt_cache is not None:
             views.enter_context(prompt_cached(session.engine, options.prompt_cache))
         if options.explore is not None:
-            from .explore import explored
+            from .explore import record_page
 
-            views.enter_context(explored(session, options, options.explore))
+            views.enter_context(record_page(session, options, options.explore))
         if options.diagrams is not None:
-            from .explore import drawn
+            from .explore import record_diagrams
 
-            views.enter_context(drawn(session, options.diagrams))
+            views.enter_context(record_diagrams(session, options.diagrams))
         if prompt is None:
             from .chat import chat
 
@@ -198,7 +192,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
 
 def find_prompt(options: Options, console: Console) -> str | None:
-    """Return the prompt of this run; None where a person can type.
+    """Return the prompt of this run, or None if the user can type.
 
     The text of a file or of standard input goes before the question of `-p`, with a blank
     line between them.
@@ -212,58 +206,58 @@ def find_prompt(options: Options, console: Console) -> str | None:
     if path is None and options.example is None and _input_comes(console):
         path = _STANDARD_INPUT
     if path != _STANDARD_INPUT and _text_is_waiting():
-        where = "--example" if path is None else _named(path)
-        got = "got text; < /dev/null leaves it out"
-        raise UsageError(f"standard input: expected nothing with {where}, {got}")
+        where = "--example" if path is None else _input_label(path)
+        got = "got text (< /dev/null ignores it)"
+        raise UsageError(f"standard input: expected no text together with {where}, {got}")
 
     if question is not None and not question.strip():
-        raise UsageError("--prompt: prompt: expected text, got none")
+        raise UsageError("--prompt: expected text, got an empty text")
     if path is None:
         return question
     text = _read_prompt(path)
     if not text.strip():
         if question is None or path != _STANDARD_INPUT:
-            raise UsageError(f"{_named(path)}: prompt: expected text, got none")
+            raise UsageError(
+                f"{_input_label(path)}: prompt: expected text, got an empty text"
+            )
         return question
     if question is None:
         return text
-    console.note(f"{_named(path)}: {len(text)} characters go before the question")
+    console.note(f"{_input_label(path)}: {len(text)} characters before the question")
     return f"{text.rstrip()}\n\n{question}"
 
 
 def _input_is_terminal() -> bool:
-    """Return whether a person can type; false where standard input is closed."""
+    """Return whether the user can type; false if standard input is closed."""
     return sys.stdin is not None and (sys.stdin.isatty() or mpirun_is_at_terminal(0))
 
 
 def _input_comes(console: Console) -> bool:
-    """Return whether standard input is there to be read to its end, before a question.
+    """Return whether standard input has a text that precedes the question.
 
-    A program that runs this one may leave its own standard input open without ever
-    writing to it, as cron, CI and ssh do. So a first byte, or the end, is waited for a
-    moment only, unless a pipeline writes to standard input.
+    A program such as cron, a CI job or ssh may leave standard input open without ever
+    writing to it. So this function waits for a first byte or the end for a moment only,
+    unless a pipeline writes to standard input.
     """
     if sys.stdin is None or _input_is_terminal():
         return False
     try:
         descriptor = sys.stdin.fileno()
-    except OSError:  # a notebook has another kind of standard input
+    except OSError:  # the standard input of a notebook is not a file
         return isinstance(sys.stdin, TextIOWrapper)
     seconds = None if _is_fed_by_pipeline(descriptor) else _SECONDS_OF_PATIENCE
     if select.select([descriptor], [], [], seconds)[0]:
         return True
     console.warn(
         f"standard input: expected text or its end within {_SECONDS_OF_PATIENCE:g} s, "
-        "got neither; the question is asked alone (- waits for text, < /dev/null leaves "
-        "it out)"
+        "got neither; answering the question alone (- waits for text, < /dev/null "
+        "ignores standard input)"
     )
     return False
 
 
 def _is_fed_by_pipeline(descriptor: int) -> bool:
-    """Return whether a program that the same shell started writes to a pipe; Linux alone
-    knows.
-    """
+    """Return whether a program of the same shell writes to a pipe (on Linux only)."""
     shell = os.getppid()
     try:
         pipe = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -276,36 +270,34 @@ def _is_fed_by_pipeline(descriptor: int) -> bool:
 
 
 def _writes_to(pipe: str, program: str) -> bool:
-    """Return whether a process has a pipe open for writing; false where that is not
-    shown.
-    """
+    """Return whether a process has a pipe open for writing; false if this is unknown."""
     try:
         descriptors = list(os.scandir(f"/proc/{program}/fd"))
         return any(
-            os.readlink(each.path) == pipe and os.lstat(each.path).st_mode & stat.S_IWUSR
-            for each in descriptors
+            os.readlink(descriptor.path) == pipe
+            and os.lstat(descriptor.path).st_mode & stat.S_IWUSR
+            for descriptor in descriptors
         )
     except OSError:
         return False
 
 
 def _text_is_waiting() -> bool:
-    """Return whether text is on standard input; text that comes later is not waited
-    for.
-    """
+    """Return whether standard input has text now, without waiting for any."""
     if sys.stdin is None or sys.stdin.isatty():
         return False
     try:
         return any(fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4)))
-    except OSError:  # nothing that can hold text, such as /dev/null
+    except OSError:  # a device without text, such as /dev/null
         return False
 
 
-def _named(path: Path) -> str:
+def _input_label(path: Path) -> str:
+    """Return the name of an input for messages."""
     return "standard input" if path == _STANDARD_INPUT else label_of(path)
 
 
-def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
+def _open_input(path: Path) -> AbstractContextManager[BinaryIO]:
     """Open a file, which may be a pipe, or standard input."""
     if path != _STANDARD_INPUT:
         return open(path, "rb")
@@ -313,15 +305,13 @@ def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def _read_prompt(path: Path) -> str:
-    """Read text without its last newline; other bytes than UTF-8 are for standard input
-    alone.
-    """
-    where = f"{_named(path)}: prompt"
-    with refused(f"{where}: expected a readable file"), _opened(path) as file:
+    """Read text without its last newline; only standard input may be invalid UTF-8."""
+    where = f"{_input_label(path)}: prompt"
+    with usage_errors(f"{where}: expected a readable file"), _open_input(path) as file:
         content = file.read(MOST_PROMPT_BYTES + 1)
     if len(content) > MOST_PROMPT_BYTES:
         raise UsageError(f"{where}: {_TOO_LONG}")
-    with refused(f"{where}: expected UTF-8"):
+    with usage_errors(f"{where}: expected UTF-8"):
         text = content.decode(
             "utf-8-sig", "replace" if path == _STANDARD_INPUT else "strict"
         )
@@ -329,13 +319,13 @@ def _read_prompt(path: Path) -> str:
 
 
 def answer_file(options: Options, console: Console, path: Path) -> None:
-    """Answer each line of a file by itself, as it comes.
+    """Answer each line of a file independently, as soon as it arrives.
 
-    One that cannot be answered is one line of error, and a UsageError after the last one,
-    as is a file without lines. Raise KeyboardInterrupt for Ctrl-C in an answer, which has
-    its record.
+    A line without an answer prints one error. Such lines, or a file without lines, raise
+    UsageError after the last line. Ctrl-C during an answer raises KeyboardInterrupt after
+    its record is written.
     """
-    name = _named(path)
+    name = _input_label(path)
     session = None
     done = failed = 0
     for number, line in _lines(path):
@@ -352,18 +342,19 @@ def answer_file(options: Options, console: Console, path: Path) -> None:
         if not answer.is_complete:
             raise KeyboardInterrupt
     if failed or not done:
-        got = f"{failed} of {done} without one" if done else "no lines"
+        got = f"{failed} of {done} without an answer" if done else "no lines"
         raise UsageError(f"{name}: prompts: expected an answer to each line, got {got}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield lines that are not blank, counted from 1; the beginning of one that is too
-    long.
+    """Yield the lines that are not blank with their numbers from 1.
+
+    A line that is too long is yielded up to the limit.
     """
     number = 0
     with (
-        refused(f"{_named(path)}: prompts: expected a readable file"),
-        _opened(path) as file,
+        usage_errors(f"{_input_label(path)}: prompts: expected a readable file"),
+        _open_input(path) as file,
     ):
         while line := file.readline(MOST_PROMPT_BYTES + 1):
             number += 1
@@ -374,29 +365,34 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _request(session: Session, line: bytes) -> str | list[Message]:
-    """Return what a line asks; raise ValueError or ChatFormatError where it is something
-    else.
+    """Return the prompt or the messages of a line.
+
+    Raises:
+        ValueError: The line is not a request.
+        ChatFormatError: A message is not valid.
     """
     if len(line) > MOST_PROMPT_BYTES:
         raise ValueError(_TOO_LONG)
-    found = parse_strict_json(line)
-    asked = {"prompt": found} if isinstance(found, str) else found
+    value = parse_strict_json(line)
+    request = {"prompt": value} if isinstance(value, str) else value
     if (
-        not isinstance(asked, dict)
-        or len(asked) != 1
-        or asked.keys() - {"prompt", "messages"}
+        not isinstance(request, dict)
+        or len(request) != 1
+        or request.keys() - {"prompt", "messages"}
     ):
-        raise ValueError(f"expected {_EXPECTED}, got {described(asked)}")
-    if "messages" in asked:
+        raise ValueError(f"expected {_EXPECTED}, got {described(request)}")
+    if "messages" in request:
         if session.completion:
-            raise ValueError("expected a prompt, since texts are continued, got messages")
-        messages = as_messages(asked["messages"])
+            raise ValueError(
+                "messages: expected a prompt with --completion, got messages"
+            )
+        messages = as_messages(request["messages"])
         return (
             messages
             if messages[0].role == "system"
             else [*session.messages([]), *messages]
         )
-    prompt = asked["prompt"]
+    prompt = request["prompt"]
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"prompt: expected a text, got {described(prompt)}")
     return prompt if session.completion else session.messages([], prompt)

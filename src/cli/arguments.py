@@ -1,7 +1,7 @@
 """The arguments of the command line, and the predefined prompts.
 
-Only what argparse needs is imported, so that `--help` answers at once. `SamplingArgs` has
-ranges.
+The imports are limited to the needs of argparse, so that `--help` answers at once.
+`SamplingArgs` has the ranges of the sampling.
 """
 
 import argparse
@@ -29,17 +29,16 @@ from .flag_parser import (
 )
 
 DEFAULT_CONTEXT_LENGTH = 4096
-BUNDLED_CHAT_LENGTH = (
-    1024  # as its longest training documents; past that it makes no sense
-)
-MOST_CANDIDATES = 100  # of which a step can tell
+# The length of its longest training documents; beyond it the answers make no sense.
+BUNDLED_CHAT_LENGTH = 1024
+MOST_CANDIDATES = 100  # candidates that a step can report
 DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
 DEFAULT_ADDRESS = ("127.0.0.1", 8080)
 DEFAULT_SLOTS = 16
-# Copies of what the engine knows, because `--help` imports neither NumPy nor the engine.
-# Tests compare each one: here the keys of `CHAT_FORMATS` in `inference/chat_formats.py`,
-# in its order.
+# Copies of facts of the engine, because `--help` imports neither NumPy nor the engine.
+# Tests compare each copy. These are the keys of `CHAT_FORMATS` in
+# `inference/chat_formats.py`, in its order.
 CHAT_FORMAT_NAMES = (
     "llama3",
     "llama2",
@@ -64,7 +63,7 @@ CHAT_FORMAT_NAMES = (
 THINK = ("on", "off", "hide")
 OVERFLOW = ("refuse", "drop")
 SAMPLING_DEFAULTS = ("model", "engine")
-# The number of the last of `STAGES` in `trace/events.py`.
+# The last stage of `STAGES` in `trace/events.py`.
 LAST_STAGE = 21
 _REPORTS = (
     "--examples",
@@ -76,7 +75,7 @@ _REPORTS = (
     "--explain",
     "--perplexity",
 )
-# The flags that each say what this run is to do: one of them.
+# The flags that select the action of a run, of which one is allowed.
 _ACTIONS = (
     "--prompt",
     "--file",
@@ -88,10 +87,11 @@ _ACTIONS = (
     "--save-gguf",
     "--serve",
 )
-# A question goes after a text, and `--verify` runs a prompt.
+# Pairs of actions that are allowed: a question follows a text, and `--verify` runs a
+# prompt.
 _TOGETHER = (("--prompt", "--file"), ("--prompt", "-"), ("--prompt", "--verify"))
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
-# What several processes (mpirun) cannot do together.
+# Flags that need a single process, without mpirun.
 _OF_ONE_PROCESS = (
     *_REPORTS[1:],
     "--save-quantized",
@@ -99,7 +99,7 @@ _OF_ONE_PROCESS = (
     "--prompt-cache",
     *_TRACES,
 )
-# Each flag needs one of those beside it.
+# Flag -> flags of which at least one must also be given.
 _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
     "--hf-file": ("--hf-repo",),
@@ -117,7 +117,7 @@ _NEEDS = {
         ("--debug-log", "--trace-json"),
     ),
 }
-# Each flag is not allowed with those beside it.
+# (Flag, flags that it excludes).
 _NOT_WITH = (
     *(
         (later, (earlier,))
@@ -138,7 +138,7 @@ _NOT_WITH = (
     ("--grammar", ("--json-schema",)),
     ("--api-key-file", ("--api-key",)),
     ("--no-api-key", ("--api-key", "--api-key-file")),
-    # What requests say themselves, or what is of one run alone.
+    # Requests contain these settings, or the flag applies to one run only.
     (
         "--serve",
         (
@@ -181,9 +181,7 @@ exit codes:
 
 @dataclass(frozen=True)
 class Example:
-    """One predefined prompt of the source engine, in fields that `Options` has as
-    well.
-    """
+    """One predefined prompt of the source engine, with the field names of `Options`."""
 
     prompt: str
     system: str | None = None
@@ -191,7 +189,7 @@ class Example:
 
     @property
     def description(self) -> str:
-        """Return the example on one line."""
+        """The example on one line."""
         kind = "completion" if self.completion else "chat"
         system = f" (system: {self.system})" if self.system else ""
         return f"[{kind}] {self.prompt}{system}"
@@ -213,7 +211,7 @@ EXAMPLES = (
 
 
 def example_lines() -> list[str]:
-    """Return the numbered list of the examples, a line each, counted from 1."""
+    """Return the examples as lines with numbers from 1."""
     return [
         f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)
     ]
@@ -225,13 +223,13 @@ def _host_and_port(text: str) -> tuple[str, int]:
     if (not colon and not text.isdecimal()) or text.endswith("]"):
         host = text
         port = str(DEFAULT_ADDRESS[1])
-    if not port.isdecimal():  # int() takes +80 as well
+    if not port.isdecimal():  # int() also accepts +80
         raise ValueError
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
 
 
 def _schema(text: str) -> Path | str:
-    """Return a schema that is written out, or else the path of a file."""
+    """Return a schema in JSON, or the path of a file."""
     return text if text.lstrip().startswith("{") else Path(text)
 
 
@@ -243,9 +241,9 @@ def _template_argument(text: str) -> tuple[str, object]:
     return name, parse_strict_json(value.encode("utf-8", "surrogatepass"))
 
 
-def _whole(low: int, high: int, what: str = "") -> dict[str, Any]:
+def _whole(low: int, high: int, noun: str = "") -> dict[str, Any]:
     in_range = checked(
-        integer, f"{what}{low} to {high}", lambda value: low <= value <= high
+        integer, f"{noun}{low} to {high}", lambda value: low <= value <= high
     )
     return {"type": in_range, "metavar": "N"}
 
@@ -267,7 +265,7 @@ _address = checked(
 _stages = checked(
     ranges,
     f"stages from 1 to {LAST_STAGE}",
-    lambda found: all(part.start >= 1 and part.stop <= LAST_STAGE + 1 for part in found),
+    lambda parts: all(part.start >= 1 and part.stop <= LAST_STAGE + 1 for part in parts),
 )
 _TEXT, _PATH, _NUMBER, _WHOLE = (
     {"type": parse, "metavar": name}
@@ -289,7 +287,7 @@ _TO_PATH, _TO_FILE, _DIRECTORY = (
 )
 
 
-# A flag for each step of the sampling.
+# One flag per step of the sampling.
 _STEP_FIELDS = {
     name: Annotated[
         float | None, _WHOLE if step.is_whole else _NUMBER, step.help_with_default
@@ -306,24 +304,24 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(_StepOptions):
-    """What the command line asks for, in the order of `--help`: the one table of flags.
+    """The arguments of the command line, in the order of `--help`: the table of flags.
 
-    A flag is called as its field, unless `_NAMES` has other names. None where the default
-    depends on the model or the machine. The flags of the steps of the sampling, which
-    `STEPS` lists, follow `sampling_defaults`.
+    A flag has the name of its field unless `_NAMES` lists other names. None means that
+    the default depends on the model or the machine. The flags of `STEPS`, the steps of
+    the sampling, follow `sampling_defaults`.
     """
 
     prompt: Annotated[
         str | None, _TEXT, "the prompt, or the question after FILE or standard input"
     ]
-    file: Annotated[Path | None, _FILE, "the prompt is in FILE"]
+    file: Annotated[Path | None, _FILE, "read the prompt from FILE"]
     jsonl: Annotated[
         Path | None, _FILE, "answer each line of FILE (-: standard input) with a record"
     ]
     standard_input: Annotated[
         bool,
         {"nargs": "?", "metavar": "-"},
-        "the prompt is on standard input; implied in a pipe",
+        "read the prompt from standard input; implied in a pipe",
     ]
     example: Annotated[
         int | None,
@@ -340,17 +338,17 @@ class Options(_StepOptions):
     chat_template: Annotated[
         str | None,
         {"metavar": "NAME|FILE"},
-        "a chat template: the name of a format, or a file in Jinja",
+        "a chat template: the name of a format, or a Jinja file",
     ]
     template_arg: Annotated[
         tuple[tuple[str, object], ...],
         _TEMPLATE_ARGUMENT,
-        "a value that the chat template reads, in JSON; may be repeated",
+        "a variable of the chat template, in JSON; may be repeated",
     ]
     think: Annotated[
         str | None,
         {"choices": THINK, "metavar": "WHAT"},
-        "thoughts of a model that thinks: on, off or hide",
+        "thoughts of a reasoning model: on, off or hide",
     ]
 
     model: Annotated[
@@ -364,7 +362,7 @@ class Options(_StepOptions):
         "a model of Hugging Face's hub (hub extra)",
     ]
     hf_file: Annotated[str | None, _FILE | {"type": str}, "a GGUF file of ORG/REPO"]
-    yes: Annotated[bool, _SWITCH, "download more than 1 GB for a name without a question"]
+    yes: Annotated[bool, _SWITCH, "download more than 1 GB without a question"]
     context_length: Annotated[
         int | None,
         _CONTEXT_LENGTH,
@@ -376,12 +374,12 @@ class Options(_StepOptions):
         int | None, _POSITIVE, "threads (default: the processors it may use)"
     ]
     rope_scaling_factor: Annotated[
-        float | None, _POSITIVE_NUMBER, "of the rotary embedding, if the files are wrong"
+        float | None, _POSITIVE_NUMBER, "override the RoPE scaling factor of the files"
     ]
     dequantize: Annotated[
         bool,
         _SWITCH,
-        "make plain weights of quantized ones on loading, before --quantize",
+        "dequantize quantized weights on loading, before --quantize",
     ]
     quantize: Annotated[
         str | None,
@@ -392,19 +390,19 @@ class Options(_StepOptions):
         Path | None,
         _DIRECTORY,
         (
-            "write what --quantize nf4 or int8, or --dequantize, makes to DIR, a new "
-            "directory; exit"
+            "write the weights of --quantize nf4 or int8, or of --dequantize, to "
+            "DIR, a new directory; exit"
         ),
     ]
     save_gguf: Annotated[
         Path | None,
         _TO_FILE,
-        "write the model, or what --quantize q8_0 or q4_0 makes, to FILE; exit",
+        "write the model, with --quantize q8_0 or q4_0 if given, to FILE; exit",
     ]
     draft_model: Annotated[
         Path | str | None,
         _NAME,
-        "a smaller model with the same tokens that guesses the next ones",
+        "a smaller model with the same vocabulary, for speculative decoding",
     ]
     attention: Annotated[
         str | None,
@@ -414,7 +412,7 @@ class Options(_StepOptions):
     prompt_cache: Annotated[
         Path | None,
         _TO_FILE,
-        "begin with what FILE has of the prompt, and keep there what is read",
+        "load the KV cache of the prompt from FILE and save it there",
     ]
 
     max_tokens: Annotated[
@@ -426,8 +424,8 @@ class Options(_StepOptions):
         str | None,
         {"choices": SAMPLING_DEFAULTS, "metavar": "WHOSE"},
         (
-            "model: the settings that it is made for, if known; engine: those below "
-            "(default: model)"
+            "model: the settings that the model recommends; engine: the defaults "
+            "below (default: model)"
         ),
     ]
     overflow: Annotated[
@@ -436,23 +434,23 @@ class Options(_StepOptions):
         "a full chat: refuse the message, or drop the oldest turns (default: refuse)",
     ]
     seed: Annotated[
-        int | None, _WHOLE, "repeat an answer (default: a new one, and shown)"
+        int | None, _WHOLE, "repeat an answer (default: a new seed, which is printed)"
     ]
     stop: Annotated[
         tuple[str, ...],
         _TEXT | {"type": _stop_text, "action": "append", "default": []},
-        "end before TEXT; may be given several times",
+        "end the answer before TEXT; may be repeated",
     ]
     json_schema: Annotated[
         Path | str | None,
         {"type": _schema, "metavar": "FILE_OR_JSON"},
-        "answers are JSON by the schema in a file, or by {...} itself (serve extra)",
+        "answers are JSON that follows a schema: a file, or {...} (serve extra)",
     ]
     grammar: Annotated[
         Path | None,
         _FILE,
         (
-            "answers follow the grammar in FILE, in the notation of Lark or llama.cpp "
+            "answers follow the grammar in FILE, in Lark's or llama.cpp's notation "
             "(serve extra)"
         ),
     ]
@@ -473,10 +471,12 @@ class Options(_StepOptions):
     slots: Annotated[
         int | None, _POSITIVE, f"requests that run at once (default: {DEFAULT_SLOTS})"
     ]
-    api_key: Annotated[str | None, _TEXT, "what clients have to send"]
-    api_key_file: Annotated[Path | None, _FILE, "one key per line of FILE"]
-    no_api_key: Annotated[bool, _SWITCH, "none is needed, at any address"]
-    share_prefixes: Annotated[bool, _SWITCH, "all clients share what was read of prompts"]
+    api_key: Annotated[str | None, _TEXT, "the key that clients must send"]
+    api_key_file: Annotated[
+        Path | None, _FILE, "read the API keys from FILE, one per line"
+    ]
+    no_api_key: Annotated[bool, _SWITCH, "allow requests without a key at any address"]
+    share_prefixes: Annotated[bool, _SWITCH, "share cached prompts among all clients"]
 
     json: Annotated[bool, _SWITCH, "one JSON record per answer instead of its text"]
     logprobs: Annotated[
@@ -487,34 +487,34 @@ class Options(_StepOptions):
     statistics: Annotated[
         bool,
         {"dest": "statistics", "action": "store_false"},
-        "no statistics after an answer",
+        "print no statistics after an answer",
     ]
-    quiet: Annotated[bool, _SWITCH, "only answers, warnings and errors"]
-    verbose: Annotated[bool, _SWITCH, "details, and tracebacks"]
+    quiet: Annotated[bool, _SWITCH, "print only answers, warnings and errors"]
+    verbose: Annotated[bool, _SWITCH, "print details and tracebacks"]
 
     debug_log: Annotated[
         Path | None,
         _TO_PATH | {"nargs": "?", "const": DEFAULT_DEBUG_LOG},
-        f"a log for people (without PATH: {DEFAULT_DEBUG_LOG})",
+        f"write a readable log (without PATH: {DEFAULT_DEBUG_LOG})",
     ]
-    trace_json: Annotated[Path | None, _TO_PATH, "JSON lines for programs"]
+    trace_json: Annotated[Path | None, _TO_PATH, "write JSON lines for programs"]
     trace_layers: Annotated[
         tuple[range, ...] | None,
         {"type": ranges, "metavar": "RANGES"},
-        "such as 0,3-5 (default: 0 in the log, all in JSON)",
+        "layers such as 0,3-5 (default: 0 in the log, all in JSON)",
     ]
     trace_stages: Annotated[
         tuple[range, ...] | None,
         {"type": _stages, "metavar": "RANGES"},
-        f"such as 8-13 (default: all, 1-{LAST_STAGE})",
+        f"stages such as 8-13 (default: all, 1-{LAST_STAGE})",
     ]
     trace_steps: Annotated[
         tuple[range, ...] | None,
         {"type": ranges, "metavar": "RANGES"},
-        "such as 0-5; step 0 runs the prompt (default: 0-1 in the log, all in JSON)",
+        "steps such as 0-5; step 0 is the prompt (default: 0-1 in the log, all in JSON)",
     ]
     trace_statistics: Annotated[
-        bool, _SWITCH, "min, max, mean, rms, first and last values"
+        bool, _SWITCH, "add min, max, mean, rms, first and last values"
     ]
     diagrams: Annotated[
         Path | None,
@@ -525,53 +525,55 @@ class Options(_StepOptions):
         Path | None,
         _TO_PATH | {"nargs": "?", "const": DEFAULT_EXPLORER},
         (
-            "show this run from the inside, in one HTML file (without PATH: "
+            "write the inner state of this run to one HTML file (without PATH: "
             f"{DEFAULT_EXPLORER})"
         ),
     ]
     explore_with: Annotated[
         str | None,
         {"metavar": "MODEL_OR_FORMAT"},
-        "beside it the same tokens by another model, or quantized: nf4 or int8",
+        "add the same tokens by another model, or quantized: nf4 or int8",
     ]
-    explore_prompt: Annotated[str | None, _TEXT, "beside it the run of another prompt"]
+    explore_prompt: Annotated[str | None, _TEXT, "add the run of another prompt"]
     explore_limit: Annotated[
         float | None,
         _POSITIVE_NUMBER | {"metavar": "MB"},
         "the largest file, in megabytes (default: 12)",
     ]
 
-    examples: Annotated[bool, _SWITCH, "predefined prompts; choose one in a terminal"]
-    list_models: Annotated[
-        bool, _SWITCH, "models on this machine, by the names that -m takes"
+    examples: Annotated[
+        bool, _SWITCH, "list predefined prompts; choose one in a terminal"
     ]
-    metadata: Annotated[bool, _SWITCH, "hyperparameters, tensors, counts and bytes"]
+    list_models: Annotated[
+        bool, _SWITCH, "list the models on this machine, by their names for -m"
+    ]
+    metadata: Annotated[bool, _SWITCH, "print hyperparameters, tensors, counts and bytes"]
     verify: Annotated[
         bool, _SWITCH, "compare each stage with transformers (oracle extra)"
     ]
-    info: Annotated[bool, _SWITCH, "versions, instruction set, threads, memory"]
-    bench: Annotated[bool, _SWITCH, "tokens per second beside this machine's limits"]
+    info: Annotated[bool, _SWITCH, "print versions, instruction set, threads, memory"]
+    bench: Annotated[bool, _SWITCH, "measure tokens per second and this machine's limits"]
     perplexity: Annotated[
         Path | None,
         _FILE,
         (
-            "how well the model predicts the text of FILE, in chunks of -c tokens "
-            "(default: 512)"
+            "measure how well the model predicts the text of FILE, in chunks of -c "
+            "tokens (default: 512)"
         ),
     ]
     kl_divergence: Annotated[
         Path | None,
         _PATH,
         (
-            "with --perplexity: how far the model is from that at PATH, such as its "
-            "plain weights"
+            "with --perplexity: the divergence from the model at PATH, such as the "
+            "unquantized weights"
         ),
     ]
     chunks: Annotated[int | None, _POSITIVE, "with --perplexity: only the first N chunks"]
     explain: Annotated[
         int | None,
         _whole(1, LAST_STAGE, "a stage from "),
-        f"what happens in stage N of {LAST_STAGE}, as the trace numbers them",
+        f"explain stage N of the {LAST_STAGE} stages of the trace",
     ]
 
 
@@ -590,7 +592,7 @@ _NAMES = {
     "quiet": "-q --quiet",
     "verbose": "-v --verbose",
 }
-# The rows of the table: the names of a flag, how argparse reads it, what `--help` says.
+# Field -> (names of the flag, arguments of argparse, help text).
 _FIELDS: dict[str, Any] = {}
 for _name, _field in Options.__annotations__.items():
     _FIELDS[_name] = _field
@@ -606,7 +608,7 @@ _GROUPS = {
     "prompt": ("prompt", "one prompt, its answer, exit; without one, a chat"),
     "model": ("model", None),
     "max_tokens": ("answer", None),
-    "serve": ("server", "other programs ask over HTTP (serve extra)"),
+    "serve": ("server", "answer other programs over HTTP (serve extra)"),
     "json": ("output", None),
     "debug_log": ("trace", "the shape of every tensor, stage by stage"),
     "examples": ("reports", "print and exit"),
@@ -614,22 +616,26 @@ _GROUPS = {
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
-    """Parse arguments, those of the process when None; raise SystemExit with 0, or 2 and
-    a line.
+    """Parse arguments, by default of the process; return the options.
+
+    Raises:
+        SystemExit: With 0 after `--help`, or 2 after an error of one line.
     """
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
     values = vars(parsed)
     flags = [argument for argument in unknown if argument.startswith("-")]
     if flags:
-        parser.error(f"unrecognized arguments: {' '.join(flags)}{parser.near(flags[0])}")
+        parser.error(
+            f"unrecognized arguments: {' '.join(flags)}{parser.suggestion(flags[0])}"
+        )
     for text in (values["standard_input"], *unknown):
         if text not in (None, "-"):
-            parser.error(f"a prompt is given with -p TEXT: got {text}")
+            parser.error(f"argument: expected -p TEXT for a prompt, got {text}")
     values["standard_input"] = values["standard_input"] == "-"
     values["stop"] = tuple(values["stop"])
     values["template_arg"] = tuple(values["template_arg"])
-    _refuse_contradictions(parser, values)
+    _check_combinations(parser, values)
     if values["hf_repo"] is not None:
         parts = (f"hf.co/{values['hf_repo']}", values["hf_file"])
         values["model"] = "/".join(part for part in parts if part)
@@ -637,14 +643,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
 
 
 def build_parser() -> FlagParser:
-    """Return the parser of all flags, in the groups that `--help` shows."""
+    """Return the parser of all flags, in the groups of `--help`."""
     parser = FlagParser(
         prog="llama-bolts",
         usage="%(prog)s [options] [-p TEXT] [-f FILE | -]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=FlagFormatter,
-        # an abbreviation would change its meaning when a flag is added
+        # a new flag could change the meaning of an abbreviation
         allow_abbrev=False,
         add_help=False,
     )
@@ -659,17 +665,18 @@ def build_parser() -> FlagParser:
     return parser
 
 
-def _refuse_contradictions(
+def _check_combinations(
     parser: argparse.ArgumentParser, values: Mapping[str, Any]
 ) -> None:
+    """End the process with an error if flags contradict each other."""
     given = {
         "-" if name == "standard_input" else names.split()[-1]
         for name, (names, *_) in FLAGS.items()
         if values[name] not in (None, ()) and values[name] is not False  # 0 is a value
     }
     for flag, others in _NOT_WITH:
-        if flag in given and (beside := [other for other in others if other in given]):
-            parser.error(f"argument {flag}: not allowed with {beside[0]}")
+        if flag in given and (excluded := [other for other in others if other in given]):
+            parser.error(f"argument {flag}: not allowed with {excluded[0]}")
     for flag, needed in _NEEDS.items():
         if flag in given and not given.intersection(needed):
             parser.error(f"argument {flag}: needs {' or '.join(needed)}")

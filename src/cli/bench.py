@@ -1,4 +1,4 @@
-"""`--bench`: how fast this machine runs a model, and how fast it could at most."""
+"""`--bench`: the speed of a model, and the limits of this machine."""
 
 import statistics
 import time
@@ -23,22 +23,25 @@ _SPEEDS = ("speed", "tokens/s", "this machine's limit", "share")
 
 
 def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]:
-    """Return the cells of the table; the highest limit counts, as it is one for every
-    round.
+    """Return the cells of a row of the table.
+
+    Args:
+        title: The name of the row.
+        rates: The measured rates, in tokens per second.
+        limits: The limits of the rounds, of which the highest one counts.
     """
     speed = statistics.median(rates)
     limit = max(limits, default=0.0)
-    if limit < speed:  # no limit, or a probe that was slower than the model
+    if limit < speed:  # no limit, or a probe slower than the model
         return title, _readable(speed), "unknown", ""
     return title, _readable(speed), _readable(limit), f"{100 * speed / limit:.0f} %"
 
 
 def report_bench(options: Options, console: Console) -> None:
-    """Write the speed of a model, and the limits of the machine, measured in turn with
-    it.
+    """Write the speed of a model and the limits of the machine, measured alternately.
 
-    A prompt is limited by multiply-adds, a token by reading the weights and its part of
-    the cache.
+    Multiply-adds limit the prompt. Reading the weights and the cache limits a single
+    token.
     """
     model, positions = open_model_to_run(options, console)
     if positions < 2:
@@ -52,19 +55,19 @@ def report_bench(options: Options, console: Console) -> None:
     )
     context = InferenceContext(model.args, positions)
     weights = weights_of_a_step(model)
-    _seconds(model, context, 1, 0)  # whatever lies on disk only is read now
+    _seconds(model, context, 1, 0)  # read weights from the disk before the measurement
     reader = roofline.fastest_reading(weights)
-    # Weights of eight bits add up integers, whose rate is not known.
+    # 8-bit weights use integer arithmetic, whose limit is not measured.
     adds_integers = any(
         weight.dtype is ml.int8_block for weight in model.tensors.values()
     )
     dtype = model.args.feed_forward_dtype or model.args.dtype
-    known = list[float]()
+    multiply_rates = list[float]()
     read_rates = []
     rounds = []
     for _ in range(ROUNDS):
         rate = None if adds_integers else roofline.multiply_add_rate(dtype.name)
-        known += [] if rate is None else [rate]
+        multiply_rates += [] if rate is None else [rate]
         read_rates.append(roofline.read_rate(weights, *reader))
         rounds.append(_seconds(model, context, prompt, steps))
     work = operations(model.args, 0, prompt)
@@ -80,11 +83,11 @@ def report_bench(options: Options, console: Console) -> None:
         ("bytes per token, weights", exact_bytes(weight_bytes)),
         ("bytes per token, cache of the prompt", exact_bytes(cache_bytes)),
         ("reading the weights", _median(read_rates, "GB/s")),
-        ("multiply-adds", f"{_median(known, 'GFLOPS')}, {info['isa']}"),
+        ("multiply-adds", f"{_median(multiply_rates, 'GFLOPS')}, {info['isa']}"),
         ("threads", str(info["threads"])),
     )
     speeds = (
-        _row("prompt", reading, [rate * prompt / work for rate in known]),
+        _row("prompt", reading, [rate * prompt / work for rate in multiply_rates]),
         _row("one token after the other", decoding, read_limits),
     )
     console.report_heading(model.description)
@@ -97,9 +100,7 @@ def report_bench(options: Options, console: Console) -> None:
 def _seconds(
     model: Model, context: InferenceContext, prompt: int, steps: int
 ) -> list[float]:
-    """Run a prompt from an empty cache, and single tokens after it; return what each pass
-    took.
-    """
+    """Run a prompt from an empty cache, then single tokens; return the times."""
     context.clear()
     ids = [token % model.args.vocab_size for token in range(prompt + steps)]
     seconds = []
@@ -110,15 +111,13 @@ def _seconds(
         seconds.append(time.perf_counter() - start)
         if not np.isfinite(logits.numpy()).all():
             raise NumericError(
-                f"[bench] logits at position {position} must be numbers: got nan"
+                f"[bench] logits at position {position} must be finite: got nan"
             )
     return seconds
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
-    """Return what every token reads as a whole: all parts but an untied embedding
-    table.
-    """
+    """Return the weights that every token reads: all but an untied embedding table."""
     tied = "output.weight" not in model.tensors
     return [
         part
@@ -129,8 +128,9 @@ def weights_of_a_step(model: Model) -> list[ml.Tensor]:
 
 
 def operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Count rows * 2 * (matrices of all layers) + 2 * D * V + attention, each add or
-    multiply.
+    """Count rows * 2 * (matrices of all layers) + 2 * D * V + attention operations.
+
+    Each addition and each multiplication counts as one operation.
     """
     D = args.dim
     F = args.ffn_dim
@@ -141,8 +141,9 @@ def operations(args: ModelArgs, position: int, rows: int) -> float:
 
 
 def attention_operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Count those of attention alone: 4 * H * h * L * (positions that all rows see
-    together).
+    """Count the operations of attention alone.
+
+    They are 4 * H * h * L * (visible positions of all rows).
     """
     seen = rows * position + rows * (rows + 1) // 2
     return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen

@@ -1,4 +1,4 @@
-"""The chat in the terminal: what is typed is read, and each message answered."""
+"""The chat in the terminal: it reads messages and answers each one."""
 
 import bisect
 import contextlib
@@ -42,7 +42,7 @@ _TypingHidden = Callable[[], AbstractContextManager[None]]
 PROMPT = ">>> "
 CONTINUATION = "... "
 _QUOTES = '"""'
-_MORE_ROOM = "a start with --context-length has more"
+_MORE_ROOM = "--context-length at the start sets a larger context"
 _HOW_TO_MAKE_ROOM = (
     f"/undo and /clear make room, /set overflow drop drops the oldest turns, {_MORE_ROOM}"
 )
@@ -54,7 +54,7 @@ _BUNDLED = (
     'Try "What is the capital of Norway?", "What is 12 + 30?", "What is RoPE?"',
     "For a real conversation, type /model smollm2 (a download of 93 MB, once).",
 )
-# What to do after an answer that stopped before its end.
+# Advice after an incomplete answer, by its stop reason.
 _HINTS = {
     INTERRUPTED: "stopped; /continue goes on, /regen asks again, /undo forgets it",
     "max tokens": "/continue goes on",
@@ -63,56 +63,52 @@ _HINTS = {
 _LOOP_HINT = "the answer repeats itself; /set repeat_penalty 1.1 makes that less likely"
 _MOST_TOKENS_OF_A_ROUND = 256
 _FEWEST_ROUNDS = 3
-_FEWEST_REPEATED_TOKENS = 24  # fewer are not worth a hint: a line of dashes, a refrain
+_FEWEST_REPEATED_TOKENS = 24  # fewer tokens may be a line of dashes or a refrain
 _NOT_BEGUN = "stopped before the answer began; /continue asks the question again"
 
 
 def chat(session: Session) -> None:
-    """Answer messages until the user leaves or the input ends, after the examples if
-    wanted.
+    """Answer messages until the user leaves or the input ends.
 
-    What is refused, fails or is wrong is one line, and the conversation goes on as it
-    was, but not after a CheckpointError (the model's files were changed) or an
-    OutputError.
+    An error prints one line and leaves the conversation unchanged. Two errors end the
+    chat: CheckpointError, because the files of the model have changed, and OutputError.
     """
     if session.engine.model.source.is_bundled and not session.completion:
         for line in _BUNDLED:
             session.console.note(line)
-    what = "a text to continue" if session.completion else "a message"
-    session.console.note(f"Type {what}; {_HOW_TO_LEAVE}.")
+    wanted = "a text to continue" if session.completion else "a message"
+    session.console.note(f"Type {wanted}; {_HOW_TO_LEAVE}.")
     if session.options.examples:
         session.console.reply("\n".join(example_lines()))
         session.console.note("/examples N asks one of them")
-    if session.console.can_edit_lines and sys.stdin.isatty():  # mpirun passes on lines
+    # mpirun passes on whole lines only
+    if session.console.can_edit_lines and sys.stdin.isatty():
         terminal = ChatTerminal(session.console)
         with terminal.kept():
-            _take_turns(session, LineEditor().read, terminal.typing_hidden)
+            _run_chat(session, LineEditor().read, terminal.typing_hidden)
     else:
-        _take_turns(session, partial(read_plain, session.console), contextlib.nullcontext)
+        _run_chat(session, partial(read_plain, session.console), contextlib.nullcontext)
 
 
-def _take_turns(session: Session, read: _Read, typing_hidden: _TypingHidden) -> None:
-    """Take turns until the user leaves or the input ends."""
+def _run_chat(session: Session, read: _Read, typing_hidden: _TypingHidden) -> None:
+    """Run turns until the user leaves or the input ends."""
     while True:
-        # Ctrl-C may also come while an exception is dealt with.
+        # Ctrl-C may also come during the handling of an exception.
         with contextlib.suppress(KeyboardInterrupt):
-            session.console.reply("")  # sets the prompt apart from what stands above it
-            if not _take_turn_or_say_why_not(session, read, typing_hidden):
+            session.console.reply("")  # an empty line before the prompt
+            if not _run_turn(session, read, typing_hidden):
                 return
 
 
-def _take_turn_or_say_why_not(
-    session: Session, read: _Read, typing_hidden: _TypingHidden
-) -> bool:
-    """Take a turn, or say in a line what is wrong; return whether the chat goes on."""
+def _run_turn(session: Session, read: _Read, typing_hidden: _TypingHidden) -> bool:
+    """Run one turn and print errors; return False to leave."""
     typed: str | None = None
     try:
         typed = read()
         with typing_hidden():
-            _take_turn(session, typed)
-    except (
-        KeyboardInterrupt
-    ) as stopped:  # with the line that was taken by then, if it was read
+            _answer_typed(session, typed)
+    # Its argument is the typed line, if the line was complete.
+    except KeyboardInterrupt as stopped:
         session.console.reply("")
         for typed in stopped.args:
             if typed.strip() and not is_command(typed):
@@ -120,9 +116,8 @@ def _take_turn_or_say_why_not(
         if typed and session.unanswered is not None:
             session.console.note(_NOT_BEGUN)
     except EOFError:
-        if (
-            typed is None
-        ):  # Ctrl-D, which leaves the cursor behind the prompt, and no /exit
+        # After Ctrl-D the cursor stands after the prompt; after /exit it does not.
+        if typed is None:
             session.console.reply("")
         return False
     except CheckpointError:
@@ -132,16 +127,16 @@ def _take_turn_or_say_why_not(
         with_it = "with the conversation " if counts_turns else ""
         how = _HOW_TO_MAKE_ROOM if counts_turns else f"shorten it; {_MORE_ROOM}"
         if session.attached and not counts_turns:
-            how = f"/clear drops the text that /read put before it; {_MORE_ROOM}"
+            how = f"/clear removes the text of /read before it; {_MORE_ROOM}"
         session.console.error(f"the message does not fit: {with_it}{error.sizes}; {how}")
     except (LlamaBoltsError, MemoryError) as error:
-        # Python's own error has no text.
+        # The text of Python's own MemoryError is empty.
         session.console.error(str(error) or NO_MEMORY_TEXT)
     return True
 
 
-def _take_turn(session: Session, typed: str | None) -> None:
-    """Do what a message or a command asks for; None is Ctrl-C where nothing was typed."""
+def _answer_typed(session: Session, typed: str | None) -> None:
+    """Answer a message or run a command; None is Ctrl-C on an empty line."""
     if typed is None:
         session.console.reply(_HOW_TO_LEAVE)
         return
@@ -165,14 +160,14 @@ def _take_turn(session: Session, typed: str | None) -> None:
 
 
 def _hint(session: Session, last: PrintedAnswer) -> str:
-    """Return what to do after an answer that stopped before its end."""
+    """Return advice after an incomplete answer."""
     if last.stop_reason != "context full" or last.settings.overflow != "drop":
         return _HINTS[last.stop_reason]
     return _DROPS if len(session.turns) > 1 else _DROPS_NEXT
 
 
 def ends_in_a_loop(ids: Sequence[int]) -> bool:
-    """Return whether the end of an answer is one passage, several times in a row."""
+    """Return whether an answer ends with one passage several times in a row."""
     for length in range(1, _MOST_TOKENS_OF_A_ROUND + 1):
         size = max(_FEWEST_ROUNDS * length, _FEWEST_REPEATED_TOKENS)
         if size > len(ids):
@@ -184,9 +179,7 @@ def ends_in_a_loop(ids: Sequence[int]) -> bool:
 
 
 def read_plain(console: Console) -> str | None:
-    """Read a line or a block with its triple quotes; None is Ctrl-C where nothing was
-    typed.
-    """
+    """Read a line, or a block with its triple quotes; None is Ctrl-C on an empty line."""
     text = ""
     prompt = PROMPT
     try:
@@ -194,12 +187,12 @@ def read_plain(console: Console) -> str | None:
             console.ask(prompt)
             line = sys.stdin.buffer.readline()
             if not line.endswith(b"\n"):
-                # also after a part of a line: nobody said that it was finished
+                # The end of the input also discards an incomplete line.
                 raise EOFError
             text += line.decode("utf-8", "replace").replace("\r\n", "\n")
             prompt = CONTINUATION
     except KeyboardInterrupt:
-        console.reply("")  # what was typed stands before it
+        console.reply("")  # the typed text stands before it
         return "" if text else None
     return text.rstrip("\n")
 
@@ -212,9 +205,7 @@ def block_is_open(text: str) -> bool:
 
 
 def unquoted(text: str) -> tuple[str, bool]:
-    """Return the message in what was typed, and whether it stood between triple
-    quotes.
-    """
+    """Return the message of a typed text, and whether triple quotes enclose it."""
     text = replace_surrogates(text)
     stripped = text.strip()
     if stripped.startswith(_QUOTES) and not block_is_open(text):
@@ -223,13 +214,11 @@ def unquoted(text: str) -> tuple[str, bool]:
 
 
 class LineEditor:
-    """Reads messages with prompt_toolkit, on standard error; what is pasted is one
-    message.
-    """
+    """Reads messages with prompt_toolkit on standard error; a paste is one message."""
 
     def __init__(self) -> None:
-        # A typed or pasted ESC [31m looks like a report of the mouse, which is not asked
-        # for any, and without a binding prompt_toolkit fails.
+        # A typed or pasted ESC [31m looks like a mouse report. Without a binding for it
+        # prompt_toolkit fails.
         bindings = KeyBindings()
         bindings.add(Keys.Vt100MouseEvent)(lambda _event: None)
         self._session: PromptSession[str] = PromptSession(
@@ -238,8 +227,7 @@ class LineEditor:
             multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
             completer=CommandCompleter(),
             input_processors=[EscapeControls()],
-            # A menu below the line would keep eight lines free for itself and move the
-            # prompt up.
+            # A menu below the line would reserve eight lines and move the prompt up.
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             enable_suspend=True,
@@ -248,8 +236,9 @@ class LineEditor:
         )
 
     def read(self) -> str | None:
-        """Read a message as `read_plain` does; KeyboardInterrupt tells a line that was
-        taken.
+        """Read a message as `read_plain` does.
+
+        KeyboardInterrupt has the line as its argument if the line was complete.
         """
         is_pressed = False
 
@@ -260,14 +249,15 @@ class LineEditor:
                 loop.call_soon_threadsafe(self._stop)
 
         try:
-            # prompt_toolkit's own handler loses a SIGINT that comes when the line was
-            # taken.
+            # prompt_toolkit's own handler loses a SIGINT that arrives after the line is
+            # complete.
             with on_signal(signal.SIGINT, press):
                 text = self._session.prompt(handle_sigint=False)
         except KeyboardInterrupt:
             return "" if self._session.default_buffer.text.strip() else None
-        keys = get_typeahead(self._session.input)  # read while the editor ended
-        if is_pressed or any(one.key == Keys.ControlC for one in keys):
+        # keys that arrived while the editor ended
+        keys = get_typeahead(self._session.input)
+        if is_pressed or any(each.key == Keys.ControlC for each in keys):
             raise KeyboardInterrupt(text)
         store_typeahead(self._session.input, keys)
         return text
@@ -278,25 +268,25 @@ class LineEditor:
 
 
 class EscapeControls(Processor):
-    """Shows characters that could act on the terminal as `\\x9b`; the text keeps them.
+    """Shows characters that could control the terminal as `\\x9b`; the text keeps them.
 
-    Completion puts the name of a file into the line, and a paste anything.
+    Completed file names and pasted text may contain such characters.
     """
 
     def apply_transformation(
         self, transformation_input: TransformationInput
     ) -> Transformation:
-        """Return the line to draw, and which place of it each place of the text has."""
+        """Return the line to draw and the mappings between its positions and the text."""
         fragments = transformation_input.fragments
         text = fragment_list_to_text(fragments)
         if escape_controls(text) == text:
             return Transformation(fragments)
-        shown: StyleAndTextTuples = []
-        places = [0]  # of each character of the text in what is drawn
+        drawn: StyleAndTextTuples = []
+        places = [0]  # the position in the drawn line of each character of the text
         for style, part, *_ in fragments:
             for character in part:
                 escaped = escape_controls(character)
-                shown.append((style, escaped))
+                drawn.append((style, escaped))
                 places.append(places[-1] + len(escaped))
 
         def to_display(place: int) -> int:
@@ -305,7 +295,7 @@ class EscapeControls(Processor):
         def to_source(place: int) -> int:
             return bisect.bisect_right(places, place) - 1
 
-        return Transformation(shown, to_display, to_source)
+        return Transformation(drawn, to_display, to_source)
 
 
 class CommandCompleter(Completer):
@@ -314,15 +304,15 @@ class CommandCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Return the words that can stand at the end of the line."""
+        """Return the possible completions of the end of the line."""
         name, space, typed = document.text_before_cursor.partition(" ")
         words: Collection[str] | None = ()
         if space and name in COMMANDS:
-            known = COMMANDS[name].words
-            words = known() if callable(known) else known
-            if callable(known) and typed.startswith(
+            choices = COMMANDS[name].words
+            words = choices() if callable(choices) else choices
+            if callable(choices) and typed.startswith(
                 (".", "/", "~")
-            ):  # a path, and not a name
+            ):  # a path instead of a name
                 words = None
         elif name and not space:
             words = [f"{name} " if c.usage else name for name, c in COMMANDS.items()]

@@ -1,8 +1,7 @@
-"""Where the text of a run goes: answers and reports to standard output, all else to
-standard error.
+"""The two streams of a run: answers and reports on stdout, all else on stderr.
 
-Text from models and files passes the escape filter before it reaches a terminal. What
-goes to a file or a pipe from standard output is written as it is.
+Text of models and files passes the escape filter before it reaches a terminal. Standard
+output to a file or a pipe is not changed.
 """
 
 import io
@@ -28,7 +27,7 @@ _YELLOW = "1;33"
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
 _NARROWEST_PROGRESS = 20  # columns
 _CLEAR_TO_END_OF_LINE = "\x1b[K"
-_WORTH_SECONDS = 1.0  # what takes less time needs no line of progress
+_WORTH_SECONDS = 1.0  # shorter work needs no progress line
 _GAP = "  "  # between the cells of a row
 
 
@@ -37,14 +36,12 @@ class CommandLineError(LlamaBoltsError):
 
 
 class UsageError(CommandLineError):
-    """A request that makes no sense; nothing was run."""
+    """A request that cannot be run; nothing was changed."""
 
 
 @contextmanager
-def refused(expected: str) -> Iterator[None]:
-    """Turn what the system or a decoder refuses inside into a UsageError that says
-    why.
-    """
+def usage_errors(expected: str) -> Iterator[None]:
+    """Turn errors of the system or a decoder into a UsageError with the reason."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -54,14 +51,14 @@ def refused(expected: str) -> Iterator[None]:
 
 
 class DifferenceError(CommandLineError):
-    """A result that is not the expected one; the report before it says what differs."""
+    """A comparison failed; the report before it lists the differences."""
 
 
 class OutputError(Exception):
-    """Standard output takes no more text; `closed`: the reader has gone, which is not a
-    fault.
+    """Standard output accepts no more text; `closed`: the reader has ended.
 
-    It is not a LlamaBoltsError: a chat goes on after those, but ends after this one.
+    A closed reader is not a fault. This is not a LlamaBoltsError, because a chat
+    continues after a LlamaBoltsError and ends after this error.
     """
 
     def __init__(self, message: str, *, closed: bool) -> None:
@@ -70,28 +67,28 @@ class OutputError(Exception):
 
 
 class Console:
-    """The two streams of a run; `quiet` hides notes, `verbose` shows details too."""
+    """The two streams of a run; `quiet` hides notes, `verbose` adds details."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
         self.verbose = verbose
         self._output = _Output("standard output", sys.stdout)
-        # What it does not take is lost: an answer does not end because nobody hears of
-        # it.
+        # Write errors on standard error are ignored, so that they cannot end an answer.
         self._notes = _Output("standard error", sys.stderr, is_needed=False)
         self._answer_line_is_open = self._thought_is_open = False
         self._progress_is_shown = False
-        # Called when a signal ends the process: a chat gives the terminal its state back.
+        # Called before a signal ends the process: a chat restores the terminal.
         self.before_death: Callable[[], None] = lambda: None
 
     @property
     def can_edit_lines(self) -> bool:
-        """Whether standard error is a terminal on which a line editor can draw."""
+        """Whether standard error is a terminal in which a line editor can draw."""
         return self._notes.is_terminal and is_capable_terminal()
 
     def show_progress(self, text: str) -> None:
-        """Write a line that the next one replaces; nothing when quiet, or where that
-        cannot be.
+        """Write a line that the next one replaces; nothing when quiet.
+
+        A stream that is not a terminal, or is too narrow, gets no line.
         """
         columns = self._notes.columns
         if self.can_edit_lines and not self.quiet and columns >= _NARROWEST_PROGRESS:
@@ -101,17 +98,16 @@ class Console:
             )
 
     def clear_progress(self) -> None:
-        """Take back what `show_progress` wrote."""
+        """Erase the line of `show_progress`."""
         if self._progress_is_shown:
             self._progress_is_shown = False
             self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
     def timed_progress(self, work: str, units: str) -> Callable[[int, int], None] | None:
-        """Return what shows how much is done of how much, with the time left, until all
-        is done.
+        """Return a callback that shows progress and remaining time, or None.
 
-        None: it cannot be shown. Where the work may end early, call `clear_progress`
-        after it.
+        None means that progress cannot be shown. If the work may end early, call
+        `clear_progress` after it.
         """
         if not self.can_edit_lines or self.quiet:
             return None
@@ -137,26 +133,25 @@ class Console:
         return show
 
     def answer(self, text: str) -> None:
-        """Write a part of an answer to standard output, at once."""
+        """Write a part of an answer to standard output immediately."""
         if text:
             self._end_thought()
-            shown = text
+            visible = text
             if self._output.is_terminal:
-                shown = self._output.wrapped(escape_controls(text))
-            if shown:
-                # Noted first: Ctrl-C may fall between the two.
-                self._answer_line_is_open = not shown.endswith("\n")
-            self._output.write(shown)
+                visible = self._output.wrapped(escape_controls(text))
+            if visible:
+                # Set before the write, because Ctrl-C may come between the two
+                # statements.
+                self._answer_line_is_open = not visible.endswith("\n")
+            self._output.write(visible)
 
     def thought(self, text: str) -> None:
-        """Write a part of what a model thinks to standard error, dimmed; nothing when
-        quiet.
-        """
+        """Write a part of a thought to standard error, dimmed; nothing when quiet."""
         if text and not self.quiet:
             self._thought_is_open = True
-            shown = self._notes.wrapped(escape_controls(text))
-            dimmed = f"\x1b[{_DIM}m{shown}\x1b[22m"
-            self._notes.write(dimmed if self._notes.has_colour else shown)
+            visible = self._notes.wrapped(escape_controls(text))
+            dimmed = f"\x1b[{_DIM}m{visible}\x1b[22m"
+            self._notes.write(dimmed if self._notes.has_colour else visible)
 
     def _end_thought(self) -> None:
         if self._thought_is_open:
@@ -165,9 +160,7 @@ class Console:
             self._notes.write("\n\n")
 
     def end_answer(self, *, interrupted: bool = False) -> None:
-        """End the line of the answer; after an interrupt, without waiting for a slow
-        reader.
-        """
+        """End the line of the answer; do not wait for a slow reader if interrupted."""
         self._end_thought()
         self._output.end_wrapped()
         if self._answer_line_is_open:
@@ -180,16 +173,15 @@ class Console:
         self._output.write("".join(map(self._output.line, lines)))
 
     def report_heading(self, text: str) -> None:
-        """Write a heading of a report to standard output, bold where there is colour."""
+        """Write a heading of a report to standard output, bold if colour is available."""
         self._output.write(self._output.line(text, _BOLD))
 
     def report_table(
         self, headings: Sequence[str], rows: Iterable[Sequence[str]], sides: str = "<<"
     ) -> None:
-        """Write a table to standard output; `sides` has a letter for each column, as in
-        `aligned`.
+        """Write a table to standard output; `sides` aligns each column, as in `aligned`.
 
-        Headings that are empty take no line.
+        Empty headings produce no line.
         """
         cells = [headings, *([escape_line(cell) for cell in row] for row in rows)]
         heading, *lines = aligned(cells, sides)
@@ -198,11 +190,9 @@ class Console:
         self.report(*lines)
 
     def report_markdown(self, text: str) -> None:
-        """Write Markdown to standard output: rendered in a terminal,
-        elsewhere as it is.
-        """
+        """Write Markdown to standard output, rendered if it is a terminal."""
         if self._output.is_terminal:
-            from rich.console import Console as RichConsole  # which takes a while to load
+            from rich.console import Console as RichConsole  # slow to import
             from rich.markdown import Markdown
 
             rendered = io.StringIO()
@@ -212,9 +202,7 @@ class Console:
         self._output.write(f"{text}\n")
 
     def note(self, text: str, *, also_when_quiet: bool = False) -> None:
-        """Write a line to standard error, dimmed where there is colour; nothing when
-        quiet.
-        """
+        """Write a line to standard error, dimmed if possible; nothing when quiet."""
         if also_when_quiet or not self.quiet:
             self._notes.write(self._notes.paragraph(text, _DIM))
 
@@ -224,7 +212,7 @@ class Console:
             self.note(text)
 
     def reply(self, text: str) -> None:
-        """Write to standard error what a command of the chat asked for.
+        """Write the reply to a command of the chat to standard error.
 
         A text of several lines may be a table, which is not wrapped.
         """
@@ -242,34 +230,34 @@ class Console:
         self._notes.write(self._notes.paragraph(f"error: {text}", _RED))
 
     def ask(self, text: str) -> None:
-        """Write a question to standard error and stay on its line."""
+        """Write a question to standard error without a newline."""
         self._notes.write(escape_line(text))
 
 
 class _Output:
-    """One stream, with what its reader can show."""
+    """One stream and the capabilities of its reader."""
 
     def __init__(
         self, name: str, stream: TextIO | None, *, is_needed: bool = True
     ) -> None:
         self._name = name
         self._is_needed = is_needed
-        self._stream = stream  # None: the process was started with it closed
+        self._stream = stream  # None: closed when the process started
         self.is_terminal = stream is not None and stream.isatty()
         self.has_colour = self.is_terminal and has_colour()
         self._raw: io.FileIO | None = None
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that is not UTF-8 shows "?" for what it cannot encode.
+            # A terminal that is not UTF-8 shows "?" for other characters.
             stream.reconfigure(errors="replace")
-            # Past Python's buffer: what Ctrl-C left there would be written at exit, and
-            # wait again.
+            # Written without Python's buffer: text that Ctrl-C leaves there would be
+            # written at exit and wait again.
             buffer = getattr(stream.buffer, "raw", stream.buffer)
             self._raw = buffer if isinstance(buffer, io.FileIO) else None
         self._wrap: WordWrap | None = None
 
     @property
     def columns(self) -> int:
-        """The width of the terminal; 0 where there is none, or where it is not known."""
+        """The width of the terminal; 0 if it is unknown or the stream is another file."""
         try:
             return (
                 os.get_terminal_size(self._stream.fileno()).columns if self._stream else 0
@@ -278,7 +266,7 @@ class _Output:
             return 0
 
     def write(self, text: str) -> None:
-        """Write so that it is seen at once."""
+        """Write a text without a buffer."""
         if self._stream is None:
             return
         try:
@@ -289,15 +277,13 @@ class _Output:
                 data = text.encode(self._stream.encoding, "replace")
                 while data:
                     written = self._raw.write(data)
-                    if (
-                        written is None
-                    ):  # another process set the descriptor not to wait, perhaps
+                    # None: another process made the descriptor non-blocking.
+                    if written is None:
                         select.select([], [self._raw], [])
                     data = data[written or 0 :]
         except OSError as error:
-            with open(
-                os.devnull, "w"
-            ) as nowhere:  # else the flush at exit fails again, and aloud
+            # Otherwise the flush at exit prints a traceback.
+            with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             if self._is_needed:
                 closed = isinstance(error, BrokenPipeError)
@@ -306,10 +292,10 @@ class _Output:
                 ) from None
 
     def wrapped(self, text: str) -> str:
-        """Return a part of a text, without controls, as a terminal wraps it at blanks."""
+        """Return a part of a text, without controls, wrapped at blanks for a terminal."""
         if not (self.is_terminal and is_capable_terminal()):
             return text
-        from .wrapping import WordWrap  # a pipe does without
+        from .wrapping import WordWrap  # not needed for a pipe
 
         if self._wrap is None:
             self._wrap = WordWrap()
@@ -320,17 +306,15 @@ class _Output:
         self._wrap = None
 
     def takes_text_now(self) -> bool:
-        """Return whether a few characters can be written without waiting for the
-        reader.
-        """
+        """Return whether a few characters can be written without waiting."""
         return self._raw is None or bool(select.select([], [self._raw], [], 0)[1])
 
     def line(self, text: str, style: str = "") -> str:
-        """Return text that stays on one line, in a style where there is colour."""
+        """Return a text on one line, with a style if colour is available."""
         return self._styled(escape_line(text), style)
 
     def paragraph(self, text: str, style: str = "") -> str:
-        """Return a line of text as a terminal wraps it at blanks."""
+        """Return a line of text, wrapped at blanks for a terminal."""
         line = escape_line(text)
         if self.is_terminal and is_capable_terminal():
             from .wrapping import wrapped_line
@@ -345,7 +329,7 @@ class _Output:
 
 
 def is_capable_terminal() -> bool:
-    """Return whether the terminal understands more than plain text."""
+    """Return whether the terminal supports control sequences."""
     return os.environ.get("TERM", "") not in _PLAIN_TERMINALS
 
 
@@ -355,7 +339,7 @@ def has_colour() -> bool:
 
 
 def readable_seconds(seconds: float) -> str:
-    """Write a time for people: `8 s`, `2 min 05 s`, `1 h 02 min`."""
+    """Return a readable duration: `8 s`, `2 min 05 s`, `1 h 02 min`."""
     minutes, rest = divmod(max(1, round(seconds)), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
@@ -363,7 +347,7 @@ def readable_seconds(seconds: float) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Return a line per row, with each column on its side: `<` or `>`."""
+    """Return a line per row, with each column aligned to its side: `<` or `>`."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,6 +1,4 @@
-"""A download as the terminal shows it: a line of progress, and a question before a large
-one.
-"""
+"""A download in the terminal: a progress line, and a question before a large one."""
 
 import os
 import sys
@@ -14,14 +12,14 @@ from .arguments import Options
 from .console import Console, readable_seconds
 
 _LONGEST_ANSWER = 64  # bytes
-_SECONDS_TO_MEASURE = 1.0  # before a speed means anything
+_SECONDS_TO_MEASURE = 1.0  # before a speed is meaningful
 
 
 def download_named(model: str, options: Options, console: Console) -> None:
-    """Download the model with a name if it is not on this machine; leave paths alone.
+    """Download a named model unless it is on this machine; ignore paths.
 
     Raises:
-        CatalogError: There is no model with this name, or it cannot be downloaded.
+        CatalogError: No model has this name, or it cannot be downloaded.
     """
     if not is_name(model):
         return
@@ -37,16 +35,15 @@ def download_named(model: str, options: Options, console: Console) -> None:
 
 
 def ask_for_consent(console: Console, name: str, nbytes: int) -> bool:
-    """Ask whether to download so much; nobody answers without a terminal."""
+    """Ask whether to download; without a terminal the answer is no."""
     if sys.stdin is None or not sys.stdin.isatty() or not console.can_edit_lines:
         return False
     console.clear_progress()
     descriptor = sys.stdin.fileno()
-    # What was typed before is not an answer.
+    # Text that was typed before the question is not an answer.
     termios.tcflush(descriptor, termios.TCIFLUSH)
     console.ask(f"{name}: download {readable_bytes(nbytes)}? [y/N] ")
-    # A line, or a single key in a chat, whose terminal does not wait for the end of a
-    # line.
+    # In a chat the terminal does not wait for the end of a line, so a single key answers.
     answer = os.read(descriptor, _LONGEST_ANSWER)
     if not answer.endswith(b"\n"):
         console.reply(escape_line(answer.decode("utf-8", "replace")))
@@ -54,18 +51,18 @@ def ask_for_consent(console: Console, name: str, nbytes: int) -> bool:
 
 
 class DownloadProgress:
-    """One line with what is there, the speed and the time left."""
+    """One line with the downloaded bytes, the speed and the time left."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = name
         self._start: float | None = None
-        self._first = 0  # bytes that were there before
+        self._first = 0  # bytes of an earlier download
 
     def show(self, done: int, total: int) -> None:
-        """Show the bytes that are there, of all of them."""
+        """Show the downloaded bytes and the total."""
         now = time.monotonic()
-        if self._start is None or done == self._first:  # the connection takes a while
+        if self._start is None or done == self._first:  # exclude the time to connect
             self._start = now
             self._first = done
         text = f"{self._name}: {readable_bytes(done)} of {readable_bytes(total)}"

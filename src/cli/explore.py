@@ -1,6 +1,4 @@
-"""A run from the inside: one HTML file by `--explore` and `/explore`, SVG files by
-`--diagrams`.
-"""
+"""The inner state of a run: HTML for `--explore` and `/explore`, SVG for `--diagrams`."""
 
 import tempfile
 from collections.abc import Iterator
@@ -26,24 +24,26 @@ from ..memory import readable_bytes
 from ..untrusted import check_writable, label_of
 from .answer import PrintedAnswer
 from .arguments import DEFAULT_EXPLORER, Options
-from .console import UsageError, refused
-from .loading import open_beside
+from .console import UsageError, usage_errors
+from .loading import open_second_model
 from .new_session import template_named
 from .session import Session
 
 
 @contextmanager
-def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
-    """Record the answer that is given inside, and write its page; refusals come before
-    it.
-    """
+def record_page(session: Session, options: Options, path: Path) -> Iterator[None]:
+    """Record the answer of the block and write its page; invalid requests fail first."""
     check_writable(path, UsageError)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)
     model = session.engine.model
     name = options.explore_with
-    beside = session.console, model, session.engine.sequence_length
-    other = model if name is None else open_beside(options, *beside, name)
+    console = session.console
+    positions = session.engine.sequence_length
+    if name is None:
+        other = model
+    else:
+        other = open_second_model(options, console, model, positions, name)
     collector = Collector(model, store)
     with session.trace.recorded(collector):
         yield
@@ -54,28 +54,31 @@ def explored(session: Session, options: Options, path: Path) -> Iterator[None]:
         second = None
         prompt = options.explore_prompt
         if prompt is not None:
-            asked = prompt if session.completion else session.messages([], prompt)
+            question = prompt if session.completion else session.messages([], prompt)
             template = template_named(options)
-            second = prompt_of(other, asked, template, answer.settings.think != "off")
-        most = session.settings.max_tokens or len(answer.ids)
-        runs.append(run_beside(other, runs[0], second, most, _repeatable(answer), store))
+            second = prompt_of(other, question, template, answer.settings.think != "off")
+        max_new_tokens = session.settings.max_tokens or len(answer.ids)
+        runs.append(
+            run_beside(other, runs[0], second, max_new_tokens, _repeatable(answer), store)
+        )
     session.console.note(_save(runs, store, path))
 
 
 def explore_last(session: Session, argument: str) -> None:
-    """Write the page of the last answer, run again with its own tokens;
-    the cache stays.
+    """Write the page of the last answer, replayed with its own tokens.
+
+    The cache of the engine is not changed.
     """
     answer = session.last
     path = Path(argument) if argument else DEFAULT_EXPLORER
     if answer is None or not answer.ids:
-        raise UsageError("/explore: nothing was answered yet")
+        raise UsageError("/explore: expected an answer, got none yet")
     check_writable(path, UsageError)
     model = session.engine.model
     sampling = _repeatable(answer)
     store = Store()
     template = None if session.completion else session.chat_format
-    ids, _ = prompt_of(model, answer.asked, template, answer.settings.think != "off")
+    ids, _ = prompt_of(model, answer.prompt, template, answer.settings.think != "off")
     was_on = trace.is_on()
     trace.stop()
     try:
@@ -89,29 +92,27 @@ def explore_last(session: Session, argument: str) -> None:
 
 
 def _repeatable(answer: PrintedAnswer) -> SamplingArgs:
-    """Return the sampling of an answer with the seed that it used."""
+    """Return the sampling settings of an answer with the seed that it used."""
     assert answer.stats is not None
     return replace(answer.settings.sampling, seed=answer.stats.seed)
 
 
 def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
-    """Write a file, and return a line about it."""
+    """Write a page, and return a line about it."""
     try:
         size = save_html(runs, store, path)
     except ExplorerError as error:
         raise UsageError(str(error)) from None
     left_out = sorted({line.partition(":")[0] for run in runs for line in run["leftOut"]})
-    what = f"; left out in part: {', '.join(left_out)}" if left_out else ""
-    return f"{path}: {readable_bytes(size)}, to be opened in a browser{what}"
+    omissions = f"; partly omitted: {', '.join(left_out)}" if left_out else ""
+    return f"{path}: {readable_bytes(size)}, to open in a browser{omissions}"
 
 
 @contextmanager
-def drawn(session: Session, directory: Path) -> Iterator[None]:
-    """Record the answer that is given inside, and write its diagrams: all of them, or
-    none.
-    """
+def record_diagrams(session: Session, directory: Path) -> Iterator[None]:
+    """Record the answer of the block, and write all of its diagrams or none."""
     expected = f"{directory}: --diagrams: expected a writable directory"
-    with refused(expected):  # before the answer, which may take a while
+    with usage_errors(expected):  # checked before the answer, which may take a while
         directory.mkdir(parents=True, exist_ok=True)
     model = session.engine.model
     recorder = Recorder()
@@ -120,9 +121,9 @@ def drawn(session: Session, directory: Path) -> Iterator[None]:
     name = f"this run of {label_of(Path(*model.source_directory.parts[-2:]))}"
     sizes = model.args.sizes | {"C": session.engine.context.caches[0].capacity}
     pictures = draw_all(TracedRun(name, sizes, recorder.events))
-    with refused(expected), tempfile.TemporaryDirectory(dir=directory) as unfinished:
+    with usage_errors(expected), tempfile.TemporaryDirectory(dir=directory) as unfinished:
         for file, text in pictures.items():
             Path(unfinished, file).write_text(text, encoding="utf-8")
-        for file in pictures:  # once the last one is on the disk
+        for file in pictures:  # after all files are complete
             Path(unfinished, file).replace(directory / file)
     session.console.note(f"{len(pictures)} diagrams in {directory}")

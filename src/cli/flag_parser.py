@@ -1,6 +1,4 @@
-"""What argparse lacks: errors of one line, checked numbers, and names that other programs
-use.
-"""
+"""Additions to argparse: one-line errors, checked numbers, names of other programs."""
 
 import argparse
 import contextlib
@@ -16,7 +14,7 @@ from ..untrusted import escape_line
 
 T = TypeVar("T")
 
-# What llama.cpp, ollama, mlx_lm and transformers call flags of ours.
+# Our flag -> its names in llama.cpp, ollama, mlx_lm and transformers.
 _SAME = {
     "--completion": "-no-cnv --no-conversation --ignore-chat-template",
     "--context-length": "--ctx-size --num-ctx",
@@ -34,8 +32,8 @@ _SAME = {
     "--hf-repo": "-hfr",
     "--help": "-help --usage",
 }
-# Their flags that change no answer here, by the reason; "=": a value follows, and is
-# skipped.
+# Their flags that do not change an answer here, by the reason. "=": a value follows, and
+# is skipped as well.
 _IGNORED = {
     "a prompt of -p is answered once, without it there is a chat": (
         "-st --single-turn -cnv --conversation -i --interactive -if --interactive-first "
@@ -53,27 +51,27 @@ _IGNORED = {
         "--no-repack"
     ),
     "a full context ends the answer": "--no-context-shift --keep=",
-    "that is how it is here": (
+    "it is always so": (
         "--jinja --no-display-prompt --no-escape --no-perf --simple-io -co --color= "
         "--log-disable --log-colors= --nowordwrap --use-default-chat-template"
     ),
 }
 _STEP_NAMES = [step.label for step in STEPS.values()]
-# Those whose meaning there is not here, by what there is.
+# Their flags without an equivalent here, by the alternative.
 _REFUSED = {
-    (
-        "-m takes a path or a name, such as org/repo of Hugging Face's hub"
-    ): "-mu= --model-url= -dr=",
-    "the variable HF_TOKEN has the token": "-hft= --hf-token=",
-    '-s "$(cat FILE)" takes the text of a file': "-sysf= --system-prompt-file=",
-    "the shell has it: $'two\\nlines'": "-e --escape",
+    "-m takes a path or a name such as org/repo of Hugging Face's hub": (
+        "-mu= --model-url= -dr="
+    ),
+    "the environment variable HF_TOKEN contains the token": "-hft= --hf-token=",
+    '-s "$(cat FILE)" reads the text of a file': "-sysf= --system-prompt-file=",
+    "the shell reads escapes: $'two\\nlines'": "-e --escape",
     "the cache has the dtype of the activations": (
         "-ctk= --cache-type-k= -ctv= --cache-type-v= --kv-bits= --kv-group-size= "
         "--quantized-kv-start="
     ),
-    (
-        "a draft is as long as it pays"
-    ): "--draft= --draft-max= --draft-min= --num-draft-tokens=",
+    "the engine chooses the length of a draft": (
+        "--draft= --draft-max= --draft-min= --num-draft-tokens="
+    ),
     "--json-schema FILE or --grammar FILE constrains an answer": "--format=",
     "-v shows details": "-lv= --verbosity= --verbose-prompt",
     f"the sampling has {', '.join(_STEP_NAMES[:-1])} and {_STEP_NAMES[-1]}": (
@@ -83,22 +81,20 @@ _REFUSED = {
         "--dry-base= --dry-allowed-length= --dry-penalty-last-n= --ignore-eos "
         "--extra-eos-token="
     ),
-    "--kl-divergence MODEL runs the reference itself": "--kl-divergence-base=",
+    "--kl-divergence MODEL runs the reference model": "--kl-divergence-base=",
     "chunks do not overlap": "--ppl-stride=",
     "--overflow drop drops the oldest turns of a full chat": "--context-shift",
-    "there are no adapters": (
+    "adapters are not supported": (
         "--lora= --lora-scaled= --control-vector= --adapter-path= --adapter="
     ),
 }
 OTHER_NAMES = {theirs: ours for ours, names in _SAME.items() for theirs in names.split()}
 _LONGEST_MESSAGE = 400
-_NEAR = 0.7  # how alike a flag must be to be suggested
+_SIMILARITY = 0.7  # the similarity from which a flag is suggested
 
 
 def rejection_of(flag: str) -> str | None:
-    """Return why a flag of another program is not available here; None for any other
-    flag.
-    """
+    """Return why a flag of another program is not available, or None."""
     for reason, names in _REFUSED.items():
         if flag in names.replace("=", "").split():
             return f"not available: {reason}"
@@ -106,17 +102,15 @@ def rejection_of(flag: str) -> str | None:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """Refuses with one line; argparse's own way prints the usage first."""
+    """A parser whose errors are one line; argparse prints the usage as well."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process with 2 after one line on standard error."""
+        """Print one line on standard error and end the process with 2."""
         line = escape_line(message, _LONGEST_MESSAGE)
         self.exit(2, f"error: {line} (--help lists the options)\n")
 
     def add_foreign_flags(self) -> None:
-        """Let flags of other programs be understood, ignored aloud or refused with a
-        reason.
-        """
+        """Accept flags of other programs, ignore them with a warning, or reject them."""
         for theirs, ours in OTHER_NAMES.items():
             self._option_string_actions[theirs] = self._option_string_actions[ours]
         for is_refused, table in enumerate((_IGNORED, _REFUSED)):
@@ -132,28 +126,26 @@ class FlagParser(argparse.ArgumentParser):
                     )
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Read `-n5` as `-n 5`, as argparse does, and not `-st` as `-s t`."""
+        """Read `-n5` as `-n 5`, as argparse does, but not `-st` as `-s t`."""
         if not option_string[2:].lstrip("=").isdecimal():
             return []
         return super()._get_option_tuples(option_string)
 
-    def near(self, unknown: str) -> str:
-        """Return `; near it: ...` with the flags that an unknown one may stand for, or
-        nothing.
-        """
+    def suggestion(self, unknown: str) -> str:
+        """Return `; did you mean ...?` with flags similar to an unknown one, if any."""
         name = unknown.partition("=")[0].replace("_", "-")
         actions = self._option_string_actions
         flags = [flag for flag in actions if flag.startswith("--")]
         beginnings = [
             flag for flag in flags if name.startswith("--") and flag.startswith(name)
         ]
-        found = beginnings or difflib.get_close_matches(name, flags, cutoff=_NEAR)
-        names = dict.fromkeys(actions[flag].option_strings[-1] for flag in found)
-        return f"; near it: {', '.join(names)}" if names else ""
+        similar = beginnings or difflib.get_close_matches(name, flags, cutoff=_SIMILARITY)
+        names = dict.fromkeys(actions[flag].option_strings[-1] for flag in similar)
+        return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
 class _ForeignFlag(argparse.Action):
-    """A flag of another program that is refused, or skipped with its value; and why."""
+    """A flag of another program that is rejected, or skipped with its value."""
 
     def __call__(
         self,
@@ -184,9 +176,7 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
 def checked(
     parse: Callable[[str], T], rule: str, is_right: Callable[[T], bool] = lambda _: True
 ) -> Callable[[str], T]:
-    """Return a function that parses a text; what breaks the rule is an
-    ArgumentTypeError.
-    """
+    """Return a parser of texts that raises ArgumentTypeError for a value out of range."""
 
     def read(text: str) -> T:
         with contextlib.suppress(ValueError):
@@ -201,7 +191,7 @@ def checked(
 def _ranges(text: str) -> tuple[range, ...]:
     if not re.fullmatch(
         r"\d+(-\d+)?(,\d+(-\d+)?)*", text
-    ):  # int() takes +3 and 1_0 as well
+    ):  # int() also accepts +3 and 1_0
         raise ValueError
     parts = [part.partition("-") for part in text.split(",")]
     return tuple(
@@ -216,4 +206,4 @@ number = checked(float, "a number")
 positive_number = checked(
     number, "a finite number above 0", lambda value: 0 < value < math.inf
 )
-ranges = checked(_ranges, "numbers and ranges from low to high like 0,3-5", all)
+ranges = checked(_ranges, "numbers and ascending ranges like 0,3-5", all)

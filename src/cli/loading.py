@@ -1,4 +1,4 @@
-"""Opening the model that the command line names."""
+"""Loading and saving the model of the command line."""
 
 import os
 import signal
@@ -29,59 +29,61 @@ from .console import Console, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class RankedOptions(Options):
-    """The command line of the first of several processes; `load_on_ranks` loads on all of
-    them.
-    """
+    """The options of the first of several processes; `load_on_ranks` loads on all."""
 
     load_on_ranks: Callable[[Source, int | None, Console], tuple[Model, int]]
 
 
 def find_named_source(options: Options, console: Console) -> Source:
-    """Read the small files of the model of the command line; a name may download it
-    first.
-    """
+    """Read the small files of the model; download it first if necessary."""
     download_if_missing(options, console)
     return find_source(options.model)
 
 
 def download_if_missing(options: Options, console: Console) -> None:
-    """Download the model that the command line names, if it is not on this machine."""
+    """Download the model of the command line unless it is on this machine."""
     if isinstance(options.model, str) and not os.path.lexists(options.model):
-        from .downloading import download_named  # of names alone
+        from .downloading import download_named  # only names can be downloaded
 
         download_named(options.model, options, console)
 
 
 def open_model(options: Options, console: Console) -> Model:
-    """Load the model of the command line to be looked at."""
+    """Load the model of the command line for a report."""
     return _load(options, console, find_named_source(options, console), 1)[0]
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
-    """Load the model, with the positions of its cache: as asked for, or min(4096, the
-    model's).
+    """Load the model; return it and the positions of its cache.
 
-    A context length of 0 asks for the model's longest context.
+    The positions are the requested context length, by default min(4096, the model's
+    longest context). A context length of 0 requests the longest context.
     """
     source = find_named_source(options, console)
-    asked = options.context_length
+    requested = options.context_length
     longest = source.args.max_context_length
-    if asked == 0:
-        asked = longest
-    if asked is not None and asked > longest:
+    if requested == 0:
+        requested = longest
+    if requested is not None and requested > longest:
         raise UsageError(
-            f"--context-length: expected at most the model's {longest}, got {asked}"
+            f"--context-length: expected at most the model's {longest}, got {requested}"
         )
     if isinstance(options, RankedOptions):
-        return options.load_on_ranks(source, asked, console)
-    return _load(options, console, source, asked)
+        return options.load_on_ranks(source, requested, console)
+    return _load(options, console, source, requested)
 
 
-def open_beside(
+def open_second_model(
     options: Options, console: Console, model: Model, positions: int, other: Path | str
 ) -> Model:
-    """Load the model of a path, or the same one in a format, if it fits beside a model's
-    cache.
+    """Load a second model, if it fits next to the cache of the first one.
+
+    Args:
+        options: The command line.
+        console: The streams for notes.
+        model: The first model.
+        positions: The positions of the cache of the first model.
+        other: The path of a model, or a format in which to quantize the first one.
     """
     if other in QUANTIZED_TYPES:
         options = replace(options, quantize=str(other))
@@ -106,9 +108,7 @@ def _load(
     positions: int | None,
     taken: int = 0,
 ) -> tuple[Model, int]:
-    """Load a model if it fits beside `taken` bytes, which is known before any weight is
-    mapped.
-    """
+    """Load a model if it fits next to `taken` bytes; check before mapping any weight."""
     forecast = forecast_memory(
         source, positions, DEFAULT_CONTEXT_LENGTH, options.quantize, options.dequantize
     )
@@ -119,14 +119,16 @@ def _load(
         console.warn(forecast.warning)
     console.show_progress("loading the model")
     try:
-        model = load_model(source, quantize=options.quantize, **_how(options, console))
+        model = load_model(
+            source, quantize=options.quantize, **_load_options(options, console)
+        )
     finally:
         console.clear_progress()
     return model, forecast.positions
 
 
-def _how(options: Options, console: Console) -> dict[str, Any]:
-    """Return what loading and saving take alike."""
+def _load_options(options: Options, console: Console) -> dict[str, Any]:
+    """Return the keyword arguments shared by loading and saving."""
     progress = console.timed_progress("quantizing the weights", "matrices")
     return {
         "rope_scaling_factor": options.rope_scaling_factor,
@@ -136,12 +138,10 @@ def _how(options: Options, console: Console) -> dict[str, Any]:
 
 
 def save_model(options: Options, console: Console) -> None:
-    """Write the model of the command line, perhaps quantized; SIGTERM ends it as Ctrl-C
-    does.
-    """
+    """Write the model, quantized if requested; SIGTERM ends it as Ctrl-C does."""
     path = options.model
     kind = options.quantize
-    how = _how(options, console)
+    load_options = _load_options(options, console)
     target = options.save_gguf or options.save_quantized
     assert target is not None
     download_if_missing(options, console)
@@ -152,11 +152,13 @@ def save_model(options: Options, console: Console) -> None:
 
                 source = find_source(path)
                 template = template_to_write(source)
-                nbytes = save_gguf(path, target, kind, chat_template=template, **how)
+                nbytes = save_gguf(
+                    path, target, kind, chat_template=template, **load_options
+                )
             else:
                 from ..model.saving import save_quantized
 
-                nbytes = save_quantized(path, target, kind, **how)
+                nbytes = save_quantized(path, target, kind, **load_options)
     finally:
         console.clear_progress()
     written = f"{readable_bytes(nbytes)} of weights written"
@@ -164,9 +166,7 @@ def save_model(options: Options, console: Console) -> None:
 
 
 def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
-    """Return one line for a person who chats: name, size, format, memory, context,
-    sampling.
-    """
+    """Return one line about a model: name, size, format, memory, context, sampling."""
     model = engine.model
     count = engine.model.parameter_count
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
@@ -186,26 +186,22 @@ def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
 
 
 def model_parts(engine: InferenceEngine, chat_format: ChatTemplate | None) -> list[str]:
-    """Return all that was decided on loading: model, chat format or None, cache, free
-    memory.
-    """
+    """Return the decisions of loading: model, chat format or None, cache, free memory."""
     context = engine.context
     free = available_memory()
-    found = (
+    chat_formats = (
         []
         if chat_format is None
         else [f"chat format {chat_format.name} by {chat_format.by}"]
     )
     return [
         *engine.model.description.split("; "),
-        *found,
+        *chat_formats,
         f"KV cache {readable_bytes(context.nbytes)} for {context.sequence_length} tokens",
         f"{'unknown' if free is None else readable_bytes(free)} free",
     ]
 
 
 def required_tokenizer(model: Model) -> Tokenizer:
-    """Return the tokenizer of a model; raise ModelError or TokenizerError where it has
-    none.
-    """
+    """Return the tokenizer of a model; raise ModelError or TokenizerError without one."""
     return model.tokenizer or model.source.required_tokenizer()

@@ -13,10 +13,10 @@ from .session import Session
 
 
 def change_model(session: Session, argument: str) -> str | None:
-    """Go on with the model of a path or a name; without one, say which model answers.
+    """Continue with another model; without an argument, describe the present one.
 
-    The model is loaded as it is in its files, with its own chat format. After any
-    exception nothing has changed.
+    The model is loaded with the dtypes of its files and with its own chat format. An
+    exception leaves the session unchanged.
     """
     if not argument:
         model = session.engine.model
@@ -26,15 +26,15 @@ def change_model(session: Session, argument: str) -> str | None:
         raise UsageError("/model: expected one process, got several (mpirun)")
     if options.prompt_cache is not None:
         raise UsageError(
-            "/model: expected a chat without --prompt-cache, which holds one model"
+            "/model: expected a chat without --prompt-cache, which belongs to one model"
         )
     if trace.is_on():
         raise UsageError(
-            "/model: expected no trace, got one that is on; /trace off turns it off"
+            "/model: expected the trace to be off, got on; /trace off turns it off"
         )
     positions = options.context_length
     if options.model is None and positions == BUNDLED_CHAT_LENGTH:
-        positions = None  # nobody asked for it
+        positions = None  # the default of the bundled model
     changed = replace(
         options,
         model=argument,
@@ -53,7 +53,7 @@ def change_model(session: Session, argument: str) -> str | None:
     other.settings = replace(other.settings, **_changed_settings(session))
     session.change_model(other, changed)
     kept = (
-        f"; the conversation goes on ({counted(len(session.turns), 'answer')})"
+        f"; the conversation continues ({counted(len(session.turns), 'answer')})"
         if session.turns
         else ""
     )
@@ -61,7 +61,7 @@ def change_model(session: Session, argument: str) -> str | None:
 
 
 def _changed_settings(session: Session) -> dict[str, Any]:
-    """Return the settings that were changed since the model of a chat was loaded."""
+    """Return the settings that changed after the model was loaded."""
     defaults = sampling_defaults_of(session.options, session.engine.model)
     first = Settings.from_options(session.options, defaults.settings)
     now = {name: getattr(session.settings, name) for name in SETTINGS}

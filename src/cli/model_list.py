@@ -1,6 +1,4 @@
-"""The models on this machine: `--list-models`, `/models`, and the names that Tab
-completes.
-"""
+"""The models on this machine: `--list-models`, `/models` and completion of names."""
 
 import math
 import os
@@ -77,13 +75,13 @@ _FILE_TYPES = {
     37: "TQ2_0",
     38: "MXFP4_MOE",
 }
-# Those whose blocks are not read here, by the beginning of their names.
-_UNREAD = ("IQ1", "IQ2", "IQ3", "TQ")
+# Formats without support, by the beginning of their names.
+_UNSUPPORTED = ("IQ1", "IQ2", "IQ3", "TQ")
 
 
 @dataclass(frozen=True)
 class _Summary:
-    """What the small files of a model, or the first keys of a GGUF file, say of it."""
+    """Facts from the small files of a model or the first keys of a GGUF file."""
 
     parameters: str
     format: str
@@ -92,8 +90,9 @@ class _Summary:
 
 
 def model_names() -> list[str]:
-    """Return the names that `/model` completes; no file is opened except manifests of
-    ollama.
+    """Return the names that `/model` completes.
+
+    It opens no file except the manifests of ollama.
     """
     names = [*PACKAGED_MODELS, *(model.name for model in local_models())]
     return list(dict.fromkeys(names))
@@ -148,8 +147,9 @@ def _directory_summary(path: Path) -> _Summary:
 
 
 def _gguf_summary(path: Path) -> _Summary:
-    """Read the keys of a GGUF file before its vocabulary; the tensors after it take too
-    long.
+    """Read the keys of a GGUF file before its vocabulary.
+
+    Reading the tensors after the vocabulary would take too long.
     """
     file = read_gguf_beginning(path)
     kind = _FILE_TYPES.get(_integer(file.keys, "general.file_type"), "")
@@ -159,26 +159,24 @@ def _gguf_summary(path: Path) -> _Summary:
     count = escape_line(label, _LONGEST_LABEL) if isinstance(label, str) else ""
     fault = ""
     try:
-        by_keys = _gguf_count(file)  # which checks the keys too
+        by_keys = _gguf_count(file)  # also checks the keys
         count = count or by_keys
     except LlamaBoltsError as error:
         fault = str(error)
     pre = file.keys.get("tokenizer.ggml.pre", "default")
-    if not fault and kind.startswith(_UNREAD):
-        fault = f"its blocks are {kind}"
+    if not fault and kind.startswith(_UNSUPPORTED):
+        fault = f"format: expected a supported one, got {kind}"
     if (
         not fault
         and file.keys.get("tokenizer.ggml.model") == "gpt2"
         and pre not in PRE_TOKENIZERS
     ):
-        fault = f"tokenizer.ggml.pre is {pre}"
+        fault = f"tokenizer.ggml.pre: expected a supported one, got {pre}"
     return _Summary(count, kind, nbytes, fault)
 
 
 def _gguf_count(file: GgufFile) -> str:
-    """Return the number of parameters by the keys of a file, as if its output were not
-    tied.
-    """
+    """Return the number of parameters by the keys, as if the output were not tied."""
     vocabulary = file.keys.get(VOCABULARY)
     tokens = vocabulary.count if isinstance(vocabulary, GgufArray) else 0
     config = read_gguf_config(file, ARCHITECTURES)
@@ -190,7 +188,7 @@ def _gguf_count(file: GgufFile) -> str:
 
 
 def _parts(path: Path, file: GgufFile) -> list[Path]:
-    """Return the files of a split model, which are beside the first one."""
+    """Return the files of a split model, which are in the directory of the first one."""
     count = _integer(file.keys, "split.count")
     ending = f"-00001-of-{count:05d}.gguf"
     if count < 2 or not path.name.endswith(ending):
@@ -202,7 +200,7 @@ def _parts(path: Path, file: GgufFile) -> list[Path]:
 
 
 def _integer(keys: Mapping[str, GgufValue], key: str) -> int:
-    """Return a key that is an integer, or -1."""
+    """Return the value of a key if it is an integer, else -1."""
     value = keys.get(key)
     return value if isinstance(value, int) else -1
 

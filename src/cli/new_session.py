@@ -1,8 +1,8 @@
-"""Opening a session: its model, its chat template, its settings and its grammar.
+"""Opening a session: its model, chat template, settings and grammar.
 
 Calls go one way: the application and `/model` call `open_session`, which calls
-`loading.py` for the models and makes a `Session` of them. `loading.py` knows neither
-sessions nor chat templates.
+`loading.py` for the models and constructs a `Session`. `loading.py` does not import
+sessions or chat templates.
 """
 
 import os
@@ -34,8 +34,8 @@ from .console import Console, UsageError
 from .loading import (
     loading_line,
     model_parts,
-    open_beside,
     open_model_to_run,
+    open_second_model,
     required_tokenizer,
 )
 from .session import Session
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 
 def open_session(options: Options, console: Console) -> Session:
-    """Make all that a prompt needs; settings and grammar are checked before anything is
-    loaded.
-    """
+    """Open a session; check settings and grammar before loading a model."""
     Settings.from_options(options)
     grammar = _read_grammar(options)
     model, positions = open_model_to_run(options, console)
     tokenizer = required_tokenizer(model)
     draft_model = None
     if options.draft_model is not None:
-        draft_model = open_beside(options, console, model, positions, options.draft_model)
+        draft_model = open_second_model(
+            options, console, model, positions, options.draft_model
+        )
         console.detail(f"draft model: {draft_model.description}")
     engine = InferenceEngine(
         model,
@@ -62,8 +62,7 @@ def open_session(options: Options, console: Console) -> Session:
         draft_model=draft_model,
         attention=options.attention or ATTENTIONS[0],
     )
-    # The examples hold a completion too, so with them a format is looked for when it is
-    # needed.
+    # The examples include a completion, so with them the format is looked up on demand.
     is_named = options.chat_format is not None or options.chat_template is not None
     is_chat = is_named or not (options.completion or options.examples)
     chat_format = chat_format_of(options, model) if is_chat else None
@@ -83,7 +82,7 @@ def open_session(options: Options, console: Console) -> Session:
 
 
 def _read_grammar(options: Options) -> "Grammar | None":
-    """Read what answers have to follow, or return None for any answer."""
+    """Return the grammar of the answers, or None without a constraint."""
     source = options.json_schema or options.grammar
     if source is None:
         return None
@@ -102,9 +101,7 @@ def _read_grammar(options: Options) -> "Grammar | None":
 
 @contextmanager
 def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
-    """Let an engine begin with what a file holds, and write to it what is cached at the
-    end.
-    """
+    """Restore the engine's cache from a file and save it on exit."""
     from ..inference import load_prompt_cache, save_prompt_cache
 
     check_writable(path, UsageError)
@@ -117,22 +114,20 @@ def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
 
 
 def sampling_defaults_of(options: Options, model: Model) -> SamplingDefaults:
-    """Return the model's defaults of sampling, as far as the command line leaves them in
-    effect.
-    """
+    """Return the model's sampling defaults without settings of the command line."""
     if options.sampling_defaults == "engine":
         return SamplingDefaults()
-    found = sampling_defaults(model.source)
+    defaults = sampling_defaults(model.source)
     settings = {
-        n: value for n, value in found.settings.items() if getattr(options, n) is None
+        name: value
+        for name, value in defaults.settings.items()
+        if getattr(options, name) is None
     }
-    return SamplingDefaults(settings, found.by)
+    return SamplingDefaults(settings, defaults.by)
 
 
 def chat_format_of(options: Options, model: Model) -> ChatTemplate:
-    """Return the chat template that is named or found, which has written an empty
-    question.
-    """
+    """Return the named or detected chat template, after a test with an empty question."""
     tokenizer = required_tokenizer(model)
     template = template_named(options) or find_chat_template(model.source, tokenizer)
     template = template.with_arguments(dict(options.template_arg))
@@ -141,9 +136,7 @@ def chat_format_of(options: Options, model: Model) -> ChatTemplate:
 
 
 def template_named(options: Options) -> ChatTemplate | None:
-    """Return the chat template that the command line names, or None for that of the
-    model.
-    """
+    """Return the chat template of the command line, or None for the model's template."""
     value = options.chat_template
     if value is None:
         name = options.chat_format
@@ -152,9 +145,9 @@ def template_named(options: Options) -> ChatTemplate | None:
         return named_template(value, "--chat-template")
     path = Path(value)
     if not os.path.exists(path):
-        known = ", ".join(CHAT_FORMATS)
+        names = ", ".join(CHAT_FORMATS)
         raise UsageError(
-            f"--chat-template: expected a file or one of {known}, got {label_of(path)}"
+            f"--chat-template: expected a file or one of {names}, got {label_of(path)}"
         )
     data = read_whole(path, LONGEST_TEMPLATE, UsageError)
     try:

@@ -22,19 +22,17 @@ from ..tokenizer import Tokenizer
 from ..untrusted import label_of
 from .arguments import Options
 from .console import Console, UsageError
-from .loading import open_beside, open_model_to_run, required_tokenizer
+from .loading import open_model_to_run, open_second_model, required_tokenizer
 from .saved_chat import read_text
 
-_MOST_BYTES = 1 << 26  # of a text: more than any processor scores in a day
+_MOST_BYTES = 1 << 26  # the limit of a text; more would take days
 
 
 def report_perplexity(options: Options, console: Console) -> None:
-    """Write the perplexity of the text of a file, and the divergence from a reference if
-    wanted.
-    """
+    """Write the perplexity of a text, and its divergence if a reference is given."""
     path = options.perplexity
     assert path is not None
-    # As llama-perplexity reads a file: the newline at its end does not count.
+    # As in llama-perplexity, the last newline is not part of the text.
     text = read_text(path, _MOST_BYTES).removesuffix("\n")
     model, positions = open_model_to_run(options, console)
     tokenizer = required_tokenizer(model)
@@ -42,8 +40,8 @@ def report_perplexity(options: Options, console: Console) -> None:
         positions if options.context_length is not None else min(DEFAULT_CHUNK, positions)
     )
     if length < SMALLEST_CHUNK:
-        rule = f"expected at least {SMALLEST_CHUNK} for --perplexity"
-        raise UsageError(f"--context-length: {rule}, got {length}")
+        expected = f"at least {SMALLEST_CHUNK} for --perplexity"
+        raise UsageError(f"--context-length: expected {expected}, got {length}")
     chunks = _chunks_of(path, text, tokenizer, length)[: options.chunks]
     reference = None
     if options.kl_divergence is not None:
@@ -67,7 +65,7 @@ def report_perplexity(options: Options, console: Console) -> None:
     seconds = sum(score.seconds for score in scores)
     facts = [
         ("tokens", f"{total}, in {len(chunks)} chunks of {length}"),
-        ("tokens that count", str(losses.size)),
+        ("scored tokens", str(losses.size)),
         ("perplexity", _with_error(perplexity_of(losses), 4)),
         ("tokens/s", f"{total / seconds:.0f}"),
     ]
@@ -81,31 +79,31 @@ def report_perplexity(options: Options, console: Console) -> None:
 def _chunks_of(
     path: Path, text: str, tokenizer: Tokenizer, length: int
 ) -> list[list[int]]:
-    """Return the chunks of a text, or raise UsageError where it does not fill one."""
+    """Return the chunks of a text; raise UsageError if it is shorter than one."""
     ids = tokenizer.encode(text, bos=tokenizer.adds_bos, eos=False)
     if len(ids) < length:
-        rule = f"expected at least the {length} tokens of a chunk (-c makes it shorter)"
-        raise UsageError(f"{label_of(path)}: text: {rule}, got {len(ids)}")
+        expected = f"at least the {length} tokens of a chunk (-c sets a smaller length)"
+        raise UsageError(f"{label_of(path)}: text: expected {expected}, got {len(ids)}")
     return id_chunks(tokenizer, ids, length)
 
 
 def _open_reference(
     options: Options, console: Console, model: Model, length: int, other: Path
 ) -> Model:
-    """Load the reference as its files have it, and check that it has the model's
-    vocabulary.
-    """
-    reference = open_beside(options, console, model, length, other)
+    """Load the reference model and check that its vocabulary is the model's."""
+    reference = open_second_model(options, console, model, length, other)
     expected = model.args.vocab_size
-    got = reference.args.vocab_size
-    if expected != got:
-        rule = f"expected a model with {expected} tokens, as the first one has"
-        raise UsageError(f"--kl-divergence: {label_of(other)}: {rule}, got {got}")
+    actual = reference.args.vocab_size
+    if expected != actual:
+        raise UsageError(
+            f"--kl-divergence: {label_of(other)}: vocabulary: expected {expected} "
+            f"tokens as in the model, got {actual}"
+        )
     token = required_tokenizer(model).first_difference(required_tokenizer(reference))
     if token is not None:
-        rule = "expected a model with the same vocabulary"
         raise UsageError(
-            f"--kl-divergence: {label_of(other)}: {rule}, got another token {token}"
+            f"--kl-divergence: {label_of(other)}: vocabulary: expected the tokens of "
+            f"the model, got another token {token}"
         )
     return reference
 

@@ -1,8 +1,7 @@
-"""The ranks of a run that mpirun started: rank 0 talks, the others follow, and all end
-together.
+"""The ranks of a run under mpirun: rank 0 controls them, and all end together.
 
-A thread of each rank says every half second to the next one, on a separate communicator,
-that it is alive, also in a pass of minutes. mpirun notices a rank that was killed.
+A thread of each rank sends a heartbeat to the next rank every half second, on a separate
+communicator and also during passes of minutes. mpirun notices a killed rank.
 """
 
 import contextlib
@@ -29,21 +28,19 @@ from .console import Console, UsageError
 from .loading import RankedOptions
 
 T = TypeVar("T")
-Told = Callable[[Exception], tuple[int, str]]
+DescribeError = Callable[[Exception], tuple[int, str]]
 
 _BEAT_SECONDS = 0.5
-_LOST_SECONDS = 5.0  # of silence, while this rank itself was running
+_LOST_SECONDS = 5.0  # without a heartbeat, while this rank itself is running
 
 
 def run_rank(
     options: Options,
     console: Console,
     talk: Callable[[Options, Console], int],
-    told: Told,
+    describe_error: DescribeError,
 ) -> int:
-    """Run `talk` on rank 0, and on the others what it says; return the exit code of rank
-    0.
-    """
+    """Run `talk` on rank 0 and its commands on the others; return the exit code."""
     rank = mpi_place()[0]
     if rank == 0 and "OMPI_COMM_WORLD_RANK" in os.environ:
         _pass_on_input()
@@ -55,15 +52,15 @@ def run_rank(
                 f"rank {rank}: mpi4py: expected it installed, got {error}: "
                 f"{install_hint('mpi')}"
             )
-            if rank:  # of the same installation rank 0 says it, and mpirun ends all
+            if rank:  # rank 0 usually has the same installation and reports it
                 time.sleep(SECONDS_FOR_RANK_0)
-                _say(text)
+                _write_error(text)
                 return 2
             raise UsageError(text) from None
-        world = World(MPI, options, told)
+        world = World(MPI, options, describe_error)
     except UsageError as error:
         console.error(str(error))
-        return 0 if rank else 2  # mpirun would end rank 0 before it said why
+        return 0 if rank else 2  # a code of this rank would end rank 0 before its message
     if rank:
         return world.follow()
     code = 130
@@ -77,14 +74,15 @@ def run_rank(
 
 
 class World:
-    """All ranks of this run, as one of them knows them; arguments are those of
-    `run_rank`.
-    """
+    """All ranks of a run, from the view of one rank."""
 
-    def __init__(self, mpi: Any, options: Options, told: Told) -> None:
-        """Compare versions, choose a number of threads, start the heartbeat."""
+    def __init__(self, mpi: Any, options: Options, describe_error: DescribeError) -> None:
+        """Compare versions, choose the number of threads, start the heartbeat.
+
+        The arguments are the arguments of `run_rank`.
+        """
         self._mpi = mpi
-        self._told = told
+        self._describe_error = describe_error
         self.ranks = Ranks(mpi.COMM_WORLD.Dup(), self._fail)
         self._line = mpi.COMM_WORLD.Dup()
         self._shared_error: Exception | None = None
@@ -92,7 +90,7 @@ class World:
         processors = frozenset(os.sched_getaffinity(0))
         places = self.ranks.comm.allgather((host, processors))
         self._hosts = [other_host for other_host, _ in places]
-        self._beside = self._hosts.count(host)
+        self._ranks_on_host = self._hosts.count(host)
         self._compare("version", self.ranks.comm.allgather(__version__), UsageError)
         for rank, level in enumerate(self.ranks.comm.allgather(mpi.Query_thread())):
             if level < mpi.THREAD_MULTIPLE:
@@ -110,11 +108,11 @@ class World:
         self._watch.start()
 
     def _compare(
-        self, what: str, values: Sequence[object], error: type[Exception]
+        self, subject: str, values: Sequence[object], error: type[Exception]
     ) -> None:
         for rank, value in enumerate(values):
             if value != values[0]:
-                text = f"{what}: expected {values[0]} as on rank 0, got {value}"
+                text = f"{subject}: expected {values[0]} as on rank 0, got {value}"
                 self._shared_error = error(f"{self._name(rank)}: {text}")
                 raise self._shared_error
 
@@ -122,81 +120,80 @@ class World:
         return f"rank {rank} on {self._hosts[rank]}"
 
     def load(
-        self, given: Source | None, positions: int | None, console: Console | None
+        self, source: Source | None, positions: int | None, console: Console | None
     ) -> tuple[Model, int]:
-        """Load a model on all ranks, as rank 0 says; raise what any of them raises.
+        """Load a model on all ranks by a command of rank 0; raise an error of any rank.
 
-        An error that the other ranks do not know ends all ranks, because the others would
-        wait for this one.
+        An error of this rank alone ends all ranks, because the others would wait for it.
         """
         try:
-            return self._load(given, positions, console)
+            return self._load(source, positions, console)
         except BaseException as error:
             if error is not self._shared_error:
                 self._fail(error)
             raise
 
     def _load(
-        self, given: Source | None, positions: int | None, console: Console | None
+        self, source: Source | None, positions: int | None, console: Console | None
     ) -> tuple[Model, int]:
         options = self.options
         ranks = self.ranks
-        how: dict[str, Any] = {
+        load_options: dict[str, Any] = {
             "dequantize": options.dequantize,
             "quantize": options.quantize,
             "rope_scaling_factor": options.rope_scaling_factor,
         }
-        if given is not None:
+        if source is not None:
             ranks.command("load", positions)
-        source = self._together(lambda: given or find_source(options.model))
-        paths = self._together(lambda: source.weight_files)
-        prints = self._together(
+        own_source = self._together(lambda: source or find_source(options.model))
+        paths = self._together(lambda: own_source.weight_files)
+        fingerprints = self._together(
             lambda: [(path.name, file_fingerprint(path)) for path in paths]
         )
-        for what, mine in (
-            ("sizes and settings", (source.args, how)),
-            ("weight files", prints),
+        for subject, value in (
+            ("sizes and settings", (own_source.args, load_options)),
+            ("weight files", fingerprints),
         ):
-            self._compare(what, ranks.comm.allgather(str(mine)), CheckpointError)
+            self._compare(subject, ranks.comm.allgather(str(value)), CheckpointError)
         sizes = (
-            source,
+            own_source,
             positions,
             DEFAULT_CONTEXT_LENGTH,
             options.quantize,
             options.dequantize,
         )
         whole = self._together(lambda: forecast_memory(*sizes))
-        is_merged = source.is_merged and options.quantize is None
+        is_merged = own_source.is_merged and options.quantize is None
         shards = len(paths) if is_merged else 1
-        forecast = own_forecast(whole, shards, ranks.size, self._beside)
+        forecast = own_forecast(whole, shards, ranks.size, self._ranks_on_host)
         self._together(forecast.check)
         if console is not None and forecast.warning is not None:
             console.warn(forecast.warning)
         return self._together(
-            lambda: load_model(source, ranks=ranks, **how)
+            lambda: load_model(own_source, ranks=ranks, **load_options)
         ), forecast.positions
 
     def _together(self, work: Callable[[], T]) -> T:
-        """Do something on all ranks; where one fails, all raise."""
+        """Do the same work on all ranks; if it fails on one rank, raise on all."""
         failure = None
         own = None
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - it is told on rank 0
-            failure = (type(error), self._told(error)[1])
+        except Exception as error:  # noqa: BLE001 - rank 0 reports it
+            failure = (type(error), self._describe_error(error)[1])
             own = error
-        found = self.ranks.comm.allgather(failure)
+        failures = self.ranks.comm.allgather(failure)
         if own is not None:
             self._shared_error = own
             raise own
-        for rank, each in enumerate(found):
-            if each is not None:
-                self._shared_error = each[0](f"{self._name(rank)}: {each[1]}")
+        for rank, reported in enumerate(failures):
+            if reported is not None:
+                self._shared_error = reported[0](f"{self._name(rank)}: {reported[1]}")
                 raise self._shared_error
         return result
 
     def follow(self) -> int:
-        """Do what rank 0 says until it ends; return its exit code."""
+        """Run the commands of rank 0 until it ends; return its exit code."""
         memories: dict[int, CacheMemory] = {}
         transformer: Any = None
         while True:
@@ -207,17 +204,17 @@ class World:
                 elif word == "load":
                     with contextlib.suppress(
                         Exception
-                    ):  # shared: rank 0 reports it and ends
+                    ):  # rank 0 reports the shared error and ends
                         transformer = self.load(None, rest[0], None)[0].transformer
                 else:
                     self.end()
                     return int(rest[0])
-            # No rank can go on without this one.
+            # No rank can continue without this one.
             except Exception as error:  # noqa: BLE001
                 self._fail(error)
 
     def end(self, *code: int) -> None:
-        """End the heartbeat; with an exit code, as rank 0 says, end all ranks."""
+        """End the heartbeat; with an exit code, end all ranks."""
         if code:
             self.ranks.command("end", *code)
         self._over.set()
@@ -225,19 +222,19 @@ class World:
 
     def _fail(self, error: BaseException) -> NoReturn:
         code, text = (
-            self._told(error) if isinstance(error, Exception) else (130, repr(error))
+            self._describe_error(error)
+            if isinstance(error, Exception)
+            else (130, repr(error))
         )
         self._abort(f"{self._name(self.ranks.rank)}: {text}", code)
 
     def _abort(self, text: str, code: int) -> NoReturn:
-        _say(text)  # and then end all ranks, those too that do not run
+        _write_error(text)  # print before the abort of all ranks
         self._mpi.COMM_WORLD.Abort(code)
         os._exit(code)
 
     def _watch_before(self) -> None:
-        """Tell the next rank that this one is alive; end all where the rank before was
-        silent.
-        """
+        """Send heartbeats to the next rank; end all ranks if the previous is silent."""
         line = self._line
         beat = bytearray(1)
         before, after = ((self.ranks.rank + step) % self.ranks.size for step in (-1, 1))
@@ -247,22 +244,19 @@ class World:
             sent = [request for request in sent if not request.Test()]
             sent.append(line.Isend([beat, "B"], after))
             now = time.monotonic()
-            heard += now - last - _BEAT_SECONDS  # in which this rank did not listen
+            # this rank did not listen in the meantime
+            heard += now - last - _BEAT_SECONDS
             last = now
             while line.Iprobe(before):
                 line.Recv([bytearray(1), "B"], before)
                 heard = now
             if (silence := now - heard) > _LOST_SECONDS:
-                got = f"none for {silence:.0f} s: the rank is lost"
-                self._abort(
-                    f"{self._name(before)}: expected a sign of life, got {got}", 1
-                )
+                got = f"none for {silence:.0f} s (rank lost)"
+                self._abort(f"{self._name(before)}: expected a heartbeat, got {got}", 1)
 
 
 def _pass_on_input() -> None:
-    """Let standard input end where that of mpirun does,
-    which Open MPI 5 says to no rank.
-    """
+    """End standard input when the input of mpirun ends; Open MPI 5 does not report it."""
     parent = Path(f"/proc/{os.getppid()}")
     try:
         kind = os.stat(parent / "fd/0")
@@ -276,7 +270,7 @@ def _pass_on_input() -> None:
     os.dup2(reader, 0)
 
     def pass_on() -> None:
-        # looks; mpirun may not have begun to read
+        # Counts attempts, because mpirun may not have begun to read.
         silent = 0
         most = 10
         while silent < most:
@@ -285,9 +279,9 @@ def _pass_on_input() -> None:
                 silent = 0
                 while data:
                     data = data[os.write(writer, data) :]
-            elif any(  # mpirun has its input in an epoll set, until it has read the end
-                "tfd:        0 " in each.read_text()
-                for each in (parent / "fdinfo").iterdir()
+            elif any(  # mpirun keeps its input in an epoll set until its end
+                "tfd:        0 " in file.read_text()
+                for file in (parent / "fdinfo").iterdir()
             ):
                 silent = 0
                 most = 2
@@ -298,6 +292,6 @@ def _pass_on_input() -> None:
     threading.Thread(target=pass_on, daemon=True).start()
 
 
-def _say(text: str) -> None:
-    """Write the last line of a rank, whose other output nobody sees."""
+def _write_error(text: str) -> None:
+    """Write the last line of a rank whose other output is hidden."""
     os.write(2, f"error: {escape_line(text)}\n".encode())

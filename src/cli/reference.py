@@ -1,8 +1,8 @@
 """The process of `--verify` that runs transformers; the engine never imports this module.
 
 `python -m src.cli.reference FOLDER` reads `request.json` and `ours.npz` in the folder and
-writes `theirs.npz` and `reply.json`. Each step goes on with what our network computed, so
-that its result differs by what this step computes and by nothing before it.
+writes `theirs.npz` and `reply.json`. Each step continues from the result of our network,
+so that its difference comes from this step alone.
 """
 
 import json
@@ -25,11 +25,10 @@ from ..model import load_model
 from ..tokenizer.config_files import is_sentencepiece_file
 from .reference_encoding import load_encoding
 
-_RECORDED = (
-    "recorded"  # the name of an attention that is transformers' eager one, and recorded
-)
-# What each module of a layer returns, by stage and name in the trace; a family has norms
-# before attention and feed-forward, or after them.
+# The name of an attention that records transformers' eager attention.
+_RECORDED = "recorded"
+# The output of each module of a layer, as "stage layer name" of the trace. A family has
+# norms before attention and feed-forward, or after them.
 _BEFORE = {
     "input_layernorm": "6 {} normed",
     "self_attn.q_norm": "9 {} xq_normed",
@@ -55,22 +54,20 @@ _RETURNED = {
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
-    """Return transformers' model with these weights, by its names,
-    used where they are.
-    """
+    """Return transformers' model with these weights, which are not copied."""
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
     assert not unexpected
     assert set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
     model.tie_weights()
-    # Its frequencies are in no file, and were left without memory.
+    # No file contains its frequencies, so they are still on the meta device.
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval()
 
 
 def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
-    """Return the weights of Meta's files, mapped, by Hugging Face's names.
+    """Return the mapped weights of Meta's files, by Hugging Face's names.
 
     Shards are joined along the dimension in which they are too short. The rows of q and k
     are reordered: Meta rotates neighbours (2j, 2j + 1), Hugging Face halves (j, j + h/2).
@@ -83,7 +80,7 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
     for row in rows_of(config.num_hidden_layers):
         parts = [shard[row.name] for shard in shards if row.name in shard]
         if not parts:
-            continue  # an output that is tied
+            continue  # a tied output
         shape = expected[row.hugging_face].shape
         short = [d for d, size in enumerate(parts[0].shape) if size != shape[d]]
         weight = torch.cat(parts, short[0]) if short else parts[0]
@@ -95,14 +92,12 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
 
 
 def _dequantized_weights(directory: Path) -> dict[str, Any]:
-    """Return the weights of a quantized directory as this library dequantizes them, in
-    float32.
-    """
+    """Return the weights of a quantized directory, dequantized by us to float32."""
     model = load_model(directory)
     weights = {}
     for row in model.args.tensor_rows:
         weight = model.tensors.get(row.name)
-        if weight is not None:  # an output that is tied
+        if weight is not None:  # None: a tied output
             plain = (
                 weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
             )
@@ -111,6 +106,7 @@ def _dequantized_weights(directory: Path) -> dict[str, Any]:
 
 
 def _read_model(request: dict[str, Any], folder: Path) -> Any:
+    """Return transformers' model of a request."""
     directory = Path(request["directory"])
     kind = request["weights"]
     if kind == "directory":
@@ -130,22 +126,22 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
 
 
 def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a model go on with what our network computed; return what it will have
-    computed.
-    """
+    """Make a model continue from the results of our network; return its own results."""
     theirs: dict[str, Any] = {}
 
     def exchange(key: str, tensor: Any) -> Any:
-        if key not in ours:  # a layer that rotates nothing
+        if key not in ours:  # a layer without rotation
             return tensor
         theirs[key] = tensor[0].flatten(1).numpy()
         return torch.from_numpy(ours[key]).reshape(tensor.shape)
 
     def watch(module: Any, key: str) -> None:
-        module.register_forward_hook(lambda _module, _given, made: exchange(key, made))
+        module.register_forward_hook(
+            lambda _module, _input, output: exchange(key, output)
+        )
 
     def watch_input(module: Any, key: str) -> None:
-        module.register_forward_pre_hook(lambda _module, given: exchange(key, given[0]))
+        module.register_forward_pre_hook(lambda _module, inputs: exchange(key, inputs[0]))
 
     def attention(module: Any, query: Any, key: Any, *rest: Any, **more: Any) -> Any:
         layer = module.layer_idx
@@ -176,8 +172,8 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
     return theirs
 
 
-def _encoded(file: Path, texts: list[str]) -> list[list[int]]:
-    """Return the ids of texts by the library that the format of the file comes from."""
+def _reference_ids(file: Path, texts: list[str]) -> list[list[int]]:
+    """Return the ids of texts by the library of the file's format."""
     if file.suffix == ".json":
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
         return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
@@ -192,7 +188,7 @@ def main(folder: Path) -> None:
     file = request["tokenizer"]
     texts = request["texts"]
     reply = {
-        "ids": None if file is None else _encoded(Path(file), texts),
+        "ids": None if file is None else _reference_ids(Path(file), texts),
         "versions": (
             f"transformers {transformers.__version__}, PyTorch {torch.__version__}"
         ),

@@ -1,6 +1,4 @@
-"""The encoding of Llama 3 by tiktoken, an oracle for the ids of a `tokenizer.model` of
-ranks.
-"""
+"""Llama 3's encoding by tiktoken, the oracle for the ids of a `tokenizer.model`."""
 
 import base64
 from pathlib import Path
@@ -11,15 +9,14 @@ SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""The split pattern of Llama 3. Source: meta-llama/llama-models,
-models/llama3/tokenizer.py.
+"""The split pattern of Llama 3.
+
+Source: meta-llama/llama-models, models/llama3/tokenizer.py.
 """
 
 
 def load_encoding(path: Path) -> tiktoken.Encoding:
-    """Return a tiktoken encoding with the ranks of a `tokenizer.model` and Llama 3's
-    pattern.
-    """
+    """Return a tiktoken encoding with the ranks of a file and Llama 3's pattern."""
     lines = (line.split() for line in path.read_text().splitlines())
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     return tiktoken.Encoding(

@@ -29,16 +29,17 @@ _ROPE_SCALINGS = {
     LinearRopeScaling: "linear",
     RopeFactors: "rope_freqs.weight",
 }
-_LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # fields that are as in Llama, as text
+_LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # values of Llama itself, as text
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 
 
 def report_metadata(options: Options, console: Console) -> None:
-    """Write hyperparameters, tensors, counts and bytes of a model; no weight is read."""
+    """Write hyperparameters, tensors, counts and bytes of a model; read no weights."""
     model = open_model(options, console)
     console.report_heading(str(model.source_directory))
     checkpoint = model.checkpoint
-    given = model.source
+    source = model.source
+
     names = checkpoint.names_in_files
     columns = _TENSORS if names else _TENSORS[:-1]
     tensors = [
@@ -51,36 +52,40 @@ def report_metadata(options: Options, console: Console) -> None:
         )
         for name, tensor in model.tensors.items()
     ]
-    source = [
+    source_rows = [
         ("format", checkpoint.source_format),
         *(("file", file.name) for file in checkpoint.files),
         *(("note", note) for note in model.notes),
     ]
     for title, headings, rows in (
-        ("source", _VALUES, source),
-        (f"hyperparameters given ({given.given_label})", _VALUES, _given(given.given)),
-        ("hyperparameters used and derived", _VALUES, _used(model)),
+        ("source", _VALUES, source_rows),
+        (
+            f"hyperparameters given ({source.given_label})",
+            _VALUES,
+            _flat_rows(source.given),
+        ),
+        ("hyperparameters used and derived", _VALUES, _used_rows(model)),
         ("tensors", columns, [row[: len(columns)] for row in tensors]),
-        ("sizes", _VALUES, _sizes(model)),
+        ("sizes", _VALUES, _size_rows(model)),
     ):
         console.report("")
         console.report_heading(title)
         console.report_table(headings, rows, "<<<><")
 
 
-def _given(params: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the content of a file of hyperparameters; an object's values one by one."""
-    found: dict[str, object] = {}
+def _flat_rows(params: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the entries of a file of hyperparameters; objects are flattened."""
+    flat: dict[str, object] = {}
     for name, value in params.items():
         if isinstance(value, dict):
-            found |= {f"{name}.{key}": inner for key, inner in value.items()}
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
-            found[name] = value
-    return [(name, str(value)[:_LONGEST_VALUE]) for name, value in found.items()]
+            flat[name] = value
+    return [(name, str(value)[:_LONGEST_VALUE]) for name, value in flat.items()]
 
 
-def _used(model: Model) -> list[tuple[str, str]]:
-    """Return the fields of `ModelArgs` and what follows from them."""
+def _used_rows(model: Model) -> list[tuple[str, str]]:
+    """Return the fields of `ModelArgs` and derived values."""
     args = model.args
     fields = vars(args) | {"dtype": args.dtype.name, "biases": ", ".join(args.biases)}
     del fields["layer_rows"]
@@ -90,7 +95,7 @@ def _used(model: Model) -> list[tuple[str, str]]:
     scaling = fields.pop("rope_scaling", None)
     if scaling is not None:
         fields["rope_scaling"] = _ROPE_SCALINGS.get(type(scaling), type(scaling).__name__)
-        fields |= dict(_given({"rope_scaling": vars(scaling)}))
+        fields |= dict(_flat_rows({"rope_scaling": vars(scaling)}))
     fields["group_size (n_heads / n_kv_heads)"] = args.group_size
     fields["RoPE pairs per head (head_dim / 2)"] = args.head_dim // 2
     if model.tokenizer is not None:
@@ -101,7 +106,7 @@ def _used(model: Model) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in fields.items()]
 
 
-def _sizes(model: Model) -> list[tuple[str, str]]:
+def _size_rows(model: Model) -> list[tuple[str, str]]:
     longest = model.args.max_context_length
     longest_bytes = kv_cache_bytes(model.args, longest)
     rows = [
@@ -117,7 +122,7 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
         nbytes = sum(w.nbytes for w in weights)
         size = sum(w.size for w in weights)
         rows.append(("bytes of quantized matrices", exact_bytes(nbytes)))
-        rows.append(("bits per number in them", f"{8 * nbytes / size:.3f}"))
+        rows.append(("bits per value in them", f"{8 * nbytes / size:.3f}"))
     return [
         *rows,
         ("bytes of mapped files", exact_bytes(model.checkpoint.mapped_bytes)),
@@ -127,12 +132,12 @@ def _sizes(model: Model) -> list[tuple[str, str]]:
 
 
 def exact_bytes(count: int) -> str:
-    """Return a number of bytes, and for people in units too."""
+    """Return a number of bytes, followed by a readable size."""
     return f"{count} ({readable_bytes(count)})" if count >= 1024 else str(count)
 
 
 def report_info(_options: Options, console: Console) -> None:
-    """Write what this installation runs on to standard output; load no model."""
+    """Write the versions, the machine and the kernels; load no model."""
     free = available_memory()
     info = ml.build_info()
     info["available_isas"] = ", ".join(info["available_isas"])
@@ -152,25 +157,23 @@ def report_info(_options: Options, console: Console) -> None:
 
 
 def report_stage(options: Options, console: Console) -> None:
-    """Write the section of a stage, and where its diagram and its code are."""
+    """Write the section of a stage and the places of its diagram and its code."""
     assert options.explain is not None
     stage = STAGES[options.explain]
     chapter, _, anchor = stage.chapter.partition("#")
-    page = _installed(chapter)
-    diagram = _installed(stage.diagram)
+    page = _page_path(chapter)
+    diagram = _page_path(stage.diagram)
     section = section_of(page, stage.heading)
     if not section:
-        raise UsageError(
-            f"{page}: --explain: expected a heading {stage.heading!r}, got none"
-        )
+        raise UsageError(f"{page}: heading: expected {stage.heading!r}, got none")
     console.report_markdown(f"## {stage.heading}\n\n{section}")
     code = f"code:    {PACKAGE.parent / stage.code} {stage.function}"
     console.report("", f"chapter: {page}#{anchor}", f"diagram: {diagram}", code)
 
 
-def _installed(name: str) -> Path:
+def _page_path(name: str) -> Path:
     path = find_page(name)
     if path is None:
-        places = f"{PACKAGE / name} or {PACKAGE.parent / name}"
-        raise UsageError(f"--explain: expected {places}, got neither")
+        paths = f"{PACKAGE / name} or {PACKAGE.parent / name}"
+        raise UsageError(f"--explain: expected {paths}, got neither")
     return path

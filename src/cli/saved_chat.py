@@ -1,4 +1,4 @@
-"""`/save`, `/load` and `/read`: a chat as JSON, and texts that go into one."""
+"""`/save`, `/load` and `/read`: a chat as JSON, and text files for a chat."""
 
 import json
 import os
@@ -22,14 +22,14 @@ from ..untrusted import (
     write_whole,
 )
 from .answer import SETTINGS, Settings, counted
-from .console import UsageError, refused
+from .console import UsageError, usage_errors
 from .session import Session, Turn, messages_of
 
 _FORMAT = "llama-bolts chat"
 _VERSION = 1
-LARGEST = 1 << 23  # bytes of a chat; more text than fits the longest context of a Llama
+LARGEST = 1 << 23  # bytes of a chat; more than the longest context of a Llama
 _LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
-# Settings that chats of version 0.1.0 lack.
+# Settings that are absent from chats of version 0.1.0.
 _ADDED = {name: step.off for name, step in STEPS.items() if step.is_new}
 _SETTINGS = [name for name in SETTINGS if name not in ("think", "overflow")]
 _KEYS = {
@@ -43,8 +43,8 @@ _KEYS = {
 
 
 def save_chat(session: Session, argument: str) -> str:
-    """Write the conversation and its settings to a file, and say so."""
-    path = named_path(argument)
+    """Write the conversation and its settings to a file; return the reply."""
+    path = typed_path("/save", argument)
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
     write_chat(
@@ -55,20 +55,19 @@ def save_chat(session: Session, argument: str) -> str:
 
 
 def load_chat(session: Session, argument: str) -> str:
-    """Go on with the conversation in a file, in place of the one so far, and say so."""
-    path = named_path(argument)
+    """Replace the conversation with the chat of a file; return the reply."""
+    path = typed_path("/load", argument)
     chat = read_chat(path)
     if chat.completion != session.completion:
         kinds = ("a chat (without --completion)", "continued texts (--completion)")
         expected = kinds[session.completion]
         got = kinds[chat.completion]
-        raise _wrong(path, f"saved chat: expected {expected}, got {got}")
+        raise _file_error(path, f"saved chat: expected {expected}, got {got}")
     try:
         session.restore(chat.system, chat.turns, chat.settings)
-    except (
-        InferenceError
-    ) as error:  # no room, or a system prompt where the format has none
-        raise _wrong(path, f"saved chat: {error}") from None
+    # The chat does not fit, or its format does not support a system prompt.
+    except InferenceError as error:
+        raise _file_error(path, f"saved chat: {error}") from None
     return (
         f"loaded: {counted(len(chat.turns), 'answer')} and the settings, "
         f"{len(session.history_ids())} of {session.engine.sequence_length} tokens; "
@@ -77,68 +76,70 @@ def load_chat(session: Session, argument: str) -> str:
 
 
 def attach_text(session: Session, argument: str) -> str:
-    """Put the text of a file, if it fits the context, before the next message, and say
-    so.
+    """Put the text of a file before the next message; return the reply.
+
+    A text that does not fit the context is a UsageError.
     """
-    path = named_path(argument)
+    path = typed_path("/read", argument)
     text = read_text(path, _LARGEST_TEXT).rstrip("\n")
     if not text.strip():
-        raise _wrong(path, "text: expected some, got none")
+        raise _file_error(path, "text: expected text, got an empty text")
     attached = f"{session.attached}\n\n{text}" if session.attached else text
     tokens = len(session.tokenizer.encode(attached, bos=False, eos=False))
     has_turns = not (session.completion or session.settings.overflow == "drop")
     needed = tokens + (len(session.history_ids()) if has_turns else 0)
     if needed >= (positions := session.engine.sequence_length):
-        rule = f"expected fewer than the {positions} tokens of the context"
-        raise _wrong(path, f"text: {rule}, got {needed}")
+        expected = f"fewer than the {positions} tokens of the context"
+        raise _file_error(path, f"text: expected {expected}, got {needed}")
     session.attached = attached
     return (
-        f"read: {counted(len(text), 'character')}; they go before your next message, "
-        f"{counted(tokens, 'token')} in all"
+        f"read: {counted(len(text), 'character')} before your next message, "
+        f"{counted(tokens, 'token')} in total"
     )
 
 
-def _wrong(path: Path, text: str) -> UsageError:
+def _file_error(path: Path, text: str) -> UsageError:
     return UsageError(f"{label_of(path)}: {text}")
 
 
 @dataclass(frozen=True)
 class SavedChat:
-    """What a file of a chat holds."""
+    """The content of a saved chat."""
 
-    model: str  # where the model was that answered
-    completion: bool  # whether texts were continued instead of messages answered
+    model: str  # the path of the model
+    completion: bool  # whether it continues texts instead of answering messages
     settings: Settings
     system: str | None
     turns: tuple[Turn, ...]
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
-    """Write a chat to a file that is new or holds one; after a UsageError it is as it
-    was.
+    """Write a chat to a new file or over a saved chat.
+
+    A UsageError leaves the file unchanged.
     """
     content = chat_as_json(chat)
-    if len(content) > LARGEST:  # long texts that were continued one after another
-        raise _wrong(path, f"chat: expected at most {LARGEST} bytes, got {len(content)}")
+    if len(content) > LARGEST:  # possible after many long completions
+        raise _file_error(
+            path, f"saved chat: expected at most {LARGEST} bytes, got {len(content)}"
+        )
     if os.path.isfile(path) and os.path.getsize(path):
         try:
             read_chat(path)
         except UsageError:
-            raise _wrong(
-                path, "expected a new file or a saved chat, got another file"
+            raise _file_error(
+                path, "saved chat: expected it or a new file, got another file"
             ) from None
     write_whole(path, [content], UsageError)
 
 
 def read_chat(path: Path) -> SavedChat:
-    """Read the chat in a file; raise UsageError where there is none that can be
-    restored.
-    """
+    """Read a saved chat; raise UsageError if it cannot be restored."""
     content = read_whole(path, LARGEST, UsageError)
     try:
         return _parse_chat(content)
     except (ValueError, InferenceError) as error:
-        raise _wrong(path, f"saved chat: {error}") from None
+        raise _file_error(path, f"saved chat: {error}") from None
 
 
 def chat_as_json(chat: SavedChat) -> bytes:
@@ -160,23 +161,24 @@ def _parse_chat(content: bytes) -> SavedChat:
     document: Any = parse_strict_json(content)
     _check(document, dict, "the file")
     for name, expected in (("format", _FORMAT), ("version", _VERSION)):
-        got = document.get(name)
-        if type(got) is not type(expected) or got != expected:
+        actual = document.get(name)
+        if type(actual) is not type(expected) or actual != expected:
             raise ValueError(
-                f"{name}: expected {described(expected)}, got {described(got)}"
+                f"{name}: expected {described(expected)}, got {described(actual)}"
             )
     _check_keys(document, _KEYS, "keys")
     for name, kind in _KEYS.items():
         _check(document[name], kind, name)
     settings = _ADDED | document["settings"]
     _check_keys(settings, _SETTINGS, "settings")
-    most = settings["max_tokens"]
-    if most is not None and (type(most) is not int or most < 1):
+    max_tokens = settings["max_tokens"]
+    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
         raise ValueError(
-            f"max_tokens: expected null or a whole number >= 1, got {described(most)}"
+            "max_tokens: expected null or a whole number >= 1, got "
+            f"{described(max_tokens)}"
         )
     _check(settings["stop"], list, "stop")
-    StopStrings(settings["stop"])  # which checks each
+    StopStrings(settings["stop"])  # checks each one
     return SavedChat(
         document["model"],
         document["completion"],
@@ -186,29 +188,27 @@ def _parse_chat(content: bytes) -> SavedChat:
 
 
 def _conversation(
-    found: list[Any], completion: bool
+    entries: list[Any], completion: bool
 ) -> tuple[str | None, tuple[Turn, ...]]:
-    """Return the system message of a chat, if it has one, and questions with their
-    answers.
-    """
-    messages = as_messages(found) if found else []
+    """Return the system message of a chat, or None, and the turns."""
+    messages = as_messages(entries) if entries else []
     system = None
     if messages and messages[0].role == "system" and not completion:
         system = replace_surrogates(messages.pop(0).content)
     roles = [message.role for message in messages]
     if roles != ["user", "assistant"] * (len(roles) // 2):
-        rule = "user and assistant by turns after a system message, an answer at the end"
-        raise ValueError(f"messages: expected {rule}, got {some_of(roles)}")
+        expected = "user and assistant alternately, with an answer at the end"
+        raise ValueError(f"messages: expected {expected}, got {some_of(roles)}")
     texts = [replace_surrogates(message.content) for message in messages]
     return system, tuple(map(Turn, texts[::2], texts[1::2]))
 
 
 def _check_keys(
-    found: Mapping[str, object], expected: Collection[str], where: str
+    values: Mapping[str, object], expected: Collection[str], where: str
 ) -> None:
-    if wrong := found.keys() ^ {*expected}:
-        got = f"missing or unknown ones: {some_of(sorted(wrong))}"
-        raise ValueError(f"{where}: expected {', '.join(expected)}, got {got}")
+    if wrong := values.keys() ^ {*expected}:
+        problem = f"missing or unknown keys {some_of(sorted(wrong))}"
+        raise ValueError(f"{where}: expected {', '.join(expected)}, got {problem}")
 
 
 def _check(value: object, kind: type, where: str) -> None:
@@ -216,24 +216,22 @@ def _check(value: object, kind: type, where: str) -> None:
         raise ValueError(f"{where}: expected {JSON_KINDS[kind]}, got {described(value)}")
 
 
-def named_path(argument: str) -> Path:
-    """Return the path that was typed: `~` is the home directory, quotes around it are
-    dropped.
-    """
+def typed_path(command: str, argument: str) -> Path:
+    """Return the path of a typed argument: expand `~`, drop quotes around it."""
     if len(argument) > 1 and argument[0] == argument[-1] and argument[0] in ("'", '"'):
         argument = argument[1:-1]
     if not argument:
-        raise UsageError("a name of a file is wanted: got nothing")
+        raise UsageError(f"usage: {command} FILE: got nothing")
     return Path(os.path.expanduser(argument))
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Read a file of at most `limit` bytes of UTF-8 text, without the mark of its byte
-    order.
-    """
+    """Read a file of at most `limit` bytes of UTF-8 text, without a byte order mark."""
     content = read_whole(path, limit, UsageError)
-    with refused(f"{label_of(path)}: text: expected UTF-8"):
+    with usage_errors(f"{label_of(path)}: text: expected UTF-8"):
         text = content.decode("utf-8-sig")
     if "\0" in text:
-        raise _wrong(path, f"text: expected text, got a zero at byte {content.index(0)}")
+        raise _file_error(
+            path, f"text: expected text, got a zero at byte {content.index(0)}"
+        )
     return text

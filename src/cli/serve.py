@@ -1,4 +1,4 @@
-"""`--serve`: the model of the command line behind HTTP."""
+"""`--serve`: the model of the command line as an HTTP server."""
 
 import ipaddress
 import os
@@ -9,6 +9,7 @@ from functools import partial
 from ..inference import BatchEngine, ChatFormatError
 from ..installation import install_hint
 from ..untrusted import check_writable, label_of, read_whole
+from .answer import counted
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
 from .loading import RankedOptions, open_model_to_run
@@ -18,14 +19,14 @@ _LONGEST_KEY_FILE = 64 << 10
 
 
 def serve_model(options: Options, console: Console) -> None:
-    """Answer HTTP requests until SIGTERM, or SIGINT, which is raised as
-    KeyboardInterrupt.
-    """
+    """Answer HTTP requests until SIGTERM or SIGINT; SIGINT raises KeyboardInterrupt."""
     try:
         from .. import server
     except ModuleNotFoundError as error:
         hint = install_hint("serve")
-        raise UsageError(f"--serve: {error.name} is not installed: {hint}") from None
+        raise UsageError(
+            f"--serve: expected {error.name} to be installed, got none: {hint}"
+        ) from None
     assert options.serve is not None
     host, port = options.serve
     try:
@@ -35,16 +36,13 @@ def serve_model(options: Options, console: Console) -> None:
     keys = _api_keys(options)
     if not keys and not options.no_api_key and not is_local:
         flags = "--api-key KEY, --api-key-file FILE or --no-api-key"
-        raise UsageError(
-            f"--serve: {host} can be reached from elsewhere: expected {flags}"
-        )
+        raise UsageError(f"--serve: expected a loopback address or {flags}, got {host}")
     if options.prompt_cache is not None:
         if len(keys) != 1 and not options.share_prefixes:
-            rule = (
-                "expected one API key or --share-prefixes, because its prefixes are "
-                "shared"
+            raise UsageError(
+                "--prompt-cache: expected one API key or --share-prefixes, because it "
+                f"shares prefixes, got {counted(len(keys), 'key')}"
             )
-            raise UsageError(f"--prompt-cache: {rule}")
         check_writable(options.prompt_cache, UsageError)
     with server.listen(host, port) as listener:
         model, positions = open_model_to_run(options, console)
@@ -54,7 +52,7 @@ def serve_model(options: Options, console: Console) -> None:
             if template_named(options) is not None:
                 raise
             chat_format = None
-            console.warn(f"no chats, only completions: {error}")
+            console.warn(f"completions only, without chats: {error}")
         slots = options.slots or DEFAULT_SLOTS
         cache = options.prompt_cache
         engine = BatchEngine(model, sequence_length=positions, max_requests=slots)
@@ -69,8 +67,9 @@ def serve_model(options: Options, console: Console) -> None:
         }
         defaults = sampling_defaults_of(options, model)
         if defaults.settings:
-            console.note(f"requests without settings of sampling get {defaults}")
-        # One may not hold it.
+            console.note(f"requests without sampling settings use {defaults}")
+        # The process of an inner view loads the whole model, which may need several
+        # ranks.
         inside = None if isinstance(options, RankedOptions) else loading
         served = server.ServedModel(
             name=name, chat_format=chat_format, loading=inside, sampling=defaults.settings
@@ -79,9 +78,9 @@ def serve_model(options: Options, console: Console) -> None:
             api_keys=keys, is_local=is_local, shares_prefixes=options.share_prefixes
         )
         service = server.Service(engine, served, access, console.warn)
-        place, port = listener.getsockname()[:2]
-        shown = f"[{place}]" if ":" in place else place
-        line = f"{name} at http://{shown}:{port}/ for a browser, /v1 for clients"
+        address, port = listener.getsockname()[:2]
+        url_host = f"[{address}]" if ":" in address else address
+        line = f"{name} at http://{url_host}:{port}/ for a browser, /v1 for clients"
         number = server.serve(service, listener, partial(console.note, line))
         if cache is not None:
             engine.save_prompt_cache(cache)
@@ -90,9 +89,7 @@ def serve_model(options: Options, console: Console) -> None:
 
 
 def _api_keys(options: Options) -> list[str]:
-    """Return the keys, of which clients have to send one: a flag,
-    or the lines of a file.
-    """
+    """Return the accepted keys, from a flag or from the lines of a file."""
     path = options.api_key_file
     if path is None:
         where = "--api-key"
@@ -102,5 +99,5 @@ def _api_keys(options: Options) -> list[str]:
         text = read_whole(path, _LONGEST_KEY_FILE, UsageError).decode("utf-8", "replace")
         keys = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     if not all(re.fullmatch("[!-~]+", key) for key in keys):
-        raise UsageError(f"{where}: expected a key of printable ASCII without blanks")
+        raise UsageError(f"{where}: expected a key of printable ASCII without spaces")
     return keys

@@ -1,4 +1,4 @@
-"""A conversation: what was said, what is asked next, and what of it the model sees."""
+"""A conversation: its history, pending question and context window."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -37,11 +37,11 @@ from .arguments import Options
 from .console import Console, UsageError
 from .tracing import TraceSwitch
 
-# Why an answer stopped that can go on.
+# Stop reasons of an answer that can be resumed.
 RESUMABLE = (INTERRUPTED, "max tokens", "context full")
-_DIGITS = 6  # of a time in seconds
-# Where turns are dropped: an answer needs an eighth of the context, and what is dropped
-# leaves a quarter free. The turns that stay are read again, so this is to be rare.
+_DIGITS = 6  # decimals of a time in seconds
+# Sizes when turns are dropped: an answer needs an eighth of the context, and dropping
+# frees a quarter. The remaining turns are read again, so dropping should be rare.
 _NEEDED_SHARE = 8
 _FREED_SHARE = 4
 
@@ -51,8 +51,8 @@ class Turn:
     """A question and its answer."""
 
     question: str
-    answer: str  # as far as it came
-    # Tokens of an answer that can go on; none of one that is whole or was loaded.
+    answer: str  # possibly incomplete
+    # The tokens of an answer that can be resumed; empty if it is complete or loaded.
     ids: tuple[int, ...] = field(default=(), compare=False)
 
 
@@ -68,9 +68,9 @@ def messages_of(system: str | None, turns: Sequence[Turn]) -> list[Message]:
 class Session:
     """The state of a chat, or of a series of completions, and the engine that answers.
 
-    The history holds answers as far as they came. A question whose answer did not begin
-    is not in it, so that the next answer is what it would have been; `/regen` and
-    `/continue` ask it again.
+    The history includes incomplete answers. A question whose answer did not begin is not
+    in it, so that it does not affect the next answer; `/regen` and `/continue` ask it
+    again.
     """
 
     options: Options
@@ -78,8 +78,8 @@ class Session:
     tokenizer: Tokenizer
     console: Console
     settings: Settings
-    found_format: ChatTemplate | None  # None is the model's own
-    # Returns a new mask for one answer, if answers follow a grammar.
+    found_format: ChatTemplate | None  # None: the model's own
+    # Returns a new mask for one answer, if a grammar constrains the answers.
     new_mask: Callable[[Sequence[int]], TokenMask] | None
 
     def __post_init__(self) -> None:
@@ -87,11 +87,11 @@ class Session:
         self.completion = self.options.completion
         self.statistics = self.options.statistics and not self.console.quiet
         self._records = self.options.json or self.options.jsonl is not None
-        self.candidates = 0  # of how many tokens each answer's report tells
+        self.candidates = 0  # the number of candidates in the report of an answer
         self.turns: list[Turn] = []
-        self.unanswered: str | None = None  # the question that has no answer yet
-        self.attached = ""  # text that goes before the next question
-        self.last: PrintedAnswer | None = None  # it may no longer be in the history
+        self.unanswered: str | None = None  # the question without an answer
+        self.attached = ""  # the text of `/read` before the next question
+        self.last: PrintedAnswer | None = None  # it may be absent from the history
         self.trace = TraceSwitch(
             self.options, self.console, self.engine, self.found_format
         )
@@ -101,21 +101,19 @@ class Session:
     def ask(self, question: str) -> PrintedAnswer:
         """Answer a message or continue a text.
 
-        After an InferenceError, which rejects the question, the history is as before:
-        `/continue`, `/regen` and `/undo` do not see the question.
+        An InferenceError rejects the question and leaves the history unchanged, so that
+        `/continue`, `/regen` and `/undo` ignore the question.
         """
-        before = self.unanswered
+        previous = self.unanswered
         self.unanswered = question
         try:
             return self._ask(question, self.turns)
         except InferenceError:
-            self.unanswered = before
+            self.unanswered = previous
             raise
 
     def ask_with_attached(self, question: str) -> PrintedAnswer:
-        """Answer a question after the text that is attached; both stay if they are
-        rejected.
-        """
+        """Answer a question after the attached text; keep the text if it is rejected."""
         attached = self.attached
         try:
             return self.ask(self.with_attached(question))
@@ -124,31 +122,30 @@ class Session:
             raise
 
     def regenerate(self) -> PrintedAnswer:
-        """Answer again what has no answer yet, or else the last question."""
+        """Answer the pending question, or else the last question, again."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
         if not self.turns:
-            raise UsageError("there is no question to answer again")
+            raise UsageError("/regen: expected a question to answer again, got none")
         return self._ask(self.turns[-1].question, self.turns[:-1])
 
     def resume(self) -> PrintedAnswer:
-        """Go on with the last answer, which was stopped; answer a question that has none
-        yet.
-        """
+        """Resume the last answer, if it was stopped, or answer the pending question."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
         if not self.turns or not self.turns[-1].ids:
             raise UsageError(
-                "there is no answer that was stopped (by Ctrl-C, or at max_tokens)"
+                "/continue: expected an answer that was stopped (by Ctrl-C or at "
+                "max_tokens), got none"
             )
         return self._ask(self.turns[-1].question, self.turns[:-1], self.turns[-1])
 
     def _ask(
-        self, question: str, before: list[Turn], begun: Turn | None = None
+        self, question: str, before: list[Turn], stopped: Turn | None = None
     ) -> PrintedAnswer:
-        """Answer a question after a history; keep both, unless nothing came of it."""
-        before = self._with_room(before, question, begun)
-        answer = self._answer(self._asked(before, question), begun)
+        """Answer a question after a history; store both if the answer has a token."""
+        before = self._with_room(before, question, stopped)
+        answer = self._answer(self._prompt_after(before, question), stopped)
         if answer.ids:
             ids = answer.ids if answer.stop_reason in RESUMABLE else ()
             self.unanswered = None
@@ -157,21 +154,20 @@ class Session:
         return answer
 
     def _with_room(
-        self, before: list[Turn], question: str, begun: Turn | None
+        self, before: list[Turn], question: str, stopped: Turn | None
     ) -> list[Turn]:
-        """Return the turns before a question, without the oldest ones if those are to be
-        dropped.
+        """Return the turns before a question, without the oldest if they must be dropped.
 
-        Raise ContextFullError, and drop no turn, where the question alone does not fit.
+        Raise ContextFullError, and drop no turn, if the question alone does not fit.
         """
         if self.completion or self.settings.overflow != "drop":
             return before
         positions = self.engine.sequence_length
-        drawn = 0 if begun is None else len(begun.ids)
+        drawn = 0 if stopped is None else len(stopped.ids)
         needed = min(positions // _NEEDED_SHARE, self.settings.max_tokens or positions)
 
         def size(turns: Sequence[Turn]) -> int:
-            return len(self._encoded(self._asked(turns, question))) + drawn
+            return len(self._encoded(self._prompt_after(turns, question))) + drawn
 
         alone = size([])
         if alone >= positions:
@@ -190,19 +186,15 @@ class Session:
         return kept
 
     def undo(self) -> str:
-        """Take back the question without an answer,
-        or else the last one and its answer.
-        """
+        """Remove and return the pending question, or else the last turn's question."""
         question = self.unanswered
         self.unanswered = None
         if question is None and not self.turns:
-            raise UsageError("there is nothing to take back")
+            raise UsageError("/undo: expected a question to remove, got none")
         return self.turns.pop().question if question is None else question
 
     def clear(self) -> None:
-        """Forget the history and what was attached; the system prompt and the settings
-        stay.
-        """
+        """Clear the history and the attached text; keep system prompt and settings."""
         self.turns = []
         self.unanswered = None
         self.attached = ""
@@ -210,9 +202,7 @@ class Session:
     def restore(
         self, system: str | None, turns: Sequence[Turn], settings: Settings
     ) -> None:
-        """Take another conversation and its settings; after any exception nothing has
-        changed.
-        """
+        """Replace the conversation and its settings; an exception changes nothing."""
         other = copy(self)
         other.clear()
         other.turns = list(turns)
@@ -226,18 +216,18 @@ class Session:
         vars(self).update(vars(other))
 
     def change_model(self, other: "Session", options: Options) -> None:
-        """Take the model of another session, and keep the conversation.
+        """Adopt the model of another session, and keep the conversation.
 
         Args:
-            other: A session without a conversation, whose settings count.
-            options: What `/show` and a later change of the model begin with.
+            other: A session without a conversation, whose settings are adopted.
+            options: The options of the new model.
 
         Raises:
-            ContextFullError: The conversation does not fit its context.
-            ChatFormatError: Its chat format is not known, or does not have a message of
-                these.
+            ContextFullError: The conversation exceeds the context of the new model.
+            ChatFormatError: The chat format is unknown or lacks a message of the
+                conversation.
         """
-        # The ids of an answer that was stopped belong to the tokenizer that is replaced.
+        # The ids of a stopped answer belong to the replaced tokenizer.
         turns = [replace(turn, ids=()) for turn in self.turns]
         other.restore(self.system, turns, other.settings)
         other.unanswered = self.unanswered
@@ -251,9 +241,7 @@ class Session:
         vars(self).update(vars(other))
 
     def with_attached(self, question: str) -> str:
-        """Return a question after the text that was attached to it, which is then used
-        up.
-        """
+        """Return a question after the attached text, and clear that text."""
         attached = self.attached
         self.attached = ""
         gap = "" if self.completion or not attached else "\n\n"
@@ -265,86 +253,80 @@ class Session:
         return self.found_format or self.engine.chat_format
 
     def prompt_ids(self) -> list[int]:
-        """Return the ids of the last prompt in the history, or else of the system
-        message.
-        """
+        """Return the ids of the last prompt, or else of the system message."""
         if not self.turns:
             return self.history_ids()
         *before, last = self.turns
-        return self._encoded(self._asked(before, last.question))
+        return self._encoded(self._prompt_after(before, last.question))
 
     def history_ids(self) -> list[int]:
-        """Return the token ids of the history as the model sees them; none when it is
-        empty.
-        """
+        """Return the token ids of the history as the model sees them."""
         text = "".join(turn.question + turn.answer for turn in self.turns[-1:])
-        asked = text if self.completion else self.messages(self.turns)
-        return self._encoded(asked, False) if asked else []
+        prompt = text if self.completion else self.messages(self.turns)
+        return self._encoded(prompt, False) if prompt else []
 
     def messages(
         self, turns: Sequence[Turn], question: str | None = None
     ) -> list[Message]:
-        """Return the messages of a history, and of what is asked next, if anything is."""
-        asked = [] if question is None else [Message("user", question)]
-        return messages_of(self.system, turns) + asked
+        """Return the messages of a history, and of the next question if given."""
+        question_message = [] if question is None else [Message("user", question)]
+        return messages_of(self.system, turns) + question_message
 
-    def _asked(self, before: Sequence[Turn], question: str) -> str | list[Message]:
-        """Return what is asked after some turns: a text to continue,
-        or a conversation.
-        """
+    def _prompt_after(self, before: Sequence[Turn], question: str) -> str | list[Message]:
+        """Return a question after some turns: a text to continue, or a conversation."""
         return question if self.completion else self.messages(before, question)
 
     def _encoded(
-        self, asked: str | list[Message], opens_answer: bool = True
+        self, prompt: str | list[Message], opens_answer: bool = True
     ) -> list[int]:
-        """Return the ids of a text, or of messages."""
-        if isinstance(asked, str):
-            return self.tokenizer.encode(asked, bos=self.tokenizer.adds_bos, eos=False)
+        """Return the ids of a prompt, which is a text or a conversation."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, bos=self.tokenizer.adds_bos, eos=False)
         think = self.settings.think != "off"
-        return encode_chat(self.tokenizer, asked, opens_answer, self.chat_format, think)
+        return encode_chat(self.tokenizer, prompt, opens_answer, self.chat_format, think)
 
     def answer_apart(
-        self, asked: str | list[Message], line: int | None = None
+        self, prompt: str | list[Message], line: int | None = None
     ) -> PrintedAnswer:
-        """Answer a prompt as `ask` does, beside the history; its record names a line of a
-        file.
-        """
-        answer = self._answer(asked)
+        """Answer a prompt outside of the history; `line` goes into its record."""
+        answer = self._answer(prompt)
         self._report(answer, line)
         return answer
 
     def _answer(
-        self, asked: str | list[Message], begun: Turn | None = None
+        self, prompt: str | list[Message], stopped: Turn | None = None
     ) -> PrintedAnswer:
-        """Run one prompt and write its answer, or the rest of one that was begun."""
+        """Run one prompt and write its answer, or the rest of a stopped answer."""
         self.engine.last_stats = None
         settings = self.settings
-        already, drawn = ("", ()) if begun is None else (begun.answer, begun.ids)
+        earlier = stopped or Turn(question="", answer="")
 
-        opened: list[
-            bool
-        ] = []  # whether the prompt ends inside of a thought, once it is known
+        # Whether the prompt ends inside a thought; empty until it is computed.
+        opened: list[bool] = []
 
         def split(text: str, is_over: bool) -> tuple[str, str]:
-            if isinstance(asked, str) or not text:  # a completion has no thoughts
+            if isinstance(prompt, str) or not text:  # a completion has no thoughts
                 return "", text
             template = self.chat_format
             if not opened:
-                prompt = self._encoded(asked)
-                opened.append(opens_thought(self.tokenizer, template, prompt))
+                prompt_ids = self._encoded(prompt)
+                opened.append(opens_thought(self.tokenizer, template, prompt_ids))
             return split_thoughts(text, opened[0], is_over, template.thought_form)
 
         def visible(text: str, is_over: bool) -> tuple[str, str]:
-            thoughts, said = ("", "") if self._records else split(text, is_over)
-            return "" if settings.think == "hide" else thoughts, said
+            thoughts, answer = ("", "") if self._records else split(text, is_over)
+            return "" if settings.think == "hide" else thoughts, answer
 
         steps, reason = stream_answer(
-            self.console, lambda: self._steps(asked, drawn), already, visible
+            self.console,
+            lambda: self._steps(prompt, earlier.ids),
+            earlier.answer,
+            visible,
         )
-        text = "".join(step.text for step in steps) or already
-        ids = (*drawn, *(step.token_id for step in steps))
+        text = "".join(step.text for step in steps) or earlier.answer
+        ids = (*earlier.ids, *(step.token_id for step in steps))
         self.last = PrintedAnswer(
-            asked=asked,
+            prompt=prompt,
             settings=settings,
             text=text,
             parts=split(text, True),
@@ -356,8 +338,8 @@ class Session:
         return self.last
 
     def _report(self, answer: PrintedAnswer, line: int | None = None) -> None:
-        """Write what an answer took and how its tokens were chosen, as far as wanted."""
-        if answer.stats is None:  # nothing was run
+        """Print the record, the candidate tables and the statistics, as enabled."""
+        if answer.stats is None:  # Ctrl-C came first
             return
         if self._records:
             self.console.report(self._record(answer, answer.stats, line))
@@ -372,9 +354,9 @@ class Session:
     def _record(
         self, answer: PrintedAnswer, stats: GenerationStats, line: int | None
     ) -> str:
-        """Return an answer as JSON on one line in ASCII."""
-        numbers = asdict(stats).items()
-        most = self.options.logprobs
+        """Return an answer as JSON on one line of ASCII."""
+        statistics = asdict(stats).items()
+        top = self.options.logprobs
         record = {
             **({} if line is None else {"line": line}),
             "model": replace_surrogates(str(self.engine.model.source_directory)),
@@ -384,26 +366,26 @@ class Session:
             "stop_reason": answer.stop_reason,
             "context_length": self.engine.sequence_length,
             **{
-                name: round(v, _DIGITS) if isinstance(v, float) else v
-                for name, v in numbers
+                name: round(value, _DIGITS) if isinstance(value, float) else value
+                for name, value in statistics
             },
         }
-        if most is not None:
+        if top is not None:
             content = [
-                logprobs_of(self.tokenizer, choice, most) for choice in answer.choices
+                logprobs_of(self.tokenizer, choice, top) for choice in answer.choices
             ]
             record["logprobs"] = {"content": content}
         return json.dumps(record)
 
     def _steps(
-        self, asked: str | list[Message], answer_ids: Sequence[int]
+        self, prompt: str | list[Message], answer_ids: Sequence[int]
     ) -> Iterator[Step]:
-        """Return the steps of an answer, of which some tokens were drawn before."""
+        """Return the steps of an answer; `answer_ids` are its earlier tokens."""
         mask = None if self.new_mask is None else self.new_mask(answer_ids)
-        prompt_ids = self._encoded(asked)
+        prompt_ids = self._encoded(prompt)
         settings = self.settings
         logprobs = self.options.logprobs
-        is_chat = not isinstance(asked, str)
+        is_chat = not isinstance(prompt, str)
         request = Request(
             prompt_ids=prompt_ids,
             max_new_tokens=settings.max_tokens,
@@ -415,6 +397,6 @@ class Session:
             answer_ids=answer_ids,
             mask=mask,
         )
-        mark_prompt(asked, prompt_ids)
+        mark_prompt(prompt, prompt_ids)
         progress = self.console.timed_progress("reading the prompt", "tokens")
         return self.engine.answer(request, progress)

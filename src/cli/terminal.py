@@ -1,6 +1,4 @@
-"""The terminal of a chat: typing during an answer is hidden, and the state always comes
-back.
-"""
+"""The terminal of a chat: it hides typing during answers and restores its state."""
 
 import contextlib
 import os
@@ -15,7 +13,7 @@ from typing import Any
 from .answer import on_signal
 from .console import Console
 
-# places in the list of `tcgetattr`
+# indices in the list of `tcgetattr`
 _INPUT_FLAGS = 0
 _LOCAL_FLAGS = 3
 # As in the raw mode of prompt_toolkit, which reads the queue later. Ctrl-C and Ctrl-Z
@@ -28,7 +26,7 @@ _DEADLY_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class ChatTerminal:
-    """The terminal on standard input and standard error for as long as a chat lasts."""
+    """The terminal on standard input and standard error during a chat."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -39,9 +37,7 @@ class ChatTerminal:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Give the terminal its state back at the end,
-        also if a signal ends the process.
-        """
+        """Restore the terminal at the end, also if a signal ends the process."""
         with ExitStack() as stack:
             for number in _DEADLY_SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
@@ -55,9 +51,7 @@ class ChatTerminal:
 
     @contextmanager
     def typing_hidden(self) -> Iterator[None]:
-        """Do not echo what is typed inside: the next prompt reads it from the terminal's
-        queue.
-        """
+        """Hide typing within the block; the next prompt reads it from the queue."""
         with (
             on_signal(signal.SIGTSTP, self._suspend),
             on_signal(signal.SIGCONT, self._resume),
@@ -70,7 +64,7 @@ class ChatTerminal:
                 self.restore()
 
     def restore(self) -> None:
-        """Give the terminal the state that it had before the chat."""
+        """Set the state that the terminal had before the chat."""
         self._apply(self._state, _LEAVE_PASTES)
 
     def _hide(self) -> None:
@@ -84,17 +78,17 @@ class ChatTerminal:
     def _apply(self, state: list[Any], control: bytes = b"") -> None:
         """Set the state and write a control sequence; do nothing in the background."""
         with contextlib.suppress(OSError, termios.error):
-            # A process in the background would be stopped by the system.
+            # The system would stop a process in the background.
             if os.tcgetpgrp(self._input) == os.getpgrp():
                 termios.tcsetattr(self._input, termios.TCSANOW, state)
                 os.write(self._output, control)
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
-        """Stop as Ctrl-Z asks for, with the terminal as the shell expects it."""
+        """Stop on Ctrl-Z, with the terminal in the state that the shell expects."""
         self.restore()
         with on_signal(number, signal.SIG_DFL):
             signal.raise_signal(number)
-        # also where the system ignores Ctrl-Z, without a shell that could go on
+        # Also if the system ignores Ctrl-Z because no shell could resume the process.
         self._hide()
 
     def _resume(self, _number: int, _frame: FrameType | None) -> None:

@@ -1,6 +1,4 @@
-"""The trace of a run: its files, turned on by flags of the command line and by
-`/trace`.
-"""
+"""The trace of a run, turned on by flags of the command line and by `/trace`."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +10,7 @@ from .. import __version__, ml, trace
 from ..inference import ChatTemplate, InferenceEngine
 from ..model import InferenceContext
 from ..untrusted import reason_of
-from .answer import piece
+from .answer import token_text
 from .arguments import DEFAULT_DEBUG_LOG, Options
 from .console import Console, UsageError
 
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TraceSwitch:
-    """Turns the trace on and off; its files are begun anew at first, and left out if they
-    fail.
-    """
+    """Turns the trace on and off; the first start truncates its files."""
 
     options: Options
     console: Console
@@ -38,25 +34,25 @@ class TraceSwitch:
         L = self.engine.model.args.n_layers
         for layers in self.options.trace_layers or ():
             if layers.stop > L:
-                rule = f"layers from 0 to {L - 1}, got {layers.stop - 1}"
-                raise UsageError(f"--trace-layers: expected {rule}")
-        named = {
+                raise UsageError(
+                    f"--trace-layers: expected layers from 0 to {L - 1}, got "
+                    f"{layers.stop - 1}"
+                )
+        flag_paths = {
             "debug_log": self.options.debug_log,
             "json_lines": self.options.trace_json,
         }
-        given = {name: path for name, path in named.items() if path is not None}
-        self.paths = given or {"debug_log": DEFAULT_DEBUG_LOG}  # the files of the trace
+        paths = {name: path for name, path in flag_paths.items() if path is not None}
+        self.paths = paths or {"debug_log": DEFAULT_DEBUG_LOG}  # the files of the trace
         self._mode: Literal["w", "a"] = "w"
         self._log: TraceLog | None = None
         self._recorders: list[Recorder | Collector] = []
 
     def turn_on(self) -> None:
-        """Turn the trace on, if it is not; raise UsageError where a file cannot be
-        written.
-        """
+        """Turn the trace on; raise UsageError if a file cannot be written."""
         if trace.is_on():
             return
-        from ..trace.logger import TraceLog  # structlog takes a while to load
+        from ..trace.logger import TraceLog  # imports structlog, which is slow
 
         options = self.options
         sizes = self.engine.model.args.sizes
@@ -64,7 +60,7 @@ class TraceSwitch:
             with ExitStack() as opened:
                 files: dict[str, Any] = {}
                 for kind, path in self.paths.items():
-                    # A name of the checkpoint can hold what UTF-8 cannot.
+                    # The names of a checkpoint may not be valid UTF-8.
                     files[kind] = opened.enter_context(
                         open(
                             path, self._mode, encoding="utf-8", errors="backslashreplace"
@@ -82,18 +78,15 @@ class TraceSwitch:
                 opened.pop_all()
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             name = error.filename if isinstance(error, OSError) else path
-            got = reason_of(error)
             raise UsageError(
-                f"{name}: trace: expected a writable file, got {got}"
+                f"{name}: trace: expected a writable file, got {reason_of(error)}"
             ) from None
         self._mode = "a"
         self._start()
 
     @contextmanager
     def recorded(self, recorder: "Recorder | Collector") -> Iterator[None]:
-        """Give the events of what runs inside to a recorder as well, and turn the trace
-        off.
-        """
+        """Send the events of the block to a recorder as well; then turn the trace off."""
         self._recorders.append(recorder)
         if not trace.is_on():
             self._start()
@@ -107,19 +100,19 @@ class TraceSwitch:
 
         model = self.engine.model
         tokenizer = self.engine.model.tokenizer
-        assert tokenizer is not None  # a session has one
+        assert tokenizer is not None  # a session always has a tokenizer
         tracer = Tracer(
             model.args.sizes,
             self._write,
-            wants=lambda *where: any(view.wants(*where) for view in self._views),
-            text_of=partial(piece, tokenizer),
+            wants=lambda *event: any(view.wants(*event) for view in self._views),
+            text_of=partial(token_text, tokenizer),
             statistics=self.options.trace_statistics,
-            values=lambda *where: any(
-                one.wants_values(*where) for one in self._recorders
+            values=lambda *event: any(
+                recorder.wants_values(*event) for recorder in self._recorders
             ),
             close=self._close,
         )
-        # What the first pass alone pays for, such as the first touch of mapped weights.
+        # Excludes the costs of a first pass, such as the first touch of mapped weights.
         model.transformer.forward(InferenceContext(model.args, 1), [0])
         trace.start(tracer)
 
@@ -144,16 +137,14 @@ class TraceSwitch:
             trace.stop()
 
     def _run(self) -> dict[str, str]:
-        """Return what a reader of the trace has to know of the run as a whole."""
+        """Return the facts of the run for the header of the trace."""
         model = self.engine.model
         info = ml.build_info()
         options = self.options
         return {
             "llama-bolts": __version__,
-            "prompt": "as stage 1 shows"
-            if options.prompt is None
-            else repr(options.prompt),
-            "seed": "as stage 20 shows" if options.seed is None else str(options.seed),
+            "prompt": "see stage 1" if options.prompt is None else repr(options.prompt),
+            "seed": "see stage 20" if options.seed is None else str(options.seed),
             "model": model.description,
             "chat format": "none" if self.chat_format is None else self.chat_format.name,
             "instruction set": info["isa"],

@@ -1,8 +1,8 @@
-"""`--verify`: the network and the tokenizer of a checkpoint, stage by stage, against
-transformers.
+"""`--verify`: the network and tokenizer of a checkpoint, compared with transformers.
 
-Both compute in float32, one after the other: ours first, here, and then transformers in a
-separate process (`reference.py`), step by step from our results.
+Both compute in float32, one after the other: first our network in this process, then
+transformers in a separate process (`reference.py`), which continues from our results at
+each step.
 """
 
 import json
@@ -43,8 +43,8 @@ from .console import Console, DifferenceError, UsageError
 from .loading import open_model
 
 Array: TypeAlias = npt.NDArray[np.float32]
-# A row for each token, by "stage layer name", as in the trace; the layer is - outside of
-# one.
+# A row for each token, by "stage layer name" as in the trace; the layer is - outside of
+# the layers.
 Stages: TypeAlias = dict[str, Any]
 
 _PROMPT = (
@@ -59,21 +59,19 @@ _TEXTS = (
     " e\u0301🇫🇷",
 )
 _MODULES = ("torch", "transformers", "tokenizers", "tiktoken", "sentencepiece")
-_BY_HEAD = (11, 12, 13)  # stages whose results are not one row for each token
-# The names of the queries and keys that scores are made of, the last ones first.
+_BY_HEAD = (11, 12, 13)  # stages whose results do not have one row per token
+# The names of the queries and keys of the scores, the last ones first.
 _QUERIES_AND_KEYS = ("10 {} {}", "9 {} {}_normed", "8 {} {}_normed", "8 {} {}")
-_MOST_TOKENS = 256  # the logits of all of them are kept, in both processes
+_MOST_TOKENS = 256  # both processes keep the logits of all tokens
 _COLUMNS = ("stage", "tensor", "layer", "difference", "relative", "bound", "")
-# The largest errors that were found are a sixth of the bounds that this makes with random
-# models of many shapes and the bundled one, and half of them with SmolLM2: a trained
-# model has rows whose terms cancel.
+# With random models of many shapes and the bundled model, the largest errors are a sixth
+# of these bounds, and with SmolLM2 half of them: the terms of some rows of a trained
+# model cancel.
 _MARGIN = 16.0
 
 
 class _Row(NamedTuple):
-    """A comparison: the largest difference, and the largest relative to the RMS of its
-    row.
-    """
+    """A comparison: the largest difference, absolute and relative to its row's RMS."""
 
     stage: int
     tensor: str
@@ -84,20 +82,20 @@ class _Row(NamedTuple):
 
     @property
     def is_ok(self) -> bool:
-        """Whether the error is within the bound, which NaN is not."""
+        """Whether the error is within the bound; false for NaN."""
         return self.relative <= self.bound
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as texts."""
-        numbers = (f"{x:.1e}" if x else "0" for x in self[3:])
+        errors = (f"{x:.1e}" if x else "0" for x in self[3:])
         stage = f"{self.stage} {STAGES[self.stage].name}"
         ok = "ok" if self.is_ok else "FAIL"
-        return stage, self.tensor, self.layer.strip("-"), *numbers, ok
+        return stage, self.tensor, self.layer.strip("-"), *errors, ok
 
     @property
     def failure(self) -> str:
-        """What is wrong, in words."""
+        """The failure in words."""
         stage, tensor, layer, _, relative, bound, _ = self.cells
         of_layer = f" of layer {layer}" if layer else ""
         return (
@@ -106,17 +104,17 @@ class _Row(NamedTuple):
 
 
 def report_verify(options: Options, console: Console) -> None:
-    """Compare a model with transformers in a table; DifferenceError if a stage is beyond
-    bounds.
-    """
+    """Compare a model with transformers; raise DifferenceError beyond a bound."""
     model = open_model(options, console)
     if model.source.verified_as is None:
-        got = "got a GGUF file; --dequantize --save-quantized DIR makes a directory of it"
-        raise UsageError(f"--verify: expected a model directory, {got}")
+        raise UsageError(
+            "--verify: expected a model directory, got a GGUF file; --dequantize "
+            "--save-quantized DIR converts it"
+        )
     missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
         raise UsageError(
-            "--verify: expected transformers and what it needs, got no "
+            "--verify: expected transformers and its dependencies, got no "
             f"{', '.join(missing)}: {install_hint('oracle')}"
         )
     check_float32_copy_fits(model.parameter_count)
@@ -136,38 +134,36 @@ def report_verify(options: Options, console: Console) -> None:
     console.report(
         f"prompt: {model.tokenizer.decode(ids) if model.tokenizer else ids}", ""
     )
-    shown = rows if options.verbose else _one_for_all_layers(rows)
-    console.report_table(_COLUMNS, [row.cells for row in shown], "<<>>>><")
+    visible = rows if options.verbose else _one_for_all_layers(rows)
+    console.report_table(_COLUMNS, [row.cells for row in visible], "<<>>>><")
     failed = next((row for row in rows if not row.is_ok), None)
-    found = "every stage is within its bound" if failed is None else failed.failure
+    verdict = "every stage is within its bound" if failed is None else failed.failure
     args = model.args
     dtype = model.tensors["layers.0.attention.wq.weight"].dtype
     console.report(
         "",
-        f"verdict: {'ok' if failed is None else 'FAIL'}: {found} (llama-bolts "
+        f"verdict: {'ok' if failed is None else 'FAIL'}: {verdict} (llama-bolts "
         f"{__version__}, {ml.build_info()['isa']}; {reply['versions']}; "
         f"{model.checkpoint.source_format}, {dtype}, {args.n_layers} layers, D "
         f"{args.dim}, {args.n_heads}/{args.n_kv_heads} heads; {len(ids)} tokens; both in "
         "float32)",
     )
     if failed is not None:
-        raise DifferenceError(f"--verify: {found}")
+        raise DifferenceError(f"--verify: {verdict}")
 
 
 def _one_for_all_layers(rows: Iterable[_Row]) -> Iterable[_Row]:
     """Return the first row beyond its bound of each tensor, or else the worst."""
-    shown: dict[tuple[int, str], _Row] = {}
+    chosen: dict[tuple[int, str], _Row] = {}
     for row in rows:
-        other = shown.setdefault((row.stage, row.tensor), row)
+        other = chosen.setdefault((row.stage, row.tensor), row)
         if other.is_ok and not (row.is_ok and row.relative <= other.relative):
-            shown[row.stage, row.tensor] = row
-    return shown.values()
+            chosen[row.stage, row.tensor] = row
+    return chosen.values()
 
 
 def _prompt_ids(model: Model, text: str) -> list[int]:
-    """Return the tokens of a text, or where there is no tokenizer, ids from all of the
-    rows.
-    """
+    """Return the tokens of a text, or ids from all of the rows without a tokenizer."""
     tokenizer = model.tokenizer
     vocab_size = model.args.vocab_size
     if tokenizer is None:
@@ -180,14 +176,18 @@ def _prompt_ids(model: Model, text: str) -> list[int]:
 
 
 def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
-    """Run the network in float32: all tokens but the last together, and then the last.
+    """Run the network in float32: first all tokens but the last, then the last.
 
-    Return what each traced stage makes, a row for each token, heads in the order of
-    Hugging Face; the logits [T, V] without a trace; and how many times as large a
-    relative error of the norms' weights is in the logits.
+    Return three values:
+
+    1. The results of each traced stage, a row for each token, with heads in the order of
+    Hugging Face.
+    2. The logits [T, V] without a trace.
+    3. The factor between a relative error of the norms' weights and the error of the
+    logits.
     """
     args = replace(model.args, dtype=ml.float32)
-    tensors = {  # products of float32 take every other dtype as it is
+    tensors = {  # products of float32 accept all other dtypes
         name: weight.to(ml.float32)
         if isinstance(weight, ml.Tensor) and weight.dtype is ml.bfloat16
         else weight
@@ -216,9 +216,8 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
     traced = [_traced(network, context, part) for part in parts]
     stages = {key: np.concatenate([part[key] for part in traced]) for key in traced[-1]}
     for key in [key for key in stages if key.endswith((" xq", " xk"))]:
-        if args.rope_pairs == "interleaved" or key.startswith(
-            "10 "
-        ):  # rotated, they always are
+        # Stage 10 always returns interleaved pairs.
+        if args.rope_pairs == "interleaved" or key.startswith("10 "):
             pairs = stages[key].reshape(len(ids), -1, args.head_dim // 2, 2)
             stages[key] = pairs.swapaxes(2, 3).reshape(len(ids), -1)
     return stages, logits, gain
@@ -228,35 +227,35 @@ def _traced(
     network: LlamaTransformer, context: InferenceContext, ids: list[int]
 ) -> Stages:
     """Return the last result of each name in each stage of a pass."""
-    found: Stages = {}
+    results: Stages = {}
 
     def keep(event: Event) -> None:
         layer = "-" if event.layer is None else event.layer
-        for made in event.outputs:
-            key = f"{event.stage} {layer} {made.name}"
-            values = made.values
+        for output in event.outputs:
+            key = f"{event.stage} {layer} {output.name}"
+            values = output.values
             if values is not None and event.stage not in _BY_HEAD:
-                found[key] = values.reshape(len(values), -1)
+                results[key] = values.reshape(len(values), -1)
 
     trace.start(Tracer(network.args.sizes, keep, values=lambda *_: True))
     try:
         network.forward(context, ids, context.length, all_positions=True)
     finally:
         trace.stop()
-    return found
+    return results
 
 
 def _run_transformers(
     model: Model, ids: list[int], ours: Stages
 ) -> tuple[Stages, dict[str, Any]]:
-    """Run transformers in a separate process; return its stages and what else it
-    replies.
-    """
+    """Run transformers in a separate process; return its stages and its reply."""
     source = model.source
     reads_directory = source.verified_as == "directory"
-    names = ("tokenizer.model", "tokenizer.json")[:: -1 if reads_directory else 1]
-    places = [place / name for place in (source.path, source.top) for name in names]
-    tokenizer = next((str(path.absolute()) for path in places if path.is_file()), None)
+    names = ["tokenizer.model", "tokenizer.json"]
+    if reads_directory:
+        names.reverse()
+    paths = [folder / name for folder in (source.path, source.top) for name in names]
+    tokenizer = next((str(path.absolute()) for path in paths if path.is_file()), None)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         np.savez(folder / "ours.npz", **ours)
@@ -272,7 +271,7 @@ def _run_transformers(
         config = hugging_face_config(model.args, None, "float32", source.model_type)
         config["tie_word_embeddings"] = "output.weight" not in model.tensors
         (folder / "config.json").write_text(json.dumps(config), "utf-8")
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", f"{__package__}.reference", folder],
             cwd=PACKAGE.parent,
             stdin=subprocess.DEVNULL,
@@ -281,19 +280,21 @@ def _run_transformers(
             text=True,
             check=False,
         )
-        if done.returncode == -signal.SIGKILL:
+        if process.returncode == -signal.SIGKILL:
             raise NotEnoughMemoryError(
-                "memory: the system ended the process of transformers"
+                "memory: expected enough for transformers, got its process killed"
             )
-        if done.returncode:
-            why = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise ModelError(f"{label_of(source.path)}: --verify: transformers: {why}")
+        if process.returncode:
+            reason = (process.stderr.splitlines() or [f"exit code {process.returncode}"])[
+                -1
+            ]
+            raise ModelError(f"{label_of(source.path)}: --verify: transformers: {reason}")
         with np.load(folder / "theirs.npz") as theirs:
             return dict(theirs), json.loads((folder / "reply.json").read_text("utf-8"))
 
 
 def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]:
-    """Yield one comparison of token ids, where both have a tokenizer."""
+    """Yield one comparison of token ids, if both have a tokenizer."""
     if theirs is not None and model.tokenizer is not None:
         texts = (_PROMPT, *_TEXTS)
         ours = [model.tokenizer.encode(text, bos=False, eos=False) for text in texts]
@@ -305,9 +306,7 @@ def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]
 def _compare_stages(
     model: Model, ours: Stages, logits: Array, gain: float, theirs: Stages
 ) -> Iterator[_Row]:
-    """Yield the comparisons of tensors in the order of the run, and at last of the most
-    likely.
-    """
+    """Yield the comparisons of tensors in their order, then of the best tokens."""
     bounds = []
     for key in (key for key in theirs if key != "logits"):  # in the order of the run
         stage, layer, name = key.split()
@@ -324,10 +323,10 @@ def _compare_stages(
 
 
 def _largest_score(args: ModelArgs, ours: Stages, layer: str) -> float:
-    """Return the largest score that queries and keys of these lengths can have.
+    """Return the largest possible score of queries and keys with these lengths.
 
-    The error of a sum grows with its terms. In a trained model they are several times as
-    large as the sum, because most of them cancel.
+    The error of a sum grows with its terms. In a trained model the terms are several
+    times as large as the sum, because most of them cancel.
     """
     scale = 1 / args.score_divisor
     for name in ("xq", "xk"):
@@ -339,14 +338,14 @@ def _largest_score(args: ModelArgs, ours: Stages, layer: str) -> float:
 
 
 def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> float:
-    """Return what rounding to float32 may cost a step: margin * eps * sqrt(n).
+    """Return the bound of the rounding errors of a step: margin * eps * sqrt(n).
 
-    n is how many numbers are added up for an element; errors that are independent of each
-    other grow with the root. The angles of the rotary embedding, which transformers
-    rounds to float32, count as S^2 numbers, the scores, whose error is one of the
-    logarithm of a probability, as the square of the largest that there can be. An element
-    of a product of elements can be sqrt(F) times the RMS. Rows that are looked up, and
-    sums of the same two numbers, have the same bits.
+    n is the number of terms in the sum of an element, because independent errors grow
+    with its root. The angles of the rotary embedding, which transformers rounds to
+    float32, count as S^2 terms. The scores, whose error is an error of a logarithmic
+    probability, count as the square of the largest possible score. An element of an
+    elementwise product can be sqrt(F) times the RMS. Copied rows, and sums of the same
+    two values, have the same bits.
     """
     D = args.dim
     F = args.ffn_dim
@@ -359,9 +358,7 @@ def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> floa
 
 
 def _errors(ours: Array, theirs: Array) -> tuple[float, float]:
-    """Return the largest difference, and the largest in units of the RMS of its row of
-    theirs.
-    """
+    """Return the largest difference, absolute and relative to the RMS of its row."""
     difference = np.abs(ours.astype(np.float64) - theirs)
     return float(difference.max()), float((difference / _root_mean_square(theirs)).max())
 

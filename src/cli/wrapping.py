@@ -1,28 +1,29 @@
-"""Words wrapped at blanks, in text that comes in parts and is shown at once."""
+"""Word wrap at blanks, for text that arrives in parts and is shown at once."""
 
 import re
 import unicodedata
 
-_NARROWEST = 20  # columns; in a narrower window the terminal breaks the lines itself
+_NARROWEST = 20  # a narrower window is left to the terminal
 _TAB = 8  # columns from one tab stop to the next
 _JOINER = "\u200d"
 _EMOJI_STYLE = "\ufe0f"
 _SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
-_REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]")  # two of these letters are a flag
-# Wide marks that do not begin a line. Source: JIS X 4051, characters not starting a line.
+_REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]")  # two of these letters form a flag
+# Wide characters that do not begin a line. Source: JIS X 4051, characters not starting a
+# line.
 _NOT_FIRST = (
     "、。，．：；？！）」』】〉》〕］｝・ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々…‥"
 )
 _FENCE = re.compile(r" {0,3}(```|~~~)")
-# Code by its indentation, unless it is an item of a list; and the rows of a table.
+# Code by its indentation, unless it is a list item; and rows of a table.
 _VERBATIM = re.compile(r"( {4}|\t)\s*(?![-*+] |\d{1,3}[.)] )\S|\s*\|")
-_LONGEST_BEGINNING = 80  # characters of a line, which say whether it is code
+_LONGEST_BEGINNING = 80  # the characters of a line that identify code
 
 
 def character_width(character: str) -> int:
-    """Return how many columns a terminal gives a character, at most.
+    """Return the largest number of columns that a terminal gives a character.
 
-    A terminal that does not join the parts of an emoji draws them side by side, so the
+    A terminal that does not join the parts of an emoji draws them side by side. So the
     parts count one by one: a line may end early, but not late.
     """
     if character == _EMOJI_STYLE:
@@ -49,7 +50,7 @@ def _may_part(before: str, character: str) -> bool:
 
 
 def wrapped_line(line: str, columns: int) -> str:
-    """Return a line that is known as a whole, on as many rows as it needs."""
+    """Return a complete line, on as many rows as it needs."""
     if columns < _NARROWEST:
         return line
     rows: list[str] = []
@@ -68,10 +69,10 @@ def wrapped_line(line: str, columns: int) -> str:
 class WordWrap:
     """Wraps an answer at blanks for a terminal, part by part.
 
-    A word is shown as it comes. When it grows past the edge of the window, it is erased
-    together with the blanks before it, and shown again on the next line. So no line gets
-    blanks at its end. Words that are longer than a line, blocks of code and rows of
-    tables are left to the terminal.
+    A word is shown as it arrives. When it grows past the edge of the window, it is erased
+    with the blanks before it and shown again on the next line, so that no line ends with
+    blanks. Words longer than a line, blocks of code and rows of tables are left to the
+    terminal.
     """
 
     def __init__(self) -> None:
@@ -90,22 +91,22 @@ class WordWrap:
 
     def _begin_row(self, word: str) -> None:
         """Begin a row of the screen with a word."""
-        self._word = word  # since the last place where a row may end
+        self._word = word  # the text since the last possible end of a row
         self._column = sum(map(character_width, word))
-        self._gap = ""  # blanks that are not shown before another word follows
+        self._gap = ""  # blanks that are not shown until another word follows
         self._shown_gap = 0  # columns of the blanks before the word
         self._can_move = False  # whether the word can go to the next row
 
     def wrapped(self, text: str, columns: int) -> str:
-        """Return what the terminal is to write for the next part of a text."""
+        """Return the output for the next part of a text."""
         if columns != self._columns:
-            # The terminal may have broken the row anew, so its words stay where they are.
+            # The terminal may have reflowed the row, so its words keep their places.
             self._columns = columns
             self._column %= max(columns, 1)
             self._can_move = False
-        return "".join(map(self._written, text))
+        return "".join(map(self._output_of, text))
 
-    def _written(self, character: str) -> str:
+    def _output_of(self, character: str) -> str:
         if character == "\n":
             gap = self._gap
             fence = _FENCE.match(self._beginning)
@@ -153,17 +154,15 @@ class WordWrap:
         return character
 
     def _fits(self, width: int) -> bool:
-        """Return whether a width fits on the row, or the terminal is to break the row
-        itself.
-        """
+        """Return whether a width fits, or whether the terminal breaks the row itself."""
         if self._columns < _NARROWEST or self._fence or _VERBATIM.match(self._beginning):
             return True
-        # The last column stays free: a cursor that is past it stands elsewhere in each
-        # terminal.
+        # The last column stays free, because terminals differ in the place of a cursor
+        # after it.
         return self._column + width < self._columns
 
     def _advance(self, width: int) -> None:
-        """Move the column as the terminal does, which breaks a row that is full."""
+        """Move the column as the terminal does, which breaks a full row."""
         self._column += width
         if self._columns and self._column > self._columns:
             self._column = width

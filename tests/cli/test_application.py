@@ -9,7 +9,7 @@ import pytest
 
 from src import __version__, ml
 from src.checkpoint import FileMemoryError
-from src.cli.application import told
+from src.cli.application import describe_error
 from src.cli.console import UsageError
 from src.inference import ContextFullError, NumericError, SamplingError
 from src.ml import ShapeError, kernels
@@ -54,7 +54,7 @@ def refusal(run: Run, *arguments: str | Path, stdin: bytes = b"x") -> tuple[int,
     ],
 )  # fmt: skip
 def test_each_kind_of_error_has_its_exit_code(error, code):
-    assert told(error)[0] == code
+    assert describe_error(error)[0] == code
 
 
 @pytest.mark.parametrize("flag", ["--temperature=-1", "--top-p=1.5", "--temperature=nan"])
@@ -138,7 +138,7 @@ def test_a_prompt_that_does_not_fit_is_said_in_words_of_flags(
     assert refusal(run, "-m", alphabet_model, "-c", "48", *flags, stdin=b"x" * 60) == (
         2,
         f"error: the prompt does not fit: it takes {around + 60} tokens, and the context "
-        "has 48; a larger --context-length makes room, as far as the model goes",
+        "has 48; --context-length sets a larger context, up to the limit of the model",
     )
 
 

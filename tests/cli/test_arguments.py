@@ -137,7 +137,7 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
         (["--temperature", "warm"], "argument --temperature: must be a number: got warm"),
         (["--rope-scaling-factor", "nan"], "must be a finite number above 0: got nan"),
         (["--example", "0"], f"must be 1 to {len(EXAMPLES)}: got 0"),
-        (["hello"], "a prompt is given with -p TEXT: got hello"),
+        (["hello"], "argument: expected -p TEXT for a prompt, got hello"),
         (["--chat-format", "llama9"], "argument --chat-format: invalid choice: 'llama9'"),
         (["--stop", ""], "argument --stop: must be a text: got nothing"),
         (["--debug-log="], "argument --debug-log: must be a path: got nothing"),
@@ -149,7 +149,7 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
         *(
             (
                 ["--trace-layers", bad],
-                f"numbers and ranges from low to high like 0,3-5: got {bad}",
+                f"numbers and ascending ranges like 0,3-5: got {bad}",
             )
             for bad in ("a", "1,", "3-", "+3", "1_0", "5-3")
         ),
@@ -159,12 +159,15 @@ def test_the_names_of_formats_and_stages_are_those_of_their_tables_and_in_help()
             "must be stages from 1 to 21: got 0-3",
         ),
         (["--explain", "22"], "argument --explain: must be a stage from 1 to 21: got 22"),
-        (["-temp", "0"], "unrecognized arguments: -temp; near it: --temperature"),
+        (["-temp", "0"], "unrecognized arguments: -temp; did you mean --temperature?"),
         (
             ["--max_tokens", "3"],
-            "unrecognized arguments: --max_tokens; near it: --max-tokens",
+            "unrecognized arguments: --max_tokens; did you mean --max-tokens?",
         ),
-        (["--chat"], "unrecognized arguments: --chat; near it: --chat-format"),
+        (
+            ["--chat"],
+            "unrecognized arguments: --chat; did you mean --chat-format or --chat-template?",
+        ),
         (
             ["-s", "42"],
             "argument -s/--system: must be a text, --seed sets a seed: got 42",

@@ -54,7 +54,7 @@ def chats(alphabet_model: Path) -> Iterator[dict[str, Terminal]]:
 @pytest.fixture(params=TERMINALS)
 def chat(request: pytest.FixtureRequest, chats: dict[str, Terminal]) -> Terminal:
     """A chat in which nothing was said yet."""
-    chats[request.param].say("/clear", "anew")
+    chats[request.param].say("/clear", "cleared")
     return chats[request.param]
 
 
@@ -111,7 +111,7 @@ def test_escape_sequences_that_are_typed_do_not_end_the_chat(chat):
 @WITH_EDITOR
 def test_the_line_editor_recalls_what_was_typed(chat):
     answered(chat)
-    chat.say("/clear", "anew")
+    chat.say("/clear", "cleared")
     answered(chat, typed="\x1b[A\x1b[A")
 
 
@@ -124,8 +124,8 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(open_chat, endless_model, t
         started = time.monotonic()
         child.press_ctrl("c", "interrupted")
         assert time.monotonic() - started < SECONDS_TO_STOP
-        child.say("/undo", "taken back: Hello")
-    child.say("/show prompt", "nothing was said yet")
+        child.say("/undo", "removed: Hello")
+    child.say("/show prompt", "the conversation is empty")
     child.say("/set max_tokens 5")
     child.say("Hello", "28 prompt (27 cached)")
 
@@ -137,8 +137,8 @@ def test_a_message_that_does_not_fit_leaves_the_history_as_it_was(
     answered(child)
     refused = "error: the message does not fit: with the conversation it takes 277 tokens"
     child.say("x" * 200, refused, "the context has 100; /undo and /clear make room")
-    child.say("/undo", "taken back: Hello")
-    child.say("/undo", "error: there is nothing to take back")
+    child.say("/undo", "removed: Hello")
+    child.say("/undo", "error: /undo: expected a question to remove, got none")
     child.say(
         "x" * 200, "error: the message does not fit: it takes ", "has 100; shorten it"
     )

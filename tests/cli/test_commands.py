@@ -30,7 +30,7 @@ def test_a_command_is_a_single_line_that_starts_with_a_slash_and_help_lists_ever
     ("line", "near"),
     [
         ("/regne", "/regen"), ("/bogus", ""), ("/", ""), ("/HELP", "/help"),
-        ("/sytem x", "/system, /set"), ("/temperature 1", "/set temperature VALUE"),
+        ("/sytem x", "/system or /set"), ("/temperature 1", "/set temperature VALUE"),
         ("/top-p", "/set top_p VALUE"), ("/temp 0", "/set temperature VALUE"),
         ("/hlep", "/help"), ("/cleer the chat", "/clear"), ("/help, please", "/help"),
     ],
@@ -39,9 +39,9 @@ def test_an_unknown_command_is_one_line_with_near_names(session, line, near):
     assert is_command(line)
     with pytest.raises(UsageError) as raised:
         run_command(session, line)
-    message = f"no command {line.split()[0]}"
-    message += f": near it {near}" if near else ""
-    assert str(raised.value) == f"{message}; /help lists them all"
+    message = f"unknown command {line.split()[0]}"
+    message += f" (did you mean {near}?)" if near else ""
+    assert str(raised.value) == f"{message}; /help lists all"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_reset_and_retry_are_clear_and_regen(session, typed):
     answer = session.last
     run_command(session, "/retry")
     assert (session.last is answer, len(session.turns)) == (False, 1)
-    assert typed("/reset") == "the conversation starts anew\n"
+    assert typed("/reset") == "conversation cleared\n"
     assert session.turns == []
 
 
@@ -139,7 +139,7 @@ def test_system_sets_shows_and_removes_the_prompt_and_a_completion_has_none(
     assert typed('/system ""') == "system prompt: none\n"
     assert session.system is None
     session.completion = True
-    with pytest.raises(UsageError, match="no system prompt"):
+    with pytest.raises(UsageError, match="expected a chat, got --completion"):
         typed("/system Be short.")
 
 
@@ -156,20 +156,26 @@ def test_set_shows_what_is_set_and_changes_it_by_any_of_its_names(session, typed
     ("line", "reason"),
     [
         *(
-            (f"{name} now ", f"{name} takes nothing after it: got now")
+            (f"{name} now ", f"usage: {name}, without an argument: got now")
             for name in WITHOUT_ARGUMENT
         ),
-        *((name, "a name of a file is wanted") for name in ("/load", "/save", "/read")),
-        ("/trace perhaps", "/trace wants on or off: got perhaps"),
-        ("/show weather", "/show wants one of model, .*: got weather"),
-        ("/tokens", "/tokens wants a text"),
-        ("/probs", "/probs wants off or a number, which must be 1 to 100: got nothing"),
         *(
-            (f"/probs {bad}", "wants off or a number, which .*: got")
+            (name, f"usage: {name} FILE: got nothing")
+            for name in ("/load", "/save", "/read")
+        ),
+        ("/trace perhaps", "usage: /trace .on|off.: got perhaps"),
+        (
+            "/show weather",
+            "usage: /show TOPIC, which must be one of model, .*: got weather",
+        ),
+        ("/tokens", "usage: /tokens TEXT"),
+        ("/probs", "usage: /probs off or /probs K, which must be 1 to 100: got nothing"),
+        *(
+            (f"/probs {bad}", "usage: /probs off or /probs K, which .*: got")
             for bad in BAD_NUMBERS
         ),
         *(
-            (f"/examples {bad}", "wants a number, which must be 1 to 6: got")
+            (f"/examples {bad}", "usage: /examples N, which must be 1 to 6: got")
             for bad in BAD_NUMBERS
         ),
     ],
@@ -206,18 +212,18 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
         ("/trace", "trace: off"),
         ("/help", "/why", "Ctrl-D"),
         ("/system You are a pirate", "system prompt: You are a pirate"),
-        ("/clear", "the conversation starts anew; the system prompt stays"),
+        ("/clear", "conversation cleared; the system prompt is kept"),
         ('/system ""', "system prompt: none"),
         ("What is the capital of Turkey?", "Ankara.", "eot"),
         ("/regen", "Ankara.", "(21 cached)"),
-        ("/why", "eot: the model drew <|eot_id|>", "prompt: sent whole"),
+        ("/why", "eot: the model drew <|eot_id|>", "of them cached, none dropped"),
         ("/show model", "3.2 M parameters"),
         ("/model", "bundled model: 3.2 M parameters"),
         ("/models", ""),
         (f"/save {chat}", "saved: 1 answer and"),
-        ("/undo", "taken back: What is the capital of Turkey?"),
+        ("/undo", "removed: What is the capital of Turkey?"),
         (f"/load {chat}", "loaded: 1 answer and"),
-        ("/clear", "the conversation starts anew"),
+        ("/clear", "conversation cleared"),
         (f"/read {text}", "read: 16 characters"),
         ("/stats off", "statistics after each answer: off"),
         ("What is my name?", "Anna"),
@@ -228,7 +234,7 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
         ("/probs 2", "candidates: the 2 most probable"),
         ("Hello", "temperature 0", "* ", "100.00%", "tokens have a chance", "max tokens"),
         ("/continue", "max tokens", "/continue goes on"),
-        (f"/explore {tmp_path}/page.html", "page.html: ", "to be opened in a browser"),
+        (f"/explore {tmp_path}/page.html", "page.html: ", "to open in a browser"),
         ("/examples", "2. [chat] Describe your theory. (system: You are Einstein)"),
         ("/trace on", f"trace: {log}"),
         ("Hello", "max tokens"),
@@ -244,8 +250,8 @@ def test_every_command_does_what_it_says(open_chat, tmp_path, terminal):
 
 def test_show_tells_about_each_topic(session, typed, alphabet_model):
     for topic in ("prompt", "tokens"):
-        assert typed(f"/show {topic}") == "nothing was said yet\n"
-    assert typed("/why") == "nothing was answered yet\n"
+        assert typed(f"/show {topic}") == "the conversation is empty\n"
+    assert typed("/why") == "no answer yet\n"
     session.ask("Hello")
     assert str(alphabet_model) in typed("/show model")
     prompt = typed("/show prompt")
@@ -264,8 +270,8 @@ def test_show_tells_about_each_topic(session, typed, alphabet_model):
     params = typed("/show params")
     assert "seed              3" in params
     assert "chat format: llama3 (by special tokens)" in params
-    assert "candidates shown of each token: 4" in params
-    assert "to go before the next message: 9 characters" in params
+    assert "candidates per token: 4" in params
+    assert "before the next message: 9 characters" in params
     session.system = "é\x1b"
     tokens = typed("/show tokens")
     assert r"\xc3" in tokens
@@ -280,9 +286,9 @@ def test_show_cache_counts_positions_layers_and_bytes(session, typed):
     per_token = context.nbytes // context.caches[0].capacity
     assert typed("/show cache").splitlines() == [
         "positions: 108 of 300 hold keys and values",
-        "layers: 1, each with keys and values of 2 heads of 128 numbers in bfloat16",
+        "layers: 1, each with keys and values of 2 heads of 128 values in bfloat16",
         f"bytes: {readable_bytes(108 * per_token)} in use of "
-        f"{readable_bytes(context.nbytes)}; {per_token} a position, 1 layer * {per_token}",
+        f"{readable_bytes(context.nbytes)}; {per_token} per position, 1 layer * {per_token}",
     ]
 
 
@@ -296,7 +302,7 @@ def test_show_cache_counts_positions_layers_and_bytes(session, typed):
         ),
         (
             ("40",),
-            "context full: prompt and answer filled all 40 positions of the context",
+            "context full: prompt and answer fill all 40 positions of the context",
         ),
     ],
 )
@@ -305,7 +311,7 @@ def test_why_names_what_ended_the_answer(alphabet_model, capsys, flags, why):
     end = 28 + len(session.ask("Hello").ids)
     assert reply(capsys, session, "/why").splitlines() == [
         why,
-        "prompt: sent whole, 28 tokens, 0 of them from the cache",
+        "prompt: 28 tokens, 0 of them cached, none dropped",
         f"context: {end} of {flags[0]} positions at the end of the answer",
     ]
 
@@ -317,7 +323,7 @@ def test_why_names_the_stop_string_of_an_answer_that_went_on_escaped(reciting, c
     session.settings = session.settings.changed("max_tokens", "none")
     session.resume()
     assert session.turns[-1].answer == "ab"
-    why = r"stop string: the text came to '\x1b[\x07' or 'zzz', which ends an answer"
+    why = r"stop string: the text reached '\x1b[\x07' or 'zzz', which ends an answer"
     assert reply(capsys, session, "/why").splitlines()[0] == why
 
 
@@ -331,7 +337,7 @@ def test_why_tells_how_far_an_answer_came_that_was_interrupted(
     press_ctrl_c_at(monkeypatch, type(session.tokenizer), "encode", 0, after=False)
     session.ask("Hello")
     why = (
-        "interrupted: Ctrl-C came before anything was run; /continue asks the question "
+        "interrupted: Ctrl-C came before the first forward pass; /continue asks the question "
         "again\n"
     )
     assert typed("/why") == why

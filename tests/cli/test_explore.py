@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_at_once(
 
 def test_the_last_answer_of_a_chat_is_explored(session, typed, tmp_path):
     target = tmp_path / "page.html"
-    with pytest.raises(UsageError, match="nothing was answered yet"):
+    with pytest.raises(UsageError, match="expected an answer, got none yet"):
         typed(f"/explore {target}")
     answer = session.ask("hi")
     cached = session.engine.cached_ids

@@ -170,7 +170,7 @@ def interrupt(child: Terminal) -> None:
 
 def answers_as_before(child: Terminal) -> None:
     """Checks that a short question gets the answer of a chat that has just begun."""
-    child.say("/clear", "anew")
+    child.say("/clear", "cleared")
     child.say("/set max_tokens 26", "26")
     child.say("Hello", ALPHABET + "\r\n", "28 prompt")
     assert child.code("d") == 0

@@ -23,7 +23,7 @@ def test_another_model_goes_on_with_the_conversation_and_the_settings(session, c
     session.settings = session.settings.changed("temperature", "0")
     settings = session.settings
     shown = reply(capsys, session, f"/model {BUNDLED_MODEL}")
-    assert shown.endswith("model: bundled model; the conversation goes on (1 answer)\n")
+    assert shown.endswith("model: bundled model; the conversation continues (1 answer)\n")
     assert session.engine.model.source.is_bundled
     assert session.turns == [Turn("Hello", ALPHABET)]
     assert (session.system, session.settings) == ("Answer briefly.", settings)
@@ -71,7 +71,7 @@ def test_an_answer_that_was_stopped_does_not_go_on_with_other_tokens(session):
     with interrupt_after(4):
         session.ask("Hello")
     run_command(session, f"/model {BUNDLED_MODEL}")
-    with pytest.raises(UsageError, match="no answer that was stopped"):
+    with pytest.raises(UsageError, match="expected an answer that was stopped"):
         session.resume()
 
 
@@ -97,7 +97,7 @@ def test_a_trace_and_a_prompt_cache_belong_to_one_model(alphabet_model, tmp_path
     session = session_of(alphabet_model, "--debug-log", str(tmp_path / "log"))
     try:
         with pytest.raises(
-            UsageError, match=r"^/model: expected no trace, got one that is on; "
+            UsageError, match=r"^/model: expected the trace to be off, got on; "
         ):
             run_command(session, f"/model {BUNDLED_MODEL}")
         run_command(session, "/trace off")

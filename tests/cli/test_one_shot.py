@@ -142,7 +142,10 @@ def test_a_prompt_far_too_long_is_refused_unread(
 def test_without_a_prompt_it_says_so_and_ends(run, alphabet_model, stdin):
     done = run("-m", alphabet_model, stdin=stdin)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"error: standard input: prompt: expected text, got none\n"
+    assert (
+        done.stderr
+        == b"error: standard input: prompt: expected text, got an empty text\n"
+    )
 
 
 def test_a_closed_standard_input_is_an_empty_one(alphabet_model):
@@ -224,19 +227,19 @@ def test_a_question_goes_after_the_text_on_standard_input(
     options = parse_arguments(["-p", "Why?", *flags])
     assert find_prompt(options, Console()) == prompt
     said = capsys.readouterr().err
-    assert ("characters go before the question" in said) == (prompt != "Why?")
+    assert ("characters before the question" in said) == (prompt != "Why?")
 
 
 def test_an_empty_file_before_a_question_and_an_empty_question_are_refused(run, tmp_path):
     path = tmp_path / "empty"
     path.write_text("\n")
     for flags, where in (
-        (("-f", path, "-p", "Why?"), "empty"),
+        (("-f", path, "-p", "Why?"), "empty: prompt"),
         (("-p", " "), "--prompt"),
     ):
         done = run("-m", tmp_path, *flags, stdin=b"text" if "-f" not in flags else b"")
         assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
-        assert f"{where}: prompt: expected text, got none" in done.stderr.decode()
+        assert f"{where}: expected text, got an empty text" in done.stderr.decode()
 
 
 def test_a_prompt_file_may_be_a_pipe(run, alphabet_model, tmp_path):
@@ -263,8 +266,8 @@ def test_text_on_stdin_with_another_text_is_refused(
     done = run_program("-m", alphabet_model, "-q", *flags, prefix=letter)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (
-        f"error: standard input: expected nothing with {where}, got text; "
-        "< /dev/null leaves it out\n"
+        f"error: standard input: expected no text together with {where}, got text "
+        "(< /dev/null ignores it)\n"
     )
 
 
@@ -408,7 +411,7 @@ def test_a_bad_line_is_one_error_and_the_others_are_answered(
     first, last = done.stderr.decode().splitlines()
     assert first.startswith("error: standard input: line 2: ")
     assert error in first
-    assert last.endswith("expected an answer to each line, got 1 of 3 without one")
+    assert last.endswith("expected an answer to each line, got 1 of 3 without an answer")
 
 
 def test_the_system_prompt_goes_before_lines_that_have_none(run, alphabet_model):
@@ -429,7 +432,7 @@ def test_texts_are_continued_with_completion(run, alphabet_model):
     done = asked(run, alphabet_model, b'"see x"\n{"messages": []}\n', "--completion")
     assert records(done.stdout)[0]["text"] == "yz"
     assert (
-        b"line 2: expected a prompt, since texts are continued, got messages"
+        b"line 2: messages: expected a prompt with --completion, got messages"
         in done.stderr
     )
 

@@ -25,7 +25,7 @@ def test_a_text_gets_its_tokens_its_perplexity_and_a_speed(run):
     expected = perplexity_of(losses)
     table = cells(done.stdout)
     assert table["tokens"] == [f"{64 * len(chunks)}, in {len(chunks)} chunks of 64"]
-    assert table["tokens that count"] == [str(31 * len(chunks))]
+    assert table["scored tokens"] == [str(31 * len(chunks))]
     assert table["perplexity"] == [f"{expected.value:.4f} ± {expected.error:.5f}"]
     assert float(table["tokens/s"][0]) > 0
 
@@ -79,14 +79,14 @@ def test_a_reference_adds_the_divergence_from_it(run, tmp_path):
         (("-c", "2"), "--context-length: expected at least 3 for --perplexity, got 2"),
         (
             ("-c", "9"),
-            "short.txt: text: expected at least the 9 tokens of a chunk (-c makes it ",
+            "short.txt: text: expected at least the 9 tokens of a chunk (-c sets a ",
         ),
         (("-p", "a"), "argument --perplexity: not allowed with --prompt"),
         (("--json",), "argument --json: not allowed with --perplexity"),
         (("--chunks", "0"), "argument --chunks: must be at least 1: got 0"),
         (
             ("--kl-divergence-base", "a"),
-            "--kl-divergence MODEL runs the reference itself",
+            "--kl-divergence MODEL runs the reference model",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_reference_with_other_tokens_is_rejected(run, alphabet_model):
     )
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--kl-divergence: " in done.stderr
-    assert b"expected a model with 4096 tokens, as the first one has, got " in done.stderr
+    assert b"vocabulary: expected 4096 tokens as in the model, got " in done.stderr
 
 
 @pytest.mark.parametrize("flag", ["--kl-divergence", "--chunks"])

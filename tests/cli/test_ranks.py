@@ -284,7 +284,11 @@ def test_what_differs_on_a_rank_ends_all_with_one_line(tmp_path, random_model):
             (*PROGRAM, "--verify"),
         ),
         "unrecognized arguments": (2, (*PROGRAM, "--none"), (*PROGRAM, "--none")),
-        "expected text, got none": (2, (*PROGRAM, "-p", " "), (*PROGRAM, "-p", " ")),
+        "expected text, got an empty text": (
+            2,
+            (*PROGRAM, "-p", " "),
+            (*PROGRAM, "-p", " "),
+        ),
     }
     began = time.monotonic()
     assert mpirun(2, *own).returncode == 0

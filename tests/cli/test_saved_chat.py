@@ -18,9 +18,9 @@ from src.cli.saved_chat import (
     LARGEST,
     SavedChat,
     chat_as_json,
-    named_path,
     read_chat,
     read_text,
+    typed_path,
     write_chat,
 )
 from src.cli.session import Session, Turn
@@ -74,7 +74,7 @@ def test_lone_surrogates_become_the_replacement_character(tmp_path):
 def test_another_file_is_not_written_over(tmp_path, content):
     file = tmp_path / "a.txt"
     file.write_bytes(content)
-    with pytest.raises(UsageError, match="expected a new file or a saved chat"):
+    with pytest.raises(UsageError, match="saved chat: expected it or a new file"):
         write_chat(file, CHAT)
     assert file.read_bytes() == content
     file.write_bytes(b"")  # as made by mktemp
@@ -105,14 +105,14 @@ def changed(keys: str, value: object) -> dict[str, Any]:
         (
             "messages",
             ABSENT,
-            "keys: expected format, .*, got missing or unknown ones: 'messages'",
+            "keys: expected format, .*, got missing or unknown keys 'messages'",
         ),
-        ("more", 1, "keys: expected format, .*, got missing or unknown ones: 'more'"),
+        ("more", 1, "keys: expected format, .*, got missing or unknown keys 'more'"),
         ("completion", 1, "completion: expected true or false, got 1"),
         ("model", [], "model: expected a text, got a"),
         ("settings", [], "settings: expected an object, got a"),
-        ("settings.seed", ABSENT, "settings: expected .*: 'seed'"),
-        ("settings.heat", 1, "settings: expected .*: 'heat'"),
+        ("settings.seed", ABSENT, "settings: expected .*'seed'"),
+        ("settings.heat", 1, "settings: expected .*'heat'"),
         ("settings.temperature", -1, "temperature must be .*: got -1"),
         (
             "settings.seed",
@@ -257,9 +257,9 @@ def test_texts_that_are_read_go_before_the_next_message(session, tmp_path, typed
     second = tmp_path / "second.txt"
     first.write_text("one\n")
     second.write_text("two\n\n")
-    told = "read: 3 characters; they go before your next message, 3 tokens in all\n"
+    told = "read: 3 characters before your next message, 3 tokens in total\n"
     assert typed(f"/read {first}") == told
-    assert "8 tokens in all" in typed(f"/read {second}")
+    assert "8 tokens in total" in typed(f"/read {second}")
     session.ask(session.with_attached("What is it?"))
     assert session.turns == [Turn("one\n\ntwo\n\nWhat is it?", ALPHABET)]
 
@@ -277,7 +277,7 @@ def test_a_text_that_leaves_no_room_is_refused_with_both_numbers(
         run_command(session, f"/read {file}")
     assert session.attached == ""
     file.write_text("x" * 100)
-    assert "100 tokens in all" in typed(f"/read {file}")
+    assert "100 tokens in total" in typed(f"/read {file}")
 
 
 def test_a_chat_that_version_0_1_0_saved_is_gone_on_with(capsys):
@@ -308,7 +308,7 @@ def test_a_path_is_what_was_typed():
         ("~/x", f"{Path.home()}/x"),
         ("~not-a-user/x", "~not-a-user/x"),
     ):
-        assert named_path(typed) == Path(path)
+        assert typed_path("/load", typed) == Path(path)
 
 
 def test_what_is_no_text_or_too_long_is_refused(tmp_path):

@@ -67,16 +67,16 @@ def test_undoing_takes_the_last_turn_back_and_clearing_keeps_system_and_settings
 
 def test_nothing_is_regenerated_undone_or_goes_on_at_first_or_in_another_chat(session):
     for do, nothing in (
-        (session.regenerate, "no question"),
-        (session.undo, "nothing to take back"),
-        (session.resume, "no answer that was stopped"),
+        (session.regenerate, "expected a question to answer again"),
+        (session.undo, "expected a question to remove"),
+        (session.resume, "expected an answer that was stopped"),
     ):
         with pytest.raises(UsageError, match=nothing):
             do()
     session.settings = session.settings.changed("max_tokens", "3")
     session.ask("one")
     session.restore(None, [Turn("one", "abc")], session.settings)
-    with pytest.raises(UsageError, match="no answer that was stopped"):
+    with pytest.raises(UsageError, match="expected an answer that was stopped"):
         session.resume()
 
 
@@ -122,7 +122,7 @@ def test_an_interrupted_answer_stays_and_goes_on(session, capsys):
     session.resume()
     assert session.turns == [Turn("one", ALPHABET), Turn("two", ALPHABET)]
     assert capsys.readouterr().out == f"{ALPHABET[4:]}\n"
-    with pytest.raises(UsageError, match="no answer that was stopped"):
+    with pytest.raises(UsageError, match="expected an answer that was stopped"):
         session.resume()
 
 
@@ -187,10 +187,10 @@ def test_attached_text_goes_before_one_text_to_continue(session):
 def test_memory_that_is_refused_is_one_line_and_the_chat_goes_on(session, capsys):
     session.ask("Hello")
     with mock.patch.object(session.tokenizer, "encode", side_effect=MemoryError):
-        assert chat._take_turn_or_say_why_not(session, lambda: "more", nullcontext)
+        assert chat._run_turn(session, lambda: "more", nullcontext)
     assert session.turns == [Turn("Hello", ALPHABET)]
     assert capsys.readouterr().err == "error: memory: the system refused the allocation\n"
-    assert chat._take_turn_or_say_why_not(session, lambda: "and more", nullcontext)
+    assert chat._run_turn(session, lambda: "and more", nullcontext)
     assert session.turns[-1] == Turn("and more", ALPHABET)
 
 

@@ -55,7 +55,7 @@ def test_lines_that_are_typed_or_pasted_during_an_answer_are_answered_after_it(e
     endless.send("\x1b[200~one\rtwo\x1b[201~\r")
     endless.expect_exact("max_tokens        5")
     endless.shows("... two", "abcde\r\n")
-    endless.say("/undo", r"taken back: one\ntwo")
+    endless.say("/undo", r"removed: one\ntwo")
 
 
 def process_of(child: Terminal) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from src import ml, trace
-from src.cli.answer import piece
+from src.cli.answer import token_text
 from src.drawing import Recorder, TracedRun
 from src.inference import InferenceEngine, Message, SamplingArgs, Step
 from src.model import load_model
@@ -46,7 +46,7 @@ def _recorded(
 ) -> TracedRun:
     model = load_model(made)
     recorder = Recorder()
-    text_of = functools.partial(piece, model.tokenizer)
+    text_of = functools.partial(token_text, model.tokenizer)
     wants = {"wants": recorder.wants, "values": recorder.wants_values}
     with recorded(model.args, write=recorder.write, text_of=text_of, **wants):
         list(start(InferenceEngine(model, 64)))
