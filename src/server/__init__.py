@@ -1,6 +1,4 @@
-"""The HTTP server: the endpoints that clients of OpenAI's API expect, over one
-`BatchEngine`.
-"""
+"""The HTTP server: an API compatible with OpenAI's, over one `BatchEngine`."""
 
 from .app import create_app
 from .errors import ServerError

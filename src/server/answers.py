@@ -1,6 +1,4 @@
-"""Answers as JSON: what a body asks the engine for, and what its steps add to the
-response.
-"""
+"""Answers as JSON: the request of a body to the engine, and its steps as a response."""
 
 import secrets
 import string
@@ -31,8 +29,8 @@ from .bodies import ChatBody, CompletionBody
 from .errors import RequestError, encode, refusal
 from .service import Sender, Service
 
-_SECONDS = 600.0  # for an answer, its time in the queue included
-# OpenAI's names of the reasons to stop; whatever cut an answer is `length`.
+_SECONDS = 600.0  # the time limit of an answer, including its time in the queue
+# OpenAI's names of the stop reasons. All others are `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -41,8 +39,8 @@ Chunk = dict[str, Any]
 
 
 @dataclass
-class _Asked:
-    """What the engine is asked for, and which tokens came so far."""
+class _ApiAnswer:
+    """An answer of the API: its request to the engine and its tokens so far."""
 
     service: Service
     sender: Sender
@@ -50,20 +48,20 @@ class _Asked:
     prompt_ids: Sequence[int]
     sampling: SamplingArgs
     grammar: Grammar | None
-    alternatives: int | None  # of how many tokens `logprobs` tell; None without them
-    echo: str | None = None  # the text of the prompt, to come before the answer
-    # Once the grammar is compiled.
+    alternatives: int | None  # the number of alternatives in `logprobs`; None without it
+    echo: str | None = None  # the text of the prompt, which precedes the answer
+    # Set after the grammar is compiled.
     mask: GrammarMask | None = field(init=False, default=None)
-    submitted: SubmittedAnswer = field(init=False)  # once the engine has it
+    submitted: SubmittedAnswer = field(init=False)  # set by `submit`
     ids: list[int] = field(init=False, default_factory=list)
 
     @property
     def candidates(self) -> int:
-        """How many candidates each step has to report."""
+        """The number of candidates that each step reports."""
         return 0 if self.alternatives is None else max(self.alternatives, 1)
 
     def submit(self, deliver: Callable[[Step | Exception], object]) -> None:
-        """Ask the engine, or raise an error of `BatchEngine.submit`."""
+        """Submit the request to the engine; raise the errors of `BatchEngine.submit`."""
         body = self.body
         is_chat = isinstance(self, ChatAnswer)
         request = Request(
@@ -84,36 +82,35 @@ class _Asked:
 
 
 @dataclass
-class ChatAnswer(_Asked):
+class ChatAnswer(_ApiAnswer):
     """An answer of a chat."""
 
-    # What a client reads as the beginning of the id, and as the kind of a response and of
-    # a chunk.
+    # The prefix of the id, the type of a response and the type of a chunk.
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    thoughts: ThoughtForm | None = field(kw_only=True)  # None if all of it is the answer
-    opened: bool = field(kw_only=True)  # whether it begins inside of a thought
-    # How it asks for calls; None where it may not.
+    thoughts: ThoughtForm | None = field(kw_only=True)  # None if the text has no thoughts
+    opened: bool = field(kw_only=True)  # whether the prompt ends inside a thought
+    # The form of its calls; None if calls are not allowed.
     style: CallForm | None = field(kw_only=True)
     _text: str = field(init=False, default="")
-    _told: tuple[str, str, int] = field(init=False, default=("", "", 0))
+    _sent: tuple[str, str, int] = field(init=False, default=("", "", 0))
 
     def chunk(self, *steps: Step) -> Chunk:
-        """Return what the next steps add, the first ones with the role."""
+        """Return the additions of the next steps; the first chunk includes the role."""
         self._text += "".join(step.text for step in steps)
         reason = _REASONS.get(steps[-1].stop_reason, "length")
         thought = ""
-        said = self._text
+        answer = self._text
         calls = list[ToolCall]()
         if self.thoughts is not None:
             is_over = reason is not None
-            thought, said = split_thoughts(said, self.opened, is_over, self.thoughts)
+            thought, answer = split_thoughts(answer, self.opened, is_over, self.thoughts)
         if self.style is not None:
-            said, calls = split_calls(self.style, said, reason is not None)
-        old_thought, old_said, old_calls = self._told
-        self._told = thought, said, len(calls)
+            answer, calls = split_calls(self.style, answer, reason is not None)
+        old_thought, old_answer, old_calls = self._sent
+        self._sent = thought, answer, len(calls)
         delta: Chunk = {"role": "assistant"} if len(self.ids) == len(steps) else {}
-        delta["content"] = said[len(old_said) :]
+        delta["content"] = answer[len(old_answer) :]
         if len(thought) > len(old_thought):
             delta["reasoning_content"] = thought[len(old_thought) :]
         if len(calls) > old_calls:
@@ -139,7 +136,7 @@ class ChatAnswer(_Asked):
         return {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
     def choice(self, *steps: Step) -> Chunk:
-        """Return what all steps say together, for a response that is not streamed."""
+        """Return all steps together, for a response that is not streamed."""
         whole = self.chunk(*steps)
         message = whole.pop("delta") | {"refusal": None}
         if "tool_calls" in message:
@@ -149,14 +146,14 @@ class ChatAnswer(_Asked):
         return {"message": message} | whole
 
 
-class TextAnswer(_Asked):
+class TextAnswer(_ApiAnswer):
     """A completion."""
 
     names = "cmpl", "text_completion", "text_completion"
     _offset = 0
 
     def chunk(self, *steps: Step) -> Chunk:
-        """Return what the next steps add, the first ones with what is echoed."""
+        """Return the additions of the next steps; the first chunk includes the echo."""
         text = ""
         tokens = list[tuple[int, Choice | None]]()
         if len(self.ids) == len(steps) and self.echo is not None:
@@ -174,27 +171,27 @@ class TextAnswer(_Asked):
     choice = chunk
 
     def _logprobs(self, tokens: list[tuple[int, Choice | None]]) -> Chunk:
-        """Return lists with an entry for each token; the first of a prompt was not
-        chosen.
-        """
+        """Return lists with an entry per token; the first prompt token has no choice."""
         tokenizer = self.service.tokenizer
         names = "tokens", "token_logprobs", "top_logprobs", "text_offset"
         entries = list[tuple[Any, ...]]()
         for token, choice in tokens:
             name = token_name(tokenizer, token)
-            one = choice and logprobs_of(tokenizer, choice, self.alternatives)
-            top = one and {each["token"]: each["logprob"] for each in one["top_logprobs"]}
-            entries.append((name, one and one["logprob"], top, self._offset))
-            # A begin of text need not be in the text.
+            entry = choice and logprobs_of(tokenizer, choice, self.alternatives)
+            top = entry and {
+                each["token"]: each["logprob"] for each in entry["top_logprobs"]
+            }
+            entries.append((name, entry and entry["logprob"], top, self._offset))
+            # The text may lack the begin-of-text token.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
-        return {name: [entry[at] for entry in entries] for at, name in enumerate(names)}
+        return {
+            name: [row[column] for row in entries] for column, name in enumerate(names)
+        }
 
 
 def _call_id() -> str:
-    """Return a new id of a call: nine letters and digits, as the templates of Mistral
-    want it.
-    """
+    """Return a new id of a call: nine letters and digits, as for Mistral's templates."""
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
@@ -202,9 +199,11 @@ HttpAnswer = ChatAnswer | TextAnswer
 
 
 def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpAnswer]:
-    """Return the answers that a body asks for."""
+    """Return the answers to a chat body."""
     if (chat := service.chat_format) is None:
-        text = "messages: this model has no chat format: use /v1/completions"
+        text = (
+            "messages: expected a model with a chat format, got none: use /v1/completions"
+        )
         raise RequestError(400, text, "messages", "unsupported")
     messages = [message.as_message() for message in body.messages]
     tools, callable_ones = body.offered_tools()
@@ -215,24 +214,23 @@ def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpA
     service.check_length("".join(texts), "messages")
     style = chat.call_form if callable_ones else None
     calls = None
-    must = body.tool_choice not in (None, "auto")
-    if callable_ones and style is None and must:
+    is_required = body.tool_choice not in (None, "auto")
+    if callable_ones and style is None and is_required:
         text = (
-            "tool_choice: expected auto, because the form of this model's calls is not "
-            "known"
+            "tool_choice: expected auto, because the call form of this model is unknown"
         )
         raise RequestError(400, text, "tool_choice", "unsupported")
     if style is not None:
         many = body.parallel_tool_calls
         special_ids = service.tokenizer.special_tokens
         calls = grammar_of_calls(
-            style, callable_ones, must, many is not False, special_ids
+            style, callable_ones, is_required, many is not False, special_ids
         )
     think = body.reasoning_effort != "none"
     if not think and not chat.can_leave_out_thoughts:
         text = (
-            "reasoning_effort: expected thoughts, as the format "
-            f'{chat.name} has them, got "none"'
+            "reasoning_effort: expected a value that allows thoughts, because the format "
+            f'{chat.name} always has them, got "none"'
         )
         raise RequestError(400, text, "reasoning_effort", "unsupported")
     ids = encode_chat(
@@ -268,8 +266,8 @@ def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpA
 def text_answers(
     service: Service, sender: Sender, body: CompletionBody
 ) -> list[HttpAnswer]:
-    """Return the answers that a body asks for."""
-    made = list[HttpAnswer]()
+    """Return the answers to a completion body."""
+    answers = list[HttpAnswer]()
     tokenizer = service.tokenizer
     grammar = _grammar(service, body)
     for prompt in body.prompts():
@@ -281,17 +279,17 @@ def text_answers(
             ids = prompt
             text = tokenizer.decode(prompt)
         echo = text if body.echo else None
-        made += [
+        answers += [
             TextAnswer(service, sender, body, ids, sampling, grammar, body.logprobs, echo)
             for sampling in body.sampling(service.sampling)
         ]
-    return made
+    return answers
 
 
 def _grammar(
     service: Service, body: ChatBody | CompletionBody, calls: str | None = None
 ) -> Grammar | None:
-    """Return the grammar that all answers to a body follow, or None for any answer."""
+    """Return the grammar of all answers to a body, or None without a constraint."""
     try:
         if body.response_format is not None:
             return body.response_format.as_grammar()
@@ -301,5 +299,5 @@ def _grammar(
 
 
 def grammar_param(body: ChatBody | CompletionBody) -> str:
-    """Return the field that a grammar comes from."""
+    """Return the field that defines the grammar."""
     return "tools" if body.response_format is None else "response_format"

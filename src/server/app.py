@@ -1,4 +1,4 @@
-"""The endpoints, and what stands before and behind each of them."""
+"""HTTP endpoints and their middleware."""
 
 import asyncio
 import re
@@ -30,20 +30,21 @@ from .errors import RequestError, encode, refusal
 from .responses import EventStream, Holding, PartStream, Run
 from .service import Sender, Service
 
-_MOST_BODY = 4 << 20  # bytes; the time for them is limited by the connection
-# A body beyond the limit is still read up to this, so that its client hears of it.
+_MOST_BODY = 4 << 20  # in bytes; the connection limits the time
+# A body beyond the limit is still read up to this size, so that its client receives the
+# error.
 _MOST_DRAINED = 4 * _MOST_BODY
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 T = TypeVar("T")
-# Bytes above which a body waits for a place in memory, and seconds that it waits.
+# Bytes above which a body waits for a place in memory, and the limit of this wait.
 _LARGE_BODY = 256 << 10
 _PLACE_SECONDS = 20
-_PART = 4096  # tokens that are turned into a part of a response at a time
+_PART = 4096  # the tokens per part of a response
 
 
 @dataclass
 class Caller:
-    """Who sends a request, and the place that a large body takes."""
+    """The sender of a request, and the place of its large body."""
 
     sender: Sender
     place: AsyncExitStack
@@ -51,12 +52,12 @@ class Caller:
 
     @property
     def client(self) -> Hashable:
-        """Return the client who sends the request: a key or an address."""
+        """The client who sends the request: a key or an address."""
         return self.sender.client
 
 
-# Takes a body, or the last part of the path, and the caller; returns a response, or its
-# JSON.
+# Called with a body, or the last part of the path, and the caller. Returns a response, or
+# its JSON.
 Handler = Callable[[Service, Any, Caller], Awaitable[Any]]
 
 
@@ -65,13 +66,12 @@ class Endpoint:
     """An endpoint: a path, its handler, and the checks before the handler.
 
     Attributes:
-        path: As Starlette's routes write it.
-        handler: Makes the response.
+        path: The path in the syntax of Starlette's routes.
+        handler: Returns the response.
         body: The type of the body of a POST; None for a GET.
-        is_open: Whether it answers without the API key. The flag belongs to the endpoint
-            that is routed, so that no second reading of the path can disagree with the
-            route.
-        param: The field that most errors of the tokenizer and the engine are about.
+        is_open: Whether it answers without the API key. The flag is part of the
+            endpoint, so that the check and the route cannot disagree about a path.
+        param: The field that errors of the tokenizer and the engine report by default.
     """
 
     path: str
@@ -83,8 +83,7 @@ class Endpoint:
 
 def create_app(service: Service) -> Starlette:
     """Return the application of a service, for any ASGI server."""
-    # A page of the explorer has a name that nobody can guess, and no script that sends a
-    # key.
+    # The names of explorer pages are random, because the page cannot send the API key.
     endpoints = (
         Endpoint(
             path="/v1/chat/completions",
@@ -106,37 +105,35 @@ def create_app(service: Service) -> Starlette:
             path="/detokenize", handler=_detokenize, body=_Detokenize, param="tokens"
         ),
         Endpoint(path="/", handler=_chat_page, is_open=True),
-        Endpoint(path="/explorer", handler=_look_inside, body=_LookInside),
-        Endpoint(path="/explorer/{name}", handler=_inside, is_open=True),
+        Endpoint(path="/explorer", handler=_create_page, body=_CreatePage),
+        Endpoint(path="/explorer/{name}", handler=_explorer_page, is_open=True),
     )
     for kind in (endpoint.body for endpoint in endpoints if endpoint.body is not None):
         bodies.prepare(kind)
     routes = [
         Route(
             endpoint.path,
-            partial(_answered, service, endpoint),
+            partial(_response, service, endpoint),
             methods=["GET" if endpoint.body is None else "POST"],
         )
         for endpoint in endpoints
     ]
 
-    async def refuse(_request: Request, error: Exception) -> Response:
+    async def respond_to_error(_request: Request, error: Exception) -> Response:
         return refusal(error, service.log).response()
 
     app = Starlette(
         routes=routes,
         middleware=[Middleware(NormalPaths)],
-        exception_handlers={HTTPException: refuse},
+        exception_handlers={HTTPException: respond_to_error},
     )
-    # A redirect would lead to the Host of the request, which may be any.
+    # A redirect would use the Host of the request, which is not trusted.
     app.router.redirect_slashes = False
     return app
 
 
 class NormalPaths:
-    """Gives the application each path without empty parts: `/v1//models/` as
-    `/v1/models`.
-    """
+    """Middleware that removes empty parts of paths: `/v1//models/` is `/v1/models`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -153,51 +150,51 @@ def normal_path(path: str) -> str:
     return "/" + "/".join(filter(None, path.split("/")))
 
 
-async def _answered(service: Service, endpoint: Endpoint, request: Request) -> Response:
-    """Return the response of an endpoint; each error is a response too."""
+async def _response(service: Service, endpoint: Endpoint, request: Request) -> Response:
+    """Return the response of an endpoint, also for an error."""
     try:
         client = service.check(request, endpoint.is_open)
         async with AsyncExitStack() as place:
             connection = request.scope.get("state", {}).get(CONNECTION)
             caller = Caller(Sender(client, connection), place)
             if endpoint.body is None:
-                asked = request.path_params.get("name")
+                argument = request.path_params.get("name")
             else:
                 service.check_content_type(request)
-                asked = await _body(service, request, caller, endpoint.body)
+                argument = await _body(service, request, caller, endpoint.body)
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(_gone(request))
-                answer = await endpoint.handler(service, asked, caller)
+                answer = await endpoint.handler(service, argument, caller)
                 watching.cancel()
             if not isinstance(answer, Response):
                 answer = Response(encode(answer), media_type="application/json")
             return Holding(answer, place.pop_all()) if caller.is_large else answer
-    # A fault is one line in the log, and the status 500 for the client.
+    # A fault is one line in the log and status 500 for the client.
     except Exception as error:  # noqa: BLE001
-        one = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-        # Until it is collected, a traceback keeps the body, and the requests of a stream
-        # not sent.
-        one.__traceback__ = error.__traceback__ = None
-        return refusal(one, service.log, endpoint.param).response()
+        cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+        # A traceback keeps the body and the unsent requests of a stream until it is
+        # collected.
+        cause.__traceback__ = error.__traceback__ = None
+        return refusal(cause, service.log, endpoint.param).response()
 
 
 async def _gone(request: Request) -> NoReturn:
-    """Wait until the client goes away."""
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     raise ClientDisconnect
 
 
 async def _generate(
-    made: Callable[[Service, Sender, Any], Sequence[HttpAnswer]],
+    build: Callable[[Service, Sender, Any], Sequence[HttpAnswer]],
     service: Service,
     body: Any,
     caller: Caller,
 ) -> Any:
-    """Run what a body asks for; return the answers, or their stream."""
+    """Run the request of a body; return the answers, or their stream."""
     service.check_model(body.model)
-    # Encoding a long text takes a while.
-    answers = await service.work(caller.client, made, service, caller.sender, body)
+    # Encoding a long text is slow.
+    answers = await service.work(caller.client, build, service, caller.sender, body)
     await caller.place.aclose()
     run = Run(service, answers, bool(body.stream))
     options = body.stream_options
@@ -211,7 +208,7 @@ async def _generate(
 
 
 async def _body(service: Service, request: Request, caller: Caller, kind: type[T]) -> T:
-    """Read and parse a body; a large one waits for a place first."""
+    """Read and parse a body; a large one first waits for a place."""
     message = f"the body: expected at most {_MOST_BODY} bytes, got more"
     too_large = RequestError(413, message, None, "too_large")
     if int(request.headers.get("content-length", 0)) > _MOST_DRAINED:  # h11 checked it
@@ -228,13 +225,11 @@ async def _body(service: Service, request: Request, caller: Caller, kind: type[T
             break
     if size > _MOST_BODY:
         raise too_large
-    return await service.work(caller.client, bodies.parsed, bytes(content), kind)
+    return await service.work(caller.client, bodies.parse_body, bytes(content), kind)
 
 
 async def _take_place(service: Service, caller: Caller) -> None:
-    """Wait for a place for a large body, which its client has until the response is
-    sent.
-    """
+    """Reserve a place for a large body until its response is sent."""
     caller.is_large = True
     try:
         async with asyncio.timeout(_PLACE_SECONDS):
@@ -243,14 +238,14 @@ async def _take_place(service: Service, caller: Caller) -> None:
             )
     except TimeoutError:
         message = (
-            f"a place for a body of more than {_LARGE_BODY} bytes: expected one within "
+            f"the body: expected memory for more than {_LARGE_BODY} bytes within "
+            f"{_PLACE_SECONDS} seconds, got none"
         )
-        message += f"{_PLACE_SECONDS} seconds"
         raise RequestError(503, message, None, "busy") from None
 
 
 async def _models(service: Service, name: str | None, _: Caller) -> Any:
-    """Tell of the model, alone or as a list."""
+    """Return the description of the model, alone or as a list."""
     model = {
         "id": service.name,
         "object": "model",
@@ -263,7 +258,7 @@ async def _models(service: Service, name: str | None, _: Caller) -> Any:
 
 
 async def _health(service: Service, _body: None, _: Caller) -> Any:
-    """Tell whether a request could be answered; an error is 503 with the reason."""
+    """Return ok if a request could be answered; an error is 503 with the reason."""
     service.engine.check_ready()
     return {"status": "ok"}
 
@@ -279,24 +274,24 @@ class _Tokenize(bodies.Body):
 
 
 async def _tokenize(service: Service, body: _Tokenize, caller: Caller) -> Any:
-    """Turn a text into token ids; none of it becomes a special one."""
+    """Return the ids of a text, which never encodes to special tokens."""
     tokenizer = service.tokenizer
     bos = body.add_special and tokenizer.adds_bos
     encoded = partial(tokenizer.encode, body.content, bos=bos, eos=False)
-    # Four bytes for each token, while a response of any length is sent.
+    # Four bytes per token, while a response of any length is sent.
     ids = array("i", await service.work(caller.client, encoded))
-    texts = _pieces(tokenizer, ids) if body.with_pieces else _ids(ids)
+    texts = _id_and_text_entries(tokenizer, ids) if body.with_pieces else _id_entries(ids)
     return PartStream(service, caller.client, b'{"tokens":[', texts, b"]}")
 
 
-def _ids(ids: "array[int]") -> Iterator[bytes]:
+def _id_entries(ids: "array[int]") -> Iterator[bytes]:
     """Yield the entries of a JSON list of ids."""
     for start in range(0, len(ids), _PART):
         separator = b"," if start else b""
         yield separator + encode(ids[start : start + _PART].tolist())[1:-1]
 
 
-def _pieces(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
+def _id_and_text_entries(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
     """Yield the entries of a JSON list of ids and their texts."""
     for start in range(0, len(ids), _PART):
         separator = b"," if start else b""
@@ -312,10 +307,10 @@ class _Detokenize(bodies.Body):
 
 
 async def _detokenize(service: Service, body: _Detokenize, caller: Caller) -> Any:
-    """Turn token ids into a text."""
+    """Return the text of token ids."""
     tokenizer = service.tokenizer
     await service.work(caller.client, _check_ids, tokenizer, body.tokens)
-    texts = _texts(tokenizer, array("i", body.tokens))
+    texts = _text_parts(tokenizer, array("i", body.tokens))
     return PartStream(service, caller.client, b'{"content":"', texts, b'"}')
 
 
@@ -326,8 +321,8 @@ def _check_ids(tokenizer: Tokenizer, ids: Iterable[int]) -> None:
             tokenizer.token_bytes(token)
 
 
-def _texts(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
-    """Yield the parts of the text of ids, as JSON writes them within a string."""
+def _text_parts(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
+    """Yield the parts of the text of ids, in the syntax within a JSON string."""
     decoder = StreamDecoder(tokenizer)
     for start in range(0, len(ids), _PART):
         text = "".join(map(decoder.push, ids[start : start + _PART]))
@@ -335,25 +330,27 @@ def _texts(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
     yield encode(decoder.finish())[1:-1]
 
 
-class _LookInside(bodies.Body):
+class _CreatePage(bodies.Body):
     id: str
 
 
-async def _look_inside(service: Service, body: _LookInside, _: Caller) -> Any:
-    """Run an answer again with a trace; tell where its page is."""
-    return {"path": f"explorer/{await service.insides.look(body.id)}"}
+async def _create_page(service: Service, body: _CreatePage, _: Caller) -> Any:
+    """Run an answer again with a trace; return the path of its page."""
+    return {"path": f"explorer/{await service.answer_pages.create(body.id)}"}
 
 
-async def _inside(service: Service, name: str, _: Caller) -> Response:
-    """Show such a page, which has a separate policy."""
-    page = dict(service.insides.pages).get(name)
+async def _explorer_page(service: Service, name: str, _: Caller) -> Response:
+    """Return a page of the explorer, which contains a separate policy."""
+    page = dict(service.answer_pages.pages).get(name)
     if page is None:
-        raise RequestError(404, "there is no such page any more")
+        raise RequestError(
+            404, "name: expected a page of this server, got none (or expired)"
+        )
     return Response(page, headers=_PRIVATE, media_type="text/html")
 
 
 async def _chat_page(_service: Service, _body: None, _: Caller) -> Response:
-    """Return the page, whose headers allow its script and its style alone."""
+    """Return the chat page; its headers allow only its own script and style."""
     nonce = secrets.token_urlsafe(16)
     path = Path(__file__).with_name("chat.html")
     policy = (

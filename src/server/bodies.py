@@ -1,4 +1,4 @@
-"""What requests may say: the fields of each body, and what they mean to the engine."""
+"""The bodies of requests: their fields, and their translation for the engine."""
 
 import json
 import re
@@ -15,47 +15,44 @@ from ..inference.grammars import Grammar, read_grammar
 from ..sampling_steps import STEPS
 from .errors import RequestError
 
-# Entries of each list of a body: what an entry costs does not depend on how short it is.
+# Limits of the lists of a body, because even a short entry has a cost.
 MOST_TOKENS = 1 << 20
 _MOST_PROMPTS = 64
 _MOST_STOPS = 16
 _MOST_ANSWERS = 16
 _MOST_BIASED = 1024
-# A negative seed stands for the seed that is this much larger: a number that JavaScript
-# holds.
+# A negative seed means this value plus the seed, which JavaScript can represent.
 _NEGATIVE_SEEDS = 1 << 53
 _MOST_MESSAGES = 2048
 _MOST_PARTS = 1024
 _MOST_TOOLS = 128
-_MOST_CONTAINERS = 1 << 16  # lists and objects in all
-_LONGEST_STOP = 4096  # characters: each step looks for the beginning of one
+_MOST_CONTAINERS = 1 << 16  # lists and objects in total
+_LONGEST_STOP = 4096  # characters; each step searches for the beginning of one
 _NULL = Raw(b"null")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _TOKEN_ID = re.compile("0|[1-9][0-9]{0,18}")
-# Fields whose values are the client's own: a null inside of them is a value.
+# Fields with arbitrary values, in which null is a value.
 _OPAQUE = ("schema", "parameters", "metadata")
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
-# Where msgspec or a `__post_init__` names a field.
+# The name of the field in an error of msgspec or of a `__post_init__`.
 _FIELD = re.compile(
     r"Object (?:contains unknown|missing required) field `([^`]*)`|(\w+): "
 )
-_SETTINGS = [one.name for one in fields(SamplingArgs) if one.name != "seed"]
+_SETTINGS = [field.name for field in fields(SamplingArgs) if field.name != "seed"]
 
 Text = Annotated[str, Meta(min_length=1, max_length=_LONGEST_STOP)]
 Many = Annotated[int, Meta(ge=1)]
 Prompts = Annotated[
     list[str | int | list[int]], Meta(min_length=1, max_length=MOST_TOKENS)
 ]
-# Alternatives that the `logprobs` of a token name.
+# The alternatives in the `logprobs` of a token.
 Top = Annotated[int, Meta(ge=0, le=20)]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 T = TypeVar("T")
 
 
 class Body(Struct, forbid_unknown_fields=True):
-    """A body or a part of one; a field that it lacks is an error that names it, unless
-    null.
-    """
+    """A body or a part of it; unknown fields are an error unless they are null."""
 
 
 class _StreamOptions(Body):
@@ -68,7 +65,7 @@ class _StreamOptions(Body):
 
 
 class _JsonSchema(Body):
-    name: str = ""  # which changes nothing
+    name: str = ""  # without effect
     description: str | None = None
     schema: Raw = _NULL
     strict: bool | None = None
@@ -79,9 +76,7 @@ class _JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """What an answer has to be; `regex` and `grammar` (Lark) are extensions of this
-    server.
-    """
+    """The format of an answer; `regex` and `grammar` (Lark) are our extensions."""
 
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: _JsonSchema | None = None
@@ -90,31 +85,31 @@ class ResponseFormat(Body):
 
     def __post_init__(self) -> None:
         if self.type in self.__struct_fields__[1:] and getattr(self, self.type) is None:
-            raise ValueError(f"{self.type}: expected with this type")
+            raise ValueError(f"{self.type}: expected a value for this type, got none")
 
     def as_grammar(self) -> Grammar:
-        """Return what an answer has to follow that is not any text, or raise
-        GrammarError.
-        """
+        """Return the grammar of a format other than text; raise GrammarError."""
         if self.type == "regex":
             return Grammar("regex", self.regex or "")
         if self.type == "grammar":
             return read_grammar(self.grammar or "")
-        asked = self.json_schema if self.type == "json_schema" else None
-        return Grammar("json_schema", bytes((asked or _JsonSchema()).schema).decode())
+        json_schema = self.json_schema if self.type == "json_schema" else None
+        return Grammar(
+            "json_schema", bytes((json_schema or _JsonSchema()).schema).decode()
+        )
 
 
 class _TextPart(Body):
-    type: Literal["text"]  # pictures and sounds are refused
+    type: Literal["text"]  # images and audio are rejected
     text: str
-    prompt_cache_breakpoint: Raw = _NULL  # without an effect
+    prompt_cache_breakpoint: Raw = _NULL  # without effect
 
 
 class _Function(Body):
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # which changes nothing
+    strict: bool | None = None  # without effect
 
 
 class _FunctionTool(Body):
@@ -134,13 +129,12 @@ class _Call(Body):
     function: _CalledFunction
     type: Literal["function"] = "function"
     id: str | None = None
-    index: int | None = (
-        None  # of a streamed call that a client sends back; the order counts
-    )
+    # Part of a streamed call that a client sends back; only the order matters.
+    index: int | None = None
 
 
 class ChatMessage(Body):
-    """A message; fields that clients send back from an answer may be null."""
+    """A message; fields that clients copy from an answer may be null."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[_TextPart], Meta(max_length=_MOST_PARTS)] | None = None
@@ -155,14 +149,12 @@ class ChatMessage(Body):
 
     def __post_init__(self) -> None:
         if self.content is None and not self.tool_calls:
-            raise ValueError("content: expected, got none")
+            raise ValueError("content: expected a text, got none")
         if self.tool_calls and self.role != "assistant":
-            raise ValueError("tool_calls: expected in messages of the assistant")
+            raise ValueError(f"tool_calls: expected the role assistant, got {self.role}")
 
     def as_message(self) -> Message:
-        """Return the message; raise ChatFormatError for a call whose arguments are no
-        object.
-        """
+        """Return the message; raise ChatFormatError for invalid call arguments."""
         content = self.content or ""
         text = (
             content
@@ -185,7 +177,7 @@ class ChatMessage(Body):
 
 if TYPE_CHECKING:
     _Steps = Body
-else:  # a field for each step of the sampling
+else:  # one field per step of the sampling
     _Steps = msgspec.defstruct(
         "_Steps",
         [
@@ -209,7 +201,7 @@ class Generation(_Steps):
     response_format: ResponseFormat | None = None
     # Without API keys, requests with an equal key share cached prefixes.
     prompt_cache_key: str | None = None
-    # Accepted without an effect.
+    # Accepted without effect.
     user: str | None = None
     metadata: Raw = _NULL
     store: bool | None = None
@@ -218,7 +210,9 @@ class Generation(_Steps):
     def __post_init__(self) -> None:
         options = self.stream_options
         if options is not None and options.include_usage and not self.stream:
-            raise ValueError("stream_options: include_usage needs stream")
+            raise ValueError(
+                "stream_options: expected stream with include_usage, got none"
+            )
         for token in self.logit_bias or ():
             if not _TOKEN_ID.fullmatch(token):
                 raise ValueError(
@@ -228,15 +222,17 @@ class Generation(_Steps):
             self.response_format = None
 
     def sampling(self, defaults: Mapping[str, float]) -> list[SamplingArgs]:
-        """Return that of each answer; their seeds follow one another. Raises
-        SamplingError.
+        """Return the sampling settings of each answer, whose seeds are consecutive.
 
         Args:
-            defaults: The settings of requests that do not give their own.
+            defaults: The settings of requests that omit them.
+
+        Raises:
+            SamplingError: A setting is out of its range.
         """
-        given = ((name, getattr(self, name)) for name in _SETTINGS)
+        values = ((name, getattr(self, name)) for name in _SETTINGS)
         settings: dict[str, Any] = {**defaults}
-        settings |= {name: value for name, value in given if value is not None}
+        settings |= {name: value for name, value in values if value is not None}
         settings["logit_bias"] = {
             int(token): bias for token, bias in (self.logit_bias or {}).items()
         }
@@ -260,16 +256,15 @@ class ChatBody(Generation, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | _FunctionTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    # Extensions, as vLLM has them: what the chat template reads in addition to the
-    # conversation.
+    # Extensions as in vLLM: variables of the chat template besides the conversation.
     chat_template_kwargs: dict[str, Any] | None = None
     documents: Annotated[list[dict[str, Any]], Meta(max_length=_MOST_TOOLS)] | None = None
-    # Values that change nothing; others need what this server does not have.
+    # Values without effect; other values need features that this server lacks.
     modalities: Annotated[list[Literal["text"]], Meta(min_length=1)] | None = None
     verbosity: Literal["medium"] | None = None
     functions: Annotated[list[Any], Meta(max_length=0)] | None = None
     function_call: Literal["none", "auto"] | None = None
-    # Accepted without an effect.
+    # Accepted without effect.
     prediction: Raw = _NULL
     prompt_cache_options: Raw = _NULL
     prompt_cache_retention: str | None = None
@@ -282,17 +277,15 @@ class ChatBody(Generation, kw_only=True):
                 raise ValueError("max_tokens: not allowed with max_completion_tokens")
             self.max_tokens = self.max_completion_tokens
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs: needs logprobs")
+            raise ValueError("top_logprobs: expected logprobs as well, got none")
         _drop_nulls(self.tools or [])
-        # The prompt has them as they came.
+        # The prompt contains the tools in their original form.
         msgspec.convert({"tools": self.tools or []}, _Tools)
         if self.offered_tools()[0] and self.response_format is not None:
             raise ValueError("response_format: not allowed with tools")
 
     def offered_tools(self) -> tuple[list[Tool], list[Tool]]:
-        """Return the functions that the prompt tells of, and those that the answer may
-        call.
-        """
+        """Return the functions in the prompt, and the functions that may be called."""
         choice = self.tool_choice
         tools = self.tools or []
         if choice == "none" or (choice in (None, "auto") and not tools):
@@ -304,7 +297,9 @@ class ChatBody(Generation, kw_only=True):
             or tool["function"]["name"] == choice.function.name
         ]
         if not chosen:
-            raise ValueError("tool_choice: expected functions of tools")
+            raise ValueError(
+                "tool_choice: expected functions of tools, got others or none"
+            )
         return [*tools], chosen
 
 
@@ -323,9 +318,14 @@ class CompletionBody(Generation, kw_only=True):
         if self.max_tokens == 0 and not self.echo:
             raise ValueError("max_tokens: expected at least 1, or echo, got 0")
         if len({type(part) for part in self.prompt}) > 1:
-            raise ValueError("prompt: expected a text, texts, ids, or lists of ids")
+            raise ValueError(
+                "prompt: expected a text, texts, ids, or lists of ids, got a mixture"
+            )
         if len(self.prompts()) > _MOST_PROMPTS:
-            raise ValueError(f"prompt: expected at most {_MOST_PROMPTS} prompts")
+            raise ValueError(
+                f"prompt: expected at most {_MOST_PROMPTS} prompts, got "
+                f"{len(self.prompts())}"
+            )
 
     def prompts(self) -> list[str | list[int]]:
         """Return the prompts: texts, or token ids."""
@@ -334,23 +334,23 @@ class CompletionBody(Generation, kw_only=True):
 
 
 def prepare(kind: type) -> None:
-    """Let msgspec look through the types of a body, before threads parse bodies.
+    """Let msgspec inspect the types of a body, before threads parse bodies.
 
-    Two threads that parse the first body of a type at the same time read what is half
-    made, which ends the process with a segmentation fault (msgspec 0.20 to 0.22).
+    Two threads that parse the first body of a type at the same time read a partial
+    result, which ends the process with a segmentation fault (msgspec 0.20 to 0.22).
     """
     msgspec.json.Decoder(kind)
     msgspec.convert({"tools": []}, _Tools)
 
 
-def parsed(content: bytes, kind: type[T]) -> T:
-    """Return a body of JSON; raise a RequestError that names the field that is wrong.
+def parse_body(content: bytes, kind: type[T]) -> T:
+    """Return a parsed body; raise a RequestError that names the invalid field.
 
-    A field that is null counts as left out.
+    A field that is null is treated as absent.
     """
     _check_containers(content)
     try:
-        # msgspec does not check the UTF-8 of what it keeps as `Raw`.
+        # msgspec does not check the UTF-8 of `Raw` values.
         text = content.decode()
         try:
             return msgspec.json.decode(text, type=kind)
@@ -361,25 +361,25 @@ def parsed(content: bytes, kind: type[T]) -> T:
             _drop_nulls(fields)
             return msgspec.json.decode(json.dumps(fields), type=kind)
     except msgspec.ValidationError as error:
-        found = _WHERE.search(str(error))
-        what = _WHERE.sub("", str(error))
-        field = _FIELD.match(what)
+        location = _WHERE.search(str(error))
+        problem = _WHERE.sub("", str(error))
+        field = _FIELD.match(problem)
         name = (field[1] or field[2]) if field else ""
-        place = ".".join(filter(None, (found and found[1], name))) or None
-        if what.startswith("Object contains unknown field"):
-            what = "expected no such field: this server does not support it"
-        message = f"{place or 'the body'}: {what.removeprefix(f'{name}: ')}"
-        raise RequestError(400, message, place, "invalid_value") from None
+        path = ".".join(filter(None, (location and location[1], name))) or None
+        if problem.startswith("Object contains unknown field"):
+            problem = "expected a supported field, got an unknown one"
+        message = f"{path or 'the body'}: {problem.removeprefix(f'{name}: ')}"
+        raise RequestError(400, message, path, "invalid_value") from None
     except (UnicodeDecodeError, RecursionError, msgspec.DecodeError) as error:
         raise RequestError(
-            400, f"the body: expected JSON: {error}", None, "invalid_json"
+            400, f"the body: expected JSON, got: {error}", None, "invalid_json"
         ) from None
 
 
 def _check_containers(content: bytes) -> None:
-    """Raise a RequestError for a body of more lists and objects than it may have.
+    """Raise a RequestError for a body with too many lists and objects.
 
-    Each costs as much as hundreds of bytes of text, also where it is empty.
+    Each one, even an empty one, costs as much as hundreds of bytes of text.
     """
     if content.count(b"[") + content.count(b"{") <= _MOST_CONTAINERS:
         return
@@ -394,7 +394,7 @@ def _check_containers(content: bytes) -> None:
 
 
 def _drop_nulls(value: Any) -> None:
-    """Remove the fields that are null from a value of JSON and from its parts."""
+    """Remove the null fields of a JSON value and of its parts."""
     if isinstance(value, dict):
         for name in [name for name, item in value.items() if item is None]:
             del value[name]

@@ -1,16 +1,16 @@
-"""Connections: each state of one has a limit in time and in memory that no byte extends.
+"""Connections: each state has limits of time and memory that no byte extends.
 
 | state | begins with | seconds |
 |---|---|---|
 | header | the first byte of a request, or the connection itself | 10 |
-| body | the end of the header, whether or not the answer has come | 30 |
+| body | the end of the header, whether or not the response has begun | 30 |
 | answer | the end of the body | 720 |
 | idle | the last byte of a response, until the first byte of the next request | 75 |
 
-In every state, and after the server has closed a connection, the client has to take 64
-KiB of a response in each 30 seconds, or all of it. A connection whose limit is over is
-answered with 408 where no answer has begun, and closed; one whose client does not take
-its response is reset.
+In every state, and after the server has closed a connection, the client must read 64 KiB
+of a response, or all of it, in each 30 seconds; otherwise the connection is reset. A
+connection beyond the limit of its state is closed, after a response 408 if no answer has
+begun.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .errors import RequestError
 
-# Connections that are open at a time.
+# The largest number of open connections.
 MOST_CONNECTIONS = 256
-# Bytes of the line and the header of a request.
+# The largest request line and header, in bytes.
 MOST_HEADER = 16 << 10
-# The key, in the state of a request, of an object that no other connection has.
+# The key, in the state of a request, of an object that identifies the connection.
 CONNECTION = "connection"
-# What a client has to take of a response in a time, in bytes and seconds.
-_LEAST_TAKEN = 64 << 10
+# The bytes of a response that a client must read in this time.
+_LEAST_READ = 64 << 10
 _WRITE_SECONDS = 30
 
 
 class State(Enum):
-    """What a connection waits for; the value is for how many seconds."""
+    """The state of a connection; the value is its limit in seconds."""
 
     HEADER = 10.0
     BODY = 30.0
-    ANSWER = 720.0  # the time limit of an answer, and two minutes to take it
+    ANSWER = 720.0  # the time limit of an answer, plus two minutes to read it
     IDLE = 75.0
 
 
 class _CountingTransport:
-    """A transport that counts the bytes that it was given to write."""
+    """A transport that counts its written bytes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -62,64 +62,62 @@ class _CountingTransport:
 
 
 class Connection(H11Protocol):
-    """One connection, which `watch` ends when the limit of its state is over."""
+    """One connection, which `watch` ends at the limit of its state."""
 
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
     ) -> None:
-        """Take a connection, or refuse one beyond the limit."""
+        """Accept a connection, or reject one beyond the limit."""
         self._counter = _CountingTransport(transport)
         self._unparsed = bytearray()
         self._state = State.HEADER
         self._state_cycle: object = None
         self._deadline = self.loop.time() + State.HEADER.value
-        self._taken = 0
-        self._taken_at = self.loop.time()
+        self._read_bytes = 0
+        self._read_at = self.loop.time()
         self.app_state = {**self.app_state, CONNECTION: object()}
         super().connection_made(cast(asyncio.Transport, self._counter))
         if len(self.connections) > MOST_CONNECTIONS:
-            self._refuse(
-                503, f"expected at most {MOST_CONNECTIONS} connections, got more"
+            self._reject(
+                503, f"connections: expected at most {MOST_CONNECTIONS}, got more"
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection at once."""
+        """Release the buffers of the connection immediately."""
         self._unparsed.clear()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes, or keep them until the response to the request before is
-        complete.
-        """
+        """Parse the bytes, or keep them until the previous response is complete."""
         self._unset_keepalive_if_required()
         self._unparsed += data
         self._parse()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, which may have come already."""
+        """Continue with the next request, which may have arrived already."""
         super().on_response_complete()
         self._parse()
 
     def send_400_response(self, _message: str) -> None:
-        """Refuse bytes that h11 cannot parse."""
+        """Reject bytes that h11 cannot parse."""
         error = sys.exception()
         if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
-            self._refuse(
+            self._reject(
                 431, f"the header: expected at most {MOST_HEADER} bytes, got more"
             )
         else:
-            self._refuse(400, "the request: expected HTTP/1.1")
+            self._reject(400, "the request: expected HTTP/1.1, got other bytes")
 
     def watch(self) -> None:
-        """End the connection if a limit is over; to be called every second."""
+        """End the connection if a limit is reached; called every second."""
         now = self.loop.time()
         unsent = self.transport.get_write_buffer_size()
-        taken = self._counter.written - unsent
-        if unsent == 0 or taken >= self._taken + _LEAST_TAKEN:
-            self._taken = taken
-            self._taken_at = now
-        if now >= self._taken_at + _WRITE_SECONDS:
+        read_bytes = self._counter.written - unsent
+        if unsent == 0 or read_bytes >= self._read_bytes + _LEAST_READ:
+            self._read_bytes = read_bytes
+            self._read_at = now
+        if now >= self._read_at + _WRITE_SECONDS:
             self._reset()
             return
         self._update_state()
@@ -128,36 +126,40 @@ class Connection(H11Protocol):
         seconds = f"{self._state.value:.0f} seconds"
         match self._state:
             case State.HEADER:
-                self._refuse(408, f"the header: expected within {seconds}")
+                self._reject(
+                    408, f"the header: expected its end within {seconds}, got a part"
+                )
             case State.BODY:
-                self._refuse(408, f"the body: expected within {seconds}")
+                self._reject(
+                    408, f"the body: expected its end within {seconds}, got a part"
+                )
             case State.ANSWER:
                 self._reset()
             case State.IDLE:
                 self.timeout_keep_alive_handler()
 
     def _reset(self) -> None:
-        """End the connection, and drop the bytes that the system keeps for the client."""
+        """End the connection, and discard the unsent bytes."""
         without_lingering = struct.pack("ii", 1, 0)
         stream = self.transport.get_extra_info("socket")
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, without_lingering)
         self.transport.abort()
 
     def _parse(self) -> None:
-        """Give h11 the bytes in pieces that end where a header has its limit."""
+        """Pass the bytes to h11 in parts that end at the limit of a header."""
         while self._unparsed and not self.transport.is_closing():
             if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
                 self.flow.pause_reading()
                 break
             buffered, _ = self.conn.trailing_data
             size = max(MOST_HEADER - len(buffered), 1)
-            piece = bytes(self._unparsed[:size])
+            part = bytes(self._unparsed[:size])
             del self._unparsed[:size]
-            super().data_received(piece)
+            super().data_received(part)
         self._update_state()
 
     def _update_state(self) -> None:
-        """Set the deadline of the state if it has been entered since the last call."""
+        """Set the deadline of a state that has just been entered."""
         state = self._current_state()
         if (state, self.cycle) != (self._state, self._state_cycle):
             self._state = state
@@ -165,7 +167,7 @@ class Connection(H11Protocol):
             self._deadline = self.loop.time() + state.value
 
     def _current_state(self) -> State:
-        """Return the state that the connection is in."""
+        """Return the current state of the connection."""
         if self.conn.their_state is h11.SEND_BODY:
             return State.BODY
         is_answering = self.cycle is not None and not self.cycle.response_complete
@@ -175,8 +177,8 @@ class Connection(H11Protocol):
             return State.HEADER
         return State.IDLE
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Answer instead of the application, unless it answers already, and close."""
+    def _reject(self, status: int, message: str) -> None:
+        """Respond instead of the application, unless it responds already, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             answer = RequestError(status, message).response()
             answer.headers["Connection"] = "close"

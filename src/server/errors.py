@@ -1,4 +1,4 @@
-"""What the server answers when it cannot answer."""
+"""Error responses of the server."""
 
 import re
 from collections.abc import Callable
@@ -26,11 +26,10 @@ from ..untrusted import escape_line
 
 encode = msgspec.json.Encoder().encode
 
-# OpenAI's types of errors; of other statuses they are `invalid_request_error` and
-# `server_error`.
+# OpenAI's error types; other statuses are `invalid_request_error` or `server_error`.
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _LATER = {"Retry-After": "1"}
-_CLOSE = {"Connection": "close"}  # the rest of the body is not waited for
+_CLOSE = {"Connection": "close"}  # do not wait for the rest of the body
 _HEADERS = {
     401: {"WWW-Authenticate": "Bearer"},
     408: _CLOSE,
@@ -38,8 +37,8 @@ _HEADERS = {
     429: _LATER,
     503: _LATER,
 }
-# Of errors that the client hears of: the status and a name for programs. The first status
-# is what nginx says of a client that went away; nobody gets it.
+# Exception -> (status, error code). 499 is nginx's code for a closed connection; it is
+# only logged.
 _KINDS = (
     (ClientDisconnect, 499, None),
     (QueueFullError, 429, "queue_full"),
@@ -54,30 +53,26 @@ _KINDS = (
     # A tokenizer may have more tokens than the embeddings have rows.
     ((InferenceError, TokenIdError, TokenizerError), 400, "invalid_value"),
 )
-# What a client is told of a fault whose own text is for the log alone, by its code. The
-# text may name a path.
+# Error code -> message for the client. The original text, which may name a path, is only
+# logged.
 _FAULTS = {
-    "failed": "the request failed: the server's log says why",
+    "failed": "the request failed: see the log of the server",
     "out_of_memory": "the request failed: the system refused memory",
-    "model_changed": "a weight file was changed since it was loaded: restart the server",
+    "model_changed": "a weight file has changed since loading: restart the server",
 }
 _LONGEST = 500  # characters of a message
-# The engine's errors begin with what was called, such as `[sampling] temperature must be
-# ...`.
+# Errors of the engine begin with the name of the function: `[sampling] temperature must
+# be ...`.
 _CALLED = re.compile(r"^\[(\w+)\] ")
 _SETTING = re.compile(r"^\[(?:sampling|generate|chat)\] (?!prompt_ids)(\w+) must ")
 
 
 class ServerError(LlamaBoltsError):
-    """Root of the errors of the server; raised itself for a server that cannot be
-    started.
-    """
+    """Root of the errors of the server; raised directly if it cannot start."""
 
 
 class RequestError(ServerError):
-    """A refused request: `status` of HTTP, `param` the wrong field,
-    `code` for programs.
-    """
+    """A rejected request: HTTP status, invalid field, error code."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None
@@ -89,13 +84,13 @@ class RequestError(ServerError):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error as clients of OpenAI's API read it."""
+        """The error in the format of OpenAI's API."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": str(self), "type": _TYPES.get(self.status, kind)}
         return {"error": error | {"param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """Return the answer to the request."""
+        """Return the response to the request."""
         headers = _HEADERS.get(self.status)
         return Response(encode(self.body), self.status, headers, "application/json")
 
@@ -103,17 +98,16 @@ class RequestError(ServerError):
 def refusal(
     error: Exception, log: Callable[[str], object], param: str | None = None
 ) -> RequestError:
-    """Return what a client is told of an error; what only the server can mend is logged
-    instead.
+    """Return the error for the client; log a fault of the server instead of showing it.
 
-    Most errors of the call are about the field `param`.
+    `param` is the field of an error that does not name one itself.
     """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, HTTPException):
         return RequestError(error.status_code, error.detail)
-    found = ((status, code) for kind, status, code in _KINDS if isinstance(error, kind))
-    status, code = next(found, (500, "failed"))
+    kinds = ((status, code) for kind, status, code in _KINDS if isinstance(error, kind))
+    status, code = next(kinds, (500, "failed"))
     if is_lack_of_memory(error):
         status = 503
         code = "out_of_memory"

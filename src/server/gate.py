@@ -1,4 +1,4 @@
-"""Places that clients take in turns."""
+"""A limited number of places, assigned to clients in turns."""
 
 import asyncio
 from collections import Counter
@@ -9,11 +9,11 @@ from ..inference.turns import Ticket, Turns
 
 
 class Gate:
-    """Places that clients take in turns, in order within a client; for one event loop.
+    """Assigns places to clients in turns, in order within a client; for one event loop.
 
     Args:
-        places: How many there are.
-        most_each: How many of them one client may have at a time.
+        places: The number of places.
+        most_each: The largest number of places of one client.
     """
 
     def __init__(self, places: int, most_each: int) -> None:
@@ -25,7 +25,7 @@ class Gate:
 
     @asynccontextmanager
     async def place(self, client: Hashable) -> AsyncIterator[None]:
-        """Wait for the client's turn, and have a place for the time of the context."""
+        """Wait for the client's turn, and occupy a place during the block."""
         turn = asyncio.get_running_loop().create_future()
         entry = (self._turns.ticket(client), turn)
         self._waiting.append(entry)
@@ -42,7 +42,7 @@ class Gate:
             self._admit()
 
     def _admit(self) -> None:
-        """Give the free places to the clients whose turn it is."""
+        """Assign the free places to the clients whose turn it is."""
         while self._inside.total() < self._places:
             may_enter = [
                 entry
@@ -57,7 +57,6 @@ class Gate:
             self._waiting.remove((ticket, turn))
             self._turns.begin(ticket, {each.client for each, _ in self._waiting})
             self._inside[ticket.client] += 1
-            if (
-                not turn.done()
-            ):  # else its task has just been cancelled, and gives the place back
+            # A task that has just been cancelled returns the place.
+            if not turn.done():
                 turn.set_result(None)

@@ -1,8 +1,6 @@
-"""An answer from the inside: run again with a trace, in a process apart, as a page of the
-explorer.
+"""Explorer pages: an answer is run again with a trace, in a separate process.
 
-A trace shows all that runs in its process, so it cannot be on beside the answers to
-others.
+A trace records everything in its process, so it cannot run alongside other answers.
 """
 
 import asyncio
@@ -20,51 +18,52 @@ from ..inference import SamplingArgs
 from ..model import load_model
 from .errors import RequestError
 
-# Answers that are remembered, pages that are kept, and the seconds and bytes that one may
-# take.
+# Limits: recorded answers, kept pages, and seconds and bytes per page.
 _MOST_ANSWERS = 64
 _MOST_PAGES = 4
 _SECONDS = 120
 _MOST_BYTES = 32 << 20
 
 
-class Insides:
-    """The last answers of a server, and the `pages` that were made of some.
+class AnswerPages:
+    """The last answers of a server, and the `pages` of some of them.
 
-    `loading` has the arguments of `load_model` that gave the model; None where several
-    processes run it.
+    `loading` has the arguments of `load_model` for the model, or None if several
+    processes run the model.
     """
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
         self._loading = loading
         self._answers: deque[tuple[str, bytes]] = deque(maxlen=_MOST_ANSWERS)
         self.pages: deque[tuple[str, bytes]] = deque(maxlen=_MOST_PAGES)
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    def remember(
+    def record(
         self,
         name: str,
         prompt_ids: Sequence[int],
         answer_ids: list[int],
         sampling: SamplingArgs,
     ) -> None:
-        """Keep what an answer was made of, under its id."""
-        asked = self._loading, [*prompt_ids], answer_ids, asdict(sampling)
-        self._answers.append((name, json.dumps(asked).encode()))
+        """Record the input of an answer under its id."""
+        request = self._loading, [*prompt_ids], answer_ids, asdict(sampling)
+        self._answers.append((name, json.dumps(request).encode()))
 
-    async def look(self, name: str) -> str:
-        """Make the page of an answer; return the page's name, which nobody can guess.
+    async def create(self, name: str) -> str:
+        """Create the page of an answer; return its random name.
 
-        Raise RequestError where the answer is not known any more, or cannot run in time.
+        Raise RequestError if the answer is unknown or exceeds the time limit.
         """
         if self._loading is None:
             raise RequestError(
-                400, "several processes run the model, and a trace needs one"
+                400, "[explorer] processes of the model must equal 1: got several"
             )
-        asked = dict(self._answers).get(name)
-        if asked is None:
-            raise RequestError(404, "id: the answer is not known any more", "id")
-        async with self._one:
+        request = dict(self._answers).get(name)
+        if request is None:
+            raise RequestError(
+                404, "id: expected one of the last answers, got another id", "id"
+            )
+        async with self._lock:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -75,7 +74,7 @@ class Insides:
                 stderr=asyncio.subprocess.DEVNULL,
             )
             try:
-                page, _ = await asyncio.wait_for(process.communicate(asked), _SECONDS)
+                page, _ = await asyncio.wait_for(process.communicate(request), _SECONDS)
             except TimeoutError:
                 page = b""
             finally:
@@ -84,20 +83,20 @@ class Insides:
                     await process.wait()
         if process.returncode or len(page) > _MOST_BYTES:
             raise RequestError(
-                503, f"the run with a trace failed, or took {_SECONDS} seconds"
+                503, f"the run with a trace failed or took more than {_SECONDS} seconds"
             )
-        made = secrets.token_urlsafe(24)
-        self.pages.append((made, page))
-        return made
+        page_name = secrets.token_urlsafe(24)
+        self.pages.append((page_name, page))
+        return page_name
 
 
 def main() -> None:
-    """Read what to run from standard input; write the page to standard output."""
+    """Read a request from standard input; write its page to standard output."""
     loading, prompt_ids, ids, sampling = json.load(sys.stdin)
     model = load_model(**loading)
     store = Store()
-    drawn = SamplingArgs(**sampling)
-    run = run_traced(model, prompt_ids, len(ids), drawn, store, forced_ids=ids)
+    sampling_args = SamplingArgs(**sampling)
+    run = run_traced(model, prompt_ids, len(ids), sampling_args, store, forced_ids=ids)
     sys.stdout.writelines(write_html([run], store))
 
 

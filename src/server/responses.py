@@ -18,16 +18,15 @@ from .answers import Chunk, HttpAnswer, grammar_param
 from .errors import RequestError, encode, refusal
 from .service import Service
 
-# What a client that does not read may be behind, in steps, of which one with candidates
-# takes more.
+# The steps that a slow client may lag behind; candidates reduce the limit.
 _MOST_BEHIND = 8192
 
 
 class Run:
-    """Several answers in the making, within the event loop.
+    """Several running answers, within the event loop.
 
-    Errors of `BatchEngine.submit`, and one that ends an answer, are raised by `whole`,
-    and by `events` before the first one.
+    `whole` raises errors of `BatchEngine.submit` and errors that end an answer. `events`
+    raises them before the first event only.
     """
 
     def __init__(
@@ -46,23 +45,23 @@ class Run:
         }
 
     async def _steps(self) -> AsyncGenerator[tuple[int, Step], None]:
-        """Yield all steps, each with the number of its answer; its token is in `ids` by
-        then.
-        """
+        """Yield all steps with the index of their answer; update its `ids` first."""
         items = asyncio.Queue[tuple[int, Step | Exception]]()
 
         def put(index: int, item: Step | Exception) -> None:
             if items.qsize() >= _MOST_BEHIND // (1 + self._answers[index].candidates):
                 ends.close()
-                item = RequestError(408, "the client reads too slowly", None, "too_slow")
+                item = RequestError(
+                    408, "the client reads the response too slowly", None, "too_slow"
+                )
             items.put_nowait((index, item))
 
         later: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
         with ExitStack() as ends:
             await self._compile(ends)
-            for index, one in enumerate(self._answers):
-                one.submit(partial(later, put, index))
-                ends.callback(one.submitted.cancel)
+            for index, answer in enumerate(self._answers):
+                answer.submit(partial(later, put, index))
+                ends.callback(answer.submitted.cancel)
             left = len(self._answers)
             while left:
                 index, item = await items.get()
@@ -72,12 +71,12 @@ class Run:
                 left -= item.stop_reason is not None
                 yield index, item
         first = self._answers[0]
-        self._service.insides.remember(
+        self._service.answer_pages.record(
             self._head["id"], first.prompt_ids, first.ids, first.sampling
         )
 
     async def _compile(self, ends: ExitStack) -> None:
-        """Compile the grammar of the answers, and give each of them a mask."""
+        """Compile the grammar of the answers, and create a mask for each of them."""
         first = self._answers[0]
         if first.grammar is None:
             return
@@ -97,66 +96,71 @@ class Run:
         async for index, step in self._steps():
             steps[index].append(step)
         choices = [
-            {"index": at} | one.choice(*steps[at]) for at, one in enumerate(self._answers)
+            {"index": index} | answer.choice(*steps[index])
+            for index, answer in enumerate(self._answers)
         ]
         return self._head | {"choices": choices, "usage": self._usage()}
 
     async def events(self, includes_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Yield an empty event when there is a step, then the events; an error is the
-        last one.
+        """Yield an empty event before the first step, then the events.
+
+        An error after the first step is the last event.
         """
         usage = {"usage": None} if includes_usage else {}
         async with aclosing(self._steps()) as steps:
-            found = await anext(steps, None)
+            item = await anext(steps, None)
             yield b""
             try:
-                while found is not None:
-                    index, step = found
+                while item is not None:
+                    index, step = item
                     choice = {"index": index} | self._answers[index].chunk(step)
                     yield _event(self._head | {"choices": [choice]} | usage)
-                    found = await anext(steps, None)
+                    item = await anext(steps, None)
                 if includes_usage:
                     yield _event(self._head | {"choices": [], "usage": self._usage()})
                 yield b"data: [DONE]\n\n"
-            except Exception as error:  # noqa: BLE001 - no status can tell of it any more
+            except Exception as error:  # noqa: BLE001 - the status has been sent
                 yield _event(refusal(error, self._service.log).body)
 
     def _usage(self) -> Chunk:
-        """Return the counts of tokens; a prompt with several answers counts once."""
-        # The first answer reads the prompt, the others find it.
+        """Return the token counts; a prompt with several answers counts once."""
+        # The first answer computes the prompt; the others use its cache.
         stats = {
-            id(one.prompt_ids): one.submitted.stats for one in reversed(self._answers)
+            id(answer.prompt_ids): answer.submitted.stats
+            for answer in reversed(self._answers)
         }.values()
-        asked = sum(one.prompt_tokens for one in stats)
-        made = sum(len(one.ids) for one in self._answers if one.body.max_tokens != 0)
+        prompt_tokens = sum(each.prompt_tokens for each in stats)
+        new_tokens = sum(
+            len(answer.ids) for answer in self._answers if answer.body.max_tokens != 0
+        )
         return {
-            "prompt_tokens": asked,
-            "completion_tokens": made,
-            "total_tokens": asked + made,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": new_tokens,
+            "total_tokens": prompt_tokens + new_tokens,
             "prompt_tokens_details": {
-                "cached_tokens": sum(one.cached_tokens for one in stats)
+                "cached_tokens": sum(each.cached_tokens for each in stats)
             },
         }
 
 
 class EventStream(StreamingResponse):
-    """A stream that ends when its client goes away."""
+    """A stream that ends when its client disconnects."""
 
     media_type = "text/event-stream"
     body_iterator: AsyncGenerator[bytes, None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; the connection ends if the client takes too few of them."""
+        """Send the events; end the connection if the client reads too few of them."""
         async with aclosing(self.body_iterator):
             await super().__call__(scope, receive, send)
 
 
 class PartStream(StreamingResponse):
-    """A response of JSON whose parts are made one by one, as the client takes them.
+    """A JSON response whose parts are generated one by one as the client reads them.
 
     Args:
-        service: Has the threads that make the parts.
-        client: Whose turn it is for each part.
+        service: Provides the threads that generate the parts.
+        client: The client who waits for a turn for each part.
         start, parts, end: The texts of the response, in this order.
     """
 
@@ -180,7 +184,7 @@ class PartStream(StreamingResponse):
 
 
 class Holding(Response):
-    """A response that gives a place back when it has been sent, or cannot be."""
+    """A response that releases a place after it is sent, or has failed."""
 
     def __init__(self, response: Response, place: AsyncExitStack) -> None:
         self._response = response

@@ -1,4 +1,4 @@
-"""One model behind the endpoints: who may ask, and what all requests share."""
+"""One model behind the endpoints: access and shared resources."""
 
 import asyncio
 import hashlib
@@ -21,28 +21,28 @@ from ..inference.grammars import CompiledGrammar, Grammar, Grammars, GrammarUse
 from ..tokenizer import Tokenizer
 from .errors import RequestError
 from .gate import Gate
-from .inside import Insides
+from .inside import AnswerPages
 
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
-# The Host of a request that names no other site: `localhost` or an address.
+# The Host of a request to this machine: `localhost` or an address.
 _LOCAL_HOST = re.compile(
     r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE
 )
-WORKERS = 3  # threads that parse bodies and turn texts into tokens
-# Large bodies that are in memory at a time, in all and of one client.
+WORKERS = 3  # threads that parse bodies and encode texts
+# The limits of large bodies in memory: in total and per client.
 _LARGE_BODIES = 4
 _LARGE_BODIES_EACH = 2
-COMPILERS = 2  # threads that wait for grammars to be compiled
+COMPILERS = 2  # threads that wait for the compilation of grammars
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Sender:
-    """Who sends a request.
+    """The sender of a request.
 
     Attributes:
-        client: A key, or an address where the server has no keys.
-        connection: An object that no other connection has.
+        client: A key, or an address if the server has no keys.
+        connection: An object that identifies the connection.
     """
 
     client: Hashable
@@ -51,15 +51,14 @@ class Sender:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What clients see of the model.
+    """The model as clients see it.
 
     Attributes:
         name: The name that clients use.
         chat_format: The template of its chats; None if it has no chats.
-        loading: The arguments of `load_model` that gave the model, for `/explorer`, or
-            None.
-        sampling: The settings of sampling of requests that do not give their own, by the
-            names of `SamplingArgs`.
+        loading: The arguments of `load_model` for the model, for `/explorer`, or None.
+        sampling: The sampling settings of requests that omit them, by the names of
+            `SamplingArgs`.
     """
 
     name: str
@@ -70,15 +69,15 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask, and what clients share.
+    """Access rules, and data shared among clients.
 
     Attributes:
-        api_keys: The keys, of which clients have to send one; empty for no key.
+        api_keys: The accepted keys; empty if no key is required.
         is_local: Whether the server listens at a local address. Without a key it then
             rejects requests for another host, which come from pages of a site whose name
-            leads to this address.
-        shares_prefixes: Whether all clients share cached prefixes, so that the time and
-            the count of cached tokens tell a client what others have asked.
+            resolves to this address.
+        shares_prefixes: Whether all clients share cached prefixes, so that timings and
+            counts of cached tokens reveal prompts of other clients.
     """
 
     api_keys: Sequence[str]
@@ -90,10 +89,10 @@ class Service(Collector):
     """One model behind the endpoints.
 
     Args:
-        engine: Answers; its model has a tokenizer.
-        served: What clients see of the model.
-        access: Who may ask.
-        log: Takes a line about a failure, for the person who runs the server.
+        engine: The engine, whose model has a tokenizer.
+        served: The model as clients see it.
+        access: The access rules.
+        log: Called with a line about a failure, for the operator of the server.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Service(Collector):
         self.chat_format = served.chat_format
         self.log = log
         self.tokenizer: Tokenizer = engine.model.tokenizer
-        self.insides = Insides(served.loading)
+        self.answer_pages = AnswerPages(served.loading)
         self.sampling = served.sampling
         self.is_closing = False
         self.created = int(time.time())
@@ -128,24 +127,22 @@ class Service(Collector):
         self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counters of the engine as they are now, for Prometheus."""
+        """Yield the present counters of the engine, for Prometheus."""
         counters = self.engine.counters()
         for name, hint in get_type_hints(Counters, include_extras=True).items():
             kind, text = hint.__metadata__
             yield _METRICS[kind](f"llama_bolts_{name}", text, getattr(counters, name))
 
     def close(self) -> None:
-        """End the processes that it started, and what waits for them; the engine stays
-        open.
-        """
+        """End the compiler processes and the waiting threads; keep the engine open."""
         self._grammars.close(kills=True)
         self._compiler_threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self, request: Request, is_open: bool) -> Hashable:
-        """Return whose request it is: a key, or the address where the server has no keys.
+        """Return the client of a request: a key, or the address without keys.
 
-        Raise a RequestError for a wrong header, or because the server ends. An endpoint
-        that `is_open` needs no key.
+        Raise a RequestError for an invalid header or during shutdown. An `is_open`
+        endpoint does not require a key.
         """
         if self._checks_host and not _LOCAL_HOST.fullmatch(
             request.headers.get("host", "")
@@ -164,14 +161,12 @@ class Service(Collector):
     async def work(
         self, client: Hashable, function: Callable[..., T], *arguments: Any
     ) -> T:
-        """Return the result of a function, which runs in a thread when it is the client's
-        turn.
-        """
+        """Return the result of a function, run in a thread at the client's turn."""
         async with self._workers.place(client):
             return await _run_in(None, partial(function, *arguments))
 
     def _key_of(self, request: Request) -> bytes | None:
-        """Return the digest of the key of the server that a request carries, or None."""
+        """Return the digest of the valid key in a request, or None."""
         kind, _, key = request.headers.get("authorization", "").partition(" ")
         sent = key.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
         digest = _digest(sent)
@@ -179,12 +174,11 @@ class Service(Collector):
         return equal[0] if equal else None
 
     def check_content_type(self, request: Request) -> None:
-        """Raise a RequestError unless a body is JSON by its header, or no page can have
-        sent it.
+        """Raise a RequestError unless a body is JSON or cannot come from a foreign page.
 
-        A page of another site can post bodies of other types, or of none, without a
-        preflight. Its browser then says so in `Origin` or `Sec-Fetch-*`, and the page has
-        no key.
+        A page of another site can post bodies of other types, or without a type, without
+        a preflight. Its browser then sends `Origin` or `Sec-Fetch-*`, and the page has no
+        key.
         """
         headers = request.headers
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -199,27 +193,25 @@ class Service(Collector):
             raise RequestError(400, message, "Content-Type")
 
     def check_model(self, name: str | None) -> None:
-        """Refuse a model that is not the one that runs."""
+        """Raise a RequestError for a name other than the name of the model."""
         if name is not None and name != self.name:
             message = f'model: expected "{self.name}" or no model, got "{name}"'
             raise RequestError(404, message, "model", "model_not_found")
 
     def check_length(self, text: str, param: str) -> None:
-        """Refuse a text that cannot fit; to encode it would hold up the answers to
-        others.
-        """
+        """Reject a text that cannot fit, whose encoding would delay other answers."""
         least = len(text.encode("utf-8", "replace")) // self._longest
         positions = self.engine.sequence_length
         if least >= positions:
-            sizes = f"it takes at least {least} tokens, and the context has {positions}"
+            sizes = f"at least {least} tokens, and the context has {positions}"
             message = f"the prompt does not fit: {sizes}"
             raise RequestError(400, message, param, "context_length_exceeded")
 
     def prefix_group(self, sender: Sender, cache_key: str | None) -> Hashable:
-        """Return the group of requests that share cached prefixes with one.
+        """Return the group of requests that share cached prefixes with a request.
 
-        They have the same API key. Without keys, they come over the same connection, or
-        have the same `prompt_cache_key`.
+        They have the same API key. Without keys, they use the same connection, or have
+        the same `prompt_cache_key`.
         """
         if self._shares_prefixes:
             return None
@@ -238,9 +230,9 @@ class Service(Collector):
 
 
 async def _run_in(threads: ThreadPoolExecutor | None, function: Callable[[], T]) -> T:
-    """Return the result of a function in one of some threads, or of those of requests.
+    """Return the result of a function run in a pool, or in the default pool.
 
-    A thread cannot be ended, so that a task which is cancelled still waits for it.
+    A thread cannot be ended, so that a cancelled task still waits for it.
     """
     job = asyncio.get_running_loop().run_in_executor(threads, function)
     try:
@@ -251,13 +243,12 @@ async def _run_in(threads: ThreadPoolExecutor | None, function: Callable[[], T])
 
 
 def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()  # of one length, so that comparing tells none
+    # equal lengths, so that comparisons reveal nothing
+    return hashlib.sha256(key).digest()
 
 
 def _network(request: Request) -> Hashable:
-    """Return the address of a client; of version 6 the first half, which one user may
-    have.
-    """
+    """Return the address of a client; for IPv6 the /64 network of one user."""
     if request.client is None:
         return None
     try:

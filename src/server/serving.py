@@ -1,4 +1,4 @@
-"""The server process: its socket, its connections and its end."""
+"""The server process: its socket, its connections and its shutdown."""
 
 import asyncio
 import logging
@@ -17,68 +17,65 @@ from .connections import MOST_HEADER, Connection, State
 from .errors import ServerError
 from .service import WORKERS, Service
 
-_BACKLOG = 128  # connections that the system keeps until they are taken
-# Bytes that the system keeps of each direction of a connection; Linux takes twice as
-# many.
+_BACKLOG = 128  # connections that the system queues
+# Bytes of the system's buffer per direction of a connection; Linux doubles the value.
 _SOCKET_BUFFER = 128 << 10
-# For what runs when the server is to end, and then for the responses to reach their
-# clients.
+# The time limits of a shutdown for running requests, and then for sending responses.
 _SHUTDOWN_SECONDS = 10.0
 _LAST_SECONDS = 1
-# After how many seconds a thread lets another one run Python. Each pass of the engine
-# waits for the interpreter many times, and a thread that encodes a long text would hold
-# it for 5 ms each time.
+# The interval at which Python switches threads. Each pass of the engine waits for the
+# interpreter many times, and by default a thread that encodes a long text would keep it
+# for 5 ms each time.
 _SWITCH_SECONDS = 0.0005
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _SILENT = logging.CRITICAL + 1
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that takes connections.
+    """Return a socket that accepts connections.
 
     Raises:
         ServerError: The address cannot be used.
     """
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, *_, address = found[0]
-        # Addresses of version 4 reach `::` too, where the system can do that.
+        family, *_, address = addresses[0]
+        # `::` also accepts IPv4 addresses, if the system supports it.
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        made = socket.create_server(
+        listener = socket.create_server(
             address, family=family, backlog=_BACKLOG, dualstack_ipv6=both
         )
-        # Of what such a socket accepts asyncio does not know that it is TCP, and leaves
-        # out this.
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
-        return made
+        # asyncio does not set TCP_NODELAY on sockets accepted from a pre-made listener.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
+        return listener
     except OSError as error:
         reason = error.strerror or error
         raise ServerError(
-            f"{host}:{port}: expected a free address, got: {reason}"
+            f"{host}:{port}: expected a free address, got {reason}"
         ) from None
 
 
 def serve(
     service: Service, listener: socket.socket, ready: Callable[[], object]
 ) -> int | None:
-    """Answer requests until SIGINT or SIGTERM; close the engine.
+    """Answer requests until SIGINT or SIGTERM; then close the engine.
 
-    The first signal lets what runs come to its end, within a limit, and refuses the rest
-    with 503; a second one ends at once.
+    The first signal lets running requests finish within a limit and rejects others
+    with 503. A second signal ends the process immediately.
 
     Args:
-        service: What to serve.
-        listener: As `listen` gives it.
-        ready: Called when connections are taken.
+        service: The service.
+        listener: The result of `listen`.
+        ready: Called before the first connection is accepted.
 
     Returns:
         The number of the signal.
     """
-    logging.getLogger("asyncio").setLevel(_SILENT)  # `service.log` says what is wrong
+    logging.getLogger("asyncio").setLevel(_SILENT)  # `service.log` reports errors
     sys.setswitchinterval(_SWITCH_SECONDS)
     server = _Server(service)
     for number in _SIGNALS:
@@ -88,7 +85,7 @@ def serve(
         server.run([listener])
     finally:
         for number in _SIGNALS:
-            # The end is near, and needs no more signals.
+            # No further signals are needed at the end.
             signal.signal(number, signal.SIG_IGN)
         service.engine.close()
         service.close()
@@ -96,11 +93,10 @@ def serve(
 
 
 def _started_pool() -> ThreadPoolExecutor:
-    """Return a pool whose threads run already, so that no request finds that one cannot
-    start.
+    """Return a pool whose threads run already, so that no request fails to start.
 
     Raises:
-        ServerError: The system does not start them.
+        ServerError: The system refused a thread.
     """
     pool = ThreadPoolExecutor(WORKERS, "request")
     all_run = threading.Barrier(WORKERS + 1)
@@ -110,14 +106,16 @@ def _started_pool() -> ThreadPoolExecutor:
     except RuntimeError as error:
         all_run.abort()
         pool.shutdown(wait=False, cancel_futures=True)
-        text = f"{WORKERS} threads must start: the system refuses one ({error})"
-        raise ServerError(f"[serve] {text}") from None
+        raise ServerError(
+            f"[serve] started threads must equal {WORKERS}: the system refused one "
+            f"({error})"
+        ) from None
     all_run.wait()
     return pool
 
 
 class _Server(uvicorn.Server):
-    """A server whose end the engine decides; `number` is that of the first signal."""
+    """A server whose end the engine determines; `number` is the first signal."""
 
     number: int | None = None
 
@@ -136,27 +134,27 @@ class _Server(uvicorn.Server):
             backlog=_BACKLOG,
             timeout_keep_alive=int(State.IDLE.value),
             timeout_graceful_shutdown=_LAST_SECONDS,
-            h11_max_incomplete_event_size=MOST_HEADER - 1,  # h11 refuses a longer one
-            proxy_headers=False,  # any client can send them
+            h11_max_incomplete_event_size=MOST_HEADER - 1,  # h11 rejects a longer header
+            proxy_headers=False,  # any client can send these headers
         )
         super().__init__(config)
         self._service = service
 
     def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
-        """Begin to end with the first signal, and end at once with the second one."""
+        """Begin the shutdown at the first signal; end immediately at the second."""
         self.number = self.number or sig
         self._service.is_closing = True
         self.force_exit = self.should_exit
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take connections."""
+        """Begin to accept connections."""
         asyncio.get_running_loop().set_default_executor(_started_pool())
         self._watching = asyncio.create_task(self._watch())
         await super().startup(sockets)
 
     async def _watch(self) -> None:
-        """Let each connection look at its limits once a second."""
+        """Check the limits of each connection once a second."""
         while True:
             await asyncio.sleep(1)
             for connection in [*self.server_state.connections]:
@@ -164,7 +162,7 @@ class _Server(uvicorn.Server):
                 connection.watch()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let what runs come to its end, and then close the connections."""
+        """Wait for running requests, then close the connections."""
         engine = self._service.engine
         engine.close(_SHUTDOWN_SECONDS, wait=False)
         while engine.is_running and not self.force_exit:

@@ -34,7 +34,7 @@ from src.inference.call_grammars import grammar_of_calls
 from src.inference.chat_encoding import encode_chat
 from src.inference.grammars import MOST_KEPT, Grammar, Grammars
 from src.model import Model, load_model
-from src.server.bodies import ChatBody, CompletionBody, parsed
+from src.server.bodies import ChatBody, CompletionBody, parse_body
 from tests.hardening.attacks.grammars import AMBIGUOUS, grammar_processes
 from tests.hardening.run_server_load import WORDS, body_of
 from tests.server.running import JSON, Running, running, wait_until
@@ -319,7 +319,7 @@ class Oracle:
         grammar: Grammar | None = None
         body: ChatBody | CompletionBody
         if "messages" in fields:
-            body = parsed(content, ChatBody)
+            body = parse_body(content, ChatBody)
             messages = [message.as_message() for message in body.messages]
             tools, callable_tools = body.offered_tools()
             template = self._template
@@ -336,7 +336,7 @@ class Oracle:
                 )
                 grammar = Grammar("lark", calls_text)
         else:
-            body = parsed(content, CompletionBody)
+            body = parse_body(content, CompletionBody)
             begins = self._tokenizer.adds_bos
             ids = self._tokenizer.encode(fields["prompt"], bos=begins, eos=False)
         if body.response_format is not None:

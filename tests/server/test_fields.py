@@ -374,7 +374,7 @@ def test_thoughts_are_off_without_reasoning_effort(tmp_path):
             assert prompt(name, effort) == on
         assert prompt(name, "none") == off
     with pytest.raises(
-        RequestError, match=r"^reasoning_effort: expected thoughts"
+        RequestError, match=r"^reasoning_effort: expected a value that allows thoughts"
     ) as error:
         prompt("deepseek-r1", "none")
     assert error.value.param == "reasoning_effort"

@@ -64,7 +64,7 @@ def test_an_address_is_read_in_all_its_forms():
 def test_an_address_that_needs_a_key_or_is_in_use_is_one_line(server):
     for address, code, said in (
         *(
-            (each, 2, rb".*expected --api-key KEY.*")
+            (each, 2, rb".*expected a loopback address or --api-key KEY.*")
             for each in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0")
         ),
         (
@@ -198,7 +198,7 @@ def test_an_answer_that_is_not_sent_is_given_up_at_once(fails):
             {"type": "http", "path": "/", "path_params": {}, "headers": []}, receive
         )
         answers = app.Endpoint(path="/", handler=endpoint)
-        response = await app._answered(service, answers, request)
+        response = await app._response(service, answers, request)
         await asyncio.sleep(0.01)
         return response.status_code, [*ended]  # before the loop ends what is left
 
@@ -343,7 +343,7 @@ def test_a_server_whose_threads_the_system_refuses_does_not_start(monkeypatch):
     )
     monkeypatch.setattr("concurrent.futures.thread.threading.Thread", RefusedThread)
     rule = (
-        r"\[serve\] 3 threads must start: the system refuses one \(can't start new "
+        r"\[serve\] started threads must equal 3: the system refused one \(can't start new "
         r"thread\)"
     )
     with pytest.raises(LlamaBoltsError, match=rule):
@@ -358,7 +358,7 @@ def test_a_weight_file_that_was_touched_is_503_in_health_and_requests(tmp_path):
         server.chat(max_tokens=1)
         [weights] = model.glob("*.pth")
         os.utime(weights)
-        message = "a weight file was changed since it was loaded: restart the server"
+        message = "a weight file has changed since loading: restart the server"
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
         for path, sent in (("/health", None), (CHAT, body), (CHAT, body)):
             status, answer = server.ask(path, sent)

@@ -32,7 +32,7 @@ def test_two_ranks_serve_the_answers_of_one_process(tmp_path, bundled):
         compare(server, bundled, 8, 1)
         status, refused = server.ask("/explorer", {"id": server.chat()["id"]})
         assert status == 400
-        assert "several processes run the model" in refused["error"]["message"]
+        assert "processes of the model must equal 1" in refused["error"]["message"]
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_requests_without_settings_get_those_of_the_model(tmp_path: Path) -> Non
         assert texts(server) == greedy
         assert len(texts(server, temperature=1)) > 1
         line = (
-            "requests without settings of sampling get temperature 0 (by "
+            "requests without sampling settings use temperature 0 (by "
             "generation_config.json)"
         )
         assert line in server.log.read_text("utf-8")
@@ -54,9 +54,9 @@ def test_the_settings_of_the_engine_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_a_body_keeps_its_own_settings() -> None:
     pytest.importorskip("msgspec", reason="needs the serve extra")
-    from src.server.bodies import CompletionBody, parsed
+    from src.server.bodies import CompletionBody, parse_body
 
     defaults = {"temperature": 0.2, "top_p": 0.9}
-    body = parsed(b'{"prompt": "a", "top_p": 0.5, "seed": 3}', CompletionBody)
+    body = parse_body(b'{"prompt": "a", "top_p": 0.5, "seed": 3}', CompletionBody)
     assert body.sampling(defaults) == [SamplingArgs(temperature=0.2, top_p=0.5, seed=3)]
     assert body.sampling({}) == [SamplingArgs(top_p=0.5, seed=3)]

@@ -17,7 +17,7 @@ from tests.server.test_limits import head
 pytest.importorskip("starlette", reason="the serve extra is not installed")
 
 from src.server.app import _PART
-from src.server.bodies import ChatBody, parsed
+from src.server.bodies import ChatBody, parse_body
 from src.server.errors import RequestError
 from src.server.gate import Gate
 from src.server.service import _network
@@ -61,7 +61,7 @@ together = threading.Barrier(8)
 
 def parse():
     together.wait()
-    bodies.parsed(json.dumps(body).encode(), bodies.ChatBody)
+    bodies.parse_body(json.dumps(body).encode(), bodies.ChatBody)
 
 threads = [threading.Thread(target=parse) for _ in range(8)]
 for thread in threads:
@@ -154,10 +154,10 @@ def test_lists_and_objects_are_counted_outside_of_texts():
         return json.dumps({"messages": messages, "metadata": metadata}).encode()
 
     for text in ("[{" * 100_000, '"[{' * 100_000, '\\"[{\\' * 100_000, "[\n" * 100_000):
-        assert parsed(body(text), ChatBody).messages[0].content == text
-    assert parsed(body("x", [[]] * 65_000), ChatBody)
+        assert parse_body(body(text), ChatBody).messages[0].content == text
+    assert parse_body(body("x", [[]] * 65_000), ChatBody)
     for text in ("x", '\\"', "[{"):
         with pytest.raises(
             RequestError, match="at most 65536 lists and objects, got 655"
         ):
-            parsed(body(text, [{}] * 65_540), ChatBody)
+            parse_body(body(text, [{}] * 65_540), ChatBody)
