@@ -1,8 +1,7 @@
 """The trace: one stream of events that follows a prompt through the 21 stages.
 
-The stages mark the one trace of the process, and while it is on it observes the ops. The
-modules of this package that make, name and write events are not loaded by a run without a
-trace.
+The process has at most one trace. Stages mark their beginnings in it, and it observes the
+ops. A run without a trace does not load the modules that create, name and write events.
 """
 
 import functools
@@ -22,8 +21,8 @@ __all__ = ["add_own_seconds", "clock", "is_on", "mark", "start", "stop"]
 _NOTHING: Mapping[str, Any] = {}
 
 _tracer: "Tracer | None" = None
-_observer: Observer | None = None  # of the ops, while a trace is on
-_own_seconds = 0.0  # that tracers and those who take their events have used
+_observer: Observer | None = None  # the observer of the ops while a trace is on
+_own_seconds = 0.0  # seconds spent in tracers and their consumers
 
 
 def mark(
@@ -35,40 +34,39 @@ def mark(
     outputs: Mapping[str, "TensorLike"] = _NOTHING,
     details: "Details" = _NOTHING,
 ) -> None:
-    """Say that a stage begins; while no trace is on, this is one look at a variable.
+    """Mark the beginning of a stage; without a trace, this only tests a variable.
 
     Args:
-        stage: its number.
-        layer: index of the transformer block that begins here.
-        position: that of the first new token.
-        T: how many new tokens there are.
-        inputs, outputs: tensors of a stage whose work is not an op, by their names.
-        details: what else there is to say: values that JSON knows, and dataclasses of
-            them.
+        stage: The number of the stage.
+        layer: The index of the transformer block that begins here.
+        position: The position of the first new token.
+        T: The number of new tokens.
+        inputs, outputs: Tensors of a stage that is not an op, by their names.
+        details: Further facts: values that JSON can represent, and dataclasses of them.
     """
-    # No keyword-only parameters and no **details: they would cost more than the look.
+    # Keyword-only parameters and **details would cost more than the test.
     if _tracer is not None:
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         _tracer.mark(stage, layer, position, T, inputs, outputs, details)
-        add_own_seconds(time.perf_counter() - begun)
+        add_own_seconds(time.perf_counter() - start_time)
 
 
 def add_own_seconds(seconds: float) -> None:
-    """Count what a trace itself took, for `clock`."""
+    """Add the time of tracing itself, which `clock` subtracts."""
     global _own_seconds
     _own_seconds += seconds
 
 
 def clock() -> float:
-    """Return `time.perf_counter()` without what traces took for themselves until now."""
+    """Return `time.perf_counter()` without the time of tracing until now."""
     return time.perf_counter() - _own_seconds
 
 
 def start(tracer: "Tracer") -> None:
-    """Turn a trace on, for the whole process; one that was on before is turned off.
+    """Turn a trace on for the whole process, after turning off an earlier one.
 
     Args:
-        tracer: makes the events; its `close` is called when the trace is turned off.
+        tracer: Creates the events. Its `close` is called when the trace is turned off.
     """
     global _tracer, _observer
     stop()
@@ -78,7 +76,7 @@ def start(tracer: "Tracer") -> None:
 
 
 def stop() -> None:
-    """Turn the trace off, if one is on."""
+    """Turn the trace off, if it is on."""
     global _tracer, _observer
     if _tracer is None or _observer is None:
         return
@@ -95,10 +93,9 @@ def is_on() -> bool:
 
 
 def _report(tracer: "Tracer", call: OpCall) -> tuple[str, ...]:
-    """Report each result of an op to a tracer; return the names that it gives to the
-    results.
+    """Report each result of an op to a tracer; return the names of the results.
 
-    The first result has all of the time.
+    The first result carries the time of the op.
     """
     start = time.perf_counter()
     scalars = call.scalars

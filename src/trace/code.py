@@ -1,6 +1,4 @@
-"""Where a symbol or a section is: found by reading the sources and the pages, never
-stored.
-"""
+"""The places of symbols and sections, read from the sources and pages, never stored."""
 
 import ast
 import re
@@ -11,30 +9,26 @@ from pathlib import Path
 from types import FrameType
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# The packages that only report: a line of theirs tells a reader nothing about the run.
+# Packages whose lines are not reported, because they do not explain the run.
 _REPORTING = (f"{PACKAGE / 'trace'}/", f"{PACKAGE / 'ml'}/")
-_COMMENT = re.compile(r"<!--.*-->")  # the marks of what is generated and run
+_COMMENT = re.compile(r"<!--.*-->")  # the marks of generated and executed parts
 
 
 def calling_line() -> str:
-    """Return the file and the line, outside of the trace and the ops, that led to this
-    call.
-    """
+    """Return the file and line of this call, outside of the trace and the ops."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_REPORTING):
         frame = frame.f_back
     return (
         ""
         if frame is None
-        else f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        else f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
     )
 
 
 @cache
-def shown_path(file: str) -> str:
-    """Return the path of a module as it stands in the repository; of a file elsewhere its
-    name.
-    """
+def display_path(file: str) -> str:
+    """Return the path of a module in the repository, or the name of another file."""
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return path.relative_to(PACKAGE.parent).as_posix()
@@ -43,19 +37,19 @@ def shown_path(file: str) -> str:
 
 @cache
 def symbols_of(file: Path) -> dict[str, tuple[int, str]]:
-    """Return the first line and the text of each symbol of a file, if it is there.
+    """Return the first line and the text of each symbol of a file, if it exists.
 
-    A symbol is such as `Class.method`, `mark(13)` or `function: mark(13)`.
+    Examples of symbols are `Class.method`, `mark(13)` and `function: mark(13)`.
     """
     try:
         text = file.read_text(encoding="utf-8")
-    except OSError:  # installed without its sources
+    except OSError:  # installed without sources
         return {}
-    found = _symbols(ast.parse(text).body, "")
+    symbols = _symbols(ast.parse(text).body, "")
     lines = text.split("\n")
     return {
         name: (node.lineno, "\n".join(lines[node.lineno - 1 : node.end_lineno]))
-        for name, node in found
+        for name, node in symbols
     }
 
 
@@ -79,6 +73,7 @@ def _symbols(
 
 
 def _marks(function: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the stage marks of a function."""
     for node in ast.walk(function):
         match node:
             case ast.Call(
@@ -89,17 +84,13 @@ def _marks(function: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
 
 
 def find_page(name: str) -> Path | None:
-    """Return a file of `docs/` or `diagrams/`, installed with the package or in the
-    checkout.
-    """
-    places = (PACKAGE / name, PACKAGE.parent / name)
-    return next((place for place in places if place.is_file()), None)
+    """Return a file of `docs/` or `diagrams/` in the package or in the checkout."""
+    paths = (PACKAGE / name, PACKAGE.parent / name)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def section_of(page: Path | None, heading: str) -> str:
-    """Return the section below `## heading` of a page, without comments; empty if there
-    is none.
-    """
+    """Return the section below `## heading` without comments, or an empty text."""
     text = "" if page is None else page.read_text(encoding="utf-8")
     lines = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].split("\n")
     return "\n".join(line for line in lines if not _COMMENT.fullmatch(line)).strip()

@@ -1,29 +1,28 @@
-"""The registry of the 21 stages: the steps that their code makes, and where each is
-explained.
+"""The registry of the 21 stages: their ops, code and chapters.
 
-Results get their names and letters, those of docs/LEGEND.md, from here, so that the code
-of the model needs none. Lines of code and anchors follow from names, so that they cannot
-grow stale.
+The names and letters (see docs/LEGEND.md) of results come from here, so that the code of
+the model contains none. Lines of code and anchors are computed from names, so that they
+cannot become stale.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .code import PACKAGE, shown_path, symbols_of
+from .code import PACKAGE, display_path, symbols_of
 from .records import Letters
 
-# The pages of docs/, each with the number of its first stage.
+# The pages of docs/, each after its first stage.
 _PAGES = ((16, "14c-next-token.md"), (6, "14b-attention.md"), (1, "14-forward-pass.md"))
 
 
 @dataclass(frozen=True)
 class StageOp:
-    """One op of a stage and what its result is called."""
+    """One op of a stage and the name of its result."""
 
     op: str
     name: str  # of the result
-    letters: Letters  # one per dimension: a letter of the legend, a product or a half
+    letters: Letters  # per dimension: a letter of the legend, a product or a half
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class Stage:
 
     number: int  # from 1, in run order
     name: str
-    module: str  # of the function that runs it, below the package
+    module: str  # the module of its function, below the package
     function: str  # its qualified name
-    # Its ops in run order. One may be left out by a run: one token needs no mask, and
-    # some are those of one family of models.
+    # Its ops in run order. A run may omit some: a single token needs no mask, and some
+    # ops belong to one family of models.
     steps: tuple[StageOp, ...] = ()
 
     @property
@@ -45,32 +44,28 @@ class Stage:
 
     @property
     def chapter(self) -> str:
-        """Where it is explained: the page, and the anchor that code hosts make of the
-        heading.
-        """
+        """The page that explains it, with the anchor of its heading on code hosts."""
         anchor = re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
         page = next(page for first, page in _PAGES if self.number >= first)
         return f"docs/{page}#{anchor}"
 
     @property
     def diagram(self) -> str:
-        """The file that draws it."""
+        """The file of its diagram."""
         return f"diagrams/stage-{self.number:02}.svg"
 
     @property
     def code(self) -> str:
-        """Where it runs: the file and the line, now,
-        of its mark or else of its function.
-        """
+        """The file and the present line of its mark, or else of its function."""
         file = PACKAGE / f"{self.module.replace('.', '/')}.py"
         symbols = symbols_of(file)
         mark = f"{self.function}: mark({self.number})"
-        found = symbols.get(mark) or symbols.get(self.function)
-        return shown_path(str(file)) + (f":{found[0]}" if found else "")
+        symbol = symbols.get(mark) or symbols.get(self.function)
+        return display_path(str(file)) + (f":{symbol[0]}" if symbol else "")
 
 
 def _stages(registry: str) -> dict[int, Stage]:
-    """Read stages: a line each, and the lines of its steps below it."""
+    """Parse the registry: a line per stage, followed by lines for its ops."""
     stages = {}
     for text in re.split(r"\n(?=\d)", registry.strip()):
         head, *lines = text.split("\n")
@@ -85,10 +80,9 @@ def _stages(registry: str) -> dict[int, Stage]:
     return stages
 
 
-# A stage: its number and name, and the module and the function that run it. Below it are
-# its steps: the op, the name of the result, and its letters. In OLMo 2 `rms_norm` is in
-# 15 and 18, and `to` in 6 and 16; Granite has `multiply`, and BF16 of GGUF files `to` in
-# 17.
+# A stage: its number and name, its module and function. Below it are its ops: the op, the
+# name of the result, and its letters. In OLMo 2, `rms_norm` is in stages 15 and 18, and
+# `to` in 6 and 16. Granite adds `multiply`, and BF16 of GGUF files `to` in 17.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.context token_tensor
@@ -172,7 +166,7 @@ STAGES: Mapping[int, Stage] = _stages("""
 21 token to text, stop check | inference.answer AnswerText.push
 """)
 
-# What the letters stand for, in the order of docs/LEGEND.md.
+# The meanings of the letters, in the order of docs/LEGEND.md.
 LEGEND: Mapping[str, str] = {
     "T": "new tokens",
     "S": "cached plus new tokens",
@@ -187,12 +181,12 @@ LEGEND: Mapping[str, str] = {
     "C": "positions of the KV cache",
 }
 
-# The stages that are made of others, and which these are.
+# Stages that contain other stages.
 HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 
-# What is read but is not the result of a step: weights by the end of their key, and the
-# logits of the last token, which is what sampling sees. The sizes of weights are a copy
-# of the table in `checkpoint/names.py`, because `trace` imports no other package;
+# Tensors that are read but not created by an op: weights by the end of their key, and the
+# logits of the last token for sampling. The letters of weights are a copy of the table in
+# `checkpoint/names.py`, because `trace` imports no other package.
 # `tests/trace/test_events.py` compares them for every family.
 _READ_LETTERS: Mapping[str, Letters] = {
     "tok_embeddings.weight": ("V", "D"),
@@ -203,7 +197,7 @@ _READ_LETTERS: Mapping[str, Letters] = {
     "attention.wo.weight": ("D", "H*h"),
     "attention.q_norm.weight": ("h",),
     "attention.k_norm.weight": ("h",),
-    # Of OLMo 2, which has these norms over all heads.
+    # OLMo 2 applies these norms to all heads at once.
     "attention.q_norm.weight of all": ("H*h",),
     "attention.k_norm.weight of all": ("K*h",),
     "ffn_norm.weight": ("D",),
@@ -218,9 +212,7 @@ _READ_LETTERS: Mapping[str, Letters] = {
 
 
 def read_letters(name: str) -> Letters | None:
-    """Return the letters of a weight, by its checkpoint key, or of another tensor that is
-    read.
-    """
+    """Return the letters of a weight, by its checkpoint key, or of another input."""
     if name.endswith(".bias"):
         letters = read_letters(f"{name.removesuffix('bias')}weight")
         return None if letters is None else letters[:1]
@@ -229,21 +221,19 @@ def read_letters(name: str) -> Letters | None:
 
 
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
-    """Return what a letter, a product (`H*h`), a half (`h/2`) or a digit stands for, if
-    known.
-    """
+    """Return the size of a letter, product (`H*h`), half (`h/2`) or digit, if known."""
     size = 1
     for factor in letter.split("*"):
         name, _, divisor = factor.partition("/")
-        number = int(name) if name.isdecimal() else sizes.get(name)
-        if number is None:
+        value = int(name) if name.isdecimal() else sizes.get(name)
+        if value is None:
             return None
-        size *= number // int(divisor or 1)
+        size *= value // int(divisor or 1)
     return size
 
 
 def fits(letters: Letters, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
-    """Return whether letters stand for a shape."""
+    """Return whether letters match a shape."""
     return len(letters) == len(shape) and all(
         size_of(letter, sizes) == n for letter, n in zip(letters, shape, strict=True)
     )

@@ -1,6 +1,4 @@
-"""The trace as text, carried by structlog: lines for people,
-and JSON lines for programs.
-"""
+"""The trace as text, through structlog: a log for people, JSON lines for programs."""
 
 import contextlib
 import textwrap
@@ -31,8 +29,10 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class TraceLog:
-    """Writes events to a log for people, to JSON lines, or both; OSError where one cannot
-    begin.
+    """Writes events to a log for people, to JSON lines, or both.
+
+    Raises:
+        OSError: A file cannot be written at the beginning.
     """
 
     def __init__(
@@ -41,24 +41,25 @@ class TraceLog:
         *,
         debug_log: TextIO | None = None,  # the log for people
         json_lines: TextIO | None = None,
-        # What is written in full; without them the JSON lines hold all, and the log for
-        # people the first layer and the first two steps, from 0, which runs the prompt.
-        # It has a line for each of the others.
+        # Layers and steps that are written in full. By default the JSON lines contain
+        # all, and the log for people contains the first layer and the first two steps
+        # (step 0 runs the prompt). The log has one line for each other layer or step.
         layers: Ranges | None = None,
         steps: Ranges | None = None,
-        stages: Ranges | None = None,  # what is written at all
-        run: Mapping[str, str] = _NOTHING,  # facts with which both files begin
-        on_failure: Callable[[str], None] = lambda _line: (
-            None
-        ),  # told of a file that is full
+        stages: Ranges | None = None,  # the stages that are written
+        run: Mapping[str, str] = _NOTHING,  # facts at the beginning of both files
+        # Called with a message if a write fails.
+        on_failure: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._views: list[_View] = []
         if json_lines is not None:
             self._views.append(_JsonLines(json_lines, stages, layers, steps, on_failure))
         if debug_log is not None:
-            shown = layers or (range(1),)
-            full = steps or (range(2),)
-            self._views.append(_DebugLog(debug_log, stages, shown, full, on_failure))
+            full_layers = layers or (range(1),)
+            full_steps = steps or (range(2),)
+            self._views.append(
+                _DebugLog(debug_log, stages, full_layers, full_steps, on_failure)
+            )
         for view in self._views:
             view.put(view.head(sizes, run))
         self._logger = structlog.wrap_logger(
@@ -66,7 +67,7 @@ class TraceLog:
         )
 
     def write(self, event: Event) -> None:
-        """Write an event where it is wanted."""
+        """Write an event to the views that show it."""
         self._logger.msg(event)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
@@ -75,7 +76,7 @@ class TraceLog:
 
     @property
     def is_open(self) -> bool:
-        """Whether a file still takes events."""
+        """Whether a file still accepts events."""
         return any(view.file is not None for view in self._views)
 
     def close(self) -> None:
@@ -86,9 +87,9 @@ class TraceLog:
 
 @dataclass(eq=False)
 class _View(ABC):
-    """A processor of structlog that writes each event to a file and hands it on."""
+    """A processor of structlog that writes each event to a file and passes it on."""
 
-    file: TextIO | None  # none once it takes no more
+    file: TextIO | None  # None after a failed write
     stages: Ranges | None
     layers: Ranges | None
     steps: Ranges | None
@@ -96,21 +97,21 @@ class _View(ABC):
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
         """Return whether this view shows events of a stage in a layer and a step."""
-        where = (self.stages, stage), (self.layers, layer), (self.steps, step)
-        return self.file is not None and all(_holds(*one) for one in where)
+        limits = (self.stages, stage), (self.layers, layer), (self.steps, step)
+        return self.file is not None and all(
+            _contains(ranges, index) for ranges, index in limits
+        )
 
     @abstractmethod
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
-        """Return the beginning of the file, its last newline included."""
+        """Return the beginning of the file, including its last newline."""
 
     @abstractmethod
     def text(self, event: Event) -> str:
-        """Return the text of an event, its last newline included; empty for none."""
+        """Return the text of an event, including its last newline; empty to skip it."""
 
     def put(self, text: str) -> None:
-        """Write text; where the file takes none, close it and raise OSError with its
-        name.
-        """
+        """Write text; if that fails, close the file and raise OSError with its name."""
         assert self.file is not None
         try:
             self.file.write(escape_controls(text))
@@ -132,7 +133,7 @@ class _View(ABC):
         return entry
 
     def close(self) -> str:
-        """Close the file; what could not be written is given up. Return its name."""
+        """Close the file, discard text that could not be written, and return its name."""
         file = self.file
         self.file = None
         with contextlib.suppress(OSError):
@@ -142,11 +143,9 @@ class _View(ABC):
 
 
 class _JsonLines(_View):
-    """One JSON object per event, after one with the sizes of the model and facts about
-    the run.
-    """
+    """One JSON object per event, after an object with sizes and facts of the run."""
 
-    # Plain ASCII: a reader that takes U+2028 for the end of a line meets none.
+    # Plain ASCII, because some readers treat U+2028 as the end of a line.
     _render = structlog.processors.JSONRenderer(
         default=TensorInfo.as_dict, allow_nan=False
     )
@@ -159,27 +158,24 @@ class _JsonLines(_View):
 
 
 class _DebugLog(_View):
-    """The run as a page: headings for the stages, and below them a line or two for each
-    op.
-    """
+    """The run as a page: a heading per stage, and below it one or two lines per op."""
 
-    _new = ""  # positions of the tokens that the step reads
+    _new = ""  # the positions of the tokens of the step
     _last_op = ""
     _after_heading = False
-    _in_table = False  # of later steps
-    _read = ""  # the newest token: what the next step reads
+    _in_table = False  # whether the last line is in the table of later steps
+    _read = ""  # the newest token, which the next step reads
 
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         self._sizes = sizes
         self._linked: set[int] = set()  # stages whose links have been written
-        self._in_step: dict[
-            int, Event
-        ] = {}  # the events of a later step, by their stages
-        known = {letter: f" = {size}" for letter, size in sizes.items()}
-        known |= {"G": f" = H/K{known['G']}"} if "G" in known else {}
+        # The events of a later step, by their stages.
+        self._in_step: dict[int, Event] = {}
+        values = {letter: f" = {size}" for letter, size in sizes.items()}
+        values |= {"G": f" = H/K{values['G']}"} if "G" in values else {}
         letters = [
-            f"{letter}{known.get(letter, '')} {what}"
-            for letter, what in LEGEND.items()
+            f"{letter}{values.get(letter, '')} {meaning}"
+            for letter, meaning in LEGEND.items()
             if letter in "TS" or letter in sizes
         ]
         facts = "; ".join(
@@ -197,7 +193,7 @@ class _DebugLog(_View):
         return "".join(f"{line}\n" for line in lines)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
-        if _holds(self.steps, step):
+        if _contains(self.steps, step):
             return super().wants(stage, None if stage == 5 else layer, step)
         return stage in _PASS_STAGES and super().wants(stage, None, None)
 
@@ -205,7 +201,7 @@ class _DebugLog(_View):
         op = event.op
         previous = self._last_op
         self._last_op = event.op
-        in_full = _holds(self.steps, event.step)
+        in_full = _contains(self.steps, event.step)
         self._in_table = self._in_table and not in_full
         if not in_full:
             lines = self._later_step(event)
@@ -216,13 +212,13 @@ class _DebugLog(_View):
         elif op != MARK:
             lines = _op_lines(event)
             self._after_heading = False
-        elif _holds(self.layers, event.layer):
+        elif _contains(self.layers, event.layer):
             heading = self._heading(event)
             below = _mark_lines(event)
             self._after_heading = not below
             lines = [*heading, *below]
         else:
-            # a layer in one line, which comes at its end
+            # The single line of a layer is written at its end.
             lines = []
             self._last_op = previous
         if event.stage == 21:
@@ -230,19 +226,19 @@ class _DebugLog(_View):
         return "".join(f"{line}\n" for line in lines)
 
     def _heading(self, event: Event) -> list[str]:
-        """Return the lines that open a stage; where it is explained, drawn and run only
-        once.
-        """
+        """Return the lines that open a stage; its links appear only once."""
         stage = STAGES[event.stage]
         details = event.details
         title = f"# {stage.number} {stage.name}"
         if event.layer is not None:
             title += f", layer {event.layer}"
         if stage.number == 3:
-            first = event.position
+            position = event.position
             T = details["T"]
             S = details["S"]
-            self._new = f"positions {first} to {S - 1}" if T > 1 else f"position {first}"
+            self._new = (
+                f"positions {position} to {S - 1}" if T > 1 else f"position {position}"
+            )
             title += f": step {event.step}, T = {T}, S = {S}, {self._new}"
         elif stage.number == 11 and "C" in self._sizes:
             title += f": {self._new} of C = {self._sizes['C']}"
@@ -258,30 +254,30 @@ class _DebugLog(_View):
         return [*[""] * is_apart, title, *links]
 
     def _later_step(self, event: Event) -> list[str]:
-        """Return the line of a step that is not shown in full, at the step's end."""
+        """Return the line of a step that is not shown in full, at the end of the step."""
         self._in_step[event.stage] = event
         if event.stage != 21:
             return []
         events = self._in_step
         self._in_step = {}
         if len(events) < len(_PASS_STAGES):
-            return []  # not all of them are asked for
-        begun = events[3]
-        drawn = events[20].details
+            return []  # not all of its stages are traced
+        opening = events[3]
+        sampled = events[20].details
         details = event.details
         candidates = {
-            c["token_id"]: c["probabilities"] for c in drawn["choice"]["candidates"]
+            c["token_id"]: c["probabilities"] for c in sampled["choice"]["candidates"]
         }
-        # By the model, and after each step of sampling.
-        chances = candidates[drawn["token"]]
+        # The probability by the model, and after each step of the sampling.
+        chances = candidates[sampled["token"]]
         row = _STEP_COLUMNS.format(
             event.step,
-            begun.position,
+            opening.position,
             self._read,
             _token_text(details),
             chances[0],
             chances[-1],
-            1e3 * (event.start - begun.start),
+            1e3 * (event.start - opening.start),
         )
         heading = (
             []
@@ -293,7 +289,7 @@ class _DebugLog(_View):
                     "and as drawn"
                 ),
                 (
-                    f"{'step':>5} {'position':>8}  {'token in':<26} {'drawn':<26}      "
+                    f"{'step':>5} {'position':>8}  {'token in':<26} {'sampled':<26}      "
                     "p      p        ms"
                 ),
             ]
@@ -304,17 +300,17 @@ class _DebugLog(_View):
 
 
 def _result_line(event: Event, name: str) -> str:
-    """Return where and how long something ran, and what it made."""
+    """Return the place, duration and results of an event."""
     milliseconds = "" if event.seconds is None else f"{event.seconds * 1e3:.3f}"
     code = event.code.rpartition("/")[2]
-    made = ", ".join(map(tensor_text, event.outputs))
-    return _COLUMNS.format(event.stage, name, code, milliseconds, made).rstrip()
+    results = ", ".join(map(tensor_text, event.outputs))
+    return _COLUMNS.format(event.stage, name, code, milliseconds, results).rstrip()
 
 
 def _op_lines(event: Event) -> list[str]:
-    """Return the lines of an op: its results, and what they were made of."""
+    """Return the lines of an op: its results and inputs."""
     name = event.op
-    if name == MARK:  # its function, or the class where the column is too narrow for both
+    if name == MARK:  # its function, or its class if the column is too narrow
         name = STAGES[event.stage].function
         name = name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
     left = _result_line(event, name)
@@ -331,21 +327,21 @@ def _op_lines(event: Event) -> list[str]:
 
 
 def _mark_lines(event: Event) -> list[str]:
-    """Return what a stage has to say that makes no op, below its heading."""
+    """Return the lines below the heading of a stage without ops."""
     stage = event.stage
     details = event.details
     if stage in (3, 5, 7):
-        return []  # its heading has said it
+        return []  # its heading contains all
     if stage not in (1, 20, 21):
         return _op_lines(event) if event.outputs or event.inputs or details else []
     left = _op_lines(replace(event, details={}, inputs=()))
     if stage == 21:
         text = details["text"]
         reason = details["stop_reason"]
-        said = [f"token {_token_text(details)}, text {text!r}", *details["symbols"]]
-        said += ["waits for the rest of the character"] * details["waits"]
-        said += [f"stop: {reason}"] * (reason is not None)
-        return left + _wrapped(", ".join(said))
+        facts = [f"token {_token_text(details)}, text {text!r}", *details["symbols"]]
+        facts += ["waits for the rest of the character"] * details["waits"]
+        facts += [f"stop: {reason}"] * (reason is not None)
+        return left + _wrapped(", ".join(facts))
     return left + (_prompt_lines(details) if stage == 1 else _choice_lines(details))
 
 
@@ -368,7 +364,7 @@ def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
 
 
 def _choice_lines(details: Mapping[str, Any]) -> list[str]:
-    """Return how a token was drawn: a row for each candidate, a column for each step."""
+    """Return the sampling of a token: a row per candidate, a column per step."""
     sampling = details["sampling"]
     choice = details["choice"]
     settings = ", ".join(
@@ -376,9 +372,13 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
         for name, value in sampling.items()
         if name != "seed" and is_worth_showing(name, value)
     )
-    number = details["random"]
-    said = "the largest logit" if number is None else f"random number {number:.6f}"
-    lines = _wrapped(f"{settings}; seed {details['seed']}; {said}")
+    random_value = details["random"]
+    source = (
+        "the largest logit"
+        if random_value is None
+        else f"random number {random_value:.6f}"
+    )
+    lines = _wrapped(f"{settings}; seed {details['seed']}; {source}")
     names = [
         stage["name"] if stage["value"] is None else f"{stage['name']} {stage['value']:g}"
         for stage in choice["stages"]
@@ -400,7 +400,7 @@ def _choice_lines(details: Mapping[str, Any]) -> list[str]:
 
 
 def _layer_line(event: Event) -> str:
-    """Return the line that sums up a transformer block."""
+    """Return the summary line of a transformer block."""
     line = _result_line(event, f"layer {event.layer}")
     operations = event.operations / 1e6
     moved = event.bytes / 2**20
@@ -408,17 +408,13 @@ def _layer_line(event: Event) -> str:
 
 
 def tensor_text(x: TensorInfo) -> str:
-    """Return a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`, without letters if none
-    fit.
-    """
+    """Return a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`; letters if known."""
     letters = f" [{', '.join(x.letters)}] =" if x.letters else ""
     return f"{_name(x)}{letters} [{', '.join(map(str, x.shape))}] {x.dtype}".lstrip()
 
 
 def _read_text(x: TensorInfo, dtypes: Iterable[str]) -> str:
-    """Return an input: its letters are enough, and its dtype where the results have
-    another.
-    """
+    """Return an input by its letters; its dtype if it differs from the results."""
     sizes = ", ".join(x.letters or map(str, x.shape))
     return f"{_name(x)} [{sizes}]{'' if x.dtype in dtypes else f' {x.dtype}'}".lstrip()
 
@@ -434,24 +430,24 @@ def _token_text(details: Mapping[str, Any]) -> str:
 
 def _statistics_line(values: Mapping[str, Any]) -> str:
     columns = ((name, values[name]) for name in ("min", "max", "mean", "rms"))
-    known = " ".join(
+    summary = " ".join(
         f"{k} {'-' if isinstance(n, str) else _number(n):>10}" for k, n in columns
     )
     first, last = (
         " ".join(_number(n) for n in values[ends]) for ends in ("first", "last")
     )
-    return _cut(f"{_INDENT}{known}  first {first}  last {last}", _WIDTH)
+    return _cut(f"{_INDENT}{summary}  first {first}  last {last}", _WIDTH)
 
 
 def _number(value: float | str) -> str:
-    # JSON has infinity as a text.
+    # Infinity is a text in JSON.
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _packed(
     items: Sequence[str], first: str, later: str, between: str = ", "
 ) -> list[str]:
-    """Return items in as few lines as hold them, each line with its beginning."""
+    """Return items on as few lines as possible, each line with its prefix."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + len(between) + len(item) <= _WIDTH:
@@ -462,7 +458,7 @@ def _packed(
 
 
 def _wrapped(text: str, first: str = _INDENT, later: str = f"{_INDENT}  ") -> list[str]:
-    """Return a text of any length in lines, by default below an op."""
+    """Return a text of any length as lines, by default below an op."""
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -477,10 +473,8 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def _holds(ranges: Ranges | None, number: int | None) -> bool:
-    """Return whether a number is in one of some ranges; no ranges hold all, and None is
-    in all.
-    """
+def _contains(ranges: Ranges | None, number: int | None) -> bool:
+    """Return whether ranges contain a number; True if either of them is None."""
     return (
         ranges is None or number is None or any(number in numbers for numbers in ranges)
     )

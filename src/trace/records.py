@@ -1,4 +1,4 @@
-"""The records of a trace: an event, the tensors it names, and how JSON holds them."""
+"""The records of a trace: events and tensors, and their form in JSON."""
 
 import math
 from collections.abc import Mapping
@@ -7,71 +7,69 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Details: TypeAlias = Mapping[str, Any]  # values that JSON knows
+Details: TypeAlias = Mapping[str, Any]  # values that JSON can represent
 Letters: TypeAlias = tuple[str, ...]
 
 MARK = "mark"  # the op of the event that opens a stage
-LAYER = "layer"  # the op of the event that sums up a transformer block
+LAYER = "layer"  # the op of the event that summarizes a transformer block
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What an event says of a tensor."""
+    """The description of a tensor in an event."""
 
-    name: str  # empty where it has none
+    name: str  # empty if it has no name
     shape: tuple[int, ...]
-    letters: Letters  # of the shape; empty where none are known
+    letters: Letters  # of the shape; empty if they are unknown
     dtype: str
-    id: int = (
-        0  # a number that no other tensor of the trace has, from 1; a view has its own
-    )
-    # On request, of results: min, max, mean, rms, first and last, as JSON holds them; and
-    # a copy of all elements, which the JSON lines leave out.
+    id: int = 0  # unique within the trace, from 1; a view has a separate id
+    # For results, if requested: min, max, mean, rms, first and last as in JSON; and a
+    # copy of all elements, which the JSON lines omit.
     statistics: Mapping[str, Any] | None = None
     values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the fields for JSON."""
         return {k: v for k, v in vars(self).items() if k != "values" and v is not None}
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened in a stage."""
+    """One event of a stage."""
 
-    # or `mark`, which opens a stage, or `layer`, which sums up a transformer block
+    # An op, `mark` (the beginning of a stage) or `layer` (a summary of a block).
     op: str
     stage: int
     name: str  # of the stage
-    layer: int | None  # index of the transformer block, or None outside of one
-    # How many passes the answer had before this one; None before the first.
+    layer: int | None  # the index of the transformer block; None outside of blocks
+    # The number of earlier passes of the answer; None before the first pass.
     step: int | None
-    position: int | None  # that of the first new token, or None before there is one
+    position: int | None  # the position of the first new token, if any
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    start: (
-        float  # seconds from the beginning of the trace to that of the op, layer or stage
-    )
-    # What the op took without the tracing; None where nothing was measured.
+    # Seconds from the beginning of the trace to the beginning of the op, layer or stage.
+    start: float
+    # The duration without tracing; None if it was not measured.
     seconds: float | None
-    bytes: int  # what the op read and wrote, each tensor once; 0 for a view
-    operations: int  # additions, multiplications, divisions and exponentials on numbers
-    # arguments that are no tensors, and what a stage without tensors has to say
+    bytes: int  # bytes read and written, each tensor once; 0 for a view
+    operations: int  # additions, multiplications, divisions and exponentials
+    # Non-tensor arguments and details.
     details: Details
     code: str  # the file and the line of the call
 
     @property
     def arguments(self) -> list[str]:
         """The details as `name = value`."""
-        shown = {
-            k: f"{v:g}" if isinstance(v, float) else v for k, v in self.details.items()
-        }
-        return [f"{k} = {v}" for k, v in shown.items()]
+        return [
+            f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
+            for name, value in self.details.items()
+        ]
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON holds it: tuples as lists, records by field, what it lacks
-    as text.
+    """Return a value in the types of JSON.
+
+    Tuples become lists, records become objects, and other types become text.
     """
     if value is None or isinstance(value, str | bool | int):
         return value

@@ -1,6 +1,4 @@
-"""From stage marks and op reports to events: where the run is, and what its tensors are
-called.
-"""
+"""From stage marks and op reports to events with stages and tensor names."""
 
 import itertools
 import math
@@ -20,8 +18,7 @@ from .records import LAYER, MARK, Details, Event, Letters, TensorInfo, json_valu
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
 _PRODUCTS = ("matmul", "linear_transformation", "linear_transformations")
-# Operations for each element of the result; a product has two for each number that it
-# sums.
+# Operations per element of the result. A product has two per term of its sum.
 _OPERATIONS = {
     "add": 1,
     "div": 1,
@@ -31,13 +28,13 @@ _OPERATIONS = {
     "softmax": 4,
     "swiglu": 4,
 }
-# Symbols, and what joins or varies them.
+# Symbols, and characters that join or vary them.
 _SYMBOLS = ("So", "Sk", "Mn", "Me", "Cf")
 _BYTE = re.compile(r"\\x[0-9a-f]{2}")
 
 Wants = Callable[[int, int | None, int | None], bool]  # of a stage, a layer and a step
 Infos = tuple[TensorInfo, ...]
-Begins = tuple[float, str]  # when, and the line of code
+Begins = tuple[float, str]  # the time, and the line of code
 Work = tuple[float | None, int, int]  # seconds, bytes and operations
 
 
@@ -46,11 +43,11 @@ class TensorLike(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
+        """The sizes."""
 
     @property
     def dtype(self) -> Any:
-        """Its dtype, which has a name."""
+        """The dtype, which has a name."""
 
     @property
     def nbytes(self) -> int:
@@ -59,24 +56,26 @@ class TensorLike(Protocol):
 
 @dataclass(eq=False)
 class Tracer:
-    """Follows a run and makes its events; what fits no step of its stage has no
-    letters.
+    """Follows a run and creates its events.
+
+    A result without a matching op in its stage has no letters.
     """
 
     sizes: Mapping[str, int]  # of the model, by letter; T, S and C come from the run
-    write: Callable[[Event], None]  # takes the events, in order
+    write: Callable[[Event], None]  # receives the events in order
     _: KW_ONLY
-    wants: Wants = lambda *_where: True  # whether anybody reads the events
-    text_of: Callable[[int], str] = lambda _token: ""  # of a token, as a line can show it
-    statistics: bool = False  # whether results carry them
-    values: Wants = lambda *_where: False  # whether results carry their elements
+    wants: Wants = lambda *_where: True  # whether any consumer needs the events
+    # the text of a token, for a log line
+    text_of: Callable[[int], str] = lambda _token: ""
+    statistics: bool = False  # whether results have statistics
+    values: Wants = lambda *_where: False  # whether results have their elements
     close: Callable[[], None] = lambda: None  # called when the trace is turned off
 
     def __post_init__(self) -> None:
         self._sizes = dict(self.sizes)
         self._began = time.perf_counter()
         self._stage: int | None = None
-        self._next_step = 0  # of the stage, that a result may be
+        self._next_step = 0  # the index of the next possible op of the stage
         self._step: int | None = None
         self._position: int | None = None
         self._layer: int | None = None
@@ -86,7 +85,8 @@ class Tracer:
         self._letters: dict[str, Letters] = {}
         self._numbers = itertools.count(1)
         self._ids: dict[Hashable, int] = {}
-        self._buffers: dict[str, TensorInfo] = {}  # of the layer's cache, by their names
+        # the buffers of the layer's cache, by their names
+        self._buffers: dict[str, TensorInfo] = {}
 
     def mark(
         self,
@@ -98,7 +98,7 @@ class Tracer:
         outputs: Mapping[str, TensorLike],
         details: Mapping[str, Any],
     ) -> None:
-        """Enter a stage; the arguments are those of `trace.mark`."""
+        """Enter a stage; the arguments are the arguments of `trace.mark`."""
         start = time.perf_counter() - self._began
         if stage in (5, 19):
             self._end_layer()
@@ -106,9 +106,9 @@ class Tracer:
             self._step = None
         elif stage == 3:
             self._step = 0 if self._step is None else self._step + 1
-            # What the last pass made is freed; the keys of weights and caches are their
+            # The tensors of the last pass are freed. The keys of weights and caches are
             # names.
-            self._ids = {key: n for key, n in self._ids.items() if isinstance(key, str)}
+            self._ids = {k: id_ for k, id_ in self._ids.items() if isinstance(k, str)}
         if stage not in _BLOCK_STAGES:
             self._layer = None
         elif layer is not None:
@@ -124,10 +124,13 @@ class Tracer:
             self._sizes["S"] = (self._position or 0) + T
         if self.wants(stage, self._layer, self._step):
             details = json_value(details)
-            details = {**details, **self._known(stage, inputs, details)}
-            read = tuple(self._read(x, name) for name, x in inputs.items())
-            made = tuple(self._made(MARK, x, name) for name, x in outputs.items())
-            self._event(MARK, read, made, (start, calling_line()), (None, 0, 0), details)
+            details = {**details, **self._derived_details(stage, inputs, details)}
+            begins = start, calling_line()
+            read = tuple(self._describe_input(x, name) for name, x in inputs.items())
+            results = tuple(
+                self._describe_result(MARK, x, name) for name, x in outputs.items()
+            )
+            self._event(MARK, read, results, begins, (None, 0, 0), details)
 
     def op(
         self,
@@ -137,9 +140,7 @@ class Tracer:
         details: Mapping[str, Any],
         seconds: float | None,
     ) -> str:
-        """Take the report of a result of an op, a further one without seconds; return its
-        name.
-        """
+        """Record a result of an op and return its name; only the first has seconds."""
         name: str = getattr(result, "name", "")
         if self._stage is None:
             return name
@@ -147,7 +148,7 @@ class Tracer:
         details = dict(details)
         if "C" in details:
             self._sizes["C"] = details.pop("C")
-        if op == "write_cache":  # xk goes into the first buffer, xv into the second
+        if op == "write_cache":  # xk is written to the first buffer, xv to the second
             inputs = inputs[1:] if seconds is None else inputs[:1]
             S = details["start_pos"] + result.shape[0]
             details |= {"written": f"{details['start_pos']}:{S}", "filled": f"0:{S}"}
@@ -159,48 +160,47 @@ class Tracer:
             all_operations + operations,
         )
         self._last = result
-        where = self._stage, self._layer, self._step
-        if not self.wants(*where):
-            return self._made(op, result, name).name
-        read = tuple(self._read(x, getattr(x, "name", "")) for x in inputs)
-        made = replace(
-            self._made(op, result, name),
+        place = self._stage, self._layer, self._step
+        if not self.wants(*place):
+            return self._describe_result(op, result, name).name
+        read = tuple(self._describe_input(x, getattr(x, "name", "")) for x in inputs)
+        info = replace(
+            self._describe_result(op, result, name),
             statistics=statistics(result) if self.statistics else None,
-            values=_elements(result) if self.values(*where) else None,
+            values=_elements(result) if self.values(*place) else None,
         )
-        if op == "read_cache" and f"cache_{made.name[:1]}" in self._buffers:
-            read = (self._buffers[f"cache_{made.name[:1]}"],)
+        if op == "read_cache" and f"cache_{info.name[:1]}" in self._buffers:
+            read = (self._buffers[f"cache_{info.name[:1]}"],)
         work = seconds, moved, operations
-        self._event(op, read, (made,), (start, calling_line()), work, details)
-        return made.name
+        self._event(op, read, (info,), (start, calling_line()), work, details)
+        return info.name
 
     def _end_layer(self) -> None:
-        """Sum up the transformer block that ends here; a broken-off one has left its
-        stage.
+        """Summarize the transformer block that ends here.
+
+        An interrupted block has already left its stage.
         """
         if self._layer is None or self._stage != 18 or self._last is None:
             return
         if self.wants(5, self._layer, self._step):
             self._stage = 5
-            made = (self._read(self._last, "x"),)
-            self._event(LAYER, (), made, self._layer_begins, self._layer_work, {})
+            results = (self._describe_input(self._last, "x"),)
+            self._event(LAYER, (), results, self._layer_begins, self._layer_work, {})
 
-    def _known(
+    def _derived_details(
         self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a stage need not say about itself: too much work while no trace is
-        on.
-        """
+        """Return details that a stage omits because they are costly without a trace."""
         if stage == 3:
             return {letter: self._sizes[letter] for letter in ("T", "S")}
         if stage in HOLDS:
             return {"stages": HOLDS[stage]}
         if stage == 1:
-            said = [m["content"] for m in details.get("messages", ())] or [
+            texts_of_prompt = [m["content"] for m in details.get("messages", ())] or [
                 details.get("text", "")
             ]
             texts = [self.text_of(token) for token in details["ids"]]
-            return {"texts": texts, "symbols": symbols("".join(said))}
+            return {"texts": texts, "symbols": symbols("".join(texts_of_prompt))}
         if stage == 20:
             tokens = [
                 candidate["token_id"] for candidate in details["choice"]["candidates"]
@@ -212,13 +212,13 @@ class Tracer:
             }
         if stage == 21:
             text = self.text_of(details["token"])
-            shown = details["text"]
-            # Of a character whose other bytes follow.
+            printed = details["text"]
+            # The other bytes of the character follow.
             is_part = _BYTE.search(text) is not None
             return {
                 "texts": [text],
-                "symbols": symbols(shown),
-                "waits": is_part and not shown,
+                "symbols": symbols(printed),
+                "waits": is_part and not printed,
             }
         return {}
 
@@ -226,52 +226,54 @@ class Tracer:
         self,
         op: str,
         read: Infos,
-        made: Infos,
+        results: Infos,
         begins: Begins,
         work: Work,
         details: Details,
     ) -> None:
+        """Write an event of the present stage."""
         assert self._stage is not None
         (start, code) = begins
         details = json_value(details)
-        where = (
+        place = (
             self._stage,
             STAGES[self._stage].name,
             self._layer,
             self._step,
             self._position,
         )
-        self.write(Event(op, *where, read, made, start, *work, details, code))
+        self.write(Event(op, *place, read, results, start, *work, details, code))
 
-    def _made(self, op: str, x: TensorLike, name: str) -> TensorInfo:
-        """Describe a result by the next step of the stage that it fits; a cache as its
-        buffer.
+    def _describe_result(self, op: str, x: TensorLike, name: str) -> TensorInfo:
+        """Describe a result by the next matching op of its stage.
+
+        The result of a write to the cache is described as its buffer.
         """
         assert self._stage is not None
         is_cache = op == "write_cache" and "C" in self._sizes
         shape = (self._sizes["C"], *x.shape[1:]) if is_cache else tuple(x.shape)
         letters: Letters = ()
-        for number, step in enumerate(STAGES[self._stage].steps):
-            is_next = number >= self._next_step and step.op == op
+        for index, step in enumerate(STAGES[self._stage].steps):
+            is_next = index >= self._next_step and step.op == op
             if is_next and fits(step.letters, shape, self._sizes):
-                self._next_step = number + 1
+                self._next_step = index + 1
                 name = step.name
                 letters = step.letters
                 self._letters[name] = letters
                 break
         if not is_cache:
-            number = self._ids[_key(x, name)] = next(self._numbers)
-            return TensorInfo(name, shape, letters, str(x.dtype.name), number)
-        number = self._ids.setdefault(
+            index = self._ids[_key(x, name)] = next(self._numbers)
+            return TensorInfo(name, shape, letters, str(x.dtype.name), index)
+        index = self._ids.setdefault(
             f"{name} of layer {self._layer}", next(self._numbers)
         )
-        made = self._buffers[name] = TensorInfo(
-            name, shape, letters, str(x.dtype.name), number
+        buffer = self._buffers[name] = TensorInfo(
+            name, shape, letters, str(x.dtype.name), index
         )
-        return made
+        return buffer
 
-    def _read(self, x: TensorLike, name: str) -> TensorInfo:
-        """Describe an input by what it was when it was made, or as a weight."""
+    def _describe_input(self, x: TensorLike, name: str) -> TensorInfo:
+        """Describe an input by the letters of its creation, or as a weight."""
         shape = tuple(x.shape)
         candidates = (
             self._letters.get(name),
@@ -279,12 +281,12 @@ class Tracer:
             read_letters(f"{name} of all"),
         )
         letters = next((c for c in candidates if c and fits(c, shape, self._sizes)), ())
-        number = self._ids.setdefault(_key(x, name), next(self._numbers))
-        return TensorInfo(name, shape, letters, str(x.dtype.name), number)
+        id_ = self._ids.setdefault(_key(x, name), next(self._numbers))
+        return TensorInfo(name, shape, letters, str(x.dtype.name), id_)
 
 
 def _key(x: TensorLike, name: str) -> Hashable:
-    """Return what tells a tensor from the others that exist: of a weight its name."""
+    """Return the identity of a tensor: its name if it is a weight."""
     is_weight = name.endswith((".weight", ".bias"))
     return name if is_weight else (_address(x), tuple(x.shape), name)
 
@@ -296,14 +298,12 @@ def _address(x: TensorLike) -> int:
 
 
 def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[int, int]:
-    """Return the bytes that an op reads and writes, and its operations;
-    a view has none.
-    """
+    """Return the bytes that an op moves, and its operations; a view has none."""
     size = math.prod(result.shape)
     address = _address(result)
     if any(_address(x) <= address < _address(x) + x.nbytes for x in inputs):
         return 0, 0
-    if op == "get_rows":  # it reads T of the rows of its table, and T ids
+    if op == "get_rows":  # reads T rows of its table, and T ids
         table = inputs[0]
         ids = inputs[-1]
         return result.nbytes + ids.nbytes + table.nbytes * ids.shape[0] // table.shape[
@@ -312,8 +312,8 @@ def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[in
     moved = result.nbytes * (2 if op == "read_cache" else 1) + sum(
         x.nbytes for x in inputs
     )
-    each = 2 * inputs[0].shape[-1] if op in _PRODUCTS else _OPERATIONS.get(op, 0)
-    return moved, each * size
+    per_element = 2 * inputs[0].shape[-1] if op in _PRODUCTS else _OPERATIONS.get(op, 0)
+    return moved, per_element * size
 
 
 def _elements(x: TensorLike) -> np.ndarray[Any, Any]:
@@ -323,8 +323,9 @@ def _elements(x: TensorLike) -> np.ndarray[Any, Any]:
 
 
 def statistics(x: TensorLike) -> dict[str, Any] | None:
-    """Compute numbers about elements in float64, a complex one as two; None where there
-    is none.
+    """Compute statistics of elements in float64, or return None without elements.
+
+    A complex element counts as two values.
     """
     array: np.ndarray[Any, Any] = np.asarray(x)
     if array.dtype.kind == "c":
@@ -332,10 +333,10 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
     flat = array.astype(np.float64).ravel()
     if flat.size == 0:
         return None
-    with np.errstate(all="ignore"):  # the mask holds -inf
+    with np.errstate(all="ignore"):  # the mask contains -inf
         mean = float(flat.mean())
         rms = float(np.sqrt(np.square(flat).mean()))
-    numbers: dict[str, Any] = json_value(
+    result: dict[str, Any] = json_value(
         {
             "min": float(flat.min()),
             "max": float(flat.max()),
@@ -345,13 +346,15 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
             "last": flat[-_END_VALUES:].tolist(),
         }
     )
-    return numbers
+    return result
 
 
 def symbols(text: str) -> list[str]:
-    """Return the code points and the name of each symbol of a text, such as an emoji."""
-    found = (c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS)
+    """Return the code point and name of each symbol of a text, such as an emoji."""
+    characters = (
+        c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS
+    )
     return [
         f"U+{ord(c):04X} {unicodedata.name(c, 'without a name')}"
-        for c in dict.fromkeys(found)
+        for c in dict.fromkeys(characters)
     ]
