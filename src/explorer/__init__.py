@@ -1,6 +1,4 @@
-"""The explorer: a traced run as one HTML file, with its numbers, to be opened without a
-network.
-"""
+"""The explorer: a traced run as one HTML file with its data, for offline use."""
 
 from .collect import Collector
 from .errors import ExplorerError

@@ -1,12 +1,11 @@
-"""From the events of a run to its part of a document: what the page shows, within a
-limit.
+"""From the events of a run to its part of a document, within a size limit.
 
-A collector takes the events of a trace, as the log and the diagrams do, and asks for the
-elements of the tensors that it keeps. What does not fit is left out in a stated order:
-later passes before earlier ones; in a pass, the first positions before the last ones; of
-the values, layers other than the first and the last. Values of layers wait until the end
-of the run, and take what the other kinds of arrays left. The document says what is
-missing.
+A collector receives the events of a trace, as the log and the diagrams do, and requests
+the elements of the tensors that it keeps. If the data exceed the limit, they are left out
+in a fixed order: later passes before earlier ones; in a pass, the first positions before
+the last ones; of the values, layers other than the first and the last. Values of layers
+are stored at the end of the run, in the space that the other kinds of arrays leave. The
+document lists the omissions.
 """
 
 from bisect import bisect_right
@@ -25,25 +24,25 @@ from .lens import Floats, attribute, read_lens
 from .texts import facts_of, token_text
 from .write import DeflatedArray, Store, deflate_values
 
-# Passes whose ops are shown one by one: the prompt, and the first new token.
+# Passes with single ops: the prompt, and the first new token.
 _PASSES_WITH_OPS = 2
-_STREAM_BYTES = 32 << 20  # of the residual streams of a pass that wait for the lens
-_LENS_BYTES = (
-    60  # of the file, per position and depth: about, with the tokens of the union
-)
-_FIRST_SHARE = 0.85  # of what there is of a kind, for the first pass
-_CHOSEN = 64  # most probable tokens of a step whose texts are kept
+# the limit of the residual streams of a pass that wait for the lens
+_STREAM_BYTES = 32 << 20
+# About the bytes of the file per position and depth, including the union of tokens.
+_LENS_BYTES = 60
+_FIRST_SHARE = 0.85  # the share of each budget for the prompt pass
+_CHOSEN = 64  # the most probable tokens of a step with texts
 _BASE64 = 4 / 3
 
 
 @dataclass
 class _Values:
-    """The elements of a tensor, which wait until the run has ended."""
+    """The elements of a tensor, stored at the end of the run."""
 
-    event: list[Any]  # its last item becomes the place of the elements
+    event: list[Any]  # its last item is replaced by the reference
     array: DeflatedArray
-    axis: int | None  # of the tokens; None if there is no such axis
-    first: int  # the first token that is kept
+    axis: int | None  # the axis of the tokens, if any
+    first: int  # the first stored token
 
 
 @dataclass
@@ -53,18 +52,16 @@ class _Pass:
     number: int
     start: int
     T: int
-    token: int | None = None  # that it gave
-    rows: int = (
-        0  # of the last tokens, whose attention is kept; below, what else is of them
-    )
+    token: int | None = None  # the token that it drew
+    # The number of last tokens whose attention is kept; below, the same for other data.
+    rows: int = 0
     value_rows: int = 0
     value_layers: tuple[int, ...] = ()
     stream_rows: int = 0
     attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
-    newest: Any = None  # the elements of what the op before made
+    newest: Any = None  # the elements of the previous result
     logits: Floats | None = None
-    # The name and the value of each step that changes logits, with the ids and the new
-    # logits.
+    # (name, value, ids, new logits) of each step that changes logits.
     changed: list[tuple[str, float | None, npt.NDArray[np.int32], Floats]] = field(
         default_factory=list
     )
@@ -74,58 +71,58 @@ class _Pass:
     rms: list[Floats] = field(default_factory=list)
     norms: list[Floats] = field(default_factory=list)
     cosines: list[Floats] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=lambda: [0.0] * 22)  # of the stages
+    seconds: list[float] = field(default_factory=lambda: [0.0] * 22)  # per stage
     record: dict[str, Any] = field(default_factory=dict)
 
 
 class Collector:
-    """Makes the part of a document that shows one run.
+    """Builds the part of a document about one run.
 
     Args:
-        model: What runs; the lens uses its network, between the ops of the run.
-        store: Takes the arrays.
-        is_forced: Whether the tokens of the answer are known.
+        model: The model. The lens runs its network between the ops of the run.
+        store: Receives the arrays.
+        is_forced: Whether the tokens of the answer are given.
     """
 
     def __init__(self, model: Model, store: Store, is_forced: bool = False) -> None:
         self._model = model
         self._store = store
         store.begin_run()
-        # Before the trace, which would show what is measured.
+        # Measured before the trace, which would record the measurements.
         self._facts = facts_of(model) | {"forced": is_forced}
         self._sizes = dict(model.args.sizes)
-        self._ids: list[int] = []  # of the prompt, then those drawn
+        self._ids: list[int] = []  # the ids of the prompt, then of the answer
         self._prompt: dict[str, Any] = {}
         self._passes: list[dict[str, Any]] = []
         self._pass: _Pass | None = None
         self._waiting: _Pass | None = None
         self._events: list[list[Any]] = []
-        # By the place of the layer in the order in which layers are kept, and the pass.
+        # Keys are the position of the layer in the order of keeping, and the pass.
         self._values: dict[tuple[int, int], list[_Values]] = {}
         self._tensors: dict[tuple[Any, ...], int] = {}
         self._shown_ids: set[int] = set()
         self._left_out: dict[str, list[str]] = {}
 
     def wants(self, *_where: int | None) -> bool:
-        """Return whether events are worth making: all are."""
+        """Return True: all events are needed."""
         return True
 
     def wants_values(self, stage: int, layer: int | None, _step: int | None) -> bool:
-        """Return whether the elements of what a stage makes are looked at."""
-        one = self._pass
-        is_kept = one is not None and layer in one.value_layers
+        """Return whether the elements of the results of a stage are needed."""
+        current = self._pass
+        is_kept = current is not None and layer in current.value_layers
         return stage in (4, 13, 14, 15, 17, 18, 19) or (is_kept and stage > 5)
 
     def write(self, event: Event) -> None:
-        """Take an event."""
+        """Process an event."""
         if event.op == "mark":
             self._mark(event)
         elif self._pass is not None and event.op != "layer":
-            self._read_waiting()  # here, between the ops, nothing that runs is observed
+            self._read_waiting()  # no op is observed between two ops
             self._op(event, self._pass)
 
     def finish(self) -> dict[str, Any]:
-        """Return what the document says of the run."""
+        """Return the part of the document about the run."""
         self._end_pass()
         self._read_waiting()
         self._keep_values()
@@ -149,7 +146,7 @@ class Collector:
             "events": self._events,
             "rope": frequencies.numpy().tolist(),
             "leftOut": [
-                f"{what}: {'; '.join(parts)}" for what, parts in self._left_out.items()
+                f"{kind}: {'; '.join(parts)}" for kind, parts in self._left_out.items()
             ],
         }
 
@@ -163,15 +160,13 @@ class Collector:
             self._ids = list(details["ids"])
             self._prompt_length = len(self._ids)
         elif event.stage == 3:
-            self._end_pass()  # there is one before a further part of a long prompt
+            self._end_pass()  # a further part of a long prompt follows a pass
             self._begin_pass(int(event.position or 0), int(details["T"]))
         elif event.stage == 20 and self._pass is not None:
-            shown = ("token", "drawn", "random", "seed", "sampling", "choice")
-            self._pass.record |= {
-                name: details[name] for name in shown if name in details
-            }
+            kept = ("token", "drawn", "random", "seed", "sampling", "choice")
+            self._pass.record |= {name: details[name] for name in kept if name in details}
             candidates = details["choice"]["candidates"]
-            self._shown_ids.update(one["token_id"] for one in candidates)
+            self._shown_ids.update(entry["token_id"] for entry in candidates)
             self._shown_ids.add(details.get("drawn", details["token"]))
             self._change_logits(self._pass, details["sampling"])
         elif event.stage == 21 and self._pass is not None:
@@ -180,46 +175,46 @@ class Collector:
             self._pass.token = details["token"]
             self._end_pass()
 
-    def _change_logits(self, one: _Pass, sampling: Mapping[str, Any]) -> None:
-        """Compute what the bias and the penalties make of the logits, before a token is
-        drawn.
-        """
-        if one.logits is None:
+    def _change_logits(self, current: _Pass, sampling: Mapping[str, Any]) -> None:
+        """Compute the logits after the bias and penalties, before a token is drawn."""
+        if current.logits is None:
             return
         sampler = Sampler(SamplingArgs(**sampling))
         sampler.observe(self._ids[: self._prompt_length])
         sampler.observe(self._ids[self._prompt_length :], is_drawn=True)
-        for name, value, logits in sampler.changed_logits(one.logits):
-            ids = np.flatnonzero(logits != one.logits).astype(np.int32)
-            one.changed.append((name, value, ids, logits[ids]))
+        for name, value, logits in sampler.changed_logits(current.logits):
+            ids = np.flatnonzero(logits != current.logits).astype(np.int32)
+            current.changed.append((name, value, ids, logits[ids]))
 
     def _begin_pass(self, start: int, T: int) -> None:
         number = len(self._passes)
         sizes = self._sizes
-        one = self._pass = _Pass(number, start, T)
+        current = self._pass = _Pass(number, start, T)
         S = start + T
         L = sizes["L"]
         H = sizes["H"]
         share = _FIRST_SHARE if number == 0 and T > 1 else 1.0
-        # Attention weights are mostly small: they deflate to less than half.
+        # Attention weights are mostly small, so they deflate to less than half.
         room = self._store.room["attention"] * share * 2 / _BASE64 / (L * H)
         counts = range(1, T + 1)
-        one.rows = bisect_right(counts, room, key=lambda n: n * S - n * (n - 1) // 2)
+        current.rows = bisect_right(counts, room, key=lambda n: n * S - n * (n - 1) // 2)
         room = self._store.room["lens"] * share / (_LENS_BYTES * (L + 1))
         limit = _STREAM_BYTES // (4 * sizes["D"] * (L + 1))
-        one.stream_rows = min(T, int(room), max(limit, 1))
+        current.stream_rows = min(T, int(room), max(limit, 1))
         if number < _PASSES_WITH_OPS:
             room = self._store.room["values"] * share
-            one.value_rows = bisect_right(
+            current.value_rows = bisect_right(
                 counts, room, key=lambda n: self._value_bytes(n, S)
             )
-            if one.value_rows:
+            if current.value_rows:
                 order = dict.fromkeys((0, L - 1, *range(L)))
-                fitting = int(self._store.free // self._value_bytes(one.value_rows, S))
-                one.value_layers = tuple(order)[:fitting]
+                fitting = int(
+                    self._store.free // self._value_bytes(current.value_rows, S)
+                )
+                current.value_layers = tuple(order)[:fitting]
 
     def _value_bytes(self, rows: int, S: int) -> float:
-        """Return about how many bytes of the file the values of one layer take."""
+        """Return the approximate bytes in the file of the values of one layer."""
         n = self._sizes
         each = self._model.args.dtype.itemsize
         heads = (n["H"] + 2 * n["K"]) * n["h"]
@@ -227,19 +222,19 @@ class Collector:
         row += 16 * n["D"] + n["H"] * S * (12 + each)
         return (rows * row + 2 * min(rows, S) * n["K"] * n["h"] * each) * _BASE64
 
-    def _op(self, event: Event, one: _Pass) -> None:
-        """Keep what is shown of an op, and of what it made."""
-        one.seconds[event.stage] += event.seconds or 0.0
-        made = event.outputs[0]
-        if made.values is not None and made.values.ndim:
-            self._look(event, made.letters, made.values, one)
+    def _op(self, event: Event, current: _Pass) -> None:
+        """Keep an op and the values of its result."""
+        current.seconds[event.stage] += event.seconds or 0.0
+        result = event.outputs[0]
+        if result.values is not None and result.values.ndim:
+            self._process_values(event, result.letters, result.values, current)
         if event.op == "write_cache":
-            self._sizes["C"] = made.shape[0]
-        if one.number >= _PASSES_WITH_OPS:
+            self._sizes["C"] = result.shape[0]
+        if current.number >= _PASSES_WITH_OPS:
             return
         self._events.append(
             [
-                one.number,
+                current.number,
                 event.stage,
                 event.layer,
                 event.op,
@@ -253,96 +248,97 @@ class Collector:
                 None,
             ]
         )
-        self._keep(event, made, one)
+        self._keep(event, result, current)
 
     def _tensor(self, x: TensorInfo) -> int:
+        """Return the index of a tensor description."""
         return self._tensors.setdefault(
             (x.name, x.shape, x.letters, x.dtype), len(self._tensors)
         )
 
-    def _look(self, event: Event, letters: Letters, values: Any, one: _Pass) -> None:
-        """Take the numbers of attention, of the residual stream and of the logits."""
+    def _process_values(
+        self, event: Event, letters: Letters, values: Any, current: _Pass
+    ) -> None:
+        """Process the values of attention, the residual stream and the logits."""
         stage = event.stage
-        if stage == 4 and letters == ("T", "D"):  # the last of them is the stream
-            one.added = [values[-1].copy()]
-            one.streams = []
-            one.rms = []
-            self._stream(values, one)
-        elif stage == 13 and event.op == "softmax" and one.rows:
-            first = one.T - one.rows
+        # the last result of stage 4 is the stream
+        if stage == 4 and letters == ("T", "D"):
+            current.added = [values[-1].copy()]
+            current.streams = []
+            current.rms = []
+            self._stream(values, current)
+        elif stage == 13 and event.op == "softmax" and current.rows:
+            first = current.T - current.rows
             steps = np.rint(values[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
-            # Of each row what its token sees.
+            # The visible positions of each row.
             rows = [
-                steps[:, row, : one.start + first + row + 1] for row in range(one.rows)
+                steps[:, row, : current.start + first + row + 1]
+                for row in range(current.rows)
             ]
-            one.attention.append(np.concatenate(rows, axis=1))  # [H, entries]
+            current.attention.append(np.concatenate(rows, axis=1))  # [H, entries]
         elif stage == 14 and event.op == "reshape":
-            one.heads.append(values[-1].copy())
+            current.heads.append(values[-1].copy())
         elif stage in (15, 18) and event.op == "add":
-            one.added.append(one.newest[-1].copy())
-            added = one.newest.astype(np.float64)
+            current.added.append(current.newest[-1].copy())
+            added = current.newest.astype(np.float64)
             before = values.astype(np.float64) - added
-            one.norms.append(np.sqrt(np.square(added).sum(-1)))
-            lengths = one.norms[-1] * np.sqrt(np.square(before).sum(-1))
+            current.norms.append(np.sqrt(np.square(added).sum(-1)))
+            lengths = current.norms[-1] * np.sqrt(np.square(before).sum(-1))
             products = (added * before).sum(-1)
-            one.cosines.append(
+            current.cosines.append(
                 np.divide(
                     products, lengths, out=np.zeros_like(products), where=lengths > 0
                 )
             )
-            self._stream(values, one)
-        elif stage == 19 and letters[-1:] == (
-            "V",
-        ):  # the last of them are those that count
-            one.logits = values[-1]
-        one.newest = values
+            self._stream(values, current)
+        elif stage == 19 and letters[-1:] == ("V",):  # the last result of stage 19 counts
+            current.logits = values[-1]
+        current.newest = values
 
-    def _stream(self, x: Floats, one: _Pass) -> None:
-        """Measure the residual stream; keep that of the embeddings and that after each
-        layer.
-        """
-        one.rms.append(np.sqrt(np.square(x.astype(np.float64)).mean(-1)))
-        if len(one.rms) % 2 and one.stream_rows:
-            one.streams.append(x[-one.stream_rows :].copy())
+    def _stream(self, x: Floats, current: _Pass) -> None:
+        """Measure the residual stream; keep it at the start and after each layer."""
+        current.rms.append(np.sqrt(np.square(x.astype(np.float64)).mean(-1)))
+        if len(current.rms) % 2 and current.stream_rows:
+            current.streams.append(x[-current.stream_rows :].copy())
 
-    def _keep(self, event: Event, made: TensorInfo, one: _Pass) -> None:
-        """Keep the elements of a tensor for the last event,
-        or let those of a layer wait.
-        """
-        is_layer = event.layer in one.value_layers and event.stage > 5
+    def _keep(self, event: Event, result: TensorInfo, current: _Pass) -> None:
+        """Store the elements of a tensor in the last event, or queue a layer's."""
+        is_layer = event.layer in current.value_layers and event.stage > 5
         is_outside = (
-            event.layer is None and event.stage in (4, 19) and made.name != "logits"
+            event.layer is None and event.stage in (4, 19) and result.name != "logits"
         )
-        # A view or a copy shows nothing.
+        # A view or a copy adds nothing.
         is_new = event.bytes > 0 and event.op != "repeat_heads"
-        values = made.values
+        values = result.values
         axis = None
         first = 0
-        if values is None or not (is_new and (is_layer or is_outside) and one.value_rows):
+        if values is None or not (
+            is_new and (is_layer or is_outside) and current.value_rows
+        ):
             return
-        if rows := [x for x in ("T", "S") if x in made.letters]:
-            axis = made.letters.index(rows[0])
-            first = max(values.shape[axis] - one.value_rows, 0)
+        if rows := [x for x in ("T", "S") if x in result.letters]:
+            axis = result.letters.index(rows[0])
+            first = max(values.shape[axis] - current.value_rows, 0)
             values = np.take(values, range(first, values.shape[axis]), axis=axis)
-        array = deflate_values(values, made.dtype)
+        array = deflate_values(values, result.dtype)
         waiting = _Values(self._events[-1], array, axis, first)
         if event.layer is None:
             self._place(waiting)
         else:
-            order = one.value_layers.index(event.layer)
-            self._values.setdefault((order, one.number), []).append(waiting)
+            order = current.value_layers.index(event.layer)
+            self._values.setdefault((order, current.number), []).append(waiting)
 
     def _place(self, waiting: _Values) -> None:
-        """Store the elements of a tensor, and write their place into its event."""
+        """Store the elements of a tensor, and write their reference into its event."""
         reference = self._store.add_deflated(waiting.array, "values")
         if reference is not None:
             waiting.event[-1] = [reference, waiting.axis, waiting.first]
 
     def _keep_values(self) -> None:
-        """Store the values of as many whole layers as fit into what other kinds left."""
+        """Store the values of whole layers in the space that other kinds leave."""
         self._store.lend("values")
         kept: dict[int, list[int]] = {}
-        full: set[int] = set()  # passes of which no further layer is kept
+        full: set[int] = set()  # passes without space for another layer
         for (order, number), waiting in sorted(self._values.items()):
             size = sum(x.array.size for x in waiting)
             if number in full or size > self._store.room["values"]:
@@ -364,82 +360,86 @@ class Collector:
                 )
 
     def _end_pass(self) -> None:
-        """Write down the pass, if there is one; its lens waits until an op of the next
-        one.
-        """
-        one = self._pass
+        """Record the pass, if any; its lens waits for an op of the next pass."""
+        current = self._pass
         self._pass = None
-        if one is None:
+        if current is None:
             return
-        self._passes.append(one.record)
+        self._passes.append(current.record)
         add = self._store.add
-        one.record |= {
-            "start": one.start,
-            "T": one.T,
-            "seconds": one.seconds,
+        current.record |= {
+            "start": current.start,
+            "T": current.T,
+            "seconds": current.seconds,
             "logits": None,
             "changed": None,
             "attention": None,
             "residual": None,
             "lens": None,
             "attribution": None,
-            "values": [one.value_rows, list(one.value_layers)],
+            "values": [current.value_rows, list(current.value_layers)],
         }
-        if one.logits is not None:
-            one.record["logits"] = add(one.logits, "logits")
-            one.record["changed"] = self._kept_changes(one)
-            near = np.argpartition(-one.logits, min(_CHOSEN, one.logits.size) - 1)[
-                :_CHOSEN
-            ]
+        if current.logits is not None:
+            current.record["logits"] = add(current.logits, "logits")
+            current.record["changed"] = self._kept_changes(current)
+            near = np.argpartition(
+                -current.logits, min(_CHOSEN, current.logits.size) - 1
+            )[:_CHOSEN]
             self._shown_ids.update(near.tolist())
-        if one.record["logits"] is None:
-            self._leave_out("all logits", f"pass {one.number}")
-        elif one.record["changed"] is None:
-            self._leave_out("logits after penalties", f"pass {one.number}")
-        if len(one.attention) == self._sizes["L"]:
-            one.record["attention"] = self._kept_attention(np.stack(one.attention), one)
-        self._leave_out_first("attention", one, one.rows)
-        if len(one.rms) == 2 * self._sizes["L"] + 1:
-            numbers = np.stack((*one.rms, *one.norms, *one.cosines)).astype(np.float32)
-            one.record["residual"] = add(numbers, "residual")  # [6 L + 1, T]
-        if one.record["residual"] is None:
-            self._leave_out("residual stream", f"pass {one.number}")
-        one.attention = []
-        self._waiting = one
+        if current.record["logits"] is None:
+            self._leave_out("all logits", f"pass {current.number}")
+        elif current.record["changed"] is None:
+            self._leave_out("logits after penalties", f"pass {current.number}")
+        if len(current.attention) == self._sizes["L"]:
+            current.record["attention"] = self._kept_attention(
+                np.stack(current.attention), current
+            )
+        self._leave_out_first("attention", current, current.rows)
+        if len(current.rms) == 2 * self._sizes["L"] + 1:
+            measures = np.stack((*current.rms, *current.norms, *current.cosines)).astype(
+                np.float32
+            )
+            current.record["residual"] = add(measures, "residual")  # [6 L + 1, T]
+        if current.record["residual"] is None:
+            self._leave_out("residual stream", f"pass {current.number}")
+        current.attention = []
+        self._waiting = current
 
     def _read_waiting(self) -> None:
-        """Read the lens of the pass that ended, and who promoted its token."""
-        one = self._waiting
+        """Compute the lens of the finished pass, and the attribution of its token."""
+        current = self._waiting
         self._waiting = None
-        if one is None:
+        if current is None:
             return
         transformer = self._model.transformer
-        if len(one.streams) == self._sizes["L"] + 1 and one.stream_rows:
-            last = one.start + one.T
-            after = range(last - one.stream_rows + 1, last + 1)
-            wanted = [self._ids[p] if p < len(self._ids) else None for p in after]
-            lens = read_lens(transformer, np.stack(one.streams), wanted)
+        if len(current.streams) == self._sizes["L"] + 1 and current.stream_rows:
+            last = current.start + current.T
+            after = range(last - current.stream_rows + 1, last + 1)
+            next_ids = [self._ids[p] if p < len(self._ids) else None for p in after]
+            lens = read_lens(transformer, np.stack(current.streams), next_ids)
             self._shown_ids.update(lens["ids"].tolist())
-            kept: dict[str, Any] = {"rows": one.stream_rows}
+            kept: dict[str, Any] = {"rows": current.stream_rows}
             for name, array in lens.items():
                 kept[name] = self._store.add(array, "lens")
                 if kept[name] is None:
                     break
             else:
-                one.record["lens"] = kept
-        self._leave_out_first("lens", one, one.stream_rows)
-        if one.token is not None and len(one.added) == 2 * self._sizes["L"] + 1:
-            found = attribute(transformer, np.stack(one.added), one.heads, one.token)
+                current.record["lens"] = kept
+        self._leave_out_first("lens", current, current.stream_rows)
+        if current.token is not None and len(current.added) == 2 * self._sizes["L"] + 1:
+            attribution = attribute(
+                transformer, np.stack(current.added), current.heads, current.token
+            )
             for name in ("parts", "heads"):
-                found[name] = self._store.add(found[name], "residual")
-            one.record["attribution"] = None if found["parts"] is None else found
+                attribution[name] = self._store.add(attribution[name], "residual")
+            current.record["attribution"] = (
+                None if attribution["parts"] is None else attribution
+            )
 
-    def _kept_changes(self, one: _Pass) -> list[dict[str, Any]] | None:
-        """Store the logits that the bias and the penalties changed; None if there is no
-        room.
-        """
+    def _kept_changes(self, current: _Pass) -> list[dict[str, Any]] | None:
+        """Store the changed logits; return None if they do not fit."""
         changes = []
-        for name, value, ids, logits in one.changed:
+        for name, value, ids, logits in current.changed:
             places = self._store.add(ids, "logits")
             values = self._store.add(logits, "logits")
             if places is None or values is None:
@@ -449,41 +449,40 @@ class Collector:
             )
         return changes
 
-    def _kept_attention(self, weights: npt.NDArray[np.uint8], one: _Pass) -> Any:
-        """Keep the attention [L, H, entries] of a pass, of half of the rows until it
-        fits.
-        """
+    def _kept_attention(self, weights: npt.NDArray[np.uint8], current: _Pass) -> Any:
+        """Store the attention [L, H, entries] of a pass; halve its rows until it fits."""
         data = self._store.add(weights, "attention")
-        while data is None and one.rows > 1:
-            first = one.start + one.T - one.rows
-            dropped = one.rows // 2
-            one.rows -= dropped
+        while data is None and current.rows > 1:
+            first = current.start + current.T - current.rows
+            dropped = current.rows // 2
+            current.rows -= dropped
             weights = weights[..., sum(range(first + 1, first + dropped + 1)) :]
             data = self._store.add(weights, "attention")
-        return None if data is None else {"rows": one.rows, "data": data}
+        return None if data is None else {"rows": current.rows, "data": data}
 
-    def _leave_out(self, what: str, which: str) -> None:
-        self._left_out.setdefault(what, []).append(which)
+    def _leave_out(self, kind: str, omission: str) -> None:
+        """Record an omission."""
+        self._left_out.setdefault(kind, []).append(omission)
 
-    def _leave_out_first(self, what: str, one: _Pass, rows: int) -> None:
-        """Say which positions are left out of what a pass keeps of its last rows."""
-        end = one.start + one.T - (0 if one.record[what] is None else rows)
-        if end > one.start:
-            is_one = end - one.start == 1
-            which = (
-                f"position {one.start}"
+    def _leave_out_first(self, kind: str, current: _Pass, rows: int) -> None:
+        """Record the omitted positions of a pass, which precede its kept rows."""
+        end = current.start + current.T - (0 if current.record[kind] is None else rows)
+        if end > current.start:
+            is_one = end - current.start == 1
+            omission = (
+                f"position {current.start}"
                 if is_one
-                else f"positions {one.start} to {end - 1}"
+                else f"positions {current.start} to {end - 1}"
             )
-            self._leave_out(what, which)
+            self._leave_out(kind, omission)
 
 
 def _kept(layers: list[int], rows: int, T: int) -> str:
-    """Say which values of a pass are kept: their layers and tokens."""
+    """Return a text about the kept values of a pass: their layers and tokens."""
     if not layers:
         return "none"
     names = ("layer " if len(layers) == 1 else "layers ") + ", ".join(map(str, layers))
     if rows == T:
-        return f"those of {names}"
+        return f"the values of {names}"
     tokens = "token" if rows == 1 else f"{rows} tokens"
-    return f"those of {names}, of the last {tokens} of {T}"
+    return f"the values of {names} for the last {tokens} of {T}"

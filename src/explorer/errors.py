@@ -4,4 +4,4 @@ from ..ml.errors import LlamaBoltsError
 
 
 class ExplorerError(LlamaBoltsError):
-    """The explorer cannot show what was asked for."""
+    """The explorer cannot show the requested run."""

@@ -1,7 +1,7 @@
-"""What the residual stream means in tokens: the logit lens, and who promoted a token.
+"""The residual stream in terms of tokens: logit lens and attribution of a logit.
 
 All products are the model's own ops, so that the last depth has the bits of the engine's
-logits. These functions are called while no op is observed.
+logits. These functions run while no op is observed.
 """
 
 from typing import Any
@@ -15,19 +15,18 @@ from ..model.llama import RMSNorm
 
 Floats = npt.NDArray[np.float32]
 TOP = 5
-# A product with bfloat16 activations rounds each of them by at most half of 2^-8 of
-# itself; the sums of float32 are bounded by what tests see of them, many times over.
+# A product rounds each bfloat16 activation by at most half of 2^-8 of its value. The
+# bound for float32 sums is many times the errors in tests.
 _ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
 
 
 def read_lens(
-    transformer: LlamaTransformer, streams: Floats, wanted: list[int | None]
+    transformer: LlamaTransformer, streams: Floats, next_ids: list[int | None]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read the residual streams, float32 [depths, P, D], of the embeddings and of each
-    layer.
+    """Read the residual streams, float32 [depths, P, D], at each depth.
 
-    Of each position the wanted token, the one that follows, is kept as well. Positions
-    follow each other in `ids` and `logits`, and `starts` says where each begins.
+    The token that follows each position is included. `ids` and `logits` contain the
+    positions one after another, and `starts` has the beginning of each position.
     """
     count = min(TOP, transformer.output.shape[0])
     ids = []
@@ -35,24 +34,23 @@ def read_lens(
     sums = []
     entropies = []
     tops = []
-    for position, extra in enumerate(wanted):
+    for position, extra in enumerate(next_ids):
         stream = ml.Tensor.from_numpy(np.ascontiguousarray(streams[:, position]))
         normed = transformer.norm.forward(stream)
         rows: Floats = transformer.logits(normed).numpy()  # [depths, V]
         top = np.argpartition(-rows, count - 1, axis=-1)[:, :count]
         order = np.lexsort((top, -np.take_along_axis(rows, top, -1)), axis=-1)
-        top = np.take_along_axis(top, order, -1)  # the lowest id first among equals
+        top = np.take_along_axis(top, order, -1)  # the lowest id first among equal logits
         union = np.unique(top if extra is None else np.append(top, extra))
         ids.append(union)
         logits.append(rows[:, union].T)
-        log_sums, in_bits = zip(*map(_sum_and_entropy, rows), strict=True)
+        log_sums, entropy_bits = zip(*map(_sum_and_entropy, rows), strict=True)
         sums.append(log_sums)
-        entropies.append(in_bits)
+        entropies.append(entropy_bits)
         tops.append(top)
     return {
-        "ids": np.concatenate(ids).astype(
-            np.int32
-        ),  # [n], once among the top 5 of a position
+        # [n], the union of the top 5 of all depths, per position
+        "ids": np.concatenate(ids).astype(np.int32),
         "starts": np.cumsum([0, *map(len, ids)], dtype=np.int32),  # [P + 1]
         "logits": np.concatenate(logits),  # [n, depths]
         "log_sums": np.array(sums, np.float64),  # [P, depths], log(sum(exp(logits)))
@@ -68,8 +66,8 @@ def _sum_and_entropy(row: Floats) -> tuple[float, float]:
     weights = np.exp(exact - largest)
     total = weights.sum()
     log_sum = float(largest + np.log(total))
-    shown = weights > 0.0
-    mean = float((weights[shown] * exact[shown]).sum() / total)
+    is_positive = weights > 0.0
+    mean = float((weights[is_positive] * exact[is_positive]).sum() / total)
     return log_sum, (log_sum - mean) / float(np.log(2.0))
 
 
@@ -78,43 +76,50 @@ def attribute(
 ) -> dict[str, Any]:
     """Divide a logit among the parts that add up to the residual stream.
 
-    logit = sum over parts of (part * scale * norm.weight) . output.weight[token], with
-    the scale of the final norm, 1 / rms, held fixed. It is exact up to the rounding of
-    the activations that the output matrix reads: the logit is within the `bound` of the
-    `sum`.
+    logit = sum over parts of (part * scale * norm.weight) . output.weight[token]
 
-    What the last row of a pass is made of, float32 [1 + 2 L, D], are the embedding and
-    what each attention and feed-forward added; its `parts` are float32 [1 + 2 L]. From
-    the outputs of the heads before `wo`, float32 [H*h] for each layer, follow `heads`,
-    float32 [L, H].
+    The scale of the final norm, 1 / rms, is held fixed. The sum is exact up to the
+    rounding of the activations that the output matrix reads: the logit is within `bound`
+    of `sum`.
+
+    Args:
+        transformer: The network.
+        added: The parts of the last row, float32 [1 + 2 L, D]: the embedding, and the
+            addition of each attention and feed-forward.
+        heads: The outputs of the heads before `wo`, float32 [H*h] per layer.
+        token: The id of the logit.
+
+    Returns:
+        `parts`, float32 [1 + 2 L], and `heads`, float32 [L, H], with `sum` and `bound`.
     """
     args = transformer.args
     output = transformer.output
     ids = ml.Tensor.from_integers([token])
     row = ml.get_rows(output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
-    row /= getattr(args, "logits_scaling", 1.0)  # of families that divide logits
+    row /= getattr(args, "logits_scaling", 1.0)  # families that divide logits
     exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
     gain = _norm_gain(transformer.norm, exact)
     shares = (added * (row * gain)).sum(-1)
     h = args.head_dim
     H = args.n_heads
     by_head = np.empty((len(heads), H), np.float32)
-    for layer, (block, made) in enumerate(zip(transformer.layers, heads, strict=True)):
-        # Row i: only head i speaks; the last: none.
+    for layer, (block, output_of_heads) in enumerate(
+        zip(transformer.layers, heads, strict=True)
+    ):
+        # Row i contains only head i; the last row is zero.
         alone = np.zeros((H + 1, H, h), np.float32)
-        alone[range(H), range(H)] = made.reshape(H, h)
+        alone[range(H), range(H)] = output_of_heads.reshape(H, h)
         x = ml.Tensor.from_numpy(alone.reshape(H + 1, H * h)).to(args.dtype)
         projected = block.attention.project(x).numpy()  # [H + 1, D]
         each = projected[:-1] - projected[-1]  # without the bias
-        # Of families that have one.
+        # Only some families have it.
         norm_after = getattr(block, "norm_after_attention", None)
         if norm_after is not None:
             each = each * _norm_gain(norm_after, each.sum(0, dtype=np.float64))
         by_head[layer] = (each * (row * gain)).sum(-1)
     bound = float(np.abs(exact * gain * row).sum()) * _ROUNDING[args.dtype.name]
-    if isinstance(
-        output.dtype, ml.BlockDType
-    ):  # what `linear_transformation` rounds besides
+    # `linear_transformation` also rounds for block dtypes.
+    if isinstance(output.dtype, ml.BlockDType):
         normed = np.abs(exact * gain)
         levels = (
             np.abs(row).max() * normed.sum() * 2.0**-12 if output.dtype is ml.nf4 else 0.0
@@ -129,7 +134,7 @@ def attribute(
 
 
 def _norm_gain(norm: RMSNorm, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return what a norm multiplies each element of x [D] by."""
+    """Return the factor of a norm for each element of x [D]."""
     scale = 1.0 / np.sqrt(np.square(x).mean() + norm.eps)
     gain: npt.NDArray[np.float64] = norm.weight.numpy().astype(np.float64) * scale
     return gain

@@ -1,6 +1,4 @@
-"""Runs that are made to be shown: an answer drawn anew, or one that is known, with a
-trace on.
-"""
+"""Traced runs for the explorer: with new tokens or with given tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,21 +43,20 @@ def explore(
     beside_prompt: str | Sequence[Message] | None = None,
     limit: float = DEFAULT_LIMIT,
 ) -> Page:
-    """Run a prompt with a trace on, and return the page that shows the run from the
-    inside.
+    """Run a prompt with a trace on, and return a page about the run.
 
     Args:
         model: The model, with its tokenizer.
         prompt: A text to continue, or the messages of a chat.
         max_new_tokens: The most tokens of an answer.
-        sampling: How they are drawn.
-        beside: Another model whose run of the same tokens is shown beside.
-        beside_prompt: Another prompt whose run is shown beside, by either model.
+        sampling: The sampling settings.
+        beside: Another model, whose run of the same tokens is shown for comparison.
+        beside_prompt: Another prompt, whose run by either model is shown for comparison.
         limit: The largest page in megabytes of 10^6 bytes.
 
     Raises:
-        ExplorerError: A limit that leaves no room.
-        InferenceError, ModelError: As `InferenceEngine.generate`.
+        ExplorerError: The limit is too small.
+        InferenceError, ModelError: As in `InferenceEngine.generate`.
     """
     has_two = beside is not None or beside_prompt is not None
     store = Store(limit, 1 + has_two)
@@ -79,14 +76,13 @@ def prompt_of(
     chat_format: str | ChatTemplate | None = None,
     think: bool = True,
 ) -> tuple[list[int], frozenset[int]]:
-    """Return the token ids of a prompt, and those that end its answer beside the model's
-    own.
+    """Return the token ids of a prompt, and further ids that end its answer.
 
     Args:
-        model: Its tokenizer is used, and its chat format where none is given.
+        model: The model, whose tokenizer and default chat format are used.
         prompt: A text to continue, or the messages of a chat.
         chat_format: A template, or a key of `CHAT_FORMATS`.
-        think: False for an answer without thoughts, where the format has any.
+        think: False for an answer without thoughts, if the format has any.
     """
     engine = InferenceEngine(model, 1)
     tokenizer = engine._tokenizer()
@@ -106,16 +102,16 @@ def run_traced(
     end_ids: frozenset[int] = frozenset(),
     forced_ids: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Run a prompt in a new context with a trace on; return the document's part of it.
+    """Run a prompt in a new context with a trace on; return its part of the document.
 
     Args:
         model: The model.
-        ids: Token ids of the prompt.
+        ids: The token ids of the prompt.
         max_new_tokens: The most tokens of an answer.
-        sampling: How they are drawn.
-        store: Takes the arrays.
-        end_ids: Ids that end the answer, beside those of the model.
-        forced_ids: Tokens of the answer that are known.
+        sampling: The sampling settings.
+        store: Receives the arrays.
+        end_ids: Ids that end the answer, in addition to the model's.
+        forced_ids: The given tokens of the answer, if any.
     """
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
@@ -142,28 +138,28 @@ def run_beside(
 ) -> dict[str, Any]:
     """Run a second prompt, or the tokens of the first run by another model.
 
-    With another model and no other prompt, its tokens are those of the first run, so that
-    each position has the same text before it; where it would have drawn another token,
-    the page says so. A model with another tokenizer could not read them: that needs a
-    prompt.
+    Without another prompt, the second model runs the tokens of the first run, so that the
+    text before each position is equal. The page reports each position at which the second
+    model would draw another token. A model with another tokenizer requires a prompt.
 
     Raises:
-        ExplorerError: The tokens of the first run mean something else to the model.
+        ExplorerError: The tokens of the first run have other texts in the model.
     """
     if prompt is not None:
         ids, ends = prompt
         return run_traced(model, ids, max_new_tokens, sampling, store, end_ids=ends)
     tokens = first["tokens"]
     for token in tokens:
-        known = token < model.args.vocab_size
-        text = token_text(model.tokenizer, token)[0] if known else "no token"
+        is_known = token < model.args.vocab_size
+        text = token_text(model.tokenizer, token)[0] if is_known else "no token"
         expected = first["texts"][str(token)][0]
         if text != expected:
             raise ExplorerError(
                 "--explore-with: expected a model with the same tokens, or "
-                f"--explore-prompt: token {token} is {shown(expected)}, got {shown(text)}"
+                f"--explore-prompt: token {token}: expected {shown(expected)}, got "
+                f"{shown(text)}"
             )
-    prompt_length = len(tokens) - sum("token" in one for one in first["passes"])
+    prompt_length = len(tokens) - sum("token" in each for each in first["passes"])
     ids = tokens[:prompt_length]
     answer = tokens[prompt_length:]
     return run_traced(model, ids, len(answer), sampling, store, forced_ids=answer)

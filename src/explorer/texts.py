@@ -1,6 +1,4 @@
-"""What a reader has beside the numbers: lines of code, sections of chapter 14, tokens,
-machine.
-"""
+"""Texts of the page: lines of code, sections of chapter 14, tokens, the machine."""
 
 import platform
 from pathlib import Path
@@ -15,12 +13,12 @@ from ..trace.code import PACKAGE, find_page, section_of, symbols_of
 from ..trace.events import HOLDS, STAGES
 from ..untrusted import label_of
 
-_ROUNDS = 1_000_000  # of multiplying and adding, to measure how fast that is
-_LONGEST_TEXT = 20_000  # characters of a token; longer ones are cut, and the page says so
+_ROUNDS = 1_000_000  # multiply-adds per measurement
+_LONGEST_TEXT = 20_000  # characters of a token; longer texts are cut, with a note
 
 
 def stages() -> list[dict[str, Any]]:
-    """Return the 21 stages: name, code and section; that is empty without the chapter."""
+    """Return the 21 stages with name, code and section (empty without the chapter)."""
     return [
         {
             "number": number,
@@ -38,21 +36,24 @@ def stages() -> list[dict[str, Any]]:
 
 
 def sources() -> dict[str, dict[str, Any]]:
-    """Return the functions of the stages: for `file function`, the first line and the
-    text.
-    """
-    found: dict[str, dict[str, Any]] = {}
+    """Return the functions of the stages: `file function` -> first line and text."""
+    functions: dict[str, dict[str, Any]] = {}
     for stage in STAGES.values():
         name = stage.code.partition(":")[0]
         if source := symbols_of(PACKAGE.parent / name).get(stage.function):
             line, text = source
-            found[f"{name} {stage.function}"] = {"file": name, "line": line, "text": text}
-    return found
+            functions[f"{name} {stage.function}"] = {
+                "file": name,
+                "line": line,
+                "text": text,
+            }
+    return functions
 
 
 def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
-    """Return the text of a token, bytes that are no whole character as `\\xe2`, and if
-    special.
+    """Return the text of a token, and whether it is special.
+
+    Bytes that are not a whole character become `\\xe2`.
     """
     if tokenizer is None:
         return f"token {token}", False
@@ -67,14 +68,14 @@ def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
 
 
 def facts_of(model: Model) -> dict[str, Any]:
-    """Return what a reader of the page has to know of the model and of the machine."""
+    """Return facts about the model and the machine."""
     info = ml.build_info()
     weights = [
         w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous
     ]
     isa, streams = roofline.fastest_reading(weights)
     layer = model.transformer.layers[0]
-    # A file that is mailed tells nobody where its writer keeps models.
+    # The page may be shared, so it does not contain the path of the model.
     path = model.source_directory
     where = label_of(path)
     name = label_of(Path(path.name))
@@ -97,9 +98,7 @@ def facts_of(model: Model) -> dict[str, Any]:
 
 
 def _format_beside(model: Model) -> str | None:
-    """Return another format that `--explore-with` can make of the model's files,
-    or None.
-    """
+    """Return another format of the model for `--explore-with`, or None."""
     if stored_quantization(model.source, model.checkpoint) is not None:
         return None
     is_nf4 = model.transformer.layers[0].attention.wq.dtype is ml.nf4

@@ -1,11 +1,11 @@
-"""A document, its arrays, and the page that shows it, as one HTML file.
+"""A document, its arrays, and its page, as one HTML file.
 
-Arrays are deflated when they are made, and counted as bytes of the file.
+Arrays are deflated when they are added, and counted as bytes of the file.
 
-The page runs one script, its own: a Content-Security-Policy allows it and its style by
-their hashes, and nothing else. Data are in elements that no browser runs; base64 and JSON
-whose `<` is escaped cannot end them. The script makes text nodes only, which
-`require-trusted-types-for` holds.
+The page runs one script: a Content-Security-Policy allows only this script and its style,
+by their hashes. Data are in elements that no browser runs; base64, and JSON with `<`
+escaped, cannot end such an element. The script creates only text nodes, which
+`require-trusted-types-for` enforces.
 """
 
 import base64
@@ -27,12 +27,11 @@ from .errors import ExplorerError
 from .texts import sources, stages
 
 Array = npt.NDArray[Any]
-Reference = dict[str, Any]  # block, dtype and shape, as JSON holds them
+Reference = dict[str, Any]  # block, dtype and shape, for JSON
 
-# The page itself, the stages and their chapter, which are always written.
+# The page itself, the stages and their chapter, which are always included.
 _PAGE_BYTES = 250_000
-# Which part of the rest each kind of array may take; the events and the texts have what
-# is left.
+# The share of each kind of array in the rest. Events and texts use the remainder.
 SHARES: Mapping[str, float] = {
     "logits": 0.47,
     "attention": 0.34,
@@ -40,14 +39,13 @@ SHARES: Mapping[str, float] = {
     "lens": 0.06,
     "residual": 0.03,
 }
-_SMALLEST_LIMIT = (
-    1.0  # megabytes: below it the page and the texts leave no room for numbers
-)
+# In megabytes; below it the page and the texts leave no room for arrays.
+_SMALLEST_LIMIT = 1.0
 DEFAULT_LIMIT = 12.0
 
 _VERSION = 1  # of the document
 _PAGE = Path(__file__).resolve().parent / "page"
-# In this order they are one script.
+# Joined in this order into one script.
 SCRIPTS = (
     "data.js",
     "draw.js",
@@ -70,11 +68,11 @@ script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none';
 require-trusted-types-for 'script'; trusted-types 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<title>A run from the inside</title>
+<title>Inside a run</title>
 <style>{css}</style>
 </head>
 <body>
-<main id="page"><p>This page needs JavaScript, which it carries itself.</p></main>
+<main id="page"><p>This page needs JavaScript, which it contains.</p></main>
 """
 
 
@@ -83,33 +81,35 @@ class DeflatedArray:
     """An array as bytes of the file."""
 
     data: bytes
-    dtype: str  # what the page is told
+    dtype: str  # the dtype for the page
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Its bytes in the file, as base64, with the element around it."""
+        """The bytes of the array in the file, as base64 in its element."""
         return 4 * -(-len(self.data) // 3) + 48
 
 
 class Store:
-    """Deflated arrays, and how much of the limit they took.
+    """Deflated arrays within a size limit.
 
     Args:
-        limit: The largest file to be written, in megabytes of 10^6 bytes.
-        runs: How many runs share it.
+        limit: The largest file, in megabytes of 10^6 bytes.
+        runs: The number of runs that share it.
 
     Attributes:
-        room: How many bytes of the file each kind of array can still take.
+        room: The remaining bytes of each kind of array.
 
     Raises:
-        ExplorerError: A limit that leaves no room.
+        ExplorerError: The limit is too small.
     """
 
     def __init__(self, limit: float = DEFAULT_LIMIT, runs: int = 1) -> None:
         if not limit >= _SMALLEST_LIMIT:
-            rule = f"expected at least {_SMALLEST_LIMIT:g} MB, got {limit:g}"
-            raise ExplorerError(f"--explore-limit: {rule}")
+            raise ExplorerError(
+                f"--explore-limit: expected at least {_SMALLEST_LIMIT:g} MB, got "
+                f"{limit:g}"
+            )
         self.limit = limit
         self.blocks: list[bytes] = []
         room = (limit * 1e6 - _PAGE_BYTES) / runs
@@ -117,33 +117,33 @@ class Store:
         self.begin_run()
 
     def begin_run(self) -> None:
-        """Give each kind of array its share again, for the next run."""
+        """Reset the share of each kind of array for the next run."""
         self.room = dict(self._shares)
 
     @property
     def free(self) -> int:
-        """How many bytes of the file the arrays of this run can still take."""
+        """The remaining bytes for arrays of this run."""
         return sum(self.room.values())
 
     def lend(self, kind: str) -> None:
-        """Give the room that all other kinds left to one kind of array."""
+        """Assign the remaining bytes of all kinds to one kind of array."""
         self.room = {**dict.fromkeys(self.room, 0), kind: self.free}
 
     def add(self, array: Array, kind: str, dtype: str | None = None) -> Reference | None:
-        """Keep an array, unless there is no room for it.
+        """Store an array if there is room for it.
 
         Args:
-            array: Integers or float32, contiguous in C order once it is stored.
+            array: Integers or float32.
             kind: One of `SHARES`.
-            dtype: What the page is told; that of the array by default.
+            dtype: The dtype for the page; by default the dtype of the array.
 
         Returns:
-            Where the page finds it; None if it was left out.
+            The reference for the page, or None if the array was left out.
         """
         return self.add_deflated(_deflate(array, dtype or array.dtype.name), kind)
 
     def add_deflated(self, array: DeflatedArray, kind: str) -> Reference | None:
-        """Keep an array that is deflated already, unless there is no room for it."""
+        """Store a deflated array if there is room for it."""
         if array.size > self.room[kind]:
             return None
         self.room[kind] -= array.size
@@ -159,8 +159,8 @@ def deflate_values(values: Array, dtype: str) -> DeflatedArray:
     """Deflate the elements of a tensor, bit for bit.
 
     Args:
-        values: float32 or complex64, as events carry them.
-        dtype: That of the tensor: of bfloat16, the 16 bits are stored.
+        values: The elements, float32 or complex64, as in events.
+        dtype: The dtype of the tensor; for bfloat16 the 16 bits are stored.
     """
     if values.dtype.kind == "c":
         values = np.ascontiguousarray(values).view(np.float32).reshape(*values.shape, 2)
@@ -176,9 +176,7 @@ def _deflate(array: Array, dtype: str) -> DeflatedArray:
 
 
 def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
-    """Yield the parts of the file: the page, the document of all runs, the arrays that it
-    names.
-    """
+    """Yield the parts of the file: the page, the document of all runs, their arrays."""
     document = {
         "version": _VERSION,
         "program": f"llama-bolts {__version__}",
@@ -209,10 +207,10 @@ def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
 
 
 def save_html(runs: list[dict[str, Any]], store: Store, path: Path) -> int:
-    """Write the file, or leave what was there as it was; return its bytes.
+    """Write the file, or keep an existing file on failure; return the bytes.
 
     Raises:
-        ExplorerError: It cannot be written.
+        ExplorerError: The file cannot be written.
     """
     parts = [part.encode() for part in write_html(runs, store)]
     write_whole(path, parts, ExplorerError, is_private=False)

@@ -239,7 +239,7 @@ def test_of_values_the_first_layer_is_kept_then_the_last_then_those_between(
     run = run_traced(model, ids, 1, SamplingArgs(seed=1), store)
     assert values_of(run, 0) == (len(ids), layers)
     names = {1: "layer 0", 2: "layers 0, 3", 3: "layers 0, 1, 3"}[len(layers)]
-    assert f"values: pass 0 keeps those of {names}" in run["leftOut"]
+    assert f"values: pass 0 keeps the values of {names}" in run["leftOut"]
 
 
 def test_the_page_of_docs_has_the_shares_and_the_context(model):
