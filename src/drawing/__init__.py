@@ -1,6 +1,4 @@
-"""Diagrams of a traced run: an SVG for each of the 21 stages,
-and one of the whole model.
-"""
+"""Diagrams of a traced run: an SVG for each of the 21 stages and for the whole model."""
 
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
@@ -14,7 +12,7 @@ from .around import (
     draw_tokens_tensor,
 )
 from .flow import draw_flow
-from .frame import Drawn, Sheet, draw_heading, finished
+from .frame import DrawnEnd, Sheet, draw_heading, finish
 from .overview import draw_attention_stage, draw_block_stage, draw_model, draw_residual
 from .run import Beside, Recorder, TracedRun
 
@@ -22,8 +20,8 @@ __all__ = ["Beside", "Recorder", "TracedRun", "draw_all"]
 
 MODEL = "model.svg"
 
-# The stages that are no flow of ops, and 0 for the whole model.
-_OWN: Mapping[int, Callable[[Sheet, float], Drawn]] = {
+# Stages that are not drawn as a flow of ops; 0 is the whole model.
+_DRAWINGS: Mapping[int, Callable[[Sheet, float], DrawnEnd]] = {
     0: draw_model,
     1: draw_tokenization,
     2: draw_tokens_tensor,
@@ -41,13 +39,13 @@ def draw_all(run: TracedRun) -> dict[str, str]:
     """Return the text of each SVG by the name of its file.
 
     Args:
-        run: a whole answer, from its tokenization to its first token at least.
+        run: A complete answer, at least from its tokenization to its first token.
     """
-    drawn = {}
+    texts = {}
     for number in (*STAGES, 0):
         sheet = Sheet(run, number)
-        draw = _OWN.get(number, draw_flow)
+        draw = _DRAWINGS.get(number, draw_flow)
         end = draw(sheet, draw_heading(sheet))
         name = PurePosixPath(STAGES[number].diagram).name if number else MODEL
-        drawn[name] = finished(sheet, *end)
-    return drawn
+        texts[name] = finish(sheet, *end)
+    return texts

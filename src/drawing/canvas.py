@@ -1,6 +1,6 @@
-"""A page of SVG: rectangles, text and arrows, in colours for light and for dark.
+"""A page of SVG: rectangles, text and arrows, with colours for light and dark.
 
-Text is set in fonts that readers have, so its width is estimated, on the safe side.
+Readers have different fonts, so the width of text is estimated generously.
 """
 
 import math
@@ -59,33 +59,33 @@ class Box:
     x: float
     y: float
     width: float
-    height: float = 0.0  # of a place whose height follows from what is drawn there
+    height: float = 0.0  # 0 if the height follows from the content
 
     @property
     def right(self) -> float:
-        """The x of its right edge."""
+        """The x of the right edge."""
         return self.x + self.width
 
     @property
     def bottom(self) -> float:
-        """The y of its lower edge."""
+        """The y of the lower edge."""
         return self.y + self.height
 
     @property
     def middle(self) -> Point:
-        """Its middle."""
+        """The middle."""
         return self.x + self.width / 2, self.y + self.height / 2
 
 
 class Canvas:
-    """What is drawn, in order; `svg` returns the page, as high as what is on it."""
+    """The drawn elements, in order; `svg` returns a page of their height."""
 
     def __init__(self) -> None:
         self._elements: list[str] = []
         self.bottom = 0.0
 
     def slot(self) -> int:
-        """Return the place of what is to stand behind all that is drawn from now on."""
+        """Return a slot for an element behind everything that is drawn later."""
         return len(self._elements)
 
     def rect(
@@ -96,17 +96,17 @@ class Canvas:
         slot: int | None = None,
         opacity: float = 1.0,
     ) -> Box:
-        """Draw a rectangle of a class of the palette, on top or in a slot, and return it.
+        """Draw a rectangle of a palette class, on top or in a slot, and return it.
 
-        A slot that was taken later has to be filled before.
+        Slots must be filled in reverse order.
         """
         faint = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
-        drawn = (
+        element = (
             f'<rect class="{kind}" x="{_n(box.x)}" y="{_n(box.y)}" '
             f'width="{_n(box.width)}" height="{_n(box.height)}" '
             f'rx="{_n(radius)}"{faint}/>'
         )
-        self._elements.insert(len(self._elements) if slot is None else slot, drawn)
+        self._elements.insert(len(self._elements) if slot is None else slot, element)
         self.bottom = max(self.bottom, box.bottom)
         return box
 
@@ -123,16 +123,14 @@ class Canvas:
         struck: bool = False,
         room: float = math.inf,
     ) -> None:
-        """Write a line of text, cut to a width (in the mono font); `at` is on its base
-        line.
-        """
+        """Write a line of text from a point on its base line, cut to a width."""
         text = shortened(escape_line(text), room, size)
         kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' * bold}"
-        where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        where += ' text-decoration="line-through"' * struck
+        attributes = "" if anchor == "start" else f' text-anchor="{anchor}"'
+        attributes += ' text-decoration="line-through"' * struck
         self._elements.append(
             f'<text class="{kinds}" x="{_n(at[0])}" y="{_n(at[1])}" '
-            f'font-size="{size}"{where}>{escape(text)}</text>'
+            f'font-size="{size}"{attributes}>{escape(text)}</text>'
         )
         self.bottom = max(self.bottom, at[1] + size * 0.3)
 
@@ -148,13 +146,13 @@ class Canvas:
             left, right = (
                 (x - dx - side * dy, y - dy + side * dx) for side in (0.6, -0.6)
             )
-            drawn = " ".join(f"{_n(a)},{_n(b)}" for a, b in ((x, y), left, right))
+            corners = " ".join(f"{_n(a)},{_n(b)}" for a, b in ((x, y), left, right))
             style = "newhead" if kind == "residual" else "head"
-            self._elements.append(f'<polygon class="{style}" points="{drawn}"/>')
+            self._elements.append(f'<polygon class="{style}" points="{corners}"/>')
         self.bottom = max(self.bottom, *(y for _, y in points))
 
     def svg(self, title: str) -> str:
-        """Return the page; the title is what a screen reader says."""
+        """Return the page; a screen reader reads its title."""
         size = f'width="{WIDTH}" height="{_n(self.bottom + MARGIN)}"'
         view = f"0 0 {WIDTH} {_n(self.bottom + MARGIN)}"
         drawn = "\n".join(self._elements)
@@ -167,15 +165,13 @@ class Canvas:
 
 
 def text_width(text: str, size: int, *, mono: bool = True) -> float:
-    """Return about how wide a line of text is; characters of East Asia and emoji count
-    twice.
-    """
+    """Return the approximate width of a line; wide characters count twice."""
     cells = sum(2 if ord(character) >= 0x1100 else 1 for character in text)
     return cells * size * (MONO_EM if mono else SANS_EM)
 
 
 def wrapped(text: str, width: float, size: int, *, mono: bool = False) -> list[str]:
-    """Return text as lines that are not wider than a width, broken between words."""
+    """Return text as lines within a width, broken between words."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -202,7 +198,7 @@ polyline {{ fill: none; }}
 .mono {{ font-family: {_MONO}; }}
 .sans {{ font-family: {_SANS}; }}
 .bold {{ font-weight: bold; }}"""
-    dark = "\n".join(f"  {rule}" for rule in _rules(1))
+    dark = "\n".join(f"  {line}" for line in _rules(1))
     return "\n".join(
         [fixed, *_rules(0), f"@media (prefers-color-scheme: dark) {{\n{dark}\n}}"]
     )

@@ -6,21 +6,21 @@ from itertools import groupby
 
 from ..trace.records import Event, TensorInfo
 from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, wrapped
-from .frame import LINE, Drawn, Sheet, draw_tensor, in_columns, is_weight, note_on
+from .frame import LINE, DrawnEnd, Sheet, draw_tensor, in_columns, is_weight, note_on
 from .pictures import HEIGHT, PICTURES, draw_product, is_product
 
 _ARROW = 24.0  # between boxes
 
 
 @dataclass(eq=False)
-class _Step:
+class _FlowStep:
     """An op with its result."""
 
     event: Event
-    sources: list["_Step"]  # whose results it reads, in order
-    main: TensorInfo | None  # what flows in from outside of the stage, not a weight
-    beside: list[TensorInfo]  # what else it reads from outside
-    lane: int  # the column that it is drawn in
+    sources: list["_FlowStep"]  # the steps whose results it reads, in order
+    main: TensorInfo | None  # the input from outside of the stage, except weights
+    side_inputs: list[TensorInfo]  # the other inputs from outside of the stage
+    lane: int  # its column
     row: int
 
     @property
@@ -28,37 +28,40 @@ class _Step:
         return self.event.outputs[0]
 
 
-def steps_of(events: Sequence[Event]) -> list[_Step]:
+def steps_of(events: Sequence[Event]) -> list[_FlowStep]:
     """Return the graph of the ops of a stage.
 
-    A step has a row below its sources, and the lane of its first one if that is free.
+    A step is in a row below its sources, and in the lane of its first source if that is
+    free.
     """
-    made: dict[tuple[str, tuple[int, ...]], _Step] = {}
-    steps: list[_Step] = []
+    by_result: dict[tuple[str, tuple[int, ...]], _FlowStep] = {}
+    steps: list[_FlowStep] = []
     for event in events:
-        found = [(x, made.get((x.name, x.shape))) for x in event.inputs]
-        sources = list(dict.fromkeys(source for _, source in found if source is not None))
-        outside = [x for x, source in found if source is None]
+        inputs = [(x, by_result.get((x.name, x.shape))) for x in event.inputs]
+        sources = list(
+            dict.fromkeys(source for _, source in inputs if source is not None)
+        )
+        outside = [x for x, source in inputs if source is None]
         main = None if sources else next((x for x in outside if not is_weight(x)), None)
         row = 1 + max((source.row for source in sources), default=-1)
         if sources and all(step.sources[:1] != sources[:1] for step in steps):
             lane = sources[0].lane
         else:
             lane = 1 + max((step.lane for step in steps), default=-1)
-        step = _Step(
+        step = _FlowStep(
             event, sources, main, [x for x in outside if x is not main], lane, row
         )
-        made[step.result.name, step.result.shape] = step
+        by_result[step.result.name, step.result.shape] = step
         steps.append(step)
     return steps
 
 
-def draw_flow(sheet: Sheet, y: float) -> Drawn:
-    """Draw a stage whose work is ops."""
+def draw_flow(sheet: Sheet, y: float) -> DrawnEnd:
+    """Draw a stage that consists of ops."""
     steps = steps_of(sheet.run.first(sheet.number))
     lanes = 1 + max(step.lane for step in steps)
     y = _draw_inputs(sheet, steps, lanes, y)
-    results: dict[_Step, Box] = {}
+    results: dict[_FlowStep, Box] = {}
     for row in range(1 + max(step.row for step in steps)):
         y = _draw_row(
             sheet, [step for step in steps if step.row == row], lanes, y, results
@@ -71,10 +74,8 @@ def draw_flow(sheet: Sheet, y: float) -> Drawn:
     return y + 10, _letters(steps), ""
 
 
-def _draw_inputs(sheet: Sheet, steps: list[_Step], lanes: int, y: float) -> float:
-    """Draw what flows in at the top, one box for lanes that read the same; returns its
-    end.
-    """
+def _draw_inputs(sheet: Sheet, steps: list[_FlowStep], lanes: int, y: float) -> float:
+    """Draw the inputs at the top, shared by lanes with the same input; return the end."""
     firsts = {step.lane: step.main for step in reversed(steps) if step.row == 0}
     end = y
     for x, group in groupby(range(lanes), firsts.get):
@@ -86,16 +87,20 @@ def _draw_inputs(sheet: Sheet, steps: list[_Step], lanes: int, y: float) -> floa
 
 
 def _draw_row(
-    sheet: Sheet, steps: list[_Step], lanes: int, y: float, results: dict[_Step, Box]
+    sheet: Sheet,
+    steps: list[_FlowStep],
+    lanes: int,
+    y: float,
+    results: dict[_FlowStep, Box],
 ) -> float:
-    """Draw the ops of a row, and below them their results; returns where they end."""
+    """Draw the ops of a row, and below them their results; return the lower edge."""
     height = max(
         38
         + LINE * bool(step.event.arguments)
-        + len(step.beside) * (sheet.tensor_height + 8)
+        + len(step.side_inputs) * (sheet.tensor_height + 8)
         for step in steps
     )
-    end = y + _ARROW + height + _ARROW  # of the arrows below the ops
+    end = y + _ARROW + height + _ARROW  # the end of the arrows below the ops
     for step in steps:
         op = in_columns(lanes, (step.lane, 1), y + _ARROW, height)
         middle = op.middle[0]
@@ -104,7 +109,7 @@ def _draw_row(
             sheet.arrow([(middle, above[0] if above else y), (middle, op.y)])
         _draw_op(sheet, step, op, has_notes=lanes == 1)
         for source in step.sources:
-            if source.lane != step.lane:  # down from another lane and into the side
+            if source.lane != step.lane:  # from another lane down and into the side
                 box = results[source]
                 across = op.middle[1]
                 x = box.middle[0]
@@ -115,10 +120,8 @@ def _draw_row(
     return end + sheet.tensor_height
 
 
-def _draw_op(sheet: Sheet, step: _Step, box: Box, *, has_notes: bool) -> None:
-    """Draw an op: its name, its arguments, what it reads beside the flow, and perhaps
-    notes.
-    """
+def _draw_op(sheet: Sheet, step: _FlowStep, box: Box, *, has_notes: bool) -> None:
+    """Draw an op: its name, arguments and side inputs, with notes if requested."""
     sheet.rect(box, "op", radius=14)
     y = box.y + 24
     sheet.text((box.x + 14, y), step.event.op, bold=True)
@@ -127,7 +130,7 @@ def _draw_op(sheet: Sheet, step: _Step, box: Box, *, has_notes: bool) -> None:
         line = ", ".join(step.event.arguments)
         sheet.text((box.x + 14, y), line, size=SMALL, ink="soft", room=box.width - 28)
     y += 10
-    for x in step.beside:
+    for x in step.side_inputs:
         place = Box(box.x + 8, y, box.width - 16)
         y = draw_tensor(sheet, x, place, sheet.run.origin(x, sheet.number)).bottom + 8
     if has_notes:
@@ -141,8 +144,8 @@ def _draw_op(sheet: Sheet, step: _Step, box: Box, *, has_notes: bool) -> None:
             sheet.text((left, first + 19 * number), line, mono=False)
 
 
-def _draw_notes_below(sheet: Sheet, steps: list[_Step], y: float) -> float:
-    """Write a sentence about each op that occurs; returns where they end."""
+def _draw_notes_below(sheet: Sheet, steps: list[_FlowStep], y: float) -> float:
+    """Write a sentence about each op that occurs; return the lower edge."""
     for op in dict.fromkeys(step.event.op for step in steps):
         note = note_on(sheet.number, op)
         if note:
@@ -153,7 +156,7 @@ def _draw_notes_below(sheet: Sheet, steps: list[_Step], y: float) -> float:
     return y
 
 
-def _letters(steps: list[_Step]) -> str:
+def _letters(steps: list[_FlowStep]) -> str:
     """Return the letters of all tensors of a stage, in the order of the legend."""
     tensors = [x for step in steps for x in (step.result, *step.event.inputs)]
     used = {letter for x in tensors for letter in "".join(x.letters)}

@@ -1,6 +1,4 @@
-"""What every diagram has: its heading, tensors as boxes,
-and the meaning of its letters.
-"""
+"""The common parts of diagrams: heading, boxes of tensors, legend of letters."""
 
 import math
 from collections.abc import Sequence
@@ -27,61 +25,59 @@ _BADGE = 44.0
 LINE = 18.0
 _PADDING = 9.0
 _GLYPH = 42.0  # the side of the square with the sheets, in pixels
-_LARGEST_EXPONENT = 17  # 128256 is the largest size that occurs
+_LARGEST_EXPONENT = 17  # up to the size 128256
 _SHEET_OFFSET = 4.0
 _MOST_SHEETS = 3
 _GAP = 24.0  # between columns
-_ALONE = 460.0  # width of the only column, which leaves room for notes beside it
-_UNBROKEN = "\0"  # a space at which a line is not broken
+_ALONE = 460.0  # the width of a single column, with room for notes
+_UNBROKEN = "\0"  # a space without a line break
 
-Drawn = tuple[float, str, str]
-"""Where a diagram ends, the letters in it, and a note on it."""
+DrawnEnd = tuple[float, str, str]
+"""The lower edge of a diagram, its letters, and a note."""
 Lane = tuple[int, int]
-"""Of the columns of a page that a box takes: the number of the first, and how many."""
+"""The columns of a box: the index of the first, and their count."""
 
 _LINEAR = "x times the transposed weight: a weight is stored [out, in]."
 _NOTES = {
     "get_rows": (
-        "Row t is the row of the table that token t names. Nothing is multiplied."
+        "Row t is a copy of the table's row for token t; nothing is multiplied."
     ),
-    "to": "The same numbers in another dtype.",
-    "slice": "Some of the rows: a view, nothing is copied.",
-    "full": "A matrix that holds minus infinity everywhere.",
+    "to": "The same values in another dtype.",
+    "slice": "Some of the rows, as a view without a copy.",
+    "full": "A matrix filled with minus infinity.",
     "triu": (
-        "Keeps minus infinity right of the diagonal, at later tokens; the rest becomes 0."
+        "Keeps minus infinity right of the diagonal (later tokens); the rest becomes 0."
     ),
-    "rms_norm": "x / sqrt(mean(x * x) + eps) * weight, each row by itself.",
+    "rms_norm": "x / sqrt(mean(x * x) + eps) * weight, for each row.",
     "linear_transformation": _LINEAR,
     "linear_transformations": _LINEAR,
     "reshape": (
-        "The same numbers in the same order under other dimensions; nothing is copied."
+        "The same values in the same order with other dimensions, without a copy."
     ),
     "rotary_embedding": (
-        "Rotates each pair of numbers by the angle position times frequency."
+        "Rotates each pair of values by the angle position times frequency."
     ),
-    "write_cache": "Writes the new positions after those that the cache holds.",
-    "read_cache": "All positions up to now, including those of earlier steps.",
+    "write_cache": "Writes the new positions after the cached positions.",
+    "read_cache": "All positions so far, including earlier steps.",
     "repeat_heads": (
         "Repeats each key/value head G times, once per query head that reads it."
     ),
-    "transpose": "Swaps two dimensions: a view, nothing is copied.",
+    "transpose": "Swaps two dimensions, as a view without a copy.",
     "div": "Divides by sqrt(h), so that scores do not grow with the size of a head.",
     "softmax": "exp(s - max) / sum: each row becomes weights that add up to 1.",
-    "swiglu": "silu(gate) * up, number by number.",
-    "add": (
-        "Number by number: the stream keeps what it had and gains the result of the part."
-    ),
+    "swiglu": "silu(gate) * up, element by element.",
+    "add": ("Element by element: the stream plus the result of the part."),
 }
 _NOTES_OF_STAGES = {
-    (13, "matmul"): "Each query times each key: how well they match, head by head.",
+    (13, "matmul"): "Each query times each key, for each head: how well they match.",
     (13, "add"): "Minus infinity at later tokens, 0 elsewhere; the same for all heads.",
     (
         14,
         "matmul",
     ): "For each row of weights, the weighted sum of the values of all positions.",
     (14, "reshape"): "The heads of a token side by side.",
-    (14, "transpose"): "Back to a row per token: a view, nothing is copied.",
-    (19, "slice"): "Only the last token decides what comes next.",
+    (14, "transpose"): "Back to a row per token, as a view without a copy.",
+    (19, "slice"): "Only the last token determines the next one.",
     (
         19,
         "linear_transformation",
@@ -90,7 +86,7 @@ _NOTES_OF_STAGES = {
 
 
 class Sheet(Canvas):
-    """A page that shows a stage of a run, or with number 0 the whole model."""
+    """A page about a stage of a run, or with number 0 about the whole model."""
 
     def __init__(self, run: TracedRun, number: int = 0) -> None:
         super().__init__()
@@ -100,12 +96,10 @@ class Sheet(Canvas):
 
 
 def draw_heading(sheet: Sheet) -> float:
-    """Draw the number, the name and the code of a stage, or of the model; return where it
-    ends.
-    """
+    """Draw the number, name and code of a stage, or of the model; return the end."""
     left = float(MARGIN)
     title = "The whole model, from text to text"
-    said = "src/model/llama.py: LlamaTransformer"
+    code = "src/model/llama.py: LlamaTransformer"
     if sheet.number:
         stage = STAGES[sheet.number]
         badge = sheet.rect(Box(left, 24, _BADGE, _BADGE), "badge", radius=10)
@@ -120,22 +114,22 @@ def draw_heading(sheet: Sheet) -> float:
         )
         left += _BADGE + 14
         title = stage.name
-        said = f"{stage.code.partition(':')[0]}: {stage.function}"
+        code = f"{stage.code.partition(':')[0]}: {stage.function}"
     sheet.text((left, 43), title, size=TITLE, mono=False, bold=True)
-    sheet.text((left, 64), said, size=SMALL, ink="soft")
+    sheet.text((left, 64), code, size=SMALL, ink="soft")
     return 88.0
 
 
 def draw_note(sheet: Sheet, note: str, y: float) -> float:
-    """Write sentences over the width of the page; returns where they end."""
+    """Write sentences over the width of the page; return the lower edge."""
     for line in wrapped(note, INNER, BODY):
         sheet.text((MARGIN, y + 14), line, mono=False)
         y += 20
     return y
 
 
-def finished(sheet: Sheet, y: float, letters: str, note: str) -> str:
-    """Write a note and what letters stand for below a diagram; return its page."""
+def finish(sheet: Sheet, y: float, letters: str, note: str) -> str:
+    """Write a note and the legend below a diagram; return its page."""
     if note:
         y = draw_note(sheet, note, y) + 10
     run = sheet.run
@@ -159,7 +153,7 @@ def finished(sheet: Sheet, y: float, letters: str, note: str) -> str:
 
 
 def draw_link(sheet: Sheet, number: int, box: Box) -> Box:
-    """Draw a stage as a box with its number, its name, and the stages that it holds."""
+    """Draw a stage as a box with its number, its name, and the stages within it."""
     stage = STAGES[number]
     sheet.rect(box, "stage")
     y = box.middle[1] + 5
@@ -179,7 +173,7 @@ def draw_link(sheet: Sheet, number: int, box: Box) -> Box:
 
 
 def in_columns(columns: int, lane: Lane, y: float, height: float = 0.0) -> Box:
-    """Return the place of a box on a page that is divided into columns."""
+    """Return the box of some columns of a page."""
     width = _ALONE if columns == 1 else (INNER - _GAP * (columns - 1)) / columns
     first, count = lane
     return Box(
@@ -188,7 +182,7 @@ def in_columns(columns: int, lane: Lane, y: float, height: float = 0.0) -> Box:
 
 
 def note_on(stage: int, op: str) -> str:
-    """Return a sentence about an op in a stage; an op that is not known has none."""
+    """Return a sentence about an op in a stage; empty for an unknown op."""
     return _NOTES_OF_STAGES.get((stage, op), _NOTES.get(op, ""))
 
 
@@ -198,10 +192,10 @@ def is_weight(x: TensorInfo) -> bool:
 
 
 def draw_tensor(sheet: Sheet, x: TensorInfo, place: Box, note: str = "") -> Box:
-    """Draw a tensor in a box, with a note such as where it comes from."""
-    kind, each = ("weight", "weightsheet") if is_weight(x) else ("tensor", "sheet")
+    """Draw a tensor in a box, with a note such as its origin."""
+    kind, sheet_kind = ("weight", "weightsheet") if is_weight(x) else ("tensor", "sheet")
     box = sheet.rect(replace(place, height=sheet.tensor_height), kind)
-    _draw_sheets(sheet, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), each)
+    _draw_sheets(sheet, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), sheet_kind)
     left = box.x + _GLYPH + 12
     room = box.right - left - _PADDING
     name, *lines = tensor_lines(sheet.run, x)
@@ -215,10 +209,8 @@ def draw_tensor(sheet: Sheet, x: TensorInfo, place: Box, note: str = "") -> Box:
 
 
 def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
-    """Return the text in a tensor's box: name and letters, numbers, another model's
-    numbers.
-    """
-    name = x.name  # of a weight of a layer its last part, such as `wq.bias`
+    """Return the text in a tensor's box: name, letters, sizes, another model's sizes."""
+    name = x.name  # for a weight of a layer its last part, such as `wq.bias`
     if name.startswith("layers."):
         name = (
             name.split(".", 2)[2].removeprefix("attention.").removeprefix("feed_forward.")
@@ -233,9 +225,7 @@ def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
 
 
 def _draw_sheets(sheet: Sheet, shape: Sequence[int], middle: Point, kind: str) -> None:
-    """Draw a tensor as sheets of rows and columns, as large as the logarithms of its
-    sizes.
-    """
+    """Draw a tensor as sheets of rows and columns, with logarithmic sizes."""
     depth, *sides = [1] * (3 - len(shape)) + list(shape[-3:])
     height, width = (
         6 + 32 * min(1.0, math.log2(max(size, 1)) / _LARGEST_EXPONENT) for size in sides

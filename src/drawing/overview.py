@@ -1,11 +1,11 @@
-"""What holds other stages: 5, a transformer block; 7, attention; and the whole model."""
+"""The stages that contain others: 5, a transformer block; 7, attention; the model."""
 
 from collections.abc import Sequence
 
 from .canvas import INNER, LARGE, MARGIN, SMALL, WIDTH, Box
 from .flow import draw_flow
 from .frame import (
-    Drawn,
+    DrawnEnd,
     Lane,
     Sheet,
     draw_link,
@@ -18,16 +18,16 @@ from .run import TracedRun
 
 _ARROW = 26.0
 _LINK = 40.0
-# the column of stages in a block and in the model
+# The column of stages in a block and in the model.
 _LEFT = 120.0
 _WIDE = 420.0
 _MIDDLE = _LEFT + _WIDE / 2
-_LABEL_END = 800.0  # where what stands at the right of that column ends
+_LABEL_END = 800.0  # the right edge of the labels next to that column
 _COLUMNS = 3
 
 
-def draw_block_stage(sheet: Sheet, y: float) -> Drawn:
-    """Draw stage 5: what a layer does to the residual stream."""
+def draw_block_stage(sheet: Sheet, y: float) -> DrawnEnd:
+    """Draw stage 5: the effect of a layer on the residual stream."""
     x = sheet.run.first(6)[0].inputs[0]
     box = draw_tensor(sheet, x, Box(_LEFT, y, _WIDE), sheet.run.origin(x, 6))
     y = _draw_block(sheet, box.bottom)
@@ -37,32 +37,32 @@ def draw_block_stage(sheet: Sheet, y: float) -> Drawn:
     )
     note = (
         "The residual stream x keeps its shape through all layers. Each half of a layer "
-        "reads it normalized and adds what it found (green: x itself, unchanged). "
-        "Attention looks at other positions, feed-forward at each one by itself. This "
-        f"happens {_layers(sheet.run)} times, each with different weights."
+        "reads its normalized values and adds a result (green: x itself, unchanged). "
+        "Attention reads other positions, feed-forward processes each position alone. "
+        f"The model has {_layers(sheet.run)} layers with different weights."
     )
     return box.bottom + 16, "TDL", note
 
 
-def draw_attention_stage(sheet: Sheet, y: float) -> Drawn:
-    """Draw stage 7: how stages 8 to 14 hand on queries, keys and values."""
+def draw_attention_stage(sheet: Sheet, y: float) -> DrawnEnd:
+    """Draw stage 7: the queries, keys and values in stages 8 to 14."""
     queries = (0, 1)
     keys = (1, 1)
     values = (2, 1)
     both = (0, 2)
-    all_of_them = (0, 3)
+    all_columns = (0, 3)
     normed = sheet.run.first(8)[0].inputs[0]
-    y = draw_tensor(sheet, normed, in_columns(_COLUMNS, all_of_them, y), "from 6").bottom
+    y = draw_tensor(sheet, normed, in_columns(_COLUMNS, all_columns, y), "from 6").bottom
     rows: tuple[tuple[int, Lane, Sequence[tuple[Lane, str]]], ...] = (
-        (8, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
-        (9, all_of_them, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
+        (8, all_columns, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
+        (9, all_columns, ((queries, "xq"), (keys, "xk"), (values, "xv"))),
         (10, both, ()),
         (11, (1, 2), ((keys, "keys"), (values, "values"))),
-        (12, all_of_them, ((queries, "xq"), (keys, "keys"), (values, "values"))),
+        (12, all_columns, ((queries, "xq"), (keys, "keys"), (values, "values"))),
         (13, both, ((both, "scores"),)),
-        (14, all_of_them, ((all_of_them, "attention"),)),
+        (14, all_columns, ((all_columns, "attention"),)),
     )
-    begins = [y] * _COLUMNS  # where the arrow of a column begins: it may pass a stage by
+    begins = [y] * _COLUMNS  # the start of each column's arrow, which may bypass a stage
     for number, (first, count), results in rows:
         box = in_columns(_COLUMNS, (first, count), y + _ARROW, _LINK)
         columns = range(first, first + count)
@@ -71,11 +71,13 @@ def draw_attention_stage(sheet: Sheet, y: float) -> Drawn:
             sheet.arrow([(middle, begins[column]), (middle, box.y)])
         draw_link(sheet, number, box)
         y = box.bottom
-        made = {x.name: x for event in sheet.run.first(number) for x in event.outputs}
+        results_by_name = {
+            x.name: x for event in sheet.run.first(number) for x in event.outputs
+        }
         for place, name in results:
             out = in_columns(_COLUMNS, place, y + _ARROW)
             sheet.arrow([(out.middle[0], box.bottom), (out.middle[0], out.y)])
-            draw_tensor(sheet, made[name], out)
+            draw_tensor(sheet, results_by_name[name], out)
         if results:
             y += _ARROW + sheet.tensor_height
         for column in columns:
@@ -83,8 +85,8 @@ def draw_attention_stage(sheet: Sheet, y: float) -> Drawn:
     return y + 14, "TSDHKh", ""
 
 
-def draw_model(sheet: Sheet, y: float) -> Drawn:
-    """Draw the whole model: from the text of the prompt to that of the answer."""
+def draw_model(sheet: Sheet, y: float) -> DrawnEnd:
+    """Draw the whole model: from the text of the prompt to the text of the answer."""
     y = _draw_text(sheet, sheet.run.prompt()[-1][1], y)
     sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
     y = _draw_chain(sheet, (1, 2), y + _ARROW)
@@ -109,15 +111,15 @@ def draw_model(sheet: Sheet, y: float) -> Drawn:
     sheet.arrow([(_MIDDLE, y), (_MIDDLE, bottom + 20)])
     y = _draw_text(sheet, answer, bottom + 20) + 12
     note = (
-        "Green: what goes on unchanged. Around each half of a layer it is the residual "
-        "stream; from stage 21 back to 4 it is the chosen token, the one new token of "
-        "the next pass."
+        "Green: unchanged values. Around each half of a layer they are the residual "
+        "stream; from stage 21 back to 4 they are the chosen token, the only new token "
+        "of the next pass."
     )
     return y, "TDHKhFVL", note
 
 
 def _draw_text(sheet: Sheet, text: str, y: float) -> float:
-    """Draw the text that goes in or comes out on a line; return where it ends."""
+    """Draw an input or output text on a line; return the lower edge."""
     box = sheet.rect(Box(_LEFT, y, _WIDE, 40), "op")
     sheet.text(
         (_MIDDLE, y + 25), repr(text)[1:-1], size=SMALL, anchor="middle", room=_WIDE - 20
@@ -126,9 +128,7 @@ def _draw_text(sheet: Sheet, text: str, y: float) -> float:
 
 
 def _draw_layers(sheet: Sheet, y: float) -> float:
-    """Draw the block in its frame, and the arrows into it and out of it; returns their
-    end.
-    """
+    """Draw the block in its frame with its arrows; return their end."""
     frame = sheet.slot()
     top = y + 14
     sheet.text((MARGIN + 28, top + 26), "5", size=LARGE, mono=False, bold=True)
@@ -144,7 +144,7 @@ def _draw_layers(sheet: Sheet, y: float) -> float:
 
 
 def _draw_block(sheet: Sheet, y: float) -> float:
-    """Draw the stages of a block below a height; returns where they end."""
+    """Draw the stages of a block below a height; return the lower edge."""
     for half in ((6, 7, 15), (16, 17, 18)):
         branch = y + 8
         sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
@@ -158,15 +158,13 @@ def _draw_block(sheet: Sheet, y: float) -> float:
 
 
 def _draw_chain(sheet: Sheet, numbers: Sequence[int], y: float) -> float:
-    """Draw stages one below the other, each with what it makes;
-    returns where they end.
-    """
+    """Draw stages one below another with their results; return the lower edge."""
     for at, number in enumerate(numbers):
         if at:
             sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
             y += _ARROW
         box = draw_link(sheet, number, Box(_LEFT, y, _WIDE, _LINK))
-        lines = _made(sheet.run, number)
+        lines = _result_lines(sheet.run, number)
         left = box.right + 16
         line_y = box.middle[1] + 5 - 8 * (len(lines) - 1)
         for line, ink in zip(lines, ("ink", "soft", "soft"), strict=False):
@@ -178,8 +176,8 @@ def _draw_chain(sheet: Sheet, numbers: Sequence[int], y: float) -> float:
     return y
 
 
-def _made(run: TracedRun, number: int) -> list[str]:
-    """Return what a stage makes, as lines."""
+def _result_lines(run: TracedRun, number: int) -> list[str]:
+    """Return the result of a stage, as lines."""
     if number == 1:
         return [f"{len(run.marks(1)[0].details['ids'])} ids"]
     if number == 2:
@@ -200,10 +198,10 @@ def _layers(run: TracedRun) -> str:
     return f"{run.sizes['L']}{beside}"
 
 
-def draw_residual(sheet: Sheet, y: float) -> Drawn:
-    """Draw stages 15 and 18: what the stream has and what it gains, added."""
+def draw_residual(sheet: Sheet, y: float) -> DrawnEnd:
+    """Draw stages 15 and 18: the stream plus the result of the part."""
     *before, event = sheet.run.first(sheet.number)
-    if before:  # OLMo 2 does more than add
+    if before:  # OLMo 2 has more ops here
         return draw_flow(sheet, y)
     middle = WIDTH / 2
     plus = Box(middle - 20, y + sheet.tensor_height + 34, 40, 40)

@@ -1,4 +1,4 @@
-"""What a stage does as a picture of this run: its numbers, and how they lie."""
+"""Pictures of a stage with the values of this run."""
 
 import cmath
 import math
@@ -17,9 +17,9 @@ _CELL = 17.0
 _LABEL = 150.0
 _MOST_PASSES = 3
 _RADIUS = 56.0
-_FAINTEST = 0.02  # weights below it are not drawn
+_FAINTEST = 0.02  # smaller weights are not drawn
 
-HEIGHT = 92.0  # of the picture of a product
+HEIGHT = 92.0  # the height of the picture of a product
 _SLOT = 96.0
 _SIGN = 26.0
 _OPS = ("matmul", "linear_transformation", "linear_transformations")
@@ -29,46 +29,48 @@ Sides = tuple[tuple[str, int], tuple[str, int]]
 
 
 def _mask(sheet: Sheet, y: float) -> float:
-    """Draw the mask as a triangle: a row for each token, a column for each position."""
+    """Draw the mask as a triangle: a row per token, a column per position."""
     return _draw_scores(sheet, y, None, "The mask: blue is 0, grey is minus infinity")
 
 
 def _weights(sheet: Sheet, y: float) -> float:
-    """Draw the weights of the head that looks most at other tokens than the first and
-    itself.
+    """Draw the weights of the head that attends most to other tokens.
+
+    The first token and the token itself do not count.
     """
     scores = sheet.run.values(13, "scores")
     last = scores[:, -1].copy()  # [H, S]
     last[:, 0] = last[:, -1] = 0.0
     head = int(last.max(axis=1).argmax())
-    said = (
-        f"The weights of head {head} in layer 0: the stronger the blue, the larger; grey "
-        "is 0"
-    )
-    y = _draw_scores(sheet, y, scores[head], said)
-    seen = int(last[head].argmax())
+    title = f"The weights of head {head} in layer 0: stronger blue is larger, grey is 0"
+    y = _draw_scores(sheet, y, scores[head], title)
+    target = int(last[head].argmax())
     ids = sheet.run.new_ids()
-    texts = [f"{sheet.run.piece(ids[t])} (position {t})" for t in (len(ids) - 1, seen)]
+    texts = [
+        f"{sheet.run.token_text(ids[t])} (position {t})" for t in (len(ids) - 1, target)
+    ]
     return draw_note(
-        sheet, f"{texts[0]} gives {last[head, seen]:.3f} of 1 to {texts[1]}.", y
+        sheet, f"{texts[0]} gives {last[head, target]:.3f} of 1 to {texts[1]}.", y
     )
 
 
-def _draw_scores(sheet: Sheet, y: float, weights: Array | None, said: str) -> float:
-    """Draw a matrix [T, S] of a first pass, or the last of its rows and columns."""
+def _draw_scores(sheet: Sheet, y: float, weights: Array | None, title: str) -> float:
+    """Draw a matrix [T, S] of a first pass, or its last rows and columns."""
     ids = sheet.run.new_ids()
     first = max(0, len(ids) - _MOST_POSITIONS)
     if first:
-        said += f"; the last {_MOST_POSITIONS} of {len(ids)} positions"
-    y = draw_note(sheet, f"{said}.", y) + 4
+        title += f"; the last {_MOST_POSITIONS} of {len(ids)} positions"
+    y = draw_note(sheet, f"{title}.", y) + 4
     left = MARGIN + _LABEL
-    shown = len(ids) - first
+    count = len(ids) - first
     for row, token in enumerate(ids[first:]):
         at = (left - 8, y + 13)
-        sheet.text(at, sheet.run.piece(token), size=SMALL, anchor="end", room=_LABEL - 16)
+        sheet.text(
+            at, sheet.run.token_text(token), size=SMALL, anchor="end", room=_LABEL - 16
+        )
         sheet.rect(Box(left, y, (row + 1) * _CELL, _CELL), "tensor", radius=0)
-        if row + 1 < shown:
-            rest = Box(left + (row + 1) * _CELL, y, (shown - row - 1) * _CELL, _CELL)
+        if row + 1 < count:
+            rest = Box(left + (row + 1) * _CELL, y, (count - row - 1) * _CELL, _CELL)
             sheet.rect(rest, "dim", radius=0)
         for column in range(row + 1 if weights is not None else 0):
             weight = float(weights[first + row, first + column])  # type: ignore[index]
@@ -77,20 +79,18 @@ def _draw_scores(sheet: Sheet, y: float, weights: Array | None, said: str) -> fl
                 sheet.rect(cell, "heat", radius=0, opacity=weight)
         y += _CELL
     return draw_note(
-        sheet, "Columns are the same tokens in the same order, left to right.", y + 4
+        sheet, "Columns are the same tokens in the same order, from left to right.", y + 4
     )
 
 
 def is_product(event: Event) -> bool:
-    """Return whether an op is a product whose sides all have letters."""
+    """Return whether an op is a product with letters on all sides."""
     tensors = *event.inputs[:2], *event.outputs
     return event.op in _OPS and all(len(x.letters) >= 2 for x in tensors)
 
 
 def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
-    """Draw the three matrices of a product from a corner at the top left, with their
-    letters.
-    """
+    """Draw the three matrices of a product from a top left corner, with their letters."""
     first, second = event.inputs[:2]
     right = _sides(sheet.run, second)
     kind = "sheet"
@@ -116,9 +116,7 @@ def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
 
 
 def _sides(run: TracedRun, x: TensorInfo) -> Sides:
-    """Return letter and size of rows and columns, for the larger model where there is
-    one.
-    """
+    """Return letter and size of rows and columns, by the other model if there is one."""
     sizes = x.shape[-2:]
     if run.beside is not None:
         sizes = tuple(run.beside.shape(x)[-2:]) or sizes
@@ -130,7 +128,7 @@ def _length(size: int, largest: int) -> float:
 
 
 def _product(sheet: Sheet, y: float) -> float:
-    """Draw the product that makes the queries."""
+    """Draw the product of the queries."""
     sheet.text(
         (MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True
     )
@@ -139,11 +137,11 @@ def _product(sheet: Sheet, y: float) -> float:
 
 
 def _heads(sheet: Sheet, y: float) -> float:
-    """Draw a row of queries and one of keys, cut into heads."""
+    """Draw a row of queries and a row of keys, cut into heads."""
     H, K, h = (sheet.run.sizes[letter] for letter in "HKh")
     for name, heads in (("xq", H), ("xk", K)):
-        said = f"a row of {name}: {heads * h} numbers are {heads} heads of {h}"
-        sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
+        title = f"a row of {name}: {heads * h} values are {heads} heads of {h}"
+        sheet.text((MARGIN, y + 14), title, mono=False, bold=True)
         _draw_heads(sheet, heads, heads / H, y + 24)
         y += 76
     return y
@@ -160,33 +158,33 @@ def _draw_heads(sheet: Sheet, heads: int, share: float, y: float) -> list[Box]:
 
 
 def _repeat(sheet: Sheet, y: float) -> float:
-    """Draw which key/value head each query head reads."""
+    """Draw the key/value head of each query head."""
     H, K, G = (sheet.run.sizes[letter] for letter in "HKG")
-    said = f"query head i reads key/value head i // {G}"
-    sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
+    title = f"query head i reads key/value head i // {G}"
+    sheet.text((MARGIN, y + 14), title, mono=False, bold=True)
     shared = _draw_heads(sheet, K, 1.0, y + 24)
     for head, box in enumerate(_draw_heads(sheet, H, 1.0, y + 98)):
         sheet.arrow([(box.middle[0], shared[head // G].bottom), (box.middle[0], box.y)])
-    said = (
-        f"Above: the {K} heads of the cache. Below: what each of {H} query heads gets, a "
-        "copy."
+    title = (
+        f"Above: the {K} heads of the cache. Below: the copies for each of {H} query "
+        "heads."
     )
-    return draw_note(sheet, said, y + 144)
+    return draw_note(sheet, title, y + 144)
 
 
 def _rotation(sheet: Sheet, y: float) -> float:
     """Draw the angle of three pairs at the last position of the first pass."""
-    turns = sheet.run.values(4, "frequencies")
+    rotations = sheet.run.values(4, "frequencies")
     position = sheet.run.new_tokens - 1
-    said = (
+    label = (
         f"three of the {sheet.run.sizes['h'] // 2} pairs of each head, at position "
         f"{position}"
     )
-    sheet.text((MARGIN, y + 14), said, mono=False, bold=True)
-    pairs = turns.shape[1]
+    sheet.text((MARGIN, y + 14), label, mono=False, bold=True)
+    pairs = rotations.shape[1]
     for place, pair in enumerate(dict.fromkeys((0, pairs // 4, pairs - 1))):
-        angle = cmath.phase(complex(turns[-1, pair]))
-        each = cmath.phase(complex(turns[min(1, position), pair])) % math.tau
+        angle = cmath.phase(complex(rotations[-1, pair]))
+        step_angle = cmath.phase(complex(rotations[min(1, position), pair])) % math.tau
         middle = (MARGIN + 130.0 + place * 270, y + 40 + _RADIUS)
         box = Box(middle[0] - _RADIUS, middle[1] - _RADIUS, 2 * _RADIUS, 2 * _RADIUS)
         sheet.rect(box, "op", radius=_RADIUS)
@@ -196,19 +194,19 @@ def _rotation(sheet: Sheet, y: float) -> float:
             middle[1] - _RADIUS * math.sin(angle),
         )
         sheet.arrow([middle, end], "residual", head=False)
-        said = f"pair {pair}: {each:.4g} rad per position"
-        sheet.text((middle[0], box.bottom + 22), said, size=SMALL, anchor="middle")
-        said = f"at {position}: {math.degrees(angle):.1f} degrees"
-        sheet.text((middle[0], box.bottom + 40), said, size=SMALL, anchor="middle")
-    said = (
+        label = f"pair {pair}: {step_angle:.4g} rad per position"
+        sheet.text((middle[0], box.bottom + 22), label, size=SMALL, anchor="middle")
+        label = f"at {position}: {math.degrees(angle):.1f} degrees"
+        sheet.text((middle[0], box.bottom + 40), label, size=SMALL, anchor="middle")
+    label = (
         "Grey: angle 0, as at position 0. Green: the angle of this position modulo 360 "
-        "degrees, in float32; a pair is rotated by it as a complex number is multiplied."
+        "degrees, in float32. The rotation of a pair is a complex multiplication."
     )
-    return draw_note(sheet, said, y + 2 * _RADIUS + 92)
+    return draw_note(sheet, label, y + 2 * _RADIUS + 92)
 
 
 def _cache(sheet: Sheet, y: float) -> float:
-    """Draw the buffer of a layer's keys, as the first passes fill it."""
+    """Draw the buffer of a layer's keys, filled by the first passes."""
     C = next(x.shape[0] for event in sheet.run.first(11) for x in event.outputs)
     sheet.text(
         (MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True
@@ -217,8 +215,8 @@ def _cache(sheet: Sheet, y: float) -> float:
     for number, (event, _token) in enumerate(sheet.run.passes()[:_MOST_PASSES]):
         T = event.details["T"]
         S = event.details["S"]
-        said = f"step {event.step}: writes {S - T}:{S}, then {S} of {C} slots are filled"
-        sheet.text((MARGIN, y + 13), said, size=SMALL)
+        label = f"step {event.step}: writes {S - T}:{S}, then {S} of {C} slots are filled"
+        sheet.text((MARGIN, y + 13), label, size=SMALL)
         box = sheet.rect(Box(MARGIN, y + 20, INNER, 24), "group", radius=0)
         unit = INNER / C
         new = max(T * unit, 5.0)
@@ -227,19 +225,16 @@ def _cache(sheet: Sheet, y: float) -> float:
             sheet.rect(Box(box.x, box.y, start, 24), "head", radius=0)
         sheet.rect(Box(box.x + start, box.y, new, 24), "heat", radius=0)
         y += 54
-    said = (
-        "Grey: filled by earlier steps. Blue: the new slots. Narrow parts are drawn "
-        "wider."
-    )
-    return draw_note(sheet, said, y)
+    label = "Grey: slots of earlier steps. Blue: new slots. Narrow parts are drawn wider."
+    return draw_note(sheet, label, y)
 
 
 def _silu(sheet: Sheet, y: float) -> float:
-    """Draw silu, and on it gates of the last token."""
+    """Draw silu with some gates of the last token."""
     sheet.text((MARGIN, y + 14), "silu(z) = z / (1 + exp(-z))", mono=False, bold=True)
     gates = sheet.run.values(17, "gate")
-    known = np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()
-    reach = max(6.0, *(abs(z) for z in known))
+    gates_shown = np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()
+    reach = max(6.0, *(abs(z) for z in gates_shown))
     left = MARGIN + 200.0
     unit = 200 / reach
     zero = y + 30 + 120.0
@@ -252,12 +247,12 @@ def _silu(sheet: Sheet, y: float) -> float:
     sheet.arrow(
         [at(reach * step / 40) for step in range(-40, 41)], "residual", head=False
     )
-    for z in known:
+    for z in gates_shown:
         x, height = at(z)
         sheet.rect(Box(x - 4, height - 4, 8, 8), "badge", radius=4)
-    numbers = ", ".join(f"{z:.2f}" for z in known)
+    numbers = ", ".join(f"{z:.2f}" for z in gates_shown)
     said = (
-        "Dots: the least gate of the last token, its quartiles and its largest: "
+        "Dots: the smallest gate of the last token, its quartiles and its largest gate: "
         f"{numbers}."
     )
     return draw_note(sheet, said, zero + 24)
