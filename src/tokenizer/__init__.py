@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the tokenizer files that Llama models come with."""
+"""Text to token ids and back, by the tokenizer files of Llama models."""
 
 import os
 from pathlib import Path
@@ -35,13 +35,13 @@ _HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
 def load_tokenizer(directory: str | Path) -> Tokenizer:
     """Load the tokenizer of a model directory; weights are not needed.
 
-    A Hugging Face directory (one with `config.json` or `tokenizer_config.json`) is read
-    by its `tokenizer.json`, any other by its `tokenizer.model`; if that file is missing,
-    the other one is read. The bytes of a `tokenizer.model` tell whether it holds base64
-    ranks or a SentencePiece model.
+    A Hugging Face directory (with `config.json` or `tokenizer_config.json`) is read by
+    its `tokenizer.json`, any other directory by its `tokenizer.model`. If that file is
+    missing, the other one is read. The bytes of a `tokenizer.model` show whether it
+    contains base64 ranks or a SentencePiece model.
 
     Args:
-        directory: Holds `tokenizer.json`, `tokenizer.model`, or
+        directory: A directory with `tokenizer.json`, `tokenizer.model`, or
             `original/tokenizer.model`.
 
     Returns:
@@ -54,10 +54,8 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     """
     path = tokenizer_file(Path(directory))
     if path.name == _JSON_FILE:
-        # The largest reader, of Hugging Face alone.
-        from .tokenizer_json import (
-            read_tokenizer_json,
-        )
+        # The largest reader is imported only for Hugging Face's files.
+        from .tokenizer_json import read_tokenizer_json
 
         return read_tokenizer_json(path)
     if is_sentencepiece_file(path):
@@ -70,7 +68,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Find the file that `load_tokenizer` reads, or raise what it raises."""
+    """Return the file that `load_tokenizer` reads, or raise its errors."""
     try:
         names = sorted(entry.name for entry in directory.iterdir())
         models = [
@@ -78,16 +76,17 @@ def tokenizer_file(directory: Path) -> Path:
         ]
     except OSError as error:
         raise TokenizerError(
-            f"{label_of(directory)}: cannot be read: {error.strerror}"
+            f"{label_of(directory)}: expected a readable directory, got {error.strerror}"
         ) from error
     hugging_face = any(name in names for name in _HUGGING_FACE_FILES)
     if _JSON_FILE in names and (hugging_face or not models):
         return directory / _JSON_FILE
     if not models:
-        rule = (
+        expected = (
             "tokenizer.model (Meta's layout), tokenizer.json or tokenizer.model (Hugging "
             "Face's)"
         )
-        got = some_of(names) if names else "nothing"
-        raise TokenizerNotFoundError(*mismatch(directory, "tokenizer", rule, got).args)
+        files = some_of(names) if names else "nothing"
+        missing = mismatch(directory, "tokenizer", expected, files)
+        raise TokenizerNotFoundError(*missing.args)
     return models[0]

@@ -1,10 +1,9 @@
-"""Byte pair encoding over token ids: of all neighbours that merge, the lowest ranked pair
-first.
+"""Byte pair encoding over token ids: the lowest ranked pair of neighbours merges first.
 
-What a tokenizer file says about merges comes here as `Merges`. Symbols are ids; whether
-they begin as bytes or as characters is decided in `encoders.py`. Both ways to merge give
-the same ids: `merge_short` is faster for words, `merge_long` takes O(n log n) for a piece
-of any length.
+The merges of a tokenizer file are given as `Merges`. Symbols are ids; `encoders.py`
+decides whether they begin as bytes or as characters. Both ways to merge give the same
+ids: `merge_short` is faster for words, `merge_long` takes O(n log n) for a piece of any
+length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,22 +15,22 @@ from typing import AnyStr, Generic
 
 NO_MERGE = maxsize
 
-# A pair of ids as one number: left << PAIR_SHIFT | right.
+# A pair of ids as one integer: left << PAIR_SHIFT | right.
 PAIR_SHIFT = 24
 MOST_IDS = 1 << PAIR_SHIFT
 _RIGHT_ID = MOST_IDS - 1
 
-# Up to this many symbols, scanning a plain list (in C) beats the bookkeeping of
+# Up to this many symbols, scanning a plain list (in C) is faster than the bookkeeping of
 # merge_long.
 SHORT_SYMBOLS = 80
 
-# Pairs looked up by their text are cached, at most this many.
+# The most pairs in the cache of pairs by their text.
 CACHED_PAIRS = 1 << 17
 
 
 @dataclass(frozen=True)
 class Merges:
-    """Which pairs of ids merge, in what order, and to what."""
+    """The pairs of ids that merge, their order, and their results."""
 
     # `NO_MERGE` for other pairs; equal ranks merge from left to right.
     ranks: Mapping[int, int]
@@ -39,8 +38,7 @@ class Merges:
 
 
 def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
-    """Merge `pairs`, all different, to the ids `joined`, and no others, the first one
-    first.
+    """Return merges of different `pairs` to the ids `joined`, the first one first.
 
     A pair is left << PAIR_SHIFT | right.
     """
@@ -52,8 +50,9 @@ def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
 def spelled_merges(
     texts: Sequence[AnyStr], rank_of: Mapping[AnyStr, int], id_of: Mapping[AnyStr, int]
 ) -> Merges:
-    """Merge every pair whose `texts`, those of the ids, joined are a token, by the
-    token's rank.
+    """Return merges of all pairs whose joined texts are a token, by the token's rank.
+
+    `texts` are the texts of the ids.
     """
     return Merges(_Spelled(texts, rank_of), _Spelled(texts, id_of))
 
@@ -64,7 +63,7 @@ class _Listed(dict[int, int]):
 
 
 class _Spelled(dict[int, int], Generic[AnyStr]):
-    """A bounded cache of what a table by text says of pairs."""
+    """A bounded cache of values of pairs, from a table by text."""
 
     def __init__(self, texts: Sequence[AnyStr], table: Mapping[AnyStr, int]) -> None:
         super().__init__()
@@ -81,7 +80,7 @@ class _Spelled(dict[int, int], Generic[AnyStr]):
 
 
 def merge(ids: list[int], merges: Merges) -> list[int]:
-    """Merge the lowest ranked pair, the leftmost of equals, until no pair merges.
+    """Merge the lowest ranked pair, the leftmost of equal ranks, until no pair merges.
 
     `ids` are the symbols of a piece; the list may be changed.
     """
@@ -89,8 +88,7 @@ def merge(ids: list[int], merges: Merges) -> list[int]:
 
 
 def merge_short(ids: list[int], merges: Merges) -> list[int]:
-    """Merge as `merge` does: quadratic in the length, but the scans are `min` and
-    `list.index`.
+    """Merge as `merge` does; quadratic in the length, with scans by `min` and `index`.
 
     Source: `_byte_pair_merge` in openai/tiktoken src/lib.rs, commit 02d132e.
     """
@@ -123,14 +121,14 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
     rank_of = merges.ranks
     joined = merges.joined
     size = len(ids)
-    after = list(range(1, size + 1))  # the place of the next symbol
+    after = list(range(1, size + 1))  # the position of the next symbol
     before = list(range(-1, size - 1))
     ranks = [rank_of[left << PAIR_SHIFT | right] for left, right in pairwise(ids)]
-    ranks.append(NO_MERGE)  # of the symbol at this place and the next
+    ranks.append(NO_MERGE)  # ranks of pairs of this symbol and the next
     batches = _Batches()
-    for place, rank in enumerate(ranks):
+    for position, rank in enumerate(ranks):
         if rank != NO_MERGE:
-            batches[rank].append(place)
+            batches[rank].append(position)
     urgent: list[tuple[int, int]] = []
     while batches.waiting:
         batch_rank = heappop(batches.waiting)
@@ -143,35 +141,35 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
                 rank = batch_rank
                 left = batch.pop()
             if ranks[left] != rank:
-                continue  # one of its symbols has merged with another since
+                continue  # one of its symbols has merged since
             right = after[left]
             ids[left] = symbol = joined[ids[left] << PAIR_SHIFT | ids[right]]
             after[left] = end = after[right]
             ranks[right] = ranks[left] = NO_MERGE
             if end < size:
                 before[end] = left
-                ranks[left] = found = rank_of[symbol << PAIR_SHIFT | ids[end]]
-                if found <= batch_rank:
-                    heappush(urgent, (found, left))
-                elif found != NO_MERGE:
-                    batches[found].append(left)
+                ranks[left] = new_rank = rank_of[symbol << PAIR_SHIFT | ids[end]]
+                if new_rank <= batch_rank:
+                    heappush(urgent, (new_rank, left))
+                elif new_rank != NO_MERGE:
+                    batches[new_rank].append(left)
             start = before[left]
             if start >= 0:
-                ranks[start] = found = rank_of[ids[start] << PAIR_SHIFT | symbol]
-                if found <= batch_rank:
-                    heappush(urgent, (found, start))
-                elif found != NO_MERGE:
-                    batches[found].append(start)
-    place = 0
+                ranks[start] = new_rank = rank_of[ids[start] << PAIR_SHIFT | symbol]
+                if new_rank <= batch_rank:
+                    heappush(urgent, (new_rank, start))
+                elif new_rank != NO_MERGE:
+                    batches[new_rank].append(start)
+    position = 0
     left_over = []
-    while place < size:
-        left_over.append(ids[place])
-        place = after[place]
+    while position < size:
+        left_over.append(ids[position])
+        position = after[position]
     return left_over
 
 
 class _Batches(dict[int, list[int]]):
-    """Positions of pairs by rank, and a heap of the ranks that have any."""
+    """Positions of pairs by rank, and a heap of the ranks with positions."""
 
     def __init__(self) -> None:
         super().__init__()

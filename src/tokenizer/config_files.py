@@ -1,8 +1,7 @@
-"""Read what the files of a tokenizer say in JSON, above all about special and added
-tokens.
+"""Read the JSON files of a tokenizer, mainly about special and added tokens.
 
 `tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin and end a
-text; `generation_config.json` lists ids that end an answer. `added_tokens.json` adds
+text. `generation_config.json` lists ids that end an answer. `added_tokens.json` adds
 tokens to a bare SentencePiece model; newer files list them in `added_tokens_decoder` of
 `tokenizer_config.json`, which then takes precedence.
 
@@ -24,7 +23,7 @@ from .tokenizer import Roles
 
 _T = TypeVar("_T")
 
-# The largest in use, Llama 3's own in JSON, have about 17 MB.
+# The largest file in use, Llama 3's own in JSON, has about 17 MB.
 MAX_FILE_BYTES = 64 << 20
 # Gemma has 262 144. In JSON, with merges, Llama 3 has 10 values for each of 128 000.
 MAX_TOKENS = 1 << 19
@@ -37,11 +36,11 @@ _TOKENS_MAP_FILE = "special_tokens_map.json"
 _GENERATION_FILE = "generation_config.json"
 _ADDED_FILE = "added_tokens.json"
 
-# If no file says it, tokens of these names begin and end texts.
+# Without a setting, tokens with these names begin and end texts.
 _BEGIN_NAMES = ("<|begin_of_text|>", "<｜begin▁of▁sentence｜>", "<s>")
 _END_NAMES = ("<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<|endoftext|>")
 
-# What ends an answer wherever it is a special token.
+# Special tokens with these names end an answer.
 _STOP_NAMES = (*_END_NAMES, "<|eom_id|>", "<|eot_id|>", "<|im_end|>")
 
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -50,48 +49,46 @@ _MOST_DIGITS = 18
 
 # In the order of the attributes of `AddedToken`.
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
-# A marker of a turn or of a beginning is not text, whatever its flag says.
+# A marker of a turn or a beginning is never text, whatever its flag is.
 MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 
 
 def is_sentencepiece_file(path: Path) -> bool:
-    """Tell a SentencePiece model by its bytes; TokenizerError where it cannot be read.
+    """Return whether a file is a SentencePiece model, by its first bytes.
 
     It begins with the tag of a piece, a length of one byte, and the tag of the piece's
     text. Both tags are a newline, with which no file of ranks begins.
+
+    Raises:
+        TokenizerError: The file cannot be read.
     """
     return read_whole(path, MAX_FILE_BYTES, TokenizerError)[:3:2] == b"\n\n"
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Read a file that holds one JSON object of bounded size,
-    or raise a TokenizerError.
-    """
+    """Read a file of one JSON object of bounded size, or raise a TokenizerError."""
     return read_json_object(path, MAX_FILE_BYTES, TokenizerError, _MAX_JSON_VALUES)
 
 
-def expect_kind(path: Path, what: str, value: object, kind: type[_T]) -> _T:
-    """Return a JSON value if it is a dict, list, str, bool or int as expected, else
-    raise.
+def expect_kind(path: Path, key: str, value: object, kind: type[_T]) -> _T:
+    """Return a JSON value of the expected type (dict, list, str, bool, int), or raise.
 
-    A truth value is not a whole number; `what` is the part of the file, for the error.
+    A bool is not an int. `key` is the part of the file, for the error.
     """
     if type(value) is not kind:
-        raise mismatch(path, what, JSON_KINDS[kind], described(value))
+        raise mismatch(path, key, JSON_KINDS[kind], described(value))
     return value
 
 
 Template = tuple[str | None, str | None]
-"""The names of the tokens that a tokenizer file itself puts before and after a text, if
-any.
-"""
+"""The names of the tokens before and after a text by the tokenizer file, or None."""
 
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """What the files beside a tokenizer say about the roles of its tokens."""
+    """The settings of the roles of tokens, from the files next to a tokenizer."""
 
-    # Of bos_token, eos_token, unk_token, with the file.
+    # The bos_token, eos_token and unk_token, each with its file.
     names: Mapping[str, tuple[str, Path]]
     # Whether texts begin with the begin token; None if they do not say.
     adds_bos: bool | None
@@ -104,12 +101,10 @@ class TokenSettings:
         vocab_size: int,
         template: Template | None,
     ) -> Roles:
-        """Find what the special ids of a tokenizer are for; the template is None if there
-        is none.
+        """Return the roles of the special ids of a tokenizer; the template may be None.
 
-        An id beyond the tokens is left to the model, which may have more rows than there
-        are tokens. TokenizerError where a file names a token that the tokenizer does not
-        have.
+        An id beyond the tokens belongs to the model, which may have more rows. A file
+        that names a token that the tokenizer lacks is a TokenizerError.
         """
         first, last = template or (None, None)
         begin = self._name("bos_token", first, _BEGIN_NAMES, special_tokens)
@@ -139,9 +134,7 @@ class TokenSettings:
         known: tuple[str, ...],
         special_tokens: Mapping[str, int],
     ) -> str | None:
-        """Return the token of a role: as the files name it, the tokenizer file,
-        or known.
-        """
+        """Return the token of a role: by the settings, the template, or known names."""
         if role not in self.names:
             return by_template or next((n for n in known if n in special_tokens), None)
         name, source = self.names[role]
@@ -151,7 +144,7 @@ class TokenSettings:
 
 
 def read_token_settings(directory: Path) -> TokenSettings:
-    """Read what the files beside a tokenizer say about the roles of its tokens.
+    """Read the roles of tokens from the files next to a tokenizer.
 
     `tokenizer_config.json` takes precedence over `special_tokens_map.json`.
     """
@@ -180,9 +173,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _token_name(path: Path, role: str, value: object) -> str | None:
-    """Return the token of a role: a text, or an object with `content`; None if there is
-    none.
-    """
+    """Return the token of a role (a text, or an object with `content`), or None."""
     if isinstance(value, dict):
         value = value.get("content")
     if value is None or value == "":
@@ -198,35 +189,36 @@ def _token_name(path: Path, role: str, value: object) -> str | None:
 def read_added_tokens(
     path: Path, value: object, special_names: Collection[str]
 ) -> list[AddedToken]:
-    """Check a list of added tokens: each an object with an id, a new content and flags.
+    """Check a list of added tokens: each has an id, a new content and flags.
 
-    Tokens of `special_names` are special besides those that say it themselves; null is an
+    Tokens of `special_names` are special in addition to tokens with the flag. Null is an
     empty list.
     """
     if value is None:
         return []
-    found: dict[str, AddedToken] = {}
+    tokens: dict[str, AddedToken] = {}
     for number, entry in enumerate(expect_kind(path, "added_tokens", value, list)):
-        what = f"added_tokens[{number}]"
-        entry = expect_kind(path, what, entry, dict)
-        token_id = expect_kind(path, f"{what}: id", entry.get("id"), int)
-        text = expect_kind(path, f"{what}: content", entry.get("content"), str)
+        key = f"added_tokens[{number}]"
+        entry = expect_kind(path, key, entry, dict)
+        token_id = expect_kind(path, f"{key}: id", entry.get("id"), int)
+        text = expect_kind(path, f"{key}: content", entry.get("content"), str)
         flags = {
-            name: expect_kind(path, f"{what}: {name}", entry.get(name, False), bool)
+            name: expect_kind(path, f"{key}: {name}", entry.get(name, False), bool)
             for name in _FLAGS
         }
-        if text in found:
-            raise mismatch(path, f"{what}: content", "a new text", f"{shown(text)} again")
+        if text in tokens:
+            raise mismatch(path, f"{key}: content", "a new text", f"{shown(text)} again")
         flags["special"] |= text in special_names or bool(MARKER.fullmatch(text))
         if flags.pop("single_word") and not flags["special"]:
-            raise mismatch(path, f"{what}: single_word", "false", "true")
-        found[text] = AddedToken(text, token_id, *flags.values())
-    return list(found.values())
+            raise mismatch(path, f"{key}: single_word", "false", "true")
+        tokens[text] = AddedToken(text, token_id, *flags.values())
+    return list(tokens.values())
 
 
 def check_names(path: Path, names: Mapping[str, int]) -> None:
-    """Check that tokens, at least one, are text without surrogates, not empty and not too
-    long.
+    """Check that tokens are text without surrogates, not empty and not too long.
+
+    There must be at least one token.
     """
     try:
         "".join(names).encode()
@@ -244,13 +236,12 @@ def check_names(path: Path, names: Mapping[str, int]) -> None:
 def read_added_tokens_of_config(
     directory: Path, pieces: Mapping[str, int], special_pieces: Collection[str]
 ) -> list[AddedToken]:
-    """Read the tokens that are added to the pieces of a SentencePiece model, in order of
-    their ids.
+    """Read the tokens added to a SentencePiece model, in order of their ids.
 
     A piece may be among them, with its id; the other ids follow the pieces without a gap.
     A token is special if it is one of `special_pieces`, or if `tokenizer_config.json` or
-    `special_tokens_map.json` names it for a role or lists it. Tokens that are not special
-    are refused beside `"legacy": false`.
+    `special_tokens_map.json` names it for a role or lists it. With `"legacy": false`,
+    tokens that are not special are rejected.
     """
     config_path = directory / CONFIG_FILE
     map_path = directory / _TOKENS_MAP_FILE
@@ -267,25 +258,23 @@ def read_added_tokens_of_config(
     for token in tokens:
         expected = pieces.get(token.text, free)
         if token.token_id != expected:
-            rule = (
-                "that of the piece"
+            reason = (
+                "the id of the piece"
                 if token.text in pieces
                 else "the next after the pieces"
             )
-            what = f"id of {shown(token.text)}"
-            raise mismatch(path, what, f"{expected}, {rule}", token.token_id)
+            key = f"id of {shown(token.text)}"
+            raise mismatch(path, key, f"{expected}, {reason}", token.token_id)
         free += token.text not in pieces
     legacy = config.get("legacy", True)
     if legacy is not True and not all(token.special for token in tokens):
-        what = "legacy beside added tokens that are not special"
-        raise mismatch(config_path, what, "true", described(legacy))
+        key = "legacy with added tokens that are not special"
+        raise mismatch(config_path, key, "true", described(legacy))
     return tokens
 
 
 def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[object]]:
-    """Return the file that lists the tokens, and its entries as `tokenizer.json` has
-    them.
-    """
+    """Return the file that lists the tokens, and its entries as in `tokenizer.json`."""
     decoder = config.get("added_tokens_decoder")
     if decoder is None:
         path = directory / _ADDED_FILE
@@ -303,7 +292,9 @@ def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[
 
 def _special_names(path: Path, config: Mapping[str, object]) -> set[str]:
     """Return the tokens that a file names for a role or lists as special."""
-    names = {_token_name(path, f"{r}_token", config.get(f"{r}_token")) for r in _ROLES}
+    names = {
+        _token_name(path, f"{role}_token", config.get(f"{role}_token")) for role in _ROLES
+    }
     for key in _LISTS:
         value = config.get(key)
         if isinstance(value, dict):  # a name for each

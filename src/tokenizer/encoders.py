@@ -1,7 +1,7 @@
-"""Encode text around the added tokens in it: split it into pieces and merge each of them.
+"""Encoders: split the text around added tokens into pieces and merge each of them.
 
-A piece is what a pre-tokenizer yields; no merge crosses from one to the next. Byte-level
-BPE begins with the bytes of a piece. SentencePiece-style BPE begins with its characters,
+A piece is a part from a pre-tokenizer; no merge crosses its borders. Byte-level BPE
+begins with the bytes of a piece. SentencePiece-style BPE begins with its characters,
 after spaces became metaspaces, U+2581.
 """
 
@@ -22,12 +22,11 @@ from .added_tokens import AddedToken, AddedTokenFinder
 from .bpe import Merges, merge
 from .pre_tokenizers import METASPACE, METASPACE_WORDS, PreTokenizer
 
-# Pieces up to this many characters keep their ids in the cache, so that its memory is
-# bounded too.
+# The longest cached piece, in characters, which bounds the memory of the cache.
 CACHED_PIECE_CHARS = 64
 CACHED_PIECES = 1 << 16
 
-# The same for parts of pieces, in symbols.
+# The same limits for parts of pieces, in symbols.
 CACHED_PART_SYMBOLS = 80
 CACHED_PARTS = 1 << 14
 
@@ -37,33 +36,26 @@ _Symbols = TypeVar("_Symbols", bytes, str)
 
 
 class PieceEncoder(ABC, Generic[_Symbols]):
-    """What both encoders share: added tokens, caches,
-    and how they cut pieces into parts.
-    """
+    """The common parts of both encoders: added tokens, caches, and cuts of pieces."""
 
     def __init__(self, adjacent: Container[tuple[object, object]]) -> None:
-        """Set up for tokens in which no symbols are neighbours but those of these
-        pairs.
-        """
+        """Set up for tokens whose neighbouring symbols are all among these pairs."""
         self._adjacent = adjacent
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
         self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
         self.find((), ())
 
     def find(self, raw: Iterable[AddedToken], normalized: Iterable[AddedToken]) -> None:
-        """Find added tokens: those of `raw` in a text as it is, the others in what is
-        between them.
+        """Set the added tokens: `raw` occur in the text, the others in the rest of it.
 
-        These parts are normalized one by one, and so are the texts of `normalized`
+        The rest is normalized part by part; the texts of `normalized` are normalized
         already. Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
         """
         self._raw = AddedTokenFinder(raw)
         self._normalized = AddedTokenFinder(normalized)
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text without surrogates; `first` applies to the part that starts where
-        it does.
-        """
+        """Encode text without surrogates; `first` applies to the part at its start."""
         ids: list[int] = []
         for outer, outer_start, token_id in self._raw.split(text):
             if token_id is not None:
@@ -80,16 +72,14 @@ class PieceEncoder(ABC, Generic[_Symbols]):
 
     @abstractmethod
     def normalize(self, text: str) -> str:
-        """Prepare a text, or what is between two added tokens of it."""
+        """Normalize a text, or the text between two added tokens."""
 
     @abstractmethod
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
-        """Encode a normalized text, or a part of it that holds no added token."""
+        """Encode a normalized text, or a part of it without added tokens."""
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
-        """Encode each piece, a part of a text without lone surrogates,
-        and join the ids.
-        """
+        """Encode pieces without lone surrogates, and join the ids."""
         cached = self._encode_cached
         ids = list[int]()
         for piece in pieces:
@@ -102,8 +92,8 @@ class PieceEncoder(ABC, Generic[_Symbols]):
         """Encode a piece part by part; random bytes fall into parts of a few bytes."""
         ids = list[int]()
         adjacent = self._adjacent
-        # No merge crosses these places. They are not kept: there may be as many as
-        # symbols.
+        # No merge crosses these positions. They are not stored, because there may be one
+        # per symbol.
         cuts = (at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent)
         for start, end in pairwise(chain((0,), cuts, (len(piece),))):
             is_short = end - start <= CACHED_PART_SYMBOLS
@@ -120,24 +110,24 @@ class PieceEncoder(ABC, Generic[_Symbols]):
 
 
 def _in_order(marks: re.Match[str]) -> str:
-    """Sort marks as Unicode does; Python's own sort takes the square of their number."""
-    apart = "".join(unicodedata.normalize("NFD", mark) for mark in marks[0])
-    runs = groupby(apart, key=lambda mark: unicodedata.combining(mark) > 0)
+    """Sort marks as Unicode does; Python's own sort of them is quadratic."""
+    decomposed = "".join(unicodedata.normalize("NFD", mark) for mark in marks[0])
+    runs = groupby(decomposed, key=lambda mark: unicodedata.combining(mark) > 0)
     return "".join(m for _, run in runs for m in sorted(run, key=unicodedata.combining))
 
 
 @dataclass(frozen=True)
 class ByteLevelPipeline:
-    """What happens to a text before byte-level BPE."""
+    """The steps before byte-level BPE."""
 
-    pre_tokenizer: PreTokenizer  # splits it into pieces
-    composes: bool = False  # it is brought into Unicode's normalization form C before
+    pre_tokenizer: PreTokenizer  # splits the text into pieces
+    composes: bool = False  # whether the text is converted to normalization form C first
 
 
 class ByteLevelEncoder(PieceEncoder[bytes]):
-    """Encode pieces from their UTF-8 bytes: byte-level BPE.
+    """Encodes pieces from their UTF-8 bytes: byte-level BPE.
 
-    `tokens` has the id of every token that text can become; a byte without a token is
+    `tokens` has the id of every token that text can encode to. A byte without a token is
     left out.
     """
 
@@ -147,7 +137,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         merges: Merges,
         pipeline: ByteLevelPipeline,
         *,
-        # a piece that is a token becomes that token, whatever the merges give
+        # A piece that is a token becomes this token, regardless of the merges.
         whole: bool,
     ) -> None:
         super().__init__(adjacent_bytes(tokens))
@@ -158,7 +148,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         self._missing = bytes(byte for byte in range(256) if self._byte_ids[byte] < 0)
 
     def normalize(self, text: str) -> str:
-        """Prepare a text, or what is between two added tokens of it."""
+        """Normalize a text, or the text between two added tokens."""
         if not self._pipeline.composes or text.isascii():
             return text
         return unicodedata.normalize("NFC", _LONG_MARKS.sub(_in_order, text))
@@ -169,7 +159,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         *,
         first: bool,  # noqa: ARG002 (another encoder uses it)
     ) -> list[int]:
-        """Encode a text, or what is between two added tokens of it."""
+        """Encode a text, or the text between two added tokens."""
         ids: list[int] = []
         for pieces in self._pipeline.pre_tokenizer.split(text):
             ids += self.encode_pieces(pieces)
@@ -189,24 +179,21 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
 
 
 def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
-    """Return each two bytes that any of the tokens, at least one, holds beside each
-    other.
+    """Return each pair of adjacent bytes within a token; there is at least one token.
 
-    Between two others no merge crosses, so that what is to the left and to the right can
-    be encoded separately.
+    No merge crosses any other pair, so both sides of it can be encoded separately.
     """
     data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
     within = np.ones(len(data), dtype=np.bool_)
-    within[np.cumsum([len(token) for token in tokens]) - 1] = (
-        False  # the next byte: another token
-    )
-    # Not np.unique, which loads masked arrays: longer than loading a small model takes.
+    # The next byte belongs to another token.
+    within[np.cumsum([len(token) for token in tokens]) - 1] = False
+    # np.unique would import masked arrays, which takes longer than loading a small model.
     counts = np.bincount((data[:-1] << 8 | data[1:])[within[:-1]])
     return {divmod(pair, 256) for pair in np.flatnonzero(counts).tolist()}
 
 
 class PrependScheme(Enum):
-    """Before which texts a metaspace is put; never before an empty one."""
+    """The texts that a metaspace is prepended to; an empty text never gets one."""
 
     ALWAYS = "every text"
     UNLESS_THERE = "every text that does not start with one"
@@ -215,9 +202,9 @@ class PrependScheme(Enum):
 
 
 def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> str:
-    """Replace spaces with metaspaces, and prepend one where the scheme says so.
+    """Replace spaces with metaspaces, and prepend one by the scheme.
 
-    `first` tells whether nothing comes before the text.
+    `first` is true if nothing precedes the text.
     """
     text = text.replace(" ", METASPACE)
     is_kept = scheme is not PrependScheme.ALWAYS and text.startswith(METASPACE)
@@ -229,21 +216,21 @@ def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> s
 
 @dataclass(frozen=True)
 class MetaspacePipeline:
-    """What happens to a text around SentencePiece-style BPE."""
+    """The steps around SentencePiece-style BPE."""
 
-    # spaces are replaced before added tokens are looked for in a text, not after
+    # Spaces are replaced before the search for added tokens instead of after it.
     normalizes: bool
-    scheme: PrependScheme  # when a metaspace is put before a text
-    words: bool  # words are encoded separately, also where that changes ids
+    scheme: PrependScheme  # when a metaspace is prepended
+    words: bool  # words are encoded separately, even if that changes ids
     drops_first_space: bool  # decoding drops one space at the beginning
 
 
 class MetaspaceEncoder(PieceEncoder[str]):
-    """Encode pieces from their characters, spaces as metaspaces: SentencePiece-style BPE.
+    """Encodes pieces from their characters, with metaspaces: SentencePiece-style BPE.
 
-    `symbols` has the id of every character that some token holds, as `character_symbols`
-    gives it; `tokens` that of every token that text can become; `byte_ids` those of the
-    256 bytes, which stand for a character without a token.
+    `symbols` is the result of `character_symbols`. `tokens` has the id of every token
+    that text can encode to. `byte_ids` are the ids of the 256 bytes, which replace a
+    character without a token.
     """
 
     def __init__(
@@ -254,7 +241,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
         byte_ids: Sequence[int],
         pipeline: MetaspacePipeline,
         *,
-        # a piece that is a token becomes that token, whatever the merges give
+        # A piece that is a token becomes this token, regardless of the merges.
         whole: bool,
     ) -> None:
         super().__init__(set(chain.from_iterable(map(pairwise, tokens))))
@@ -263,14 +250,14 @@ class MetaspaceEncoder(PieceEncoder[str]):
         self._byte_ids = byte_ids
         self._pipeline = pipeline
         self._wholes: Mapping[str, int] = tokens if whole else {}
-        # A whole text that is one token can be found only if the text is one piece.
+        # A token that is the whole text can only be found in a single piece.
         self._words = pipeline.words or (not whole and words_are_independent(tokens))
         self._placeholders = {
             number: c for c, number in symbols.items() if c not in tokens
         }
 
     def normalize(self, text: str) -> str:
-        """Prepare a text, or what is between two added tokens of it."""
+        """Normalize a text, or the text between two added tokens."""
         return (
             replace_spaces(text, self._pipeline.scheme)
             if self._pipeline.normalizes
@@ -278,7 +265,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
         )
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
-        """Encode a text, or what is between two added tokens of it."""
+        """Encode a text, or the text between two added tokens."""
         if not self._pipeline.normalizes:
             text = replace_spaces(text, self._pipeline.scheme, first=first)
         if not self._words or METASPACE not in text.lstrip(METASPACE):  # nothing to split
@@ -307,15 +294,14 @@ class MetaspaceEncoder(PieceEncoder[str]):
 
 
 def words_are_independent(tokens: Iterable[str]) -> bool:
-    """Tell whether no token reaches from one word into the next."""
+    """Return whether no token extends from one word into the next."""
     return not any(METASPACE in token.lstrip(METASPACE) for token in tokens)
 
 
 def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, int]:
-    """Return for every character that a token holds the id of its token, or a
-    placeholder.
+    """Return for every character of a token the id of its token, or a placeholder.
 
-    Placeholders start at `first_free`, the first number that is not an id.
+    Placeholders start at `first_free`, the first integer that is not an id.
     """
     free = count(first_free)
     return {
@@ -323,6 +309,6 @@ def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, i
     }
 
 
-def byte_piece(byte: int) -> str:
-    """Return the text of the token for a byte."""
+def byte_token_text(byte: int) -> str:
+    """Return the text of the token of a byte."""
     return f"<0x{byte:02X}>"

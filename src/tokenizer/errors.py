@@ -1,7 +1,7 @@
-"""What can go wrong between text and token ids.
+"""Errors of tokenizer files, text and token ids.
 
-The error of a file reads `<file>: <what>: expected X, got Y`, that of a call `[call]
-rule: got X`. Text from a file passes through `shown` of `untrusted` first.
+The error of a file reads `<file>: <key>: expected X, got Y`, the error of a call `[call]
+rule: got X`. Text from a file first passes through `shown` of `untrusted`.
 """
 
 from pathlib import Path
@@ -11,19 +11,17 @@ from ..untrusted import label_of
 
 
 class TokenizerError(LlamaBoltsError):
-    """A tokenizer file that cannot be used, or a call with a wrong text or id."""
+    """A tokenizer file is invalid, or a call has an invalid text or id."""
 
 
 class TokenizerNotFoundError(TokenizerError):
-    """A directory that holds no tokenizer file at all."""
+    """A directory has no tokenizer file."""
 
 
 class TokenizerMemoryError(TokenizerError, MemoryError):
     """The system refused memory for a tokenizer, a text or its ids."""
 
 
-def mismatch(path: Path, what: str, expected: object, got: object) -> TokenizerError:
-    """Form the error `<file>: <what>: expected X, got Y`; all but the path is shown as it
-    is.
-    """
-    return TokenizerError(f"{label_of(path)}: {what}: expected {expected}, got {got}")
+def mismatch(path: Path, key: str, expected: object, actual: object) -> TokenizerError:
+    """Return the error `<file>: <key>: expected X, got Y`; only the path is escaped."""
+    return TokenizerError(f"{label_of(path)}: {key}: expected {expected}, got {actual}")

@@ -1,8 +1,6 @@
-"""The keys of a GGUF file that describe a tokenizer, made of the tokenizer files of a
-directory.
+"""The GGUF keys of a tokenizer, from the tokenizer files of a directory.
 
-What is made is read again, and compared with the tokenizer that the files themselves
-give.
+The keys are read again, and compared with the tokenizer of the files.
 
 Source: llama.cpp `convert_hf_to_gguf.py` (`_set_vocab_gpt2`,
 `_create_vocab_sentencepiece`); transformers `convert_slow_tokenizer.py`
@@ -36,27 +34,28 @@ from .tokenizer_json import letters_of_bytes
 
 _ADDED_SCORE = -1000.0
 _SPACE_WARNING = """\
-GGUF files have no key for the way this tokenizer puts a space before a text: with the \
-file, each text gets one, also if it begins with a space or follows a special token"""
+GGUF files have no key for the way this tokenizer prepends a space: with the GGUF file, \
+each text gets one, also if it begins with a space or follows a special token"""
 
 
 def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
-    """Describe the tokenizer of a directory in the keys of a GGUF file.
+    """Return the GGUF keys of the tokenizer of a directory.
 
-    Ids beyond the last token, up to the `rows` of the model, become unused ones; special
-    tokens beyond the rows are left out. TokenizerError where a file is damaged, or no
-    keys stand for this tokenizer.
+    Ids beyond the last token, up to the `rows` of the model, become unused tokens.
+    Special tokens beyond the rows are left out.
+
+    Raises:
+        TokenizerError: A file is damaged, or GGUF has no keys for this tokenizer.
     """
     path = tokenizer_file(directory)
     tokenizer = load_tokenizer(directory)
     keys = _of_json(path) if path.name.endswith(".json") else _of_model(path, tokenizer)
-    if (
-        keys is None
-    ):  # SentencePiece-style merges have no keys, but the model that they came from
+    # GGUF has no keys for SentencePiece-style merges, but for the original model.
+    if keys is None:
         path = directory / "tokenizer.model"
         if not path.is_file() or not is_sentencepiece_file(path):
             raise mismatch(
-                directory, "tokenizer", "tokenizer.model beside tokenizer.json", "none"
+                directory, "tokenizer", "tokenizer.model next to tokenizer.json", "none"
             )
         keys = _of_model(path, tokenizer)
     if tokenizer.vocab_size > rows:
@@ -82,22 +81,22 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
     keys |= {f"{role}_token_id": number for role, number in _roles(tokenizer).items()}
     keys["add_bos_token"] = tokenizer.adds_bos
     result = {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
-    made = gguf_tokenizer(path, result)
-    assert made is not None
-    _check(path, tokenizer.padded_to(rows), made)
+    written = gguf_tokenizer(path, result)
+    assert written is not None
+    _check(path, tokenizer.padded_to(rows), written)
     return result
 
 
 def _of_json(path: Path) -> dict[str, Any] | None:
-    """Describe byte-level BPE of a `tokenizer.json`; None for another kind."""
+    """Return the keys of byte-level BPE of a `tokenizer.json`; None for another kind."""
     file: dict[str, Any] = read_json(path)
     pipeline = read_pipeline(path, file)
     model = file["model"]
     if not isinstance(pipeline, ByteLevelPipeline):
         return None
-    known = (pipeline, bool(model.get("ignore_merges", False)))
+    expected = (pipeline, bool(model.get("ignore_merges", False)))
     pre = next(
-        (n for n, p in PRE_TOKENIZERS.items() if (p.pipeline, p.whole) == known), None
+        (n for n, p in PRE_TOKENIZERS.items() if (p.pipeline, p.whole) == expected), None
     )
     if pre is None:
         raise mismatch(
@@ -112,8 +111,9 @@ def _of_json(path: Path) -> dict[str, Any] | None:
 def _byte_level(
     pre: str, names: list[str], added: Sequence[AddedToken], merges: list[str]
 ) -> dict[str, Any]:
-    written = {token.text for token in added}
-    kinds = [Kind.USER_DEFINED if name in written else Kind.NORMAL for name in names]
+    """Return the keys of byte-level BPE."""
+    added_texts = {token.text for token in added}
+    kinds = [Kind.USER_DEFINED if name in added_texts else Kind.NORMAL for name in names]
     return {
         "model": "gpt2",
         "pre": pre,
@@ -124,7 +124,7 @@ def _byte_level(
 
 
 def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Describe what a `tokenizer.model` holds: ranks, or a SentencePiece model."""
+    """Return the keys of a `tokenizer.model`: ranks, or a SentencePiece model."""
     if not is_sentencepiece_file(path):
         return _of_ranks(read_tiktoken_file(path), tokenizer)
     model = read_sentencepiece_model(path)
@@ -151,8 +151,9 @@ def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Describe a file of ranks: each two tokens that make a third are a merge, in its
-    order.
+    """Return the keys of a file of ranks: every split of a token into two is a merge.
+
+    Merges are in the order of the file.
     """
     letters = letters_of_bytes()
     merges = list[str]()
@@ -168,26 +169,28 @@ def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any
 
 
 def _roles(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids that begin and end texts and answers; two ends beside `eos` have
-    keys.
+    """Return the ids that begin and end texts and answers.
+
+    Up to two further end ids become `eot` and `eom`.
     """
-    found: dict[str, int] = {}
+    roles: dict[str, int] = {}
     for role in ("bos", "eos"):
         with suppress(TokenizerError):
-            found[role] = tokenizer.bos_id if role == "bos" else tokenizer.eos_id
+            roles[role] = tokenizer.bos_id if role == "bos" else tokenizer.eos_id
     last = tokenizer.special_tokens.get("<|eom_id|>")
-    ends = sorted(tokenizer.stop_ids - {found.get("eos")}, key=lambda n: (n == last, n))
-    return found | dict(zip(("eot", "eom"), ends, strict=False))
+    ends = sorted(tokenizer.stop_ids - {roles.get("eos")}, key=lambda n: (n == last, n))
+    return roles | dict(zip(("eot", "eom"), ends, strict=False))
 
 
 def _check(path: Path, source: Tokenizer, written: Tokenizer) -> None:
-    """Compare the tokenizer of the keys with the tokenizer of the files;
-    warn or raise.
-    """
+    """Compare the tokenizer of the keys with that of the files; warn or raise."""
     difference = first_difference(source, written)
     if difference is not None:
         raise mismatch(
-            path, f"keys of a GGUF file: {difference}", "that of the files", "another"
+            path,
+            f"keys of a GGUF file: {difference}",
+            "the value of the files",
+            "another",
         )
     spaces = [(" a", True), ("a", False), (" a", False)]
     for text, first in spaces:
@@ -200,8 +203,8 @@ def _check(path: Path, source: Tokenizer, written: Tokenizer) -> None:
 def first_difference(source: Tokenizer, written: Tokenizer) -> str | None:
     """Return the first property in which two tokenizers differ, or None.
 
-    Which tokens keep their space at the beginning of a text (`kept_space_ids`) is not
-    compared: no text is encoded to the byte of a space, and SentencePiece and tokenizers
+    The tokens that keep their space at the beginning of a text (`kept_space_ids`) are not
+    compared: no text encodes to the byte of a space, and SentencePiece and tokenizers
     decode it differently.
     """
     if source.special_tokens != written.special_tokens:

@@ -1,8 +1,8 @@
-"""Make the tokenizer that the keys of a GGUF file describe.
+"""Build the tokenizer that the keys of a GGUF file describe.
 
-`tokenizer.ggml.model` is `llama` for a SentencePiece model of the kind BPE, and `gpt2`
-for byte-level BPE with merges. Of the latter, `tokenizer.ggml.pre` names the pattern that
-splits a text.
+`tokenizer.ggml.model` is `llama` for a SentencePiece model of the type BPE, and `gpt2`
+for byte-level BPE with merges. For the latter, `tokenizer.ggml.pre` names the pattern
+that splits a text.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-vocab.cpp` (`impl::load`) and
 `convert_hf_to_gguf.py` (`get_vocab_base`, `_create_vocab_sentencepiece`).
@@ -43,8 +43,7 @@ _PREFIX = "tokenizer.ggml."
 _KNOWN_KEYS = {
     *("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token"),
     *("add_space_prefix", "remove_extra_whitespaces"),
-    # What an answer of a chat ends with is a matter of its format; a prompt never ends
-    # with this.
+    # The chat format determines the end of an answer, and a prompt never ends with these.
     *("add_eos_token", "add_sep_token", "token_type_count", "suppress_tokens"),
 }
 ARRAYS = {
@@ -54,19 +53,18 @@ ARRAYS = {
     f"{_PREFIX}suppress_tokens": MAX_TOKENS,
     f"{_PREFIX}merges": 4 * MAX_TOKENS,  # Llama 3 has 280 147 merges for 128 000 tokens
 }
-"""The keys whose arrays are read, and the most values of each."""
+"""The keys whose arrays are read -> the most values of each."""
 _ROLES = ("bos", "eos", "eot", "eom")
 
 
 @dataclass(frozen=True)
-class _Pre:
-    """What the name of a split pattern implies."""
+class _SplitPattern:
+    """The meaning of the name of a split pattern."""
 
-    pipeline: ByteLevelPipeline  # how a text is split
-    whole: bool = (
-        False  # whether a piece that is a token becomes that token, whatever merges give
-    )
-    adds_bos: bool = False  # whether texts begin with `bos`, where no key says it
+    pipeline: ByteLevelPipeline  # the split of a text
+    # Whether a piece that is a token becomes this token, regardless of the merges.
+    whole: bool = False
+    adds_bos: bool = False  # whether texts begin with `bos`, without a key about it
 
 
 _LLAMA_3 = ByteLevelPipeline(LLAMA_3)
@@ -75,50 +73,50 @@ _GPT_2 = ByteLevelPipeline(GPT_2)
 _QWEN_2 = ByteLevelPipeline(QWEN_2)
 _COMPOSED_QWEN_2 = ByteLevelPipeline(QWEN_2, composes=True)
 
-# In each group the first name is the one that is written.
-_GROUPS: Sequence[tuple[_Pre, str]] = (
+# The first name of each group is used for writing.
+_GROUPS: Sequence[tuple[_SplitPattern, str]] = (
     (
-        _Pre(_LLAMA_3, whole=True, adds_bos=True),
+        _SplitPattern(_LLAMA_3, whole=True, adds_bos=True),
         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
     ),
     (
-        _Pre(_LLAMA_3),
+        _SplitPattern(_LLAMA_3),
         "dbrx smaug-bpe chatglm-bpe",
-    ),  # OLMo 2; SmolLM3 and tunes of Llama 3
-    (_Pre(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True), "tekken"),
-    # llama.cpp composes no text, but the tokenizers of these two do.
-    (_Pre(_COMPOSED_QWEN_2), "qwen2 deepseek-r1-qwen"),
-    (_Pre(_QWEN_2), "stablelm2 kormo f2llmv2 megrez hunyuan solar-open grok-2"),
+    ),  # OLMo 2; SmolLM3 and fine-tuned Llama 3
+    (_SplitPattern(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True), "tekken"),
+    # llama.cpp does not compose text, but the tokenizers of these two models do.
+    (_SplitPattern(_COMPOSED_QWEN_2), "qwen2 deepseek-r1-qwen"),
+    (_SplitPattern(_QWEN_2), "stablelm2 kormo f2llmv2 megrez hunyuan solar-open grok-2"),
     (
-        _Pre(_DIGITS_THEN_GPT_2),  # smollm: SmolLM2; refact: Granite
+        _SplitPattern(_DIGITS_THEN_GPT_2),  # smollm: SmolLM2; refact: Granite
         "smollm refact starcoder command-r codeshell exaone minerva-7b mellum2",
     ),
     (
-        _Pre(_GPT_2),
+        _SplitPattern(_GPT_2),
         "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 "
         "mellum modern-bert jina-es jina-de jina-v2-es jina-v2-de jina-v1-en "
         "jina-v2-code roberta-bpe",
     ),
-    (_Pre(ByteLevelPipeline(LLAMA_CPP_DEFAULT)), "default"),
+    (_SplitPattern(ByteLevelPipeline(LLAMA_CPP_DEFAULT)), "default"),
 )
-PRE_TOKENIZERS: Mapping[str, _Pre] = {
+PRE_TOKENIZERS: Mapping[str, _SplitPattern] = {
     name: pre for pre, names in _GROUPS for name in names.split()
 }
 """The values of `tokenizer.ggml.pre` whose split pattern is implemented.
 
-The names, and what each one implies, are those of llama.cpp. A file without the key is
-split as one that says `default`.
+The names and their meanings come from llama.cpp. A file without the key is treated as
+`default`.
 """
 
 _FIRST_NAMES = ", ".join(names.split()[0] for _, names in _GROUPS)
-_PRE_RULE = f"a split pattern of {_FIRST_NAMES}, or one of their other names"
+_PRE_RULE = f"one of {_FIRST_NAMES}, or one of their other names"
 _PRE_ADVICE = """\
-; load the Hugging Face directory of the model, or, if its pattern is one of these, \
-write a file that names it with gguf-new-metadata --pre-tokenizer"""
+; load the Hugging Face directory of the model, or, if it has one of these patterns, \
+write it into a new file with gguf-new-metadata --pre-tokenizer"""
 _NO_PRE = """\
 the key 'tokenizer.ggml.pre' is missing: text is split by the default pattern of \
-llama.cpp, which can differ from the pattern that the model was trained with; newer \
-files of the model name it"""
+llama.cpp, which can differ from the pattern of the training; newer files of the model \
+have the key"""
 
 
 @dataclass(frozen=True)
@@ -127,34 +125,32 @@ class _Keys:
     values: Mapping[str, object]  # by their names without the prefix
 
     def value(self, key: str, default: _T) -> _T:
-        """Return the value of a key, which must be of the type of its default."""
+        """Return the value of a key, which must have the type of its default."""
         value = self.values.get(key, default)
         return expect_kind(self.path, f"key '{_PREFIX}{key}'", value, type(default))
 
     def listed(self, key: str, kind: type[_T], count: int | None = None) -> list[_T]:
-        """Return the list of a key, of values of one type; `count` is how many there must
-        be.
-        """
-        found = self.values.get(key)
-        if not isinstance(found, list) or (found and type(found[0]) is not kind):
-            of_kind = f" of {type(found[0]).__name__}" if isinstance(found, list) else ""
-            raise self.mismatch(
-                key, f"a list of {kind.__name__}", described(found) + of_kind
+        """Return the list of a key, with values of one type and a given length."""
+        values = self.values.get(key)
+        if not isinstance(values, list) or (values and type(values[0]) is not kind):
+            of_kind = (
+                f" of {type(values[0]).__name__}" if isinstance(values, list) else ""
             )
-        if not 0 < len(found) <= MAX_TOKENS:
-            raise self.mismatch(key, f"1 to {MAX_TOKENS} values", len(found))
-        if count not in (None, len(found)):
-            raise self.mismatch(key, f"{count} values, as there are tokens", len(found))
-        return found
+            raise self.mismatch(
+                key, f"a list of {kind.__name__}", described(values) + of_kind
+            )
+        if not 0 < len(values) <= MAX_TOKENS:
+            raise self.mismatch(key, f"1 to {MAX_TOKENS} values", len(values))
+        if count not in (None, len(values)):
+            raise self.mismatch(key, f"{count} values, one per token", len(values))
+        return values
 
-    def mismatch(self, key: str, rule: str, got: object) -> TokenizerError:
-        return mismatch(self.path, f"key '{_PREFIX}{key}'", rule, got)
+    def mismatch(self, key: str, expected: str, actual: object) -> TokenizerError:
+        return mismatch(self.path, f"key '{_PREFIX}{key}'", expected, actual)
 
 
 def ignored_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys of a tokenizer that llama.cpp ignores for the kinds that are
-    loaded.
-    """
+    """Return the keys of a tokenizer that have no effect, as in llama.cpp."""
     return tuple(
         key
         for key in keys
@@ -165,14 +161,18 @@ def ignored_keys(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
-    """Make the tokenizer of a GGUF file.
+    """Return the tokenizer of a GGUF file, or None if it has none.
 
-    Return None where the file says that it holds none, or where a SentencePiece
-    vocabulary has no tokens for bytes or none of the type unknown.
+    None also stands for a SentencePiece vocabulary without byte tokens or without an
+    unknown token.
 
-    `keys` are all that begin with `tokenizer.`: int, float, bool or str, and the `ARRAYS`
-    as lists. TokenizerError where one is missing, not supported, or contradicts another
-    one.
+    Args:
+        path: The file, for errors.
+        keys: All keys that begin with `tokenizer.`: int, float, bool or str, and the
+            `ARRAYS` as lists.
+
+    Raises:
+        TokenizerError: A key is missing, not supported, or contradicts another one.
     """
     values = {
         key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)
@@ -184,20 +184,22 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
     if kind not in ("llama", "gpt2"):
         raise file.mismatch("model", "'llama' or 'gpt2'", described(kind))
     if suppressed := values.get("suppress_tokens"):
-        rule = "no tokens, because answers may have all tokens here"
-        got = len(suppressed) if isinstance(suppressed, list) else described(suppressed)
-        raise file.mismatch("suppress_tokens", rule, got)
+        expected = "no tokens, because this engine cannot suppress tokens"
+        actual = (
+            len(suppressed) if isinstance(suppressed, list) else described(suppressed)
+        )
+        raise file.mismatch("suppress_tokens", expected, actual)
     with collector_paused():
         names = file.listed("tokens", str)
         kinds = file.listed("token_type", int, len(names))
         ids: dict[str, int] = {}
-        for number, (name, of_kind) in enumerate(zip(names, kinds, strict=True)):
+        for number, (name, token_kind) in enumerate(zip(names, kinds, strict=True)):
             if ids.setdefault(name, number) != number:
-                got = f"{shown(name)} of token {ids[name]} again"
-                raise mismatch(path, f"token {number}", "a new text", got)
-            if not Kind.NORMAL <= of_kind <= Kind.BYTE:
-                rule = f"a number from {Kind.NORMAL} to {Kind.BYTE}"
-                raise mismatch(path, f"token {number}: type", rule, of_kind)
+                actual = f"{shown(name)} of token {ids[name]} again"
+                raise mismatch(path, f"token {number}", "a new text", actual)
+            if not Kind.NORMAL <= token_kind <= Kind.BYTE:
+                expected = f"a value from {Kind.NORMAL} to {Kind.BYTE}"
+                raise mismatch(path, f"token {number}: type", expected, token_kind)
         check_names(path, ids)
         roles: dict[str, int] = {}
         for role in _ROLES:
@@ -205,8 +207,8 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
             if token_id is None:
                 continue
             if not is_integer(token_id, 0, len(names) - 1):
-                rule = f"0 <= id < {len(names)}"
-                raise file.mismatch(f"{role}_token_id", rule, described(token_id))
+                expected = f"0 <= id < {len(names)}"
+                raise file.mismatch(f"{role}_token_id", expected, described(token_id))
             roles[role] = token_id
             # A token with a role is not text.
             kinds[token_id] = (
@@ -228,15 +230,14 @@ def _settings(file: _Keys, roles: Mapping[str, int], adds_bos: bool) -> TokenSet
 def _sentencepiece(
     file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer | None:
-    """Make the SentencePiece model that a `tokenizer.model` would have held, and its
-    tokenizer.
+    """Return the tokenizer of the equivalent SentencePiece model.
 
-    Return None, with a warning, for a vocabulary without tokens for bytes or without one
-    of the type unknown, which cannot encode all texts.
+    Return None, with a warning, for a vocabulary without byte tokens or without an
+    unknown token, which cannot encode all texts.
     """
     for kind, tokens in (
-        (Kind.UNKNOWN, "token of the type unknown"),
-        (Kind.BYTE, "tokens for bytes"),
+        (Kind.UNKNOWN, "unknown token"),
+        (Kind.BYTE, "byte tokens"),
     ):
         if kind not in kinds:
             warnings.warn(
@@ -261,13 +262,13 @@ def _sentencepiece(
 def _byte_level(
     file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer:
-    """Make the tokenizer of the vocabulary and the merges."""
+    """Return the tokenizer of the vocabulary and the merges."""
     if "pre" not in file.values:
         warnings.warn(f"{label_of(file.path)}: {_NO_PRE}", stacklevel=2)
     pre = file.values.get("pre", "default")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise file.mismatch("pre", _PRE_RULE, described(pre) + _PRE_ADVICE)
-    known = PRE_TOKENIZERS[pre]
+    pattern = PRE_TOKENIZERS[pre]
     names = [*ids]
     tokens = dict(ids)
     added = list[AddedToken]()
@@ -286,8 +287,8 @@ def _byte_level(
         if kind == Kind.UNUSED:
             unused.append(n)
     vocabulary = Vocabulary(names, ids, tokens, added, special)
-    merges = {"merges": file.values.get("merges"), "ignore_merges": known.whole}
-    encoder, token_bytes = byte_level(file.path, merges, vocabulary, known.pipeline)
+    merges = {"merges": file.values.get("merges"), "ignore_merges": pattern.whole}
+    encoder, token_bytes = byte_level(file.path, merges, vocabulary, pattern.pipeline)
     for n in unused:
         token_bytes[n] = b""
     begin, end = (
@@ -297,6 +298,6 @@ def _byte_level(
         token_bytes,
         special,
         encoder,
-        _settings(file, roles, known.adds_bos).roles(special, len(names), (begin, end)),
+        _settings(file, roles, pattern.adds_bos).roles(special, len(names), (begin, end)),
         Decoding(),
     )

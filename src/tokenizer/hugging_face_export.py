@@ -1,4 +1,4 @@
-"""The tokenizer files of a directory, made of the keys of a GGUF file.
+"""The tokenizer files of a directory, from the keys of a GGUF file.
 
 Byte-level BPE becomes a `tokenizer.json`, a SentencePiece model a `tokenizer.model`. The
 caller reads the files again, and compares them with the tokenizer of the keys.
@@ -36,11 +36,11 @@ def hugging_face_files(
 
     Args:
         path: The GGUF file, for errors.
-        keys: Its keys that begin with `tokenizer.`, as `gguf_tokenizer` reads them.
+        keys: Its keys that begin with `tokenizer.`, as for `gguf_tokenizer`.
         tokenizer: The tokenizer of these keys.
 
     Raises:
-        TokenizerError: No file stands for these keys.
+        TokenizerError: No file can express these keys.
     """
     values = {key.removeprefix("tokenizer.ggml."): value for key, value in keys.items()}
     names: list[str] = values["tokens"]
@@ -75,8 +75,8 @@ def _byte_level_file(
     pre = PRE_TOKENIZERS[name]
     component = byte_level_component(pre.pipeline)
     if component is None:
-        rule = "a split pattern that tokenizer.json can name"
-        raise mismatch(path, "key 'tokenizer.ggml.pre'", rule, name)
+        expected = "a split pattern that tokenizer.json can express"
+        raise mismatch(path, "key 'tokenizer.ggml.pre'", expected, name)
     names = values["tokens"]
     kinds = values["token_type"]
     ids = {name: n for n, name in enumerate(names) if kinds[n] != Kind.UNUSED}
@@ -128,7 +128,7 @@ def _byte_level_file(
 
 
 def _sentencepiece_model(values: Mapping[str, Any], roles: Mapping[str, str]) -> bytes:
-    """Form a SentencePiece model; unused ids at its end are left out."""
+    """Return a SentencePiece model without the unused ids at its end."""
     names = values["tokens"]
     scores = values["scores"]
     kinds = values["token_type"]
@@ -141,7 +141,7 @@ def _sentencepiece_model(values: Mapping[str, Any], roles: Mapping[str, str]) ->
             names[:count], scores[:count], kinds[:count], strict=True
         )
     ]
-    # A model without an unknown piece is rejected when the files are read again.
+    # Reading the files again rejects a model without an unknown piece.
     unknown = next(
         (name for name, kind in zip(names, kinds, strict=True) if kind == Kind.UNKNOWN),
         _UNK,

@@ -1,8 +1,7 @@
-"""Recognise the pipeline of a `tokenizer.json`: its normalizer, pre-tokenizer, decoder
-and so on.
+"""Recognize the components of a `tokenizer.json`, such as normalizer and decoder.
 
-Nothing from the file is run: each component is compared with the known ones in the tables
-here, and refused by name if it is not among them.
+Nothing in the file is executed: each component is compared with the known components in
+the tables here, and an unknown one is rejected with an error that names it.
 """
 
 import json
@@ -34,7 +33,7 @@ def _split(pattern: str, behavior: str, *, invert: bool) -> object:
     }
 
 
-# The patterns as files spell them. They are compared, never compiled.
+# The patterns as written in files. They are compared, never compiled.
 _PATTERNS = (
     (LLAMA_3.pattern.pattern, LLAMA_3),
     (QWEN_2.pattern.pattern, QWEN_2),
@@ -45,17 +44,17 @@ _PATTERNS = (
         GPT_2,
     ),
 )
-# No known component is nested deeper than this.
+# Known components are not nested deeper than this.
 _DEEPEST = 8
-_MOST_SHOWN = 200  # characters of an unknown one
+_MOST_SHOWN = 200  # characters of an unknown component in an error
 
 _NFC = {"type": "NFC"}
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _ALONE = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 _AFTER_SPLIT = _ALONE | {"use_regex": False}
 
-# Pre-tokenizers of byte-level BPE. Both ways of splitting keep every match as a piece,
-# and the patterns match all of a text.
+# Pre-tokenizers of byte-level BPE. Both behaviors keep every match as a piece, because
+# the patterns match all of a text.
 _BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
     (_ALONE, ByteLevelPipeline(GPT_2)),
     (_sequence("pretokenizers", _DIGITS, _ALONE), ByteLevelPipeline(DIGITS_THEN_GPT_2)),
@@ -77,8 +76,7 @@ _RESTORE = {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "}
 _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 _TO_BYTES = ({"type": "ByteFallback"}, {"type": "Fuse"})
 
-# Before SentencePiece-style BPE comes one of these normalizers or one of these
-# pre-tokenizers.
+# SentencePiece-style BPE follows one of these normalizers or one of these pre-tokenizers.
 _NORMALIZERS: list[tuple[object, PrependScheme]] = [
     (_sequence("normalizers", _PREPEND, _REPLACE), PrependScheme.ALWAYS),
     (_sequence("normalizers", _REPLACE), PrependScheme.NEVER),
@@ -106,29 +104,29 @@ _METASPACES: list[tuple[object, tuple[PrependScheme, bool] | None]] = [
     ),
 ]
 
-# Decoders of SentencePiece-style BPE, and whether they drop a space at the beginning.
+# Decoders of SentencePiece-style BPE, and whether they drop the first space.
 _METASPACE_DECODERS: list[tuple[object, bool]] = [
     (_sequence("decoders", _RESTORE, *_TO_BYTES, _STRIP), True),
     (_sequence("decoders", _RESTORE, *_TO_BYTES), False),
 ]
 
 
-# The known templates: for each of their items, whether it is the text.
+# The known templates: for each item, whether it is the text.
 _TEMPLATES = ((True,), (False, True), (True, False), (False, True, False))
 
 
 def read_pipeline(
     path: Path, file: Mapping[str, object]
 ) -> ByteLevelPipeline | MetaspacePipeline:
-    """Recognise how text becomes symbols, and tokens text, by three components of a file.
+    """Return the pipeline of three components of a file.
 
-    TokenizerError where one of them is not known.
+    An unknown component is a TokenizerError.
     """
     normalizer = _plain(file.get("normalizer"))
     before = _plain(file.get("pre_tokenizer"))
     decoder = _plain(file.get("decoder"))
     byte_level = next(
-        (each for known, each in _BYTE_LEVEL if is_same_json(before, known)), None
+        (each for component, each in _BYTE_LEVEL if is_same_json(before, component)), None
     )
     if byte_level is not None:
         if normalizer is not None and not is_same_json(normalizer, _NFC):
@@ -148,17 +146,15 @@ def read_pipeline(
 
 
 def byte_level_component(pipeline: ByteLevelPipeline) -> object | None:
-    """Return the pre-tokenizer that stands for a pipeline in a file; None if none is
-    known.
-    """
-    wanted = replace(pipeline, composes=False)
+    """Return the pre-tokenizer of a pipeline for a file, or None if there is none."""
+    expected = replace(pipeline, composes=False)
     return next(
-        (_whole(component) for component, known in _BYTE_LEVEL if known == wanted), None
+        (_whole(component) for component, other in _BYTE_LEVEL if other == expected), None
     )
 
 
 def _whole(component: object) -> object:
-    """Write a component of the tables as files do: with what concerns offsets only."""
+    """Return a component of the tables with the keys about offsets, as files have it."""
     if isinstance(component, list):
         return [_whole(part) for part in component]
     if not isinstance(component, dict):
@@ -168,10 +164,9 @@ def _whole(component: object) -> object:
 
 
 def read_template(path: Path, processor: object) -> Template | None:
-    """Recognise what the `post_processor` of a file puts around a text; None if it does
-    not say.
+    """Return the template of the `post_processor` of a file, or None without one.
 
-    TokenizerError where a component is not known.
+    An unknown component is a TokenizerError.
     """
     value = _plain(processor)
     parts = [] if value is None else [value]
@@ -197,9 +192,7 @@ def read_template(path: Path, processor: object) -> Template | None:
 
 
 def _template_name(item: object) -> str | None:
-    """Return the name of a special token in a template, "" for the text, None for
-    anything else.
-    """
+    """Return the special token of a template item, "" for the text, or None."""
     match item:
         case {"SpecialToken": {"id": str(name)}, **rest} if name and not rest:
             return name
@@ -209,11 +202,9 @@ def _template_name(item: object) -> str | None:
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """Write a component as the tables do: without what concerns offsets only, with all
-    defaults.
-    """
+    """Return a component as in the tables: without offset keys, with all defaults."""
     if depth > _DEEPEST:
-        return "too deep to be known"
+        return "too deeply nested"
     if isinstance(value, list):
         return [_plain(part, depth + 1) for part in value]
     if not isinstance(value, dict):
@@ -226,7 +217,7 @@ def _plain(value: object, depth: int = 0) -> object:
     if plain.get("type") == "ByteLevel":
         plain.setdefault("use_regex", True)
     if plain.get("type") == "Metaspace":
-        # The older flag for a prefix is the newer scheme, unless they contradict each
+        # The older flag for a prefix equals the newer scheme, unless they contradict each
         # other.
         plain.pop("str_rep", None)
         flag = plain.pop("add_prefix_space", True)
@@ -240,13 +231,13 @@ def _plain(value: object, depth: int = 0) -> object:
 
 
 def _look_up(
-    path: Path, what: str, rule: str, table: list[tuple[object, _T]], value: object
+    path: Path, key: str, rule: str, table: list[tuple[object, _T]], value: object
 ) -> _T:
     for component, result in table:
         if is_same_json(value, component):
             return result
-    raise _unknown(path, what, rule, value)
+    raise _unknown(path, key, rule, value)
 
 
-def _unknown(path: Path, what: str, expected: str, value: object) -> TokenizerError:
-    return mismatch(path, what, expected, escape_line(json.dumps(value), _MOST_SHOWN))
+def _unknown(path: Path, key: str, expected: str, value: object) -> TokenizerError:
+    return mismatch(path, key, expected, escape_line(json.dumps(value), _MOST_SHOWN))

@@ -1,6 +1,4 @@
-"""Split text into the pieces that byte pair encoding works on, by the patterns that are
-known.
-"""
+"""Split text into the pieces of byte pair encoding, by known patterns."""
 
 import unicodedata
 from bisect import bisect_right
@@ -9,11 +7,10 @@ from itertools import pairwise
 
 import regex
 
-# How SentencePiece writes a space.
+# The character for a space in SentencePiece.
 METASPACE = "\u2581"
 
-# Long texts are split part by part, so that the pieces of only one part are held at a
-# time.
+# Long texts are split part by part, so that only the pieces of one part are in memory.
 PART_CHARS = 1 << 16
 
 # A private use character: neither letter nor number nor space in any version of Unicode.
@@ -21,11 +18,11 @@ _PLACEHOLDER = "\ue000"
 
 
 class PreTokenizer:
-    """A pattern that matches each piece of a text in turn; joined, the matches are the
-    text.
+    """A pattern that matches the pieces of a text one after another.
 
-    `cut` matches the last character of a piece and the first of the next, wherever
-    nothing to the left can change the pieces to the right, nor the other way round.
+    The joined matches are the text. `cut` matches the last character of a piece and the
+    first of the next piece, at places where neither side can change the pieces of the
+    other side.
     """
 
     def __init__(self, pattern: str, cut: str) -> None:
@@ -33,9 +30,7 @@ class PreTokenizer:
         self._cut = regex.compile(cut)
 
     def split(self, text: str) -> Iterator[list[str]]:
-        """Split a text without lone surrogates into lists of pieces, one per
-        `PART_CHARS`.
-        """
+        """Split a text without lone surrogates into lists of pieces, one per part."""
         start = 0
         while start < len(text):
             cut = self._cut.search(text, start + PART_CHARS)
@@ -44,29 +39,28 @@ class PreTokenizer:
             start = end
 
     def _split_part(self, text: str) -> list[str]:
-        """Split, with every character classed as in Unicode 16.0.
+        """Split, with every character classified as in Unicode 16.0.
 
-        The `regex` package moves to newer versions of Unicode, in which characters that
-        were unassigned become letters; the ids of a text must not depend on its version.
-        For the split, such characters are replaced by one that is in no class, like an
-        unassigned one.
+        In newer versions of the `regex` package, characters that were unassigned become
+        letters, but the ids of a text must not depend on the version. So such characters
+        are replaced for the split by a character without a class.
         """
         unassigned = (
             [] if text.isascii() else [ord(c) for c in set(text) if is_unassigned(c)]
         )
         if not unassigned:
             return self.pattern.findall(text)  # type: ignore[no-any-return]
-        known = text.translate(dict.fromkeys(unassigned, _PLACEHOLDER))
+        replaced = text.translate(dict.fromkeys(unassigned, _PLACEHOLDER))
         return [
-            text[match.start() : match.end()] for match in self.pattern.finditer(known)
+            text[match.start() : match.end()] for match in self.pattern.finditer(replaced)
         ]
 
 
 class PreTokenizerSequence(PreTokenizer):
-    """Patterns that split a text one after the other.
+    """Patterns that split a text one after another.
 
-    Each pattern splits the pieces of the pattern before it into its matches and the texts
-    between them. It does not see beyond the ends of a piece.
+    Each pattern splits the pieces of the previous pattern into its matches and the texts
+    between them. It cannot see beyond the ends of a piece.
     """
 
     def __init__(self, patterns: Sequence[str], cut: str) -> None:
@@ -74,40 +68,40 @@ class PreTokenizerSequence(PreTokenizer):
         self._patterns = [regex.compile(pattern) for pattern in patterns]
 
     def _split_part(self, text: str) -> list[str]:
-        known = text
+        replaced = text
         if not text.isascii():
-            known = "".join(_PLACEHOLDER if is_unassigned(c) else c for c in text)
+            replaced = "".join(_PLACEHOLDER if is_unassigned(c) else c for c in text)
         bounds = [0, len(text)]
         for pattern in self._patterns:
             inner: list[int] = []
             for start, end in pairwise(bounds):
                 inner.append(start)
-                for match in pattern.finditer(known, start, end):
+                for match in pattern.finditer(replaced, start, end):
                     inner += match.span()
             bounds = sorted({*inner, len(text)})
         return [text[start:end] for start, end in pairwise(bounds)]
 
 
-# No piece of the patterns for byte-level tokens continues from a non-space into a space,
-# and none that ends in a non-space looks beyond its end.
+# No piece of the byte-level patterns continues from a non-space into a space, and a piece
+# that ends with a non-space does not depend on the text after it.
 _BEFORE_SPACE = r"\S "
 
 # Source: meta-llama/llama-models models/llama3/tokenizer.py, commit
 # a946b747aa1504b9cb07cfe95ee50180fa2e8b88 (`pat_str`). `\s+(?!\S)` leaves the last of
-# several spaces to the word that follows.
+# several spaces to the next word.
 LLAMA_3 = PreTokenizer(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     _BEFORE_SPACE,
 )
 
-# Qwen2 and Qwen3: as Llama 3, but each digit alone.
+# Qwen2 and Qwen3: as Llama 3, but with single digits.
 QWEN_2 = PreTokenizer(
     LLAMA_3.pattern.pattern.replace(r"\p{N}{1,3}", r"\p{N}"), _BEFORE_SPACE
 )
 
-# Mistral NeMo: words begin anew where capitals follow small letters; no contractions. The
-# spelling is that of its `tokenizer.json`.
+# Mistral NeMo: a new word begins where capitals follow small letters; no contractions.
+# The spelling comes from its `tokenizer.json`.
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 TEKKEN = PreTokenizer(
@@ -118,22 +112,22 @@ TEKKEN = PreTokenizer(
 )
 
 # Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab;
-# the spelling is that of huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
+# the spelling comes from huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
 GPT_2 = PreTokenizer(
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     _BEFORE_SPACE,
 )
 
-# SmolLM2: every digit is cut out first, then GPT-2's pattern splits what is between them.
-# In one pattern: a digit is a piece, and spaces before a digit are the end of what
-# GPT-2's pattern sees, so that no space is left to it.
+# SmolLM2: every digit is a separate piece, and GPT-2's pattern splits the rest. In one
+# pattern: a digit is a piece, and a digit ends the text that GPT-2's pattern sees, so
+# that the spaces before it are not split.
 DIGITS_THEN_GPT_2 = PreTokenizer(
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+",
     _BEFORE_SPACE,
 )
 
-# Files that name no pattern, such as those of Llama 3 from April 2024, are split by this
-# one: punctuation first, then words, then digits by threes from the left. Source:
+# Files without a pattern, such as those of Llama 3 from April 2024, are split by this
+# one: first punctuation, then words, then groups of three digits from the left. Source:
 # ggml-org/llama.cpp src/llama-vocab.cpp (`llm_tokenizer_bpe`, `default`), commit
 # 00ad355e009e83abf98f96a6ded7193b95763681.
 LLAMA_CPP_DEFAULT = PreTokenizerSequence(
@@ -151,10 +145,9 @@ METASPACE_WORDS = PreTokenizer(
     f"{METASPACE}*[^{METASPACE}]+|{METASPACE}+", f"[^{METASPACE}]{METASPACE}"
 )
 
-# Code points in hexadecimal, single ones and the first and last of ranges. Source: the
-# Unicode Character Database, DerivedAge.txt. A test compares them with tiktoken, whose
-# split pattern works by Unicode 16.0. Python 3.11 knows Unicode 14.0; Unicode 15.0 to
-# 16.0 added:
+# Code points in hexadecimal, single or as ranges. Source: the Unicode Character Database,
+# DerivedAge.txt. A test compares them with tiktoken, whose split pattern uses Unicode
+# 16.0. Python 3.11 has Unicode 14.0; Unicode 15.0 to 16.0 added:
 _NEW_IN_16 = """
 897 CF3 ECE 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 2FFC-2FFF 31E4-31E5 31EF A7CB-A7CD
 A7DA-A7DC 105C0-105F3 10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC-10EFF
@@ -166,7 +159,7 @@ A7DA-A7DC 105C0-105F3 10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC-10EF
 1FA75-1FA77 1FA87-1FA89 1FA8F 1FAAD-1FAAF 1FABB-1FABF 1FAC6 1FACE-1FACF 1FADA-1FADC 1FADF
 1FAE8-1FAE9 1FAF7-1FAF8 1FBCB-1FBEF 2B739 2EBF0-2EE5D 31350-323AF
 """
-# Unicode 17.0 and 18.0 added these; a test fails with a Python that knows a newer one.
+# Unicode 17.0 and 18.0 added these; a test fails with a Python that has a newer version.
 _NEW_AFTER_16 = """
 558 58B-58C 5C8-5C9 88F B53-B54 C5C CDC 1ACF-1AF0 208F 209D-209F 20C1-20C4 2B96 2E60-2E63
 A7CE-A7CF A7D2 A7D4 A7DD A7E2 A7F1 AB6C-AB6D FBC3-FBD2 FD90-FD91 FDC8-FDCE 107BB-107BF
@@ -182,7 +175,7 @@ A7CE-A7CF A7D2 A7D4 A7DD A7E2 A7F1 AB6C-AB6D FBC3-FBD2 FD90-FD91 FDC8-FDCE 107BB
 
 
 def _bounds(ranges: str) -> list[int]:
-    """Return where ranges begin and end, ascending."""
+    """Return the bounds of ranges in ascending order."""
     ends = ((each.split("-")[0], each.split("-")[-1]) for each in ranges.split())
     return [
         bound for first, last in ends for bound in (int(first, 16), int(last, 16) + 1)
@@ -194,9 +187,7 @@ _BOUNDS_AFTER_16 = _bounds(_NEW_AFTER_16)
 
 
 def is_unassigned(character: str) -> bool:
-    """Tell whether Unicode 16.0 leaves a character unassigned, whichever version Python
-    knows.
-    """
+    """Return whether Unicode 16.0 leaves a character unassigned, on any Python."""
     code = ord(character)
     if character.isascii() or bisect_right(_BOUNDS_IN_16, code) % 2:
         return False

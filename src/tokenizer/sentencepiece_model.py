@@ -1,9 +1,9 @@
-"""Read a SentencePiece model of the kind BPE, as the `tokenizer.model` of Llama 2 and
-Mistral is.
+"""Read a SentencePiece model of the type BPE, such as Llama 2's `tokenizer.model`.
 
-The file is a protobuf message. What it says is checked before it is used; a setting that
-would change the ids and is not known is refused by name. Of all neighbours that join to a
-piece, the pair with the highest score merges first, the leftmost of equals.
+The file is a protobuf message, which is checked before it is used. An unknown setting
+that would change the ids is rejected with an error that names it. Of all neighbours that
+join to a piece, the pair with the highest score merges first, the leftmost of equal
+scores.
 
 Source: google/sentencepiece src/sentencepiece_model.proto, src/bpe_model.cc,
 src/normalizer.cc, v0.2.1; https://protobuf.dev/programming-guides/encoding for the format
@@ -25,7 +25,7 @@ from .encoders import (
     MetaspaceEncoder,
     MetaspacePipeline,
     PrependScheme,
-    byte_piece,
+    byte_token_text,
     character_symbols,
 )
 from .errors import TokenizerError, mismatch
@@ -38,7 +38,7 @@ FIXED_64 = 1
 BYTES = 2
 FIXED_32 = 5
 _WIRE_NAMES = {
-    VARINT: "a number",
+    VARINT: "an integer",
     FIXED_64: "8 bytes",
     BYTES: "bytes",
     FIXED_32: "4 bytes",
@@ -64,32 +64,31 @@ class Kind:
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 BPE = 2
 
-# The fields of messages: the name of each, and its value where it is missing. What a list
-# has comes any number of times. Other fields are skipped, but not those of a model: ids
-# count its pieces.
-Known = dict[int, tuple[str, Any]]
-_MODEL: Known = {
+# The known fields of messages: name and default. A field with a list may be repeated.
+# Unknown fields are skipped, except in a model, because ids count its pieces.
+KnownFields = dict[int, tuple[str, Any]]
+_MODEL: KnownFields = {
     1: ("pieces", []),
     2: ("trainer_spec", b""),
     3: ("normalizer_spec", b""),
     4: ("self_test_data", b""),
     5: ("denormalizer_spec", b""),
 }
-_PIECE: Known = {1: ("piece", ""), 2: ("score", 0.0), 3: ("type", Kind.NORMAL)}
-_TRAINER: Known = {
+_PIECE: KnownFields = {1: ("piece", ""), 2: ("score", 0.0), 3: ("type", Kind.NORMAL)}
+_TRAINER: KnownFields = {
     3: ("model_type", 1),
     24: ("treat_whitespace_as_suffix", False),
     35: ("byte_fallback", False),
     46: ("bos_piece", "<s>"),
     47: ("eos_piece", "</s>"),
 }
-_NORMALIZER: Known = {
+_NORMALIZER: KnownFields = {
     2: ("precompiled_charsmap", b""),
     3: ("add_dummy_prefix", True),
     4: ("remove_extra_whitespaces", True),
     5: ("escape_whitespaces", True),
 }
-# What these settings must be for the ids to be those of this module.
+# The required settings for the ids of this module.
 _REQUIRED = {
     "treat_whitespace_as_suffix": False,
     "byte_fallback": True,
@@ -100,9 +99,7 @@ _REQUIRED = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A token of the model: spaces are metaspaces; the higher its score, the earlier it
-    merges.
-    """
+    """A token of the model, with metaspaces; a higher score merges earlier."""
 
     text: str
     score: float
@@ -111,12 +108,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a SentencePiece model says, as far as it concerns ids and text."""
+    """The parts of a SentencePiece model that affect ids and text."""
 
     pieces: tuple[Piece, ...]  # in the order of their ids
-    bos_piece: str  # name of the piece that begins a text
-    eos_piece: str  # name of the piece that ends a text
-    add_dummy_prefix: bool  # whether a space is put before every text
+    bos_piece: str  # the piece that begins a text
+    eos_piece: str  # the piece that ends a text
+    add_dummy_prefix: bool  # whether a space is prepended to every text
 
     @property
     def ids(self) -> dict[str, int]:
@@ -125,7 +122,7 @@ class SentencePieceModel:
 
     @property
     def special(self) -> dict[str, int]:
-        """The id of each piece that no text becomes as such."""
+        """The id of each piece that no text encodes to."""
         special = (Kind.CONTROL, Kind.UNKNOWN)
         return {
             p.text: number for number, p in enumerate(self.pieces) if p.kind in special
@@ -136,41 +133,40 @@ class SentencePieceModel:
 
 
 def fields(path: Path, where: str, data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield number, wire type and value of each field of a message: a number of 64 bits,
-    or bytes.
+    """Yield number, wire type and value (64-bit integer or bytes) of each field.
 
-    TokenizerError where a field is malformed or does not end inside; `where` is what the
-    message describes.
+    `where` names the message for errors. A field that is malformed or exceeds the message
+    is a TokenizerError.
     """
-    what = f"{where}message"
+    message = f"{where}message"
     at = 0
     end = len(data)
     while at < end:
-        key, at = _varint(path, what, data, at)
-        number = key >> 3
-        wire = key & 7
+        tag, at = _varint(path, message, data, at)
+        number = tag >> 3
+        wire = tag & 7
         if not 0 < number <= _LARGEST_FIELD:
             raise mismatch(
-                path, what, f"a field number from 1 to {_LARGEST_FIELD}", number
+                path, message, f"a field number from 1 to {_LARGEST_FIELD}", number
             )
         if wire not in _WIRE_NAMES:
-            raise mismatch(path, what, f"wire type 0, 1, 2 or 5 at byte {at}", wire)
+            raise mismatch(path, message, f"wire type 0, 1, 2 or 5 at byte {at}", wire)
         if wire == VARINT:
-            value, at = _varint(path, what, data, at)
+            value, at = _varint(path, message, data, at)
             yield number, wire, value
             continue
         size = 4 if wire == FIXED_32 else 8
         if wire == BYTES:
-            size, at = _varint(path, what, data, at)
+            size, at = _varint(path, message, data, at)
         if size > end - at:
             rule = f"field {number} at byte {at} to end by byte {end}"
-            raise mismatch(path, what, rule, f"{size} bytes")
+            raise mismatch(path, message, rule, f"{size} bytes")
         yield number, wire, data[at : at + size]
         at += size
 
 
-def _varint(path: Path, what: str, data: bytes, at: int) -> tuple[int, int]:
-    """Read a number of 7 bits per byte; return it and where it ends."""
+def _varint(path: Path, key: str, data: bytes, at: int) -> tuple[int, int]:
+    """Read an integer of 7 bits per byte; return it and its end."""
     if at < len(data) and data[at] < 0x80:
         return data[at], at + 1
     value = 0
@@ -179,15 +175,16 @@ def _varint(path: Path, what: str, data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80 and value < 1 << 64:
             return value, at + count + 1
     raise mismatch(
-        path, what, f"a number of at most 64 bits at byte {at}", "no end of it"
+        path, key, f"an integer of at most 64 bits at byte {at}", "no end of it"
     )
 
 
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
-    """Read a SentencePiece model of the kind BPE.
+    """Read a SentencePiece model of the type BPE.
 
-    TokenizerError where the file is damaged, of another kind, or asks for something
-    unknown, such as a table of normalized characters.
+    Raises:
+        TokenizerError: The file is damaged, of another type, or requires an unknown
+            feature, such as a table of normalized characters.
     """
     file = _read_fields(
         path, "", read_whole(path, MAX_FILE_BYTES, TokenizerError), _MODEL
@@ -222,8 +219,10 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     return model
 
 
-def _read_fields(path: Path, where: str, data: bytes, known: Known) -> dict[str, Any]:
-    """Read the known fields by name, as values of the types of the defaults."""
+def _read_fields(
+    path: Path, where: str, data: bytes, known: KnownFields
+) -> dict[str, Any]:
+    """Return the known fields by name, with the types of their defaults."""
     values: dict[str, Any] = {}
     for number, wire, value in fields(path, where, data):
         if number not in known:
@@ -239,12 +238,12 @@ def _read_fields(path: Path, where: str, data: bytes, known: Known) -> dict[str,
         if kind is list:
             listed = values.setdefault(name, [])
             if not value or len(listed) == MAX_TOKENS:
-                rule = f"at most {MAX_TOKENS}, none of them empty"
-                raise mismatch(path, name, rule, "more" if value else "an empty one")
+                expected = f"at most {MAX_TOKENS} without an empty one"
+                raise mismatch(path, name, expected, "more" if value else "an empty one")
             listed.append(value)
             continue
         if name in values:
-            raise mismatch(path, where + name, "it once", "it twice")
+            raise mismatch(path, where + name, "one value", "two")
         if kind is float:
             (value,) = unpack("<f", value)
         elif kind is str:
@@ -260,36 +259,34 @@ def _read_fields(path: Path, where: str, data: bytes, known: Known) -> dict[str,
 def _read_pieces(path: Path, messages: list[bytes]) -> tuple[Piece, ...]:
     pieces: dict[str, Piece] = {}
     for number, message in enumerate(messages):
-        what = f"piece {number}: "
-        piece = Piece(*_read_fields(path, what, message, _PIECE).values())
+        key = f"piece {number}: "
+        piece = Piece(*_read_fields(path, key, message, _PIECE).values())
         if not 0 < len(piece.text) <= MAX_TOKEN_LENGTH:
             rule = f"1 to {MAX_TOKEN_LENGTH} characters"
-            raise mismatch(path, f"{what}text", rule, len(piece.text))
+            raise mismatch(path, f"{key}text", rule, len(piece.text))
         if piece.kind not in (1, 2, 3, 4, 6):
-            rule = "1, 2, 3, 4 or 6: a piece that is used"
-            raise mismatch(path, f"{what}type", rule, piece.kind)
+            rule = "1, 2, 3, 4 or 6, the types of used pieces"
+            raise mismatch(path, f"{key}type", rule, piece.kind)
         if piece.text in pieces:
             got = f"{shown(piece.text)} of piece {list(pieces).index(piece.text)} again"
-            raise mismatch(path, f"{what}text", "a new one", got)
+            raise mismatch(path, f"{key}text", "a new text", got)
         pieces[piece.text] = piece
     return tuple(pieces.values())
 
 
 def check_model(path: Path, model: SentencePieceModel) -> None:
-    """Check that scores are numbers, that one piece is unknown, and that there is one per
-    byte.
-    """
+    """Check the scores, that one piece is unknown, and that each byte has a piece."""
     for number, piece in enumerate(model.pieces):
         if not isfinite(piece.score):
             raise mismatch(path, f"piece {number}: score", "a finite number", piece.score)
     unknown = [piece for piece in model.pieces if piece.kind == Kind.UNKNOWN]
     if len(unknown) != 1:
-        raise mismatch(path, "pieces", "one of the type unknown", len(unknown))
-    wanted = set(map(byte_piece, range(256)))
+        raise mismatch(path, "pieces", "one unknown piece", len(unknown))
+    expected = set(map(byte_token_text, range(256)))
     present = {piece.text for piece in model.pieces if piece.kind == Kind.BYTE}
-    for text in sorted(present ^ wanted):
+    for text in sorted(present ^ expected):
         rule, got = (
-            ("a byte piece", "none") if text in wanted else ("no byte piece", "one")
+            ("a byte piece", "none") if text in expected else ("no byte piece", "one")
         )
         raise mismatch(path, f"pieces: {shown(text)}", rule, got)
 
@@ -300,24 +297,22 @@ def check_model(path: Path, model: SentencePieceModel) -> None:
 def sentencepiece_tokenizer(
     model: SentencePieceModel, settings: TokenSettings, added: Sequence[AddedToken] = ()
 ) -> Tokenizer:
-    """Form the tokenizer of a SentencePiece model, with the tokens that the files beside
-    it add.
+    """Return the tokenizer of a SentencePiece model, with the added tokens of its files.
 
-    TokenizerError where the settings name a token that the model does not have.
+    Settings that name a token that the model lacks are a TokenizerError.
     """
     added_special = {token.text: token.token_id for token in added if token.special}
-    pieces = (
-        tuple(  # no text becomes a piece that the files beside the model call special
-            replace(p, kind=Kind.CONTROL)
-            if p.text in added_special and p.kind in (Kind.NORMAL, Kind.USER_DEFINED)
-            else p
-            for p in model.pieces
-        )
+    # No text encodes to a piece that the files next to the model declare special.
+    pieces = tuple(
+        replace(p, kind=Kind.CONTROL)
+        if p.text in added_special and p.kind in (Kind.NORMAL, Kind.USER_DEFINED)
+        else p
+        for p in model.pieces
     )
     model = replace(model, pieces=pieces)
     ids = model.ids
     special = model.special | added_special
-    byte_ids = [ids[byte_piece(byte)] for byte in range(256)]
+    byte_ids = [ids[byte_token_text(byte)] for byte in range(256)]
     token_bytes = [
         b""
         if p.kind == Kind.UNUSED
@@ -357,7 +352,7 @@ def sentencepiece_tokenizer(
 def _encoder(
     model: SentencePieceModel, ids: dict[str, int], byte_ids: Sequence[int]
 ) -> MetaspaceEncoder:
-    """Form the encoder: equal scores are equal ranks, the highest score is rank 0."""
+    """Return the encoder; equal scores are equal ranks, the highest score is rank 0."""
     normal = [piece for piece in model.pieces if piece.kind == Kind.NORMAL]
     tokens = {piece.text: ids[piece.text] for piece in normal}
     scores = sorted({piece.score for piece in normal}, reverse=True)

@@ -1,4 +1,4 @@
-"""The chat templates that come with a tokenizer, by their names."""
+"""The chat templates next to a tokenizer, by their names."""
 
 import os
 from pathlib import Path
@@ -19,12 +19,12 @@ _RULE = "a text or a list of texts, each with its name"
 def read_chat_templates(directory: Path) -> dict[str, str]:
     """Read the chat templates of a model directory.
 
-    They are in files of their own, which are preferred; in `tokenizer_config.json`: a
-    text, or a list of named texts; or in `chat_template.json`.
+    Separate files take precedence over `tokenizer_config.json`, which has a text or a
+    list of named texts, and over `chat_template.json`.
 
     Returns:
-        The texts by name: `default` for all conversations, `tool_use` for those with
-        tools.
+        The texts by name: `default` for all conversations, `tool_use` for conversations
+        with tools.
 
     Raises:
         TokenizerError: A file is damaged, or too large.
@@ -51,7 +51,7 @@ def _read_text(path: Path) -> str:
 
 
 def _templates_of(path: Path, value: object) -> dict[str, str]:
-    """Return the templates that a key of a file has."""
+    """Return the templates of a key of a file."""
     if value is None:
         return {}
     if isinstance(value, str):

@@ -16,8 +16,8 @@ from .tokenizer import Decoding, Roles, Tokenizer
 # The names of the 256 special tokens of Llama 3.1. Their ids follow the ranks of the
 # file: the first name has the id V - 256. Source: meta-llama/llama-models
 # models/llama3/api/tokenizer.py, commit e046ca91d9cb3217dc0a1b4874cac3273fbe1ad1. (Later
-# commits name the twelfth `<|image|>`, for Llama 3.2 Vision, and so move the reserved
-# numbers by one; the ids of all other names stay.)
+# commits name the twelfth `<|image|>`, for Llama 3.2 Vision, which shifts the reserved
+# tokens by one; the ids of all other names are equal.)
 STOP_TOKEN_NAMES = ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")
 
 _NAMED = (
@@ -40,15 +40,14 @@ SPECIAL_TOKEN_NAMES = _NAMED + tuple(
 
 
 def read_tiktoken_file(path: Path) -> dict[bytes, int]:
-    """Read all tokens of a file of base64 ranks, or none: the rank of each, in the order
-    of ranks.
+    """Read a file of base64 ranks: token -> rank, in the order of ranks.
 
-    Stricter than tiktoken, which skips empty lines, lets a later line overwrite an
-    earlier one and takes ranks with gaps: a vocabulary that lacks a token silently gives
-    other ids. Line i (from 0) must be the canonical base64 of a new token, one space, and
-    i in decimal; else a TokenizerError names it. (A file cut off between two lines is a
-    smaller vocabulary like any other; it shows when its size is compared with the
-    model's.)
+    This reader is stricter than tiktoken, which skips empty lines, lets a later line
+    replace an earlier one and accepts ranks with gaps, because a vocabulary without a
+    token silently gives other ids. Line i (from 0) must be the canonical base64 of a new
+    token, one space, and i in decimal; otherwise a TokenizerError names the line. A file
+    that is cut off between two lines is a valid smaller vocabulary; comparing its size
+    with the model's reveals it.
     """
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     if not data:
@@ -59,10 +58,9 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
             path, f"line {count + 1}", "a newline at the end", "the end of the file"
         )
     ranks: dict[bytes, int] = {}
-    for number, ended in enumerate(
-        BytesIO(data)
-    ):  # one at a time: the first that is wrong ends it
-        line = ended[:-1]
+    # Lines are split one at a time, because the first invalid line ends the loop.
+    for number, terminated_line in enumerate(BytesIO(data)):
+        line = terminated_line[:-1]
         text, _, rank = line.partition(b" ")
         if number == MAX_TOKENS:
             raise mismatch(
@@ -78,24 +76,22 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
             or binascii.b2a_base64(token, newline=False) != text
             or token in ranks
         ):
-            rule = (
+            expected = (
                 f"base64 of a new token of 1 to {MAX_TOKEN_LENGTH} bytes, and rank "
                 f"{number}"
             )
-            got = shown(line.decode(errors="replace"))
-            raise mismatch(path, f"line {number + 1}", rule, got)
+            actual = shown(line.decode(errors="replace"))
+            raise mismatch(path, f"line {number + 1}", expected, actual)
         ranks[token] = number
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
-        got = f"none for byte 0x{missing[0]:02x} by the last line"
-        raise mismatch(path, f"line {count}", "a token for every single byte", got)
+        actual = f"none for byte 0x{missing[0]:02x} by the last line"
+        raise mismatch(path, f"line {count}", "a token for every single byte", actual)
     return ranks
 
 
 def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
-    """Form the tokenizer of Llama 3: base ranks, which are ids too,
-    then 256 special ids.
-    """
+    """Return the tokenizer of Llama 3: ranks, which are ids, then 256 special ids."""
     tokens = list(ranks)
     merges = spelled_merges(tokens, ranks, ranks)
     special = {

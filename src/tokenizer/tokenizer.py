@@ -1,4 +1,4 @@
-"""Text to token ids and back, at once or id by id: what all kinds of tokenizers share."""
+"""Text to token ids and back, at once or id by id, for all kinds of tokenizers."""
 
 import re
 from codecs import getincrementaldecoder
@@ -19,31 +19,30 @@ _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 
 @dataclass(frozen=True)
 class Roles:
-    """What the special ids of a vocabulary are for."""
+    """The roles of the special ids of a vocabulary."""
 
-    bos_id: int | None = None  # begins a text; None if the vocabulary has no such token
-    eos_id: int | None = None  # ends a text; None in the same case
-    stop_ids: frozenset[int] = frozenset()  # what a model may end its answer with
+    bos_id: int | None = None  # begins a text, if any
+    eos_id: int | None = None  # ends a text, if any
+    stop_ids: frozenset[int] = frozenset()  # ids that end an answer
     adds_bos: bool = False  # whether texts for the model begin with `bos_id`
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How ids become text again."""
+    """The conversion of ids to text."""
 
-    drops_first_space: bool = (
-        False  # one at the beginning of a text was put there by encoding
-    )
-    unknown_id: int | None = None  # no text becomes it, but a text may begin with it
+    drops_first_space: bool = False  # encoding has prepended it
+    unknown_id: int | None = None  # no text encodes to it, but a text may begin with it
     kept_space_ids: frozenset[int] = frozenset()  # tokens whose space belongs to the text
-    # Every byte that is not UTF-8 becomes U+FFFD, as in SentencePiece; otherwise each
-    # longest beginning of a character becomes one, as in tiktoken.
+    # Every invalid byte becomes U+FFFD, as in SentencePiece; otherwise each longest
+    # beginning of a character becomes one, as in tiktoken.
     replaces_each_byte: bool = False
 
     @property
     def errors(self) -> str:
-        """How Python's UTF-8 decoders treat invalid bytes; escaped ones become U+FFFD
-        after it.
+        """The error handler for Python's UTF-8 decoders.
+
+        Escaped bytes become U+FFFD afterwards.
         """
         return "surrogateescape" if self.replaces_each_byte else "replace"
 
@@ -52,20 +51,19 @@ class Tokenizer:
     """A tokenizer of any kind.
 
     Args:
-        token_bytes: The bytes of every id 0, 1, 2...; those of special ids are their
-            names.
+        token_bytes: The bytes of every id 0, 1, 2...; for special ids, their names.
         special_tokens: The id of each special name.
-        encoder: Turns text into ids; the part in which kinds of tokenizers differ.
-        roles: What special ids are for.
-        decoding: How ids become text again.
-        spaces_taken: The special names that take the white space to their left and to
-            their right, where a template writes them.
+        encoder: Converts text to ids; kinds of tokenizers differ in this part.
+        roles: The roles of special ids.
+        decoding: The conversion of ids to text.
+        spaces_taken: The special names that include the white space to their left and
+            right in a template.
 
     Attributes:
         vocab_size: V, the number of ids.
-        stop_ids: The ids a model may end its answer with.
+        stop_ids: The ids that end an answer.
         adds_bos: Whether texts for the model begin with `bos_id`.
-        special_tokens, decoding, spaces_taken: As they were given.
+        special_tokens, decoding, spaces_taken: The arguments.
     """
 
     def __init__(
@@ -96,12 +94,12 @@ class Tokenizer:
         )
 
     def padded_to(self, rows: int) -> "Tokenizer":
-        """Return the same tokenizer for a model that has more rows than there are tokens.
+        """Return the same tokenizer for a model with more rows than tokens.
 
-        The ids beyond the last token decode to nothing, and no text becomes one of them.
+        The ids beyond the last token decode to nothing, and no text encodes to them.
 
         Args:
-            rows: V of the model, at least that of the tokenizer.
+            rows: V of the model, at least V of the tokenizer.
         """
         padded = copy(self)
         padded._token_bytes = [*self._token_bytes, *[b""] * (rows - self.vocab_size)]
@@ -109,34 +107,33 @@ class Tokenizer:
         return padded
 
     def cut_to(self, rows: int) -> "Tokenizer":
-        """Return the same tokenizer for a format that has no ids beyond the rows of a
-        model.
+        """Return the same tokenizer without the ids beyond the rows of a model.
 
         Args:
             rows: V of the model.
 
         Raises:
-            TokenizerError: A text becomes one of the tokens that would be cut off.
+            TokenizerError: A text can encode to one of the tokens beyond the rows.
         """
         for token_id in range(rows, self.vocab_size):
             if not self.is_special(token_id):
                 name = shown(self.text_of(self._token_bytes[token_id]))
-                rule = f"expected at most {rows}, or special ones beyond"
                 raise TokenizerError(
-                    f"tokens: {rule}, got {self.vocab_size}, one of them {name}"
+                    f"tokens: expected at most {rows}, or only special ones beyond, got "
+                    f"{self.vocab_size}, including {name}"
                 )
         special = {
             name: number for name, number in self.special_tokens.items() if number < rows
         }
-        known = {*range(min(rows, self.vocab_size))}
+        kept_ids = {*range(min(rows, self.vocab_size))}
         roles = Roles(
-            bos_id=self._roles.bos_id if self._roles.bos_id in known else None,
-            eos_id=self._roles.eos_id if self._roles.eos_id in known else None,
-            stop_ids=self._roles.stop_ids & known,
-            adds_bos=self._roles.adds_bos and self._roles.bos_id in known,
+            bos_id=self._roles.bos_id if self._roles.bos_id in kept_ids else None,
+            eos_id=self._roles.eos_id if self._roles.eos_id in kept_ids else None,
+            stop_ids=self._roles.stop_ids & kept_ids,
+            adds_bos=self._roles.adds_bos and self._roles.bos_id in kept_ids,
         )
         decoding = replace(
-            self.decoding, kept_space_ids=self.decoding.kept_space_ids & known
+            self.decoding, kept_space_ids=self.decoding.kept_space_ids & kept_ids
         )
         return Tokenizer(
             self._token_bytes[:rows],
@@ -168,23 +165,24 @@ class Tokenizer:
     def encode(
         self, text: str, *, bos: bool = False, eos: bool = False, first: bool = True
     ) -> list[int]:
-        """Encode text. What looks like a special token in it is text like any other.
+        """Encode text; a special token in it is ordinary text.
 
         Args:
-            text: Any string; a lone surrogate is read as U+FFFD, and a pair of surrogates
-                as the character they stand for, as tiktoken does.
-            bos: Whether `bos_id` is put before the text.
-            eos: Whether `eos_id` is put after the text.
-            first: Whether nothing comes before the text. Some SentencePiece-style
-                tokenizers put a space before the first text of a prompt only; for all
-                others it makes no difference.
+            text: Any string. A lone surrogate is read as U+FFFD, and a pair of surrogates
+                as their character, as in tiktoken.
+            bos: Whether `bos_id` is prepended.
+            eos: Whether `eos_id` is appended.
+            first: Whether nothing precedes the text. Some SentencePiece-style tokenizers
+                prepend a space only to the first text of a prompt; other tokenizers
+                ignore it.
 
         Returns:
             The token ids.
 
         Raises:
             TokenizerMemoryError: The system refused memory.
-            TokenizerError: `text` is not a string, or the vocabulary has no such id.
+            TokenizerError: `text` is not a string, or the vocabulary lacks the `bos` or
+                `eos` id.
         """
         if not isinstance(text, str):
             raise TokenizerError(f"[encode] text must be str: got {type(text).__name__}")
@@ -197,15 +195,13 @@ class Tokenizer:
 
     @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; a special id becomes its name, bytes that are not UTF-8 become
-        U+FFFD.
+        """Decode ids; special ids become their names, invalid bytes become U+FFFD.
 
         Args:
-            ids: Each 0 <= id < V.
+            ids: The ids, each 0 <= id < V.
 
         Returns:
-            The text, without the one space that a SentencePiece-style tokenizer puts
-            before it.
+            The text, without the space that a SentencePiece-style tokenizer prepends.
 
         Raises:
             TokenizerMemoryError: The system refused memory.
@@ -219,15 +215,14 @@ class Tokenizer:
         return self.text_of(b"".join(parts))
 
     def text_bytes(self, token_id: int, *, at_start: bool) -> tuple[bytes, bool]:
-        """Look up the bytes of a token in a text.
+        """Return the bytes of a token within a text.
 
         Args:
             token_id: 0 <= token_id < V.
-            at_start: Whether the text has not begun, and its first space is to be
-                dropped.
+            at_start: Whether the text has not begun, so that its first space is dropped.
 
         Returns:
-            The bytes, and whether the text still has not begun.
+            The bytes, and whether the text has still not begun.
 
         Raises:
             TokenizerError: The id is outside the vocabulary.
@@ -241,13 +236,13 @@ class Tokenizer:
         return data, False
 
     def text_of(self, data: bytes) -> str:
-        """Decode bytes as UTF-8; what is not UTF-8 becomes U+FFFD."""
+        """Decode bytes as UTF-8; invalid bytes become U+FFFD."""
         return _ESCAPED_BYTES.sub("\ufffd", data.decode(errors=self.decoding.errors))
 
     def first_difference(self, other: "Tokenizer") -> int | None:
-        """Return the first id that stands for other bytes in another tokenizer, or None.
+        """Return the first id with other bytes in another tokenizer, or None.
 
-        Ids beyond the last token of one of them stand for no bytes.
+        Ids beyond the last token of a tokenizer have no bytes.
         """
         pairs = zip_longest(self._token_bytes, other._token_bytes, fillvalue=b"")
         return next(
@@ -255,13 +250,13 @@ class Tokenizer:
         )
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Look up the bytes of a token.
+        """Return the bytes of a token.
 
         Args:
             token_id: 0 <= token_id < V.
 
         Returns:
-            The bytes; a special token's are its name. They need not be whole characters.
+            The bytes, which may be parts of characters; for a special token, its name.
 
         Raises:
             TokenizerError: The id is outside the vocabulary.
@@ -274,7 +269,7 @@ class Tokenizer:
         return self._token_bytes[token_id]
 
     def is_special(self, token_id: int) -> bool:
-        """Tell whether an id is special: no text is encoded to it."""
+        """Return whether an id is special: no text encodes to it."""
         return token_id in self._special_ids
 
 
@@ -295,17 +290,17 @@ def _without_surrogates(text: str) -> str:
 
 
 class StreamDecoder:
-    """Decode ids as they come; joined, the texts are those of `decode` for all ids at
-    once.
+    """Decodes ids as they arrive; the joined texts equal `decode` of all ids.
 
-    A character whose bytes are spread over several tokens comes out with the token that
-    completes it. Bytes that become no character come out as U+FFFD, at the latest with
-    the next token.
+    A character whose bytes are spread over several tokens is returned with the token that
+    completes it. Bytes that cannot become a character are returned as U+FFFD, at the
+    latest with the next token.
 
     Args:
-        tokenizer: Knows the bytes of each id.
-        first: Whether the ids begin a text. A SentencePiece-style tokenizer puts a space
-            before a text, which is not shown; ids that continue a text keep their spaces.
+        tokenizer: The tokenizer of the ids.
+        first: Whether the ids begin a text. A SentencePiece-style tokenizer prepends a
+            space to a text, which is not shown; ids that continue a text keep their
+            spaces.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, first: bool = True) -> None:
@@ -315,7 +310,7 @@ class StreamDecoder:
         self._decoder = getincrementaldecoder("utf-8")(tokenizer.decoding.errors)
 
     def push(self, token_id: int) -> str:
-        """Take the next id and return the text that is complete with it.
+        """Decode the next id and return the text that it completes.
 
         Args:
             token_id: 0 <= token_id < V.
@@ -324,7 +319,7 @@ class StreamDecoder:
             New text, empty if the id only begins or continues a character.
 
         Raises:
-            TokenizerError: The id is outside the vocabulary; nothing is lost by it.
+            TokenizerError: The id is outside the vocabulary; the state is unchanged.
         """
         data, self._at_start = self._tokenizer.text_bytes(
             token_id, at_start=self._at_start
@@ -332,11 +327,10 @@ class StreamDecoder:
         return _ESCAPED_BYTES.sub("\ufffd", self._decoder.decode(data))
 
     def finish(self) -> str:
-        """End the text: U+FFFD for a character that was begun and never completed, or
-        nothing.
+        """End the text; an incomplete character becomes U+FFFD.
 
         Returns:
-            The rest of the text. The decoder is ready for another one.
+            The rest of the text. The decoder is then ready for another text.
         """
         rest = self._decoder.decode(b"", final=True)
         self._at_start = self._first

@@ -1,16 +1,15 @@
 """Read Hugging Face's `tokenizer.json`: byte-level and SentencePiece-style BPE.
 
-Ids are those of the `tokenizers` package, with one difference: text never becomes a
-special id. What `tokenizers` does with `encode_special_tokens = True` is done always; and
-a token of the form `<|...|>` or `<｜...｜>`, or one that is named for a role, is special
-even where its flag does not say so, like R1-Distill's `<｜User｜>`.
+Ids equal the ids of the `tokenizers` package, with one difference: text never encodes to
+a special id. The behavior of `tokenizers` with `encode_special_tokens = True` is the only
+one. A token of the form `<|...|>` or `<｜...｜>`, or a token with a role, is special even
+without the flag, such as R1-Distill's `<｜User｜>`.
 
-Decoding shows special tokens by name, and drops the space that was put before a text also
-after them, as SentencePiece does. Each byte that is not UTF-8 becomes one U+FFFD, as in
-SentencePiece; `tokenizers` replaces the characters beside them too.
+Decoding shows special tokens by name, and drops the prepended space of a text also after
+them, as SentencePiece does. Each invalid byte becomes one U+FFFD, as in SentencePiece;
+`tokenizers` also replaces adjacent characters.
 
-`truncation` and `padding` are not used, as transformers does not use what the file says
-there.
+`truncation` and `padding` are ignored, as in transformers.
 """
 
 import gc
@@ -42,7 +41,7 @@ from .encoders import (
     MetaspaceEncoder,
     MetaspacePipeline,
     PieceEncoder,
-    byte_piece,
+    byte_token_text,
     character_symbols,
 )
 from .errors import mismatch
@@ -60,14 +59,14 @@ _MODEL_KEYS = {
 }
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
-# These bytes are in no UTF-8, so no text needs tokens for them.
+# UTF-8 never contains these bytes, so no text needs tokens for them.
 _NEVER_IN_TEXT = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json`, and what the files beside it say about special tokens.
+    """Read a `tokenizer.json` and the files next to it about special tokens.
 
-    TokenizerError where a file is damaged or asks for something unknown.
+    A file that is damaged or requires an unknown feature is a TokenizerError.
     """
     settings = read_token_settings(path.parent)
     with collector_paused():
@@ -111,9 +110,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: half a million new strings would make it run in
-    vain.
-    """
+    """Pause the garbage collector, which cannot free any of the new strings."""
     was_on = gc.isenabled()
     try:
         try:
@@ -122,21 +119,21 @@ def collector_paused() -> Iterator[None]:
         finally:
             if was_on:
                 gc.enable()
-    finally:  # again, for Ctrl-C may have come in the lines above
+    finally:  # repeated because Ctrl-C may come in the lines above
         if was_on:
             gc.enable()
 
 
 def _check_keys(
-    path: Path, what: str, value: Mapping[str, object], known: set[str]
+    path: Path, where: str, value: Mapping[str, object], known: set[str]
 ) -> None:
     for key in value:
         if key not in known:
-            raise mismatch(path, what, ", ".join(sorted(known)), shown(key))
+            raise mismatch(path, where, ", ".join(sorted(known)), shown(key))
 
 
 def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
-    """Check the model but for its vocabulary and merges."""
+    """Check the model except for its vocabulary and merges."""
     _check_keys(path, "keys", file, _FILE_KEYS)
     model: dict[str, object] = expect_kind(path, "model", file.get("model"), dict)
     _check_keys(path, "model: keys", model, _MODEL_KEYS)
@@ -164,20 +161,19 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
 class Vocabulary:
     """All tokens of a file."""
 
-    names: Sequence[str]  # the token of each id, as the file spells it
+    names: Sequence[str]  # the token of each id, as in the file
     ids: Mapping[str, int]
-    tokens: Mapping[str, int]  # those that text can become by merging
+    tokens: Mapping[str, int]  # tokens that text can encode to by merging
     added: Sequence[AddedToken]
-    special: Mapping[str, int]  # those that text never becomes
+    special: Mapping[str, int]  # tokens that text never encodes to
 
 
 def read_vocabulary(
     path: Path, vocab: object, added_tokens: object, special_names: Collection[str]
 ) -> Vocabulary:
-    """Check the tokens of a file: ids 0, 1, 2... without a gap, each once, each with one
-    name.
+    """Check the tokens of a file: ids 0, 1, 2... without a gap, with one name each.
 
-    Tokens of `special_names` are special besides those that say it themselves.
+    Tokens of `special_names` are special in addition to tokens with the flag.
     """
     vocab = expect_kind(path, "vocab", vocab, dict)
     if not 0 < len(vocab) <= MAX_TOKENS:
@@ -189,13 +185,13 @@ def read_vocabulary(
     added = read_added_tokens(path, added_tokens, special_names)
     for token in added:
         if ids.setdefault(token.text, token.token_id) != token.token_id:
-            what = f"added_tokens: id of {shown(token.text)}"
-            raise mismatch(path, what, f"{ids[token.text]} as in vocab", token.token_id)
+            key = f"added_tokens: id of {shown(token.text)}"
+            raise mismatch(path, key, f"{ids[token.text]} as in vocab", token.token_id)
     check_names(path, ids)
     names = sorted(ids, key=ids.__getitem__)
     for number, name in enumerate(names):
         if ids[name] != number:
-            rule = f"{number}, for ids are 0, 1, 2... each once"
+            rule = f"{number}, because ids are 0, 1, 2... each once"
             raise mismatch(path, f"id of {shown(name)}", rule, ids[name])
     special = {name: ids[name] for name in special_names if name in ids}
     special |= {token.text: token.token_id for token in added if token.special}
@@ -209,10 +205,10 @@ def read_vocabulary(
 def read_merges(
     path: Path, value: object, vocabulary: Vocabulary, unmerged: Sequence[str] = ()
 ) -> Merges:
-    """Check a list of merges, each written as `"a b"` or as `["a", "b"]`.
+    """Check a list of merges, written as `"a b"` or as `["a", "b"]`.
 
-    Merges that would make a special token are left out: text never becomes one. No merge
-    may name a token of `unmerged`, those of bytes.
+    Merges that would result in a special token are left out, because text never encodes
+    to it. No merge may contain a token of `unmerged`, the byte tokens.
     """
     lefts, rights = _sides(path, expect_kind(path, "merges", value, list))
     try:
@@ -226,9 +222,7 @@ def read_merges(
 
 
 def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
-    """Cut merges into what they join; of lists, whether these are texts is not
-    checked.
-    """
+    """Return the left and right sides of merges; lists may contain any types."""
     if set(map(type, value)) == {str} and all(" " in merge for merge in value):
         parts = " ".join(value).split(" ")
         if len(parts) == 2 * len(value):
@@ -249,16 +243,16 @@ def _listed(
     vocabulary: Vocabulary,
     unmerged: Sequence[str],
 ) -> Merges:
-    """Look the tokens of merges up, all of which must be there."""
+    """Return merges by ids; raise KeyError or TypeError for an unknown token."""
     find = vocabulary.tokens.__getitem__
     pairs = zip(map(find, lefts), map(find, rights), strict=True)
     keys = [left << PAIR_SHIFT | right for left, right in pairs]
     joined = list(map(find, map(add, lefts, rights)))
     if unmerged and (barred := {*unmerged}.intersection(chain(lefts, rights))):
-        raise mismatch(path, "merges", "no merge of bytes", shown(min(barred)))
+        raise mismatch(path, "merges", "no merge of byte tokens", shown(min(barred)))
     merges = listed_merges(keys, joined)
     if len(merges.ranks) != len(keys):
-        # The last of equal pairs gives the rank, so the first one is not where it says.
+        # The last of equal pairs gives the rank, so the first one has another rank.
         twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
         got = f"{shown(lefts[twice])} and {shown(rights[twice])} twice"
         raise mismatch(path, "merges", "each once", got)
@@ -268,9 +262,7 @@ def _listed(
 def _is_mergeable(
     path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary
 ) -> bool:
-    """Tell whether a merge is one of text; refuse it where it names what is not a
-    token.
-    """
+    """Return whether a merge results in text; an unknown token is a TokenizerError."""
     left, right = pair
     if not isinstance(left, str) or not isinstance(right, str):
         raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
@@ -291,9 +283,10 @@ def byte_level(
     vocabulary: Vocabulary,
     pipeline: ByteLevelPipeline,
 ) -> tuple[ByteLevelEncoder, list[bytes]]:
-    """Form the encoder of byte-level BPE, and the bytes of each token.
+    """Return the encoder of byte-level BPE, and the bytes of each token.
 
-    `model` has `merges` and `ignore_merges`, perhaps `unk_token` and `byte_fallback`.
+    `model` has `merges` and `ignore_merges`, and possibly `unk_token` and
+    `byte_fallback`.
     """
     merges = read_merges(path, model.get("merges"), vocabulary)
     token_bytes, foreign = bytes_of_byte_level(vocabulary.names)
@@ -302,7 +295,7 @@ def byte_level(
     merged = vocabulary.tokens.values()
     tokens = {token_bytes[number]: number for number in merged if number not in foreign}
     if not tokens:
-        raise mismatch(path, "vocab", "tokens in letters for bytes", "none")
+        raise mismatch(path, "vocab", "tokens in GPT-2's letters for bytes", "none")
     missing = [
         b for b in range(256) if bytes([b]) not in tokens and b not in _NEVER_IN_TEXT
     ]
@@ -317,32 +310,31 @@ def byte_level(
 
 
 def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
-    """Turn tokens in GPT-2's letters for bytes into bytes, and tell which hold other
-    characters.
+    """Convert tokens in GPT-2's letters to bytes; return the ids with other characters.
 
-    Such a token is the UTF-8 of its text.
+    A token with other characters is the UTF-8 of its text.
     """
     letters = letters_of_bytes()
-    # The last: any other character.
+    # The last entry stands for any other character.
     byte_of = np.full(max(map(ord, letters)) + 2, -1, np.int16)
     byte_of[[*map(ord, letters)]] = range(0x100)
     codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
-    found = byte_of[np.minimum(codes, len(byte_of) - 1)]
-    data = found.astype(np.uint8).tobytes()
+    values = byte_of[np.minimum(codes, len(byte_of) - 1)]
+    data = values.astype(np.uint8).tobytes()
     bounds = list(accumulate(map(len, names), initial=0))
     tokens = [data[start:end] for start, end in pairwise(bounds)]
-    places = np.searchsorted(bounds, np.flatnonzero(found < 0), "right") - 1
-    foreign = set(places.tolist())
+    token_indices = np.searchsorted(bounds, np.flatnonzero(values < 0), "right") - 1
+    foreign = set(token_indices.tolist())
     for number in foreign:
         tokens[number] = names[number].encode()
     return tokens, foreign
 
 
 def letters_of_bytes() -> list[str]:
-    """Return the printable character that stands for each byte.
+    """Return the printable character for each byte.
 
-    Those of Latin-1 that are printable stand for themselves, the others are U+0100 and
-    on, in their order.
+    Printable characters of Latin-1 stand for themselves, and the others are U+0100 and
+    following, in order.
 
     Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
     9b63575ef42771a015060c964af2c3da4cf7c8ab.
@@ -363,7 +355,7 @@ def _metaspace(
 ) -> tuple[MetaspaceEncoder, list[bytes]]:
     if not model["byte_fallback"]:
         raise mismatch(path, "model: byte_fallback", "true", "false")
-    byte_names = [*map(byte_piece, range(256))]
+    byte_names = [*map(byte_token_text, range(256))]
     missing = next((name for name in byte_names if name not in vocabulary.ids), None)
     if missing:
         raise mismatch(path, "vocab", "a token for every single byte", f"no {missing}")
@@ -378,9 +370,8 @@ def _metaspace(
     )
     token_bytes = [*map(_metaspace_bytes, vocabulary.names)]
     for token in vocabulary.added:
-        if (
-            token.normalized
-        ):  # found with the space before it, which is then part of its text
+        # A normalized token is found with the space before it, which is part of its text.
+        if token.normalized:
             token_bytes[token.token_id] = _metaspace_bytes(encoder.normalize(token.text))
     for name, number in vocabulary.special.items():
         token_bytes[number] = name.encode()
@@ -397,9 +388,7 @@ def _metaspace_bytes(name: str) -> bytes:
 
 
 def _find_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> None:
-    """Let the added tokens that are not special be found in a text before it is
-    encoded.
-    """
+    """Let the encoder find the added tokens that are not special."""
     if not all(token.special for token in vocabulary.added):
         raw = (token for token in vocabulary.added if not token.normalized)
         others = (token for token in vocabulary.added if token.normalized)

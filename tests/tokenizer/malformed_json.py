@@ -152,7 +152,7 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     (
         "no letters for bytes",
         NO_LETTERS,
-        "vocab: expected tokens in letters for bytes, got none",
+        "vocab: expected tokens in GPT-2's letters for bytes, got none",
     ),
     ("merges missing", b(merges=None), "merges: expected a list, got null"),
     ("merge of one", b(merges=[["t", "h"], ["th"]]), r"merges\[1\]: .*two tok"),
@@ -165,9 +165,9 @@ MALFORMED: list[tuple[str, Json | bytes, str]] = [
     ("unknown right", b(merges=[["t", "zz"]]), r"vocabulary, got 'zz'"),
     ("unknown joined", b(merges=[["h", "t"]]), r"vocabulary, got 'ht'"),
     ("merge twice", b(merges=[["t", "h"]] * 2), "once, got 't' and 'h' twice"),
-    ("merge of bytes", merged(("<0x01>", "<0x02>")), "no merge of bytes"),
-    ("merge of a byte and a letter", merged(("<0x01>", "t")), "no merge of bytes"),
-    ("merge of a letter and a byte", merged(("t", "<0x01>")), "no merge of bytes"),
+    ("merge of bytes", merged(("<0x01>", "<0x02>")), "no merge of byte tokens"),
+    ("merge of a byte and a letter", merged(("<0x01>", "t")), "no merge of byte tokens"),
+    ("merge of a letter and a byte", merged(("t", "<0x01>")), "no merge of byte tokens"),
     (
         "later merges of bytes",
         merged(("t", "h"), ("<0x01>", "t"), ("t", "<0x02>")),

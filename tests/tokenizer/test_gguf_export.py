@@ -94,14 +94,15 @@ def test_the_ids_of_many_strings_are_those_of_the_original_file(pair, kind):
 def test_a_tokenizer_json_in_sentencepieces_style_needs_the_model_beside_it(tmp_path):
     write_json(tmp_path, metaspace_file([("\u2581", "a")], "\u2581a"))
     with pytest.raises(
-        TokenizerError, match=r"expected tokenizer.model beside tokenizer.json, go"
+        TokenizerError, match=r"expected tokenizer.model next to tokenizer.json, go"
     ):
         written(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(model_message(ROWS))
     assert_same(*written(tmp_path), TEXTS)  # without config.json it is what is read
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(
-        TokenizerError, match="text of token 259: expected that of the files, got ano"
+        TokenizerError,
+        match="text of token 259: expected the value of the files, got ano",
     ):
         written(tmp_path)  # the two files say different things
 
@@ -143,7 +144,9 @@ def test_a_space_before_the_first_text_alone_is_written_with_a_warning(tmp_path)
     directory = llama2_pair(
         tmp_path, normalizer=None, pre_tokenizer=metaspace | {"split": False}
     )
-    with pytest.warns(UserWarning, match="with the file, each text gets one, also if"):
+    with pytest.warns(
+        UserWarning, match="with the GGUF file, each text gets one, also if"
+    ):
         ours, theirs = written(directory)
     assert_same(ours, theirs, ["Hello world", "a  b"])
     assert theirs.encode("a", bos=False, eos=False, first=False) == [29874]

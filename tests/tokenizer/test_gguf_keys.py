@@ -258,7 +258,7 @@ BAD_PIECES: list[tuple[dict[str, Any], str]] = [
     ({"tokens": []}, "key 'tokenizer.ggml.tokens': expected 1 to 524288 values, got 0"),
     (
         {"scores": [0.0]},
-        "key 'tokenizer.ggml.scores': expected 264 values, as there are tokens, g",
+        "key 'tokenizer.ggml.scores': expected 264 values, one per token, g",
     ),
     ({"scores": None}, "key 'tokenizer.ggml.scores': expected a list of float, got null"),
     (
@@ -267,16 +267,16 @@ BAD_PIECES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"token_type": [1]},
-        "key 'tokenizer.ggml.token_type': expected 264 values, as there are to",
+        "key 'tokenizer.ggml.token_type': expected 264 values, one per token",
     ),
     (
         {"token_type": [1.0] * 264},
         "key 'tokenizer.ggml.token_type': expected a list of int, got a",
     ),
-    ({"token_type": [0] * 264}, "token 0: type: expected a number from 1 to 6, got 0"),
+    ({"token_type": [0] * 264}, "token 0: type: expected a value from 1 to 6, got 0"),
     (
         {"token_type": [UNKNOWN, *BYTES[:-1], *[NORMAL] * 5]},
-        "pieces: expected one of the type unk",
+        "pieces: expected one unknown piece",
     ),
     (
         {"token_type": [*BYTES[:-1], *[NORMAL] * 6]},
@@ -327,15 +327,15 @@ def test_a_byte_that_is_none_is_refused():
 BAD_TOKENS: list[tuple[dict[str, Any], str]] = [
     (
         {"pre": "\x1b[m"},
-        r"key 'tokenizer.ggml.pre': expected a split pattern of llama-bpe, dbrx, ",
+        r"key 'tokenizer.ggml.pre': expected one of llama-bpe, dbrx, ",
     ),
     (
         {"pre": 1},
-        "key 'tokenizer.ggml.pre': expected a split pattern of llama-bpe, dbrx, ",
+        "key 'tokenizer.ggml.pre': expected one of llama-bpe, dbrx, ",
     ),
     (
         {"token_type": [NORMAL, BYTE, *[7] * 260]},
-        "token 2: type: expected a number from 1 to 6, g",
+        "token 2: type: expected a value from 1 to 6, g",
     ),
     (
         {"merges": ["t h", "x y"]},
@@ -343,7 +343,7 @@ BAD_TOKENS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"token_type": [CONTROL] * 262, "merges": []},
-        "vocab: expected tokens in letters for bytes,",
+        "vocab: expected tokens in GPT-2's letters for bytes,",
     ),
 ]
 

@@ -94,7 +94,11 @@ def test_a_directory_without_any_tokenizer_has_an_error_of_its_own(tmp_path):
 
 
 def test_what_is_no_directory_is_refused(directory):
-    with pytest.raises(TokenizerError, match="cannot be read: Not a directory"):
+    with pytest.raises(
+        TokenizerError, match="expected a readable directory, got Not a directory"
+    ):
         load_tokenizer(directory / "tokenizer.model")
-    with pytest.raises(TokenizerError, match="cannot be read: No such file"):
+    with pytest.raises(
+        TokenizerError, match="expected a readable directory, got No such file"
+    ):
         load_tokenizer(directory / "missing")
