@@ -1,23 +1,20 @@
-"""The errors of reading model files, and their one text form: `<file>: <what>: expected
-X, got Y`.
+"""The errors of reading model files: `<file>: <key>: expected X, got Y`.
 
-Whatever comes from a file passes through `shown` of `untrusted` first, so that a hostile
-name can neither move the cursor nor fill the screen.
+Text from a file first passes through `shown` of `untrusted`, so that a hostile name can
+neither move the cursor nor fill the screen.
 """
 
 from ..ml.errors import LlamaBoltsError
 
 
 class CheckpointError(LlamaBoltsError):
-    """Something that is wrong with the files of a checkpoint."""
+    """The files of a checkpoint are invalid."""
 
 
 class FileMemoryError(CheckpointError):
-    """There is not enough memory, or address space, for the content of files."""
+    """Memory or address space does not suffice for the content of files."""
 
 
-def mismatch(where: str, what: str, expected: object, got: object) -> CheckpointError:
-    """Form the error `<where>: <what>: expected X, got Y`; all four are shown as they
-    are.
-    """
-    return CheckpointError(f"{where}: {what}: expected {expected}, got {got}")
+def mismatch(where: str, key: str, expected: object, actual: object) -> CheckpointError:
+    """Return the error `<where>: <key>: expected X, got Y`, without escaping."""
+    return CheckpointError(f"{where}: {key}: expected {expected}, got {actual}")

@@ -1,10 +1,9 @@
-"""GGUF files, read: keys with typed values, the entries of the tensors, and files in
-several parts.
+"""Read GGUF files: typed keys, the entries of tensors, and split files.
 
-Every count, length and offset is checked against the size of the file before it is used.
-An array stays in the file until its values are asked for: a vocabulary has 400 000
+Every count, length and offset is checked against the size of the file before use. An
+array stays in the file until its values are read, because a vocabulary has 400 000
 strings. Tensors are used in place in the mapped file. A shape is stored with its
-contiguous size first, so that `[out, in]` is `in, out` in the file.
+contiguous size first: `[out, in]` is `in, out` in the file.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `ggml/src/gguf.cpp` and
 `ggml/include/ggml.h` (the types of tensors), `tools/gguf-split` (the parts).
@@ -37,7 +36,7 @@ _MOST_NAME_BYTES = 64
 _MOST_TEXT_BYTES = 16 << 20
 _MOST_ARRAY_BYTES = 64 << 20  # the merges of the largest vocabularies take about 10 MB
 _MOST_DIMENSIONS = 4
-_MOST_SHOWN = 3  # values of an array
+_MOST_SHOWN = 3  # the values of an array in its text
 _DEFAULT_ALIGNMENT = 32
 _LARGEST_ALIGNMENT = 1 << 16
 _ALIGNMENT = "general.alignment"
@@ -60,7 +59,7 @@ _SCALARS = {
     11: np.int64,
     12: np.float64,
 }
-_LENGTH = struct.Struct("<Q")  # of a string, before it
+_LENGTH = struct.Struct("<Q")  # the length before a string
 
 DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
     0: ml.float32,
@@ -68,7 +67,7 @@ DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
     30: ml.bfloat16,
     **ml.GGML_DTYPES,
 }
-"""The types of tensors that are read, by their numbers in the format."""
+"""The supported types of tensors, by their codes in the format."""
 
 _OTHER_TYPES = {
     9: "Q8_1",
@@ -104,12 +103,12 @@ def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of numbers, truth values or strings, still in its file.
+    """An array of numbers, bools or strings in its file.
 
     Attributes:
         path: The file.
         label: The file and the key, for errors.
-        kind: The type of the values, a key of `_SCALARS` or that of strings.
+        kind: The type of the values, a key of `_SCALARS` or `_STRING`.
         count: The number of values.
         start: The first byte of the values in the file; each string follows its length.
         stop: The byte after the last value.
@@ -147,8 +146,7 @@ class GgufArray:
             return [*np.frombuffer(content, dtype).tolist()]
 
     def _strings(self, buffer: mmap.mmap | bytes, count: int) -> list[object]:
-        # A vocabulary has 100 000 strings and more, so that each step of this loop
-        # counts.
+        # A vocabulary has 100 000 strings or more, so each step of this loop matters.
         strings: list[object] = []
         append = strings.append
         length_at = _LENGTH.unpack_from
@@ -168,7 +166,7 @@ class GgufArray:
             raise mismatch(
                 f"{self.label}[{len(strings)}]", "text", "UTF-8", got
             ) from None
-        except struct.error:  # a length that begins at the end
+        except struct.error:  # the length is cut off
             at = size + 1
         if at > size:
             rule = f"inside byte {self.stop} as when it was read"
@@ -188,7 +186,7 @@ GgufValue: TypeAlias = int | float | bool | str | GgufArray
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """One tensor as the header describes it; `start` and `stop` are bytes of the file."""
+    """The entry of a tensor in the header; `start` and `stop` are bytes of the file."""
 
     name: str
     dtype: ml.DType | ml.BlockDType
@@ -197,7 +195,7 @@ class GgufTensor:
     stop: int
 
     def make(self, file: MappedFile, name: str) -> ml.Weight:
-        """Make the tensor: a read-only view of its mapped file, called `name`."""
+        """Return the tensor `name` as a read-only view of its mapped file."""
         buffer = file.buffer
         start = self.start
         dtype = self.dtype
@@ -213,10 +211,10 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """What the header of one file says; the file is not open."""
+    """The header of one file; the file is not open."""
 
     path: Path
-    label: str  # the file, as errors show it
+    label: str  # the file name in errors
     size: int  # in bytes
     version: int  # 2 or 3
     keys: Mapping[str, GgufValue]  # in the order of the file
@@ -228,7 +226,7 @@ class GgufFile:
         Args:
             prefix: The beginning of the keys.
             arrays: The keys whose arrays are read as lists, and the most values of each.
-                Every other array stays a `GgufArray`, in the file.
+                Every other array remains a `GgufArray`.
 
         Raises:
             CheckpointError: An array has too many values, or is damaged.
@@ -248,9 +246,7 @@ class GgufFile:
         return decoded
 
     def map(self) -> MappedFile:
-        """Map the file again, to use its tensors; raise CheckpointError for another size
-        now.
-        """
+        """Map the file again to use its tensors; a changed size is a CheckpointError."""
         file = MappedFile(self.path)
         if (size := file.size) != self.size:
             file.close()
@@ -261,17 +257,16 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read the header of a GGUF file; the file is closed again."""
+    """Read the header of a GGUF file and close the file."""
     with contextlib.closing(MappedFile(path)) as file:
         return GgufFile(path, file.label, file.size, *_Reader(file).read_header())
 
 
 def read_gguf_beginning(path: Path) -> GgufFile:
-    """Read the keys of a GGUF file up to its vocabulary, which takes a thousandth of the
-    time.
+    """Read the keys of a GGUF file up to its vocabulary, a thousand times as fast.
 
-    The vocabulary has its number of tokens and no values. There are neither tensors nor
-    the keys after the vocabulary.
+    The vocabulary has its number of tokens but no values. The result has neither tensors
+    nor the keys after the vocabulary.
     """
     with contextlib.closing(MappedFile(path)) as file:
         version, keys = _Reader(file).read_beginning()
@@ -293,8 +288,8 @@ class _Reader:
         version, tensor_count, key_count = self._read_counts()
         keys: dict[str, GgufValue] = {}
         for number in range(key_count):
-            name, what, kind = self._key(number, keys)
-            keys[name] = self._value(what, kind)
+            name, key, kind = self._key(number, keys)
+            keys[name] = self._value(key, kind)
         alignment = keys.get(_ALIGNMENT, _DEFAULT_ALIGNMENT)
         assert isinstance(alignment, int), "its type is checked"
         if not 8 <= alignment <= _LARGEST_ALIGNMENT or alignment & (alignment - 1):
@@ -308,15 +303,15 @@ class _Reader:
         version, _, key_count = self._read_counts()
         keys: dict[str, GgufValue] = {}
         for number in range(key_count):
-            name, what, kind = self._key(number, keys)
+            name, key, kind = self._key(number, keys)
             if name == VOCABULARY and kind == _ARRAY:
-                kind, count = self._array_header(what)
-                label = f"{self._file.label}: {what}"
+                kind, count = self._array_header(key)
+                label = f"{self._file.label}: {key}"
                 keys[name] = GgufArray(
                     self._file.path, label, kind, count, self._at, self._at
                 )
                 break
-            keys[name] = self._value(what, kind)
+            keys[name] = self._value(key, kind)
         return version, keys
 
     def _read_counts(self) -> tuple[int, int, int]:
@@ -324,7 +319,7 @@ class _Reader:
         version = self._version()
         tensor_count = self._integer("number of tensors", 8)
         key_count = self._integer("number of keys", 8)
-        # The shortest key and the shortest entry that there can be.
+        # The sizes are those of the shortest possible entry and key.
         self._check_count(
             "number of tensors", tensor_count, _MOST_TENSORS, 8 + 1 + 4 + 8 + 4 + 8
         )
@@ -332,15 +327,15 @@ class _Reader:
         return version, tensor_count, key_count
 
     def _key(self, number: int, keys: Mapping[str, GgufValue]) -> tuple[str, str, int]:
-        """Read the name of a new key, what errors call it, and the type of its value."""
+        """Read the name of a new key, its label for errors, and the type of its value."""
         name = self._text(f"key {number}: name", _MOST_KEY_BYTES)
-        what = f"key {shown(name)}"
+        key = f"key {shown(name)}"
         if name in keys or not name:
-            self._refuse(what, "a new name", "it again" if name else "none")
-        kind = self._integer(f"{what}: type", 4)
+            self._refuse(key, "a new name", "it again" if name else "none")
+        kind = self._integer(f"{key}: type", 4)
         if name == _ALIGNMENT and kind != _UINT32:
-            self._refuse(f"{what}: type", f"{_UINT32}, uint32", kind)
-        return name, what, kind
+            self._refuse(f"{key}: type", f"{_UINT32}, uint32", kind)
+        return name, key, kind
 
     def _version(self) -> int:
         if self._take("kind", min(len(MAGIC), self._size)) != MAGIC:
@@ -352,81 +347,77 @@ class _Reader:
             self._refuse("version", " or ".join(map(str, _VERSIONS)), got)
         return version
 
-    def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
-        """Check a number of parts against what is allowed, and what the rest of the file
-        holds.
-        """
+    def _check_count(self, key: str, count: int, most: int, least_bytes: int) -> None:
+        """Check a count against its limit and against the rest of the file."""
         room = (self._size - self._at) // least_bytes
         if count > min(most, room):
             rule = f"{room}, which the file has room for" if room < most else most
-            self._refuse(what, f"at most {rule}", count)
+            self._refuse(key, f"at most {rule}", count)
 
-    def _take(self, what: str, count: int) -> bytes:
-        """Return the next bytes, which must be there, and pass over them."""
+    def _take(self, key: str, count: int) -> bytes:
+        """Return the next bytes and skip them; they must be in the file."""
         start = self._at
         if count > self._size - start:
             self._refuse(
-                what, f"{count} bytes at byte {start}", f"{self._size - start} to the end"
+                key, f"{count} bytes at byte {start}", f"{self._size - start} to the end"
             )
         self._at = start + count
         return self._buffer[start : self._at]
 
-    def _integer(self, what: str, size: int) -> int:
-        return int.from_bytes(self._take(what, size), "little")
+    def _integer(self, key: str, size: int) -> int:
+        return int.from_bytes(self._take(key, size), "little")
 
-    def _text(self, what: str, most: int) -> str:
-        length = self._integer(what, 8)
+    def _text(self, key: str, most: int) -> str:
+        length = self._integer(key, 8)
         if length > most:
-            self._refuse(f"{what}: bytes", f"at most {most}", length)
+            self._refuse(f"{key}: bytes", f"at most {most}", length)
         try:
-            return self._take(what, length).decode()
+            return self._take(key, length).decode()
         except UnicodeDecodeError as error:
-            self._refuse(what, "UTF-8", f"other bytes at byte {error.start}")
+            self._refuse(key, "UTF-8", f"other bytes at byte {error.start}")
 
-    def _value(self, what: str, kind: int) -> GgufValue:
+    def _value(self, key: str, kind: int) -> GgufValue:
         if kind == _STRING:
-            return self._text(what, _MOST_TEXT_BYTES)
+            return self._text(key, _MOST_TEXT_BYTES)
         if kind == _ARRAY:
-            return self._array(what)
+            return self._array(key)
         if kind not in _SCALARS:
-            self._refuse(f"{what}: type", f"0 to {max(_SCALARS)}", kind)
-        value: int | float | bool = self._numbers(what, kind, 1).tolist()[0]
+            self._refuse(f"{key}: type", f"0 to {max(_SCALARS)}", kind)
+        value: int | float | bool = self._numbers(key, kind, 1).tolist()[0]
         return value
 
     def _numbers(
-        self, what: str, kind: int, count: int
+        self, key: str, kind: int, count: int
     ) -> "np.ndarray[tuple[int], np.dtype]":
         dtype = np.dtype(_SCALARS[kind])
-        found = np.frombuffer(self._take(what, count * dtype.itemsize), dtype)
-        if kind == _BOOL and (most := int(found.view(np.uint8).max(initial=0))) > 1:
-            self._refuse(what, "0 or 1 for a truth value", most)
-        return found
+        values = np.frombuffer(self._take(key, count * dtype.itemsize), dtype)
+        if kind == _BOOL and (most := int(values.view(np.uint8).max(initial=0))) > 1:
+            self._refuse(key, "0 or 1 for a bool", most)
+        return values
 
-    def _array_header(self, what: str) -> tuple[int, int]:
+    def _array_header(self, key: str) -> tuple[int, int]:
         """Read the type and the number of the values of an array."""
-        kind = self._integer(f"{what}: type", 4)
-        count = self._integer(f"{what}: length", 8)
+        kind = self._integer(f"{key}: type", 4)
+        count = self._integer(f"{key}: length", 8)
         if kind != _STRING and kind not in _SCALARS:
             got = "an array" if kind == _ARRAY else kind
-            self._refuse(
-                f"{what}: type of values", "numbers, truth values or strings", got
-            )
+            self._refuse(f"{key}: type of values", "numbers, bools or strings", got)
         width = _LENGTH.size if kind == _STRING else np.dtype(_SCALARS[kind]).itemsize
-        self._check_count(f"{what}: length", count, _MOST_ARRAY_BYTES // width, width)
+        self._check_count(f"{key}: length", count, _MOST_ARRAY_BYTES // width, width)
         return kind, count
 
-    def _array(self, what: str) -> GgufArray:
-        kind, count = self._array_header(what)
+    def _array(self, key: str) -> GgufArray:
+        kind, count = self._array_header(key)
         start = self._at
         if kind == _STRING:
-            self._pass_strings(what, count)
+            self._skip_strings(key, count)
         else:
-            self._numbers(what, kind, count)
-        label = f"{self._file.label}: {what}"
+            self._numbers(key, kind, count)
+        label = f"{self._file.label}: {key}"
         return GgufArray(self._file.path, label, kind, count, start, self._at)
 
-    def _pass_strings(self, what: str, count: int) -> None:
-        """Pass over strings, each after its length."""
+    def _skip_strings(self, key: str, count: int) -> None:
+        """Skip strings, each after its length."""
         buffer = self._buffer
         at = self._at
         length_at = _LENGTH.unpack_from
@@ -438,77 +429,71 @@ class _Reader:
             at = self._size + 1
         if at > self._size:
             self._refuse(
-                f"{what}: strings", f"{count} before byte {self._size}", "longer ones"
+                f"{key}: strings", f"{count} before byte {self._size}", "longer ones"
             )
         if at - self._at > _MOST_ARRAY_BYTES:
-            self._refuse(f"{what}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - self._at)
+            self._refuse(f"{key}: bytes", f"at most {_MOST_ARRAY_BYTES}", at - self._at)
         self._at = at
 
     def _entry(self, number: int, alignment: int) -> GgufTensor:
         """Read one entry; `start` and `stop` count from the beginning of the data."""
         name = self._text(f"tensor {number}: name", _MOST_NAME_BYTES)
-        what = f"tensor {shown(name)}"
-        count = self._integer(f"{what}: number of dimensions", 4)
+        key = f"tensor {shown(name)}"
+        count = self._integer(f"{key}: number of dimensions", 4)
         if not 1 <= count <= _MOST_DIMENSIONS:
             self._refuse(
-                f"{what}: number of dimensions", f"1 to {_MOST_DIMENSIONS}", count
+                f"{key}: number of dimensions", f"1 to {_MOST_DIMENSIONS}", count
             )
-        shape = tuple(self._integer(f"{what}: shape", 8) for _ in range(count))[::-1]
+        shape = tuple(self._integer(f"{key}: shape", 8) for _ in range(count))[::-1]
         if 0 in shape:
-            self._refuse(f"{what}: shape", "no size of 0", list(shape))
-        kind = self._integer(f"{what}: type", 4)
-        offset = self._integer(f"{what}: offset", 8)
+            self._refuse(f"{key}: shape", "no size of 0", list(shape))
+        kind = self._integer(f"{key}: type", 4)
+        offset = self._integer(f"{key}: offset", 8)
         dtype = DTYPES.get(kind)
         if dtype is None:
             rule = f"one of {', '.join(each.name for each in DTYPES.values())}"
             got = f"{kind} ({_OTHER_TYPES[kind]})" if kind in _OTHER_TYPES else kind
-            self._refuse(f"{what}: type", rule, got)
+            self._refuse(f"{key}: type", rule, got)
         if isinstance(dtype, ml.BlockDType) and shape[-1] % dtype.block_size:
             rule = f"a multiple of {dtype.block_size}, a block of {dtype}"
-            self._refuse(f"{what}: row length", rule, shape[-1])
+            self._refuse(f"{key}: row length", rule, shape[-1])
         if offset % alignment:
-            self._refuse(f"{what}: offset", f"a multiple of {alignment}", offset)
+            self._refuse(f"{key}: offset", f"a multiple of {alignment}", offset)
         return GgufTensor(name, dtype, shape, offset, offset + nbytes_of(dtype, shape))
 
     def _placed(
         self, entries: list[GgufTensor], data_start: int
     ) -> dict[str, GgufTensor]:
-        """Check names and places of all tensors; return them by name, in the order of the
-        data.
-        """
-        found: dict[str, GgufTensor] = {}
+        """Check names and offsets of all tensors; return them by name in data order."""
+        placed: dict[str, GgufTensor] = {}
         room = max(self._size - data_start, 0)
         position = 0
         last = ""
         for entry in sorted(entries, key=lambda entry: entry.start):
-            what = f"tensor {shown(entry.name)}"
-            if entry.name in found:
-                self._refuse(what, "a new name", "it again")
+            key = f"tensor {shown(entry.name)}"
+            if entry.name in placed:
+                self._refuse(key, "a new name", "it again")
             if entry.start < position:
                 rule = f"{position} or more, the end of {shown(last)}"
-                self._refuse(f"{what}: offset", rule, entry.start)
+                self._refuse(f"{key}: offset", rule, entry.start)
             if entry.stop > room:
                 got = f"{entry.stop - entry.start} at {entry.start}"
-                self._refuse(
-                    f"{what}: bytes", f"inside the {room} bytes of the data", got
-                )
+                self._refuse(f"{key}: bytes", f"inside the {room} bytes of the data", got)
             position = entry.stop
             last = entry.name
-            found[last] = replace(
+            placed[last] = replace(
                 entry, start=data_start + entry.start, stop=data_start + position
             )
-        return found
+        return placed
 
 
 # Files in several parts
 
 
 def read_gguf_parts(path: Path) -> list[GgufFile]:
-    """Read the headers of a file and of all its parts, where `split.count` says that it
-    has some.
+    """Read the headers of a file and of all its parts, if `split.count` names several.
 
-    The path is that of a whole file, or of the first part, which alone has the keys of
-    the model.
+    The path is a whole file, or the first part, which alone has the keys of the model.
     """
     first = read_gguf(path)
     split = {key: first.keys[key] for key in _SPLIT_RULES if key in first.keys}
@@ -526,7 +511,7 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
     missing = [name for name in names if not path.with_name(name).exists()]
     if missing:
         got = f"without {some_of(missing)}"
-        raise mismatch(first.label, "files", f"{count} parts beside each other", got)
+        raise mismatch(first.label, "files", f"{count} parts in one directory", got)
     others = (
         followed_inside(path.with_name(n), CheckpointError, path.parent) for n in names
     )
@@ -538,8 +523,8 @@ def read_gguf_parts(path: Path) -> list[GgufFile]:
             part.label, {k: part.keys[k] for k in rules if k in part.keys}, rules, rules
         )
         if twice := seen & part.tensors.keys():
-            got = f"in another one too {some_of(sorted(twice))}"
-            raise mismatch(part.label, "tensors", "each in one part", got)
+            repeated = f"{some_of(sorted(twice))} in another part as well"
+            raise mismatch(part.label, "tensors", "each in one part", repeated)
         seen |= part.tensors.keys()
     total = value_of(split, "split.tensors.count", len(seen))
     if total != len(seen):

@@ -1,7 +1,7 @@
-"""The keys of a GGUF file that say what a model computes, checked as `params.py` says.
+"""The hyperparameters in the keys of a GGUF file, checked by the rules of `params.py`.
 
-Only keys of the architecture do. A key that llama.cpp reads is used, or rejected with an
-error that names it unless its value is the neutral one; keys that llama.cpp ignores are
+Only keys of the architecture count. A key that llama.cpp reads is used, or rejected with
+an error that names it unless it has its neutral value. Keys that llama.cpp ignores are
 ignored. Keys outside of the architecture describe the file.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-model.cpp`
@@ -30,7 +30,7 @@ from .params import (
 
 ARCHITECTURE_KEY = "general.architecture"
 ROPE_FACTORS = "rope_freqs.weight"
-# By the names of the templates.
+# Name of a template -> its key.
 CHAT_TEMPLATE_KEYS = {
     "default": "tokenizer.chat_template",
     "tool_use": "tokenizer.chat_template.tool_use",
@@ -44,15 +44,15 @@ class GgufSchema:
 
     Attributes:
         architecture: The name of its architecture.
-        rope_pairs: Which rows of q and k are rotated together.
-        rules: The keys that llama.cpp reads for this architecture alone.
+        rope_pairs: The rows of q and k that are rotated together.
+        rules: The keys that llama.cpp reads only for this architecture.
         biases: The matrices whose biases it reads.
         has_rope_factors: Whether it reads `rope_freqs.weight`.
         has_own_output: Whether it requires `output.weight`.
-        heads_fill_dim: Whether all query heads together have the size of the model.
+        heads_fill_dim: Whether the total size of the query heads is the model dimension.
         rope_tensors: The tensors of factors of the rotary embedding that a file may have.
 
-    Source: llama.cpp src/models/*.cpp (`load_arch_tensors`), and what xllamacpp loads.
+    Source: llama.cpp src/models/*.cpp (`load_arch_tensors`), and tests with xllamacpp.
     """
 
     architecture: str
@@ -91,9 +91,9 @@ RULES: Mapping[str, Rule] = {
     **rules_of(GGUF_KEYS),
     **dict.fromkeys(("attention.value_length", "rope.dimension_count"), SIZE),
     "rope.scaling.type": one_of("none", "linear"),
-    # The older name of the factor, which counts where the newer one is missing.
+    # The older name of the factor, used if the newer one is missing.
     **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear"), number_in(1, 1e6)),
-    # Other values of these change the result in ways that are not supported.
+    # Other values of these keys change the result in ways that are not supported.
     **dict.fromkeys(
         ("expert_count", "expert_used_count", "expert_group_count"), one_of(0)
     ),
@@ -106,9 +106,9 @@ RULES: Mapping[str, Rule] = {
     ),
     "tensor_data_layout": ANY,
 }
-"""The keys that llama.cpp reads for every architecture, without its name before them.
+"""The keys that llama.cpp reads for every architecture, without the name prefix.
 
-llama.cpp ignores other keys, or reads them without an effect on logits, and so does
+llama.cpp ignores other keys, or reads them without effect on logits, and so does
 `read_gguf_config`. `tests/checkpoint/test_gguf_keys_oracle.py` compares both.
 """
 
@@ -131,14 +131,14 @@ _GENERAL_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufConfig:
-    """The hyperparameters of one model, checked."""
+    """The checked hyperparameters of one model."""
 
     architecture: str
-    # By key, without the name of the architecture before it.
+    # By key, without the prefix of the architecture.
     given: Mapping[str, GgufValue]
     sizes: Mapping[str, Any]  # by the names of `ModelArgs`
-    rope_factor: float  # what divides all rotary frequencies; 1 for nothing
-    # The keys of the architecture without an effect, with its name.
+    rope_factor: float  # the divisor of all rotary frequencies, by default 1
+    # The keys of the architecture without effect, with the prefix.
     ignored: tuple[str, ...]
 
 
@@ -147,18 +147,21 @@ def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> G
 
     Args:
         file: The header.
-        families: The families that are supported, by the name of their architecture.
+        families: The supported families by the name of their architecture.
     """
     label = file.label
     keys = file.keys
     general = {key: value for key, value in keys.items() if key in _GENERAL_RULES}
     check_object(label, general, _GENERAL_RULES)
-    found = keys.get(ARCHITECTURE_KEY)
-    family = families.get(found) if isinstance(found, str) else None
+    architecture = keys.get(ARCHITECTURE_KEY)
+    family = families.get(architecture) if isinstance(architecture, str) else None
     if family is None:
         rules = {ARCHITECTURE_KEY: one_of(*families)}
         check_known(
-            label, {} if found is None else {ARCHITECTURE_KEY: found}, rules, rules
+            label,
+            {} if architecture is None else {ARCHITECTURE_KEY: architecture},
+            rules,
+            rules,
         )
     assert family is not None, "its rule was checked"
     name = family.gguf.architecture

@@ -1,8 +1,7 @@
-"""Write a GGUF file tensor by tensor, plain or in blocks, with no more than one in
-memory.
+"""Write a GGUF file tensor by tensor, plain or in blocks, with one in memory at a time.
 
-A value is written by its Python type: text, truth value, int as uint32, float as float32,
-and lists of text, of int as int32, or of float as float32.
+A value is written by its Python type: text, bool, int as uint32, float as float32, and
+lists of text, of int as int32, or of float as float32.
 
 Source: ggml-org/ggml, docs/gguf.md.
 """
@@ -20,7 +19,7 @@ _ALIGNMENT = 32
 TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {
     d: number for number, d in DTYPES.items()
 }
-"""The numbers of the types that the format has."""
+"""Dtype -> its code in the format."""
 
 _STRING = 8
 _ARRAY = 9
@@ -31,9 +30,7 @@ NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[f
 
 
 class GgufWriter(TensorWriter):
-    """A new GGUF file of these keys, in order, and of tensors of these dtypes and
-    shapes.
-    """
+    """A new GGUF file with these keys, in order, and tensors of these types."""
 
     def __init__(
         self,
@@ -43,17 +40,17 @@ class GgufWriter(TensorWriter):
     ) -> None:
         head = [MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(keys))]
         head += (_text(name) + _value(value) for name, value in keys.items())
-        places: dict[str, tuple[int, int]] = {}
+        bounds: dict[str, tuple[int, int]] = {}
         position = 0
         for name, (dtype, shape) in tensors.items():
             sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
             head.append(
                 _text(name) + sizes + struct.pack("<IQ", TYPE_NUMBERS[dtype], position)
             )
-            places[name] = position, position + nbytes_of(dtype, shape)
-            position = _aligned(places[name][1])
+            bounds[name] = position, position + nbytes_of(dtype, shape)
+            position = _aligned(bounds[name][1])
         content = b"".join(head)
-        super().__init__(path, content.ljust(_aligned(len(content)), b"\0"), places)
+        super().__init__(path, content.ljust(_aligned(len(content)), b"\0"), bounds)
         self._stream.truncate(self._start + position)
 
 

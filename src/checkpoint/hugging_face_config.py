@@ -1,16 +1,14 @@
-"""`config.json` and `generation_config.json`: their keys and values, checked as
-`params.py` says.
+"""The keys of `config.json` and `generation_config.json`, by the rules of `params.py`.
 
-The reference implementation is transformers. A key that the configuration class of a
-`model_type` has, or that the code which all classes share reads, is used, harmless, or
-rejected with an error that names it, unless its value is the neutral one. transformers
-ignores every other key, and so does this module, which lists them in
-`HuggingFaceConfig.ignored`. A test compares the tables below with the classes of the
-transformers that is installed.
+The reference implementation is transformers. A key of the configuration class of a
+`model_type`, or of the code shared by all classes, is used, harmless, or rejected with an
+error that names it, unless it has its neutral value. transformers ignores every other
+key, and so does this module, which lists them in `HuggingFaceConfig.ignored`. A test
+compares the tables below with the classes of the installed transformers.
 
-The rotary embedding has had two spellings in transformers. Up to version 4: `rope_theta`,
-and `rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which holds the
-base too.
+The rotary embedding has two spellings in transformers. Up to version 4: `rope_theta`, and
+`rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which also contains
+the base.
 
 Source: transformers 5.24, `configuration_utils.py`, `modeling_rope_utils.py`,
 `cache_utils.py`, `masking_utils.py` and the `configuration_*.py` of each family; the
@@ -60,18 +58,17 @@ def _is_token_or_tokens(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSchema:
-    """The keys that the `config.json` of a family has besides those of all families.
+    """The keys in the `config.json` of a family in addition to the common keys.
 
     Attributes:
         architecture: The name of its class in transformers.
-        defaults: What a missing key stands for, where that differs from Llama's. A null
-            is not a missing key.
-        rules: The keys that its configuration class has besides those of `RULES`.
-        per_layer: The keys of lists with an element for each layer.
-        scalings: The kinds of scaling of the rotary embedding besides those of all
-            families, each with the keys that it needs.
-        rope_rules: Keys of the rotary embedding that may be absent, besides those of all
-            families.
+        defaults: The values of missing keys, if they differ from Llama's. A null is not
+            a missing key.
+        rules: The keys of its configuration class in addition to `RULES`.
+        per_layer: The keys of lists with an element per layer.
+        scalings: Further kinds of scaling of the rotary embedding, each with its
+            required keys.
+        rope_rules: Further optional keys of the rotary embedding.
     """
 
     architecture: str
@@ -93,7 +90,7 @@ class HasConfigSchema(Protocol):
 ATTENTION_BIAS: dict[str, Rule] = {"attention_bias": BOOLEAN}
 BIASES: dict[str, Rule] = {**ATTENTION_BIAS, "mlp_bias": BOOLEAN}
 WINDOWS: dict[str, Rule] = {"sliding_window": SIZE, "use_sliding_window": BOOLEAN}
-"""The keys of a window that counts only if `use_sliding_window` is true."""
+"""The keys of a window, which has an effect only if `use_sliding_window` is true."""
 
 _MISSING_PARTS = {
     "gemma2": "four norms in a layer, GeLU, soft caps and windows",
@@ -131,7 +128,7 @@ RULES: dict[str, Rule] = {
         _is_token_or_tokens,
     ),
 }
-"""The keys of `config.json` that say what is computed, in every family."""
+"""The keys of `config.json` that affect the computation, in every family."""
 
 _NEEDED_KEYS = (
     "model_type",
@@ -159,20 +156,19 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     ),
     "fusion_config": off("fused weights"),
     "transformers_weights": off("weights in a file of another name"),
-    # Not a key of transformers, but the tensors of such a model are none of those that it
+    # Not a key of transformers, but the tensors of such a model are not those that it
     # reads.
     "quantization": off("MLX's quantized weights"),
 }
-"""Keys that transformers reads in every family and this engine lacks, with their neutral
-values.
+"""Keys that transformers reads in every family and this engine does not support.
 
-A family that has one of them uses it.
+Each has its neutral value. A family that supports a key uses it.
 """
 
 HARMLESS_KEYS = frozenset(
     {
-        # What the configuration classes have and no result depends on. Tensors say their
-        # own dtype; `pretraining_tp` is into how many slices training cut each product.
+        # Keys of the configuration classes without effect on results. Tensors have their
+        # own dtype; `pretraining_tp` is the number of slices of each product in training.
         "architectures",
         "attention_dropout",
         "chunk_size_feed_forward",
@@ -187,7 +183,7 @@ HARMLESS_KEYS = frozenset(
         "return_dict",
         "transformers_version",
         "use_cache",
-        # What transformers itself writes, or moves to one of those above.
+        # Keys that transformers itself writes, or converts to one of the keys above.
         "_commit_hash",
         "_from_model_config",
         "_name_or_path",
@@ -195,7 +191,7 @@ HARMLESS_KEYS = frozenset(
         "torch_dtype",
     }
 )
-"""Keys that transformers knows and that change nothing here."""
+"""Keys of transformers without effect here."""
 
 _FACTOR = {"factor": number_in(1, 1e6)}
 _SCALINGS: Mapping[str, Mapping[str, Rule]] = {
@@ -217,17 +213,16 @@ _ROPE_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class HuggingFaceConfig:
-    """The configuration files of one model, their keys and values checked.
+    """The configuration files of one model, with checked keys and values.
 
     Attributes:
-        given: `config.json` as it is in the file.
-        values: The keys of it that count, with the family's defaults for missing keys.
-        generation: `generation_config.json`, or an empty object where the directory has
-            none.
-        sampling: The sampling that `generation_config.json` recommends.
-        rope: `rope_theta`, and the values that belong to a scaling, by their keys.
-        quantization: How quantized weights are stored.
-        ignored: The keys that have no effect, by the name of their file.
+        given: The content of `config.json`.
+        values: The keys with an effect, completed by the family's defaults.
+        generation: The content of `generation_config.json`, or an empty object.
+        sampling: The recommended sampling of `generation_config.json`.
+        rope: `rope_theta`, and the values of a scaling, by their keys.
+        quantization: The storage of quantized weights, if any.
+        ignored: The keys without effect, by the name of their file.
     """
 
     given: dict[str, object]
@@ -242,11 +237,11 @@ class HuggingFaceConfig:
 def read_hugging_face_config(
     directory: Path, families: Mapping[str, HasConfigSchema]
 ) -> HuggingFaceConfig:
-    """Read `config.json`, and `generation_config.json` where the directory has one.
+    """Read `config.json`, and `generation_config.json` if the directory has one.
 
     Args:
-        directory: Holds the files.
-        families: The families that are supported, by their `model_type`.
+        directory: The directory of the files.
+        families: The supported families by their `model_type`.
     """
     path = directory / CONFIG_FILE
     label = label_of(path)
@@ -256,7 +251,7 @@ def read_hugging_face_config(
         got = f"{kind}: {_MISSING_PARTS[kind]}, which is not supported"
         raise mismatch(label, "model_type", "a plain Llama model", got)
     family = families.get(kind) if isinstance(kind, str) else None
-    if family is None:  # an error names this key, or one that is missing
+    if family is None:  # raises an error about this key or a missing one
         check_known(
             label, given, {"model_type": one_of(*families), **RULES}, _NEEDED_KEYS
         )
@@ -309,9 +304,7 @@ def read_hugging_face_config(
 def _check_layers(
     label: str, config: Mapping[str, object], per_layer: Sequence[str]
 ) -> None:
-    """Check what depends on the number of layers or heads, and that no layer has a
-    window.
-    """
+    """Check the values that depend on the number of layers or heads; reject windows."""
     if config.get("head_dim") is None:
         check_divides(label, config, "hidden_size", "num_attention_heads")
     count = value_of(config, "num_hidden_layers", 0)
@@ -331,18 +324,16 @@ def _check_layers(
 def _rope(
     label: str, config: Mapping[str, object], schema: ConfigSchema
 ) -> dict[str, Any]:
-    """Read the rotary embedding, which both spellings may say,
-    and the base beside them.
-    """
+    """Read the rotary embedding from either spelling, and the base next to it."""
     outer: float | None = value_of(config, "rope_theta", None)
     spellings = [key for key in _ROPE_SPELLINGS if config.get(key)]
-    found = [
+    readings = [
         _rope_of(f"{label}: {key}", value_of(config, key, {}), outer, schema)
         for key in spellings or ("rope_parameters",)
     ]
-    if found[0] != found[-1]:
+    if readings[0] != readings[-1]:
         raise mismatch(label, "rope_parameters", "the same as rope_scaling", "others")
-    return found[0]
+    return readings[0]
 
 
 def _rope_of(
@@ -351,7 +342,7 @@ def _rope_of(
     """Read one spelling, with `type` instead of `rope_type` in older files."""
     scalings = {**_SCALINGS, **schema.scalings}
     kind = value_of(values, "rope_type", value_of(values, "type", "default"))
-    scaling = next((rules for known, rules in scalings.items() if known == kind), {})
+    scaling = next((rules for name, rules in scalings.items() if name == kind), {})
     kinds = dict.fromkeys(("rope_type", "type"), one_of(*scalings))
     check_known(
         label, values, {**kinds, **_ROPE_RULES, **schema.rope_rules, **scaling}, scaling
@@ -366,27 +357,23 @@ def _rope_of(
     default_base = value_of(schema.defaults, "rope_theta", DEFAULT_ROPE_THETA)
     theta = value_of(values, "rope_theta", default_base if outer is None else outer)
     if outer not in (None, theta):
-        raise mismatch(
-            label, "rope_theta", "one value", f"{theta}, and {outer} beside it"
-        )
+        raise mismatch(label, "rope_theta", "one value", f"{theta} and {outer}")
     optional = [key for key in schema.rope_rules if values.get(key) is not None]
-    found: dict[str, Any] = {key: _numbers(values[key]) for key in (*scaling, *optional)}
-    if kind == "llama3" and found["low_freq_factor"] >= found["high_freq_factor"]:
-        low = found["low_freq_factor"]
-        high = found["high_freq_factor"]
+    rope: dict[str, Any] = {key: _numbers(values[key]) for key in (*scaling, *optional)}
+    if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
+        low = rope["low_freq_factor"]
+        high = rope["high_freq_factor"]
         raise mismatch(label, "low_freq_factor", f"below high_freq_factor {high}", low)
-    return found | {"rope_theta": float(theta)}
+    return rope | {"rope_theta": float(theta)}
 
 
 def _numbers(value: Any) -> float | tuple[float, ...]:
-    """Return a checked number, or the numbers of a checked list."""
+    """Return a checked number, or a checked list of numbers as a tuple."""
     return tuple(map(float, value)) if isinstance(value, list) else float(value)
 
 
 def _ignored_of_rope(config: Mapping[str, object], schema: ConfigSchema) -> list[str]:
-    """Return the keys inside of `rope_scaling` or `rope_parameters` that have no
-    effect.
-    """
+    """Return the keys of `rope_scaling` or `rope_parameters` without effect."""
     scalings = (*_SCALINGS.values(), *schema.scalings.values())
     known = {"rope_type", "type", *_ROPE_RULES, *schema.rope_rules}
     known.update(key for rules in scalings for key in rules)

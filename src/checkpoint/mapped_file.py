@@ -1,11 +1,11 @@
 """Model files as read-only memory.
 
-Mapping a file costs nothing until its pages are touched, which is what lets a checkpoint
-of many gigabytes open in milliseconds.
+Mapping a file is free until its pages are touched, so that a checkpoint of many gigabytes
+opens in milliseconds.
 
-The system gets no hints: MADV_HUGEPAGE, MADV_WILLNEED and MADV_POPULATE_READ made
-decoding no faster, and reading ahead from a cold disk gained nothing that could be told
-from noise (2.5 GB of weights, Linux 6.18, ext4).
+The system gets no hints: MADV_HUGEPAGE, MADV_WILLNEED and MADV_POPULATE_READ did not make
+decoding faster, and reading ahead from a cold disk had no measurable effect (2.5 GB of
+weights, Linux 6.18, ext4).
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from ..untrusted import label_of, open_regular, reason_of
 from .errors import CheckpointError, FileMemoryError, mismatch
 
 _HEAD_BYTES = 512
-# of a file, to tell it from another one
+# of the samples of a file's fingerprint
 _SAMPLE_BYTES = 4096
 _SAMPLES = 1024
-# Offset, bytes there, and what a file is that has them.
+# (offset, bytes at this offset, kind of such a file).
 _KINDS = (
-    (0, b"PK\x03\x04", "a zip archive, perhaps a PyTorch checkpoint"),
+    (0, b"PK\x03\x04", "a zip archive, possibly a PyTorch checkpoint"),
     (0, b"\x1f\x8b", "a gzip file"),
     (0, b"\x93NUMPY", "a NumPy .npy file"),
     (0, b"GGUF", "a GGUF file"),
@@ -39,15 +39,15 @@ _KINDS = (
     (257, b"ustar", "a tar file, PyTorch's oldest format"),
     (8, b'{"', "a safetensors file"),
     (0, b"\x80", "a bare pickle"),
-    (0, b"<", "a text file that starts with '<', perhaps an error page"),
+    (0, b"<", "a text file that starts with '<', possibly an error page"),
 )
 
 
 class MappedFile:
-    """One regular file mapped read-only, as long as it or any tensor made from it lives.
+    """One regular file, mapped read-only until it and all its tensors are released.
 
-    Raise FileMemoryError where the address space is too small, as below a limit of the
-    process.
+    Raises:
+        FileMemoryError: The address space is too small, for example by a process limit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +67,7 @@ class MappedFile:
                 text = f"mapping: expected {self.size} bytes of address space, got less"
                 raise FileMemoryError(f"{self.label}: {text}") from None
             raise CheckpointError(
-                f"{self.label}: cannot be mapped: {reason_of(error)}"
+                f"{self.label}: mapping: expected a readable file, got {reason_of(error)}"
             ) from None
 
     def bytes_at(self, start: int, stop: int) -> bytes:
@@ -76,14 +76,12 @@ class MappedFile:
             self.refuse("byte range", f"inside 0..{self.size}", f"{start}..{stop}")
         return self.buffer[start:stop]
 
-    def refuse(self, what: str, expected: object, got: object) -> NoReturn:
-        """Raise the error for what is wrong with the file."""
-        raise mismatch(self.label, what, expected, got)
+    def refuse(self, key: str, expected: object, actual: object) -> NoReturn:
+        """Raise the error about a part of the file."""
+        raise mismatch(self.label, key, expected, actual)
 
     def kind(self) -> str:
-        """Name the kind of the file by its first bytes, or give eight of them, for an
-        error.
-        """
+        """Return the kind of the file by its first bytes, or these bytes for an error."""
         head = self.buffer[:_HEAD_BYTES]
         if not head:
             return "an empty file"
@@ -93,8 +91,9 @@ class MappedFile:
         return f"bytes {head[:8].hex(' ')}"
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was truncated or rewritten in place; a replaced one stays
-        mapped.
+        """Reject a file that was truncated or rewritten in place.
+
+        A replaced file stays mapped and is accepted.
         """
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
@@ -108,14 +107,12 @@ class MappedFile:
             self.refuse("file", "unchanged since loading", got)
 
     def close(self) -> None:
-        """Let go of the mapping; it ends when the last tensor made from it does."""
+        """Release the mapping, which ends with its last tensor."""
         buffer = self.buffer
         self.buffer = b""
         self.size = 0
         if isinstance(buffer, mmap.mmap):
-            with contextlib.suppress(
-                BufferError
-            ):  # the last of its tensors ends the mapping
+            with contextlib.suppress(BufferError):  # ended by the last of its tensors
                 buffer.close()
 
 
@@ -124,7 +121,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def file_fingerprint(path: Path, error: type[Exception] = CheckpointError) -> str:
-    """Return the size of a weight file and a hash of it, above 4 MiB of 1024 samples."""
+    """Return the size of a file and a hash, which samples 1024 parts above 4 MiB."""
     digest = hashlib.sha256()
     with open_regular(path, error) as file:
         size = os.fstat(file.fileno()).st_size

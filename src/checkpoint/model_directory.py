@@ -1,8 +1,8 @@
-"""A model directory: which layout it has, and which files its weights are in.
+"""The layout of a model directory, and the files of its weights.
 
-Meta's layout is `params.json` and `consolidated.NN.pth`, Hugging Face's is `config.json`
-and safetensors, in one file or in several with an index. A GGUF file is a model by
-itself.
+Meta's layout is `params.json` and `consolidated.NN.pth`. Hugging Face's layout is
+`config.json` and safetensors, in one file or in several with an index. A GGUF file is a
+complete model.
 """
 
 import os
@@ -26,26 +26,25 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _FIRST_SHARD = "consolidated.00.pth"
 _GGUF_PART = re.compile(r"-[0-9]{5}(?=-of-[0-9]{5}\.gguf\Z)", re.ASCII | re.IGNORECASE)
-_MOST_GGUF_FILES = 20  # that are named
+_MOST_GGUF_FILES = 20  # in an error
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """A directory that holds weights, or a GGUF file, and the layout of its files."""
+    """A directory with weights, or a GGUF file, and the layout of its files."""
 
     layout: Literal["Meta", "Hugging Face", "GGUF"]
     path: Path
 
 
 def find_model_directory(path: Path) -> ModelDirectory:
-    """Return where the weights are: in a directory, in its `original/`, or in a GGUF
-    file.
+    """Return the location of the weights: a directory, its `original/`, or a GGUF file.
 
-    A directory without another layout may hold one GGUF file; the parts of a split one
-    count as one. Downloads from Hugging Face's hub may hold both layouts, Meta's in
-    `original/`, or one of them only in part. The files at the top are preferred if they
-    are whole: Hugging Face's, then Meta's.
+    A directory without another layout may contain one GGUF file, which may be split.
+    Downloads from Hugging Face's hub may contain both layouts, Meta's in `original/`, or
+    only a part of one. Complete files at the top take precedence: first Hugging Face's,
+    then Meta's.
     """
     if _is_gguf(path):
         return ModelDirectory("GGUF", path)
@@ -53,7 +52,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
     if os.path.exists(path / CONFIG_FILE) and has_weights:
         return ModelDirectory("Hugging Face", path)
     for directory in (path, path / "original"):
-        # What else is missing shows later.
+        # Other missing files are reported later.
         if any(
             os.path.exists(directory / name) for name in ("params.json", _FIRST_SHARD)
         ):
@@ -66,8 +65,8 @@ def find_model_directory(path: Path) -> ModelDirectory:
         rule = "one GGUF file, or the path of one of them"
         raise mismatch(label, "files", rule, some_of(gguf_files, most=_MOST_GGUF_FILES))
     if not os.path.isdir(path):
-        found = "a file" if os.path.exists(path) else "nothing"
-        raise mismatch(label, "path", "a model directory or a GGUF file", found)
+        kind = "a file" if os.path.exists(path) else "nothing"
+        raise mismatch(label, "path", "a model directory or a GGUF file", kind)
     layouts = f"Meta's layout ({_META_FILES}), Hugging Face's ({_HUGGING_FACE_FILES})"
     raise mismatch(
         label, "files", f"{layouts} or the path of a GGUF file", listing_of(path)
@@ -75,9 +74,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
 
 
 def _is_gguf(path: Path) -> bool:
-    """Tell a GGUF file by its name, or by its first bytes where it is called anything
-    else.
-    """
+    """Return whether a file is a GGUF file, by its name or else its first bytes."""
     if path.suffix.lower() == ".gguf":
         return os.path.exists(path)
     if not os.path.isfile(path):
@@ -87,9 +84,7 @@ def _is_gguf(path: Path) -> bool:
 
 
 def _gguf_files(directory: Path) -> list[str]:
-    """Return the names of the GGUF files in a directory, of split ones the first part
-    there.
-    """
+    """Return the GGUF files in a directory; for a split one, its first part."""
     first_parts: dict[str, str] = {}
     for name in _names(directory):
         if name.lower().endswith(".gguf") and os.path.isfile(directory / name):
@@ -98,25 +93,27 @@ def _gguf_files(directory: Path) -> list[str]:
 
 
 def shard_files(directory: Path) -> list[Path]:
-    """Return the parts of a model in Meta's layout;
-    CheckpointError where one is missing.
-    """
+    """Return the parts of a model in Meta's layout; a missing one is an error."""
     matches = map(_SHARD_NAME.fullmatch, _names(directory))
     label = label_of(directory)
-    found = {int(match[1]): match[0] for match in matches if match}
-    if not found:
+    names_by_number = {int(match[1]): match[0] for match in matches if match}
+    if not names_by_number:
         raise mismatch(
             label, "files", f"{_FIRST_SHARD} and params.json", listing_of(directory)
         )
-    missing = [f"{number:02d}" for number in range(max(found)) if number not in found]
+    missing = [
+        f"{number:02d}"
+        for number in range(max(names_by_number))
+        if number not in names_by_number
+    ]
     if missing:
-        rule = f"{_FIRST_SHARD} to consolidated.{max(found):02d}.pth"
+        rule = f"{_FIRST_SHARD} to consolidated.{max(names_by_number):02d}.pth"
         raise mismatch(label, "shards", rule, f"no number {some_of(missing, str)}")
-    return [directory / found[number] for number in sorted(found)]
+    return [directory / names_by_number[number] for number in sorted(names_by_number)]
 
 
 def listing_of(directory: Path) -> str:
-    """Name the first five of the files in a directory, and count them."""
+    """Return the first five files in a directory, and their count."""
     names = _names(directory)
     return some_of(names) if names else "an empty directory"
 

@@ -1,12 +1,11 @@
-"""The tensors of a Llama: their names, their sizes, and how Meta splits each over shards.
+"""The tensors of a Llama: names, sizes, and Meta's split of each over shards.
 
-One table has Meta's names, which are those of the model's attributes, Hugging Face's and
+One table has Meta's names, which are the attributes of the model, Hugging Face's and
 GGUF's. The rows of wq and wk have another order in Hugging Face's files: the two halves
-of each head, where Meta has pairs of neighbours. GGUF files have either, which follows
-from their architecture. Nothing here moves rows; `ml.rotary_embedding` pairs either
-order. A family next to Llama changes rows of the table, or adds some. A tensor of the
-model may be some rows of a stored one, which joins it with others: the parts of a stored
-tensor are the rows of the table that have its name.
+of each head, where Meta has pairs of neighbours. The order in GGUF files depends on the
+family. A family next to Llama changes or adds rows of the table. A tensor of the model
+may be a part of a stored tensor that joins several: its parts are the rows of the table
+with its name.
 
 Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head
 dim, `Kh` key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
@@ -27,17 +26,17 @@ from .. import ml
 from ..untrusted import shown, some_of
 from .errors import mismatch
 
-# How shards divide a tensor; the embeddings by rows in Llama 3, by columns in Llama 2.
+# The division of a tensor among shards; embeddings by rows in Llama 3, by columns in
+# Llama 2.
 Split = Literal["rows", "columns", "either", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One line of the table: three names, a split, and the sizes in letters of the
-    legend.
+    """One row of the table: three names, a split, and the sizes in letters.
 
-    A tensor that is stored with others, one below the other, has the letters of the rows
-    of all of them as `joined`, and is the one of number `part`.
+    A tensor that is stored together with others, one below another, has the letters of
+    all their rows as `joined`, and its own index among them as `part`.
     """
 
     name: str
@@ -49,9 +48,7 @@ class TensorRow:
     part: int = 0
 
     def rows_in(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return the first row of the tensor in the stored one,
-        and that after its last.
-        """
+        """Return the first row of the tensor in the stored one, and its end."""
         start = sum(sizes[letter] for letter in self.joined[: self.part])
         return start, start + sizes[self.joined[self.part]]
 
@@ -59,7 +56,7 @@ class TensorRow:
 def tensor_row(
     name: str, hugging_face: str, gguf: str, split: Split, *sizes: str
 ) -> TensorRow:
-    """Return a row of the table; the names are those of a weight, without `.weight`."""
+    """Return a row of the table for a weight, whose names omit `.weight`."""
     return TensorRow(
         f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes
     )
@@ -91,8 +88,8 @@ LAYER_MATRICES = tuple(
 """The matrices of a layer of Llama, `wq` to `w3`."""
 
 _MATRICES = {row.name for row in (*_MODEL_ROWS, *LAYER_ROWS) if len(row.sizes) == 2}
-# Tables of rotary frequencies, which follow from the hyperparameters: Meta's and Hugging
-# Face's.
+# Tables of rotary frequencies by Meta and Hugging Face, which follow from the
+# hyperparameters.
 _HARMLESS = re.compile(
     r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs"
     r"|model\.(layers\.[0-9]{1,4}\.self_attn\.)?rotary_emb\.inv_freq"
@@ -100,16 +97,15 @@ _HARMLESS = re.compile(
 
 
 def with_rows(*changed: TensorRow) -> tuple[TensorRow, ...]:
-    """Return the rows of a layer of Llama; these replace those of the same name or follow
-    them.
-    """
+    """Return the rows of a layer of Llama with some rows replaced or added."""
     rows = {row.name: row for row in (*LAYER_ROWS, *changed)}
     return tuple(rows.values())
 
 
 def _bias_of(row: TensorRow) -> TensorRow:
-    """Return the row of the bias of a matrix, one element per row; Meta's models have
-    none.
+    """Return the row of the bias of a matrix, one element per row.
+
+    Meta's models have no biases.
     """
     names = (row.name, row.hugging_face, row.gguf)
     name, theirs, gguf = (each.replace(".weight", ".bias") for each in names)
@@ -147,21 +143,21 @@ def rows_of(
 def stored_rows(
     rows: Iterable[TensorRow], name_of: Callable[[TensorRow], str]
 ) -> dict[str, TensorRow]:
-    """Return the rows of the tensors of a file by their names there.
+    """Return the rows of the stored tensors of a file, by their names there.
 
     A stored tensor of several parts has the name of its first part, and the letters of
     all rows.
     """
-    found: dict[str, TensorRow] = {}
+    stored: dict[str, TensorRow] = {}
     for row in rows:
         if row.joined:
             row = replace(row, sizes=("+".join(row.joined), *row.sizes[1:]))
-        found.setdefault(name_of(row), row)
-    return found
+        stored.setdefault(name_of(row), row)
+    return stored
 
 
 def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -> Any:
-    """Return the tensor of a row, which is the stored one or some rows of it: a view."""
+    """Return the tensor of a row: the stored tensor, or a view of some of its rows."""
     if not row.joined:
         return weight
     start, stop = row.rows_in(sizes)
@@ -176,23 +172,20 @@ def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -
 
 
 def is_matrix(name: str) -> bool:
-    """Tell whether the full name of a tensor, by Meta's names, is that of a matrix."""
+    """Return whether a full name by Meta is the name of a matrix."""
     return (name.split(".", 2)[-1] if name.startswith("layers.") else name) in _MATRICES
 
 
 def is_harmless(name: str) -> bool:
-    """Tell whether a tensor outside the table may be ignored: rotary tables, alone or per
-    layer.
-    """
+    """Return whether a tensor outside the table is a rotary table, which is ignored."""
     return _HARMLESS.fullmatch(name) is not None
 
 
 def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
-    """Say which dimension of a shard's tensor is a part of the whole; None where it has
-    all.
+    """Return the dimension in which a shard's tensor is a part, or None if it is whole.
 
-    Embeddings split by rows are `[V/n, D]`, those split by columns `[V, D/n]`; `dim` is
-    D.
+    Embeddings split by rows are `[V/n, D]`, embeddings split by columns `[V, D/n]`; `dim`
+    is D.
     """
     if row.split == "either":
         return 0 if shape[-1:] == (dim,) else 1
@@ -207,21 +200,20 @@ def check_tensors(
     source: str,
     count: int = 1,
 ) -> None:
-    """Check names and shapes of the tensors of a model, or of one of `count` shards of
-    it.
+    """Check names and shapes of the tensors of a model, or of one of `count` shards.
 
-    They are tensors, or their entries in a header. A size that is not known yet is that
-    of the first tensor that has it, and is added. `source` says what rows and sizes
-    follow from.
+    The values are tensors, or entries of a header. An unknown size is taken from the
+    first tensor with it, and is added to `sizes`. `source` names the origin of rows and
+    sizes for errors.
     """
     missing = [
         n for n, row in rows.items() if n not in tensors and row.name != "output.weight"
     ]
     if missing:
-        rule = f"{len(rows)} tensors as {source} says"
+        rule = f"{len(rows)} tensors by {source}"
         raise mismatch(label, "tensors", rule, f"without {some_of(missing)}")
     if extra := [name for name in tensors if name not in rows and not is_harmless(name)]:
-        rule = f"only those of the layers that {source} says"
+        rule = f"only tensors of the layers by {source}"
         raise mismatch(label, "tensors", rule, f"also {some_of(extra)}")
     wrong = []
     for name, row in rows.items():
@@ -233,7 +225,7 @@ def check_tensors(
             parts = count if position == axis else 1
             if letter == "Kh" and parts > 1 and tensor.shape[:1] == (sizes.get("h"),):
                 heads = sizes["Kh"] // sizes["h"]
-                # More shards may store copies of each.
+                # More shards may store copies of each head.
                 parts = parts if parts % heads else heads
             if "+" in letter:
                 expected.append(sum(sizes.get(each, 0) for each in letter.split("+")))
@@ -245,4 +237,4 @@ def check_tensors(
             whole = [int(size) if size == int(size) else size for size in expected]
             wrong.append(f"{shown(name)} {list(tensor.shape)} instead of {whole}")
     if wrong:
-        raise mismatch(label, "shapes", f"those of {source}", some_of(wrong, str))
+        raise mismatch(label, "shapes", f"the shapes by {source}", some_of(wrong, str))

@@ -14,10 +14,10 @@ int8 as compressed-tensors writes it ("int-quantized", groups of 32):
     W                                    I8 [out, in]
     W_scale                              BF16 [out, in/32]
 
-`quantization_config` of `config.json` says which of the two a model has; which matrices
-are quantized is seen in the tensors themselves. A file may contradict itself, so every
-size is compared with those that follow from the shape, in Python's integers, before a
-tensor is made. Codes are used where they are in the file.
+`quantization_config` of `config.json` names the format of a model; the tensors show which
+matrices are quantized. A file may contradict itself, so every size is compared with the
+sizes that follow from the shape, in Python's integers, before a tensor is created. Codes
+are used in place in the file.
 
 Source: transformers 5.23, `utils/quantization_config.py` (`BitsAndBytesConfig`);
 bitsandbytes 0.50, `functional.py` (`QuantState.as_dict`), `utils.py`
@@ -66,7 +66,7 @@ NF4_CONFIG: dict[str, object] = {
     "bnb_4bit_quant_storage": "uint8",
     "llm_int8_skip_modules": [],
 }
-"""What transformers needs to read NF4 weights, all of them, with bitsandbytes."""
+"""The configuration for transformers to read NF4 weights with bitsandbytes."""
 
 _WEIGHTS = {
     "num_bits": 8,
@@ -90,11 +90,11 @@ INT8_CONFIG: dict[str, object] = {
     "config_groups": {"group_0": _GROUP},
     "ignore": [],
 }
-"""What compressed-tensors needs to read int8 codes in groups of 32."""
+"""The configuration for compressed-tensors to read int8 codes in groups of 32."""
 
 
 def _as_in(config: Mapping[str, object], **others: Rule) -> Mapping[str, Rule]:
-    """Accept the values that are written, except where another rule is given."""
+    """Return rules that accept the written values, except where another rule is given."""
     return {key: one_of(value) for key, value in config.items()} | others
 
 
@@ -103,8 +103,8 @@ _NF4_RULES = _as_in(
     _load_in_8bit=one_of(False),
     _load_in_4bit=one_of(True),
     bnb_4bit_use_double_quant=one_of(False, True),
-    # Codes are multiplied in the dtype of the activations here, whatever dtype the file
-    # names for that, and thresholds belong to 8 bits.
+    # Products use the dtype of the activations here, regardless of the dtype in the file,
+    # and thresholds apply to 8 bits only.
     bnb_4bit_compute_dtype=one_of("float32", "bfloat16", "float16"),
     bnb_4bit_quant_storage=one_of(
         "uint8", "int8", "bfloat16", "float16", "float32", "float64"
@@ -148,7 +148,7 @@ _STATE_RULES: Mapping[str, Rule] = {
     "dtype": ANY,
     "shape": ("two sizes", _is_shape),
 }
-# float32 is what the kernels take; a number beyond it would become infinite there.
+# The kernels use float32, in which a larger number would be infinite.
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _NESTED_STATE_RULES: Mapping[str, Rule] = {
     "nested_blocksize": one_of(_NESTED_BLOCK),
@@ -159,32 +159,30 @@ _NESTED_STATE_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """How the quantized weights of a model's files are stored."""
+    """The storage of the quantized weights of a model."""
 
     kind: Literal["nf4", "int8"]
-    description: (
-        str  # the same for people, with the name of the library whose format it is
-    )
+    description: str  # readable, with the name of the library
 
 
 def read_quantization(
     label: str, config: Mapping[str, object]
 ) -> QuantizationConfig | None:
-    """Check `quantization_config`, an object or null;
-    None where there is nothing in it.
-    """
-    found: dict[str, object] = value_of(config, "quantization_config", {})
+    """Check `quantization_config`, an object or null; return None if it is empty."""
+    values: dict[str, object] = value_of(config, "quantization_config", {})
     label = f"{label}: quantization_config"
-    if not found:
+    if not values:
         return None
-    if "quant_method" not in found and {"bits", "group_size"} <= found.keys():
-        rule = "those of bitsandbytes or compressed-tensors"
+    if "quant_method" not in values and {"bits", "group_size"} <= values.keys():
+        rule = "weights of bitsandbytes or compressed-tensors"
         raise mismatch(label, "weights", rule, "MLX's quantized weights")
-    if found.get("quant_method") == "bitsandbytes":
-        check_object(label, found, _NF4_RULES, ("load_in_4bit", "bnb_4bit_quant_type"))
+    if values.get("quant_method") == "bitsandbytes":
+        check_object(label, values, _NF4_RULES, ("load_in_4bit", "bnb_4bit_quant_type"))
         return QuantizationConfig("nf4", "nf4 of bitsandbytes")
-    check_object(label, found, _INT8_RULES, ("quant_method", "format", "config_groups"))
-    groups: dict[str, dict[str, dict[str, object]]] = value_of(found, "config_groups", {})
+    check_object(label, values, _INT8_RULES, ("quant_method", "format", "config_groups"))
+    groups: dict[str, dict[str, dict[str, object]]] = value_of(
+        values, "config_groups", {}
+    )
     label = f"{label}: config_groups"
     (group,) = groups.values()
     check_object(label, group, _GROUP_RULES, ("targets", "weights"))
@@ -195,30 +193,30 @@ def read_quantization(
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A quantized matrix whose parts were found and fit together."""
+    """A quantized matrix whose parts are complete and consistent."""
 
     shape: tuple[int, ...]
-    make: Callable[[str], ml.QuantizedTensor]  # makes the matrix, of a name
+    make: Callable[[str], ml.QuantizedTensor]  # returns the matrix, given its name
 
 
-def take_packed(found: dict[str, TensorEntry], kind: str) -> dict[str, PackedWeight]:
-    """Take the parts of quantized weights out of `found`, in which those of plain ones
-    are left.
-    """
+def take_packed(entries: dict[str, TensorEntry], kind: str) -> dict[str, PackedWeight]:
+    """Remove the parts of quantized weights from `entries`, and return the weights."""
     if kind == "nf4":
         names = [
-            name.removesuffix(NF4_STATE) for name in found if name.endswith(NF4_STATE)
+            name.removesuffix(NF4_STATE) for name in entries if name.endswith(NF4_STATE)
         ]
-        # What was taken as a part of another weight is none; the rest of it is refused as
-        # unknown.
+        # A tensor that is a part of another weight is skipped; unknown parts are rejected
+        # later.
         return {
-            name: _nf4(name, found) for name in names if f"{name}{NF4_STATE}" in found
+            name: _nf4(name, entries) for name in names if f"{name}{NF4_STATE}" in entries
         }
     codes = {
-        n for n, entry in found.items() if entry.dtype == "I8" and n.endswith(".weight")
+        n for n, entry in entries.items() if entry.dtype == "I8" and n.endswith(".weight")
     }
-    names = [name for name in found if name in codes or f"{name}{INT8_SCALE}" in found]
-    return {name: _int8(name, found) for name in names if name in found}
+    names = [
+        name for name in entries if name in codes or f"{name}{INT8_SCALE}" in entries
+    ]
+    return {name: _int8(name, entries) for name in names if name in entries}
 
 
 def _expect(entry: TensorEntry, dtype: str, count: int) -> None:
@@ -228,21 +226,21 @@ def _expect(entry: TensorEntry, dtype: str, count: int) -> None:
         )
 
 
-def _nf4(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
-    """Take the parts of an NF4 weight; check them against its shape, and each other."""
-    is_nested = any(f"{name}{suffix}" in found for suffix in _NESTED_PARTS)
+def _nf4(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
+    """Remove the parts of an NF4 weight; check them against its shape and each other."""
+    is_nested = any(f"{name}{suffix}" in entries for suffix in _NESTED_PARTS)
     names = [
         f"{name}{suffix}"
         for suffix in (*_NF4_PARTS, *(_NESTED_PARTS if is_nested else ()))
     ]
-    missing = [part for part in names if part not in found]
+    missing = [part for part in names if part not in entries]
     if missing:
-        raise found[names[0]].refusal("all parts of nf4", f"without {some_of(missing)}")
-    state, stored, absmax, levels, *nested = map(found.pop, names)
+        raise entries[names[0]].refusal("all parts of nf4", f"without {some_of(missing)}")
+    state, stored, absmax, levels, *nested = map(entries.pop, names)
     shape, offset = _state(state, is_nested)
     size = math.prod(shape)
     blocks = -(-size // ml.nf4.block_size)
-    # They are bytes, whatever dtype they are stored in.
+    # Codes are bytes, regardless of the stored dtype.
     codes = replace(stored, dtype="U8", shape=(stored.stop - stored.start,))
     _expect(codes, "U8", -(-size // ml.nf4.codes_per_item))
     _expect(absmax, "U8" if is_nested else "F32", blocks)
@@ -256,23 +254,21 @@ def _nf4(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
         if not np.isfinite(entry.make().numpy()).all():
             raise entry.refusal("finite numbers", "others")
 
-    def make(ours: str) -> ml.QuantizedTensor:
+    def make(name_of_weight: str) -> ml.QuantizedTensor:
         scales = (
             ml.NestedScales(nested[0].make(), nested[1].make(), offset)
             if nested
             else None
         )
         return ml.QuantizedTensor(
-            ml.nf4, shape, codes.make(), absmax.make(), scales, ours
+            ml.nf4, shape, codes.make(), absmax.make(), scales, name_of_weight
         )
 
     return PackedWeight(shape, make)
 
 
 def _state(entry: TensorEntry, is_nested: bool) -> tuple[tuple[int, int], float]:
-    """Read and check the JSON of `quant_state`; return the shape and the nested
-    offset.
-    """
+    """Read and check the JSON of `quant_state`; return the shape and nested offset."""
     length = entry.stop - entry.start
     if entry.dtype != "U8" or length > _MOST_STATE_BYTES:
         rule = f"at most {_MOST_STATE_BYTES} bytes of U8"
@@ -290,12 +286,12 @@ def _state(entry: TensorEntry, is_nested: bool) -> tuple[tuple[int, int], float]
     return (rows, columns), float(value.get("nested_offset", 0.0))
 
 
-def _int8(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
-    """Take codes and scales of an int8 weight; check them against each other."""
-    codes = found.pop(name)
-    scales = found.pop(f"{name}{INT8_SCALE}", None)
+def _int8(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
+    """Remove codes and scales of an int8 weight; check them against each other."""
+    codes = entries.pop(name)
+    scales = entries.pop(f"{name}{INT8_SCALE}", None)
     if scales is None:
-        raise codes.refusal(f"{shown(name + INT8_SCALE)} beside it", "none")
+        raise codes.refusal(f"{shown(name + INT8_SCALE)} in the file", "none")
     if codes.dtype != "I8" or len(codes.shape) != 2 or codes.shape[1] % INT8_GROUP:
         rule = f"I8 [out, in], in a multiple of {INT8_GROUP}"
         raise codes.refusal(rule, f"{codes.dtype} {list(codes.shape)}")
@@ -305,9 +301,11 @@ def _int8(name: str, found: dict[str, TensorEntry]) -> PackedWeight:
             f"BF16 {list(groups)}", f"{scales.dtype} {list(scales.shape)}"
         )
 
-    def make(ours: str) -> ml.QuantizedTensor:
+    def make(name_of_weight: str) -> ml.QuantizedTensor:
         weights = codes.make()
         factors = scales.make()
-        return ml.QuantizedTensor(ml.int8_block, codes.shape, weights, factors, name=ours)
+        return ml.QuantizedTensor(
+            ml.int8_block, codes.shape, weights, factors, name=name_of_weight
+        )
 
     return PackedWeight(codes.shape, make)

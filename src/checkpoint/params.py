@@ -1,9 +1,8 @@
-"""Rules for the values of files of hyperparameters, and Meta's `params.json` read by
-them.
+"""Rules for the values of hyperparameters, and Meta's `params.json` read by them.
 
 A key that Meta's reference implementation reads is used, harmless, or rejected with an
-error that names it, unless its value is the neutral one. The reference ignores every
-other key, and so does `read_params`; `-v` and `--metadata` list these keys.
+error that names it, unless it has its neutral value. The reference ignores every other
+key, and so does `read_params`; `-v` and `--metadata` list these keys.
 
 Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`;
 mistralai/mistral-inference, `src/mistral_inference/args.py`.
@@ -18,23 +17,21 @@ from .errors import CheckpointError, mismatch
 
 LARGEST_SIZE = 1 << 24
 MOST_LAYERS = 1 << 10
-DEFAULT_ROPE_THETA = (
-    10000.0  # of every Llama before the third, whose files do not name it
-)
+DEFAULT_ROPE_THETA = 10000.0  # of Llama 1 and 2, whose files omit it
 MOST_CONFIG_BYTES = 1 << 16
 
 T = TypeVar("T")
 Rule = tuple[str, Callable[[object], bool]]
-"""A rule in words, for the error, and its check."""
+"""A rule in words, for errors, and its check."""
 
 
 def integer_in(low: int, high: int) -> Rule:
-    """Accept an integer of a range; `true` and `1.0` are none."""
+    """Accept integers in a range, but neither `true` nor `1.0`."""
     return f"an integer in {low}..{high}", lambda value: is_integer(value, low, high)
 
 
 def number_in(low: float, high: float) -> Rule:
-    """Accept an integer or a decimal number of a range."""
+    """Accept integers and decimal numbers in a range."""
     return (
         f"a number in {low:g}..{high:g}",
         lambda value: (
@@ -46,13 +43,13 @@ def number_in(low: float, high: float) -> Rule:
 
 
 def one_of(*accepted: object) -> Rule:
-    """Accept these values, of their types: `true` and `1.0` are not 1, but 1 is `1.0`."""
+    """Accept these values with their types: `true` and `1.0` are not 1; 1 is `1.0`."""
     rule = " or ".join(map(described, accepted)) or "null"
     return rule, lambda value: any(_is_accepted(value, each) for each in accepted)
 
 
 def list_of(*accepted: object) -> Rule:
-    """Accept a list of these values alone."""
+    """Accept a list of only these values."""
     rule, check = one_of(*accepted)
     return f"a list of only {rule}", lambda v: isinstance(v, list) and all(map(check, v))
 
@@ -64,9 +61,7 @@ def _is_accepted(value: object, accepted: object) -> bool:
 
 
 def off(reason: str) -> Rule:
-    """Accept null, false and an empty object or list; the reason names what is not
-    supported.
-    """
+    """Accept null, false and an empty object or list; the reason names the feature."""
     return (
         f"null or false (not supported: {reason})",
         lambda value: value in (False, {}, []),
@@ -78,7 +73,7 @@ OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
 BOOLEAN = one_of(True, False)
 SIZE = integer_in(1, LARGEST_SIZE)
 
-# Of the sizes and constants that every source has, by their names in `ModelArgs`; SIZE
+# The rules of sizes and constants of every source, by their names in `ModelArgs`; SIZE
 # for others.
 _RULES: Mapping[str, Rule] = {
     "n_layers": integer_in(1, MOST_LAYERS),
@@ -88,31 +83,27 @@ _RULES: Mapping[str, Rule] = {
 
 
 def rules_of(keys: Mapping[str, str]) -> dict[str, Rule]:
-    """Return the rules of a source's `keys`, which stand for these names in
-    `ModelArgs`.
-    """
+    """Return the rules of a source's keys, given `ModelArgs` name -> key."""
     return {key: _RULES.get(name, SIZE) for name, key in keys.items()}
 
 
 def sizes_of(
     keys: Mapping[str, str], values: Mapping[str, object], **defaults: object
 ) -> dict[str, Any]:
-    """Return what checked values say by the names of `ModelArgs`; 0 where only tensors
-    do.
-    """
-    found: dict[str, Any] = {
+    """Map checked config values to `ModelArgs` fields; 0 if only the tensors tell."""
+    sizes: dict[str, Any] = {
         "vocab_size": 0,
         "rope_theta": DEFAULT_ROPE_THETA,
         **defaults,
     }
-    found |= {
+    sizes |= {
         name: values[key] for name, key in keys.items() if values.get(key) is not None
     }
-    found = {
-        "n_kv_heads": found["n_heads"],
-        "head_dim": found["dim"] // found["n_heads"],
-    } | found
-    return found | {name: float(found[name]) for name in ("norm_eps", "rope_theta")}
+    sizes = {
+        "n_kv_heads": sizes["n_heads"],
+        "head_dim": sizes["dim"] // sizes["n_heads"],
+    } | sizes
+    return sizes | {name: float(sizes[name]) for name in ("norm_eps", "rope_theta")}
 
 
 PARAMS_KEYS = {"max_context_length": "max_seq_len"} | {
@@ -127,11 +118,11 @@ PARAMS_KEYS = {"max_context_length": "max_seq_len"} | {
         "rope_theta",
     )
 }
-"""Keys that every source has in some way, by their names in `ModelArgs`."""
+"""`ModelArgs` name -> key, for values that every source has."""
 
 USED_KEYS: Mapping[str, Rule] = {
     **rules_of(PARAMS_KEYS),
-    # Llama 2 writes -1 for "as many as the tokenizer has".
+    # Llama 2 writes -1 for the number of tokens of the tokenizer.
     "vocab_size": (
         f"-1 or {SIZE[0]}",
         lambda value: is_integer(value, -1, -1) or SIZE[1](value),
@@ -140,14 +131,12 @@ USED_KEYS: Mapping[str, Rule] = {
     "ffn_dim_multiplier": number_in(1e-3, 1e3),
     "use_scaled_rope": BOOLEAN,
 }
-"""The keys that say what is computed."""
+"""The keys that affect the computation."""
 
 HARMLESS_KEYS = frozenset(
     {"max_batch_size", "model_parallel_size", "vision_max_num_chunks"}
 )
-"""Keys that only sized the buffers of the program that wrote or ran the model, or its
-images.
-"""
+"""Keys about buffers or images of the program that wrote or ran the model."""
 
 REJECTED_KEYS: Mapping[str, Rule] = {
     "quantization_args": off("Meta's quantized weights"),
@@ -156,7 +145,7 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     **dict.fromkeys(
         ("vision_chunk_size", "vision_num_cross_attention_layers"), one_of(-1)
     ),
-    # Of Llama 4 and of Mistral, whose files have the same names.
+    # Keys of Llama 4 and Mistral, whose files have the same names.
     **dict.fromkeys(("moe_args", "moe"), off("a mixture of experts")),
     **dict.fromkeys(
         ("attention_chunk_size", "sliding_window"), off("attention in windows")
@@ -169,9 +158,7 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     ),
     "model_type": one_of("transformer"),
 }
-"""Keys that a reference implementation has and this engine lacks, with their neutral
-values.
-"""
+"""Keys of features that this engine does not support, with their neutral values."""
 
 _RULES_OF_KEYS = {**USED_KEYS, **dict.fromkeys(HARMLESS_KEYS, ANY), **REJECTED_KEYS}
 
@@ -182,8 +169,8 @@ def read_params(path: Path) -> dict[str, object]:
     """Read and check `params.json`.
 
     Returns:
-        The object as it is in the file; each value of a known key is in its range, or
-        null where the key is optional.
+        The content of the file; each value of a known key is in its range, or null if the
+        key is optional.
 
     Raises:
         CheckpointError: The file is unreadable or not strict JSON, a key is missing or
@@ -208,9 +195,7 @@ def check_known(
     rules: Mapping[str, Rule],
     needed: Iterable[str] = (),
 ) -> None:
-    """Check values by the rules of their keys; null counts as absent, other keys may be
-    there.
-    """
+    """Check values by the rules of their keys; null is absent, other keys are allowed."""
     for key, (rule, check) in rules.items():
         value = values.get(key)
         if value is not None and not check(value):
@@ -230,16 +215,14 @@ def check_object(
     check_known(label, values, rules)
     unknown = [key for key in values if key not in rules]
     if unknown:
-        raise mismatch(label, "keys", "only known ones", some_of(unknown))
+        raise mismatch(label, "keys", "only known keys", some_of(unknown))
     check_known(label, values, {}, needed)
 
 
 def check_divides(
     label: str, values: Mapping[str, object], over: str, under: str
 ) -> None:
-    """Check that a size is a multiple of another one; an absent one has a default that
-    divides.
-    """
+    """Check that a size is a multiple of another; defaults of absent sizes divide."""
     large = value_of(values, over, 0)
     small = value_of(values, under, 1)
     if large % small:
@@ -249,10 +232,8 @@ def check_divides(
 
 
 def value_of(values: Mapping[str, object], key: str, default: T) -> T:
-    """Return a value whose rule was checked, or the default where it is absent or
-    null.
-    """
+    """Return a checked value, or the default if it is absent or null."""
     value = values.get(key)
     if value is None:
         return default
-    return value  # type: ignore[return-value]  # its rule holds
+    return value  # type: ignore[return-value]  # checked by its rule

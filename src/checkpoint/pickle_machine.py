@@ -1,17 +1,16 @@
-"""A pickle interpreter that can build data and nothing else.
+"""A pickle interpreter that can only build data.
 
 A pickle is a program for a small stack machine, and Python's own machine lets the program
-import and call what it likes. This one knows the opcodes that `torch.save` writes
-(protocol 2), resolves a global only through a table of six inert stand-ins, and calls
-only those. It imports nothing, does not recurse, and holds no more objects than it has
-executed opcodes, whose number is limited.
+import and call anything. This machine executes the few opcodes of `torch.save` (protocol
+2), resolves globals only through a table of six inert replacements, and calls only those.
+It imports nothing, does not recurse, and keeps at most one object per executed opcode,
+whose number is limited.
 
-The pickle of a state dict says of each tensor which storage it is in and at what offset,
-size and stride. What comes out are descriptions, never tensors: `torch_pth` compares them
-with the bytes.
+The pickle of a state dict contains the storage, offset, size and stride of each tensor.
+The results are descriptions, never tensors: `torch_pth` compares them with the bytes.
 
 Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0 to 5);
-`Lib/pickle.py` for what the pickler emits; PyTorch 2.13, `torch/_utils.py`
+`Lib/pickle.py` for the output of the pickler; PyTorch 2.13, `torch/_utils.py`
 (`_rebuild_tensor_v2`, `_rebuild_parameter`) and `torch/serialization.py` (`persistent_id`
 of `_save`).
 """
@@ -43,17 +42,17 @@ _OPCODES |= {ord(opcode.code): opcode.name for opcode in opcodes}
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A global by its dotted name, and what it means here."""
+    """A global by its dotted name, and its meaning here."""
 
     name: str
-    # Of a storage class of torch, the dtype of its elements. Of what REDUCE may call, a
-    # function of the tuple of arguments, which checks them and returns an inert value.
+    # For a storage class of torch, the dtype of its elements. For a function, a
+    # replacement that checks the tuple of arguments and returns an inert value.
     meaning: ml.DType | Callable[[tuple[object, ...]], object]
 
 
 @dataclass(frozen=True, slots=True)
 class StorageReference:
-    """The record `data/<key>` seen as `element_count` elements of `dtype`."""
+    """The record `data/<key>` as `element_count` elements of `dtype`."""
 
     dtype: ml.DType
     key: str
@@ -62,9 +61,7 @@ class StorageReference:
 
 @dataclass(frozen=True, slots=True)
 class TensorReference:
-    """A strided window on a storage; offset and strides count elements, as PyTorch counts
-    them.
-    """
+    """A strided view of a storage; offset and strides count elements, as in PyTorch."""
 
     storage: StorageReference
     offset: int
@@ -77,39 +74,35 @@ def _kind(value: object) -> str:
 
 
 def _load_storage(persistent_id: object) -> StorageReference:
-    """Read a persistent id `("storage", class, key, device, count)`; no device changes
-    anything.
-    """
+    """Read a persistent id `("storage", class, key, device, count)`."""
     match persistent_id:
         case ("storage", Global(meaning=ml.DType() as dtype), str(key), str(), count):
             if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
                 raise ValueError(f"expected a record number as key, got {shown(key)}")
             return StorageReference(dtype, key, _size(count, "element count"))
     raise ValueError(
-        "expected ('storage', a storage class, key, device, count), got others"
+        "expected ('storage', a storage class, key, device, count), got other values"
     )
 
 
-def _size(value: object, what: str) -> int:
+def _size(value: object, key: str) -> int:
     if not is_integer(value, 0, _LARGEST_SIZE):
         raise ValueError(
-            f"{what}: expected an integer in 0..{_LARGEST_SIZE}, got {_kind(value)}"
+            f"{key}: expected an integer in 0..{_LARGEST_SIZE}, got {_kind(value)}"
         )
     return value
 
 
-def _sizes(value: object, what: str) -> tuple[int, ...]:
+def _sizes(value: object, key: str) -> tuple[int, ...]:
     if not isinstance(value, tuple) or len(value) > _MOST_DIMENSIONS:
         raise ValueError(
-            f"{what}: expected at most {_MOST_DIMENSIONS} integers, got others"
+            f"{key}: expected at most {_MOST_DIMENSIONS} integers, got other values"
         )
-    return tuple(_size(item, what) for item in value)
+    return tuple(_size(item, key) for item in value)
 
 
 def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
-    """Replace `_rebuild_tensor_v2`; a seventh argument would carry bits that change the
-    values.
-    """
+    """Replace `_rebuild_tensor_v2`; reject a seventh argument, which changes values."""
     match arguments:
         case (StorageReference() as storage, offset, size, stride, bool(), hooks) if (
             _none(hooks)
@@ -164,10 +157,10 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
 
 
 class PickleMachine:
-    """Run one pickle program, STOP included and nothing after it.
+    """Runs one pickle program, up to STOP at its end.
 
-    The methods raise ValueError with `expected X, got Y`; `run` adds the label, and where
-    that is.
+    The methods raise ValueError with `expected X, got Y`; `run` adds the label and the
+    position.
     """
 
     def __init__(self, program: bytes, label: str) -> None:
@@ -180,7 +173,7 @@ class PickleMachine:
         self._memo: dict[int, object] = {}
 
     def run(self) -> object:
-        """Execute the program up to STOP and return the one value it leaves."""
+        """Execute the program up to STOP and return its value."""
         try:
             for _ in range(MOST_OPCODES):
                 self._opcode_at = self._position
@@ -194,8 +187,8 @@ class PickleMachine:
                 elif name in _STEPS:
                     _STEPS[name](self)
                 else:
-                    rule = "expected an opcode that torch.save writes"
-                    raise ValueError(f"{rule}, got {name}{self._wanted(name)}")
+                    expected = "expected an opcode that torch.save writes"
+                    raise ValueError(f"{expected}, got {name}{self._requested(name)}")
             raise ValueError(f"expected at most {MOST_OPCODES} opcodes, got more")
         except ValueError as error:
             at = self._opcode_at
@@ -204,12 +197,12 @@ class PickleMachine:
                 f"{self._label}: {name} at byte {at}: {error}"
             ) from None
 
-    def _wanted(self, name: str) -> str:
-        """Name the global that an opcode outside the allow-list asks for, if any."""
-        found: list[object] = [self._line(), self._line()] if name == "INST" else []
+    def _requested(self, name: str) -> str:
+        """Return the global that a rejected opcode requests, for an error."""
+        values: list[object] = [self._line(), self._line()] if name == "INST" else []
         if name == "STACK_GLOBAL":
-            found = self._stack[-2:]
-        texts = [each[:200] for each in found if isinstance(each, str)]
+            values = self._stack[-2:]
+        texts = [each[:200] for each in values if isinstance(each, str)]
         return f" for {shown('.'.join(texts))}" if len(texts) == 2 else ""
 
     # Bytes of the program
@@ -265,7 +258,8 @@ class PickleMachine:
         return values
 
     def _put(self, index: int) -> None:
-        # A pickler numbers its memo from 0 up and never twice: anything else is a trick.
+        # A pickler numbers its memo from 0 without repetition; other programs are
+        # rejected.
         if index >= MOST_OPCODES or index in self._memo:
             raise ValueError(
                 f"expected a new memo index below {MOST_OPCODES}, got {index}"
@@ -315,13 +309,13 @@ class PickleMachine:
     def _global(self) -> Global:
         module = self._line()
         name = self._line()
-        found = TORCH_GLOBALS.get((module, name))
-        if found is None:
+        global_ = TORCH_GLOBALS.get((module, name))
+        if global_ is None:
             allowed = ", ".join(value.name for value in TORCH_GLOBALS.values())
             raise ValueError(
                 f"expected one of {allowed}, got {shown(module + '.' + name)}"
             )
-        return found
+        return global_
 
     def _reduce(self) -> object:
         arguments = self._pop()
@@ -333,7 +327,7 @@ class PickleMachine:
         return function.meaning(arguments)
 
     def _build(self) -> None:
-        """Take the attributes of an OrderedDict from the stack; they are dropped."""
+        """Pop the attributes of an OrderedDict, and discard them."""
         state = self._pop()
         target = self._top()
         if not isinstance(target, OrderedDict) or not isinstance(state, dict):
@@ -347,7 +341,7 @@ class PickleMachine:
         return self._integer(length, signed=True)
 
 
-# The opcodes that put one value on the stack, and the others. All else is refused.
+# The opcodes that push one value, and the others. All further opcodes are rejected.
 _VALUES: dict[str, Callable[[PickleMachine], object]] = {
     "GLOBAL": PickleMachine._global,
     "REDUCE": PickleMachine._reduce,

@@ -1,18 +1,18 @@
-"""safetensors files, read: a JSON header, the bytes of each tensor, and the index of
-several files.
+"""Read safetensors files: a JSON header, the bytes of each tensor, and an index.
 
-Eight bytes of header length, a JSON object, and the byte buffer. An entry of the object
-is `"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}`; offsets
-count from the start of the buffer. `"__metadata__"` is a map of text to text. Every rule
-of the format is checked.
+A file is eight bytes of header length, a JSON object, and the byte buffer. An entry of
+the object is `"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}`;
+offsets count from the start of the buffer. `"__metadata__"` is a map of text to text.
+Every rule of the format is checked.
 
-The file is mapped and each tensor is a view of its bytes there. The format promises no
-alignment, which writers keep all the same. A tensor that is misaligned, as in old and
-hand-made files, is copied to aligned memory, because the kernels read whole elements;
-`Checkpoint.copied` names it.
+The file is mapped and each tensor is a view of its bytes. The format does not guarantee
+alignment, although writers align tensors. A misaligned tensor, as in old and hand-made
+files, is copied to aligned memory, because the kernels read whole elements;
+`Checkpoint.copied` lists it.
 
-What an index names is opened only if it is in the model's directory: a plain file name,
-and no symbolic link that leads elsewhere, but those of the cache of Hugging Face's hub.
+A file of an index is opened only if it is in the model's directory: it has a plain file
+name, and is not a symbolic link to another place except in the cache of Hugging Face's
+hub.
 
 Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs`
 (`validate`); transformers 5.23, `modeling_utils.py` (`save_pretrained`); huggingface_hub,
@@ -44,8 +44,8 @@ from .mapped_file import MappedFile
 from .params import ANY, OBJECT, Rule, check_object, value_of
 
 _LENGTH_BYTES = 8
-# The format allows 100 MB. As many tensors as are allowed here, with long names, need 13
-# MB.
+# The format allows 100 MB. The largest number of tensors allowed here needs 13 MB with
+# long names.
 _MOST_HEADER_BYTES = 16 << 20
 _MOST_TENSORS = 1 << 16
 _MOST_VALUES = 24 * _MOST_TENSORS  # as `parse_strict_json` counts them, a matrix has 20
@@ -87,17 +87,17 @@ DTYPE_BITS = {
     "I64": 64,
     "U64": 64,
 }
-"""Bits of one element of each dtype that the format knows, whether or not `ml` has it."""
+"""The bits of one element of each dtype of the format, including unsupported ones."""
 
 DTYPES: Mapping[str, ml.DType] = {
     row.file_name: row for row in ml.DTYPES if row.file_name
 }
-"""The dtypes that are read, by their names in the format."""
+"""The supported dtypes by their names in the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One tensor as the header describes it; `start` and `stop` are bytes of the file."""
+    """The entry of a tensor in the header; `start` and `stop` are bytes of the file."""
 
     file: MappedFile
     name: str
@@ -108,17 +108,14 @@ class TensorEntry:
 
     @property
     def is_misaligned(self) -> bool:
-        """Tell whether a tensor of a known dtype does not begin at a multiple of its
-        itemsize.
-        """
+        """Whether a tensor does not begin at a multiple of its itemsize."""
         dtype = DTYPES.get(self.dtype)
         return dtype is not None and self.start % dtype.itemsize != 0
 
     def make(self, name: str = "") -> ml.Tensor:
-        """Make the tensor: a view of the mapped file, or an aligned copy of a misaligned
-        one.
+        """Return the tensor: a view of the mapped file, or an aligned copy if misaligned.
 
-        Raise CheckpointError if `ml` lacks the dtype.
+        Raise CheckpointError if `ml` does not support the dtype.
         """
         dtype = DTYPES.get(self.dtype)
         buffer = self.file.buffer
@@ -134,15 +131,13 @@ class TensorEntry:
             buffer, dtype, self.shape, offset=start, name=name or self.name
         )
 
-    def refusal(self, rule: object, got: object) -> CheckpointError:
-        """Form the error for what is wrong with the tensor."""
-        return mismatch(self.file.label, f"tensor {shown(self.name)}", rule, got)
+    def refusal(self, expected: object, actual: object) -> CheckpointError:
+        """Return the error about the tensor."""
+        return mismatch(self.file.label, f"tensor {shown(self.name)}", expected, actual)
 
 
 class SafetensorsFile:
-    """One mapped file: its entries by name, in the order of their bytes, and its
-    metadata.
-    """
+    """One mapped file: its metadata, and its entries by name in byte order."""
 
     def __init__(self, path: Path) -> None:
         self.file = MappedFile(path)
@@ -168,10 +163,10 @@ class SafetensorsFile:
         for entry in entries:
             if entry.start != position:
                 kind = "a gap" if entry.start > position else "an overlap"
-                what = f"tensor {shown(entry.name)}: begin"
+                key = f"tensor {shown(entry.name)}: begin"
                 got = f"{entry.start - origin} ({kind})"
                 self.file.refuse(
-                    what, f"{position - origin}, the end of the one before", got
+                    key, f"{position - origin}, the end of the previous one", got
                 )
             position = entry.stop
         if position != self.file.size:
@@ -180,9 +175,7 @@ class SafetensorsFile:
         self.entries = {entry.name: entry for entry in entries}
 
     def _metadata(self, value: object) -> dict[str, str]:
-        """Check the map of text to text, whose keys are texts in any JSON; null is an
-        empty one.
-        """
+        """Check the map of text to text; null is an empty map."""
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -193,7 +186,7 @@ class SafetensorsFile:
         return value
 
     def _header_bytes(self) -> tuple[bytes, int]:
-        """Return the JSON text of the header and the byte where the buffer begins."""
+        """Return the JSON text of the header, and the start of the buffer."""
         file = self.file
         head = file.buffer[: _LENGTH_BYTES + 1]
         length = int.from_bytes(head[:_LENGTH_BYTES], "little")
@@ -207,47 +200,43 @@ class SafetensorsFile:
             if length > most:
                 file.refuse("header length", f"at most {most} bytes", length)
             file.refuse("header", "'{' as first byte", repr(first))
-        # The end of a header is padded with spaces, so that the buffer is aligned.
+        # A header is padded with spaces, so that the buffer is aligned.
         stop = _LENGTH_BYTES + length
         return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
 
     def _entry(self, name: str, item: object) -> TensorEntry:
-        """Check one entry by itself: its keys, dtype and sizes, and that they fit its
-        bytes.
-        """
-        what = f"tensor {shown(name)}"
+        """Check one entry: its keys, dtype and sizes, and that they match its bytes."""
+        key = f"tensor {shown(name)}"
         if not isinstance(item, dict) or item.keys() != _ENTRY_KEYS:
             got = some_of(item) if isinstance(item, dict) else described(item)
-            self.file.refuse(what, "dtype, shape and data_offsets", got)
+            self.file.refuse(key, "dtype, shape and data_offsets", got)
         dtype = item["dtype"]
         bits = DTYPE_BITS.get(dtype) if isinstance(dtype, str) else None
         if bits is None:
-            self.file.refuse(
-                f"{what}: dtype", "one that the format knows", described(dtype)
-            )
-        shape = self._integers(f"{what}: shape", item["shape"])
+            self.file.refuse(f"{key}: dtype", "a dtype of the format", described(dtype))
+        shape = self._integers(f"{key}: shape", item["shape"])
         if len(shape) > _MOST_DIMENSIONS:
             self.file.refuse(
-                f"{what}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape)
+                f"{key}: shape", f"at most {_MOST_DIMENSIONS} sizes", len(shape)
             )
-        offsets = self._integers(f"{what}: data_offsets", item["data_offsets"])
+        offsets = self._integers(f"{key}: data_offsets", item["data_offsets"])
         room = self.file.size - self._data_start
         if len(offsets) != 2 or not offsets[0] <= offsets[1] <= room:
             rule = f"[begin, end], begin <= end <= {room} bytes"
-            self.file.refuse(f"{what}: data_offsets", rule, offsets[:5])
+            self.file.refuse(f"{key}: data_offsets", rule, offsets[:5])
         start, stop = (self._data_start + offset for offset in offsets)
         needed = math.prod(shape) * bits
         if needed != 8 * (stop - start):
             rule = f"{shape} x {bits} bits = {needed} bits"
-            self.file.refuse(f"{what}: bytes", rule, f"{8 * (stop - start)} bits")
+            self.file.refuse(f"{key}: bytes", rule, f"{8 * (stop - start)} bits")
         return TensorEntry(self.file, name, dtype, tuple(shape), start, stop)
 
-    def _integers(self, what: str, value: object) -> list[int]:
+    def _integers(self, key: str, value: object) -> list[int]:
         if not isinstance(value, list):
-            self.file.refuse(what, "a list", described(value))
+            self.file.refuse(key, "a list", described(value))
         for item in value:
             if not is_integer(item, 0, _LARGEST):
-                self.file.refuse(what, f"integers in 0..{_LARGEST}", described(item))
+                self.file.refuse(key, f"integers in 0..{_LARGEST}", described(item))
         return value
 
 
@@ -256,13 +245,13 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """Read a safetensors file.
 
     Returns:
-        The tensors by name, in the order of their bytes: views of the mapped file
-        (read-only, zero copy), except misaligned ones, which are copied.
+        The tensors by name, in the order of their bytes. They are read-only views of the
+        mapped file, except misaligned tensors, which are copied.
 
     Raises:
-        CheckpointError: The file is not one, breaks a rule of the format, or holds a
-            tensor of a dtype that `ml` lacks. The text says what and where.
-        FileMemoryError: There is no memory for a copy.
+        CheckpointError: The file is of another kind, breaks a rule of the format, or has
+            a tensor of an unsupported dtype. The text names the place.
+        FileMemoryError: The system refused memory for a copy.
     """
     source = SafetensorsFile(path)
     try:
@@ -273,9 +262,7 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
 
 
 def read_index(path: Path) -> dict[Path, list[str]]:
-    """Read `model.safetensors.index.json`: each file, in the order of names, with its
-    tensors.
-    """
+    """Read `model.safetensors.index.json`: file, in the order of names -> its tensors."""
     label = label_of(path)
     directory = path.parent
     value = read_json_object(path, _MOST_INDEX_BYTES, CheckpointError)
@@ -283,16 +270,16 @@ def read_index(path: Path) -> dict[Path, list[str]]:
     files: dict[str, list[str]] = {}
     for tensor, name in value_of(value, "weight_map", dict[str, object]()).items():
         if not isinstance(name, str) or not _is_plain(name):
-            what = f"file of tensor {shown(tensor)}"
+            key = f"file of tensor {shown(tensor)}"
             rule = "a plain name that ends in .safetensors"
-            raise mismatch(label, what, rule, described(name))
+            raise mismatch(label, key, rule, described(name))
         files.setdefault(name, []).append(tensor)
     if len(files) > _MOST_FILES:
         raise mismatch(label, "files", f"at most {_MOST_FILES}", len(files))
     missing = [name for name in files if not os.path.exists(directory / name)]
     if missing:
         got = f"without {some_of(missing)}"
-        raise mismatch(label, "files", f"{len(files)} files beside it", got)
+        raise mismatch(label, "files", f"{len(files)} files next to it", got)
     return {
         followed_inside(directory / name, CheckpointError, directory): files[name]
         for name in sorted(files)
@@ -300,8 +287,9 @@ def read_index(path: Path) -> dict[Path, list[str]]:
 
 
 def _is_plain(name: str) -> bool:
-    """Tell a name that stays in its directory on every system: no separator, drive or
-    NUL.
+    """Return whether a name stays in its directory on every system.
+
+    It has no separator, drive or NUL.
     """
     return (
         name.endswith(".safetensors")

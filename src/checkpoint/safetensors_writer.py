@@ -1,9 +1,8 @@
-"""Write a safetensors file tensor by tensor, plain or quantized, with no more than one in
-memory.
+"""Write a safetensors file tensor by tensor, with one in memory at a time.
 
 Wide dtypes come first and the header is padded, so that every tensor is aligned to its
-elements: what is written here is mapped and used without a copy. `packed_weights.py` says
-how the parts of a quantized matrix are stored.
+elements and can be mapped without a copy. `packed_weights.py` explains how the parts of a
+quantized matrix are stored.
 
 Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs`
 (`prepare`).
@@ -30,9 +29,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class NewTensor:
-    """A tensor that is going to be written: its name, the format's name of its dtype, its
-    sizes.
-    """
+    """A tensor to be written: its name, the format's name of its dtype, its sizes."""
 
     name: str
     dtype: str
@@ -40,15 +37,15 @@ class NewTensor:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that it takes."""
+        """The bytes of the tensor in the file."""
         return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
 class TensorWriter:
-    """A new file of tensors, each of which has its place, start and stop, after the head.
+    """A new file of tensors, each with start and stop after the head.
 
-    It is used in a `with` statement, at whose end it is on the disk. An OSError passes
-    through.
+    It is used in a `with` statement, whose end syncs the file to the disk. An OSError
+    propagates.
     """
 
     def __init__(
@@ -60,9 +57,7 @@ class TensorWriter:
         self._stream.write(head)
 
     def write(self, name: str, content: bytes | memoryview | ml.Weight) -> None:
-        """Write one of the tensors, once: its bytes, or those of a weight or of its
-        codes.
-        """
+        """Write a tensor once: its bytes, or the bytes of a weight or of its codes."""
         if isinstance(content, ml.QuantizedTensor):
             content = content.codes
         if isinstance(content, ml.Tensor):
@@ -88,13 +83,11 @@ class TensorWriter:
 def safetensors_head(
     tensors: Sequence[NewTensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return what a safetensors file begins with, free text in it; and the places after
-    it.
-    """
+    """Return the head of a safetensors file with metadata; and the tensors' bounds."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     places = dict[str, tuple[int, int]]()
     position = 0
-    for tensor in sorted(tensors, key=lambda one: (-DTYPE_BITS[one.dtype], one.name)):
+    for tensor in sorted(tensors, key=lambda each: (-DTYPE_BITS[each.dtype], each.name)):
         place = places[tensor.name] = position, position + tensor.nbytes
         header[tensor.name] = {
             "dtype": tensor.dtype,
@@ -114,9 +107,7 @@ def safetensors_head(
 def new_tensors(
     name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
 ) -> list[NewTensor]:
-    """Describe the tensors that a weight [out, in] becomes; one of `dtype` None stays
-    plain.
-    """
+    """Describe the stored tensors of a weight [out, in]; dtype None is a plain weight."""
     if dtype is None:
         return [NewTensor(name, _DTYPE_NAMES[origin], shape)]
     size = math.prod(shape)
@@ -138,7 +129,7 @@ def new_tensors(
 def part_contents(
     name: str, weight: ml.Weight, origin: ml.DType
 ) -> Iterator[tuple[str, memoryview]]:
-    """Return the name and the bytes of each tensor that `new_tensors` described."""
+    """Return the name and the bytes of each tensor described by `new_tensors`."""
     dtype = weight.dtype if isinstance(weight, ml.QuantizedTensor) else None
     parts = [weight] if isinstance(weight, ml.Tensor) else [weight.codes, weight.scales]
     contents = [*map(bytes_of, parts)]
@@ -154,9 +145,7 @@ def part_contents(
 def reordered(
     weight: ml.Tensor, head_dim: int, into: Literal["halves", "interleaved"]
 ) -> ml.Tensor:
-    """Put the even rows of each head before the odd ones, as in `halves`,
-    or undo that.
-    """
+    """Reorder the rows of each head from pairs to `halves`, or back to `interleaved`."""
     values = weight.numpy()
     parts = (head_dim // 2, 2) if into == "halves" else (2, head_dim // 2)
     heads = values.reshape(-1, *parts, *values.shape[1:]).swapaxes(1, 2)
@@ -164,7 +153,7 @@ def reordered(
 
 
 def bytes_of(tensor: ml.Tensor) -> memoryview:
-    """Return the bytes of a tensor without a copy, or those of a contiguous copy."""
+    """Return the bytes of a tensor, without a copy if it is contiguous."""
     return tensor.contiguous().bits().reshape(-1).view(np.uint8).data
 
 

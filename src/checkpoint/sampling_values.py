@@ -1,6 +1,6 @@
-"""The sampling that the makers of a model recommend in its files.
+"""The sampling settings that the files of a model recommend.
 
-These values only replace defaults. So one that cannot be used is left out, while a wrong
+These values only replace defaults. So an unusable value is left out, while a wrong
 hyperparameter is an error.
 
 Source: transformers, `generation/configuration_utils.py`; llama.cpp,
@@ -20,7 +20,7 @@ GENERATION_KEYS = {
     "min_p": "min_p",
     "repetition_penalty": "repeat_penalty",
 }
-"""The keys of `generation_config.json` that are settings, and the names of these here."""
+"""The keys of settings in `generation_config.json` -> our names."""
 
 GGUF_SAMPLING_KEYS = {
     "general.sampling.temp": "temperature",
@@ -29,7 +29,7 @@ GGUF_SAMPLING_KEYS = {
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repeat_penalty",
 }
-"""The keys of a GGUF file that are settings, and the names of these here."""
+"""The keys of settings in a GGUF file -> our names."""
 
 _MOST = 1e6
 
@@ -43,7 +43,7 @@ def _rule(name: str) -> Rule:
 
 
 _RULES: Mapping[str, Rule] = {name: _rule(name) for name in GENERATION_KEYS.values()}
-_DIGITS = 7  # of a float32: a GGUF file has 0.949999988 for 0.95
+_DIGITS = 7  # the digits of a float32: a GGUF file has 0.949999988 for 0.95
 
 
 def sampling_values(
@@ -52,20 +52,18 @@ def sampling_values(
     """Return the usable settings among checked or unchecked values.
 
     Args:
-        values: The values of a file by their keys. Those of a `generation_config.json`
-            that turns sampling off (`do_sample`) are not settings, because transformers
-            ignores them too.
-        names: The keys that are settings, with the names that they have in
-            `SamplingArgs`.
+        values: The values of a file by their keys. If `do_sample` of a
+            `generation_config.json` turns sampling off, none is used, as in transformers.
+        names: The keys of settings, with their names in `SamplingArgs`.
     """
     if values.get("do_sample") is False:
         return {}
-    found = {name: values[key] for key, name in names.items() if key in values}
-    usable = {name: value for name, value in found.items() if _RULES[name][1](value)}
+    settings = {name: values[key] for key, name in names.items() if key in values}
+    usable = {name: value for name, value in settings.items() if _RULES[name][1](value)}
     return {name: _shortest(value) for name, value in usable.items()}
 
 
 def _shortest(value: object) -> float:
-    """Return an integer as it is, and a decimal number with the digits of a float32."""
+    """Return an integer unchanged, and a decimal number with the digits of a float32."""
     assert isinstance(value, int | float)
     return value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")

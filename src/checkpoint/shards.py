@@ -1,9 +1,8 @@
-"""Several files that are one model: checked against the parameters, then merged.
+"""Several files of one model: checked against the parameters, then merged.
 
-A large model is saved as one file per processor it ran on, `consolidated.00.pth` and on.
-Each holds a part of every matrix and a copy of every norm. Where there are more
-processors than key/value heads, as in Meta's 16 files of the 405B, neighbours have the
-same head, and store it each.
+A large model is saved as one file per processor, `consolidated.00.pth` and so on. Each
+has a part of every matrix and a copy of every norm. With more processors than key/value
+heads, as in Meta's 16 files of the 405B, neighbours store the same head.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,33 +23,31 @@ Bounds = tuple[int, int] | None
 def check_shards(
     shards: Sequence[Shard], labels: Sequence[str], layers: int, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Check all tensors of all shards, before anything is allocated; return the sizes by
-    letter.
-    """
+    """Check all tensors of all shards before any allocation; return the sizes."""
     _check_count(shards, labels, sizes)
     rows = {row.name: row for row in rows_of(layers)}
-    found = dict(sizes)
+    all_sizes = dict(sizes)
     kinds = [
         {name: (each.dtype, each.shape) for name, each in shard.items()}
         for shard in shards
     ]
     for shard, label, kind in zip(shards, labels, kinds, strict=True):
-        check_tensors(shard, label, rows, found, "params.json", len(shards))
+        check_tensors(shard, label, rows, all_sizes, "params.json", len(shards))
         if odd := {name for name, _ in kinds[0].items() ^ kind.items()}:
-            what = "names, dtypes and shapes"
-            rule = f"those of {labels[0]}"
-            raise mismatch(label, what, rule, f"others of {some_of(sorted(odd))}")
-    return found
+            key = "names, dtypes and shapes"
+            expected = f"the same as in {labels[0]}"
+            raise mismatch(label, key, expected, f"others of {some_of(sorted(odd))}")
+    return all_sizes
 
 
 def merge_shards(
     shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]
 ) -> dict[str, ml.Tensor]:
-    """Merge the shards of one model, which are checked; this copies every tensor.
+    """Merge the checked shards of one model, with copies of all tensors.
 
-    wq, wk, wv, w1, w3 and output are parts by rows, wo and w2 by columns, the embeddings
-    by columns (Llama 2) or rows (Llama 3), all else is whole in each shard, and must be
-    the same there.
+    wq, wk, wv, w1, w3 and output are divided by rows, wo and w2 by columns, the
+    embeddings by columns (Llama 2) or rows (Llama 3). All other tensors are whole in each
+    shard, and must be equal.
     """
     merged = MergedShards(shards, layers, sizes)
     needed = sum(
@@ -63,9 +60,7 @@ def merge_shards(
 
 
 class MergedShards(Mapping[str, ml.Tensor]):
-    """The tensors of two or more shards, each of which is merged when looked up, and not
-    kept.
-    """
+    """The tensors of several shards, each merged when looked up, and not kept."""
 
     def __init__(
         self, shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]
@@ -75,10 +70,10 @@ class MergedShards(Mapping[str, ml.Tensor]):
         self._rows = {row.name: row for row in rows_of(layers)}
 
     def cut_of(self, name: str) -> tuple[int | None, int]:
-        """Return the dimension along which a tensor is cut, and how many neighbours store
-        the same.
+        """Return the dimension of the cut of a tensor, and the number of equal copies.
 
-        They are all, and there is no dimension, where each shard has the whole tensor.
+        If each shard has the whole tensor, the dimension is None, and all shards are
+        copies.
         """
         row = self._rows.get(name)
         shape = self._shards[0][name].shape
@@ -89,17 +84,15 @@ class MergedShards(Mapping[str, ml.Tensor]):
         return axis, count * shape[axis] // self._sizes[row.sizes[axis]]
 
     def part(self, name: str, cut: int, bounds: Bounds) -> ml.Tensor:
-        """Merge what lies between bounds of a dimension, or all; rows of one file are a
-        view.
-        """
+        """Merge a range of a dimension, or all; rows of a single file are a view."""
         first = self._shards[0][name]
         (axis, copies) = self.cut_of(name)
         pieces: list[np.ndarray[Any, Any]] = []
         for number, shard in enumerate(self._shards):
-            # As integers: NumPy moves those faster, and no NaN changes its bits or is not
+            # As integers, which NumPy copies faster, and NaNs stay bit-identical and
             # equal.
             array = shard[name].numpy().view(first.dtype.bits_dtype)
-            if bounds is not None:  # of what a shard has, the part that is wanted
+            if bounds is not None:  # the requested part of the shard
                 begin = number // copies * array.shape[cut] if cut == axis else 0
                 start, stop = (
                     min(max(bound - begin, 0), array.shape[cut]) for bound in bounds
@@ -109,19 +102,19 @@ class MergedShards(Mapping[str, ml.Tensor]):
             if number != original and not np.array_equal(array, pieces[original]):
                 where = f"shard {number:02d}: tensor {shown(name)}"
                 raise mismatch(
-                    where, "values", f"those of shard {original:02d}", "others"
+                    where, "values", f"the values of shard {original:02d}", "others"
                 )
             pieces.append(array)
-        found = [each for each in pieces[::copies] if each.size] or pieces[:1]
-        is_view = bounds is not None and len(found) == 1 and cut == axis == 0
-        whole = found[0] if is_view else np.concatenate(found, axis=axis or 0)
+        parts = [each for each in pieces[::copies] if each.size] or pieces[:1]
+        is_view = bounds is not None and len(parts) == 1 and cut == axis == 0
+        whole = parts[0] if is_view else np.concatenate(parts, axis=axis or 0)
         return ml.Tensor.from_numpy(whole.view(first.dtype.numpy_dtype), name=name)
 
     def __getitem__(self, name: str) -> ml.Tensor:
         return self.part(name, 0, None)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._shards[0]  # a look would merge it
+        return name in self._shards[0]  # indexing would merge it
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shards[0])
@@ -133,9 +126,7 @@ class MergedShards(Mapping[str, ml.Tensor]):
 def _check_count(
     shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]
 ) -> None:
-    """Compare the number of files with the number that the parts of the first wq make
-    whole.
-    """
+    """Compare the number of files with the number implied by the first wq."""
     name = "layers.0.attention.wq.weight"
     shape = shards[0][name].shape if name in shards[0] else ()
     if len(shape) != 2 or not shape[0] or sizes["Hh"] % shape[0]:

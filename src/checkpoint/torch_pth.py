@@ -1,8 +1,7 @@
-"""PyTorch's zip checkpoints (`.pth`): a directory, one pickle, and the bytes of each
-storage.
+"""PyTorch's zip checkpoints (`.pth`): a directory, a pickle, and storages.
 
 The file is mapped: only the directory and the pickle are read, and each tensor is a view
-of its bytes there. A 16 GB checkpoint opens in milliseconds.
+of its bytes. A 16 GB checkpoint opens in milliseconds.
 
 Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 """
@@ -26,31 +25,27 @@ _MOST_WORD_BYTES = 64
 _VERSIONS = [str(number) for number in range(1, 11)]
 _WORD_RULES: Mapping[str, Rule] = {
     "version": (f"{_VERSIONS[0]}..{_VERSIONS[-1]}", lambda value: value in _VERSIONS),
-    # Files from before PyTorch 2.1 have no such record and are little-endian too.
+    # Files from before PyTorch 2.1 lack this record and are little-endian as well.
     "byteorder": one_of("little"),
 }
 
 
 def read_pth(path: Path) -> dict[str, ml.Tensor]:
-    """Read a checkpoint, a `.pth` file that `torch.save` wrote from a dict of tensors.
+    """Read a `.pth` file that `torch.save` wrote from a dict of tensors.
 
     Returns:
-        The tensors by name, as views of the mapped file (read-only, zero copy), with the
-        shapes, strides and offsets they were saved with. Tensors that shared a storage
-        still do.
+        The tensors by name, as read-only views of the mapped file with the saved shapes,
+        strides and offsets. Tensors that shared a storage still share it.
 
     Raises:
-        CheckpointError: The file is not such a checkpoint, is damaged, or asks for
-            anything but bfloat16, float16 or float32 tensors. The text says what and
-            where.
+        CheckpointError: The file is of another kind, damaged, or requires other than
+            bfloat16, float16 or float32 tensors. The text names the place.
     """
     return map_pth(path)[1]
 
 
 def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
-    """Read a checkpoint as `read_pth` does, and return the mapped file with the
-    tensors.
-    """
+    """Read a checkpoint as `read_pth` does; also return the mapped file."""
     file = MappedFile(path)
     try:
         if file.buffer[: len(_ZIP)] != _ZIP:
@@ -77,9 +72,7 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
 
 
 def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Record]:
-    """Drop the archive's name, the one folder that all records are in; check version and
-    order.
-    """
+    """Remove the common folder of all records; check version and byte order."""
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
         file.refuse("folders of the records", "one", some_of(sorted(prefixes)))
@@ -95,53 +88,52 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
 
 
 def _content(file: MappedFile, record: Record, limit: int) -> bytes:
-    """Copy a small record after checking its size; check its CRC-32, where it was
-    computed.
-    """
+    """Copy a small record after checking its size, and its CRC-32 if present."""
     if record.size > limit:
         file.refuse(f"record {shown(record.name)}", f"at most {limit} bytes", record.size)
     content = file.bytes_at(record.start, record.start + record.size)
     crc = zlib.crc32(content)
-    if record.crc not in (crc, 0):  # PyTorch may be told to write 0
-        what = f"record {shown(record.name)}: CRC-32"
+    if record.crc not in (crc, 0):  # PyTorch can be configured to write 0
+        key = f"record {shown(record.name)}: CRC-32"
         got = f"{crc:08x} (damaged)"
-        file.refuse(what, f"{record.crc:08x}", got)
+        file.refuse(key, f"{record.crc:08x}", got)
     return content
 
 
 def _tensor(
     file: MappedFile, records: dict[str, Record], name: str, reference: TensorReference
 ) -> ml.Tensor:
-    """Make one tensor after checking, in Python integers,
-    that it is inside its record.
+    """Return one tensor after checking that its record contains it.
+
+    The check uses Python integers, which cannot overflow.
     """
     storage = reference.storage
     itemsize = reference.storage.dtype.itemsize
-    what = f"tensor {shown(name)}"
-    key = f"data/{storage.key}"
-    if key not in records:
-        file.refuse(what, f"a record '{key}'", "none")
-    record = records[key]
+    label = f"tensor {shown(name)}"
+    record_name = f"data/{storage.key}"
+    if record_name not in records:
+        file.refuse(label, f"a record '{record_name}'", "none")
+    record = records[record_name]
     nbytes = storage.element_count * itemsize
-    # torch.save pads each record to 64 bytes; the kernels read whole elements in place.
+    # torch.save aligns each record to 64 bytes; the kernels read whole elements in place.
     if record.size != nbytes or record.start % itemsize:
         rule = (
             f"{storage.element_count} x {itemsize} = {nbytes} bytes at a multiple of "
             f"{itemsize}"
         )
-        file.refuse(what, rule, f"{record.size} bytes at byte {record.start}")
+        file.refuse(label, rule, f"{record.size} bytes at byte {record.start}")
     count = math.prod(reference.shape)
     extent = 1
     strides = []
     for size, stride in zip(reference.shape, reference.strides, strict=True):
         extent += (size - 1) * stride
         strides.append(stride * itemsize if size > 1 else itemsize)
-    # A storage with fewer elements than the tensor means elements that overlap, as in an
-    # expanded view (stride 0): a few bytes could then claim any amount of work.
+    # A storage with fewer elements than the tensor has overlapping elements, as in an
+    # expanded view (stride 0): a few bytes could then require any amount of work.
     needed = reference.offset + (max(extent, count) if count else 0)
     if needed > storage.element_count:
         rule = f"offset + max(extent, count) at most {storage.element_count} elements"
-        file.refuse(what, rule, needed)
+        file.refuse(label, rule, needed)
     return ml.Tensor.from_buffer(
         file.buffer,
         storage.dtype,

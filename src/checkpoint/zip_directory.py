@@ -1,10 +1,10 @@
 """The directory of a zip archive of stored records, read strictly.
 
-A zip file can be read in several ways that disagree: forwards by local headers or
+A zip file can be read in several contradictory ways: forwards by local headers or
 backwards by the central directory, with gaps, overlaps and sizes in up to four places.
-Here an archive is accepted only where all of them agree and every byte of the file is
-accounted for, one record after another, which is how `torch.save` writes them. Nothing is
-inflated: a compressed record is refused.
+Here an archive is accepted only if all of them agree and every byte of the file belongs
+to one record after another, which is the layout of `torch.save`. Nothing is decompressed:
+a compressed record is rejected.
 
 Source: PKWARE APPNOTE 6.3.9, sections 4.3 to 4.5; the layout written by PyTorch 2.13
 (`caffe2/serialize/inline_container.cc`): version flags 0x0800 and 0x0008, a data
@@ -20,7 +20,7 @@ from .mapped_file import MappedFile
 
 _MOST_RECORDS = 1 << 16
 _UINT32_MAX = 0xFFFFFFFF
-_LIMITS = (0xFFFF, _UINT32_MAX, _UINT32_MAX)  # which stand for a larger number in zip64
+_LIMITS = (0xFFFF, _UINT32_MAX, _UINT32_MAX)  # placeholders for larger zip64 values
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -44,13 +44,11 @@ class Record(NamedTuple):
     flags: int
     crc: int
     size: int
-    start: int = 0  # known from the local header
+    start: int = 0  # from the local header
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
-    """Read the directory of a stored zip archive: its records,
-    in the order of the file.
-    """
+    """Read the directory of a stored zip archive: its records in file order."""
     count, start, stop = _end_records(file)
     entries = []
     at = start
@@ -64,9 +62,9 @@ def read_directory(file: MappedFile) -> dict[str, Record]:
     for entry in sorted(entries):
         if entry.header_at != at:
             kind = "an overlap" if entry.header_at < at else "a gap"
-            what = f"record {shown(entry.name)}"
+            key = f"record {shown(entry.name)}"
             got = f"{entry.header_at} ({kind})"
-            file.refuse(what, f"a local header at byte {at}", got)
+            file.refuse(key, f"a local header at byte {at}", got)
         if entry.name in records:
             file.refuse("record names", "each once", f"{shown(entry.name)} again")
         records[entry.name], at = _local_record(file, entry, start)
@@ -75,7 +73,7 @@ def read_directory(file: MappedFile) -> dict[str, Record]:
     return records
 
 
-# The end of the file: end record, and the zip64 end record and its locator before it
+# The end of the file: the zip64 end record, its locator and the end record.
 
 
 def _end_records(file: MappedFile) -> tuple[int, int, int]:
@@ -122,7 +120,7 @@ def _end_records(file: MappedFile) -> tuple[int, int, int]:
 
 
 def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
-    """Read the entry at a byte; return it and where it ends."""
+    """Read the entry at a byte; return it and its end."""
     if at + _CENTRAL.size > stop:
         file.refuse("central directory", f"an entry at byte {at}", "the directory's end")
     fields = _CENTRAL.unpack_from(file.buffer, at)
@@ -134,44 +132,44 @@ def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
         file.refuse("central directory", f"a whole entry at byte {at}", "something else")
     raw = file.buffer[at + _CENTRAL.size : extra_at]
     name = raw.decode("utf-8", "replace")
-    what = f"record {shown(name)}"
+    key = f"record {shown(name)}"
     parts = name.split("/")
     is_relative = len(parts) > 1 and not {"", ".", ".."}.intersection(parts)
     if name.encode() != raw or not is_relative or {"\\", "\0"}.intersection(name):
         rule = "in UTF-8, a relative path below one folder without backslash and NUL"
-        file.refuse(f"{what}: name", rule, "another one")
+        file.refuse(f"{key}: name", rule, "another one")
     if method or disk or flags & ~(_FLAG_DESCRIPTOR | _FLAG_UTF8):
-        rule = "no encryption or flags beside 0x0808, disk 0, method 0"
+        rule = "no encryption or flags except 0x0808, disk 0, method 0"
         got = f"{flags:#06x}, {disk} and {method} (records must be stored uncompressed)"
-        file.refuse(what, rule, got)
-    # Each 0xffffffff stands for the next 64-bit value of the extra field.
-    wide = iter(_zip64_values(file, what, extra_at, extra_at + extra_length))
+        file.refuse(key, rule, got)
+    # Each 0xffffffff is replaced by the next 64-bit value of the extra field.
+    wide = iter(_zip64_values(file, key, extra_at, extra_at + extra_length))
     size, packed, header_at = (
         next(wide, -1) if value == _UINT32_MAX else value
         for value in (size, packed, header_at)
     )
     if size != packed or -1 in (size, header_at) or [*wide]:
-        rule = "equal sizes, and a zip64 value for each 0xffffffff alone"
-        file.refuse(what, rule, f"{packed} stored of {size}")
+        rule = "equal sizes, and exactly one zip64 value for each 0xffffffff"
+        file.refuse(key, rule, f"{packed} stored of {size}")
     return Record(header_at, name, flags, crc, size), end
 
 
-def _zip64_values(file: MappedFile, what: str, start: int, stop: int) -> list[int]:
-    """Return the 64-bit values of the zip64 extra field; check the form of all extra
-    fields.
-    """
+def _zip64_values(file: MappedFile, key: str, start: int, stop: int) -> list[int]:
+    """Return the 64-bit values of the zip64 extra field; check all extra fields."""
     values: list[int] = []
     at = 0
     extra = file.buffer[start:stop]
     while at < len(extra):
-        # Of a field that is cut in its first four bytes the length is more than there is.
+        # The length of a field that is cut in its first four bytes exceeds the data.
         identifier, length = struct.unpack("<2H", extra[at : at + 4].ljust(4, b"\xff"))
         body = extra[at + 4 : at + 4 + length]
         if len(body) != length or identifier == _EXTRA_OTHER_NAME:
-            file.refuse(what, "whole extra fields, none of them another name", "others")
+            file.refuse(
+                key, "complete extra fields that do not rename the entry", "others"
+            )
         if identifier == _EXTRA_ZIP64:
             if values or length % 8 or not length:
-                file.refuse(what, "one zip64 field of 64-bit values", "another form")
+                file.refuse(key, "one zip64 field of 64-bit values", "another form")
             values = [value for (value,) in struct.iter_unpack("<Q", body)]
         at += 4 + length
     return values
@@ -181,10 +179,10 @@ def _zip64_values(file: MappedFile, what: str, start: int, stop: int) -> list[in
 
 
 def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, int]:
-    """Check a record's local header against its entry; return it and where it ends."""
+    """Check a record's local header against its entry; return it and its end."""
     at = entry.header_at
-    what = f"record {shown(entry.name)}"
-    # A directory entry, at least, is after it.
+    key = f"record {shown(entry.name)}"
+    # At least a directory entry follows it.
     fields = _LOCAL.unpack_from(file.buffer, at)
     signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = (
         fields
@@ -193,35 +191,35 @@ def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, 
     start = extra_at + extra_length
     stop = start + entry.size
     if stop > limit:
-        file.refuse(what, f"to end by byte {limit} (the directory)", stop)
+        file.refuse(key, f"to end by byte {limit} (the directory)", stop)
     raw_name = file.buffer[at + _LOCAL.size : extra_at]
     expected = (b"PK\x03\x04", entry.name.encode(), entry.flags, 0)
     if (signature, raw_name, flags, method) != expected:
-        file.refuse(what, "the same name, flags and method in both headers", "others")
-    wide = _zip64_values(file, what, extra_at, start)
-    # A zip64 field holds both sizes, the offset of the header, or all three; PyTorch
-    # writes 0 for one of the sizes, which the standard does not.
+        file.refuse(key, "the same name, flags and method in both headers", "others")
+    wide = _zip64_values(file, key, extra_at, start)
+    # A zip64 field contains both sizes, the offset of the header, or all three. PyTorch
+    # writes 0 for one of the sizes, against the standard.
     sizes, offset = (wide[:2], wide[2:]) if len(wide) > 1 else ([], wide)
-    # Sizes follow the record; here they may be 0.
+    # The sizes follow the record, so that they may be 0 here.
     follows = entry.flags & _FLAG_DESCRIPTOR
-    given = {entry.size, 0} if follows else {entry.size}
+    allowed_sizes = {entry.size, 0} if follows else {entry.size}
     agree = (
-        {size, packed} <= given | ({_UINT32_MAX} if sizes else set())
-        and given.issuperset(sizes)
+        {size, packed} <= allowed_sizes | ({_UINT32_MAX} if sizes else set())
+        and allowed_sizes.issuperset(sizes)
         and offset in ([], [entry.header_at])
         and (follows or crc == entry.crc)
     )
     if not agree:
-        file.refuse(what, "equal sizes in both headers", "sizes that disagree")
+        file.refuse(key, "equal sizes in both headers", "sizes that disagree")
     ends = [stop]
-    if follows:  # in the form of 32 or of 64 bits
-        said = (b"PK\x07\x08", entry.crc, entry.size, entry.size)
+    if follows:  # in the 32-bit or the 64-bit form
+        expected_values = (b"PK\x07\x08", entry.crc, entry.size, entry.size)
         forms = (form for form in _DESCRIPTORS if stop + form.size <= limit)
         ends = [
             stop + form.size
             for form in forms
-            if form.unpack_from(file.buffer, stop) == said
+            if form.unpack_from(file.buffer, stop) == expected_values
         ]
     if not ends:
-        file.refuse(what, "a data descriptor as in the directory", "another")
+        file.refuse(key, "a data descriptor equal to the directory", "another")
     return entry._replace(start=start), ends[0]

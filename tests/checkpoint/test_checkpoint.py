@@ -137,7 +137,7 @@ def test_missing_extra_and_wrongly_shaped_tensors_are_listed(directory: Path) ->
     without = {name: array for name, array in arrays.items() if name != Q}
     for shards, file in ((2, INDEX), (1, "model.safetensors")):
         write(directory, CONFIG, without, shards)
-        rule = f"{file}: tensors: expected 30 tensors as config.json says"
+        rule = f"{file}: tensors: expected 30 tensors by config.json"
         refusal(directory, f"{rule}, got without '{Q}' (1 in all)")
     write(
         directory, CONFIG, arrays | {f"model.layers.{n}.x": np.ones(1) for n in range(7)}
@@ -279,7 +279,7 @@ def test_an_index_of_very_many_files_is_refused(directory: Path) -> None:
     refusal(directory, "files: expected at most 1000, got 1001")
     del many["t1000"]  # the valid twin, of which the files are missing
     write_index(directory, many)
-    refusal(directory, "expected 1000 files beside it")
+    refusal(directory, "expected 1000 files next to it")
 
 
 def test_an_index_and_its_files_must_agree(directory: Path) -> None:

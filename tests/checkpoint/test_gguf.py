@@ -238,12 +238,12 @@ BAD: list[tuple[str, bytes, bytes]] = [
         keyed(struct.pack("<IH", 2, 0)),
     ),
     (
-        "key 'k': expected 0 or 1 for a truth value, got 2",
+        "key 'k': expected 0 or 1 for a bool, got 2",
         keyed(struct.pack("<IB", g.BOOL, 2)),
         keyed(struct.pack("<IB", g.BOOL, 1)),
     ),
     (
-        "key 'k': expected 0 or 1 for a truth value, got 255",
+        "key 'k': expected 0 or 1 for a bool, got 255",
         keyed(array_head(g.BOOL, 2) + b"\x01\xff"),
         keyed(array_head(g.BOOL, 2) + b"\x01\x00"),
     ),
@@ -253,15 +253,12 @@ BAD: list[tuple[str, bytes, bytes]] = [
         keyed(""),
     ),
     (
-        (
-            "key 'k': type of values: expected numbers, truth values or strings, got an "
-            "array"
-        ),
+        ("key 'k': type of values: expected numbers, bools or strings, got an array"),
         keyed(array_head(g.ARRAY, 1) + bytes(20)),
         keyed(array_head(g.UINT8, 20) + bytes(20)),
     ),
     (
-        "key 'k': type of values: expected numbers, truth values or strings, got 13",
+        "key 'k': type of values: expected numbers, bools or strings, got 13",
         keyed(array_head(13, 1) + bytes(20)),
         keyed(array_head(12, 2) + bytes(16)),
     ),
@@ -584,7 +581,7 @@ def parts_refused(path: Path, reason: str) -> None:
         ({2: {"split.count": 2}}, "split.count: expected 3, got 2"),
         (
             {1: {"name": "t0"}},
-            "tensors: expected each in one part, got in another one too 't0'",
+            "tensors: expected each in one part, got 't0'",
         ),
         ({0: {"split.tensors.count": 4}}, "tensors of all parts: expected 4, got 3"),
     ],

@@ -428,4 +428,4 @@ def test_two_spellings_that_say_different_things_are_refused(tmp_path: Path) -> 
     both = without_rope(rope_scaling=linear, rope_parameters=linear | {"factor": 4.0})
     refusal(tmp_path, "the same as rope_scaling, got others", both)
     bases = without_rope(rope_parameters=linear | {"rope_theta": 5.0}, rope_theta=6.0)
-    refusal(tmp_path, "rope_theta: expected one value, got 5.0, and 6.0 beside it", bases)
+    refusal(tmp_path, "rope_theta: expected one value, got 5.0 and 6.0", bases)

@@ -34,7 +34,11 @@ def test_a_file_is_mapped_whole_and_read_only(path: Path) -> None:
     ("number", "error", "words"),
     [
         (errno.ENOMEM, FileMemoryError, "mapping: expected 16 bytes of address space"),
-        (errno.ENODEV, CheckpointError, "cannot be mapped: No such device"),
+        (
+            errno.ENODEV,
+            CheckpointError,
+            "mapping: expected a readable file, got No such device",
+        ),
     ],
 )
 def test_a_file_that_the_system_does_not_map_is_refused_and_no_addresses_are_a_lack_of_memory(

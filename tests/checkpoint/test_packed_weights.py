@@ -259,7 +259,7 @@ BAD_DOUBLE: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "an absmax of floats": (replaced(".absmax", np.ones(48, F32)), "48 elements of U8"),
 }
 BAD_INT8: dict[str, tuple[Callable[[Arrays], None], str]] = {
-    "no scales": (removed("_scale"), "_scale' beside it, got none"),
+    "no scales": (removed("_scale"), "_scale' in the file, got none"),
     "scales of float32": (replaced("_scale", np.ones((32, 3), F32)), r"BF16 \[32, 3\]"),
     "codes of another shape": (
         replaced("", np.zeros((96, 32), np.int8)),
@@ -346,7 +346,7 @@ REFUSED_CONFIGS: dict[str, tuple[object, str]] = {
         "load_in_4bit: expected true, got false",
     ),
     "fp4": (NF4_CONFIG | {"bnb_4bit_quant_type": "fp4"}, "expected 'nf4', got 'fp4'"),
-    "an unknown key": (NF4_CONFIG | {"new_key": 1}, "only known ones.*new_key"),
+    "an unknown key": (NF4_CONFIG | {"new_key": 1}, "only known keys.*new_key"),
     "another format": (
         INT8_CONFIG | {"format": "pack-quantized"},
         "got 'pack-quantized'",

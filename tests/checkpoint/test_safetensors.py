@@ -201,7 +201,7 @@ BAD = {
     "negative": (one("[-2]"), "0..281474976710656, got -2"),
     "no list": (one("2"), "a list, got 2"),
     "nine sizes": (one("[2,1,1,1,1,1,1,1,1]"), "at most 8 sizes, got 9"),
-    "unknown dtype": (one(dtype='"F33"'), "one that the format knows, got 'F33'"),
+    "unknown dtype": (one(dtype='"F33"'), "a dtype of the format, got 'F33'"),
     "dtype of ESC": (one(dtype='"\\u001b[2J"'), r"'\x1b[2J'"),
     "dtype list": (one(dtype='["F32"]'), "a list"),
     "three offsets": (one(offsets="[0,4,8]"), "[begin, end]"),
@@ -232,11 +232,11 @@ BAD = {
     "a long name": (file_bytes(LONG_NAME, bytes(8)), r"\x1b]0;title\x07"),
     "overlap": (
         with_spans([(0, 8), (4, 12)], 12),
-        "8, the end of the one before, got 4 (an o",
+        "8, the end of the previous one, got 4 (an o",
     ),
     "gap": (
         with_spans([(0, 8), (12, 20)], 20),
-        "8, the end of the one before, got 12 (a gap)",
+        "8, the end of the previous one, got 12 (a gap)",
     ),
     "bytes after the last": (
         with_spans([(0, 8)], 12),

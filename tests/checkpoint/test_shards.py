@@ -164,7 +164,7 @@ def test_shards_with_other_names_or_dtypes_are_refused() -> None:
     table = {"rope.freqs": np.arange(3, dtype=np.float32)}
     first, second = split(model(), 2)
     rule = (
-        "01.pth: names, dtypes and shapes: expected those of consolidated.00.pth, got "
+        "01.pth: names, dtypes and shapes: expected the same as in consolidated.00.pth, got "
         "others of"
     )
     half = second | {WQ: second[WQ].astype(np.float16)}

@@ -272,7 +272,7 @@ def test_tensors_of_a_family_are_checked(
     full = f"model.layers.2.{name}"
     write_safetensors(path, tensors | {full: np.ones(shape, np.float32)})
     with pytest.raises(
-        CheckpointError, match=r"shapes: expected those of config\.json"
+        CheckpointError, match=r"shapes: expected the shapes by config\.json"
     ) as caught:
         load_model(tmp_path)
     assert f"'{full}' {list(shape)} instead of {right}" in str(caught.value)

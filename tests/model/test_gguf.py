@@ -207,7 +207,7 @@ WQ = gguf_name("layers.1.attention.wq.weight")
             {},
             {NORM: None},
             (
-                r"tensors: expected 21 tensors as its keys says, got without "
+                r"tensors: expected 21 tensors by its keys, got without "
                 r"'blk.1.ff"
             ),
         ),
@@ -509,8 +509,8 @@ def test_a_directory_that_holds_one_gguf_file_is_loaded_as_the_file(
 @pytest.mark.parametrize(
     ("kinds", "reason"),
     [
-        ("<unk>", "no token of the type unknown"),
-        ("bytes", "no tokens for bytes"),
+        ("<unk>", "no unknown token"),
+        ("bytes", "no byte tokens"),
     ],
 )
 def test_a_sentencepiece_vocabulary_that_cannot_encode_all_text_is_left_out(

@@ -179,7 +179,7 @@ def test_copies_of_key_value_heads_are_merged_right_and_compared(tmp_path: Path)
     write_random_meta_directory(other, SIZES_405B, shards=16, seed=4)
     shutil.copy(other / "consolidated.03.pth", cut)
     text = (
-        r"shard 03: tensor 'layers.0.attention.wk.weight': values: expected those of "
+        r"shard 03: tensor 'layers.0.attention.wk.weight': values: expected the values of "
         r"shard 02"
     )
     with pytest.raises(CheckpointError, match=text):
