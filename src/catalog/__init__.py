@@ -1,8 +1,7 @@
-"""Models by their names: where each is on this machine, and how it is downloaded if it is
-not.
+"""Models by their names: their place on this machine, and their download.
 
-A name leads to a path before anything is loaded. Only a name loads these modules; a path
-does not.
+A name is resolved to a path before anything is loaded. Only a name loads these modules; a
+path does not.
 """
 
 from .downloads import Downloads

@@ -1,6 +1,4 @@
-"""What every download does: report, ask, check the free space, and keep one process at a
-time.
-"""
+"""Common steps of every download: report, consent, free space, one process at a time."""
 
 import contextlib
 import fcntl
@@ -21,11 +19,11 @@ LARGE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Downloads:
-    """Whom a download reports to, and whom it asks.
+    """The callbacks of a download.
 
     Attributes:
         note: Called with one line before a download begins, and when it has to wait.
-        progress: Called with the bytes that are there and with all of them.
+        progress: Called with the downloaded bytes and the total.
         allows: Called with a name and the bytes of a large download; returns whether to
             begin it.
     """
@@ -39,7 +37,7 @@ def check_consent(name: str, nbytes: int, downloads: Downloads) -> None:
     """Ask before a large download.
 
     Raises:
-        CatalogError: It is not allowed.
+        CatalogError: The download is not allowed.
     """
     if nbytes > LARGE_BYTES and not downloads.allows(name, nbytes):
         rule = f"consent to {readable_bytes(nbytes)} (--yes, or `allows` of Downloads)"
@@ -47,17 +45,17 @@ def check_consent(name: str, nbytes: int, downloads: Downloads) -> None:
 
 
 def check_space(name: str, directory: Path, nbytes: int) -> None:
-    """Check that a directory, which need not exist yet, has room for a download.
+    """Check that a directory, which may not exist yet, has room for a download.
 
     Raises:
-        CatalogError: It has not.
+        CatalogError: The disk space does not suffice.
     """
-    place = directory
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    existing = directory
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     try:
-        free = shutil.disk_usage(place).free
-    except OSError:  # the download itself reports what is wrong with the directory
+        free = shutil.disk_usage(existing).free
+    except OSError:  # the download itself reports the error
         return
     if free < nbytes:
         rule = f"{readable_bytes(nbytes)} free in {label_of(directory)}"
@@ -66,15 +64,15 @@ def check_space(name: str, directory: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def one_process(name: str, directory: Path, downloads: Downloads) -> Iterator[None]:
-    """Make a directory and let one process at a time work in it.
+    """Create a directory, and let one process at a time work in it.
 
     Raises:
         CatalogError: The directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The file stays: without it a process that waits would hold another lock than the
-        # next one.
+        # The file is kept. Without it a waiting process would hold another lock than the
+        # next process.
         lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise unwritable(name, directory, error) from None
@@ -90,7 +88,7 @@ def one_process(name: str, directory: Path, downloads: Downloads) -> Iterator[No
 
 
 def unwritable(name: str, directory: Path, error: Exception) -> CatalogError:
-    """Return the error of a directory that does not take a file."""
+    """Return the error of a directory that cannot be written."""
     return mismatch(name, label_of(directory), "a writable directory", reason_of(error))
 
 

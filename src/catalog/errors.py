@@ -1,16 +1,12 @@
-"""The errors of names of models, and their one text form: `NAME: WHAT: expected X, got
-Y`.
-"""
+"""The errors of names of models: `NAME: KEY: expected X, got Y`."""
 
 from ..ml.errors import LlamaBoltsError
 
 
 class CatalogError(LlamaBoltsError):
-    """A name without a model, or a model that cannot be downloaded."""
+    """A name without a model, or a failed download."""
 
 
-def mismatch(name: str, what: str, expected: object, got: object) -> CatalogError:
-    """Return the error `NAME: WHAT: expected X, got Y`;
-    all four are shown as they are.
-    """
-    return CatalogError(f"{name}: {what}: expected {expected}, got {got}")
+def mismatch(name: str, key: str, expected: object, actual: object) -> CatalogError:
+    """Return the error `NAME: KEY: expected X, got Y`, without escaping."""
+    return CatalogError(f"{name}: {key}: expected {expected}, got {actual}")

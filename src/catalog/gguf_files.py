@@ -1,6 +1,4 @@
-"""Which of several GGUF files is meant: by the quantization in its name, with all its
-parts.
-"""
+"""The choice among several GGUF files, by the quantization in their names."""
 
 import re
 from collections.abc import Iterable
@@ -10,14 +8,14 @@ from ..untrusted import some_of
 from .errors import mismatch
 
 PREFERRED = ("Q4_K_M", "Q8_0")
-"""What is taken where a name says no quantization; else the only one there is."""
+"""The quantizations for a name without one; otherwise a single model is used."""
 
 _PART = re.compile(r"-([0-9]{5})-of-([0-9]{5})\Z", re.ASCII)
 _QUANTIZATION = re.compile(
     r"(?:\A|[-._/])((?:UD-)?(?:I?Q[0-9]\w*|TQ[0-9]_0|MXFP4\w*|BF16|FP?16|FP?32))\Z",
     re.ASCII | re.IGNORECASE,
 )
-# Files beside a model that are not one: projectors of images, matrices of importance.
+# Other GGUF files next to a model: projectors of images, matrices of importance.
 _OTHER_KINDS = ("mmproj", "imatrix")
 
 
@@ -26,8 +24,8 @@ class GgufModel:
     """One model among the files of a repository or a directory.
 
     Attributes:
-        quantization: What its name says, in capitals, or None.
-        files: Its files, the parts of a split one in order.
+        quantization: The quantization in its name, in capitals, or None.
+        files: Its files; the parts of a split model in order.
         count: The number of files that it should have.
     """
 
@@ -37,17 +35,15 @@ class GgufModel:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether no part is missing."""
+        """Whether no part is missing."""
         return len(self.files) == self.count
 
 
 def quantization_of(name: str) -> str | None:
-    """Return the quantization that the name of a GGUF file ends in, in capitals,
-    or None.
-    """
+    """Return the quantization at the end of a GGUF file name, in capitals, or None."""
     stem = _PART.sub("", name.rpartition("/")[2][: -len(".gguf")])
-    found = _QUANTIZATION.search(stem)
-    return found[1].upper() if found else None
+    match = _QUANTIZATION.search(stem)
+    return match[1].upper() if match else None
 
 
 def gguf_models(names: Iterable[str]) -> list[GgufModel]:
@@ -67,8 +63,7 @@ def gguf_models(names: Iterable[str]) -> list[GgufModel]:
 
 
 def choose_gguf(label: str, names: Iterable[str], wanted: str | None) -> GgufModel | None:
-    """Return the model of a quantization, or the preferred one; None without any GGUF
-    file.
+    """Return the model of a quantization, or the preferred one; None without GGUF files.
 
     Raises:
         CatalogError: No file has this quantization, or none is preferred.
@@ -82,10 +77,10 @@ def choose_gguf(label: str, names: Iterable[str], wanted: str | None) -> GgufMod
                 return model
     if wanted is None and len(models) == 1:
         return models[0]
-    found = [model.quantization or model.files[0] for model in models]
+    available = [model.quantization or model.files[0] for model in models]
     rule = (
         f"GGUF files of {wanted.upper()}"
         if wanted
         else "a quantization after the name and `:`"
     )
-    raise mismatch(label, "quantization", rule, some_of(found, str, most=20))
+    raise mismatch(label, "quantization", rule, some_of(available, str, most=20))

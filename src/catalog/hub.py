@@ -1,7 +1,7 @@
 """Models of Hugging Face's hub, downloaded by its library into its own cache.
 
-The library has the token, the endpoint, offline mode, revisions and retries. Here it is
-decided which files are needed, and what came is compared with what the hub describes.
+The library handles the token, the endpoint, offline mode, revisions and retries. This
+module selects the files, and compares the downloads with the hub's descriptions.
 """
 
 import contextlib
@@ -32,28 +32,25 @@ _DEFAULT_ENDPOINT = "https://huggingface.co"
 
 @dataclass(frozen=True)
 class _HubFile:
-    """A file as the hub describes it; the hash is that of large files alone."""
+    """The hub's description of a file; only large files have a hash."""
 
     nbytes: int
     sha256: str | None
 
 
 def download_repository(name: RepositoryName, downloads: Downloads) -> Path:
-    """Download the files of a model that are not in the hub's cache, and return its path.
+    """Download the missing files of a model into the hub's cache; return the path.
 
     Raises:
-        CatalogError: The library is not installed, the repository or the file is not
-            there or not accessible, there is no network, or another file came than the
-            hub described.
+        CatalogError: The library is not installed, the repository or the file is missing
+            or not accessible, there is no network, or a downloaded file differs from the
+            hub's description.
     """
     try:
         import huggingface_hub
         import huggingface_hub.errors
     except ImportError:
-        rule = (
-            "a path, or the package huggingface_hub for a repository of Hugging Face's "
-            "hub"
-        )
+        rule = "a path, or the package huggingface_hub for a hub repository"
         raise mismatch(
             name.text, "model", rule, f"neither; {install_hint('hub')}"
         ) from None
@@ -75,7 +72,7 @@ class _Download:
         self._total = 0
 
     def run(self) -> Path:
-        """Download what is not in the cache, small files first, and return the path."""
+        """Download the missing files, small files first, and return the path."""
         name = self._name
         with self._reported(), _quiet():
             self._describe()
@@ -92,7 +89,9 @@ class _Download:
                 needed = (
                     needed_files(name, self._files.keys(), self._shards(index)) or needed
                 )
-            missing = [file for file in needed.files if not self._place(file).exists()]
+            missing = [
+                file for file in needed.files if not self._cached_path(file).exists()
+            ]
             self._total = sum(self._files[file].nbytes for file in missing)
             check_consent(name.text, self._total, self._downloads)
             check_space(name.text, hub_cache(), self._total)
@@ -109,40 +108,40 @@ class _Download:
         return path
 
     def _describe(self) -> None:
-        """Ask the hub for the commit and the files."""
+        """Request the commit and the files from the hub."""
         api = self._library.HfApi(endpoint=self._endpoint)
-        found = api.model_info(
+        info = api.model_info(
             self._name.repository, revision=self._revision, files_metadata=True
         )
-        self._commit = str(found.sha)
+        self._commit = str(info.sha)
         if not _COMMIT.fullmatch(self._commit):
             raise mismatch(
                 self._name.text, "commit", "40 digits", escape_line(self._commit, 80)
             )
-        for file in found.siblings or ():
-            # Another name could lead out of the cache, and belongs to no model.
+        for file in info.siblings or ():
+            # Any other name could lead out of the cache, and is not needed by models.
             if _FILE.fullmatch(file.rfilename) and file.size is not None:
                 sha256 = None if file.lfs is None else str(file.lfs.sha256)
                 self._files[file.rfilename] = _HubFile(int(file.size), sha256)
 
     def _shards(self, index: Path) -> list[str]:
-        """Return the files that an index names and the repository has."""
+        """Return the files that an index names, if the repository has them."""
         weights = read_json_object(index, _MOST_INDEX_BYTES, CatalogError).get(
             "weight_map"
         )
         names = {*weights.values()} if isinstance(weights, dict) else set()
         return sorted(file for file in self._files if file in names)
 
-    def _place(self, file: str) -> Path:
-        """Return where a file is in the cache of the library."""
+    def _cached_path(self, file: str) -> Path:
+        """Return the path of a file in the cache of the library."""
         folder = hub_cache() / f"models--{self._name.repository.replace('/', '--')}"
         return folder / "snapshots" / self._commit / file
 
     def _download(self, file: str) -> Path:
         """Download one file, unless it is in the cache, and check it."""
-        place = self._place(file)
-        if place.exists():
-            return place
+        path_in_cache = self._cached_path(file)
+        if path_in_cache.exists():
+            return path_in_cache
         self._check_header(file)
         path = self._library.hf_hub_download(
             self._name.repository,
@@ -152,43 +151,41 @@ class _Download:
             endpoint=self._endpoint,
             tqdm_class=self._progress_class(),
         )
-        if Path(path) != place:
+        if Path(path) != path_in_cache:
             rule = f"commit {self._commit}"
             raise mismatch(self._name.text, file, rule, "a newer one; try again")
-        self._check_content(file, place)
-        return place
+        self._check_content(file, path_in_cache)
+        return path_in_cache
 
     def _check_header(self, file: str) -> None:
-        """Check the name that the library gives to a file in its cache, which the hub
-        chooses.
-        """
+        """Check the ETag, which the library uses as a file name in its cache."""
         url = self._library.hf_hub_url(
             self._name.repository, file, revision=self._revision, endpoint=self._endpoint
         )
-        found = self._library.get_hf_file_metadata(url, endpoint=self._endpoint)
-        if not _ETAG.fullmatch(str(found.etag)):
-            got = escape_line(str(found.etag), 80)
+        metadata = self._library.get_hf_file_metadata(url, endpoint=self._endpoint)
+        if not _ETAG.fullmatch(str(metadata.etag)):
+            got = escape_line(str(metadata.etag), 80)
             raise mismatch(self._name.text, f"ETag of {file}", "letters and digits", got)
 
     def _check_content(self, file: str, path: Path) -> None:
-        """Compare a file with its description; remove it if it is another one."""
-        described = self._files[file]
+        """Compare a file with its description; remove it if it differs."""
+        expected = self._files[file]
         size = path.stat().st_size
-        digest = described.sha256
-        if size == described.nbytes and digest is not None:
+        digest = expected.sha256
+        if size == expected.nbytes and digest is not None:
             digest = sha256_of(path)
-        if size == described.nbytes and digest == described.sha256:
+        if size == expected.nbytes and digest == expected.sha256:
             return
         blob = path.resolve()
         path.unlink()
         if blob.parent.name == "blobs":
             blob.unlink(missing_ok=True)
-        if size != described.nbytes:
-            raise mismatch(self._name.text, f"size of {file}", described.nbytes, size)
-        raise mismatch(self._name.text, f"sha256 of {file}", described.sha256, digest)
+        if size != expected.nbytes:
+            raise mismatch(self._name.text, f"size of {file}", expected.nbytes, size)
+        raise mismatch(self._name.text, f"sha256 of {file}", expected.sha256, digest)
 
     def _progress_class(self) -> type:
-        """Return the class that the library makes a bar of for each file."""
+        """Return the class for the library's progress bars, one per file."""
         download = self
 
         class Bar:
@@ -208,13 +205,13 @@ class _Download:
                 pass
 
             def __getattr__(self, _name: str) -> object:
-                return lambda *_, **__: None  # what only a bar on a screen does
+                return lambda *_, **__: None  # methods of a visible bar
 
         return Bar
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn what the library raises into one line."""
+        """Turn the errors of the library into CatalogErrors of one line."""
         errors = self._library.errors
         try:
             yield
@@ -234,16 +231,16 @@ class _Download:
             raise mismatch(self._name.text, "revision", self._revision, "none") from None
         except (
             *(errors.HTTPError, errors.XetDownloadError, OSError, ValueError),
-            *(AttributeError, KeyError, TypeError),  # an answer of another form
+            *(AttributeError, KeyError, TypeError),  # a response of another form
         ) as error:
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> CatalogError:
-        """Return the error of a download that the hub or the network did not finish."""
+        """Return the error of a download that the hub or the network interrupted."""
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
         if status in _DENIED:
-            rule = f"access at {self._endpoint} (HF_TOKEN is the token)"
+            rule = f"access at {self._endpoint} (with a token in HF_TOKEN)"
             return mismatch(self._name.text, "access", rule, f"HTTP status {status}")
         first = str(error).strip().partition("\n")[0]
         got = (
@@ -264,9 +261,7 @@ class _Download:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library from writing to the terminal;
-    its errors are raised all the same.
-    """
+    """Keep the library from writing to the terminal; its errors are still raised."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

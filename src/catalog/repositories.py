@@ -1,6 +1,4 @@
-"""Names of repositories of Hugging Face's hub, and the files of a repository that a model
-needs.
-"""
+"""Names of repositories of Hugging Face's hub, and the files needed from them."""
 
 import re
 from collections.abc import Collection
@@ -34,16 +32,16 @@ _SMALL_FILES = (
 
 @dataclass(frozen=True)
 class RepositoryName:
-    """What a name says of a repository.
+    """The parts of a name of a repository.
 
     Attributes:
-        text: The name as it was typed.
+        text: The name as typed.
         repository: Its owner and name, with a slash between them.
         revision: A branch, a tag or a commit, or None for the main one.
-        quantization: That of a GGUF file, or None.
+        quantization: The quantization of a GGUF file, or None.
         file: The path of a GGUF file in the repository, or None.
-        is_of_hub: Whether the name says the hub, so that no other program's files are
-            meant.
+        is_of_hub: Whether the name contains the hub, which excludes files of other
+            programs.
     """
 
     text: str
@@ -57,20 +55,20 @@ class RepositoryName:
 def parse_repository(text: str) -> RepositoryName | None:
     """Return the parts of `org/repo`, `org/repo:Q4_K_M`, `hf.co/org/repo` or with a file.
 
-    None is another kind of name, such as one with `..` in it.
+    None means another kind of name, such as one with `..` in it.
     """
     name = text
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
-    found = _NAME.fullmatch(name)
-    if found is None or ".." in name or "//" in name:
+    match = _NAME.fullmatch(name)
+    if match is None or ".." in name or "//" in name:
         return None
-    file = found["file"]
+    file = match["file"]
     return RepositoryName(
         text=text,
-        repository=found["repository"],
-        revision=found["revision"],
-        quantization=found["quantization"],
+        repository=match["repository"],
+        revision=match["revision"],
+        quantization=match["quantization"],
         file=None if file is None else file[1:],
         is_of_hub=name != text,
     )
@@ -78,11 +76,11 @@ def parse_repository(text: str) -> RepositoryName | None:
 
 @dataclass(frozen=True)
 class NeededFiles:
-    """The files of a model: small ones first, so that with the weights all are there.
+    """The files of a model in download order: the weights come last.
 
     Attributes:
-        path: What is loaded: a GGUF file, or the empty text for the directory.
-        files: All of them.
+        path: The path to load: a GGUF file, or the empty text for the directory.
+        files: All files.
     """
 
     path: str
@@ -92,15 +90,15 @@ class NeededFiles:
 def needed_files(
     name: RepositoryName, names: Collection[str], shards: Collection[str] | None = None
 ) -> NeededFiles | None:
-    """Return which files of a repository the model with a name needs.
+    """Return the files of a repository that the model with a name needs.
 
     Args:
         name: The name.
-        names: The files there are.
-        shards: What the index of safetensors files names, if that is known.
+        names: The existing files.
+        shards: The files in the index of safetensors files, if known.
 
     Returns:
-        None if the repository has no model of the kind that the name says.
+        None if the repository has no model of the kind in the name.
 
     Raises:
         CatalogError: No GGUF file has the quantization of the name.
