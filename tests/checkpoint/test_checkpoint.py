@@ -293,7 +293,7 @@ def test_an_index_and_its_files_must_agree(directory: Path) -> None:
     write_index(directory, weight_map | {Q: first if weight_map[Q] == second else second})
     refusal(directory, f"'{Q}'")
     write_index(directory, weight_map | {"model.layers.0.surprise": first})
-    refusal(directory, "without 'model.layers.0.surprise'")
+    refusal(directory, "of the index, got none for 'model.layers.0.surprise'")
 
 
 BAD_INDEXES = {
