@@ -339,7 +339,7 @@ def test_without_transformers_a_line_says_what_to_install(run, monkeypatch):
         verify, "find_spec", lambda name: None if name == "torch" else name
     )
     text = (
-        b"error: --verify: expected transformers and what it needs, got no torch: "
+        b"error: --verify: expected transformers and its dependencies, got no torch: "
         b"run `pip install -e '.[oracle]'` in the repository\n"
     )
     assert run("--verify") == Outcome(2, b"", text)
@@ -366,7 +366,7 @@ def test_a_copy_that_does_not_fit_is_refused_with_the_arithmetic(
 def test_a_process_that_the_system_ends_is_a_lack_of_memory(run, installed, monkeypatch):
     ended = subprocess.CompletedProcess([], -9, "", "")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-    text = b"error: memory: the system ended the process of transformers\n"
+    text = b"error: memory: expected enough for transformers, got its process killed\n"
     assert run("--verify") == Outcome(4, b"", text)
 
 
