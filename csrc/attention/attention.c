@@ -284,18 +284,13 @@ static void run_group(void *work, ptrdiff_t unit, int thread)
                 pass->scratch + thread * plan->thread_floats);
 }
 
-/* Blocks of a head whose scores, and whose weighted values, are not there yet. */
-typedef struct Missing {
-    atomic_int scores, values;
-} Missing;
-
 /* What threads share of a head. */
 typedef struct SharedHead {
-    Missing *missing;
-    float *factors; /* [row] */
-    float *largest; /* [block][row][lane] */
-    float *sums;    /* [block][row][place of a sum] */
-    float *scores;  /* [block][row][position] */
+    atomic_int *missing; /* blocks whose weighted values are not there yet */
+    float *factors;      /* [row] */
+    float *largest;      /* [block][row][lane] */
+    float *sums;         /* [block][row][place of a sum] */
+    float *scores;       /* [block][row][position] */
 } SharedHead;
 
 static SharedHead shared_head(const AttentionPass *pass, ptrdiff_t head)
@@ -306,31 +301,32 @@ static SharedHead shared_head(const AttentionPass *pass, ptrdiff_t head)
     float *largest = factors + plan->rows * LANES;
     float *sums = largest + plan->blocks * plan->rows * LANES;
     float *scores = sums + plan->blocks * plan->rows * pass->a->floats;
-    return (SharedHead){(Missing *)(void *)missing, factors, largest, sums, scores};
+    return (SharedHead){(atomic_int *)(void *)missing, factors, largest, sums, scores};
 }
 
 /* The exponentials of one row of a head. */
-static void exponentiate_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff_t row)
+static void exponentiate_split(void *work, ptrdiff_t unit, int thread)
 {
+    const AttentionPass *pass = work;
     const AttentionPlan *plan = pass->plan;
+    const SharedHead shared = shared_head(pass, unit / plan->rows);
+    const ptrdiff_t row = unit % plan->rows;
     float largest[LANES], sums[LANES] = {0};
-    memcpy(largest, shared->largest + row * LANES, sizeof largest);
+    (void)thread;
+    memcpy(largest, shared.largest + row * LANES, sizeof largest);
     for (ptrdiff_t block = 1; block < plan->blocks; block++) {
-        const float *of_block = shared->largest + (block * plan->rows + row) * LANES;
+        const float *of_block = shared.largest + (block * plan->rows + row) * LANES;
         for (int l = 0; l < LANES; l++)
             largest[l] = of_block[l] > largest[l] ? of_block[l] : largest[l];
     }
     const float maximum = largest_lane(largest) * pass->a->scale;
     for (ptrdiff_t block = 0; block < plan->blocks; block++)
         exponentiate_block(pass->a, pass->seen[row], block, maximum,
-                           shared->scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
-    shared->factors[row] = 1.0f / reduce_lanes(sums);
+                           shared.scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
+    shared.factors[row] = 1.0f / reduce_lanes(sums);
 }
 
-/*
- * The scores of one block for all rows of a head. The thread that makes the last ones of a head
- * goes on with the exponentials, so that no thread waits for all heads.
- */
+/* The scores of one block for all rows of a head. */
 static void score_split(void *work, ptrdiff_t unit, int thread)
 {
     const AttentionPass *pass = work;
@@ -347,9 +343,6 @@ static void score_split(void *work, ptrdiff_t unit, int thread)
         score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
                     panel_rows(r, plan->rows), pass->seen + r, block, scores + r * ATTENTION_BLOCK,
                     largest + r * LANES);
-    if (atomic_fetch_sub(&shared.missing->scores, 1) == 1)
-        for (ptrdiff_t row = 0; row < plan->rows; row++)
-            exponentiate_row(pass, &shared, row);
 }
 
 /* The sums of the blocks of one row of a head, added in order. */
@@ -379,7 +372,7 @@ static void weigh_split(void *work, ptrdiff_t unit, int thread)
                         shared.scores + row * ATTENTION_BLOCK, shared.factors + r,
                         shared.sums + row * pass->a->floats);
     }
-    if (atomic_fetch_sub(&shared.missing->values, 1) == 1)
+    if (atomic_fetch_sub(shared.missing, 1) == 1)
         for (ptrdiff_t row = 0; row < plan->rows; row++)
             add_row(pass, &shared, head, row, pass->scratch + thread * plan->thread_floats);
 }
@@ -434,11 +427,9 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
         return;
     }
     count_seen(&a, 0, plan.rows, pass.seen);
-    for (ptrdiff_t head = 0; head < K; head++) {
-        Missing *missing = shared_head(&pass, head).missing;
-        atomic_init(&missing->scores, (int)plan.blocks);
-        atomic_init(&missing->values, (int)plan.blocks);
-    }
+    for (ptrdiff_t head = 0; head < K; head++)
+        atomic_init(shared_head(&pass, head).missing, (int)plan.blocks);
     run_units(&pass, score_split, K * plan.blocks, 1, plan.workers);
+    run_units(&pass, exponentiate_split, K * plan.rows, 1, plan.workers);
     run_units(&pass, weigh_split, K * plan.blocks, 1, plan.workers);
 }
