@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include "kernels.h"
 
-/* The kernels of each instruction set, from its units (build_kernels.py). */
+/* The kernels of each instruction set, from its units (write_units.py). */
 extern const RowKernels row_kernels_portable, row_kernels_avx2, row_kernels_avx512,
     row_kernels_avx512bf16, row_kernels_neon, row_kernels_neondot, row_kernels_neonbf16;
 extern const struct ProductKernels product_kernels_portable, product_kernels_avx2,

@@ -24,7 +24,7 @@
  *   - a product with bfloat16 x runs in bfloat16 where that holds the weight's elements (PAIR_TYPES
  *     in dtypes.h), else in float32, as all products with float32 x; each is widened exactly;
  *   - a product with a block format (BLOCK_TYPES) has the bits of the product with that weight
- *     dequantized to the type of x; but with rows of whole blocks and bfloat16 x, each block b of
+ *     dequantized to the type of x; but with rows of whole blocks and bfloat16 x, each group b of
  *     32 of x becomes integers q of 16 bits times a power of two, xs (integer_panel.h), and
  *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]), once for each
  *     half where these have scales of their own; then, with a minimum, the same of q alone. A code
@@ -32,7 +32,8 @@
  *     that of its block;
  *   - a bias is added in float32 to the sum before it is rounded;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
- * AVX512-BF16 alone treats subnormal bfloat16 inputs and subnormal sums as zeros.
+ * The contract has one exception: products that run in bfloat16 treat subnormal inputs and
+ * subnormal sums of lanes as zeros with AVX512-BF16 alone.
  *
  * Arguments: outputs, inputs, sizes, options. A tensor of no elements may be NULL.
  * The part between the two marks is read by cffi as it stands: declarations only.

@@ -160,6 +160,7 @@ static ptrdiff_t take(int span, int thread, ptrdiff_t *first)
         /* The parts become smaller towards the end, so that all threads end together. */
         const ptrdiff_t smallest = READ(smallest);
         const ptrdiff_t share = ceil_div(left * spans, 4 * (ptrdiff_t)threads);
+        /* Whole tiles of 4 weight rows. */
         const ptrdiff_t even = share <= smallest ? smallest : ceil_div(share, 4) * 4;
         const ptrdiff_t taken = min_size(min_size(even, READ(largest)), left);
         if (atomic_compare_exchange_weak(&pool.span[span].ticket, &ticket,
@@ -242,9 +243,9 @@ static void wait_for_region(uint32_t seen, int thread)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* The same for the last units of a region that the caller opened at a time. The units of a worker
- * are few next to the caller's own units; if they take longer than half of the caller's time, then
- * the worker does not run. */
+/* The same for the last units of a region that the caller opened at the time `opened`. The units of
+ * a worker are few next to the caller's own units; if they take longer than half of the caller's
+ * time, then the worker does not run. */
 static void wait_for_units(int64_t opened)
 {
     if (all_are_done(0, 0))

@@ -1,6 +1,7 @@
 /*
  * The "K-quants" of ggml: blocks of 256 elements in 8 groups, whose scale is a float16 of the block
- * times a small integer s, and whose minimum, where there is one, another float16 times n.
+ * times a small integer s, and from which, where a format has minima, another float16 times n is
+ * subtracted.
  *
  *   q2_k  d * s * q - m * n  16 bytes of s and n, 4 bits each, for halves of groups; 64 bytes of q;
  *                            d; m

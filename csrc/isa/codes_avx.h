@@ -8,7 +8,7 @@
 #endif
 #include VECTORS
 
-/* The codes of one group as int8: what expand_group makes (formats.h). */
+/* The codes of one group as int8: what expand_group makes (formats/format.h). */
 typedef __m256i group;
 
 /* Some bits of each byte, from bit `from` on, moved to bit `to`. */
@@ -82,7 +82,8 @@ INLINE vec ivec_to_float(ivec v) { return __builtin_convertvector((int_lanes)v, 
 INLINE ivec upper_codes(ivec codes) { return (ivec)((short_lanes)codes >> 8); }
 INLINE ivec lower_codes_times_256(ivec codes) { return (ivec)((short_lanes)codes << 8); }
 
-/* Keeps the compiler from adding several steps to one another first: it would spill them. */
+/* The compiler no longer knows the value of a vector. Else it adds the sums of several steps to
+ * one another first, for which it has too few registers. */
 #ifdef __APPLE__ /* whose clang takes no vectors of AVX-512 here */
 #define forget_vector(v) ((void)0)
 #else

@@ -86,7 +86,7 @@ INLINE ivec load_for_all(const uint8_t *bytes)
     return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)bytes));
 }
 
-/* Of each 32 bytes of a and b in turn, the lower or upper 16. */
+/* The lower or the upper 16 of each 32 bytes: both of a, and then both of b. */
 INLINE ivec lower_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0x88); }
 INLINE ivec upper_halves(ivec a, ivec b) { return _mm512_shuffle_i32x4(a, b, 0xDD); }
 
@@ -104,7 +104,8 @@ INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
 }
 
 #if defined(AVX512BF16) && !defined(LLAMA_BOLTS_EMULATE_BF16)
-/* sum + the products of four bytes. Builds that emulate BF16 go without. */
+/* sum + the products of four bytes, by vpdpbusd of AVX512-VNNI, which the set avx512bf16 requires.
+ * Builds that emulate BF16 go without. */
 #define ADDS_BYTES
 INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
 {
@@ -123,8 +124,9 @@ INLINE vec load_twice(const float *x)
 INLINE ivec multiply_pairs(ivec a, ivec b) { return _mm512_madd_epi16(a, b); }
 
 /*
- * sum + multiply_pairs(a, b); `one_step` where the processor does that in one instruction. It is
- * written out, since a compiler takes its name only in code that is for such processors alone.
+ * For many tokens (many_tokens.h): sum + multiply_pairs(a, b); `one_step` where the processor does
+ * that in one instruction. It is written out, since a compiler takes its name only in code that is
+ * for such processors alone.
  */
 INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
 {
@@ -204,7 +206,7 @@ INLINE halves halves_apart(const uint8_t *bytes, const ptrdiff_t apart)
     return (halves)_mm512_castsi512_si256(all);
 }
 
-/* The steps of VEC_LANES groups (formats.h), of one part of each. */
+/* The steps of VEC_LANES groups (formats/format.h), of one part of each. */
 INLINE vec widen_steps(const uint64_t *steps, int parts, int part)
 {
     const __m256i all = (__m256i)join_words(steps);

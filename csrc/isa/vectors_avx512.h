@@ -51,7 +51,7 @@ INLINE halves halves_of_bytes(const char *x)
     return (halves)_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)x));
 }
 
-/* Loads that touch the first words alone. */
+/* For attention: loads that touch the first words alone. */
 typedef __mmask16 word_mask;
 INLINE word_mask first_words(ptrdiff_t count) { return (word_mask)((1u << count) - 1u); }
 INLINE vec load_words(const float *x, word_mask mask) { return _mm512_maskz_loadu_ps(mask, x); }

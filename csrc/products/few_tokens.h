@@ -4,8 +4,9 @@
  *
  * Weights stream from memory once. Two rows are read side by side, in units of VEC_LANES groups (16
  * with AVX-512, 8 with AVX2): 8 vectors of codes, whose sums become one vector, a group to a lane.
- * This is one of the 16 lanes of the row's sum, or a half of them. Codes of 4 to 6 bits stay bytes
- * (transposed_bytes.h); all others, and the units that end a row and are not whole, go this way:
+ * This vector is the 16 lanes of the row's sum with AVX-512, and half of them with AVX2. Codes of 4
+ * to 6 bits are transposed as bytes (transposed_bytes.h); all others, and the units that end a row
+ * and are not whole, go this way:
  *
  * A group of q8_0 with AVX2, codes c0 to c31, is one vector. The codes of two bytes lie in a word
  * of 16 bits. A pair is two words. multiply_pairs multiplies words and adds neighbours to 32 bits:
@@ -69,7 +70,8 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
  * is neither loaded nor multiplied, and lanes without a group get a scale of 0: they add 0.
  */
 typedef struct CodeUnit {
-    ivec codes[8]; /* of VECTOR_GROUPS groups each; as bytes, where a format takes_bytes */
+    ivec codes[8]; /* of VECTOR_GROUPS groups each; transposed bytes in a whole unit of a format
+                    * that takes_bytes */
     ivec odd[8];   /* with levels: the odd codes, and `codes` are the even ones */
     vec scales[2]; /* of the first and second parts of the groups, a group to a lane */
     vec mins[2];   /* minima, the same */
@@ -164,7 +166,7 @@ INLINE CodeUnit load_whole_unit(const uint8_t *codes, const char *scales, const 
 INLINE CodeUnit load_short_unit(const uint8_t *codes, const char *scales, ptrdiff_t groups,
                                 const ExpandedFormat f)
 {
-    CodeUnit u = {.codes = {{0}}}; /* memset would be called, or repeat a store: 30 ns */
+    CodeUnit u = {.codes = {{0}}}; /* gcc calls memset for a loop of stores: 30 ns */
     load_codes(&u, codes, groups, f);
     load_factors(&u, codes, scales, groups * GROUP / f.elements, f);
     return u;
@@ -266,11 +268,12 @@ INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int who
                      const ExpandedFormat f)
 {
     const int are_bytes = whole && takes_bytes(f);
+    /* Which vector of the 16 lanes the unit's groups are. */
     const int part = (int)(index / VEC_LANES % VEC_PARTS);
     const ptrdiff_t blocks = groups * GROUP / f.elements;
     const ptrdiff_t code_bytes = blocks * f.code_bytes, scale_bytes = blocks * f.scale_bytes;
     float room[VEC_LANES];
-    CodeUnit units[STREAMS];
+    CodeUnit units[STREAMS]; /* with one row, the second unit is not read */
 #pragma GCC unroll 2
     for (ptrdiff_t r = 0; r < rows; r++) {
         const uint8_t *codes = s->codes[r];
@@ -344,6 +347,7 @@ INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weig
 {
     const int joined = prefetch_into() == INTO_L2 && takes_bytes(f);
     const ptrdiff_t apart = joined ? 1 : ceil_div(rows, STREAMS);
+    /* r is the first row of a pair: 0 .. apart - 1, or 0, 2, 4 .. where pairs are neighbours. */
     for (ptrdiff_t r = 0; r < rows; r += (r + 1) % apart ? 1 : apart + 1) {
         if (r + apart >= rows)
             multiply_code_streams(out + r, panel, weight, row + r, 1, apart, in, tokens, f);

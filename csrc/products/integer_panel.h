@@ -2,7 +2,7 @@
  * A panel of bfloat16 x as integers, in plain C, compiled once for each instruction set.
  *
  * A group of 32 elements gets the least power of two xs >= 2^-126 with which all q = x / xs,
- * rounded to nearest even, lie within 16 bits. Those not below 2^-7 of the largest one are exact;
+ * rounded to nearest even, lie within +-32767. Those not below 2^-7 of the largest one are exact;
  * the others are off by at most 2^-15 of it. A product is then, group after group,
  *
  *     lane[g mod 16] = fma(float32(sum of code * q), scale * xs, lane[g mod 16])
@@ -12,8 +12,9 @@
  *
  *     lane[g mod 16] = fma(float32(sum of q), minimum * xs, lane[g mod 16])
  *
- * The sum of a group is below 2^31, so int32 holds it in any order: only the chain of a lane
- * rounds. Where x is not finite xs is a NaN, and so are results.
+ * The sum of a group is below 2^31, so int32 holds it in any order: only its conversion to float32
+ * (exact for codes of up to 6 bits) and the chain of a lane round. Where x is not finite xs is a
+ * NaN, and so are results.
  *
  * The layout, with zeros up to whole K blocks of 16 groups:
  *
@@ -31,7 +32,8 @@
  * xs = 2^-14, and q = 24576, -4096, 0, ...: number 0 is 24576, number 32 is -4096, and the sum of
  * the first half is 20480.
  *
- * A panel of few tokens may have bytes in place of the numbers of whole units: transposed_bytes.h.
+ * In a panel of few tokens, for a format whose codes are transposed as bytes (q4_k, for example),
+ * the whole units of 16 groups are bytes in place of these numbers: transposed_bytes.h.
  */
 #pragma once
 #include "formats/format.h"
@@ -52,6 +54,7 @@ INLINE float *integer_scales(const float *panel, ptrdiff_t in, int tokens, int t
 
 INLINE float *integer_sums(const float *panel, ptrdiff_t in, int tokens, int token)
 {
+    /* They begin where the scales of one more token would. */
     return integer_scales(panel, in, tokens, tokens + 2 * token);
 }
 
@@ -105,7 +108,8 @@ INLINE void pack_groups(float *panel, const char *x, ptrdiff_t x_stride, int tok
             scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
             int16_t numbers[48], *even = integer_numbers(panel, tokens, g) + t * 64;
-            even = g < put_groups ? numbers : even; /* odd ones 32 places behind them */
+            /* The odd ones follow 32 places further; of 48 numbers, 16 to 31 are not used. */
+            even = g < put_groups ? numbers : even;
             quantize_group(even, even + 32, scales + g, sums + g, padded,
                            x + t * x_stride + g * X_GROUP * 2);
             if (g < put_groups)

@@ -3,21 +3,26 @@
  *
  * From the outside to the inside, the work is cut into
  *   - passes: as many tokens as the scratch has room for, packed into panels of six tokens;
- *   - units, which threads take: a chunk of up to 128 weight rows times a group of tokens;
+ *   - chunks, which threads take: up to 128 weight rows times a group of tokens. For threads.c,
+ *     one unit is one weight row of one group;
  *   - K blocks: parts of `in` that all rows of the chunk and all panels of the group pass over
  *     before the next one begins, so that all that is read again and again is in a cache;
  *   - tiles: 4 weight rows x 6 tokens (2 x 6 with AVX2) in registers (tile.h).
  *
- * There are four ways through a unit (multiply):
+ * There are four ways through a chunk (multiply, multiply_plain):
  *   - one token of a plain product is not packed: weights stream from memory, a few rows at a time;
  *   - few tokens of a plain product: their panels stay in the L2 cache, and the weights stream from
  *     memory past them, four whole rows at a time: rows of four distant places, so that a thread
  *     reads four long streams;
  *   - many tokens of a plain product, or of float32 x with blocks: a panel's K block is in the L1
- *     cache while all weight rows of the chunk pass over it; the first panel reads the weights
- * where they are, and leaves them widened in the L2 cache for the other panels of the group;
+ *     cache while all weight rows of the chunk pass over it. Where an instruction set has to widen
+ *     the weights, the first panel leaves them widened in the L2 cache for the other panels of the
+ *     group; avx512bf16 multiplies bfloat16 weights as they are;
  *   - bfloat16 x with blocks: integers. Few tokens pass by each row once (few_tokens.h); of more
  *     tokens, a K block of the rows is widened to 16 bits for all panels (many_tokens.h).
+ *
+ * A set may leave products of more than one panel to another set whose bits are the same
+ * (kernel_set_of_many in dispatch.c): avx512bf16 to avx512, on Intel.
  *
  * Between two K blocks the 16 lanes of each sum rest in scratch, as they are: where a row is cut
  * changes no bit.
@@ -187,7 +192,7 @@ static void multiply_few(const Operands *o, const PlainProduct *product)
                 k.prefetch = o->weight_stride + o->weight_stride * token / o->tokens;
                 k.prefetch_tokens = (int)o->tokens;
             }
-            k.lanes = o->lanes;
+            k.lanes = o->lanes; /* not used: the block is the first and the last one */
             k.out = of_tile;
             product->multiply_k_block(&k);
             for (ptrdiff_t t = 0; t < k.tokens; t++)
@@ -237,6 +242,7 @@ static void multiply_many(const Operands *o)
 {
     const ProductKernels *kernels = o->set->products;
     const ElementType type = o->weight->type;
+    /* An element of 8 bits is at least 2 bytes long in a panel. */
     const ptrdiff_t bytes = type_bytes(type) == 1 ? 2 : type_bytes(type);
     const int block = block_elements(type) != 0;
     const int keep =
@@ -258,6 +264,7 @@ static void multiply_plain(const Operands *o)
     const ElementType type = o->weight->type;
     const PlainProduct *product = &o->set->products->plain[o->form][type];
     const ptrdiff_t most = widens(o->set, type, o->form) ? FEW_WIDENING : FEW_TOKENS;
+    /* 4 bytes for each element: panels of pairs of bfloat16 take half of them. */
     const int few = o->tokens <= most && o->tokens * o->in * 4 <= FEW_BYTES;
     if (reads_rows(o->tokens, o->x_type, type, o->form))
         multiply_one(o, product);
@@ -337,10 +344,10 @@ typedef struct LinearPass {
     ptrdiff_t group_tokens;  /* in a group; the last one may have fewer */
     ptrdiff_t most_rows;     /* that are best multiplied at a time */
     float *panels;           /* scratch: the tokens, packed */
-    char *threads;           /* scratch: THREAD_BYTES for each thread */
+    char *threads;           /* scratch, not a number: THREAD_BYTES for each thread */
     Form form;
     ElementType x_type, out_type;
-    int flushes; /* 1: subnormal numbers count as in the set that is in use (KBlock.flushes) */
+    int flushes; /* 1: `set` stands in for avx512bf16 and imitates it (KBlock.flushes) */
 } LinearPass;
 
 /* Some rows of one weight, for one group of tokens. */
@@ -433,7 +440,8 @@ static void multiply_range(const LinearPass *pass, const RowRange *range, int th
     multiply(&operands);
 }
 
-static void multiply_rows(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
+/* Multiplies the rows that a thread has taken. */
+static void multiply_taken_rows(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
 {
     const LinearPass *pass = work;
     const ptrdiff_t end = first + count;
@@ -455,10 +463,11 @@ static void multiply_rows(void *work, ptrdiff_t first, ptrdiff_t count, int thre
  *
  * All threads pack the tokens into panels, and then take some rows of a weight for a group of
  * tokens: each weight is read from memory by one thread once per group, and no two threads write
- * the same output. No thread waits within a pass, except that the first unit begins when all panels
- * are packed. Where there is one group, each thread has a span of the rows, so that it reads on
- * where it has prefetched, and then helps with the others.
- * Checked by the caller: contiguity, sizes, and that outs and scratch overlap nothing.
+ * the same output. The caller waits twice in a pass: when the panels are packed, and when the rows
+ * are multiplied; each time only for units that a worker has taken (threads.c). Where there is one
+ * group, each thread has a span of the rows, so that it reads on where it has prefetched, and then
+ * helps with the others. Checked by the caller: contiguity, sizes, and that outs and scratch
+ * overlap nothing.
  */
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads)
@@ -467,6 +476,7 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
     char *const panels = align_to_line(scratch);
     const ptrdiff_t room = panels_bytes(in, threads);
     const ptrdiff_t fitting = in ? room / (panel_room(in) * (ptrdiff_t)sizeof(float)) : 1024;
+    /* 1024: without elements any number of panels fits. */
     LinearPass pass = {.parts = parts,
                        .in = in,
                        .panels = (float *)panels,
@@ -487,6 +497,6 @@ void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t cou
         if (in && !reads_rows(pass.tokens, x_type, type, pass.form))
             run_units(&pass, pack_panel, ceil_div(pass.tokens, PANEL_TOKENS), 1, workers);
         const Shares shares = {FEWEST_ROWS, pass.most_rows, pass.groups == 1 ? workers : 1};
-        run_ranges(&pass, multiply_rows, pass.rows * pass.groups, shares, workers);
+        run_ranges(&pass, multiply_taken_rows, pass.rows * pass.groups, shares, workers);
     }
 }

@@ -27,7 +27,7 @@ typedef enum Form {
 /* The plain forms come first. */
 enum { PLAIN_FORMS = 2 };
 
-/* Where a tile finds its weights, widened to what the product runs in or not. */
+/* Where a tile finds its weights: as stored, or widened to the type in which the product runs. */
 typedef enum WeightSource {
     WEIGHTS_AS_STORED, /* in the weight's rows */
     WEIGHTS_KEPT_NOW,  /* there too, and their widened form is put into `widened` */
@@ -38,22 +38,23 @@ typedef enum WeightSource {
 typedef struct KBlock {
     float *out;              /* [PANEL_TOKENS][CHUNK_ROWS]; written by the last K block */
     float *lanes;            /* [CHUNK_ROWS][PANEL_TOKENS][LANES]: the sums between two K blocks */
-    float *widened;          /* tile after tile: [rows of the tile] x the K block in whole steps */
+    float *widened;          /* tile after tile: [part][step][row of the tile][VEC_LANES] */
     const float *panel;      /* as it was packed, for all of `in` */
     const float *next_panel; /* read after this one, or NULL */
     const char *weight;      /* the K block's first element of the first row */
     ptrdiff_t weight_stride; /* bytes from row to row */
-    ptrdiff_t prefetch;  /* bytes from where a row is read to where it is prefetched, at first */
-    int prefetch_tokens; /* tokens over whose panels the prefetching of a row is spread */
+    ptrdiff_t prefetch; /* bytes from where a row is read to where it is prefetched, at its start */
+    int prefetch_tokens; /* a panel of t tokens prefetches t / prefetch_tokens of a row's bytes */
     ptrdiff_t rows;      /* 1..CHUNK_ROWS */
     ptrdiff_t in;        /* elements that the panel holds */
     ptrdiff_t start;     /* where the K block begins, along `in` */
-    ptrdiff_t count;     /* elements along `in`; whole steps unless it is the last K block */
+    ptrdiff_t count;     /* elements along `in`; a multiple of 32 unless it is the last K block */
     int tokens;          /* 1..PANEL_TOKENS */
     WeightSource source; /* where the weights are */
     int first;           /* 1: the sums begin at zero, and not in `lanes` */
     int last;            /* 1: the sums end in `out`, reduced, and not in `lanes` */
-    int flushes;         /* 1: subnormal numbers count as zeros, as vdpbf16ps has it */
+    int flushes;         /* 1: subnormal numbers count as zeros, to imitate vdpbf16ps; 0 for
+                          * avx512bf16, whose instruction does so anyway */
 } KBlock;
 
 /* A K block of a product with codes: at most LANES groups along `in`, and a panel of integers. */

@@ -11,7 +11,7 @@ static int six_bits(const uint8_t *bytes, int g, int first)
 /* Makes 32 finite bfloat16 integers of 16 bits times a power of two, which it returns. */
 static float quantize_x(int32_t *q, const uint16_t *x)
 {
-    uint32_t exponent = 15; /* the least: 2^-126 is the least power of two */
+    uint32_t exponent = 15; /* the least: 2^-126 is the least normal power of two */
     for (int i = 0; i < 32; i++) {
         const uint32_t of_element = (x[i] & 0x7FFFu) >> 7;
         exponent = of_element > exponent ? of_element : exponent;

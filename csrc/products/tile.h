@@ -37,7 +37,7 @@
 #endif
 #include VECTORS
 
-/* Keeps the compiler from knowing what lies at a pointer, at no cost. */
+/* The compiler no longer knows the value of a pointer, so that it loads from there again. */
 #define forget_pointer(p) __asm__("" : "+r"(p))
 
 /* Words of a vec; operators work on all of them. */
@@ -246,7 +246,7 @@ INLINE void tile_block(const TileProduct p, const int keep, const int rows, cons
     }
 }
 
-/* Floats before the K block in a panel, for one part. */
+/* The offset of the K block in a panel, in floats, for one part. */
 INLINE ptrdiff_t panel_at(const TileProduct p, const KBlock *k, int part)
 {
     const ptrdiff_t elements = p.block_bytes / p.element_bytes;
@@ -262,6 +262,8 @@ INLINE void tile_stored(const TileProduct p, const int keep, const int rows, con
     const ptrdiff_t tail = bytes % p.block_bytes;
     const ptrdiff_t step = (ptrdiff_t)p.phases * tokens * VEC_LANES;
     const float *x = k->panel + panel_at(p, k, part);
+    /* What the prefetched place moves on in a block, less what `w` moves on by itself: 0 or less.
+     */
     const ptrdiff_t pace = p.block_bytes * k->tokens / k->prefetch_tokens - p.block_bytes;
     ptrdiff_t prefetch = k->prefetch;
     const char *w[TILE_ROWS];

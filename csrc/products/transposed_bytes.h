@@ -77,6 +77,7 @@ INLINE BytePlace byte_place(int g, int word, const ExpandedFormat f)
 INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
                       int tokens, int token, const ExpandedFormat f)
 {
+    /* A unit is 16 vectors: 8 of upper bytes and 8 of lower bytes. */
     char *unit = (char *)panel + (index / VEC_LANES * tokens + token) * 16 * VEC_LANES * 4;
     uint16_t upper[X_GROUP / 2], lower[X_GROUP / 2]; /* of an even and an odd number */
     for (int i = 0; i < X_GROUP / 2; i++) {
@@ -169,8 +170,13 @@ INLINE ivec join_byte_sums(ivec upper, ivec lower)
                     multiply_pairs(lower, (ivec)((short_lanes){0} + 1)));
 }
 
-/* Sums that are in the lanes of words of codes, in the order of the groups. Where two groups share
- * bytes, those of each have come to a half of the vector. */
+/*
+ * Sums that are in the lanes of words of codes, in the order of the groups. Where two groups share
+ * bytes, lower_halves and upper_halves have brought the even groups into the first half of the
+ * vector and the odd groups into the second one; with 16 groups in pieces of 4 lanes:
+ *
+ *   groups 0 4 8 12 | 2 6 10 14 | 1 5 9 13 | 3 7 11 15
+ */
 INLINE ivec order_sums(ivec sums, const ExpandedFormat f)
 {
     int places[VEC_LANES];
@@ -187,8 +193,9 @@ INLINE ivec order_sums(ivec sums, const ExpandedFormat f)
 /*
  * The exact sums of the groups of a unit, of several rows, which read x once: sums[r][0] of whole
  * groups, or with two parts sums[r][0] of their first halves and sums[r][1] of the second ones.
- * A sum of 16 bits holds that of four pairs of codes of 4 bits times 255; two of 5 bits, or one of
- * 6.
+ * With an instruction that adds products of bytes to 32 bits (ADDS_BYTES), four vectors at a time
+ * are added, those of one nibble. A sum of 16 bits holds that of four pairs of codes of 4 bits
+ * times 255; two of 5 bits, or one of 6.
  */
 INLINE void sum_byte_codes(ivec (*sums)[2], const ivec *const *codes, const ptrdiff_t rows,
                            const int16_t *x, const ExpandedFormat f)
@@ -207,6 +214,7 @@ INLINE void sum_byte_codes(ivec (*sums)[2], const ivec *const *codes, const ptrd
         for (ptrdiff_t r = 0; r < rows; r++) {
             if (k % most == 0)
                 by_upper[r] = by_lower[r] = (ivec){0};
+            /* Codes are below 128, so they are a signed or an unsigned operand alike. */
             by_upper[r] = add_bytes(by_upper[r], codes[r][k], upper);
             by_lower[r] = add_bytes(by_lower[r], lower, codes[r][k]);
             if (k % most == most - 1)
