@@ -126,7 +126,7 @@ def test_a_step_is_a_field_of_a_request(step):
         "src.server.bodies", reason="the serve extra is not installed"
     )
     body = {"prompt": "", step.name: value_on(step)}
-    parsed = bodies.parsed(json.dumps(body).encode(), bodies.CompletionBody)
+    parsed = bodies.parse_body(json.dumps(body).encode(), bodies.CompletionBody)
     (sampling,) = parsed.sampling({})
     assert getattr(sampling, step.name) == value_on(step)
 

@@ -70,7 +70,7 @@ def test_an_address_that_needs_a_key_or_is_in_use_is_one_line(server):
         (
             f"127.0.0.1:{server.port}",
             3,
-            rb"error: 127.0.0.1:\d+: expected a free address, got: .*",
+            rb"error: 127.0.0.1:\d+: expected a free address, got .*",
         ),
     ):
         done = run_program("--serve", address)
