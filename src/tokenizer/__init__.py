@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the tokenizer files of Llama models."""
+"""Convert text to token ids and back, using the tokenizer files of Llama models."""
 
 import os
 from pathlib import Path
@@ -33,12 +33,12 @@ _HUGGING_FACE_FILES = ("config.json", CONFIG_FILE)
 
 @declared_lack_of_memory("load_tokenizer", TokenizerMemoryError)
 def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """Load the tokenizer of a model directory; weights are not needed.
+    """Load the tokenizer from a model directory, which need not contain weights.
 
-    A Hugging Face directory (with `config.json` or `tokenizer_config.json`) is read by
-    its `tokenizer.json`, any other directory by its `tokenizer.model`. If that file is
-    missing, the other one is read. The bytes of a `tokenizer.model` show whether it
-    contains base64 ranks or a SentencePiece model.
+    In a Hugging Face directory (with `config.json` or `tokenizer_config.json`),
+    `tokenizer.json` is preferred; in any other directory, `tokenizer.model` is preferred.
+    If the preferred file is missing, the other one is read. The first bytes of
+    `tokenizer.model` show whether it contains base64 ranks or a SentencePiece model.
 
     Args:
         directory: A directory with `tokenizer.json`, `tokenizer.model`, or
@@ -49,12 +49,12 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
     Raises:
         TokenizerNotFoundError: The directory has no tokenizer file.
-        TokenizerMemoryError: The system refused memory.
-        TokenizerError: A tokenizer file is damaged or of an unknown kind.
+        TokenizerMemoryError: Memory cannot be allocated.
+        TokenizerError: A tokenizer file is damaged or has an unknown format.
     """
     path = tokenizer_file(Path(directory))
     if path.name == _JSON_FILE:
-        # The largest reader is imported only for Hugging Face's files.
+        # This is the largest reader, so import it only for Hugging Face files.
         from .tokenizer_json import read_tokenizer_json
 
         return read_tokenizer_json(path)
@@ -68,7 +68,12 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Return the file that `load_tokenizer` reads, or raise its errors."""
+    """Return the path of the file that `load_tokenizer` reads.
+
+    Raises:
+        TokenizerNotFoundError: The directory has no tokenizer file.
+        TokenizerError: The directory cannot be read.
+    """
     try:
         names = sorted(entry.name for entry in directory.iterdir())
         models = [

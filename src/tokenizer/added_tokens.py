@@ -1,7 +1,7 @@
-"""Tokens that are added to a vocabulary and found in text before merging.
+"""Added tokens: vocabulary entries that are matched in the text before BPE merging.
 
-Special tokens are left in the text, which never encodes to a special id. An example of an
-added token that is not special is `<think>`.
+Special tokens are treated as ordinary text, because text never encodes to a special id.
+An example of an added token that is not special is `<think>`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,25 +15,25 @@ from .errors import TokenizerError
 _SPACES_BEFORE = regex.compile(r"(?r)\s*")
 _SPACES_AFTER = regex.compile(r"\s*")
 
-# The limit per token; Llama 3 has up to 31 letters.
+# Maximum length of an added token, in characters. The longest in Llama 3 has 31.
 _MOST_LETTERS = 128
 
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is found in text before merging."""
+    """A token that is matched in the text before BPE merging."""
 
-    text: str  # its text
+    text: str  # the string to match
     token_id: int
-    special: bool  # the text of a special token stays text
-    # Whether it is searched in the normalized text instead of the original text.
+    special: bool  # whether its name is encoded as ordinary text
+    # Whether to search the normalized text instead of the original text.
     normalized: bool = False
-    takes_left: bool = False  # whether it includes the spaces before it
-    takes_right: bool = False  # whether it includes the spaces after it
+    takes_left: bool = False  # whether the match includes the spaces before it
+    takes_right: bool = False  # whether the match includes the spaces after it
 
 
 def spaces_taken(tokens: Iterable[AddedToken]) -> dict[str, tuple[bool, bool]]:
-    """Return the special tokens that include white space to their left or right."""
+    """Return which special tokens absorb white space to their left and right."""
     return {
         token.text: (token.takes_left, token.takes_right)
         for token in tokens
@@ -46,16 +46,20 @@ Segment = tuple[str, int, int | None]
 
 
 class AddedTokenFinder:
-    """Finds added tokens in text: the longest at each place, from left to right.
+    """Finds added tokens in text from left to right, preferring the longest match.
 
-    Special tokens are found too, so that no other token is found inside of them, but they
-    are left in the text. A token that is too long is a TokenizerError.
+    Special tokens are matched too, so that no other token is found inside them, but their
+    text is not split off.
+
+    Raises:
+        TokenizerError: A token is too long.
     """
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
         self._tokens = {token.text: token for token in tokens}
         self._sorted = sorted(self._tokens)
-        # each token, then the tokens that it begins with
+        # For each token: the token itself, then the tokens that are prefixes of it,
+        # longest first.
         self._nested: list[list[str]] = []
         self._longest = max(map(len, self._sorted), default=0)
         if self._longest > _MOST_LETTERS:
@@ -75,10 +79,10 @@ class AddedTokenFinder:
         self._places = regex.compile(f"[{firsts}]{second}") if firsts else None
 
     def split(self, text: str) -> Iterator[Segment]:
-        """Cut a text at the added tokens that are not special; no part is empty.
+        """Split text at the added tokens that are not special; no part is empty.
 
-        In sorted order, a token that starts at a place is the last token that is not
-        greater than the text there, or a token that this one begins with.
+        To find the token at a position, take the last token in sorted order that does not
+        exceed the text at that position. The match is this token or one of its prefixes.
         """
         done = 0
         passed = 0
@@ -88,7 +92,7 @@ class AddedTokenFinder:
             if start < passed:
                 continue
             here = text[start : start + self._longest]
-            # If all tokens are greater, index -1 selects the very last one, which does
+            # If every token exceeds the text, index -1 selects the last token, which does
             # not match either.
             nested = self._nested[bisect_right(self._sorted, here) - 1]
             match_index = bisect_left(nested, True, key=here.startswith)
@@ -105,12 +109,12 @@ class AddedTokenFinder:
                     else _SPACES_BEFORE.match(text, done, start).start()
                 )
             if token.takes_right:
-                if end not in spaces:  # not scanned yet
+                if end not in spaces:  # not yet scanned
                     spaces = range(end, _SPACES_AFTER.match(text, end).end() + 1)
                 end = spaces.stop - 1
             if done < start:
                 yield text[done:start], done, None
-            # The previous token may include spaces that are separate tokens.
+            # The previous match may already include this token if it consists of spaces.
             yield text[max(start, done) : end], start, token.token_id
             done = end
         if done < len(text):

@@ -1,9 +1,9 @@
-"""Byte pair encoding over token ids: the lowest ranked pair of neighbours merges first.
+"""Byte pair encoding over token ids: the adjacent pair with the lowest rank merges first.
 
-The merges of a tokenizer file are given as `Merges`. Symbols are ids; `encoders.py`
-decides whether they begin as bytes or as characters. Both ways to merge give the same
-ids: `merge_short` is faster for words, `merge_long` takes O(n log n) for a piece of any
-length.
+`Merges` contains the merge rules from a tokenizer file. All symbols are ids, and
+`encoders.py` decides whether the initial symbols represent bytes or characters.
+`merge_short` and `merge_long` return the same ids. `merge_short` is faster for words,
+while `merge_long` takes O(n log n) time for a piece of any length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import AnyStr, Generic
 
 NO_MERGE = maxsize
 
-# A pair of ids as one integer: left << PAIR_SHIFT | right.
+# A pair of ids is packed into one integer: left << PAIR_SHIFT | right.
 PAIR_SHIFT = 24
 MOST_IDS = 1 << PAIR_SHIFT
 _RIGHT_ID = MOST_IDS - 1
@@ -24,23 +24,29 @@ _RIGHT_ID = MOST_IDS - 1
 # merge_long.
 SHORT_SYMBOLS = 80
 
-# The most pairs in the cache of pairs by their text.
+# The maximum number of pairs in each `_Spelled` cache.
 CACHED_PAIRS = 1 << 17
 
 
 @dataclass(frozen=True)
 class Merges:
-    """The pairs of ids that merge, their order, and their results."""
+    """The pairs of ids that merge, with their ranks and resulting ids.
 
-    # `NO_MERGE` for other pairs; equal ranks merge from left to right.
+    A pair is packed as `left << PAIR_SHIFT | right`.
+    """
+
+    # Pair -> rank, or `NO_MERGE` if the pair does not merge. Pairs of equal rank merge
+    # from left to right.
     ranks: Mapping[int, int]
-    joined: Mapping[int, int]  # the id that a pair merges to, for pairs that do
+    joined: Mapping[int, int]  # pair -> resulting id, only valid for pairs that merge
 
 
 def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
-    """Return merges of different `pairs` to the ids `joined`, the first one first.
+    """Return merges whose ranks are the indices of `pairs`.
 
-    A pair is left << PAIR_SHIFT | right.
+    Args:
+        pairs: Distinct pairs, each packed as `left << PAIR_SHIFT | right`.
+        joined: The id that each pair merges into.
     """
     return Merges(
         _Listed(zip(pairs, count(), strict=False)), dict(zip(pairs, joined, strict=True))
@@ -50,9 +56,12 @@ def listed_merges(pairs: Sequence[int], joined: Sequence[int]) -> Merges:
 def spelled_merges(
     texts: Sequence[AnyStr], rank_of: Mapping[AnyStr, int], id_of: Mapping[AnyStr, int]
 ) -> Merges:
-    """Return merges of all pairs whose joined texts are a token, by the token's rank.
+    """Return merges for all pairs whose concatenated strings form a token.
 
-    `texts` are the texts of the ids.
+    Args:
+        texts: The string or bytes of each id.
+        rank_of: A mapping from a token to its rank.
+        id_of: A mapping from a token to its id.
     """
     return Merges(_Spelled(texts, rank_of), _Spelled(texts, id_of))
 
@@ -63,7 +72,7 @@ class _Listed(dict[int, int]):
 
 
 class _Spelled(dict[int, int], Generic[AnyStr]):
-    """A bounded cache of values of pairs, from a table by text."""
+    """A bounded cache that maps a pair to the table entry for its concatenated string."""
 
     def __init__(self, texts: Sequence[AnyStr], table: Mapping[AnyStr, int]) -> None:
         super().__init__()
@@ -80,15 +89,15 @@ class _Spelled(dict[int, int], Generic[AnyStr]):
 
 
 def merge(ids: list[int], merges: Merges) -> list[int]:
-    """Merge the lowest ranked pair, the leftmost of equal ranks, until no pair merges.
+    """Merge the pair with the lowest rank, leftmost first, until no pair merges.
 
-    `ids` are the symbols of a piece; the list may be changed.
+    `ids` contains the symbols of a piece, and may be modified in place.
     """
     return (merge_short if len(ids) <= SHORT_SYMBOLS else merge_long)(ids, merges)
 
 
 def merge_short(ids: list[int], merges: Merges) -> list[int]:
-    """Merge as `merge` does; quadratic in the length, with scans by `min` and `index`.
+    """Merge as `merge` does, in quadratic time, by scanning lists with `min` and `index`.
 
     Source: `_byte_pair_merge` in openai/tiktoken src/lib.rs, commit 02d132e.
     """
@@ -112,11 +121,11 @@ def merge_short(ids: list[int], merges: Merges) -> list[int]:
 def merge_long(ids: list[int], merges: Merges) -> list[int]:
     """Merge as `merge` does, in O(n log n) for n symbols.
 
-    Symbols are a linked list over positions. The pairs that wait for one rank share a
-    batch of positions, so the heap holds one entry per distinct rank instead of one per
-    pair, and most pairs cost one append. A pair that does not rank above the current
-    batch may have to merge before the rest of it; such pairs are rare and have a separate
-    heap.
+    Symbols form a linked list over positions. Pairs of the same rank share a batch of
+    positions, so the heap has one entry per distinct rank instead of one per pair, and
+    most pairs cost only one append. A new pair whose rank does not exceed that of the
+    current batch may have to merge before the rest of the batch. Such pairs are rare and
+    are kept in a separate heap.
     """
     rank_of = merges.ranks
     joined = merges.joined
@@ -124,7 +133,7 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
     after = list(range(1, size + 1))  # the position of the next symbol
     before = list(range(-1, size - 1))
     ranks = [rank_of[left << PAIR_SHIFT | right] for left, right in pairwise(ids)]
-    ranks.append(NO_MERGE)  # ranks of pairs of this symbol and the next
+    ranks.append(NO_MERGE)  # ranks[i] is the rank of the pair that starts at position i
     batches = _Batches()
     for position, rank in enumerate(ranks):
         if rank != NO_MERGE:
@@ -141,7 +150,7 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
                 rank = batch_rank
                 left = batch.pop()
             if ranks[left] != rank:
-                continue  # one of its symbols has merged since
+                continue  # one of its symbols has merged in the meantime
             right = after[left]
             ids[left] = symbol = joined[ids[left] << PAIR_SHIFT | ids[right]]
             after[left] = end = after[right]
@@ -169,7 +178,7 @@ def merge_long(ids: list[int], merges: Merges) -> list[int]:
 
 
 class _Batches(dict[int, list[int]]):
-    """Positions of pairs by rank, and a heap of the ranks with positions."""
+    """A mapping from a rank to positions of pairs, with a heap of its ranks."""
 
     def __init__(self) -> None:
         super().__init__()

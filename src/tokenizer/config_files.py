@@ -1,9 +1,9 @@
-"""Read the JSON files of a tokenizer, mainly about special and added tokens.
+"""Read a tokenizer's JSON files, which mainly describe special and added tokens.
 
-`tokenizer_config.json` and `special_tokens_map.json` name the tokens that begin and end a
-text. `generation_config.json` lists ids that end an answer. `added_tokens.json` adds
-tokens to a bare SentencePiece model; newer files list them in `added_tokens_decoder` of
-`tokenizer_config.json`, which then takes precedence.
+`tokenizer_config.json` and `special_tokens_map.json` name the beginning-of-text and
+end-of-text tokens. `generation_config.json` lists the ids that end an answer.
+`added_tokens.json` adds tokens to a bare SentencePiece model. Newer models list these in
+`added_tokens_decoder` in `tokenizer_config.json`, which takes precedence.
 
 Source: huggingface/transformers src/transformers/tokenization_utils_base.py
 (`_from_pretrained`) and tokenization_utils_sentencepiece.py, v5.23.0.
@@ -23,12 +23,13 @@ from .tokenizer import Roles
 
 _T = TypeVar("_T")
 
-# The largest file in use, Llama 3's own in JSON, has about 17 MB.
+# Maximum file size. The largest known file, Llama 3's `tokenizer.json`, has about 17 MB.
 MAX_FILE_BYTES = 64 << 20
-# Gemma has 262 144. In JSON, with merges, Llama 3 has 10 values for each of 128 000.
+# Maximum number of tokens. Gemma has 262,144.
 MAX_TOKENS = 1 << 19
+# Maximum number of JSON values. Llama 3 has about 10 for each of its 128,000 tokens.
 _MAX_JSON_VALUES = 1 << 22
-# In bytes or characters. Llama 3's own file has tokens of up to 128 bytes.
+# Maximum token length, in bytes or characters. Llama 3 has tokens of up to 128 bytes.
 MAX_TOKEN_LENGTH = 4096
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -36,28 +37,29 @@ _TOKENS_MAP_FILE = "special_tokens_map.json"
 _GENERATION_FILE = "generation_config.json"
 _ADDED_FILE = "added_tokens.json"
 
-# Without a setting, tokens with these names begin and end texts.
+# If no file names the beginning-of-text and end-of-text tokens, these names are tried.
 _BEGIN_NAMES = ("<|begin_of_text|>", "<｜begin▁of▁sentence｜>", "<s>")
 _END_NAMES = ("<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<|endoftext|>")
 
-# Special tokens with these names end an answer.
+# Special tokens with these names always end an answer.
 _STOP_NAMES = (*_END_NAMES, "<|eom_id|>", "<|eot_id|>", "<|im_end|>")
 
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _MOST_DIGITS = 18
 
-# In the order of the attributes of `AddedToken`.
+# The flags of an added token, in the order of the `AddedToken` fields.
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
-# A marker of a turn or a beginning is never text, whatever its flag is.
+# A token of this form, such as a turn marker, is special even if its flag is not set.
 MARKER = re.compile("<[|｜].*[|｜]>", re.DOTALL)
 
 
 def is_sentencepiece_file(path: Path) -> bool:
-    """Return whether a file is a SentencePiece model, by its first bytes.
+    """Return whether a file is a SentencePiece model, judging by its first bytes.
 
-    It begins with the tag of a piece, a length of one byte, and the tag of the piece's
-    text. Both tags are a newline, with which no file of ranks begins.
+    A SentencePiece model begins with the tag of a piece, a one-byte length, and the tag
+    of the piece's text. Both tags are newline characters, and a file of ranks never
+    begins with a newline.
 
     Raises:
         TokenizerError: The file cannot be read.
@@ -66,14 +68,25 @@ def is_sentencepiece_file(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """Read a file of one JSON object of bounded size, or raise a TokenizerError."""
+    """Read a JSON file that contains one object.
+
+    Raises:
+        TokenizerError: The file is too large or is not a valid JSON object.
+    """
     return read_json_object(path, MAX_FILE_BYTES, TokenizerError, _MAX_JSON_VALUES)
 
 
 def expect_kind(path: Path, key: str, value: object, kind: type[_T]) -> _T:
-    """Return a JSON value of the expected type (dict, list, str, bool, int), or raise.
+    """Return a JSON value after checking its type.
 
-    A bool is not an int. `key` is the part of the file, for the error.
+    Args:
+        path: The file, for the error message.
+        key: The location in the file, for the error message.
+        value: The value.
+        kind: The expected type: dict, list, str, bool or int. A bool is not an int.
+
+    Raises:
+        TokenizerError: The value has another type.
     """
     if type(value) is not kind:
         raise mismatch(path, key, JSON_KINDS[kind], described(value))
@@ -86,14 +99,15 @@ Template = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """The settings of the roles of tokens, from the files next to a tokenizer."""
+    """The token roles read from the files next to a tokenizer."""
 
-    # The bos_token, eos_token and unk_token, each with its file.
+    # bos_token, eos_token and unk_token -> (token, file that names it).
     names: Mapping[str, tuple[str, Path]]
-    # Whether texts begin with the begin token; None if they do not say.
+    # Whether the model's input begins with the beginning-of-text token, or None if no
+    # file specifies it.
     adds_bos: bool | None
     end_ids: frozenset[int]  # ids that end an answer
-    end_ids_source: Path  # the file that lists them
+    end_ids_source: Path  # the file that lists `end_ids`
 
     def roles(
         self,
@@ -101,10 +115,17 @@ class TokenSettings:
         vocab_size: int,
         template: Template | None,
     ) -> Roles:
-        """Return the roles of the special ids of a tokenizer; the template may be None.
+        """Return the roles of a tokenizer's special ids.
 
-        An id beyond the tokens belongs to the model, which may have more rows. A file
-        that names a token that the tokenizer lacks is a TokenizerError.
+        Args:
+            special_tokens: A mapping from each special token to its id.
+            vocab_size: The tokenizer's vocabulary size. Larger ids in `end_ids` are
+                dropped, because a model may have more rows than the tokenizer has tokens.
+            template: The tokens that the tokenizer file adds around the text, if known.
+
+        Raises:
+            TokenizerError: A file names a token that the tokenizer does not have, or an
+                id is negative.
         """
         first, last = template or (None, None)
         begin = self._name("bos_token", first, _BEGIN_NAMES, special_tokens)
@@ -134,7 +155,7 @@ class TokenSettings:
         known: tuple[str, ...],
         special_tokens: Mapping[str, int],
     ) -> str | None:
-        """Return the token of a role: by the settings, the template, or known names."""
+        """Return the token for a role, from the settings, the template or known names."""
         if role not in self.names:
             return by_template or next((n for n in known if n in special_tokens), None)
         name, source = self.names[role]
@@ -144,7 +165,7 @@ class TokenSettings:
 
 
 def read_token_settings(directory: Path) -> TokenSettings:
-    """Read the roles of tokens from the files next to a tokenizer.
+    """Read the token roles from the files next to a tokenizer.
 
     `tokenizer_config.json` takes precedence over `special_tokens_map.json`.
     """
@@ -173,7 +194,10 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _token_name(path: Path, role: str, value: object) -> str | None:
-    """Return the token of a role (a text, or an object with `content`), or None."""
+    """Return the token in a role's value, or None if the value is null or empty.
+
+    The value is either a string or an object with a `content` key.
+    """
     if isinstance(value, dict):
         value = value.get("content")
     if value is None or value == "":
@@ -189,10 +213,10 @@ def _token_name(path: Path, role: str, value: object) -> str | None:
 def read_added_tokens(
     path: Path, value: object, special_names: Collection[str]
 ) -> list[AddedToken]:
-    """Check a list of added tokens: each has an id, a new content and flags.
+    """Parse a list of added tokens, each with an id, a unique content and flags.
 
-    Tokens of `special_names` are special in addition to tokens with the flag. Null is an
-    empty list.
+    Tokens in `special_names` are special, as are tokens with the `special` flag. Null is
+    treated as an empty list.
     """
     if value is None:
         return []
@@ -216,9 +240,9 @@ def read_added_tokens(
 
 
 def check_names(path: Path, names: Mapping[str, int]) -> None:
-    """Check that tokens are text without surrogates, not empty and not too long.
+    """Check that no token is empty, is too long, or contains surrogates.
 
-    There must be at least one token.
+    `names` must not be empty.
     """
     try:
         "".join(names).encode()
@@ -236,12 +260,13 @@ def check_names(path: Path, names: Mapping[str, int]) -> None:
 def read_added_tokens_of_config(
     directory: Path, pieces: Mapping[str, int], special_pieces: Collection[str]
 ) -> list[AddedToken]:
-    """Read the tokens added to a SentencePiece model, in order of their ids.
+    """Read the tokens that are added to a SentencePiece model, sorted by id.
 
-    A piece may be among them, with its id; the other ids follow the pieces without a gap.
-    A token is special if it is one of `special_pieces`, or if `tokenizer_config.json` or
-    `special_tokens_map.json` names it for a role or lists it. With `"legacy": false`,
-    tokens that are not special are rejected.
+    An added token that is also a piece must have the piece's id. The ids of the other
+    added tokens must follow the pieces without a gap. A token is special if it is in
+    `special_pieces`, or if `tokenizer_config.json` or `special_tokens_map.json` assigns a
+    role to it or lists it as special. With `"legacy": false`, tokens that are not special
+    are rejected.
     """
     config_path = directory / CONFIG_FILE
     map_path = directory / _TOKENS_MAP_FILE
@@ -274,7 +299,10 @@ def read_added_tokens_of_config(
 
 
 def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[object]]:
-    """Return the file that lists the tokens, and its entries as in `tokenizer.json`."""
+    """Return the file that lists the added tokens, and its entries.
+
+    The entries have the same form as in `tokenizer.json`.
+    """
     decoder = config.get("added_tokens_decoder")
     if decoder is None:
         path = directory / _ADDED_FILE
@@ -291,13 +319,13 @@ def _entries(directory: Path, config: Mapping[str, object]) -> tuple[Path, list[
 
 
 def _special_names(path: Path, config: Mapping[str, object]) -> set[str]:
-    """Return the tokens that a file names for a role or lists as special."""
+    """Return the tokens that a file assigns a role or lists as special."""
     names = {
         _token_name(path, f"{role}_token", config.get(f"{role}_token")) for role in _ROLES
     }
     for key in _LISTS:
         value = config.get(key)
-        if isinstance(value, dict):  # a name for each
+        if isinstance(value, dict):  # named tokens
             value = list(value.values())
         listed = [] if value is None else expect_kind(path, key, value, list)
         names |= {_token_name(path, key, entry) for entry in listed}

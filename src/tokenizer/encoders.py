@@ -1,8 +1,8 @@
-"""Encoders: split the text around added tokens into pieces and merge each of them.
+"""Encoders, which split the text between added tokens into pieces and merge each piece.
 
-A piece is a part from a pre-tokenizer; no merge crosses its borders. Byte-level BPE
-begins with the bytes of a piece. SentencePiece-style BPE begins with its characters,
-after spaces became metaspaces, U+2581.
+A pre-tokenizer determines the pieces, and no merge crosses a piece's boundaries.
+Byte-level BPE starts with the bytes of a piece. SentencePiece-style BPE starts with its
+characters, after each space is replaced by a metaspace (U+2581).
 """
 
 import re
@@ -22,11 +22,11 @@ from .added_tokens import AddedToken, AddedTokenFinder
 from .bpe import Merges, merge
 from .pre_tokenizers import METASPACE, METASPACE_WORDS, PreTokenizer
 
-# The longest cached piece, in characters, which bounds the memory of the cache.
+# Maximum length of a cached piece, in characters, which bounds the cache's memory use.
 CACHED_PIECE_CHARS = 64
 CACHED_PIECES = 1 << 16
 
-# The same limits for parts of pieces, in symbols.
+# The same limits for parts of pieces, with the length in symbols.
 CACHED_PART_SYMBOLS = 80
 CACHED_PARTS = 1 << 14
 
@@ -36,26 +36,33 @@ _Symbols = TypeVar("_Symbols", bytes, str)
 
 
 class PieceEncoder(ABC, Generic[_Symbols]):
-    """The common parts of both encoders: added tokens, caches, and cuts of pieces."""
+    """Base class of both encoders, which handles added tokens and caches results."""
 
     def __init__(self, adjacent: Container[tuple[object, object]]) -> None:
-        """Set up for tokens whose neighbouring symbols are all among these pairs."""
+        """Initialize with all pairs of symbols that are adjacent within any token."""
         self._adjacent = adjacent
         self._encode_cached = lru_cache(CACHED_PIECES)(self._encode_piece)
         self._merge_cached = lru_cache(CACHED_PARTS)(self._merge_part)
         self.find((), ())
 
     def find(self, raw: Iterable[AddedToken], normalized: Iterable[AddedToken]) -> None:
-        """Set the added tokens: `raw` occur in the text, the others in the rest of it.
+        """Set the added tokens to search for.
 
-        The rest is normalized part by part; the texts of `normalized` are normalized
-        already. Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
+        Args:
+            raw: Tokens to find in the original text.
+            normalized: Tokens to find in the text between those of `raw`, after that text
+                is normalized. Their own text must already be normalized.
+
+        Source: huggingface/tokenizers src/tokenizer/added_vocabulary.rs, v0.23.
         """
         self._raw = AddedTokenFinder(raw)
         self._normalized = AddedTokenFinder(normalized)
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Encode text without surrogates; `first` applies to the part at its start."""
+        """Encode text that has no surrogates.
+
+        `first` states whether the text is at the beginning of the prompt.
+        """
         ids: list[int] = []
         for outer, outer_start, token_id in self._raw.split(text):
             if token_id is not None:
@@ -72,14 +79,14 @@ class PieceEncoder(ABC, Generic[_Symbols]):
 
     @abstractmethod
     def normalize(self, text: str) -> str:
-        """Normalize a text, or the text between two added tokens."""
+        """Normalize text that contains no added tokens."""
 
     @abstractmethod
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
-        """Encode a normalized text, or a part of it without added tokens."""
+        """Encode normalized text that contains no added tokens."""
 
     def encode_pieces(self, pieces: list[str]) -> list[int]:
-        """Encode pieces without lone surrogates, and join the ids."""
+        """Encode pieces that have no lone surrogates, and concatenate their ids."""
         cached = self._encode_cached
         ids = list[int]()
         for piece in pieces:
@@ -89,11 +96,14 @@ class PieceEncoder(ABC, Generic[_Symbols]):
         return ids
 
     def _encode_parts(self, piece: _Symbols) -> list[int]:
-        """Encode a piece part by part; random bytes fall into parts of a few bytes."""
+        """Encode a piece in parts that no merge crosses.
+
+        Random bytes split into parts of only a few bytes.
+        """
         ids = list[int]()
         adjacent = self._adjacent
-        # No merge crosses these positions. They are not stored, because there may be one
-        # per symbol.
+        # No merge crosses these positions. They come from a generator, because there may
+        # be one per symbol.
         cuts = (at for at, pair in enumerate(pairwise(piece), 1) if pair not in adjacent)
         for start, end in pairwise(chain((0,), cuts, (len(piece),))):
             is_short = end - start <= CACHED_PART_SYMBOLS
@@ -110,7 +120,7 @@ class PieceEncoder(ABC, Generic[_Symbols]):
 
 
 def _in_order(marks: re.Match[str]) -> str:
-    """Sort marks as Unicode does; Python's own sort of them is quadratic."""
+    """Sort combining marks canonically, because `unicodedata` takes quadratic time."""
     decomposed = "".join(unicodedata.normalize("NFD", mark) for mark in marks[0])
     runs = groupby(decomposed, key=lambda mark: unicodedata.combining(mark) > 0)
     return "".join(m for _, run in runs for m in sorted(run, key=unicodedata.combining))
@@ -118,17 +128,17 @@ def _in_order(marks: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class ByteLevelPipeline:
-    """The steps before byte-level BPE."""
+    """The steps that precede byte-level BPE."""
 
     pre_tokenizer: PreTokenizer  # splits the text into pieces
-    composes: bool = False  # whether the text is converted to normalization form C first
+    composes: bool = False  # whether the text is first converted to normalization form C
 
 
 class ByteLevelEncoder(PieceEncoder[bytes]):
-    """Encodes pieces from their UTF-8 bytes: byte-level BPE.
+    """Byte-level BPE, which starts with the UTF-8 bytes of each piece.
 
-    `tokens` has the id of every token that text can encode to. A byte without a token is
-    left out.
+    `tokens` contains the id of every token that text can encode to. Bytes without a token
+    are dropped.
     """
 
     def __init__(
@@ -137,7 +147,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         merges: Merges,
         pipeline: ByteLevelPipeline,
         *,
-        # A piece that is a token becomes this token, regardless of the merges.
+        # Whether a piece that is itself a token bypasses the merges.
         whole: bool,
     ) -> None:
         super().__init__(adjacent_bytes(tokens))
@@ -148,7 +158,7 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         self._missing = bytes(byte for byte in range(256) if self._byte_ids[byte] < 0)
 
     def normalize(self, text: str) -> str:
-        """Normalize a text, or the text between two added tokens."""
+        """Normalize text that contains no added tokens."""
         if not self._pipeline.composes or text.isascii():
             return text
         return unicodedata.normalize("NFC", _LONG_MARKS.sub(_in_order, text))
@@ -157,9 +167,9 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
         self,
         text: str,
         *,
-        first: bool,  # noqa: ARG002 (another encoder uses it)
+        first: bool,  # noqa: ARG002 (only the other encoder uses it)
     ) -> list[int]:
-        """Encode a text, or the text between two added tokens."""
+        """Encode text that contains no added tokens."""
         ids: list[int] = []
         for pieces in self._pipeline.pre_tokenizer.split(text):
             ids += self.encode_pieces(pieces)
@@ -179,21 +189,22 @@ class ByteLevelEncoder(PieceEncoder[bytes]):
 
 
 def adjacent_bytes(tokens: Collection[bytes]) -> set[tuple[int, int]]:
-    """Return each pair of adjacent bytes within a token; there is at least one token.
+    """Return all pairs of bytes that are adjacent within any token.
 
-    No merge crosses any other pair, so both sides of it can be encoded separately.
+    No merge crosses any other pair, so the two sides of such a pair can be encoded
+    separately. `tokens` must not be empty.
     """
     data = np.frombuffer(b"".join(tokens), dtype=np.uint8).astype(np.uint16)
     within = np.ones(len(data), dtype=np.bool_)
-    # The next byte belongs to another token.
+    # The last byte of each token is followed by a byte of another token.
     within[np.cumsum([len(token) for token in tokens]) - 1] = False
-    # np.unique would import masked arrays, which takes longer than loading a small model.
+    # np.unique would import numpy.ma, which takes longer than loading a small model.
     counts = np.bincount((data[:-1] << 8 | data[1:])[within[:-1]])
     return {divmod(pair, 256) for pair in np.flatnonzero(counts).tolist()}
 
 
 class PrependScheme(Enum):
-    """The texts that a metaspace is prepended to; an empty text never gets one."""
+    """When to prepend a metaspace; it is never prepended to an empty string."""
 
     ALWAYS = "every text"
     UNLESS_THERE = "every text that does not start with one"
@@ -202,9 +213,9 @@ class PrependScheme(Enum):
 
 
 def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> str:
-    """Replace spaces with metaspaces, and prepend one by the scheme.
+    """Replace spaces with metaspaces, and prepend a metaspace according to the scheme.
 
-    `first` is true if nothing precedes the text.
+    `first` states whether the text is at the beginning of the prompt.
     """
     text = text.replace(" ", METASPACE)
     is_kept = scheme is not PrependScheme.ALWAYS and text.startswith(METASPACE)
@@ -216,21 +227,21 @@ def replace_spaces(text: str, scheme: PrependScheme, *, first: bool = True) -> s
 
 @dataclass(frozen=True)
 class MetaspacePipeline:
-    """The steps around SentencePiece-style BPE."""
+    """The steps before and after SentencePiece-style BPE."""
 
-    # Spaces are replaced before the search for added tokens instead of after it.
+    # Whether spaces are replaced before searching for added tokens rather than after.
     normalizes: bool
-    scheme: PrependScheme  # when a metaspace is prepended
-    words: bool  # words are encoded separately, even if that changes ids
-    drops_first_space: bool  # decoding drops one space at the beginning
+    scheme: PrependScheme  # when to prepend a metaspace
+    words: bool  # whether words are encoded separately, even if that changes the ids
+    drops_first_space: bool  # whether decoding drops a leading space
 
 
 class MetaspaceEncoder(PieceEncoder[str]):
-    """Encodes pieces from their characters, with metaspaces: SentencePiece-style BPE.
+    """SentencePiece-style BPE, which starts with the characters of each piece.
 
-    `symbols` is the result of `character_symbols`. `tokens` has the id of every token
-    that text can encode to. `byte_ids` are the ids of the 256 bytes, which replace a
-    character without a token.
+    `symbols` is the result of `character_symbols`. `tokens` contains the id of every
+    token that text can encode to. `byte_ids` contains the ids of the 256 byte tokens,
+    which encode the characters that have no token.
     """
 
     def __init__(
@@ -241,7 +252,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
         byte_ids: Sequence[int],
         pipeline: MetaspacePipeline,
         *,
-        # A piece that is a token becomes this token, regardless of the merges.
+        # Whether a piece that is itself a token bypasses the merges.
         whole: bool,
     ) -> None:
         super().__init__(set(chain.from_iterable(map(pairwise, tokens))))
@@ -250,14 +261,14 @@ class MetaspaceEncoder(PieceEncoder[str]):
         self._byte_ids = byte_ids
         self._pipeline = pipeline
         self._wholes: Mapping[str, int] = tokens if whole else {}
-        # A token that is the whole text can only be found in a single piece.
+        # With `whole`, a token of several words can only match if the text is one piece.
         self._words = pipeline.words or (not whole and words_are_independent(tokens))
         self._placeholders = {
             number: c for c, number in symbols.items() if c not in tokens
         }
 
     def normalize(self, text: str) -> str:
-        """Normalize a text, or the text between two added tokens."""
+        """Normalize text that contains no added tokens."""
         return (
             replace_spaces(text, self._pipeline.scheme)
             if self._pipeline.normalizes
@@ -265,7 +276,7 @@ class MetaspaceEncoder(PieceEncoder[str]):
         )
 
     def encode_normalized(self, text: str, *, first: bool) -> list[int]:
-        """Encode a text, or the text between two added tokens."""
+        """Encode text that contains no added tokens."""
         if not self._pipeline.normalizes:
             text = replace_spaces(text, self._pipeline.scheme, first=first)
         if not self._words or METASPACE not in text.lstrip(METASPACE):  # nothing to split
@@ -294,14 +305,15 @@ class MetaspaceEncoder(PieceEncoder[str]):
 
 
 def words_are_independent(tokens: Iterable[str]) -> bool:
-    """Return whether no token extends from one word into the next."""
+    """Return whether no token extends across a word boundary."""
     return not any(METASPACE in token.lstrip(METASPACE) for token in tokens)
 
 
 def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, int]:
-    """Return for every character of a token the id of its token, or a placeholder.
+    """Return a symbol for each character that occurs in a token.
 
-    Placeholders start at `first_free`, the first integer that is not an id.
+    The symbol is the id of the single-character token, or a placeholder if no such token
+    exists. Placeholders start at `first_free`, the first integer that is not an id.
     """
     free = count(first_free)
     return {
@@ -310,5 +322,5 @@ def character_symbols(tokens: Mapping[str, int], first_free: int) -> dict[str, i
 
 
 def byte_token_text(byte: int) -> str:
-    """Return the text of the token of a byte."""
+    """Return the name of the token for a byte, such as `<0x0A>`."""
     return f"<0x{byte:02X}>"

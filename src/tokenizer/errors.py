@@ -1,7 +1,7 @@
-"""Errors of tokenizer files, text and token ids.
+"""Errors raised by tokenizers and the readers of tokenizer files.
 
-The error of a file reads `<file>: <key>: expected X, got Y`, the error of a call `[call]
-rule: got X`. Text from a file first passes through `shown` of `untrusted`.
+A file error reads `<file>: <key>: expected X, got Y`, and an argument error reads `[call]
+rule: got X`. Text from a file is escaped with `untrusted.shown` first.
 """
 
 from pathlib import Path
@@ -11,17 +11,20 @@ from ..untrusted import label_of
 
 
 class TokenizerError(LlamaBoltsError):
-    """A tokenizer file is invalid, or a call has an invalid text or id."""
+    """Raised when a tokenizer file, a string or a token id is invalid."""
 
 
 class TokenizerNotFoundError(TokenizerError):
-    """A directory has no tokenizer file."""
+    """Raised when a directory has no tokenizer file."""
 
 
 class TokenizerMemoryError(TokenizerError, MemoryError):
-    """The system refused memory for a tokenizer, a text or its ids."""
+    """Raised when memory for a tokenizer, text or token ids cannot be allocated."""
 
 
 def mismatch(path: Path, key: str, expected: object, actual: object) -> TokenizerError:
-    """Return the error `<file>: <key>: expected X, got Y`; only the path is escaped."""
+    """Return the error `<file>: <key>: expected X, got Y`.
+
+    Only the path is escaped, so `expected` and `actual` must be safe to print.
+    """
     return TokenizerError(f"{label_of(path)}: {key}: expected {expected}, got {actual}")

@@ -1,10 +1,10 @@
-"""The GGUF keys of a tokenizer, from the tokenizer files of a directory.
+"""Convert the tokenizer files in a model directory to GGUF keys.
 
-The keys are read again, and compared with the tokenizer of the files.
+A tokenizer is built from the keys again, and compared with the original tokenizer.
 
 Source: llama.cpp `convert_hf_to_gguf.py` (`_set_vocab_gpt2`,
 `_create_vocab_sentencepiece`); transformers `convert_slow_tokenizer.py`
-(`TikTokenConverter`) for the merges of a file of ranks.
+(`TikTokenConverter`) for deriving merges from ranks.
 """
 
 import warnings
@@ -39,18 +39,20 @@ each text gets one, also if it begins with a space or follows a special token"""
 
 
 def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
-    """Return the GGUF keys of the tokenizer of a directory.
+    """Return the GGUF keys that describe the tokenizer in a directory.
 
-    Ids beyond the last token, up to the `rows` of the model, become unused tokens.
-    Special tokens beyond the rows are left out.
+    Args:
+        directory: The model directory.
+        rows: The model's vocabulary size. Ids beyond the last token become unused tokens,
+            and special tokens beyond the last row are dropped.
 
     Raises:
-        TokenizerError: A file is damaged, or GGUF has no keys for this tokenizer.
+        TokenizerError: A file is damaged, or GGUF cannot represent this tokenizer.
     """
     path = tokenizer_file(directory)
     tokenizer = load_tokenizer(directory)
     keys = _of_json(path) if path.name.endswith(".json") else _of_model(path, tokenizer)
-    # GGUF has no keys for SentencePiece-style merges, but for the original model.
+    # GGUF cannot represent SentencePiece-style merges, only the original model.
     if keys is None:
         path = directory / "tokenizer.model"
         if not path.is_file() or not is_sentencepiece_file(path):
@@ -88,7 +90,7 @@ def gguf_tokenizer_keys(directory: Path, rows: int) -> dict[str, Any]:
 
 
 def _of_json(path: Path) -> dict[str, Any] | None:
-    """Return the keys of byte-level BPE of a `tokenizer.json`; None for another kind."""
+    """Return the keys for a `tokenizer.json`, or None if it is not byte-level BPE."""
     file: dict[str, Any] = read_json(path)
     pipeline = read_pipeline(path, file)
     model = file["model"]
@@ -111,7 +113,7 @@ def _of_json(path: Path) -> dict[str, Any] | None:
 def _byte_level(
     pre: str, names: list[str], added: Sequence[AddedToken], merges: list[str]
 ) -> dict[str, Any]:
-    """Return the keys of byte-level BPE."""
+    """Return the keys that describe a byte-level BPE tokenizer."""
     added_texts = {token.text for token in added}
     kinds = [Kind.USER_DEFINED if name in added_texts else Kind.NORMAL for name in names]
     return {
@@ -124,7 +126,7 @@ def _byte_level(
 
 
 def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the keys of a `tokenizer.model`: ranks, or a SentencePiece model."""
+    """Return the keys for a `tokenizer.model` with ranks or a SentencePiece model."""
     if not is_sentencepiece_file(path):
         return _of_ranks(read_tiktoken_file(path), tokenizer)
     model = read_sentencepiece_model(path)
@@ -151,9 +153,10 @@ def _of_model(path: Path, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the keys of a file of ranks: every split of a token into two is a merge.
+    """Return the keys for a vocabulary of ranks.
 
-    Merges are in the order of the file.
+    Every way to split a token into two tokens becomes a merge. Merges are in the order of
+    the resulting tokens.
     """
     letters = letters_of_bytes()
     merges = list[str]()
@@ -169,9 +172,9 @@ def _of_ranks(ranks: Mapping[bytes, int], tokenizer: Tokenizer) -> dict[str, Any
 
 
 def _roles(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids that begin and end texts and answers.
+    """Return the `bos`, `eos`, `eot` and `eom` ids.
 
-    Up to two further end ids become `eot` and `eom`.
+    `eot` and `eom` are the first two other ids that end an answer.
     """
     roles: dict[str, int] = {}
     for role in ("bos", "eos"):
@@ -183,7 +186,11 @@ def _roles(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _check(path: Path, source: Tokenizer, written: Tokenizer) -> None:
-    """Compare the tokenizer of the keys with that of the files; warn or raise."""
+    """Compare the tokenizer built from the keys with the original tokenizer.
+
+    Warn if the two treat leading spaces differently, and raise a TokenizerError for any
+    other difference.
+    """
     difference = first_difference(source, written)
     if difference is not None:
         raise mismatch(
@@ -201,11 +208,10 @@ def _check(path: Path, source: Tokenizer, written: Tokenizer) -> None:
 
 
 def first_difference(source: Tokenizer, written: Tokenizer) -> str | None:
-    """Return the first property in which two tokenizers differ, or None.
+    """Return the name of the first property in which two tokenizers differ, or None.
 
-    The tokens that keep their space at the beginning of a text (`kept_space_ids`) are not
-    compared: no text encodes to the byte of a space, and SentencePiece and tokenizers
-    decode it differently.
+    `kept_space_ids` is not compared. No text encodes to the byte token for a space, and
+    SentencePiece and `tokenizers` decode it differently.
     """
     if source.special_tokens != written.special_tokens:
         return "special tokens"

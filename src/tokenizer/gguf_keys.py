@@ -1,8 +1,8 @@
-"""Build the tokenizer that the keys of a GGUF file describe.
+"""Build a tokenizer from the keys in a GGUF file.
 
-`tokenizer.ggml.model` is `llama` for a SentencePiece model of the type BPE, and `gpt2`
-for byte-level BPE with merges. For the latter, `tokenizer.ggml.pre` names the pattern
-that splits a text.
+`tokenizer.ggml.model` is `llama` for a SentencePiece BPE model, and `gpt2` for byte-level
+BPE with merges. In the latter case, `tokenizer.ggml.pre` names the pattern that splits
+the text.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-vocab.cpp` (`impl::load`) and
 `convert_hf_to_gguf.py` (`get_vocab_base`, `_create_vocab_sentencepiece`).
@@ -43,7 +43,9 @@ _PREFIX = "tokenizer.ggml."
 _KNOWN_KEYS = {
     *("model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token"),
     *("add_space_prefix", "remove_extra_whitespaces"),
-    # The chat format determines the end of an answer, and a prompt never ends with these.
+    # These keys have no effect: the chat format determines where an answer ends, and no
+    # EOS or separator token is appended to a prompt. A file may only have
+    # `suppress_tokens` if it is empty.
     *("add_eos_token", "add_sep_token", "token_type_count", "suppress_tokens"),
 }
 ARRAYS = {
@@ -51,7 +53,7 @@ ARRAYS = {
     f"{_PREFIX}token_type": MAX_TOKENS,
     f"{_PREFIX}scores": MAX_TOKENS,
     f"{_PREFIX}suppress_tokens": MAX_TOKENS,
-    f"{_PREFIX}merges": 4 * MAX_TOKENS,  # Llama 3 has 280 147 merges for 128 000 tokens
+    f"{_PREFIX}merges": 4 * MAX_TOKENS,  # Llama 3 has 280,147 merges for 128,000 tokens
 }
 """The keys whose arrays are read -> the most values of each."""
 _ROLES = ("bos", "eos", "eot", "eom")
@@ -59,12 +61,12 @@ _ROLES = ("bos", "eos", "eot", "eom")
 
 @dataclass(frozen=True)
 class _SplitPattern:
-    """The meaning of the name of a split pattern."""
+    """The properties that a split pattern's name implies."""
 
-    pipeline: ByteLevelPipeline  # the split of a text
-    # Whether a piece that is a token becomes this token, regardless of the merges.
+    pipeline: ByteLevelPipeline  # the steps that split the text
+    # Whether a piece that is itself a token bypasses the merges.
     whole: bool = False
-    adds_bos: bool = False  # whether texts begin with `bos`, without a key about it
+    adds_bos: bool = False  # the default of `add_bos_token`
 
 
 _LLAMA_3 = ByteLevelPipeline(LLAMA_3)
@@ -73,7 +75,7 @@ _GPT_2 = ByteLevelPipeline(GPT_2)
 _QWEN_2 = ByteLevelPipeline(QWEN_2)
 _COMPOSED_QWEN_2 = ByteLevelPipeline(QWEN_2, composes=True)
 
-# The first name of each group is used for writing.
+# When a file is written, the first name of a group is used.
 _GROUPS: Sequence[tuple[_SplitPattern, str]] = (
     (
         _SplitPattern(_LLAMA_3, whole=True, adds_bos=True),
@@ -82,9 +84,9 @@ _GROUPS: Sequence[tuple[_SplitPattern, str]] = (
     (
         _SplitPattern(_LLAMA_3),
         "dbrx smaug-bpe chatglm-bpe",
-    ),  # OLMo 2; SmolLM3 and fine-tuned Llama 3
+    ),  # dbrx: OLMo 2; smaug-bpe: SmolLM3 and fine-tuned Llama 3
     (_SplitPattern(ByteLevelPipeline(TEKKEN), whole=True, adds_bos=True), "tekken"),
-    # llama.cpp does not compose text, but the tokenizers of these two models do.
+    # llama.cpp does not apply normalization form C, but these two models' tokenizers do.
     (_SplitPattern(_COMPOSED_QWEN_2), "qwen2 deepseek-r1-qwen"),
     (_SplitPattern(_QWEN_2), "stablelm2 kormo f2llmv2 megrez hunyuan solar-open grok-2"),
     (
@@ -122,15 +124,15 @@ have the key"""
 @dataclass(frozen=True)
 class _Keys:
     path: Path
-    values: Mapping[str, object]  # by their names without the prefix
+    values: Mapping[str, object]  # key without the prefix -> value
 
     def value(self, key: str, default: _T) -> _T:
-        """Return the value of a key, which must have the type of its default."""
+        """Return a key's value, which must have the same type as the default."""
         value = self.values.get(key, default)
         return expect_kind(self.path, f"key '{_PREFIX}{key}'", value, type(default))
 
     def listed(self, key: str, kind: type[_T], count: int | None = None) -> list[_T]:
-        """Return the list of a key, with values of one type and a given length."""
+        """Return a key's list after checking its length and the type of its values."""
         values = self.values.get(key)
         if not isinstance(values, list) or (values and type(values[0]) is not kind):
             of_kind = (
@@ -150,7 +152,7 @@ class _Keys:
 
 
 def ignored_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys of a tokenizer that have no effect, as in llama.cpp."""
+    """Return the tokenizer keys that have no effect, as in llama.cpp."""
     return tuple(
         key
         for key in keys
@@ -161,18 +163,19 @@ def ignored_keys(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
-    """Return the tokenizer of a GGUF file, or None if it has none.
-
-    None also stands for a SentencePiece vocabulary without byte tokens or without an
-    unknown token.
+    """Build the tokenizer from a GGUF file's keys.
 
     Args:
-        path: The file, for errors.
-        keys: All keys that begin with `tokenizer.`: int, float, bool or str, and the
-            `ARRAYS` as lists.
+        path: The file, for error messages.
+        keys: All keys that begin with `tokenizer.`. Scalars are int, float, bool or str,
+            and the arrays in `ARRAYS` are lists.
+
+    Returns:
+        The tokenizer, or None if the file has no tokenizer. None is also returned, with a
+        warning, for a SentencePiece vocabulary without byte tokens or an unknown token.
 
     Raises:
-        TokenizerError: A key is missing, not supported, or contradicts another one.
+        TokenizerError: A key is missing or unsupported, or contradicts another key.
     """
     values = {
         key.removeprefix(_PREFIX): v for key, v in keys.items() if key.startswith(_PREFIX)
@@ -210,7 +213,7 @@ def gguf_tokenizer(path: Path, keys: Mapping[str, object]) -> Tokenizer | None:
                 expected = f"0 <= id < {len(names)}"
                 raise file.mismatch(f"{role}_token_id", expected, described(token_id))
             roles[role] = token_id
-            # A token with a role is not text.
+            # Text must not encode to a token with a role.
             kinds[token_id] = (
                 Kind.UNKNOWN if kinds[token_id] == Kind.UNKNOWN else Kind.CONTROL
             )
@@ -230,10 +233,10 @@ def _settings(file: _Keys, roles: Mapping[str, int], adds_bos: bool) -> TokenSet
 def _sentencepiece(
     file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer | None:
-    """Return the tokenizer of the equivalent SentencePiece model.
+    """Build the tokenizer from the equivalent SentencePiece model.
 
-    Return None, with a warning, for a vocabulary without byte tokens or without an
-    unknown token, which cannot encode all texts.
+    Return None, with a warning, if the vocabulary has no byte tokens or no unknown token,
+    because it cannot encode every string.
     """
     for kind, tokens in (
         (Kind.UNKNOWN, "unknown token"),
@@ -262,7 +265,7 @@ def _sentencepiece(
 def _byte_level(
     file: _Keys, ids: Mapping[str, int], kinds: Sequence[int], roles: Mapping[str, int]
 ) -> Tokenizer:
-    """Return the tokenizer of the vocabulary and the merges."""
+    """Build the byte-level tokenizer from the vocabulary and the merges."""
     if "pre" not in file.values:
         warnings.warn(f"{label_of(file.path)}: {_NO_PRE}", stacklevel=2)
     pre = file.values.get("pre", "default")

@@ -1,7 +1,7 @@
-"""The tokenizer files of a directory, from the keys of a GGUF file.
+"""Convert the tokenizer keys in a GGUF file to Hugging Face tokenizer files.
 
-Byte-level BPE becomes a `tokenizer.json`, a SentencePiece model a `tokenizer.model`. The
-caller reads the files again, and compares them with the tokenizer of the keys.
+Byte-level BPE becomes `tokenizer.json`, and a SentencePiece model becomes
+`tokenizer.model`. The caller reads the files back and compares the tokenizers.
 
 Source: huggingface/tokenizers, the format of `tokenizer.json`; google/sentencepiece,
 src/sentencepiece_model.proto.
@@ -32,15 +32,18 @@ _FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 def hugging_face_files(
     path: Path, keys: Mapping[str, Any], tokenizer: Tokenizer
 ) -> dict[str, bytes]:
-    """Return the files of a tokenizer by their names.
+    """Return the tokenizer files that represent a GGUF file's tokenizer.
 
     Args:
-        path: The GGUF file, for errors.
-        keys: Its keys that begin with `tokenizer.`, as for `gguf_tokenizer`.
-        tokenizer: The tokenizer of these keys.
+        path: The GGUF file, for error messages.
+        keys: The keys that begin with `tokenizer.`, as for `gguf_tokenizer`.
+        tokenizer: The tokenizer built from these keys.
+
+    Returns:
+        A mapping from the file name to the file content.
 
     Raises:
-        TokenizerError: No file can express these keys.
+        TokenizerError: `tokenizer.json` cannot represent the split pattern.
     """
     values = {key.removeprefix("tokenizer.ggml."): value for key, value in keys.items()}
     names: list[str] = values["tokens"]
@@ -128,7 +131,7 @@ def _byte_level_file(
 
 
 def _sentencepiece_model(values: Mapping[str, Any], roles: Mapping[str, str]) -> bytes:
-    """Return a SentencePiece model without the unused ids at its end."""
+    """Return an encoded SentencePiece model without the unused ids at the end."""
     names = values["tokens"]
     scores = values["scores"]
     kinds = values["token_type"]
@@ -141,7 +144,7 @@ def _sentencepiece_model(values: Mapping[str, Any], roles: Mapping[str, str]) ->
             names[:count], scores[:count], kinds[:count], strict=True
         )
     ]
-    # Reading the files again rejects a model without an unknown piece.
+    # A model without an unknown piece is rejected when the files are read back.
     unknown = next(
         (name for name, kind in zip(names, kinds, strict=True) if kind == Kind.UNKNOWN),
         _UNK,

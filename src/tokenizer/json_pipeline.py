@@ -1,7 +1,7 @@
-"""Recognize the components of a `tokenizer.json`, such as normalizer and decoder.
+"""Recognize the components in a `tokenizer.json`, such as the normalizer and the decoder.
 
-Nothing in the file is executed: each component is compared with the known components in
-the tables here, and an unknown one is rejected with an error that names it.
+Nothing in the file is executed. Each component is looked up in the tables below, and an
+unknown component is rejected with an error that shows it.
 """
 
 import json
@@ -33,7 +33,7 @@ def _split(pattern: str, behavior: str, *, invert: bool) -> object:
     }
 
 
-# The patterns as written in files. They are compared, never compiled.
+# The patterns exactly as files spell them. They are compared but never compiled.
 _PATTERNS = (
     (LLAMA_3.pattern.pattern, LLAMA_3),
     (QWEN_2.pattern.pattern, QWEN_2),
@@ -44,17 +44,17 @@ _PATTERNS = (
         GPT_2,
     ),
 )
-# Known components are not nested deeper than this.
+# Maximum nesting depth of a component. No known component is nested this deeply.
 _DEEPEST = 8
-_MOST_SHOWN = 200  # characters of an unknown component in an error
+_MOST_SHOWN = 200  # maximum length of an unknown component in an error message
 
 _NFC = {"type": "NFC"}
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _ALONE = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 _AFTER_SPLIT = _ALONE | {"use_regex": False}
 
-# Pre-tokenizers of byte-level BPE. Both behaviors keep every match as a piece, because
-# the patterns match all of a text.
+# Pre-tokenizers for byte-level BPE. Both behaviors keep every match as a piece, because
+# the patterns match the whole text.
 _BYTE_LEVEL: list[tuple[object, ByteLevelPipeline]] = [
     (_ALONE, ByteLevelPipeline(GPT_2)),
     (_sequence("pretokenizers", _DIGITS, _ALONE), ByteLevelPipeline(DIGITS_THEN_GPT_2)),
@@ -76,7 +76,8 @@ _RESTORE = {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "}
 _STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 _TO_BYTES = ({"type": "ByteFallback"}, {"type": "Fuse"})
 
-# SentencePiece-style BPE follows one of these normalizers or one of these pre-tokenizers.
+# A SentencePiece-style file has either one of these normalizers or one of the Metaspace
+# pre-tokenizers below.
 _NORMALIZERS: list[tuple[object, PrependScheme]] = [
     (_sequence("normalizers", _PREPEND, _REPLACE), PrependScheme.ALWAYS),
     (_sequence("normalizers", _REPLACE), PrependScheme.NEVER),
@@ -104,23 +105,24 @@ _METASPACES: list[tuple[object, tuple[PrependScheme, bool] | None]] = [
     ),
 ]
 
-# Decoders of SentencePiece-style BPE, and whether they drop the first space.
+# Decoders for SentencePiece-style BPE, with whether each drops the first space.
 _METASPACE_DECODERS: list[tuple[object, bool]] = [
     (_sequence("decoders", _RESTORE, *_TO_BYTES, _STRIP), True),
     (_sequence("decoders", _RESTORE, *_TO_BYTES), False),
 ]
 
 
-# The known templates: for each item, whether it is the text.
+# The known templates. Each item is True for the text and False for a special token.
 _TEMPLATES = ((True,), (False, True), (True, False), (False, True, False))
 
 
 def read_pipeline(
     path: Path, file: Mapping[str, object]
 ) -> ByteLevelPipeline | MetaspacePipeline:
-    """Return the pipeline of three components of a file.
+    """Return the pipeline that the normalizer, pre-tokenizer and decoder describe.
 
-    An unknown component is a TokenizerError.
+    Raises:
+        TokenizerError: A component is unknown.
     """
     normalizer = _plain(file.get("normalizer"))
     before = _plain(file.get("pre_tokenizer"))
@@ -146,7 +148,7 @@ def read_pipeline(
 
 
 def byte_level_component(pipeline: ByteLevelPipeline) -> object | None:
-    """Return the pre-tokenizer of a pipeline for a file, or None if there is none."""
+    """Return a pipeline's pre-tokenizer as JSON, or None if it has no JSON form."""
     expected = replace(pipeline, composes=False)
     return next(
         (_whole(component) for component, other in _BYTE_LEVEL if other == expected), None
@@ -154,7 +156,7 @@ def byte_level_component(pipeline: ByteLevelPipeline) -> object | None:
 
 
 def _whole(component: object) -> object:
-    """Return a component of the tables with the keys about offsets, as files have it."""
+    """Return a component from the tables with the offset keys that files contain."""
     if isinstance(component, list):
         return [_whole(part) for part in component]
     if not isinstance(component, dict):
@@ -164,9 +166,10 @@ def _whole(component: object) -> object:
 
 
 def read_template(path: Path, processor: object) -> Template | None:
-    """Return the template of the `post_processor` of a file, or None without one.
+    """Return the template in a file's `post_processor`, or None if it has no template.
 
-    An unknown component is a TokenizerError.
+    Raises:
+        TokenizerError: The component is unknown.
     """
     value = _plain(processor)
     parts = [] if value is None else [value]
@@ -192,7 +195,7 @@ def read_template(path: Path, processor: object) -> Template | None:
 
 
 def _template_name(item: object) -> str | None:
-    """Return the special token of a template item, "" for the text, or None."""
+    """Return a template item's special token, "" for the text, or None if unknown."""
     match item:
         case {"SpecialToken": {"id": str(name)}, **rest} if name and not rest:
             return name
@@ -202,7 +205,10 @@ def _template_name(item: object) -> str | None:
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """Return a component as in the tables: without offset keys, with all defaults."""
+    """Return a component in the form used by the tables.
+
+    Offset keys are removed, and missing defaults are filled in.
+    """
     if depth > _DEEPEST:
         return "too deeply nested"
     if isinstance(value, list):
@@ -217,8 +223,9 @@ def _plain(value: object, depth: int = 0) -> object:
     if plain.get("type") == "ByteLevel":
         plain.setdefault("use_regex", True)
     if plain.get("type") == "Metaspace":
-        # The older flag for a prefix equals the newer scheme, unless they contradict each
-        # other.
+        # The older flag `add_prefix_space` is dropped if it agrees with the newer
+        # `prepend_scheme`. It is kept if it contradicts the scheme, so that no component
+        # in the tables matches.
         plain.pop("str_rep", None)
         flag = plain.pop("add_prefix_space", True)
         scheme = plain.setdefault("prepend_scheme", "always" if flag else "never")

@@ -1,4 +1,4 @@
-"""Split text into the pieces of byte pair encoding, by known patterns."""
+"""Split text into pieces for byte pair encoding, using known patterns."""
 
 import unicodedata
 from bisect import bisect_right
@@ -7,22 +7,22 @@ from itertools import pairwise
 
 import regex
 
-# The character for a space in SentencePiece.
+# The character that represents a space in SentencePiece.
 METASPACE = "\u2581"
 
-# Long texts are split part by part, so that only the pieces of one part are in memory.
+# Long text is split in parts, so that only one part's pieces are in memory at a time.
 PART_CHARS = 1 << 16
 
-# A private use character: neither letter nor number nor space in any version of Unicode.
+# A private-use character, which is not a letter, number or space in any Unicode version.
 _PLACEHOLDER = "\ue000"
 
 
 class PreTokenizer:
-    """A pattern that matches the pieces of a text one after another.
+    """A pre-tokenizer whose pattern matches consecutive pieces of the text.
 
-    The joined matches are the text. `cut` matches the last character of a piece and the
-    first of the next piece, at places where neither side can change the pieces of the
-    other side.
+    The concatenated matches equal the text. `cut` matches the last character of one piece
+    and the first character of the next one, where the text on one side cannot affect the
+    pieces on the other.
     """
 
     def __init__(self, pattern: str, cut: str) -> None:
@@ -30,7 +30,7 @@ class PreTokenizer:
         self._cut = regex.compile(cut)
 
     def split(self, text: str) -> Iterator[list[str]]:
-        """Split a text without lone surrogates into lists of pieces, one per part."""
+        """Split text without lone surrogates, yielding one list of pieces per part."""
         start = 0
         while start < len(text):
             cut = self._cut.search(text, start + PART_CHARS)
@@ -39,11 +39,11 @@ class PreTokenizer:
             start = end
 
     def _split_part(self, text: str) -> list[str]:
-        """Split, with every character classified as in Unicode 16.0.
+        """Split one part, classifying every character as in Unicode 16.0.
 
-        In newer versions of the `regex` package, characters that were unassigned become
-        letters, but the ids of a text must not depend on the version. So such characters
-        are replaced for the split by a character without a class.
+        Newer versions of the `regex` package classify some characters as letters that
+        Unicode 16.0 leaves unassigned, but ids must not depend on the package version.
+        Such characters are therefore matched as if they were a private-use character.
         """
         unassigned = (
             [] if text.isascii() else [ord(c) for c in set(text) if is_unassigned(c)]
@@ -57,10 +57,10 @@ class PreTokenizer:
 
 
 class PreTokenizerSequence(PreTokenizer):
-    """Patterns that split a text one after another.
+    """A pre-tokenizer that applies several patterns in sequence.
 
-    Each pattern splits the pieces of the previous pattern into its matches and the texts
-    between them. It cannot see beyond the ends of a piece.
+    Each pattern splits the pieces from the previous pattern into its matches and the text
+    between them. Lookaheads do not see beyond the end of a piece.
     """
 
     def __init__(self, patterns: Sequence[str], cut: str) -> None:
@@ -82,26 +82,26 @@ class PreTokenizerSequence(PreTokenizer):
         return [text[start:end] for start, end in pairwise(bounds)]
 
 
-# No piece of the byte-level patterns continues from a non-space into a space, and a piece
-# that ends with a non-space does not depend on the text after it.
+# With the byte-level patterns, no piece contains a non-space followed by a space, and a
+# piece that ends with a non-space does not depend on the text that follows.
 _BEFORE_SPACE = r"\S "
 
 # Source: meta-llama/llama-models models/llama3/tokenizer.py, commit
-# a946b747aa1504b9cb07cfe95ee50180fa2e8b88 (`pat_str`). `\s+(?!\S)` leaves the last of
-# several spaces to the next word.
+# a946b747aa1504b9cb07cfe95ee50180fa2e8b88 (`pat_str`). With `\s+(?!\S)`, the last of
+# several spaces becomes part of the next word.
 LLAMA_3 = PreTokenizer(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     _BEFORE_SPACE,
 )
 
-# Qwen2 and Qwen3: as Llama 3, but with single digits.
+# Qwen2 and Qwen3 use the Llama 3 pattern, except that each digit is a separate piece.
 QWEN_2 = PreTokenizer(
     LLAMA_3.pattern.pattern.replace(r"\p{N}{1,3}", r"\p{N}"), _BEFORE_SPACE
 )
 
-# Mistral NeMo: a new word begins where capitals follow small letters; no contractions.
-# The spelling comes from its `tokenizer.json`.
+# In Mistral NeMo, a new word begins where an uppercase letter follows a lowercase one.
+# Contractions are not separate pieces. The pattern is copied from its `tokenizer.json`.
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 TEKKEN = PreTokenizer(
@@ -112,23 +112,24 @@ TEKKEN = PreTokenizer(
 )
 
 # Source: openai/gpt-2 src/encoder.py, commit 9b63575ef42771a015060c964af2c3da4cf7c8ab;
-# the spelling comes from huggingface/tokenizers src/pre_tokenizers/byte_level.rs, v0.23.
+# the pattern is written as in huggingface/tokenizers
+# src/pre_tokenizers/byte_level.rs, v0.23.
 GPT_2 = PreTokenizer(
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     _BEFORE_SPACE,
 )
 
-# SmolLM2: every digit is a separate piece, and GPT-2's pattern splits the rest. In one
-# pattern: a digit is a piece, and a digit ends the text that GPT-2's pattern sees, so
-# that the spaces before it are not split.
+# In SmolLM2, every digit is a separate piece, and the GPT-2 pattern splits the text
+# between digits. This single pattern does both. Because the GPT-2 pattern does not see
+# the digit, white space in front of a digit is one piece.
 DIGITS_THEN_GPT_2 = PreTokenizer(
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+",
     _BEFORE_SPACE,
 )
 
-# Files without a pattern, such as those of Llama 3 from April 2024, are split by this
-# one: first punctuation, then words, then groups of three digits from the left. Source:
-# ggml-org/llama.cpp src/llama-vocab.cpp (`llm_tokenizer_bpe`, `default`), commit
+# The default for GGUF files that do not name a pattern, such as Llama 3 files from April
+# 2024. It splits off punctuation, then words, then groups of three digits from the left.
+# Source: ggml-org/llama.cpp src/llama-vocab.cpp (`llm_tokenizer_bpe`, `default`), commit
 # 00ad355e009e83abf98f96a6ded7193b95763681.
 LLAMA_CPP_DEFAULT = PreTokenizerSequence(
     (
@@ -140,14 +141,14 @@ LLAMA_CPP_DEFAULT = PreTokenizerSequence(
     _BEFORE_SPACE,
 )
 
-# SentencePiece's words, each with the spaces before it.
+# SentencePiece words, each with the metaspaces in front of it.
 METASPACE_WORDS = PreTokenizer(
     f"{METASPACE}*[^{METASPACE}]+|{METASPACE}+", f"[^{METASPACE}]{METASPACE}"
 )
 
-# Code points in hexadecimal, single or as ranges. Source: the Unicode Character Database,
-# DerivedAge.txt. A test compares them with tiktoken, whose split pattern uses Unicode
-# 16.0. Python 3.11 has Unicode 14.0; Unicode 15.0 to 16.0 added:
+# Hexadecimal code points and ranges that Unicode 15.0 to 16.0 added to Unicode 14.0, the
+# version in Python 3.11. A test compares them with tiktoken, whose split pattern uses
+# Unicode 16.0. Source: Unicode Character Database, DerivedAge.txt.
 _NEW_IN_16 = """
 897 CF3 ECE 1B4E-1B4F 1B7F 1C89-1C8A 2427-2429 2FFC-2FFF 31E4-31E5 31EF A7CB-A7CD
 A7DA-A7DC 105C0-105F3 10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC-10EFF
@@ -159,7 +160,8 @@ A7DA-A7DC 105C0-105F3 10D40-10D65 10D69-10D85 10D8E-10D8F 10EC2-10EC4 10EFC-10EF
 1FA75-1FA77 1FA87-1FA89 1FA8F 1FAAD-1FAAF 1FABB-1FABF 1FAC6 1FACE-1FACF 1FADA-1FADC 1FADF
 1FAE8-1FAE9 1FAF7-1FAF8 1FBCB-1FBEF 2B739 2EBF0-2EE5D 31350-323AF
 """
-# Unicode 17.0 and 18.0 added these; a test fails with a Python that has a newer version.
+# Code points that Unicode 17.0 and 18.0 added. A test fails on a Python version whose
+# Unicode data are newer.
 _NEW_AFTER_16 = """
 558 58B-58C 5C8-5C9 88F B53-B54 C5C CDC 1ACF-1AF0 208F 209D-209F 20C1-20C4 2B96 2E60-2E63
 A7CE-A7CF A7D2 A7D4 A7DD A7E2 A7F1 AB6C-AB6D FBC3-FBD2 FD90-FD91 FDC8-FDCE 107BB-107BF
@@ -175,7 +177,7 @@ A7CE-A7CF A7D2 A7D4 A7DD A7E2 A7F1 AB6C-AB6D FBC3-FBD2 FD90-FD91 FDC8-FDCE 107BB
 
 
 def _bounds(ranges: str) -> list[int]:
-    """Return the bounds of ranges in ascending order."""
+    """Parse ranges into alternating start and stop bounds, in ascending order."""
     ends = ((each.split("-")[0], each.split("-")[-1]) for each in ranges.split())
     return [
         bound for first, last in ends for bound in (int(first, 16), int(last, 16) + 1)
@@ -187,7 +189,7 @@ _BOUNDS_AFTER_16 = _bounds(_NEW_AFTER_16)
 
 
 def is_unassigned(character: str) -> bool:
-    """Return whether Unicode 16.0 leaves a character unassigned, on any Python."""
+    """Return whether a character is unassigned in Unicode 16.0, on any Python version."""
     code = ord(character)
     if character.isascii() or bisect_right(_BOUNDS_IN_16, code) % 2:
         return False

@@ -1,13 +1,13 @@
-"""Read a SentencePiece model of the type BPE, such as Llama 2's `tokenizer.model`.
+"""Read a SentencePiece BPE model, such as Llama 2's `tokenizer.model`.
 
-The file is a protobuf message, which is checked before it is used. An unknown setting
-that would change the ids is rejected with an error that names it. Of all neighbours that
-join to a piece, the pair with the highest score merges first, the leftmost of equal
-scores.
+The file is a protobuf message that is validated before use. An unsupported setting that
+would change the ids is rejected with an error that names it. Among all adjacent pairs
+that form a piece, the pair with the highest score merges first, and the leftmost pair
+wins a tie.
 
 Source: google/sentencepiece src/sentencepiece_model.proto, src/bpe_model.cc,
-src/normalizer.cc, v0.2.1; https://protobuf.dev/programming-guides/encoding for the format
-of messages.
+src/normalizer.cc, v0.2.1; https://protobuf.dev/programming-guides/encoding for the
+message format.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ from .errors import TokenizerError, mismatch
 from .pre_tokenizers import METASPACE
 from .tokenizer import Decoding, Tokenizer
 
-# Wire types of protobuf.
+# Protobuf wire types.
 VARINT = 0
 FIXED_64 = 1
 BYTES = 2
@@ -56,7 +56,7 @@ _LONGEST_VARINT = 10
 
 
 class Kind:
-    """The types of pieces, in a model and in GGUF files (SentencePiece.Type)."""
+    """Piece types in SentencePiece models and GGUF files (SentencePiece.Type)."""
 
     NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -64,8 +64,9 @@ class Kind:
 _MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 BPE = 2
 
-# The known fields of messages: name and default. A field with a list may be repeated.
-# Unknown fields are skipped, except in a model, because ids count its pieces.
+# The known fields of each message: field number -> (name, default). A field whose default
+# is a list may be repeated. Unknown fields are skipped, except in the model message,
+# because its pieces determine the ids.
 KnownFields = dict[int, tuple[str, Any]]
 _MODEL: KnownFields = {
     1: ("pieces", []),
@@ -88,7 +89,7 @@ _NORMALIZER: KnownFields = {
     4: ("remove_extra_whitespaces", True),
     5: ("escape_whitespaces", True),
 }
-# The required settings for the ids of this module.
+# The only values of these settings that the encoder supports.
 _REQUIRED = {
     "treat_whitespace_as_suffix": False,
     "byte_fallback": True,
@@ -99,7 +100,7 @@ _REQUIRED = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A token of the model, with metaspaces; a higher score merges earlier."""
+    """A token in the model, spelled with metaspaces. Higher scores merge earlier."""
 
     text: str
     score: float
@@ -110,19 +111,19 @@ class Piece:
 class SentencePieceModel:
     """The parts of a SentencePiece model that affect ids and text."""
 
-    pieces: tuple[Piece, ...]  # in the order of their ids
-    bos_piece: str  # the piece that begins a text
-    eos_piece: str  # the piece that ends a text
-    add_dummy_prefix: bool  # whether a space is prepended to every text
+    pieces: tuple[Piece, ...]  # indexed by id
+    bos_piece: str  # the beginning-of-text piece
+    eos_piece: str  # the end-of-text piece
+    add_dummy_prefix: bool  # whether a space is prepended to text
 
     @property
     def ids(self) -> dict[str, int]:
-        """The id of each piece."""
+        """A mapping from each piece to its id."""
         return {piece.text: number for number, piece in enumerate(self.pieces)}
 
     @property
     def special(self) -> dict[str, int]:
-        """The id of each piece that no text encodes to."""
+        """A mapping from each special piece, which text never encodes to, to its id."""
         special = (Kind.CONTROL, Kind.UNKNOWN)
         return {
             p.text: number for number, p in enumerate(self.pieces) if p.kind in special
@@ -133,10 +134,15 @@ class SentencePieceModel:
 
 
 def fields(path: Path, where: str, data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yield number, wire type and value (64-bit integer or bytes) of each field.
+    """Yield the number, wire type and value (64-bit integer or bytes) of each field.
 
-    `where` names the message for errors. A field that is malformed or exceeds the message
-    is a TokenizerError.
+    Args:
+        path: The file, for error messages.
+        where: A prefix that identifies the message in error messages.
+        data: The encoded message.
+
+    Raises:
+        TokenizerError: A field is malformed or extends beyond the message.
     """
     message = f"{where}message"
     at = 0
@@ -166,7 +172,7 @@ def fields(path: Path, where: str, data: bytes) -> Iterator[tuple[int, int, Any]
 
 
 def _varint(path: Path, key: str, data: bytes, at: int) -> tuple[int, int]:
-    """Read an integer of 7 bits per byte; return it and its end."""
+    """Decode a varint (7 bits per byte), and return its value and its end offset."""
     if at < len(data) and data[at] < 0x80:
         return data[at], at + 1
     value = 0
@@ -180,11 +186,11 @@ def _varint(path: Path, key: str, data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
-    """Read a SentencePiece model of the type BPE.
+    """Read a SentencePiece BPE model.
 
     Raises:
-        TokenizerError: The file is damaged, of another type, or requires an unknown
-            feature, such as a table of normalized characters.
+        TokenizerError: The file is damaged, contains another model type, or requires an
+            unsupported feature, such as a character normalization table.
     """
     file = _read_fields(
         path, "", read_whole(path, MAX_FILE_BYTES, TokenizerError), _MODEL
@@ -222,7 +228,11 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
 def _read_fields(
     path: Path, where: str, data: bytes, known: KnownFields
 ) -> dict[str, Any]:
-    """Return the known fields by name, with the types of their defaults."""
+    """Decode the known fields of a message.
+
+    Returns:
+        The values by field name, each with the type of its default.
+    """
     values: dict[str, Any] = {}
     for number, wire, value in fields(path, where, data):
         if number not in known:
@@ -275,7 +285,7 @@ def _read_pieces(path: Path, messages: list[bytes]) -> tuple[Piece, ...]:
 
 
 def check_model(path: Path, model: SentencePieceModel) -> None:
-    """Check the scores, that one piece is unknown, and that each byte has a piece."""
+    """Check that scores are finite, one piece is unknown, and each byte has a piece."""
     for number, piece in enumerate(model.pieces):
         if not isfinite(piece.score):
             raise mismatch(path, f"piece {number}: score", "a finite number", piece.score)
@@ -297,12 +307,18 @@ def check_model(path: Path, model: SentencePieceModel) -> None:
 def sentencepiece_tokenizer(
     model: SentencePieceModel, settings: TokenSettings, added: Sequence[AddedToken] = ()
 ) -> Tokenizer:
-    """Return the tokenizer of a SentencePiece model, with the added tokens of its files.
+    """Build the tokenizer for a SentencePiece model.
 
-    Settings that name a token that the model lacks are a TokenizerError.
+    Args:
+        model: The model.
+        settings: The token roles from the files next to the model.
+        added: The added tokens from the files next to the model.
+
+    Raises:
+        TokenizerError: The settings name a token that does not exist.
     """
     added_special = {token.text: token.token_id for token in added if token.special}
-    # No text encodes to a piece that the files next to the model declare special.
+    # Text must not encode to a piece that the files next to the model declare as special.
     pieces = tuple(
         replace(p, kind=Kind.CONTROL)
         if p.text in added_special and p.kind in (Kind.NORMAL, Kind.USER_DEFINED)
@@ -352,7 +368,10 @@ def sentencepiece_tokenizer(
 def _encoder(
     model: SentencePieceModel, ids: dict[str, int], byte_ids: Sequence[int]
 ) -> MetaspaceEncoder:
-    """Return the encoder; equal scores are equal ranks, the highest score is rank 0."""
+    """Return the encoder, with merges ranked from the highest score to the lowest.
+
+    Merges with equal scores have equal ranks.
+    """
     normal = [piece for piece in model.pieces if piece.kind == Kind.NORMAL]
     tokens = {piece.text: ids[piece.text] for piece in normal}
     scores = sorted({piece.score for piece in normal}, reverse=True)

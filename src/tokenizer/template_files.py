@@ -1,4 +1,4 @@
-"""The chat templates next to a tokenizer, by their names."""
+"""Read the chat templates stored next to a tokenizer."""
 
 import os
 from pathlib import Path
@@ -17,17 +17,17 @@ _RULE = "a text or a list of texts, each with its name"
 
 
 def read_chat_templates(directory: Path) -> dict[str, str]:
-    """Read the chat templates of a model directory.
+    """Read the chat templates in a model directory.
 
-    Separate files take precedence over `tokenizer_config.json`, which has a text or a
-    list of named texts, and over `chat_template.json`.
+    Separate template files take precedence over `tokenizer_config.json`, which contains
+    either one template or a list of named templates. `chat_template.json` is read last.
 
     Returns:
-        The texts by name: `default` for all conversations, `tool_use` for conversations
-        with tools.
+        A mapping from the template name to the template source. The name is `default` for
+        all conversations and `tool_use` for conversations with tools.
 
     Raises:
-        TokenizerError: A file is damaged, or too large.
+        TokenizerError: A file is damaged or too large.
     """
     templates: dict[str, str] = {}
     for name, file in TEMPLATE_FILES.items():
@@ -51,7 +51,7 @@ def _read_text(path: Path) -> str:
 
 
 def _templates_of(path: Path, value: object) -> dict[str, str]:
-    """Return the templates of a key of a file."""
+    """Return the templates in the `chat_template` value of a file."""
     if value is None:
         return {}
     if isinstance(value, str):

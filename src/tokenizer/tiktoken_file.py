@@ -1,4 +1,4 @@
-"""Read Meta's `tokenizer.model` for Llama 3: one token per line, `<base64> <rank>`."""
+"""Read Meta's `tokenizer.model` for Llama 3, which has one `<base64> <rank>` per line."""
 
 import binascii
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from .errors import TokenizerError, mismatch
 from .pre_tokenizers import LLAMA_3
 from .tokenizer import Decoding, Roles, Tokenizer
 
-# The names of the 256 special tokens of Llama 3.1. Their ids follow the ranks of the
-# file: the first name has the id V - 256. Source: meta-llama/llama-models
+# The names of Llama 3.1's 256 special tokens. Their ids follow the ranks in the file, so
+# the first name has id V - 256. Source: meta-llama/llama-models
 # models/llama3/api/tokenizer.py, commit e046ca91d9cb3217dc0a1b4874cac3273fbe1ad1. (Later
-# commits name the twelfth `<|image|>`, for Llama 3.2 Vision, which shifts the reserved
-# tokens by one; the ids of all other names are equal.)
+# commits name the twelfth token `<|image|>`, for Llama 3.2 Vision, which shifts the
+# reserved tokens by one. The ids of all other names are the same.)
 STOP_TOKEN_NAMES = ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")
 
 _NAMED = (
@@ -40,14 +40,21 @@ SPECIAL_TOKEN_NAMES = _NAMED + tuple(
 
 
 def read_tiktoken_file(path: Path) -> dict[bytes, int]:
-    """Read a file of base64 ranks: token -> rank, in the order of ranks.
+    """Read a file of base64 tokens with ranks.
 
-    This reader is stricter than tiktoken, which skips empty lines, lets a later line
-    replace an earlier one and accepts ranks with gaps, because a vocabulary without a
-    token silently gives other ids. Line i (from 0) must be the canonical base64 of a new
-    token, one space, and i in decimal; otherwise a TokenizerError names the line. A file
-    that is cut off between two lines is a valid smaller vocabulary; comparing its size
-    with the model's reveals it.
+    Line i (counting from 0) must consist of a new token in canonical base64, one space,
+    and i in decimal. tiktoken is less strict: it skips empty lines, lets a later line
+    replace an earlier one, and accepts gaps between ranks. These are errors here, because
+    a vocabulary that lacks a token would silently produce different ids.
+
+    A file that is truncated between two lines is a valid smaller vocabulary. The
+    truncation shows only when the vocabulary size is compared with the model's.
+
+    Returns:
+        A mapping from each token to its rank, in rank order.
+
+    Raises:
+        TokenizerError: A line is invalid, or a single byte has no token.
     """
     data = read_whole(path, MAX_FILE_BYTES, TokenizerError)
     if not data:
@@ -58,7 +65,7 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
             path, f"line {count + 1}", "a newline at the end", "the end of the file"
         )
     ranks: dict[bytes, int] = {}
-    # Lines are split one at a time, because the first invalid line ends the loop.
+    # Lines are split lazily, because the first invalid line ends the loop.
     for number, terminated_line in enumerate(BytesIO(data)):
         line = terminated_line[:-1]
         text, _, rank = line.partition(b" ")
@@ -91,7 +98,10 @@ def read_tiktoken_file(path: Path) -> dict[bytes, int]:
 
 
 def llama3_tokenizer(ranks: Mapping[bytes, int]) -> Tokenizer:
-    """Return the tokenizer of Llama 3: ranks, which are ids, then 256 special ids."""
+    """Build the Llama 3 tokenizer from ranks, which are the ids of ordinary tokens.
+
+    The ids of the 256 special tokens follow the ranks.
+    """
     tokens = list(ranks)
     merges = spelled_merges(tokens, ranks, ranks)
     special = {

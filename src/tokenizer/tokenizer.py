@@ -1,4 +1,4 @@
-"""Text to token ids and back, at once or id by id, for all kinds of tokenizers."""
+"""The tokenizer class, which encodes text and decodes ids all at once or one by one."""
 
 import re
 from codecs import getincrementaldecoder
@@ -19,51 +19,52 @@ _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of the special ids of a vocabulary."""
+    """The roles of a vocabulary's special ids."""
 
-    bos_id: int | None = None  # begins a text, if any
-    eos_id: int | None = None  # ends a text, if any
+    bos_id: int | None = None  # the beginning-of-text id
+    eos_id: int | None = None  # the end-of-text id
     stop_ids: frozenset[int] = frozenset()  # ids that end an answer
-    adds_bos: bool = False  # whether texts for the model begin with `bos_id`
+    adds_bos: bool = False  # whether the model's input begins with `bos_id`
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """The conversion of ids to text."""
+    """The rules for converting ids to text."""
 
-    drops_first_space: bool = False  # encoding has prepended it
-    unknown_id: int | None = None  # no text encodes to it, but a text may begin with it
-    kept_space_ids: frozenset[int] = frozenset()  # tokens whose space belongs to the text
-    # Every invalid byte becomes U+FFFD, as in SentencePiece; otherwise each longest
-    # beginning of a character becomes one, as in tiktoken.
+    drops_first_space: bool = False  # whether encoding prepends a space
+    unknown_id: int | None = None  # the only special id that can begin a text
+    kept_space_ids: frozenset[int] = frozenset()  # tokens whose leading space is kept
+    # Whether every invalid byte becomes one U+FFFD, as in SentencePiece. Otherwise, each
+    # maximal incomplete character becomes one U+FFFD, as in tiktoken.
     replaces_each_byte: bool = False
 
     @property
     def errors(self) -> str:
         """The error handler for Python's UTF-8 decoders.
 
-        Escaped bytes become U+FFFD afterwards.
+        Bytes that it escapes as surrogates are replaced by U+FFFD afterwards.
         """
         return "surrogateescape" if self.replaces_each_byte else "replace"
 
 
 class Tokenizer:
-    """A tokenizer of any kind.
+    """A tokenizer for any supported vocabulary format.
 
     Args:
-        token_bytes: The bytes of every id 0, 1, 2...; for special ids, their names.
-        special_tokens: The id of each special name.
-        encoder: Converts text to ids; kinds of tokenizers differ in this part.
-        roles: The roles of special ids.
-        decoding: The conversion of ids to text.
-        spaces_taken: The special names that include the white space to their left and
-            right in a template.
+        token_bytes: The bytes of each token, indexed by id. For a special token, these
+            are the bytes of its name.
+        special_tokens: A mapping from the name of each special token to its id.
+        encoder: The encoder from text to ids, which depends on the vocabulary format.
+        roles: The roles of the special ids.
+        decoding: The rules for converting ids to text.
+        spaces_taken: A mapping from the name of a special token to two flags: whether the
+            token absorbs the white space to its left and to its right in a template.
 
     Attributes:
         vocab_size: V, the number of ids.
         stop_ids: The ids that end an answer.
-        adds_bos: Whether texts for the model begin with `bos_id`.
-        special_tokens, decoding, spaces_taken: The arguments.
+        adds_bos: Whether the model's input begins with `bos_id`.
+        special_tokens, decoding, spaces_taken: The constructor arguments.
     """
 
     def __init__(
@@ -94,12 +95,12 @@ class Tokenizer:
         )
 
     def padded_to(self, rows: int) -> "Tokenizer":
-        """Return the same tokenizer for a model with more rows than tokens.
+        """Return a copy of the tokenizer for a model with more rows than tokens.
 
-        The ids beyond the last token decode to nothing, and no text encodes to them.
+        The additional ids decode to an empty string, and no text encodes to them.
 
         Args:
-            rows: V of the model, at least V of the tokenizer.
+            rows: The model's vocabulary size, at least `vocab_size`.
         """
         padded = copy(self)
         padded._token_bytes = [*self._token_bytes, *[b""] * (rows - self.vocab_size)]
@@ -107,13 +108,13 @@ class Tokenizer:
         return padded
 
     def cut_to(self, rows: int) -> "Tokenizer":
-        """Return the same tokenizer without the ids beyond the rows of a model.
+        """Return a copy of the tokenizer without the ids that a model has no row for.
 
         Args:
-            rows: V of the model.
+            rows: The model's vocabulary size.
 
         Raises:
-            TokenizerError: A text can encode to one of the tokens beyond the rows.
+            TokenizerError: Text can encode to one of the removed ids.
         """
         for token_id in range(rows, self.vocab_size):
             if not self.is_special(token_id):
@@ -146,41 +147,41 @@ class Tokenizer:
 
     @property
     def bos_id(self) -> int:
-        """The id that begins a text.
+        """The beginning-of-text id.
 
         Raises:
-            TokenizerError: The vocabulary has none.
+            TokenizerError: The vocabulary has no such id.
         """
         return _required(self._roles.bos_id, "begins a text")
 
     @property
     def eos_id(self) -> int:
-        """The id that ends a text.
+        """The end-of-text id.
 
         Raises:
-            TokenizerError: The vocabulary has none.
+            TokenizerError: The vocabulary has no such id.
         """
         return _required(self._roles.eos_id, "ends a text")
 
     def encode(
         self, text: str, *, bos: bool = False, eos: bool = False, first: bool = True
     ) -> list[int]:
-        """Encode text; a special token in it is ordinary text.
+        """Encode text; the name of a special token is encoded as ordinary text.
 
         Args:
-            text: Any string. A lone surrogate is read as U+FFFD, and a pair of surrogates
-                as their character, as in tiktoken.
-            bos: Whether `bos_id` is prepended.
-            eos: Whether `eos_id` is appended.
-            first: Whether nothing precedes the text. Some SentencePiece-style tokenizers
-                prepend a space only to the first text of a prompt; other tokenizers
-                ignore it.
+            text: Any string. A lone surrogate is read as U+FFFD, and a surrogate pair as
+                the character that it encodes, as in tiktoken.
+            bos: Whether to prepend `bos_id`.
+            eos: Whether to append `eos_id`.
+            first: Whether `text` is at the beginning of the prompt. Some
+                SentencePiece-style tokenizers prepend a space only there. Other
+                tokenizers ignore this argument.
 
         Returns:
             The token ids.
 
         Raises:
-            TokenizerMemoryError: The system refused memory.
+            TokenizerMemoryError: Memory cannot be allocated.
             TokenizerError: `text` is not a string, or the vocabulary lacks the `bos` or
                 `eos` id.
         """
@@ -195,17 +196,19 @@ class Tokenizer:
 
     @declared_lack_of_memory("decode", TokenizerMemoryError)
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; special ids become their names, invalid bytes become U+FFFD.
+        """Decode ids to text.
+
+        Special ids become the names of their tokens, and invalid bytes become U+FFFD.
 
         Args:
-            ids: The ids, each 0 <= id < V.
+            ids: The ids, each with 0 <= id < V.
 
         Returns:
             The text, without the space that a SentencePiece-style tokenizer prepends.
 
         Raises:
-            TokenizerMemoryError: The system refused memory.
-            TokenizerError: The id is outside the vocabulary.
+            TokenizerMemoryError: Memory cannot be allocated.
+            TokenizerError: An id is outside the vocabulary.
         """
         parts: list[bytes] = []
         at_start = self.decoding.drops_first_space
@@ -215,14 +218,15 @@ class Tokenizer:
         return self.text_of(b"".join(parts))
 
     def text_bytes(self, token_id: int, *, at_start: bool) -> tuple[bytes, bool]:
-        """Return the bytes of a token within a text.
+        """Return the bytes that a token contributes to the decoded text.
 
         Args:
-            token_id: 0 <= token_id < V.
-            at_start: Whether the text has not begun, so that its first space is dropped.
+            token_id: The token's id, with 0 <= token_id < V.
+            at_start: Whether the decoded text is still empty, so that a leading space is
+                dropped.
 
         Returns:
-            The bytes, and whether the text has still not begun.
+            The bytes, and the value of `at_start` for the next token.
 
         Raises:
             TokenizerError: The id is outside the vocabulary.
@@ -236,13 +240,13 @@ class Tokenizer:
         return data, False
 
     def text_of(self, data: bytes) -> str:
-        """Decode bytes as UTF-8; invalid bytes become U+FFFD."""
+        """Decode bytes as UTF-8, replacing invalid bytes with U+FFFD."""
         return _ESCAPED_BYTES.sub("\ufffd", data.decode(errors=self.decoding.errors))
 
     def first_difference(self, other: "Tokenizer") -> int | None:
-        """Return the first id with other bytes in another tokenizer, or None.
+        """Return the first id whose bytes differ between two tokenizers, or None.
 
-        Ids beyond the last token of a tokenizer have no bytes.
+        An id beyond a tokenizer's last token counts as having no bytes.
         """
         pairs = zip_longest(self._token_bytes, other._token_bytes, fillvalue=b"")
         return next(
@@ -253,10 +257,11 @@ class Tokenizer:
         """Return the bytes of a token.
 
         Args:
-            token_id: 0 <= token_id < V.
+            token_id: The token's id, with 0 <= token_id < V.
 
         Returns:
-            The bytes, which may be parts of characters; for a special token, its name.
+            The bytes, which may begin or end within a UTF-8 character. For a special
+            token, they are the bytes of its name.
 
         Raises:
             TokenizerError: The id is outside the vocabulary.
@@ -269,7 +274,7 @@ class Tokenizer:
         return self._token_bytes[token_id]
 
     def is_special(self, token_id: int) -> bool:
-        """Return whether an id is special: no text encodes to it."""
+        """Return whether an id is special, which means that no text encodes to it."""
         return token_id in self._special_ids
 
 
@@ -290,17 +295,17 @@ def _without_surrogates(text: str) -> str:
 
 
 class StreamDecoder:
-    """Decodes ids as they arrive; the joined texts equal `decode` of all ids.
+    """Decodes ids one at a time, with the same joined result as `Tokenizer.decode`.
 
     A character whose bytes are spread over several tokens is returned with the token that
-    completes it. Bytes that cannot become a character are returned as U+FFFD, at the
-    latest with the next token.
+    completes it. Bytes that cannot become a character are returned as U+FFFD, with the
+    next token at the latest.
 
     Args:
-        tokenizer: The tokenizer of the ids.
-        first: Whether the ids begin a text. A SentencePiece-style tokenizer prepends a
-            space to a text, which is not shown; ids that continue a text keep their
-            spaces.
+        tokenizer: The tokenizer that the ids belong to.
+        first: Whether the ids are at the beginning of the text, so that the space that a
+            SentencePiece-style tokenizer prepends is dropped. If the ids continue earlier
+            text, all spaces are kept.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, first: bool = True) -> None:
@@ -313,13 +318,15 @@ class StreamDecoder:
         """Decode the next id and return the text that it completes.
 
         Args:
-            token_id: 0 <= token_id < V.
+            token_id: The next id, with 0 <= token_id < V.
 
         Returns:
-            New text, empty if the id only begins or continues a character.
+            The new text, which is empty if the token only begins or continues a
+            character.
 
         Raises:
-            TokenizerError: The id is outside the vocabulary; the state is unchanged.
+            TokenizerError: The id is outside the vocabulary. The decoder's state is
+                unchanged.
         """
         data, self._at_start = self._tokenizer.text_bytes(
             token_id, at_start=self._at_start
@@ -327,10 +334,10 @@ class StreamDecoder:
         return _ESCAPED_BYTES.sub("\ufffd", self._decoder.decode(data))
 
     def finish(self) -> str:
-        """End the text; an incomplete character becomes U+FFFD.
+        """Finish decoding and reset the decoder for reuse.
 
         Returns:
-            The rest of the text. The decoder is then ready for another text.
+            The remaining text: U+FFFD for an incomplete character, otherwise empty.
         """
         rest = self._decoder.decode(b"", final=True)
         self._at_start = self._first

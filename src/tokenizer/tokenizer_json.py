@@ -1,13 +1,13 @@
-"""Read Hugging Face's `tokenizer.json`: byte-level and SentencePiece-style BPE.
+"""Read Hugging Face's `tokenizer.json` with byte-level or SentencePiece-style BPE.
 
-Ids equal the ids of the `tokenizers` package, with one difference: text never encodes to
-a special id. The behavior of `tokenizers` with `encode_special_tokens = True` is the only
-one. A token of the form `<|...|>` or `<｜...｜>`, or a token with a role, is special even
-without the flag, such as R1-Distill's `<｜User｜>`.
+The ids equal those of the `tokenizers` package with `encode_special_tokens = True`: text
+never encodes to a special id. A token of the form `<|...|>` or `<｜...｜>`, such as
+R1-Distill's `<｜User｜>`, or a token with a role is special even if its `special` flag is
+not set.
 
-Decoding shows special tokens by name, and drops the prepended space of a text also after
-them, as SentencePiece does. Each invalid byte becomes one U+FFFD, as in SentencePiece;
-`tokenizers` also replaces adjacent characters.
+Decoding includes the names of special tokens. For SentencePiece-style BPE, it follows
+SentencePiece: the prepended space is dropped even after special tokens, and each invalid
+byte becomes one U+FFFD, while `tokenizers` also replaces adjacent characters.
 
 `truncation` and `padding` are ignored, as in transformers.
 """
@@ -59,14 +59,15 @@ _MODEL_KEYS = {
 }
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
-# UTF-8 never contains these bytes, so no text needs tokens for them.
+# These bytes never occur in UTF-8, so no text needs tokens for them.
 _NEVER_IN_TEXT = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
 def read_tokenizer_json(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json` and the files next to it about special tokens.
+    """Read a `tokenizer.json` and the special-token settings in the files next to it.
 
-    A file that is damaged or requires an unknown feature is a TokenizerError.
+    Raises:
+        TokenizerError: A file is damaged or requires an unknown feature.
     """
     settings = read_token_settings(path.parent)
     with collector_paused():
@@ -110,7 +111,7 @@ def read_tokenizer_json(path: Path) -> Tokenizer:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which cannot free any of the new strings."""
+    """Pause the garbage collector, which could not free any of the new objects."""
     was_on = gc.isenabled()
     try:
         try:
@@ -119,7 +120,7 @@ def collector_paused() -> Iterator[None]:
         finally:
             if was_on:
                 gc.enable()
-    finally:  # repeated because Ctrl-C may come in the lines above
+    finally:  # repeated because Ctrl-C may interrupt the block above
         if was_on:
             gc.enable()
 
@@ -133,7 +134,7 @@ def _check_keys(
 
 
 def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
-    """Check the model except for its vocabulary and merges."""
+    """Return `model` after checking every key except the vocabulary and the merges."""
     _check_keys(path, "keys", file, _FILE_KEYS)
     model: dict[str, object] = expect_kind(path, "model", file.get("model"), dict)
     _check_keys(path, "model: keys", model, _MODEL_KEYS)
@@ -159,9 +160,9 @@ def _read_model(path: Path, file: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """All tokens of a file."""
+    """All tokens in a file. Each mapping is from a token's name to its id."""
 
-    names: Sequence[str]  # the token of each id, as in the file
+    names: Sequence[str]  # the name of each token as in the file, indexed by id
     ids: Mapping[str, int]
     tokens: Mapping[str, int]  # tokens that text can encode to by merging
     added: Sequence[AddedToken]
@@ -171,9 +172,9 @@ class Vocabulary:
 def read_vocabulary(
     path: Path, vocab: object, added_tokens: object, special_names: Collection[str]
 ) -> Vocabulary:
-    """Check the tokens of a file: ids 0, 1, 2... without a gap, with one name each.
+    """Return a file's tokens after checking that each id from 0 on has exactly one name.
 
-    Tokens of `special_names` are special in addition to tokens with the flag.
+    Tokens in `special_names` are special, as are tokens with the `special` flag.
     """
     vocab = expect_kind(path, "vocab", vocab, dict)
     if not 0 < len(vocab) <= MAX_TOKENS:
@@ -205,10 +206,10 @@ def read_vocabulary(
 def read_merges(
     path: Path, value: object, vocabulary: Vocabulary, unmerged: Sequence[str] = ()
 ) -> Merges:
-    """Check a list of merges, written as `"a b"` or as `["a", "b"]`.
+    """Parse a list of merges, each written as `"a b"` or as `["a", "b"]`.
 
-    Merges that would result in a special token are left out, because text never encodes
-    to it. No merge may contain a token of `unmerged`, the byte tokens.
+    Merges that involve a special token are dropped, because text never encodes to special
+    tokens. No merge may contain a token from `unmerged`, which lists the byte tokens.
     """
     lefts, rights = _sides(path, expect_kind(path, "merges", value, list))
     try:
@@ -222,7 +223,10 @@ def read_merges(
 
 
 def _sides(path: Path, value: list[Any]) -> tuple[list[str], list[str]]:
-    """Return the left and right sides of merges; lists may contain any types."""
+    """Return the left and right sides of merges.
+
+    The items of a merge written as a list may still have any type.
+    """
     if set(map(type, value)) == {str} and all(" " in merge for merge in value):
         parts = " ".join(value).split(" ")
         if len(parts) == 2 * len(value):
@@ -243,7 +247,7 @@ def _listed(
     vocabulary: Vocabulary,
     unmerged: Sequence[str],
 ) -> Merges:
-    """Return merges by ids; raise KeyError or TypeError for an unknown token."""
+    """Convert merges to ids; raise KeyError or TypeError if a token is unknown."""
     find = vocabulary.tokens.__getitem__
     pairs = zip(map(find, lefts), map(find, rights), strict=True)
     keys = [left << PAIR_SHIFT | right for left, right in pairs]
@@ -252,7 +256,8 @@ def _listed(
         raise mismatch(path, "merges", "no merge of byte tokens", shown(min(barred)))
     merges = listed_merges(keys, joined)
     if len(merges.ranks) != len(keys):
-        # The last of equal pairs gives the rank, so the first one has another rank.
+        # A repeated pair has the rank of its last occurrence, so its first occurrence is
+        # the index whose rank differs.
         twice = next(n for n, key in enumerate(keys) if merges.ranks[key] != n)
         got = f"{shown(lefts[twice])} and {shown(rights[twice])} twice"
         raise mismatch(path, "merges", "each once", got)
@@ -262,7 +267,11 @@ def _listed(
 def _is_mergeable(
     path: Path, number: int, pair: Sequence[object], vocabulary: Vocabulary
 ) -> bool:
-    """Return whether a merge results in text; an unknown token is a TokenizerError."""
+    """Return whether a merge involves no special token.
+
+    Raises:
+        TokenizerError: A token is not in the vocabulary.
+    """
     left, right = pair
     if not isinstance(left, str) or not isinstance(right, str):
         raise mismatch(path, f"merges[{number}]", "two texts", described(pair))
@@ -283,9 +292,9 @@ def byte_level(
     vocabulary: Vocabulary,
     pipeline: ByteLevelPipeline,
 ) -> tuple[ByteLevelEncoder, list[bytes]]:
-    """Return the encoder of byte-level BPE, and the bytes of each token.
+    """Return the encoder for byte-level BPE, and the bytes of each token.
 
-    `model` has `merges` and `ignore_merges`, and possibly `unk_token` and
+    `model` must contain `merges` and `ignore_merges`, and may contain `unk_token` and
     `byte_fallback`.
     """
     merges = read_merges(path, model.get("merges"), vocabulary)
@@ -310,12 +319,13 @@ def byte_level(
 
 
 def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
-    """Convert tokens in GPT-2's letters to bytes; return the ids with other characters.
+    """Convert tokens spelled with GPT-2's byte characters to bytes.
 
-    A token with other characters is the UTF-8 of its text.
+    A token with any other character is converted to UTF-8 instead. The second result
+    contains the ids of these tokens.
     """
     letters = letters_of_bytes()
-    # The last entry stands for any other character.
+    # The last entry represents all characters beyond the table.
     byte_of = np.full(max(map(ord, letters)) + 2, -1, np.int16)
     byte_of[[*map(ord, letters)]] = range(0x100)
     codes = np.frombuffer("".join(names).encode("utf-32-le"), np.uint32)
@@ -331,10 +341,10 @@ def bytes_of_byte_level(names: Sequence[str]) -> tuple[list[bytes], set[int]]:
 
 
 def letters_of_bytes() -> list[str]:
-    """Return the printable character for each byte.
+    """Return the printable character that represents each byte in GPT-2's vocabulary.
 
-    Printable characters of Latin-1 stand for themselves, and the others are U+0100 and
-    following, in order.
+    Bytes that are printable in Latin-1 represent themselves. The other bytes are mapped,
+    in order, to the characters from U+0100 on.
 
     Source: `bytes_to_unicode` in openai/gpt-2 src/encoder.py, commit
     9b63575ef42771a015060c964af2c3da4cf7c8ab.
@@ -370,7 +380,8 @@ def _metaspace(
     )
     token_bytes = [*map(_metaspace_bytes, vocabulary.names)]
     for token in vocabulary.added:
-        # A normalized token is found with the space before it, which is part of its text.
+        # A normalized token matches together with the space in front of it, so its bytes
+        # include that space.
         if token.normalized:
             token_bytes[token.token_id] = _metaspace_bytes(encoder.normalize(token.text))
     for name, number in vocabulary.special.items():
@@ -388,7 +399,7 @@ def _metaspace_bytes(name: str) -> bytes:
 
 
 def _find_added_tokens(encoder: PieceEncoder[Any], vocabulary: Vocabulary) -> None:
-    """Let the encoder find the added tokens that are not special."""
+    """Make the encoder match the added tokens, unless all of them are special."""
     if not all(token.special for token in vocabulary.added):
         raw = (token for token in vocabulary.added if not token.normalized)
         others = (token for token in vocabulary.added if token.normalized)
