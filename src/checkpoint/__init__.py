@@ -1,4 +1,4 @@
-"""Checkpoints: the bytes of model files as named tensors and checked keys."""
+"""Read and write model files as named tensors and validated keys."""
 
 from .checkpoint import Checkpoint
 from .errors import CheckpointError, FileMemoryError

@@ -1,9 +1,10 @@
-"""The checked tensors of one model, in any layout of its files.
+"""The validated tensors of one model, independent of the file layout.
 
-The weights are used in place in the mapped files, under Meta's names; only merging shards
-copies them. The rows of wq and wk keep the order of the files, which `names.py` explains
-together with the letters of sizes. A missing, damaged, unsupported or contradictory file
-raises a CheckpointError with the file, the expected and the actual content.
+Tensors have Meta's names. They are used in place in the mapped files, except that merging
+shards copies them. The rows of wq and wk keep the order in which they are stored, which
+`names.py` explains together with the size letters. If a file is missing, damaged,
+unsupported or inconsistent, a CheckpointError names the file, and the expected and actual
+content.
 """
 
 import mmap
@@ -21,18 +22,18 @@ class Checkpoint:
     """The tensors of one model.
 
     Args:
-        tensors: All tensors by Meta's names, checked against the sizes of the model. In
-            Meta's layout they include harmless extra tensors, such as `rope.freqs`.
-        sizes: The sizes of the model by the letters of `names.py`, including sizes that
-            only the tensors show.
-        dtypes: The dtype of each tensor, known without merging it.
-        files: The files of the tensors, in order.
-        source_format: The layout and the number of files, in words.
-        mapped: The mapped files; empty after a merge, which copies.
+        tensors: All tensors by Meta's names, with shapes that match `sizes`. In Meta's
+            layout, they include harmless extra tensors, such as `rope.freqs`.
+        sizes: The model's sizes, keyed by the letters in `names.py`. They include sizes
+            that are only known from the tensors.
+        dtypes: The dtype of each tensor, which is known before shards are merged.
+        files: The files that contain the tensors, in order.
+        source_format: A description of the layout and the number of files.
+        mapped: The mapped files. Empty if merging has copied the tensors.
         names_in_files: The name of each tensor in its file, if it differs.
-        unused: Names of harmless tensors that the model does not use.
-        copied: Names, as in the files, of misaligned tensors, which are copies.
-        rope_factors: Factors of the rotary frequencies by the names of their tensors.
+        unused: The names of harmless tensors that the model does not use.
+        copied: The names in the files of misaligned tensors, which are copied.
+        rope_factors: The rotary frequency factors, keyed by tensor name.
     """
 
     tensors: Mapping[str, ml.Weight]
@@ -48,27 +49,29 @@ class Checkpoint:
 
     @property
     def mapped_bytes(self) -> int:
-        """The bytes of the mapped files."""
+        """The total size of the mapped files, in bytes."""
         return sum(file.size for file in self.mapped)
 
     def check_unchanged(self) -> None:
-        """Check that no mapped file was truncated or rewritten since it was opened.
+        """Check that no mapped file has been truncated or rewritten since it was opened.
+
+        A file that has been replaced by a new one is accepted, because the old file stays
+        mapped.
 
         Raises:
-            CheckpointError: A file has changed. A file that was replaced by a new one is
-                accepted.
+            CheckpointError: A file has changed.
         """
         for file in self.mapped:
             file.check_unchanged()
 
     def forget_pages(self) -> None:
-        """Drop resident pages; later reads fault them in again."""
+        """Release the resident pages of mapped files; later reads load them again."""
         for file in self.mapped:
             if isinstance(file.buffer, mmap.mmap):
                 file.buffer.madvise(mmap.MADV_DONTNEED)
 
     def replace_tensors(self, tensors: Mapping[str, ml.Weight]) -> None:
-        """Replace the tensors; close the files if none of them is in the files.
+        """Replace all tensors, and close the files if no new tensor uses them.
 
         Args:
             tensors: The new tensors, including unchanged ones.
@@ -78,7 +81,7 @@ class Checkpoint:
         self.tensors = tensors
 
     def close(self) -> None:
-        """Release tensors and files; tensors that are used elsewhere stay valid."""
+        """Release the tensors and files. Tensors that are still referenced stay valid."""
         self.tensors = {}
         while self.mapped:
             self.mapped.pop().close()

@@ -1,6 +1,6 @@
-"""The errors of reading model files: `<file>: <key>: expected X, got Y`.
+"""Errors raised when reading model files, of the form `<file>: <key>: expected X, got Y`.
 
-Text from a file first passes through `shown` of `untrusted`, so that a hostile name can
+Text from a file is escaped with `untrusted.shown` first, so that a hostile name can
 neither move the cursor nor fill the screen.
 """
 
@@ -8,13 +8,16 @@ from ..ml.errors import LlamaBoltsError
 
 
 class CheckpointError(LlamaBoltsError):
-    """The files of a checkpoint are invalid."""
+    """Raised when a checkpoint's files are missing, damaged or unsupported."""
 
 
 class FileMemoryError(CheckpointError):
-    """Memory or address space does not suffice for the content of files."""
+    """Raised when memory or address space for a file's content cannot be allocated."""
 
 
 def mismatch(where: str, key: str, expected: object, actual: object) -> CheckpointError:
-    """Return the error `<where>: <key>: expected X, got Y`, without escaping."""
+    """Return the error `<where>: <key>: expected X, got Y`.
+
+    Nothing is escaped, so all arguments must be safe to print.
+    """
     return CheckpointError(f"{where}: {key}: expected {expected}, got {actual}")

@@ -1,12 +1,12 @@
-"""Read GGUF files: typed keys, the entries of tensors, and split files.
+"""Read the typed keys and tensor entries in GGUF files, which may be split.
 
-Every count, length and offset is checked against the size of the file before use. An
-array stays in the file until its values are read, because a vocabulary has 400 000
-strings. Tensors are used in place in the mapped file. A shape is stored with its
-contiguous size first: `[out, in]` is `in, out` in the file.
+Every count, length and offset is checked against the file size before use. Because a
+vocabulary can have 400,000 strings, array values are decoded only on request. Tensors are
+used in place in the mapped file. Shapes are stored with the contiguous dimension first,
+so `[out, in]` is stored as `in, out`.
 
-Source: ggml-org/ggml, docs/gguf.md; llama.cpp `ggml/src/gguf.cpp` and
-`ggml/include/ggml.h` (the types of tensors), `tools/gguf-split` (the parts).
+Source: ggml-org/ggml, docs/gguf.md; llama.cpp `ggml/src/gguf.cpp`, `ggml/include/ggml.h`
+(tensor types) and `tools/gguf-split` (split files).
 """
 
 import contextlib
@@ -34,9 +34,10 @@ _MOST_TENSORS = 1 << 16
 _MOST_KEY_BYTES = (1 << 16) - 1
 _MOST_NAME_BYTES = 64
 _MOST_TEXT_BYTES = 16 << 20
-_MOST_ARRAY_BYTES = 64 << 20  # the merges of the largest vocabularies take about 10 MB
+# Maximum array size. The merges for the largest vocabularies take about 10 MB.
+_MOST_ARRAY_BYTES = 64 << 20
 _MOST_DIMENSIONS = 4
-_MOST_SHOWN = 3  # the values of an array in its text
+_MOST_SHOWN = 3  # maximum number of values in the string form of an array
 _DEFAULT_ALIGNMENT = 32
 _LARGEST_ALIGNMENT = 1 << 16
 _ALIGNMENT = "general.alignment"
@@ -59,7 +60,7 @@ _SCALARS = {
     11: np.int64,
     12: np.float64,
 }
-_LENGTH = struct.Struct("<Q")  # the length before a string
+_LENGTH = struct.Struct("<Q")  # the length that precedes each string
 
 DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
     0: ml.float32,
@@ -89,29 +90,30 @@ _OTHER_TYPES = {
     40: "NVFP4",
     41: "Q1_0",
 }
-_SPLIT_RULES = {  # names of parts have five digits
+_SPLIT_RULES = {  # the part numbers in file names have five digits
     "split.count": integer_in(0, 99_999),
     "split.tensors.count": integer_in(0, 1 << 31),
 }
 
 
 def nbytes_of(dtype: ml.DType | ml.BlockDType, shape: tuple[int, ...]) -> int:
-    """Return the bytes of a tensor."""
+    """Return the size of a tensor in bytes."""
     size = math.prod(shape)
     return size * dtype.itemsize if isinstance(dtype, ml.DType) else dtype.bytes_of(size)
 
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of numbers, bools or strings in its file.
+    """An array of numbers, bools or strings whose values are still in the file.
 
     Attributes:
         path: The file.
-        label: The file and the key, for errors.
-        kind: The type of the values, a key of `_SCALARS` or `_STRING`.
+        label: The file and the key, for error messages.
+        kind: The type of the values: a key of `_SCALARS`, or `_STRING`.
         count: The number of values.
-        start: The first byte of the values in the file; each string follows its length.
-        stop: The byte after the last value.
+        start: The file offset of the first value. For strings, this is the offset of the
+            first string's length.
+        stop: The file offset after the last value.
     """
 
     path: Path
@@ -122,14 +124,14 @@ class GgufArray:
     stop: int
 
     def values(self, most: int | None = None) -> list[object]:
-        """Read the first `most` values, or all.
+        """Read the first `most` values, or all values by default.
 
         Returns:
-            int, float, bool or str values.
+            The values, as int, float, bool or str.
 
         Raises:
-            CheckpointError: A string is not UTF-8, or the file has changed since its
-                header was read.
+            CheckpointError: A string is not valid UTF-8, or the file has changed since
+                its header was read.
         """
         count = self.count if most is None else min(self.count, most)
         with contextlib.closing(MappedFile(self.path)) as file:
@@ -146,7 +148,7 @@ class GgufArray:
             return [*np.frombuffer(content, dtype).tolist()]
 
     def _strings(self, buffer: mmap.mmap | bytes, count: int) -> list[object]:
-        # A vocabulary has 100 000 strings or more, so each step of this loop matters.
+        # A vocabulary can have more than 100,000 strings, so this loop must be fast.
         strings: list[object] = []
         append = strings.append
         length_at = _LENGTH.unpack_from
@@ -174,7 +176,7 @@ class GgufArray:
         return strings
 
     def __str__(self) -> str:
-        """Show type, count and the first values."""
+        """Return the count, the type and the first values."""
         name = "string" if self.kind == _STRING else np.dtype(_SCALARS[self.kind]).name
         head = ", ".join(map(described, self.values(_MOST_SHOWN)))
         more = ", ..." if self.count > _MOST_SHOWN else ""
@@ -186,7 +188,7 @@ GgufValue: TypeAlias = int | float | bool | str | GgufArray
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """The entry of a tensor in the header; `start` and `stop` are bytes of the file."""
+    """A tensor's header entry. `start` and `stop` are byte offsets in the file."""
 
     name: str
     dtype: ml.DType | ml.BlockDType
@@ -195,7 +197,7 @@ class GgufTensor:
     stop: int
 
     def make(self, file: MappedFile, name: str) -> ml.Weight:
-        """Return the tensor `name` as a read-only view of its mapped file."""
+        """Return a tensor called `name` that is a read-only view of the mapped file."""
         buffer = file.buffer
         start = self.start
         dtype = self.dtype
@@ -211,25 +213,25 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The header of one file; the file is not open."""
+    """The header of one GGUF file, which does not keep the file open."""
 
     path: Path
-    label: str  # the file name in errors
+    label: str  # the file name for error messages
     size: int  # in bytes
     version: int  # 2 or 3
-    keys: Mapping[str, GgufValue]  # in the order of the file
-    tensors: Mapping[str, GgufTensor]  # in the order of the data, inside the file
+    keys: Mapping[str, GgufValue]  # in file order
+    tensors: Mapping[str, GgufTensor]  # in the order of their data
 
     def decoded(self, prefix: str, arrays: Mapping[str, int]) -> dict[str, object]:
-        """Return the keys that begin with a prefix.
+        """Return the keys that begin with a prefix, with some arrays decoded.
 
         Args:
-            prefix: The beginning of the keys.
-            arrays: The keys whose arrays are read as lists, and the most values of each.
-                Every other array remains a `GgufArray`.
+            prefix: The prefix.
+            arrays: The keys whose arrays are decoded to lists, with the maximum number of
+                values for each. All other arrays remain `GgufArray` objects.
 
         Raises:
-            CheckpointError: An array has too many values, or is damaged.
+            CheckpointError: An array has too many values or is damaged.
         """
         decoded: dict[str, object] = {}
         for key, value in self.keys.items():
@@ -246,7 +248,11 @@ class GgufFile:
         return decoded
 
     def map(self) -> MappedFile:
-        """Map the file again to use its tensors; a changed size is a CheckpointError."""
+        """Map the file to use its tensors.
+
+        Raises:
+            CheckpointError: The file size has changed since the header was read.
+        """
         file = MappedFile(self.path)
         if (size := file.size) != self.size:
             file.close()
@@ -257,16 +263,16 @@ class GgufFile:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read the header of a GGUF file and close the file."""
+    """Read the header of a GGUF file, and close the file."""
     with contextlib.closing(MappedFile(path)) as file:
         return GgufFile(path, file.label, file.size, *_Reader(file).read_header())
 
 
 def read_gguf_beginning(path: Path) -> GgufFile:
-    """Read the keys of a GGUF file up to its vocabulary, a thousand times as fast.
+    """Read only the keys up to the vocabulary, about 1,000 times as fast as `read_gguf`.
 
-    The vocabulary has its number of tokens but no values. The result has neither tensors
-    nor the keys after the vocabulary.
+    The returned vocabulary has a count but no values. The keys that follow the vocabulary
+    and the tensors are omitted.
     """
     with contextlib.closing(MappedFile(path)) as file:
         version, keys = _Reader(file).read_beginning()
@@ -274,7 +280,7 @@ def read_gguf_beginning(path: Path) -> GgufFile:
 
 
 class _Reader:
-    """The header of a mapped file, read from its first byte to the last entry."""
+    """A sequential parser for the header of a mapped file."""
 
     def __init__(self, file: MappedFile) -> None:
         self._file = file
@@ -284,7 +290,7 @@ class _Reader:
         self._refuse = file.refuse
 
     def read_header(self) -> tuple[int, dict[str, GgufValue], dict[str, GgufTensor]]:
-        """Return the version, the keys and the entries."""
+        """Return the version, the keys and the tensor entries."""
         version, tensor_count, key_count = self._read_counts()
         keys: dict[str, GgufValue] = {}
         for number in range(key_count):
@@ -299,7 +305,7 @@ class _Reader:
         return version, keys, self._placed(entries, -(-self._at // alignment) * alignment)
 
     def read_beginning(self) -> tuple[int, dict[str, GgufValue]]:
-        """Return the version, and the keys up to the vocabulary."""
+        """Return the version and the keys up to the vocabulary."""
         version, _, key_count = self._read_counts()
         keys: dict[str, GgufValue] = {}
         for number in range(key_count):
@@ -315,11 +321,11 @@ class _Reader:
         return version, keys
 
     def _read_counts(self) -> tuple[int, int, int]:
-        """Read the version and the numbers of tensors and keys."""
+        """Return the version, the number of tensors and the number of keys."""
         version = self._version()
         tensor_count = self._integer("number of tensors", 8)
         key_count = self._integer("number of keys", 8)
-        # The sizes are those of the shortest possible entry and key.
+        # The last argument is the size of the shortest possible entry or key.
         self._check_count(
             "number of tensors", tensor_count, _MOST_TENSORS, 8 + 1 + 4 + 8 + 4 + 8
         )
@@ -327,7 +333,7 @@ class _Reader:
         return version, tensor_count, key_count
 
     def _key(self, number: int, keys: Mapping[str, GgufValue]) -> tuple[str, str, int]:
-        """Read the name of a new key, its label for errors, and the type of its value."""
+        """Return the next key's name, its label for errors, and the type of its value."""
         name = self._text(f"key {number}: name", _MOST_KEY_BYTES)
         key = f"key {shown(name)}"
         if name in keys or not name:
@@ -348,14 +354,14 @@ class _Reader:
         return version
 
     def _check_count(self, key: str, count: int, most: int, least_bytes: int) -> None:
-        """Check a count against its limit and against the rest of the file."""
+        """Check a count against its limit and the remaining file size."""
         room = (self._size - self._at) // least_bytes
         if count > min(most, room):
             rule = f"{room}, which the file has room for" if room < most else most
             self._refuse(key, f"at most {rule}", count)
 
     def _take(self, key: str, count: int) -> bytes:
-        """Return the next bytes and skip them; they must be in the file."""
+        """Return the next `count` bytes and advance past them."""
         start = self._at
         if count > self._size - start:
             self._refuse(
@@ -396,7 +402,7 @@ class _Reader:
         return values
 
     def _array_header(self, key: str) -> tuple[int, int]:
-        """Read the type and the number of the values of an array."""
+        """Return the type and the number of an array's values."""
         kind = self._integer(f"{key}: type", 4)
         count = self._integer(f"{key}: length", 8)
         if kind != _STRING and kind not in _SCALARS:
@@ -417,7 +423,7 @@ class _Reader:
         return GgufArray(self._file.path, label, kind, count, start, self._at)
 
     def _skip_strings(self, key: str, count: int) -> None:
-        """Skip strings, each after its length."""
+        """Advance past `count` strings, each preceded by its length."""
         buffer = self._buffer
         at = self._at
         length_at = _LENGTH.unpack_from
@@ -425,7 +431,7 @@ class _Reader:
         try:
             for _ in range(count):
                 at += width + length_at(buffer, at)[0]
-        except (struct.error, OverflowError):  # outside of the file
+        except (struct.error, OverflowError):  # beyond the end of the file
             at = self._size + 1
         if at > self._size:
             self._refuse(
@@ -436,7 +442,7 @@ class _Reader:
         self._at = at
 
     def _entry(self, number: int, alignment: int) -> GgufTensor:
-        """Read one entry; `start` and `stop` count from the beginning of the data."""
+        """Return the next tensor entry, with offsets relative to the tensor data."""
         name = self._text(f"tensor {number}: name", _MOST_NAME_BYTES)
         key = f"tensor {shown(name)}"
         count = self._integer(f"{key}: number of dimensions", 4)
@@ -464,7 +470,10 @@ class _Reader:
     def _placed(
         self, entries: list[GgufTensor], data_start: int
     ) -> dict[str, GgufTensor]:
-        """Check names and offsets of all tensors; return them by name in data order."""
+        """Check the names and offsets of all tensors.
+
+        Return the entries by name in the order of their data, with file offsets.
+        """
         placed: dict[str, GgufTensor] = {}
         room = max(self._size - data_start, 0)
         position = 0
@@ -487,13 +496,14 @@ class _Reader:
         return placed
 
 
-# Files in several parts
+# Split files
 
 
 def read_gguf_parts(path: Path) -> list[GgufFile]:
-    """Read the headers of a file and of all its parts, if `split.count` names several.
+    """Read the headers of all parts of a GGUF file.
 
-    The path is a whole file, or the first part, which alone has the keys of the model.
+    `path` is a complete file or the first part of a split file. Only the first part
+    contains the model's keys. `split.count` determines the number of parts.
     """
     first = read_gguf(path)
     split = {key: first.keys[key] for key in _SPLIT_RULES if key in first.keys}

@@ -1,8 +1,9 @@
-"""The hyperparameters in the keys of a GGUF file, checked by the rules of `params.py`.
+"""Read hyperparameters from a GGUF file's keys, and validate them.
 
-Only keys of the architecture count. A key that llama.cpp reads is used, or rejected with
-an error that names it unless it has its neutral value. Keys that llama.cpp ignores are
-ignored. Keys outside of the architecture describe the file.
+Only keys with the architecture's prefix are hyperparameters. Each key that llama.cpp
+reads is either used, or is rejected with an error that names it unless it has its neutral
+value. All other keys with this prefix are ignored, as in llama.cpp. Keys without the
+prefix describe the file.
 
 Source: ggml-org/ggml, docs/gguf.md; llama.cpp `src/llama-arch.cpp`, `src/llama-model.cpp`
 and `convert_hf_to_gguf.py`.
@@ -30,7 +31,7 @@ from .params import (
 
 ARCHITECTURE_KEY = "general.architecture"
 ROPE_FACTORS = "rope_freqs.weight"
-# Name of a template -> its key.
+# Template name -> key.
 CHAT_TEMPLATE_KEYS = {
     "default": "tokenizer.chat_template",
     "tool_use": "tokenizer.chat_template.tool_use",
@@ -40,17 +41,18 @@ RopePairs = Literal["interleaved", "halves"]
 
 @dataclass(frozen=True, slots=True)
 class GgufSchema:
-    """The keys and the tensors of a family in GGUF files.
+    """The keys and tensors that a model family has in GGUF files.
 
     Attributes:
-        architecture: The name of its architecture.
-        rope_pairs: The rows of q and k that are rotated together.
-        rules: The keys that llama.cpp reads only for this architecture.
-        biases: The matrices whose biases it reads.
-        has_rope_factors: Whether it reads `rope_freqs.weight`.
-        has_own_output: Whether it requires `output.weight`.
-        heads_fill_dim: Whether the total size of the query heads is the model dimension.
-        rope_tensors: The tensors of factors of the rotary embedding that a file may have.
+        architecture: The value of `general.architecture`.
+        rope_pairs: Which rows of q and k are rotated together.
+        rules: Rules for the keys that llama.cpp reads only for this architecture.
+        biases: The matrices whose biases llama.cpp reads.
+        has_rope_factors: Whether llama.cpp reads `rope_freqs.weight`.
+        has_own_output: Whether llama.cpp requires `output.weight`.
+        heads_fill_dim: Whether the total size of the query heads must equal the model
+            dimension.
+        rope_tensors: The names of the rotary frequency factors that a file may contain.
 
     Source: llama.cpp src/models/*.cpp (`load_arch_tensors`), and tests with xllamacpp.
     """
@@ -66,11 +68,11 @@ class GgufSchema:
 
 
 class HasGgufSchema(Protocol):
-    """A family of models."""
+    """A model family that can be read from GGUF files."""
 
     @property
     def gguf(self) -> GgufSchema:
-        """The keys and the tensors of its GGUF files."""
+        """The keys and tensors in the family's GGUF files."""
 
 
 GGUF_KEYS = {
@@ -91,16 +93,16 @@ RULES: Mapping[str, Rule] = {
     **rules_of(GGUF_KEYS),
     **dict.fromkeys(("attention.value_length", "rope.dimension_count"), SIZE),
     "rope.scaling.type": one_of("none", "linear"),
-    # The older name of the factor, used if the newer one is missing.
+    # `rope.scale_linear` is an older name, which is used if the newer one is missing.
     **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear"), number_in(1, 1e6)),
-    # Other values of these keys change the result in ways that are not supported.
+    # Any other value of these keys requires a feature that is not supported.
     **dict.fromkeys(
         ("expert_count", "expert_used_count", "expert_group_count"), one_of(0)
     ),
     "nextn_predict_layers": one_of(0),
     "attention.causal": one_of(True),
     "rope.scaling.attn_factor": one_of(1.0),
-    # These describe the file.
+    # These keys are only informative.
     **dict.fromkeys(
         ("rope.scaling.original_context_length", "rope.scaling.finetuned"), ANY
     ),
@@ -131,23 +133,23 @@ _GENERAL_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufConfig:
-    """The checked hyperparameters of one model."""
+    """The validated hyperparameters of one model."""
 
     architecture: str
-    # By key, without the prefix of the architecture.
+    # The file's values, keyed without the architecture prefix.
     given: Mapping[str, GgufValue]
-    sizes: Mapping[str, Any]  # by the names of `ModelArgs`
-    rope_factor: float  # the divisor of all rotary frequencies, by default 1
-    # The keys of the architecture without effect, with the prefix.
+    sizes: Mapping[str, Any]  # keyed by `ModelArgs` name
+    rope_factor: float  # divisor of all rotary frequencies, 1 by default
+    # Architecture keys that have no effect, with their prefix.
     ignored: tuple[str, ...]
 
 
 def read_gguf_config(file: GgufFile, families: Mapping[str, HasGgufSchema]) -> GgufConfig:
-    """Read the hyperparameters of a model from the header of its first file.
+    """Read a model's hyperparameters from the header of its first file.
 
     Args:
         file: The header.
-        families: The supported families by the name of their architecture.
+        families: The supported model families, keyed by architecture name.
     """
     label = file.label
     keys = file.keys

@@ -1,7 +1,8 @@
-"""Write a GGUF file tensor by tensor, plain or in blocks, with one in memory at a time.
+"""Write plain or quantized tensors to a GGUF file, with one tensor in memory at a time.
 
-A value is written by its Python type: text, bool, int as uint32, float as float32, and
-lists of text, of int as int32, or of float as float32.
+The type of a key's value follows from its Python type: str as a string, bool as a bool,
+int as uint32, float as float32, and lists of str, int (as int32) or float (as float32) as
+arrays.
 
 Source: ggml-org/ggml, docs/gguf.md.
 """
@@ -30,7 +31,13 @@ NewValue = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[f
 
 
 class GgufWriter(TensorWriter):
-    """A new GGUF file with these keys, in order, and tensors of these types."""
+    """Writes a new GGUF file.
+
+    Args:
+        path: The file, which must not exist.
+        keys: The keys and their values, in the order in which they are written.
+        tensors: The dtype and shape of each tensor.
+    """
 
     def __init__(
         self,

@@ -1,14 +1,14 @@
-"""The keys of `config.json` and `generation_config.json`, by the rules of `params.py`.
+"""Read and validate `config.json` and `generation_config.json`.
 
-The reference implementation is transformers. A key of the configuration class of a
-`model_type`, or of the code shared by all classes, is used, harmless, or rejected with an
-error that names it, unless it has its neutral value. transformers ignores every other
-key, and so does this module, which lists them in `HuggingFaceConfig.ignored`. A test
-compares the tables below with the classes of the installed transformers.
+The reference implementation is transformers. A key that its configuration class for the
+`model_type` or its shared code reads is either used or harmless, or is rejected with an
+error that names it unless it has its neutral value. All other keys are ignored, as in
+transformers, and are listed in `HuggingFaceConfig.ignored`. A test compares the tables
+below with the classes in the installed transformers package.
 
-The rotary embedding has two spellings in transformers. Up to version 4: `rope_theta`, and
-`rope_scaling` with `type` or `rope_type`. Since 5: `rope_parameters`, which also contains
-the base.
+transformers has two formats for the rotary embedding. Up to version 4, it is described by
+`rope_theta`, and by `rope_scaling` with `type` or `rope_type`. Since version 5, it is
+described by `rope_parameters`, which also contains `rope_theta`.
 
 Source: transformers 5.24, `configuration_utils.py`, `modeling_rope_utils.py`,
 `cache_utils.py`, `masking_utils.py` and the `configuration_*.py` of each family; the
@@ -58,17 +58,18 @@ def _is_token_or_tokens(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSchema:
-    """The keys in the `config.json` of a family in addition to the common keys.
+    """The `config.json` keys that are specific to a model family.
 
     Attributes:
-        architecture: The name of its class in transformers.
-        defaults: The values of missing keys, if they differ from Llama's. A null is not
-            a missing key.
-        rules: The keys of its configuration class in addition to `RULES`.
-        per_layer: The keys of lists with an element per layer.
-        scalings: Further kinds of scaling of the rotary embedding, each with its
-            required keys.
-        rope_rules: Further optional keys of the rotary embedding.
+        architecture: The name of the model class in transformers.
+        defaults: The defaults that differ from Llama's. They apply to missing keys, but
+            not to null values.
+        rules: Rules for the keys in the family's configuration class, in addition to
+            `RULES`.
+        per_layer: The keys whose value is a list with one element per layer.
+        scalings: Additional types of rotary embedding scaling, each with the rules for
+            its required keys.
+        rope_rules: Rules for additional optional keys in the rotary embedding.
     """
 
     architecture: str
@@ -80,11 +81,11 @@ class ConfigSchema:
 
 
 class HasConfigSchema(Protocol):
-    """A family of models."""
+    """A model family that can be read from Hugging Face's files."""
 
     @property
     def config(self) -> ConfigSchema:
-        """The keys of its `config.json`."""
+        """The `config.json` keys that are specific to the family."""
 
 
 ATTENTION_BIAS: dict[str, Rule] = {"attention_bias": BOOLEAN}
@@ -118,7 +119,7 @@ CONFIG_KEYS = {
 
 RULES: dict[str, Rule] = {
     **rules_of(CONFIG_KEYS),
-    "hidden_act": one_of("silu", "swish"),  # two names of one function
+    "hidden_act": one_of("silu", "swish"),  # two names for the same function
     "layer_types": list_of("full_attention"),
     **dict.fromkeys(("rope_scaling", "rope_parameters", "quantization_config"), OBJECT),
     "tie_word_embeddings": BOOLEAN,
@@ -156,8 +157,7 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     ),
     "fusion_config": off("fused weights"),
     "transformers_weights": off("weights in a file of another name"),
-    # Not a key of transformers, but the tensors of such a model are not those that it
-    # reads.
+    # transformers does not read this key, but it cannot read such a model either.
     "quantization": off("MLX's quantized weights"),
 }
 """Keys that transformers reads in every family and this engine does not support.
@@ -167,8 +167,9 @@ Each has its neutral value. A family that supports a key uses it.
 
 HARMLESS_KEYS = frozenset(
     {
-        # Keys of the configuration classes without effect on results. Tensors have their
-        # own dtype; `pretraining_tp` is the number of slices of each product in training.
+        # Keys in the configuration classes that do not affect results. Each tensor has
+        # its own dtype, and `pretraining_tp` only affects how products were split during
+        # training.
         "architectures",
         "attention_dropout",
         "chunk_size_feed_forward",
@@ -183,7 +184,7 @@ HARMLESS_KEYS = frozenset(
         "return_dict",
         "transformers_version",
         "use_cache",
-        # Keys that transformers itself writes, or converts to one of the keys above.
+        # Keys that transformers writes itself, or converts to one of the keys above.
         "_commit_hash",
         "_from_model_config",
         "_name_or_path",
@@ -213,16 +214,16 @@ _ROPE_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class HuggingFaceConfig:
-    """The configuration files of one model, with checked keys and values.
+    """The validated configuration files of one model.
 
     Attributes:
         given: The content of `config.json`.
-        values: The keys with an effect, completed by the family's defaults.
-        generation: The content of `generation_config.json`, or an empty object.
-        sampling: The recommended sampling of `generation_config.json`.
-        rope: `rope_theta`, and the values of a scaling, by their keys.
-        quantization: The storage of quantized weights, if any.
-        ignored: The keys without effect, by the name of their file.
+        values: The keys that have an effect, including the family's defaults.
+        generation: The content of `generation_config.json`, or an empty dict.
+        sampling: The sampling settings recommended by `generation_config.json`.
+        rope: `rope_theta` and the scaling parameters of the rotary embedding.
+        quantization: The storage format of quantized weights, if any.
+        ignored: The keys that have no effect, by file name.
     """
 
     given: dict[str, object]
@@ -240,8 +241,8 @@ def read_hugging_face_config(
     """Read `config.json`, and `generation_config.json` if the directory has one.
 
     Args:
-        directory: The directory of the files.
-        families: The supported families by their `model_type`.
+        directory: The directory that contains the files.
+        families: The supported model families, keyed by `model_type`.
     """
     path = directory / CONFIG_FILE
     label = label_of(path)
@@ -251,7 +252,7 @@ def read_hugging_face_config(
         got = f"{kind}: {_MISSING_PARTS[kind]}, which is not supported"
         raise mismatch(label, "model_type", "a plain Llama model", got)
     family = families.get(kind) if isinstance(kind, str) else None
-    if family is None:  # raises an error about this key or a missing one
+    if family is None:  # the check below always raises
         check_known(
             label, given, {"model_type": one_of(*families), **RULES}, _NEEDED_KEYS
         )
@@ -304,7 +305,10 @@ def read_hugging_face_config(
 def _check_layers(
     label: str, config: Mapping[str, object], per_layer: Sequence[str]
 ) -> None:
-    """Check the values that depend on the number of layers or heads; reject windows."""
+    """Check the keys that depend on the number of layers or heads.
+
+    Sliding windows are rejected if any layer uses them.
+    """
     if config.get("head_dim") is None:
         check_divides(label, config, "hidden_size", "num_attention_heads")
     count = value_of(config, "num_hidden_layers", 0)
@@ -324,7 +328,7 @@ def _check_layers(
 def _rope(
     label: str, config: Mapping[str, object], schema: ConfigSchema
 ) -> dict[str, Any]:
-    """Read the rotary embedding from either spelling, and the base next to it."""
+    """Read the rotary embedding from either format, and check that they agree."""
     outer: float | None = value_of(config, "rope_theta", None)
     spellings = [key for key in _ROPE_SPELLINGS if config.get(key)]
     readings = [
@@ -339,7 +343,14 @@ def _rope(
 def _rope_of(
     label: str, values: Mapping[str, object], outer: float | None, schema: ConfigSchema
 ) -> dict[str, Any]:
-    """Read one spelling, with `type` instead of `rope_type` in older files."""
+    """Read the rotary embedding from one format.
+
+    Args:
+        label: The file and the key, for error messages.
+        values: The value of `rope_scaling` or `rope_parameters`.
+        outer: The value of `rope_theta` in `config.json` itself, if present.
+        schema: The keys of the model family.
+    """
     scalings = {**_SCALINGS, **schema.scalings}
     kind = value_of(values, "rope_type", value_of(values, "type", "default"))
     scaling = next((rules for name, rules in scalings.items() if name == kind), {})
@@ -368,12 +379,12 @@ def _rope_of(
 
 
 def _numbers(value: Any) -> float | tuple[float, ...]:
-    """Return a checked number, or a checked list of numbers as a tuple."""
+    """Convert a validated number to float, or a validated list to a tuple of floats."""
     return tuple(map(float, value)) if isinstance(value, list) else float(value)
 
 
 def _ignored_of_rope(config: Mapping[str, object], schema: ConfigSchema) -> list[str]:
-    """Return the keys of `rope_scaling` or `rope_parameters` without effect."""
+    """Return the keys in `rope_scaling` or `rope_parameters` that have no effect."""
     scalings = (*_SCALINGS.values(), *schema.scalings.values())
     known = {"rope_type", "type", *_ROPE_RULES, *schema.rope_rules}
     known.update(key for rules in scalings for key in rules)

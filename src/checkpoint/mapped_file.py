@@ -1,9 +1,9 @@
-"""Model files as read-only memory.
+"""Map model files into memory, read-only.
 
-Mapping a file is free until its pages are touched, so that a checkpoint of many gigabytes
-opens in milliseconds.
+Mapping a file costs nothing until its pages are accessed, so even a checkpoint of many
+gigabytes opens in milliseconds.
 
-The system gets no hints: MADV_HUGEPAGE, MADV_WILLNEED and MADV_POPULATE_READ did not make
+`madvise` is not used: MADV_HUGEPAGE, MADV_WILLNEED and MADV_POPULATE_READ did not make
 decoding faster, and reading ahead from a cold disk had no measurable effect (2.5 GB of
 weights, Linux 6.18, ext4).
 """
@@ -20,10 +20,10 @@ from ..untrusted import label_of, open_regular, reason_of
 from .errors import CheckpointError, FileMemoryError, mismatch
 
 _HEAD_BYTES = 512
-# of the samples of a file's fingerprint
+# Size and number of the samples that a file fingerprint hashes.
 _SAMPLE_BYTES = 4096
 _SAMPLES = 1024
-# (offset, bytes at this offset, kind of such a file).
+# (offset, bytes at that offset, description of the file type)
 _KINDS = (
     (0, b"PK\x03\x04", "a zip archive, possibly a PyTorch checkpoint"),
     (0, b"\x1f\x8b", "a gzip file"),
@@ -44,10 +44,12 @@ _KINDS = (
 
 
 class MappedFile:
-    """One regular file, mapped read-only until it and all its tensors are released.
+    """A regular file that stays mapped until it and all tensors in it are released.
 
     Raises:
-        FileMemoryError: The address space is too small, for example by a process limit.
+        FileMemoryError: The address space is too small, for example because of a process
+            limit.
+        CheckpointError: The file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,17 +73,20 @@ class MappedFile:
             ) from None
 
     def bytes_at(self, start: int, stop: int) -> bytes:
-        """Copy the bytes [start, stop), which must be inside the file."""
+        """Return a copy of the bytes [start, stop), which must be inside the file."""
         if not 0 <= start <= stop <= self.size:
             self.refuse("byte range", f"inside 0..{self.size}", f"{start}..{stop}")
         return self.buffer[start:stop]
 
     def refuse(self, key: str, expected: object, actual: object) -> NoReturn:
-        """Raise the error about a part of the file."""
+        """Raise a CheckpointError about a part of the file."""
         raise mismatch(self.label, key, expected, actual)
 
     def kind(self) -> str:
-        """Return the kind of the file by its first bytes, or these bytes for an error."""
+        """Describe the file type, based on the first bytes, for an error message.
+
+        If the type is unknown, the description shows these bytes.
+        """
         head = self.buffer[:_HEAD_BYTES]
         if not head:
             return "an empty file"
@@ -91,9 +96,9 @@ class MappedFile:
         return f"bytes {head[:8].hex(' ')}"
 
     def check_unchanged(self) -> None:
-        """Reject a file that was truncated or rewritten in place.
+        """Raise a CheckpointError if the file has been truncated or rewritten in place.
 
-        A replaced file stays mapped and is accepted.
+        A file that has been replaced is accepted, because the old file stays mapped.
         """
         if isinstance(self.buffer, mmap.mmap) and self.buffer.size() < self.size:
             got = f"{self.buffer.size()} (truncated while in use)"
@@ -107,12 +112,12 @@ class MappedFile:
             self.refuse("file", "unchanged since loading", got)
 
     def close(self) -> None:
-        """Release the mapping, which ends with its last tensor."""
+        """Release the mapping, which ends when its last tensor is released."""
         buffer = self.buffer
         self.buffer = b""
         self.size = 0
         if isinstance(buffer, mmap.mmap):
-            with contextlib.suppress(BufferError):  # ended by the last of its tensors
+            with contextlib.suppress(BufferError):  # tensors still use the mapping
                 buffer.close()
 
 
@@ -121,7 +126,10 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def file_fingerprint(path: Path, error: type[Exception] = CheckpointError) -> str:
-    """Return the size of a file and a hash, which samples 1024 parts above 4 MiB."""
+    """Return the size of a file, and a hash of its content.
+
+    For a file larger than 4 MiB, only 1,024 samples are hashed.
+    """
     digest = hashlib.sha256()
     with open_regular(path, error) as file:
         size = os.fstat(file.fileno()).st_size

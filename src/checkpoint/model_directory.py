@@ -1,8 +1,8 @@
-"""The layout of a model directory, and the files of its weights.
+"""Detect the layout of a model directory and find its weight files.
 
-Meta's layout is `params.json` and `consolidated.NN.pth`. Hugging Face's layout is
-`config.json` and safetensors, in one file or in several with an index. A GGUF file is a
-complete model.
+Meta's layout consists of `params.json` and `consolidated.NN.pth`. Hugging Face's layout
+consists of `config.json` and either one safetensors file or several with an index. A GGUF
+file is a complete model.
 """
 
 import os
@@ -26,25 +26,25 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _FIRST_SHARD = "consolidated.00.pth"
 _GGUF_PART = re.compile(r"-[0-9]{5}(?=-of-[0-9]{5}\.gguf\Z)", re.ASCII | re.IGNORECASE)
-_MOST_GGUF_FILES = 20  # in an error
+_MOST_GGUF_FILES = 20  # maximum number of files listed in an error message
 _SHARD_NAME = re.compile(r"consolidated\.([0-9]{2})\.pth", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """A directory with weights, or a GGUF file, and the layout of its files."""
+    """The path of a directory with weights or of a GGUF file, with its layout."""
 
     layout: Literal["Meta", "Hugging Face", "GGUF"]
     path: Path
 
 
 def find_model_directory(path: Path) -> ModelDirectory:
-    """Return the location of the weights: a directory, its `original/`, or a GGUF file.
+    """Find a model's weights in a directory, its `original/` folder, or a GGUF file.
 
-    A directory without another layout may contain one GGUF file, which may be split.
-    Downloads from Hugging Face's hub may contain both layouts, Meta's in `original/`, or
-    only a part of one. Complete files at the top take precedence: first Hugging Face's,
-    then Meta's.
+    A download from the Hugging Face Hub may contain both layouts, with Meta's files in
+    `original/`, or only some files of one layout. Complete files in the directory itself
+    take precedence, and Hugging Face's layout takes precedence over Meta's. A directory
+    with neither layout may contain one GGUF file, which may be split.
     """
     if _is_gguf(path):
         return ModelDirectory("GGUF", path)
@@ -52,7 +52,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
     if os.path.exists(path / CONFIG_FILE) and has_weights:
         return ModelDirectory("Hugging Face", path)
     for directory in (path, path / "original"):
-        # Other missing files are reported later.
+        # Files that are still missing are reported when they are read.
         if any(
             os.path.exists(directory / name) for name in ("params.json", _FIRST_SHARD)
         ):
@@ -74,7 +74,7 @@ def find_model_directory(path: Path) -> ModelDirectory:
 
 
 def _is_gguf(path: Path) -> bool:
-    """Return whether a file is a GGUF file, by its name or else its first bytes."""
+    """Return whether a file is a GGUF file, based on its name or its first bytes."""
     if path.suffix.lower() == ".gguf":
         return os.path.exists(path)
     if not os.path.isfile(path):
@@ -84,7 +84,10 @@ def _is_gguf(path: Path) -> bool:
 
 
 def _gguf_files(directory: Path) -> list[str]:
-    """Return the GGUF files in a directory; for a split one, its first part."""
+    """Return the names of the GGUF files in a directory.
+
+    A split file is represented by its first part.
+    """
     first_parts: dict[str, str] = {}
     for name in _names(directory):
         if name.lower().endswith(".gguf") and os.path.isfile(directory / name):
@@ -93,7 +96,7 @@ def _gguf_files(directory: Path) -> list[str]:
 
 
 def shard_files(directory: Path) -> list[Path]:
-    """Return the parts of a model in Meta's layout; a missing one is an error."""
+    """Return the paths of all shards in Meta's layout, or raise if one is missing."""
     matches = map(_SHARD_NAME.fullmatch, _names(directory))
     label = label_of(directory)
     names_by_number = {int(match[1]): match[0] for match in matches if match}
@@ -113,7 +116,7 @@ def shard_files(directory: Path) -> list[Path]:
 
 
 def listing_of(directory: Path) -> str:
-    """Return the first five files in a directory, and their count."""
+    """List the first few files in a directory and the number of files."""
     names = _names(directory)
     return some_of(names) if names else "an empty directory"
 

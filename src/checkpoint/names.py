@@ -1,14 +1,15 @@
-"""The tensors of a Llama: names, sizes, and Meta's split of each over shards.
+"""The names and sizes of a Llama model's tensors, and how Meta divides each among shards.
 
-One table has Meta's names, which are the attributes of the model, Hugging Face's and
-GGUF's. The rows of wq and wk have another order in Hugging Face's files: the two halves
-of each head, where Meta has pairs of neighbours. The order in GGUF files depends on the
-family. A family next to Llama changes or adds rows of the table. A tensor of the model
-may be a part of a stored tensor that joins several: its parts are the rows of the table
-with its name.
+One table contains Meta's names, which are also the model's attribute names, Hugging
+Face's names and GGUF's names. Other model families change or add rows in the table. Table
+rows that share a name in a file are parts of one stored tensor.
 
-Sizes are written with the letters of the legend: `D` model dim, `Hh` query heads x head
-dim, `Kh` key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
+The rows of wq and wk are ordered differently in Hugging Face's files: elements that are
+rotated together are in the two halves of a head, whereas they are adjacent in Meta's
+files. In GGUF files, the order depends on the family.
+
+Sizes use the letters of the legend: `D` model dim, `Hh` query heads x head dim, `Kh`
+key/value heads x head dim, `h` head dim, `F` feed-forward dim, `V` vocabulary.
 
 Source: meta-llama/llama `llama/model.py` and meta-llama/llama-models
 `models/llama3/model.py` (`ColumnParallelLinear` splits the rows of a weight stored `[out,
@@ -26,17 +27,17 @@ from .. import ml
 from ..untrusted import shown, some_of
 from .errors import mismatch
 
-# The division of a tensor among shards; embeddings by rows in Llama 3, by columns in
-# Llama 2.
+# How a tensor is divided among shards. "either" is for embeddings, which are divided by
+# rows in Llama 3 and by columns in Llama 2.
 Split = Literal["rows", "columns", "either", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One row of the table: three names, a split, and the sizes in letters.
+    """One row of the table: three names, a split, and the sizes as letters.
 
-    A tensor that is stored together with others, one below another, has the letters of
-    all their rows as `joined`, and its own index among them as `part`.
+    If several tensors are stored as one, stacked along the first dimension, `joined`
+    contains the first size of each of them, and `part` is the index of this tensor.
     """
 
     name: str
@@ -48,7 +49,7 @@ class TensorRow:
     part: int = 0
 
     def rows_in(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return the first row of the tensor in the stored one, and its end."""
+        """Return the start and stop rows of this tensor within the stored tensor."""
         start = sum(sizes[letter] for letter in self.joined[: self.part])
         return start, start + sizes[self.joined[self.part]]
 
@@ -56,7 +57,7 @@ class TensorRow:
 def tensor_row(
     name: str, hugging_face: str, gguf: str, split: Split, *sizes: str
 ) -> TensorRow:
-    """Return a row of the table for a weight, whose names omit `.weight`."""
+    """Return the table row for a weight; the given names omit `.weight`."""
     return TensorRow(
         f"{name}.weight", f"{hugging_face}.weight", f"{gguf}.weight", split, sizes
     )
@@ -88,8 +89,8 @@ LAYER_MATRICES = tuple(
 """The matrices of a layer of Llama, `wq` to `w3`."""
 
 _MATRICES = {row.name for row in (*_MODEL_ROWS, *LAYER_ROWS) if len(row.sizes) == 2}
-# Tables of rotary frequencies by Meta and Hugging Face, which follow from the
-# hyperparameters.
+# Tables of rotary frequencies in Meta's and Hugging Face's files. They are not needed,
+# because the hyperparameters determine them.
 _HARMLESS = re.compile(
     r"(layers\.[0-9]{1,4}\.attention\.inner_attention\.)?rope\.freqs"
     r"|model\.(layers\.[0-9]{1,4}\.self_attn\.)?rotary_emb\.inv_freq"
@@ -97,13 +98,13 @@ _HARMLESS = re.compile(
 
 
 def with_rows(*changed: TensorRow) -> tuple[TensorRow, ...]:
-    """Return the rows of a layer of Llama with some rows replaced or added."""
+    """Return the table rows for a Llama layer, with some rows replaced or added."""
     rows = {row.name: row for row in (*LAYER_ROWS, *changed)}
     return tuple(rows.values())
 
 
 def _bias_of(row: TensorRow) -> TensorRow:
-    """Return the row of the bias of a matrix, one element per row.
+    """Return the table row for the bias of a matrix, which has one element per row.
 
     Meta's models have no biases.
     """
@@ -118,12 +119,12 @@ def rows_of(
     layer_rows: tuple[TensorRow, ...] = LAYER_ROWS,
     biases: tuple[str, ...] = (),
 ) -> tuple[TensorRow, ...]:
-    """Return the rows of all tensors of a model, with full names.
+    """Return the table rows for all tensors in a model, with full names.
 
     Args:
         layer_count: The number of layers.
-        layer_rows: The rows of a layer.
-        biases: The matrices of a layer that have biases, such as `wq`.
+        layer_rows: The table rows for one layer.
+        biases: The matrices in each layer that have biases, such as `wq`.
     """
     biased = tuple(f".{matrix}.weight" for matrix in biases)
     of_layer = [
@@ -143,10 +144,17 @@ def rows_of(
 def stored_rows(
     rows: Iterable[TensorRow], name_of: Callable[[TensorRow], str]
 ) -> dict[str, TensorRow]:
-    """Return the rows of the stored tensors of a file, by their names there.
+    """Return the table rows for the tensors stored in a file.
 
-    A stored tensor of several parts has the name of its first part, and the letters of
-    all rows.
+    Several tensors that are stored as one become a single row, which has Meta's name of
+    the first part and the size letters of all parts.
+
+    Args:
+        rows: The table rows.
+        name_of: Returns the name that a row's tensor has in the file.
+
+    Returns:
+        A mapping from the name in the file to the table row.
     """
     stored: dict[str, TensorRow] = {}
     for row in rows:
@@ -157,7 +165,7 @@ def stored_rows(
 
 
 def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -> Any:
-    """Return the tensor of a row: the stored tensor, or a view of some of its rows."""
+    """Return the tensor for a table row: the stored tensor or a view of some rows."""
     if not row.joined:
         return weight
     start, stop = row.rows_in(sizes)
@@ -172,20 +180,23 @@ def part_of(weight: Any, row: TensorRow, sizes: Mapping[str, int], label: str) -
 
 
 def is_matrix(name: str) -> bool:
-    """Return whether a full name by Meta is the name of a matrix."""
+    """Return whether the tensor with this full name (Meta's) is a matrix."""
     return (name.split(".", 2)[-1] if name.startswith("layers.") else name) in _MATRICES
 
 
 def is_harmless(name: str) -> bool:
-    """Return whether a tensor outside the table is a rotary table, which is ignored."""
+    """Return whether a tensor is a rotary frequency table, which can be ignored."""
     return _HARMLESS.fullmatch(name) is not None
 
 
 def split_dim(row: TensorRow, shape: tuple[int, ...], dim: int) -> int | None:
-    """Return the dimension in which a shard's tensor is a part, or None if it is whole.
+    """Return the dimension along which a tensor is divided among shards, or None.
 
-    Embeddings split by rows are `[V/n, D]`, embeddings split by columns `[V, D/n]`; `dim`
-    is D.
+    Args:
+        row: The table row of the tensor.
+        shape: The shape in one shard. For embeddings, it is `[V/n, D]` if they are
+            divided by rows, and `[V, D/n]` if they are divided by columns.
+        dim: The model dimension D.
     """
     if row.split == "either":
         return 0 if shape[-1:] == (dim,) else 1
@@ -200,11 +211,16 @@ def check_tensors(
     source: str,
     count: int = 1,
 ) -> None:
-    """Check names and shapes of the tensors of a model, or of one of `count` shards.
+    """Check the names and shapes of all tensors in a model, or in one of its shards.
 
-    The values are tensors, or entries of a header. An unknown size is taken from the
-    first tensor with it, and is added to `sizes`. `source` names the origin of rows and
-    sizes for errors.
+    Args:
+        tensors: The tensors or header entries by name.
+        label: The file, for error messages.
+        rows: The expected tensors by name.
+        sizes: The known sizes by letter. A size that is missing is inferred from the
+            first tensor that has it, and is added to this dict.
+        source: The file that determines `rows` and `sizes`, for error messages.
+        count: The number of shards.
     """
     missing = [
         n for n, row in rows.items() if n not in tensors and row.name != "output.weight"
@@ -225,7 +241,7 @@ def check_tensors(
             parts = count if position == axis else 1
             if letter == "Kh" and parts > 1 and tensor.shape[:1] == (sizes.get("h"),):
                 heads = sizes["Kh"] // sizes["h"]
-                # More shards may store copies of each head.
+                # If there are more shards than heads, several shards store the same head.
                 parts = parts if parts % heads else heads
             if "+" in letter:
                 expected.append(sum(sizes.get(each, 0) for each in letter.split("+")))

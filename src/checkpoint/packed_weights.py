@@ -1,23 +1,23 @@
-"""Quantized weights in Hugging Face's files: several tensors that are one matrix.
+"""Quantized weights in Hugging Face's files, where several tensors represent one matrix.
 
-NF4 as bitsandbytes writes it, for a weight W of n elements:
+bitsandbytes stores an NF4 weight W with n elements as:
 
-    W                                U8 [ceil(n/2), 1]: two codes a byte, the first high
+    W                                U8 [ceil(n/2), 1]: two codes per byte, first one high
     W.absmax                         F32 [ceil(n/64)], or U8 with double quantization
-    W.quant_map                      F32 [16]: the values of the codes
+    W.quant_map                      F32 [16]: the value of each code
     W.nested_absmax                  F32 [ceil(blocks/256)]: with double quantization
     W.nested_quant_map               F32 [256]: with double quantization
     W.quant_state.bitsandbytes__nf4  U8: JSON with shape, block sizes and nested offset
 
-int8 as compressed-tensors writes it ("int-quantized", groups of 32):
+compressed-tensors stores an int8 weight ("int-quantized", groups of 32) as:
 
     W                                    I8 [out, in]
     W_scale                              BF16 [out, in/32]
 
-`quantization_config` of `config.json` names the format of a model; the tensors show which
-matrices are quantized. A file may contradict itself, so every size is compared with the
-sizes that follow from the shape, in Python's integers, before a tensor is created. Codes
-are used in place in the file.
+`quantization_config` in `config.json` names the format, and the tensors show which
+matrices are quantized. Because a file may be inconsistent, every size is compared with
+the size that the shape implies before a tensor is created. The comparison uses Python
+integers, which cannot overflow. Codes are used in place in the mapped file.
 
 Source: transformers 5.23, `utils/quantization_config.py` (`BitsAndBytesConfig`);
 bitsandbytes 0.50, `functional.py` (`QuantState.as_dict`), `utils.py`
@@ -94,7 +94,12 @@ INT8_CONFIG: dict[str, object] = {
 
 
 def _as_in(config: Mapping[str, object], **others: Rule) -> Mapping[str, Rule]:
-    """Return rules that accept the written values, except where another rule is given."""
+    """Return rules that accept exactly the values in `config`, or override or add rules.
+
+    Args:
+        config: The accepted values, which this engine also writes.
+        others: Additional rules, which take precedence.
+    """
     return {key: one_of(value) for key, value in config.items()} | others
 
 
@@ -103,8 +108,8 @@ _NF4_RULES = _as_in(
     _load_in_8bit=one_of(False),
     _load_in_4bit=one_of(True),
     bnb_4bit_use_double_quant=one_of(False, True),
-    # Products use the dtype of the activations here, regardless of the dtype in the file,
-    # and thresholds apply to 8 bits only.
+    # These keys have no effect: matrix products use the dtype of the activations, and
+    # the thresholds only apply to 8-bit weights.
     bnb_4bit_compute_dtype=one_of("float32", "bfloat16", "float16"),
     bnb_4bit_quant_storage=one_of(
         "uint8", "int8", "bfloat16", "float16", "float32", "float64"
@@ -148,7 +153,7 @@ _STATE_RULES: Mapping[str, Rule] = {
     "dtype": ANY,
     "shape": ("two sizes", _is_shape),
 }
-# The kernels use float32, in which a larger number would be infinite.
+# The kernels use float32, where any larger value would become infinite.
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _NESTED_STATE_RULES: Mapping[str, Rule] = {
     "nested_blocksize": one_of(_NESTED_BLOCK),
@@ -159,16 +164,16 @@ _NESTED_STATE_RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """The storage of the quantized weights of a model."""
+    """The storage format of a model's quantized weights."""
 
     kind: Literal["nf4", "int8"]
-    description: str  # readable, with the name of the library
+    description: str  # for people, with the name of the library
 
 
 def read_quantization(
     label: str, config: Mapping[str, object]
 ) -> QuantizationConfig | None:
-    """Check `quantization_config`, an object or null; return None if it is empty."""
+    """Validate `quantization_config`, and return None if it is null or empty."""
     values: dict[str, object] = value_of(config, "quantization_config", {})
     label = f"{label}: quantization_config"
     if not values:
@@ -193,10 +198,10 @@ def read_quantization(
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A quantized matrix whose parts are complete and consistent."""
+    """A quantized matrix whose parts have been checked for consistency."""
 
     shape: tuple[int, ...]
-    make: Callable[[str], ml.QuantizedTensor]  # returns the matrix, given its name
+    make: Callable[[str], ml.QuantizedTensor]  # creates the matrix with a given name
 
 
 def take_packed(entries: dict[str, TensorEntry], kind: str) -> dict[str, PackedWeight]:
@@ -205,8 +210,8 @@ def take_packed(entries: dict[str, TensorEntry], kind: str) -> dict[str, PackedW
         names = [
             name.removesuffix(NF4_STATE) for name in entries if name.endswith(NF4_STATE)
         ]
-        # A tensor that is a part of another weight is skipped; unknown parts are rejected
-        # later.
+        # Skip a name that has been removed as a part of another weight. Unknown parts are
+        # rejected later.
         return {
             name: _nf4(name, entries) for name in names if f"{name}{NF4_STATE}" in entries
         }
@@ -227,7 +232,7 @@ def _expect(entry: TensorEntry, dtype: str, count: int) -> None:
 
 
 def _nf4(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
-    """Remove the parts of an NF4 weight; check them against its shape and each other."""
+    """Remove the parts of an NF4 weight from `entries`, and check their consistency."""
     is_nested = any(f"{name}{suffix}" in entries for suffix in _NESTED_PARTS)
     names = [
         f"{name}{suffix}"
@@ -240,7 +245,7 @@ def _nf4(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
     shape, offset = _state(state, is_nested)
     size = math.prod(shape)
     blocks = -(-size // ml.nf4.block_size)
-    # Codes are bytes, regardless of the stored dtype.
+    # The codes may be stored with any dtype, but are read as bytes.
     codes = replace(stored, dtype="U8", shape=(stored.stop - stored.start,))
     _expect(codes, "U8", -(-size // ml.nf4.codes_per_item))
     _expect(absmax, "U8" if is_nested else "F32", blocks)
@@ -268,7 +273,7 @@ def _nf4(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
 
 
 def _state(entry: TensorEntry, is_nested: bool) -> tuple[tuple[int, int], float]:
-    """Read and check the JSON of `quant_state`; return the shape and nested offset."""
+    """Validate the JSON in `quant_state`, and return the shape and the nested offset."""
     length = entry.stop - entry.start
     if entry.dtype != "U8" or length > _MOST_STATE_BYTES:
         rule = f"at most {_MOST_STATE_BYTES} bytes of U8"
@@ -287,7 +292,7 @@ def _state(entry: TensorEntry, is_nested: bool) -> tuple[tuple[int, int], float]
 
 
 def _int8(name: str, entries: dict[str, TensorEntry]) -> PackedWeight:
-    """Remove codes and scales of an int8 weight; check them against each other."""
+    """Remove an int8 weight's codes and scales from `entries`, and check their shapes."""
     codes = entries.pop(name)
     scales = entries.pop(f"{name}{INT8_SCALE}", None)
     if scales is None:

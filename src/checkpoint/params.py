@@ -1,8 +1,8 @@
-"""Rules for the values of hyperparameters, and Meta's `params.json` read by them.
+"""Validation rules for hyperparameters, and a reader for Meta's `params.json`.
 
-A key that Meta's reference implementation reads is used, harmless, or rejected with an
-error that names it, unless it has its neutral value. The reference ignores every other
-key, and so does `read_params`; `-v` and `--metadata` list these keys.
+Each key that Meta's reference implementation reads is either used or harmless, or is
+rejected with an error that names it unless it has its neutral value. All other keys are
+ignored, as in the reference implementation. `-v` and `--metadata` list the ignored keys.
 
 Source: meta-llama/llama-models, `models/llama3/args.py` and `models/llama4/args.py`;
 mistralai/mistral-inference, `src/mistral_inference/args.py`.
@@ -17,7 +17,7 @@ from .errors import CheckpointError, mismatch
 
 LARGEST_SIZE = 1 << 24
 MOST_LAYERS = 1 << 10
-DEFAULT_ROPE_THETA = 10000.0  # of Llama 1 and 2, whose files omit it
+DEFAULT_ROPE_THETA = 10000.0  # for Llama 1 and 2, whose files omit it
 MOST_CONFIG_BYTES = 1 << 16
 
 T = TypeVar("T")
@@ -26,12 +26,12 @@ Rule = tuple[str, Callable[[object], bool]]
 
 
 def integer_in(low: int, high: int) -> Rule:
-    """Accept integers in a range, but neither `true` nor `1.0`."""
+    """Return a rule that accepts integers in a range, but neither `true` nor `1.0`."""
     return f"an integer in {low}..{high}", lambda value: is_integer(value, low, high)
 
 
 def number_in(low: float, high: float) -> Rule:
-    """Accept integers and decimal numbers in a range."""
+    """Return a rule that accepts integers and decimal numbers in a range."""
     return (
         f"a number in {low:g}..{high:g}",
         lambda value: (
@@ -43,13 +43,17 @@ def number_in(low: float, high: float) -> Rule:
 
 
 def one_of(*accepted: object) -> Rule:
-    """Accept these values with their types: `true` and `1.0` are not 1; 1 is `1.0`."""
+    """Return a rule that accepts only the given values.
+
+    The type must match too, so `true` and `1.0` do not match 1. However, the integer 1
+    matches `1.0`.
+    """
     rule = " or ".join(map(described, accepted)) or "null"
     return rule, lambda value: any(_is_accepted(value, each) for each in accepted)
 
 
 def list_of(*accepted: object) -> Rule:
-    """Accept a list of only these values."""
+    """Return a rule that accepts lists containing only the given values."""
     rule, check = one_of(*accepted)
     return f"a list of only {rule}", lambda v: isinstance(v, list) and all(map(check, v))
 
@@ -61,7 +65,11 @@ def _is_accepted(value: object, accepted: object) -> bool:
 
 
 def off(reason: str) -> Rule:
-    """Accept null, false and an empty object or list; the reason names the feature."""
+    """Return a rule that accepts only null, false, or an empty object or list.
+
+    Args:
+        reason: The name of the unsupported feature, for the error message.
+    """
     return (
         f"null or false (not supported: {reason})",
         lambda value: value in (False, {}, []),
@@ -73,8 +81,8 @@ OBJECT: Rule = ("an object", lambda value: isinstance(value, dict))
 BOOLEAN = one_of(True, False)
 SIZE = integer_in(1, LARGEST_SIZE)
 
-# The rules of sizes and constants of every source, by their names in `ModelArgs`; SIZE
-# for others.
+# Rules for hyperparameters in all file formats, keyed by `ModelArgs` name. The rule for
+# any other name is SIZE.
 _RULES: Mapping[str, Rule] = {
     "n_layers": integer_in(1, MOST_LAYERS),
     "norm_eps": number_in(0, 1),
@@ -83,14 +91,21 @@ _RULES: Mapping[str, Rule] = {
 
 
 def rules_of(keys: Mapping[str, str]) -> dict[str, Rule]:
-    """Return the rules of a source's keys, given `ModelArgs` name -> key."""
+    """Return a rule for each key of a file format.
+
+    Args:
+        keys: A mapping from the `ModelArgs` name to the key.
+    """
     return {key: _RULES.get(name, SIZE) for name, key in keys.items()}
 
 
 def sizes_of(
     keys: Mapping[str, str], values: Mapping[str, object], **defaults: object
 ) -> dict[str, Any]:
-    """Map checked config values to `ModelArgs` fields; 0 if only the tensors tell."""
+    """Convert validated config values to `ModelArgs` fields.
+
+    `vocab_size` is 0 if only the tensors determine it.
+    """
     sizes: dict[str, Any] = {
         "vocab_size": 0,
         "rope_theta": DEFAULT_ROPE_THETA,
@@ -122,7 +137,7 @@ PARAMS_KEYS = {"max_context_length": "max_seq_len"} | {
 
 USED_KEYS: Mapping[str, Rule] = {
     **rules_of(PARAMS_KEYS),
-    # Llama 2 writes -1 for the number of tokens of the tokenizer.
+    # In Llama 2's files, -1 means the tokenizer's vocabulary size.
     "vocab_size": (
         f"-1 or {SIZE[0]}",
         lambda value: is_integer(value, -1, -1) or SIZE[1](value),
@@ -145,7 +160,7 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     **dict.fromkeys(
         ("vision_chunk_size", "vision_num_cross_attention_layers"), one_of(-1)
     ),
-    # Keys of Llama 4 and Mistral, whose files have the same names.
+    # Keys for Llama 4 and Mistral, which use the same file names.
     **dict.fromkeys(("moe_args", "moe"), off("a mixture of experts")),
     **dict.fromkeys(
         ("attention_chunk_size", "sliding_window"), off("attention in windows")
@@ -166,15 +181,16 @@ _NEEDED_KEYS = ("dim", "n_layers", "n_heads", "norm_eps")
 
 
 def read_params(path: Path) -> dict[str, object]:
-    """Read and check `params.json`.
+    """Read and validate `params.json`.
 
     Returns:
-        The content of the file; each value of a known key is in its range, or null if the
+        The content of the file. Each known key has a value in its range, or null if the
         key is optional.
 
     Raises:
         CheckpointError: The file is unreadable or not strict JSON, a key is missing or
-            not supported, a value is out of range, or the heads do not divide.
+            unsupported, a value is out of range, or the number of heads does not divide
+            the dimension.
     """
     label = label_of(path)
     params = read_json_object(path, MOST_CONFIG_BYTES, CheckpointError)
@@ -185,7 +201,7 @@ def read_params(path: Path) -> dict[str, object]:
 
 
 def ignored_params(params: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the keys of a `params.json` that Meta's reference implementation ignores."""
+    """Return the keys in `params.json` that Meta's reference implementation ignores."""
     return tuple(key for key in params if key not in _RULES_OF_KEYS)
 
 
@@ -195,7 +211,10 @@ def check_known(
     rules: Mapping[str, Rule],
     needed: Iterable[str] = (),
 ) -> None:
-    """Check values by the rules of their keys; null is absent, other keys are allowed."""
+    """Check the values of known keys, and that all needed keys are present.
+
+    A null value counts as absent. Keys without a rule are allowed.
+    """
     for key, (rule, check) in rules.items():
         value = values.get(key)
         if value is not None and not check(value):
@@ -211,7 +230,7 @@ def check_object(
     rules: Mapping[str, Rule],
     needed: Iterable[str] = (),
 ) -> None:
-    """Check values as `check_known` does, and that every key has a rule."""
+    """Check values as `check_known` does, but reject keys without a rule."""
     check_known(label, values, rules)
     unknown = [key for key in values if key not in rules]
     if unknown:
@@ -222,7 +241,10 @@ def check_object(
 def check_divides(
     label: str, values: Mapping[str, object], over: str, under: str
 ) -> None:
-    """Check that a size is a multiple of another; defaults of absent sizes divide."""
+    """Check that the value of `over` is a multiple of the value of `under`.
+
+    The check passes if either value is absent.
+    """
     large = value_of(values, over, 0)
     small = value_of(values, under, 1)
     if large % small:
@@ -232,8 +254,8 @@ def check_divides(
 
 
 def value_of(values: Mapping[str, object], key: str, default: T) -> T:
-    """Return a checked value, or the default if it is absent or null."""
+    """Return a validated value, or the default if the key is absent or null."""
     value = values.get(key)
     if value is None:
         return default
-    return value  # type: ignore[return-value]  # checked by its rule
+    return value  # type: ignore[return-value]  # the rule has checked the type

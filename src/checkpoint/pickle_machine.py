@@ -1,13 +1,13 @@
 """A pickle interpreter that can only build data.
 
 A pickle is a program for a small stack machine, and Python's own machine lets the program
-import and call anything. This machine executes the few opcodes of `torch.save` (protocol
-2), resolves globals only through a table of six inert replacements, and calls only those.
-It imports nothing, does not recurse, and keeps at most one object per executed opcode,
-whose number is limited.
+import and call anything. This machine executes only the opcodes that `torch.save` writes
+(protocol 2). It resolves globals through a table of six inert replacements, and calls
+nothing else. It does not import or recurse, and it creates at most one object per opcode,
+up to a limited number of opcodes.
 
 The pickle of a state dict contains the storage, offset, size and stride of each tensor.
-The results are descriptions, never tensors: `torch_pth` compares them with the bytes.
+The result describes the tensors; `torch_pth` validates it and creates them.
 
 Source: CPython's `Lib/pickletools.py`, which specifies each opcode (protocols 0 to 5);
 `Lib/pickle.py` for the output of the pickler; PyTorch 2.13, `torch/_utils.py`
@@ -18,14 +18,15 @@ of `_save`).
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from pickletools import opcodes  # their names: nothing there runs a pickle
+from pickletools import opcodes  # used for opcode names; it does not run pickles
 
 from .. import ml
 from ..untrusted import described, is_integer, shown
 from .errors import CheckpointError
 
-# 405 B parameters in one file are 1 138 tensors of about 50 opcodes each. The limit also
-# bounds the memory of a hostile program: about 100 bytes per opcode.
+# Maximum number of executed opcodes. A 405B model in one file has 1,138 tensors, with
+# about 50 opcodes each. The limit also bounds the memory use of a hostile program, which
+# takes about 100 bytes per opcode.
 MOST_OPCODES = 1 << 17
 
 _LONGEST_LINE = 256
@@ -35,24 +36,24 @@ _LARGEST_SIZE = 1 << 48
 _MOST_DIMENSIONS = 8
 _LONGEST_KEY = 9
 
-# The name of each opcode, for example `GLOBAL`; other bytes are `byte 0xff`.
+# The name of each opcode, such as `GLOBAL`, or `byte 0xff` for a byte that is not one.
 _OPCODES = {code: f"byte 0x{code:02x}" for code in range(0x100)}
 _OPCODES |= {ord(opcode.code): opcode.name for opcode in opcodes}
 
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A global by its dotted name, and its meaning here."""
+    """An allowed global, with the value that replaces it."""
 
     name: str
-    # For a storage class of torch, the dtype of its elements. For a function, a
-    # replacement that checks the tuple of arguments and returns an inert value.
+    # For a torch storage class, the dtype of its elements. For a function, a replacement
+    # that checks the argument tuple and returns inert data.
     meaning: ml.DType | Callable[[tuple[object, ...]], object]
 
 
 @dataclass(frozen=True, slots=True)
 class StorageReference:
-    """The record `data/<key>` as `element_count` elements of `dtype`."""
+    """A storage: the record `data/<key>`, with `element_count` elements of `dtype`."""
 
     dtype: ml.DType
     key: str
@@ -61,7 +62,7 @@ class StorageReference:
 
 @dataclass(frozen=True, slots=True)
 class TensorReference:
-    """A strided view of a storage; offset and strides count elements, as in PyTorch."""
+    """A strided view of a storage. As in PyTorch, offset and strides count elements."""
 
     storage: StorageReference
     offset: int
@@ -74,7 +75,7 @@ def _kind(value: object) -> str:
 
 
 def _load_storage(persistent_id: object) -> StorageReference:
-    """Read a persistent id `("storage", class, key, device, count)`."""
+    """Convert a persistent id `("storage", class, key, device, count)`."""
     match persistent_id:
         case ("storage", Global(meaning=ml.DType() as dtype), str(key), str(), count):
             if not (key.isascii() and key.isdigit()) or len(key) > _LONGEST_KEY:
@@ -102,7 +103,7 @@ def _sizes(value: object, key: str) -> tuple[int, ...]:
 
 
 def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
-    """Replace `_rebuild_tensor_v2`; reject a seventh argument, which changes values."""
+    """Replace `_rebuild_tensor_v2`, without the seventh argument that changes values."""
     match arguments:
         case (StorageReference() as storage, offset, size, stride, bool(), hooks) if (
             _none(hooks)
@@ -122,7 +123,7 @@ def _rebuild_tensor(arguments: tuple[object, ...]) -> TensorReference:
 
 
 def _rebuild_parameter(arguments: tuple[object, ...]) -> TensorReference:
-    """Replace `_rebuild_parameter(data, requires_grad, hooks)`: the tensor itself."""
+    """Replace `_rebuild_parameter(data, requires_grad, hooks)` by returning `data`."""
     match arguments:
         case (TensorReference() as tensor, bool(), hooks) if _none(hooks):
             return tensor
@@ -157,10 +158,10 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
 
 
 class PickleMachine:
-    """Runs one pickle program, up to STOP at its end.
+    """Runs one pickle program, which must end with STOP.
 
-    The methods raise ValueError with `expected X, got Y`; `run` adds the label and the
-    position.
+    The other methods raise ValueError with a message `expected X, got Y`. `run` converts
+    it to a CheckpointError that includes the label and the position.
     """
 
     def __init__(self, program: bytes, label: str) -> None:
@@ -173,7 +174,7 @@ class PickleMachine:
         self._memo: dict[int, object] = {}
 
     def run(self) -> object:
-        """Execute the program up to STOP and return its value."""
+        """Execute the program and return the value on top of the stack at STOP."""
         try:
             for _ in range(MOST_OPCODES):
                 self._opcode_at = self._position
@@ -198,14 +199,14 @@ class PickleMachine:
             ) from None
 
     def _requested(self, name: str) -> str:
-        """Return the global that a rejected opcode requests, for an error."""
+        """Describe the global that a rejected opcode refers to, for an error message."""
         values: list[object] = [self._line(), self._line()] if name == "INST" else []
         if name == "STACK_GLOBAL":
             values = self._stack[-2:]
         texts = [each[:200] for each in values if isinstance(each, str)]
         return f" for {shown('.'.join(texts))}" if len(texts) == 2 else ""
 
-    # Bytes of the program
+    # Reading the program
 
     def _take(self, count: int) -> bytes:
         left = len(self._program) - self._position
@@ -233,7 +234,7 @@ class PickleMachine:
                 f"expected UTF-8, got other bytes at its byte {error.start}"
             ) from None
 
-    # Stack, marks, memo
+    # Stack, marks and memo
 
     def _pop(self) -> object:
         floor = self._marks[-1] if self._marks else 0
@@ -258,8 +259,8 @@ class PickleMachine:
         return values
 
     def _put(self, index: int) -> None:
-        # A pickler numbers its memo from 0 without repetition; other programs are
-        # rejected.
+        # A pickler numbers memo entries from 0 and never reuses an index. Any other
+        # program is rejected.
         if index >= MOST_OPCODES or index in self._memo:
             raise ValueError(
                 f"expected a new memo index below {MOST_OPCODES}, got {index}"
@@ -327,7 +328,7 @@ class PickleMachine:
         return function.meaning(arguments)
 
     def _build(self) -> None:
-        """Pop the attributes of an OrderedDict, and discard them."""
+        """Pop and discard the attributes of an OrderedDict."""
         state = self._pop()
         target = self._top()
         if not isinstance(target, OrderedDict) or not isinstance(state, dict):
@@ -341,7 +342,8 @@ class PickleMachine:
         return self._integer(length, signed=True)
 
 
-# The opcodes that push one value, and the others. All further opcodes are rejected.
+# `_VALUES` contains the opcodes that push one value, and `_STEPS` contains all other
+# supported opcodes.
 _VALUES: dict[str, Callable[[PickleMachine], object]] = {
     "GLOBAL": PickleMachine._global,
     "REDUCE": PickleMachine._reduce,

@@ -1,18 +1,18 @@
-"""Read safetensors files: a JSON header, the bytes of each tensor, and an index.
+"""Read safetensors files and their index.
 
-A file is eight bytes of header length, a JSON object, and the byte buffer. An entry of
-the object is `"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}`;
-offsets count from the start of the buffer. `"__metadata__"` is a map of text to text.
-Every rule of the format is checked.
+A file consists of an eight-byte header length, a JSON object, and a byte buffer. Each
+item in the object has the form `"name": {"dtype": "BF16", "shape": [2, 3],
+"data_offsets": [begin, end]}`, with offsets relative to the start of the buffer.
+`"__metadata__"` maps strings to strings. All rules of the format are enforced.
 
-The file is mapped and each tensor is a view of its bytes. The format does not guarantee
-alignment, although writers align tensors. A misaligned tensor, as in old and hand-made
-files, is copied to aligned memory, because the kernels read whole elements;
-`Checkpoint.copied` lists it.
+The file is mapped, and each tensor is a view of the mapping. Writers usually align
+tensors, but the format does not guarantee it. A misaligned tensor, as in old or
+handcrafted files, is copied to aligned memory, because the kernels read whole elements.
+`Checkpoint.copied` lists these tensors.
 
-A file of an index is opened only if it is in the model's directory: it has a plain file
-name, and is not a symbolic link to another place except in the cache of Hugging Face's
-hub.
+A file that an index names is opened only if it is in the model directory. It must have a
+plain file name, and must not be a symbolic link to another directory, except within the
+Hugging Face Hub cache.
 
 Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs`
 (`validate`); transformers 5.23, `modeling_utils.py` (`save_pretrained`); huggingface_hub,
@@ -44,11 +44,12 @@ from .mapped_file import MappedFile
 from .params import ANY, OBJECT, Rule, check_object, value_of
 
 _LENGTH_BYTES = 8
-# The format allows 100 MB. The largest number of tensors allowed here needs 13 MB with
-# long names.
+# Maximum header size. The format allows 100 MB, but even the maximum number of tensors,
+# with long names, needs only 13 MB.
 _MOST_HEADER_BYTES = 16 << 20
 _MOST_TENSORS = 1 << 16
-_MOST_VALUES = 24 * _MOST_TENSORS  # as `parse_strict_json` counts them, a matrix has 20
+# Maximum weighted number of JSON values. `parse_strict_json` counts 20 per matrix.
+_MOST_VALUES = 24 * _MOST_TENSORS
 _MOST_DIMENSIONS = 8
 _LARGEST = 1 << 48
 _METADATA = "__metadata__"
@@ -97,7 +98,7 @@ DTYPES: Mapping[str, ml.DType] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """The entry of a tensor in the header; `start` and `stop` are bytes of the file."""
+    """A tensor's header entry. `start` and `stop` are byte offsets in the file."""
 
     file: MappedFile
     name: str
@@ -108,14 +109,15 @@ class TensorEntry:
 
     @property
     def is_misaligned(self) -> bool:
-        """Whether a tensor does not begin at a multiple of its itemsize."""
+        """Whether the tensor's file offset is not a multiple of its item size."""
         dtype = DTYPES.get(self.dtype)
         return dtype is not None and self.start % dtype.itemsize != 0
 
     def make(self, name: str = "") -> ml.Tensor:
-        """Return the tensor: a view of the mapped file, or an aligned copy if misaligned.
+        """Return the tensor as a view of the mapped file, or as a copy if misaligned.
 
-        Raise CheckpointError if `ml` does not support the dtype.
+        Raises:
+            CheckpointError: The dtype is not supported.
         """
         dtype = DTYPES.get(self.dtype)
         buffer = self.file.buffer
@@ -132,12 +134,12 @@ class TensorEntry:
         )
 
     def refusal(self, expected: object, actual: object) -> CheckpointError:
-        """Return the error about the tensor."""
+        """Return an error about this tensor."""
         return mismatch(self.file.label, f"tensor {shown(self.name)}", expected, actual)
 
 
 class SafetensorsFile:
-    """One mapped file: its metadata, and its entries by name in byte order."""
+    """A mapped safetensors file, with its metadata and its entries in byte order."""
 
     def __init__(self, path: Path) -> None:
         self.file = MappedFile(path)
@@ -175,7 +177,7 @@ class SafetensorsFile:
         self.entries = {entry.name: entry for entry in entries}
 
     def _metadata(self, value: object) -> dict[str, str]:
-        """Check the map of text to text; null is an empty map."""
+        """Validate the metadata, which must map strings to strings or be null."""
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -186,7 +188,7 @@ class SafetensorsFile:
         return value
 
     def _header_bytes(self) -> tuple[bytes, int]:
-        """Return the JSON text of the header, and the start of the buffer."""
+        """Return the header's JSON, and the file offset of the buffer."""
         file = self.file
         head = file.buffer[: _LENGTH_BYTES + 1]
         length = int.from_bytes(head[:_LENGTH_BYTES], "little")
@@ -200,12 +202,12 @@ class SafetensorsFile:
             if length > most:
                 file.refuse("header length", f"at most {most} bytes", length)
             file.refuse("header", "'{' as first byte", repr(first))
-        # A header is padded with spaces, so that the buffer is aligned.
+        # Writers pad the header with spaces to align the buffer.
         stop = _LENGTH_BYTES + length
         return file.bytes_at(_LENGTH_BYTES, stop).rstrip(b" "), stop
 
     def _entry(self, name: str, item: object) -> TensorEntry:
-        """Check one entry: its keys, dtype and sizes, and that they match its bytes."""
+        """Validate one entry, including that its dtype and shape match its byte range."""
         key = f"tensor {shown(name)}"
         if not isinstance(item, dict) or item.keys() != _ENTRY_KEYS:
             got = some_of(item) if isinstance(item, dict) else described(item)
@@ -245,13 +247,13 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
     """Read a safetensors file.
 
     Returns:
-        The tensors by name, in the order of their bytes. They are read-only views of the
-        mapped file, except misaligned tensors, which are copied.
+        The tensors by name, in byte order. They are read-only views of the mapped file,
+        except that misaligned tensors are copied.
 
     Raises:
-        CheckpointError: The file is of another kind, breaks a rule of the format, or has
-            a tensor of an unsupported dtype. The text names the place.
-        FileMemoryError: The system refused memory for a copy.
+        CheckpointError: The file is not a safetensors file, violates the format, or
+            contains a tensor with an unsupported dtype. The message names the location.
+        FileMemoryError: Memory for a copy cannot be allocated.
     """
     source = SafetensorsFile(path)
     try:
@@ -262,7 +264,11 @@ def read_safetensors(path: Path) -> dict[str, ml.Tensor]:
 
 
 def read_index(path: Path) -> dict[Path, list[str]]:
-    """Read `model.safetensors.index.json`: file, in the order of names -> its tensors."""
+    """Read `model.safetensors.index.json`.
+
+    Returns:
+        A mapping from each file, in the order of file names, to the names of its tensors.
+    """
     label = label_of(path)
     directory = path.parent
     value = read_json_object(path, _MOST_INDEX_BYTES, CheckpointError)
@@ -287,9 +293,9 @@ def read_index(path: Path) -> dict[Path, list[str]]:
 
 
 def _is_plain(name: str) -> bool:
-    """Return whether a name stays in its directory on every system.
+    """Return whether a file name cannot refer to another directory on any system.
 
-    It has no separator, drive or NUL.
+    Such a name contains no path separator, drive or NUL.
     """
     return (
         name.endswith(".safetensors")

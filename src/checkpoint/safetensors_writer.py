@@ -1,8 +1,8 @@
-"""Write a safetensors file tensor by tensor, with one in memory at a time.
+"""Write a safetensors file with only one tensor in memory at a time.
 
-Wide dtypes come first and the header is padded, so that every tensor is aligned to its
-elements and can be mapped without a copy. `packed_weights.py` explains how the parts of a
-quantized matrix are stored.
+Tensors with wide dtypes come first and the header is padded, so every tensor is aligned
+to its item size and can be mapped without a copy. `packed_weights.py` explains how the
+parts of a quantized matrix are stored.
 
 Source: huggingface/safetensors, README.md (Format) and `safetensors/src/tensor.rs`
 (`prepare`).
@@ -29,7 +29,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class NewTensor:
-    """A tensor to be written: its name, the format's name of its dtype, its sizes."""
+    """The name, safetensors dtype and shape of a tensor to be written."""
 
     name: str
     dtype: str
@@ -37,15 +37,21 @@ class NewTensor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the tensor in the file."""
+        """The size of the tensor in the file, in bytes."""
         return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
 class TensorWriter:
-    """A new file of tensors, each with start and stop after the head.
+    """Writes a new file that consists of a header and tensors.
 
-    It is used in a `with` statement, whose end syncs the file to the disk. An OSError
-    propagates.
+    Use it in a `with` statement. The file is synced to disk when the block ends without
+    an error. An OSError is propagated.
+
+    Args:
+        path: The file, which must not exist.
+        head: The header.
+        places: The start and stop offsets of each tensor, relative to the end of the
+            header.
     """
 
     def __init__(
@@ -57,7 +63,11 @@ class TensorWriter:
         self._stream.write(head)
 
     def write(self, name: str, content: bytes | memoryview | ml.Weight) -> None:
-        """Write a tensor once: its bytes, or the bytes of a weight or of its codes."""
+        """Write a tensor, which may be written only once.
+
+        The content is a bytes object or a weight. For a quantized weight, only its codes
+        are written.
+        """
         if isinstance(content, ml.QuantizedTensor):
             content = content.codes
         if isinstance(content, ml.Tensor):
@@ -83,7 +93,7 @@ class TensorWriter:
 def safetensors_head(
     tensors: Sequence[NewTensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Return the head of a safetensors file with metadata; and the tensors' bounds."""
+    """Return the header of a safetensors file, and the start and stop of each tensor."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     places = dict[str, tuple[int, int]]()
     position = 0
@@ -101,13 +111,20 @@ def safetensors_head(
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text, places
 
 
-# The tensors of a weight
+# The tensors that represent a weight
 
 
 def new_tensors(
     name: str, shape: tuple[int, ...], dtype: ml.BlockDType | None, origin: ml.DType
 ) -> list[NewTensor]:
-    """Describe the stored tensors of a weight [out, in]; dtype None is a plain weight."""
+    """Return descriptions of the stored tensors that represent a weight.
+
+    Args:
+        name: The name of the weight.
+        shape: The shape `[out, in]` for a matrix.
+        dtype: The block dtype, or None if the weight is not quantized.
+        origin: The dtype of the weight, before quantization if it is quantized.
+    """
     if dtype is None:
         return [NewTensor(name, _DTYPE_NAMES[origin], shape)]
     size = math.prod(shape)
@@ -129,7 +146,7 @@ def new_tensors(
 def part_contents(
     name: str, weight: ml.Weight, origin: ml.DType
 ) -> Iterator[tuple[str, memoryview]]:
-    """Return the name and the bytes of each tensor described by `new_tensors`."""
+    """Return the name and the bytes of each tensor that `new_tensors` describes."""
     dtype = weight.dtype if isinstance(weight, ml.QuantizedTensor) else None
     parts = [weight] if isinstance(weight, ml.Tensor) else [weight.codes, weight.scales]
     contents = [*map(bytes_of, parts)]
@@ -145,7 +162,11 @@ def part_contents(
 def reordered(
     weight: ml.Tensor, head_dim: int, into: Literal["halves", "interleaved"]
 ) -> ml.Tensor:
-    """Reorder the rows of each head from pairs to `halves`, or back to `interleaved`."""
+    """Reorder the rows in each head for the rotary embedding.
+
+    Rows that are rotated together are adjacent in the `interleaved` order, and are in the
+    two halves of a head in the `halves` order.
+    """
     values = weight.numpy()
     parts = (head_dim // 2, 2) if into == "halves" else (2, head_dim // 2)
     heads = values.reshape(-1, *parts, *values.shape[1:]).swapaxes(1, 2)
@@ -153,7 +174,7 @@ def reordered(
 
 
 def bytes_of(tensor: ml.Tensor) -> memoryview:
-    """Return the bytes of a tensor, without a copy if it is contiguous."""
+    """Return the bytes of a tensor, without copying them if it is contiguous."""
     return tensor.contiguous().bits().reshape(-1).view(np.uint8).data
 
 

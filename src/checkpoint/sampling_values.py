@@ -1,6 +1,6 @@
-"""The sampling settings that the files of a model recommend.
+"""The sampling settings recommended by a model's files.
 
-These values only replace defaults. So an unusable value is left out, while a wrong
+These settings only replace defaults, so an unusable value is ignored, whereas an invalid
 hyperparameter is an error.
 
 Source: transformers, `generation/configuration_utils.py`; llama.cpp,
@@ -43,18 +43,22 @@ def _rule(name: str) -> Rule:
 
 
 _RULES: Mapping[str, Rule] = {name: _rule(name) for name in GENERATION_KEYS.values()}
-_DIGITS = 7  # the digits of a float32: a GGUF file has 0.949999988 for 0.95
+# Significant digits of a float32, because a GGUF file has 0.949999988 instead of 0.95.
+_DIGITS = 7
 
 
 def sampling_values(
     values: Mapping[str, object], names: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return the usable settings among checked or unchecked values.
+    """Return the usable sampling settings in a file.
 
     Args:
-        values: The values of a file by their keys. If `do_sample` of a
-            `generation_config.json` turns sampling off, none is used, as in transformers.
-        names: The keys of settings, with their names in `SamplingArgs`.
+        values: The file's keys and values, which need not be validated. If `do_sample` in
+            `generation_config.json` is false, no setting is used, as in transformers.
+        names: A mapping from the key of a setting to its name in `SamplingArgs`.
+
+    Returns:
+        The usable values by their names in `SamplingArgs`.
     """
     if values.get("do_sample") is False:
         return {}
@@ -64,6 +68,6 @@ def sampling_values(
 
 
 def _shortest(value: object) -> float:
-    """Return an integer unchanged, and a decimal number with the digits of a float32."""
+    """Return an integer unchanged, and round any other number to float32 precision."""
     assert isinstance(value, int | float)
     return value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")

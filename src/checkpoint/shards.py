@@ -1,8 +1,9 @@
-"""Several files of one model: checked against the parameters, then merged.
+"""Check the shards of a model against its hyperparameters, and merge them.
 
-A large model is saved as one file per processor, `consolidated.00.pth` and so on. Each
-has a part of every matrix and a copy of every norm. With more processors than key/value
-heads, as in Meta's 16 files of the 405B, neighbours store the same head.
+Meta saves a large model as one file per processor: `consolidated.00.pth` and so on. Each
+file contains a part of every matrix and a copy of every norm. If there are more
+processors than key/value heads, as in Meta's 16-file version of the 405B model, adjacent
+files contain the same head.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,10 @@ Bounds = tuple[int, int] | None
 def check_shards(
     shards: Sequence[Shard], labels: Sequence[str], layers: int, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Check all tensors of all shards before any allocation; return the sizes."""
+    """Check all tensors in all shards before anything is allocated, and return the sizes.
+
+    The returned sizes include those that are inferred from the tensors.
+    """
     _check_count(shards, labels, sizes)
     rows = {row.name: row for row in rows_of(layers)}
     all_sizes = dict(sizes)
@@ -43,11 +47,11 @@ def check_shards(
 def merge_shards(
     shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]
 ) -> dict[str, ml.Tensor]:
-    """Merge the checked shards of one model, with copies of all tensors.
+    """Merge the validated shards of one model, copying all tensors.
 
-    wq, wk, wv, w1, w3 and output are divided by rows, wo and w2 by columns, the
-    embeddings by columns (Llama 2) or rows (Llama 3). All other tensors are whole in each
-    shard, and must be equal.
+    wq, wk, wv, w1, w3 and output are divided by rows, wo and w2 by columns, and the
+    embeddings by columns (Llama 2) or rows (Llama 3). Every shard contains all other
+    tensors as a whole, and these copies must be equal.
     """
     merged = MergedShards(shards, layers, sizes)
     needed = sum(
@@ -60,7 +64,7 @@ def merge_shards(
 
 
 class MergedShards(Mapping[str, ml.Tensor]):
-    """The tensors of several shards, each merged when looked up, and not kept."""
+    """A mapping that merges a tensor from several shards each time it is looked up."""
 
     def __init__(
         self, shards: Sequence[Shard], layers: int, sizes: Mapping[str, int]
@@ -70,10 +74,10 @@ class MergedShards(Mapping[str, ml.Tensor]):
         self._rows = {row.name: row for row in rows_of(layers)}
 
     def cut_of(self, name: str) -> tuple[int | None, int]:
-        """Return the dimension of the cut of a tensor, and the number of equal copies.
+        """Return the dimension along which a tensor is divided, and the number of copies.
 
-        If each shard has the whole tensor, the dimension is None, and all shards are
-        copies.
+        If every shard contains the whole tensor, the dimension is None, and the number of
+        copies is the number of shards.
         """
         row = self._rows.get(name)
         shape = self._shards[0][name].shape
@@ -84,15 +88,23 @@ class MergedShards(Mapping[str, ml.Tensor]):
         return axis, count * shape[axis] // self._sizes[row.sizes[axis]]
 
     def part(self, name: str, cut: int, bounds: Bounds) -> ml.Tensor:
-        """Merge a range of a dimension, or all; rows of a single file are a view."""
+        """Merge a tensor, or a range of it along one dimension.
+
+        If all requested rows are in one file, the result is a view.
+
+        Args:
+            name: The tensor.
+            cut: The dimension along which `bounds` applies.
+            bounds: The start and stop indices, or None for the whole tensor.
+        """
         first = self._shards[0][name]
         (axis, copies) = self.cut_of(name)
         pieces: list[np.ndarray[Any, Any]] = []
         for number, shard in enumerate(self._shards):
-            # As integers, which NumPy copies faster, and NaNs stay bit-identical and
-            # equal.
+            # View the elements as integers, which NumPy copies faster. NaNs also keep
+            # their bits and compare equal.
             array = shard[name].numpy().view(first.dtype.bits_dtype)
-            if bounds is not None:  # the requested part of the shard
+            if bounds is not None:  # select the requested part of the shard
                 begin = number // copies * array.shape[cut] if cut == axis else 0
                 start, stop = (
                     min(max(bound - begin, 0), array.shape[cut]) for bound in bounds
@@ -114,7 +126,7 @@ class MergedShards(Mapping[str, ml.Tensor]):
         return self.part(name, 0, None)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._shards[0]  # indexing would merge it
+        return name in self._shards[0]  # the default would merge the tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shards[0])
@@ -126,7 +138,7 @@ class MergedShards(Mapping[str, ml.Tensor]):
 def _check_count(
     shards: Sequence[Shard], labels: Sequence[str], sizes: Mapping[str, int]
 ) -> None:
-    """Compare the number of files with the number implied by the first wq."""
+    """Compare the number of files with the number implied by wq in the first layer."""
     name = "layers.0.attention.wq.weight"
     shape = shards[0][name].shape if name in shards[0] else ()
     if len(shape) != 2 or not shape[0] or sizes["Hh"] % shape[0]:

@@ -1,7 +1,7 @@
-"""PyTorch's zip checkpoints (`.pth`): a directory, a pickle, and storages.
+"""Read PyTorch zip checkpoints (`.pth`), which contain a pickle and tensor storages.
 
-The file is mapped: only the directory and the pickle are read, and each tensor is a view
-of its bytes. A 16 GB checkpoint opens in milliseconds.
+The file is mapped. Only the zip directory and the pickle are read, and each tensor is a
+view of the mapping, so a 16 GB checkpoint opens in milliseconds.
 
 Source: PyTorch 2.13, `torch/serialization.py` (`_save`, `_load`).
 """
@@ -25,27 +25,28 @@ _MOST_WORD_BYTES = 64
 _VERSIONS = [str(number) for number in range(1, 11)]
 _WORD_RULES: Mapping[str, Rule] = {
     "version": (f"{_VERSIONS[0]}..{_VERSIONS[-1]}", lambda value: value in _VERSIONS),
-    # Files from before PyTorch 2.1 lack this record and are little-endian as well.
+    # Files written before PyTorch 2.1 lack this record, and are always little-endian.
     "byteorder": one_of("little"),
 }
 
 
 def read_pth(path: Path) -> dict[str, ml.Tensor]:
-    """Read a `.pth` file that `torch.save` wrote from a dict of tensors.
+    """Read a `.pth` file to which `torch.save` wrote a dict of tensors.
 
     Returns:
         The tensors by name, as read-only views of the mapped file with the saved shapes,
         strides and offsets. Tensors that shared a storage still share it.
 
     Raises:
-        CheckpointError: The file is of another kind, damaged, or requires other than
-            bfloat16, float16 or float32 tensors. The text names the place.
+        CheckpointError: The file is not a PyTorch zip checkpoint, is damaged, or contains
+            a tensor that is not bfloat16, float16 or float32. The message names the
+            location.
     """
     return map_pth(path)[1]
 
 
 def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
-    """Read a checkpoint as `read_pth` does; also return the mapped file."""
+    """Read a checkpoint as `read_pth` does, and also return the mapped file."""
     file = MappedFile(path)
     try:
         if file.buffer[: len(_ZIP)] != _ZIP:
@@ -72,7 +73,7 @@ def map_pth(path: Path) -> tuple[MappedFile, dict[str, ml.Tensor]]:
 
 
 def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Record]:
-    """Remove the common folder of all records; check version and byte order."""
+    """Remove the common folder from record names, and check version and byte order."""
     prefixes = {name.partition("/")[0] for name in records}
     if len(prefixes) != 1:
         file.refuse("folders of the records", "one", some_of(sorted(prefixes)))
@@ -88,12 +89,12 @@ def _strip_prefix(file: MappedFile, records: dict[str, Record]) -> dict[str, Rec
 
 
 def _content(file: MappedFile, record: Record, limit: int) -> bytes:
-    """Copy a small record after checking its size, and its CRC-32 if present."""
+    """Return a copy of a small record after checking its size and its CRC-32 if set."""
     if record.size > limit:
         file.refuse(f"record {shown(record.name)}", f"at most {limit} bytes", record.size)
     content = file.bytes_at(record.start, record.start + record.size)
     crc = zlib.crc32(content)
-    if record.crc not in (crc, 0):  # PyTorch can be configured to write 0
+    if record.crc not in (crc, 0):  # PyTorch can be configured to write 0 instead
         key = f"record {shown(record.name)}: CRC-32"
         got = f"{crc:08x} (damaged)"
         file.refuse(key, f"{record.crc:08x}", got)
@@ -103,7 +104,7 @@ def _content(file: MappedFile, record: Record, limit: int) -> bytes:
 def _tensor(
     file: MappedFile, records: dict[str, Record], name: str, reference: TensorReference
 ) -> ml.Tensor:
-    """Return one tensor after checking that its record contains it.
+    """Return one tensor after checking that it lies within its record.
 
     The check uses Python integers, which cannot overflow.
     """
@@ -115,7 +116,8 @@ def _tensor(
         file.refuse(label, f"a record '{record_name}'", "none")
     record = records[record_name]
     nbytes = storage.element_count * itemsize
-    # torch.save aligns each record to 64 bytes; the kernels read whole elements in place.
+    # torch.save aligns each record to 64 bytes. The kernels read whole elements in place,
+    # so each storage must be aligned to its item size.
     if record.size != nbytes or record.start % itemsize:
         rule = (
             f"{storage.element_count} x {itemsize} = {nbytes} bytes at a multiple of "
@@ -128,8 +130,8 @@ def _tensor(
     for size, stride in zip(reference.shape, reference.strides, strict=True):
         extent += (size - 1) * stride
         strides.append(stride * itemsize if size > 1 else itemsize)
-    # A storage with fewer elements than the tensor has overlapping elements, as in an
-    # expanded view (stride 0): a few bytes could then require any amount of work.
+    # Reject a tensor with more elements than its storage. Its elements would overlap, as
+    # in an expanded view (stride 0), so a few bytes could require any amount of work.
     needed = reference.offset + (max(extent, count) if count else 0)
     if needed > storage.element_count:
         rule = f"offset + max(extent, count) at most {storage.element_count} elements"

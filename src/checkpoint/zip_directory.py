@@ -1,15 +1,15 @@
-"""The directory of a zip archive of stored records, read strictly.
+"""A strict reader for the directory of an uncompressed zip archive.
 
-A zip file can be read in several contradictory ways: forwards by local headers or
-backwards by the central directory, with gaps, overlaps and sizes in up to four places.
-Here an archive is accepted only if all of them agree and every byte of the file belongs
-to one record after another, which is the layout of `torch.save`. Nothing is decompressed:
-a compressed record is rejected.
+A zip file can be interpreted in contradictory ways. It can be read forwards from local
+headers or backwards from the central directory, it may have gaps and overlaps, and it
+states each size in up to four positions. This reader accepts an archive only if all of
+these agree and the records are contiguous, which is how `torch.save` writes them. A
+compressed record is rejected.
 
-Source: PKWARE APPNOTE 6.3.9, sections 4.3 to 4.5; the layout written by PyTorch 2.13
-(`caffe2/serialize/inline_container.cc`): version flags 0x0800 and 0x0008, a data
-descriptor after each record that is not empty, padding in an extra field `FB`, and zip64
-end records always.
+Source: PKWARE APPNOTE 6.3.9, sections 4.3 to 4.5. PyTorch 2.13
+(`caffe2/serialize/inline_container.cc`) writes the flags 0x0800 and 0x0008, a data
+descriptor after each non-empty record, padding in an extra field `FB`, and zip64 end
+records in every file.
 """
 
 import struct
@@ -20,7 +20,8 @@ from .mapped_file import MappedFile
 
 _MOST_RECORDS = 1 << 16
 _UINT32_MAX = 0xFFFFFFFF
-_LIMITS = (0xFFFF, _UINT32_MAX, _UINT32_MAX)  # placeholders for larger zip64 values
+# The end record contains these values where the zip64 end record has a larger one.
+_LIMITS = (0xFFFF, _UINT32_MAX, _UINT32_MAX)
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -37,18 +38,18 @@ _EXTRA_OTHER_NAME = 0x7075
 
 
 class Record(NamedTuple):
-    """One stored record: its bytes are [start, start + size) of the file."""
+    """A stored record, whose content is at [start, start + size) in the file."""
 
     header_at: int
     name: str
     flags: int
     crc: int
     size: int
-    start: int = 0  # from the local header
+    start: int = 0  # only known after the local header is read
 
 
 def read_directory(file: MappedFile) -> dict[str, Record]:
-    """Read the directory of a stored zip archive: its records in file order."""
+    """Return the records in a zip archive by name, in file order."""
     count, start, stop = _end_records(file)
     entries = []
     at = start
@@ -73,11 +74,11 @@ def read_directory(file: MappedFile) -> dict[str, Record]:
     return records
 
 
-# The end of the file: the zip64 end record, its locator and the end record.
+# The records at the end of the file: zip64 end record, zip64 locator and end record
 
 
 def _end_records(file: MappedFile) -> tuple[int, int, int]:
-    """Return (number of entries, start, stop) of the central directory."""
+    """Return the central directory's number of entries, start offset and stop offset."""
     end_at = file.size - _END.size
     if end_at < 0 or file.buffer[end_at : end_at + 4] != b"PK\x05\x06":
         rule = f"in the last {_END.size} bytes of the file"
@@ -120,7 +121,7 @@ def _end_records(file: MappedFile) -> tuple[int, int, int]:
 
 
 def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
-    """Read the entry at a byte; return it and its end."""
+    """Parse the directory entry at an offset, and return it with its end offset."""
     if at + _CENTRAL.size > stop:
         file.refuse("central directory", f"an entry at byte {at}", "the directory's end")
     fields = _CENTRAL.unpack_from(file.buffer, at)
@@ -142,7 +143,7 @@ def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
         rule = "no encryption or flags except 0x0808, disk 0, method 0"
         got = f"{flags:#06x}, {disk} and {method} (records must be stored uncompressed)"
         file.refuse(key, rule, got)
-    # Each 0xffffffff is replaced by the next 64-bit value of the extra field.
+    # Each 0xffffffff stands for the next 64-bit value in the zip64 extra field.
     wide = iter(_zip64_values(file, key, extra_at, extra_at + extra_length))
     size, packed, header_at = (
         next(wide, -1) if value == _UINT32_MAX else value
@@ -155,12 +156,12 @@ def _entry(file: MappedFile, at: int, stop: int) -> tuple[Record, int]:
 
 
 def _zip64_values(file: MappedFile, key: str, start: int, stop: int) -> list[int]:
-    """Return the 64-bit values of the zip64 extra field; check all extra fields."""
+    """Return the 64-bit values in the zip64 extra field, after checking all fields."""
     values: list[int] = []
     at = 0
     extra = file.buffer[start:stop]
     while at < len(extra):
-        # The length of a field that is cut in its first four bytes exceeds the data.
+        # If fewer than four bytes remain, padding makes the length exceed the data.
         identifier, length = struct.unpack("<2H", extra[at : at + 4].ljust(4, b"\xff"))
         body = extra[at + 4 : at + 4 + length]
         if len(body) != length or identifier == _EXTRA_OTHER_NAME:
@@ -179,10 +180,13 @@ def _zip64_values(file: MappedFile, key: str, start: int, stop: int) -> list[int
 
 
 def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, int]:
-    """Check a record's local header against its entry; return it and its end."""
+    """Check a record's local header against its directory entry.
+
+    Return the record with its start offset, and the offset at which it ends.
+    """
     at = entry.header_at
     key = f"record {shown(entry.name)}"
-    # At least a directory entry follows it.
+    # Reading stays inside the file, because at least a directory entry follows.
     fields = _LOCAL.unpack_from(file.buffer, at)
     signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = (
         fields
@@ -197,10 +201,10 @@ def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, 
     if (signature, raw_name, flags, method) != expected:
         file.refuse(key, "the same name, flags and method in both headers", "others")
     wide = _zip64_values(file, key, extra_at, start)
-    # A zip64 field contains both sizes, the offset of the header, or all three. PyTorch
-    # writes 0 for one of the sizes, against the standard.
+    # A zip64 field contains both sizes, the header offset, or all three. Contrary to the
+    # standard, PyTorch writes 0 for one of the sizes.
     sizes, offset = (wide[:2], wide[2:]) if len(wide) > 1 else ([], wide)
-    # The sizes follow the record, so that they may be 0 here.
+    # If a data descriptor follows the record, the sizes in the header may be 0.
     follows = entry.flags & _FLAG_DESCRIPTOR
     allowed_sizes = {entry.size, 0} if follows else {entry.size}
     agree = (
@@ -212,7 +216,7 @@ def _local_record(file: MappedFile, entry: Record, limit: int) -> tuple[Record, 
     if not agree:
         file.refuse(key, "equal sizes in both headers", "sizes that disagree")
     ends = [stop]
-    if follows:  # in the 32-bit or the 64-bit form
+    if follows:  # the data descriptor has either 32-bit or 64-bit sizes
         expected_values = (b"PK\x07\x08", entry.crc, entry.size, entry.size)
         forms = (form for form in _DESCRIPTORS if stop + form.size <= limit)
         ends = [
