@@ -1,7 +1,8 @@
-"""The trace: one stream of events that follows a prompt through the 21 stages.
+"""Tracing: a stream of events that follows a prompt through the 21 stages.
 
-The process has at most one trace. Stages mark their beginnings in it, and it observes the
-ops. A run without a trace does not load the modules that create, name and write events.
+A process has at most one trace. Each stage marks its beginning in the trace, which also
+observes the ops. Without a trace, the modules that create and write events are not
+loaded.
 """
 
 import functools
@@ -21,7 +22,7 @@ __all__ = ["add_own_seconds", "clock", "is_on", "mark", "start", "stop"]
 _NOTHING: Mapping[str, Any] = {}
 
 _tracer: "Tracer | None" = None
-_observer: Observer | None = None  # the observer of the ops while a trace is on
+_observer: Observer | None = None  # observes the ops while a trace is on
 _own_seconds = 0.0  # seconds spent in tracers and their consumers
 
 
@@ -34,17 +35,19 @@ def mark(
     outputs: Mapping[str, "TensorLike"] = _NOTHING,
     details: "Details" = _NOTHING,
 ) -> None:
-    """Mark the beginning of a stage; without a trace, this only tests a variable.
+    """Mark the beginning of a stage in the trace, if one is on.
 
     Args:
         stage: The number of the stage.
         layer: The index of the transformer block that begins here.
         position: The position of the first new token.
         T: The number of new tokens.
-        inputs, outputs: Tensors of a stage that is not an op, by their names.
-        details: Further facts: values that JSON can represent, and dataclasses of them.
+        inputs, outputs: The tensors, by name, of a stage that does not consist of ops.
+        details: Additional data: JSON-compatible values, or dataclasses that contain only
+            such values.
     """
-    # Keyword-only parameters and **details would cost more than the test.
+    # Without a trace, this call only tests a variable. Keyword-only parameters and
+    # **details would cost more than the test.
     if _tracer is not None:
         start_time = time.perf_counter()
         _tracer.mark(stage, layer, position, T, inputs, outputs, details)
@@ -52,21 +55,21 @@ def mark(
 
 
 def add_own_seconds(seconds: float) -> None:
-    """Add the time of tracing itself, which `clock` subtracts."""
+    """Record time that tracing itself has taken, which `clock` subtracts."""
     global _own_seconds
     _own_seconds += seconds
 
 
 def clock() -> float:
-    """Return `time.perf_counter()` without the time of tracing until now."""
+    """Return `time.perf_counter()` minus the time that tracing has taken so far."""
     return time.perf_counter() - _own_seconds
 
 
 def start(tracer: "Tracer") -> None:
-    """Turn a trace on for the whole process, after turning off an earlier one.
+    """Start a trace for the whole process, stopping the current trace if there is one.
 
     Args:
-        tracer: Creates the events. Its `close` is called when the trace is turned off.
+        tracer: Creates the events. Its `close` is called when the trace stops.
     """
     global _tracer, _observer
     stop()
@@ -76,7 +79,7 @@ def start(tracer: "Tracer") -> None:
 
 
 def stop() -> None:
-    """Turn the trace off, if it is on."""
+    """Stop the trace, if one is on."""
     global _tracer, _observer
     if _tracer is None or _observer is None:
         return
@@ -93,9 +96,9 @@ def is_on() -> bool:
 
 
 def _report(tracer: "Tracer", call: OpCall) -> tuple[str, ...]:
-    """Report each result of an op to a tracer; return the names of the results.
+    """Report each result of an op to a tracer, and return the names of the results.
 
-    The first result carries the time of the op.
+    The duration of the op is reported with its first result.
     """
     start = time.perf_counter()
     scalars = call.scalars

@@ -1,4 +1,4 @@
-"""The places of symbols and sections, read from the sources and pages, never stored."""
+"""Locate symbols in the source files and sections in the documentation pages."""
 
 import ast
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 from types import FrameType
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# Packages whose lines are not reported, because they do not explain the run.
+# Packages that `calling_line` skips, because their lines do not explain the run.
 _REPORTING = (f"{PACKAGE / 'trace'}/", f"{PACKAGE / 'ml'}/")
-_COMMENT = re.compile(r"<!--.*-->")  # the marks of generated and executed parts
+_COMMENT = re.compile(r"<!--.*-->")  # marks generated and executed blocks
 
 
 def calling_line() -> str:
-    """Return the file and line of this call, outside of the trace and the ops."""
+    """Return the file and line of the innermost caller outside `trace` and `ml`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_REPORTING):
         frame = frame.f_back
@@ -28,7 +28,7 @@ def calling_line() -> str:
 
 @cache
 def display_path(file: str) -> str:
-    """Return the path of a module in the repository, or the name of another file."""
+    """Return a module's path within the repository, or just the name of another file."""
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return path.relative_to(PACKAGE.parent).as_posix()
@@ -37,13 +37,14 @@ def display_path(file: str) -> str:
 
 @cache
 def symbols_of(file: Path) -> dict[str, tuple[int, str]]:
-    """Return the first line and the text of each symbol of a file, if it exists.
+    """Return the first line number and the source of each symbol in a file.
 
-    Examples of symbols are `Class.method`, `mark(13)` and `function: mark(13)`.
+    Examples of symbols are `Class.method`, `mark(13)` and `function: mark(13)`. If the
+    file does not exist, the result is empty.
     """
     try:
         text = file.read_text(encoding="utf-8")
-    except OSError:  # installed without sources
+    except OSError:  # the package is installed without sources
         return {}
     symbols = _symbols(ast.parse(text).body, "")
     lines = text.split("\n")
@@ -56,7 +57,7 @@ def symbols_of(file: Path) -> dict[str, tuple[int, str]]:
 def _symbols(
     body: list[ast.stmt], prefix: str
 ) -> Iterator[tuple[str, ast.stmt | ast.expr]]:
-    """Yield the symbols of a module or a class."""
+    """Yield the name and node of each symbol in the body of a module or class."""
     for node in body:
         match node:
             case ast.ClassDef(name=name):
@@ -73,7 +74,7 @@ def _symbols(
 
 
 def _marks(function: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the stage marks of a function."""
+    """Yield the stage marks in a function, under two names each."""
     for node in ast.walk(function):
         match node:
             case ast.Call(
@@ -84,13 +85,16 @@ def _marks(function: ast.AST, name: str) -> Iterator[tuple[str, ast.expr]]:
 
 
 def find_page(name: str) -> Path | None:
-    """Return a file of `docs/` or `diagrams/` in the package or in the checkout."""
+    """Return the path of a file in `docs/` or `diagrams/`, or None if it is missing.
+
+    The file is searched in the installed package and in the checkout.
+    """
     paths = (PACKAGE / name, PACKAGE.parent / name)
     return next((path for path in paths if path.is_file()), None)
 
 
 def section_of(page: Path | None, heading: str) -> str:
-    """Return the section below `## heading` without comments, or an empty text."""
+    """Return the section below `## heading` without comments, or an empty string."""
     text = "" if page is None else page.read_text(encoding="utf-8")
     lines = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].split("\n")
     return "\n".join(line for line in lines if not _COMMENT.fullmatch(line)).strip()

@@ -1,8 +1,8 @@
-"""The registry of the 21 stages: their ops, code and chapters.
+"""The registry of the 21 stages, with their ops, source code and chapters.
 
-The names and letters (see docs/LEGEND.md) of results come from here, so that the code of
-the model contains none. Lines of code and anchors are computed from names, so that they
-cannot become stale.
+Op results get their names and letters (see docs/LEGEND.md) from this registry, so the
+model's source code need not contain them. Line numbers and anchors are computed from
+names, so they cannot become stale.
 """
 
 import re
@@ -12,51 +12,51 @@ from dataclasses import dataclass
 from .code import PACKAGE, display_path, symbols_of
 from .records import Letters
 
-# The pages of docs/, each after its first stage.
+# (first stage, page in docs/ that explains the stages from that one on)
 _PAGES = ((16, "14c-next-token.md"), (6, "14b-attention.md"), (1, "14-forward-pass.md"))
 
 
 @dataclass(frozen=True)
 class StageOp:
-    """One op of a stage and the name of its result."""
+    """An op in a stage, with the name and shape of its result."""
 
     op: str
-    name: str  # of the result
-    letters: Letters  # per dimension: a letter of the legend, a product or a half
+    name: str  # the name of the result
+    letters: Letters  # for each dimension: a legend letter, a product or a half
 
 
 @dataclass(frozen=True)
 class Stage:
     """One of the 21 stages."""
 
-    number: int  # from 1, in run order
+    number: int  # counted from 1, in run order
     name: str
-    module: str  # the module of its function, below the package
-    function: str  # its qualified name
-    # Its ops in run order. A run may omit some: a single token needs no mask, and some
-    # ops belong to one family of models.
+    module: str  # the module that contains the function, relative to the package
+    function: str  # the qualified name of the function that implements the stage
+    # The ops in run order. Some may not run: a single token needs no mask, and some ops
+    # are specific to one model family.
     steps: tuple[StageOp, ...] = ()
 
     @property
     def heading(self) -> str:
-        """The heading of its section."""
+        """The heading of the section that explains the stage."""
         return f"Stage {self.number}: {self.name}"
 
     @property
     def chapter(self) -> str:
-        """The page that explains it, with the anchor of its heading on code hosts."""
+        """The page that explains the stage, with the anchor that code hosts generate."""
         anchor = re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
         page = next(page for first, page in _PAGES if self.number >= first)
         return f"docs/{page}#{anchor}"
 
     @property
     def diagram(self) -> str:
-        """The file of its diagram."""
+        """The path of the stage's diagram."""
         return f"diagrams/stage-{self.number:02}.svg"
 
     @property
     def code(self) -> str:
-        """The file and the present line of its mark, or else of its function."""
+        """The file and current line of the stage's mark, or else of its function."""
         file = PACKAGE / f"{self.module.replace('.', '/')}.py"
         symbols = symbols_of(file)
         mark = f"{self.function}: mark({self.number})"
@@ -65,7 +65,7 @@ class Stage:
 
 
 def _stages(registry: str) -> dict[int, Stage]:
-    """Parse the registry: a line per stage, followed by lines for its ops."""
+    """Parse a registry that has one line per stage, followed by one line per op."""
     stages = {}
     for text in re.split(r"\n(?=\d)", registry.strip()):
         head, *lines = text.split("\n")
@@ -80,9 +80,10 @@ def _stages(registry: str) -> dict[int, Stage]:
     return stages
 
 
-# A stage: its number and name, its module and function. Below it are its ops: the op, the
-# name of the result, and its letters. In OLMo 2, `rms_norm` is in stages 15 and 18, and
-# `to` in 6 and 16. Granite adds `multiply`, and BF16 of GGUF files `to` in 17.
+# A stage line contains the number, name, module and function. The lines below it contain
+# its ops, each with the name and letters of its result. Some ops are specific to a family
+# or file format: OLMo 2 uses `rms_norm` in stages 15 and 18 and `to` in stages 6 and 16,
+# Granite uses `multiply`, and BF16 in GGUF files uses `to` in stage 17.
 STAGES: Mapping[int, Stage] = _stages("""
 1 tokenization | tokenizer.tokenizer Tokenizer.encode
 2 tokens tensor | model.context token_tensor
@@ -166,7 +167,7 @@ STAGES: Mapping[int, Stage] = _stages("""
 21 token to text, stop check | inference.answer AnswerText.push
 """)
 
-# The meanings of the letters, in the order of docs/LEGEND.md.
+# The meaning of each letter, in the same order as in docs/LEGEND.md.
 LEGEND: Mapping[str, str] = {
     "T": "new tokens",
     "S": "cached plus new tokens",
@@ -184,10 +185,10 @@ LEGEND: Mapping[str, str] = {
 # Stages that contain other stages.
 HOLDS: Mapping[int, str] = {5: "6 to 18", 7: "8 to 14"}
 
-# Tensors that are read but not created by an op: weights by the end of their key, and the
-# logits of the last token for sampling. The letters of weights are a copy of the table in
-# `checkpoint/names.py`, because `trace` imports no other package.
-# `tests/trace/test_events.py` compares them for every family.
+# Letters of tensors that are read but not created by an op: weights, keyed by the part of
+# their name after the layer, and the inputs to sampling and to the embedding. The letters
+# of the weights duplicate the table in `checkpoint/names.py`, because `trace` must not
+# import it. `tests/trace/test_events.py` compares the two for every family.
 _READ_LETTERS: Mapping[str, Letters] = {
     "tok_embeddings.weight": ("V", "D"),
     "attention_norm.weight": ("D",),
@@ -197,7 +198,7 @@ _READ_LETTERS: Mapping[str, Letters] = {
     "attention.wo.weight": ("D", "H*h"),
     "attention.q_norm.weight": ("h",),
     "attention.k_norm.weight": ("h",),
-    # OLMo 2 applies these norms to all heads at once.
+    # In OLMo 2, these norms apply to all heads together.
     "attention.q_norm.weight of all": ("H*h",),
     "attention.k_norm.weight of all": ("K*h",),
     "ffn_norm.weight": ("D",),
@@ -212,7 +213,10 @@ _READ_LETTERS: Mapping[str, Letters] = {
 
 
 def read_letters(name: str) -> Letters | None:
-    """Return the letters of a weight, by its checkpoint key, or of another input."""
+    """Return the letters of a weight or another input, or None if unknown.
+
+    A weight is identified by its checkpoint name.
+    """
     if name.endswith(".bias"):
         letters = read_letters(f"{name.removesuffix('bias')}weight")
         return None if letters is None else letters[:1]
@@ -221,7 +225,7 @@ def read_letters(name: str) -> Letters | None:
 
 
 def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
-    """Return the size of a letter, product (`H*h`), half (`h/2`) or digit, if known."""
+    """Return the size of a letter, product (`H*h`), half (`h/2`) or number, if known."""
     size = 1
     for factor in letter.split("*"):
         name, _, divisor = factor.partition("/")
@@ -233,7 +237,7 @@ def size_of(letter: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def fits(letters: Letters, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
-    """Return whether letters match a shape."""
+    """Return whether the sizes of the letters equal a shape."""
     return len(letters) == len(shape) and all(
         size_of(letter, sizes) == n for letter, n in zip(letters, shape, strict=True)
     )

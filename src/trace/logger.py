@@ -1,4 +1,4 @@
-"""The trace as text, through structlog: a log for people, JSON lines for programs."""
+"""Write the trace with structlog, as a readable log or as JSON lines."""
 
 import contextlib
 import textwrap
@@ -29,25 +29,25 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class TraceLog:
-    """Writes events to a log for people, to JSON lines, or both.
+    """Writes events to a readable log, to JSON lines, or to both.
 
     Raises:
-        OSError: A file cannot be written at the beginning.
+        OSError: The header of a file cannot be written.
     """
 
     def __init__(
         self,
-        sizes: Mapping[str, int],  # of the model, by letter
+        sizes: Mapping[str, int],  # the model's sizes by letter
         *,
-        debug_log: TextIO | None = None,  # the log for people
+        debug_log: TextIO | None = None,  # receives the readable log
         json_lines: TextIO | None = None,
-        # Layers and steps that are written in full. By default the JSON lines contain
-        # all, and the log for people contains the first layer and the first two steps
-        # (step 0 runs the prompt). The log has one line for each other layer or step.
+        # The layers and steps to write in full. By default, the JSON lines contain all of
+        # them, and the readable log contains the first layer and the first two steps
+        # (step 0 runs the prompt). The log has one line for every other layer and step.
         layers: Ranges | None = None,
         steps: Ranges | None = None,
-        stages: Ranges | None = None,  # the stages that are written
-        run: Mapping[str, str] = _NOTHING,  # facts at the beginning of both files
+        stages: Ranges | None = None,  # the stages to write; all by default
+        run: Mapping[str, str] = _NOTHING,  # run metadata for the header of both files
         # Called with a message if a write fails.
         on_failure: Callable[[str], None] = lambda _line: None,
     ) -> None:
@@ -67,16 +67,16 @@ class TraceLog:
         )
 
     def write(self, event: Event) -> None:
-        """Write an event to the views that show it."""
+        """Write an event to each file that includes it."""
         self._logger.msg(event)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
-        """Return whether a view shows events of a stage in a layer and a step."""
+        """Return whether any file includes events with this stage, layer and step."""
         return any(view.wants(stage, layer, step) for view in self._views)
 
     @property
     def is_open(self) -> bool:
-        """Whether a file still accepts events."""
+        """Whether any file still accepts events."""
         return any(view.file is not None for view in self._views)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class TraceLog:
 
 @dataclass(eq=False)
 class _View(ABC):
-    """A processor of structlog that writes each event to a file and passes it on."""
+    """A structlog processor that writes each event to a file and passes it on."""
 
     file: TextIO | None  # None after a failed write
     stages: Ranges | None
@@ -96,7 +96,7 @@ class _View(ABC):
     on_failure: Callable[[str], None]
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
-        """Return whether this view shows events of a stage in a layer and a step."""
+        """Return whether this file includes events with this stage, layer and step."""
         limits = (self.stages, stage), (self.layers, layer), (self.steps, step)
         return self.file is not None and all(
             _contains(ranges, index) for ranges, index in limits
@@ -104,14 +104,17 @@ class _View(ABC):
 
     @abstractmethod
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
-        """Return the beginning of the file, including its last newline."""
+        """Return the header of the file, including the final newline."""
 
     @abstractmethod
     def text(self, event: Event) -> str:
-        """Return the text of an event, including its last newline; empty to skip it."""
+        """Return an event as text, including the final newline; empty to skip it."""
 
     def put(self, text: str) -> None:
-        """Write text; if that fails, close the file and raise OSError with its name."""
+        """Write text to the file.
+
+        If writing fails, close the file and raise an OSError that contains its name.
+        """
         assert self.file is not None
         try:
             self.file.write(escape_controls(text))
@@ -133,7 +136,7 @@ class _View(ABC):
         return entry
 
     def close(self) -> str:
-        """Close the file, discard text that could not be written, and return its name."""
+        """Close the file, discarding unwritten text, and return its name."""
         file = self.file
         self.file = None
         with contextlib.suppress(OSError):
@@ -143,9 +146,9 @@ class _View(ABC):
 
 
 class _JsonLines(_View):
-    """One JSON object per event, after an object with sizes and facts of the run."""
+    """Writes a header object with sizes and run metadata, then one object per event."""
 
-    # Plain ASCII, because some readers treat U+2028 as the end of a line.
+    # The output is pure ASCII, because some readers treat U+2028 as the end of a line.
     _render = structlog.processors.JSONRenderer(
         default=TensorInfo.as_dict, allow_nan=False
     )
@@ -158,18 +161,18 @@ class _JsonLines(_View):
 
 
 class _DebugLog(_View):
-    """The run as a page: a heading per stage, and below it one or two lines per op."""
+    """The readable log, with a heading per stage followed by one or two lines per op."""
 
-    _new = ""  # the positions of the tokens of the step
+    _new = ""  # the positions of the new tokens in the current step
     _last_op = ""
     _after_heading = False
-    _in_table = False  # whether the last line is in the table of later steps
-    _read = ""  # the newest token, which the next step reads
+    _in_table = False  # whether the last line belongs to the table of later steps
+    _read = ""  # the latest token, which is the input to the next step
 
     def head(self, sizes: Mapping[str, int], run: Mapping[str, str]) -> str:
         self._sizes = sizes
         self._linked: set[int] = set()  # stages whose links have been written
-        # The events of a later step, by their stages.
+        # The events of a step that is shown on one line, by stage.
         self._in_step: dict[int, Event] = {}
         values = {letter: f" = {size}" for letter, size in sizes.items()}
         values |= {"G": f" = H/K{values['G']}"} if "G" in values else {}
@@ -218,7 +221,7 @@ class _DebugLog(_View):
             self._after_heading = not below
             lines = [*heading, *below]
         else:
-            # The single line of a layer is written at its end.
+            # A layer that is not shown in full gets a single line when it ends.
             lines = []
             self._last_op = previous
         if event.stage == 21:
@@ -226,7 +229,7 @@ class _DebugLog(_View):
         return "".join(f"{line}\n" for line in lines)
 
     def _heading(self, event: Event) -> list[str]:
-        """Return the lines that open a stage; its links appear only once."""
+        """Return the heading of a stage, with links the first time it appears."""
         stage = STAGES[event.stage]
         details = event.details
         title = f"# {stage.number} {stage.name}"
@@ -254,21 +257,22 @@ class _DebugLog(_View):
         return [*[""] * is_apart, title, *links]
 
     def _later_step(self, event: Event) -> list[str]:
-        """Return the line of a step that is not shown in full, at the end of the step."""
+        """Return the line for a step that is not shown in full, when the step ends."""
         self._in_step[event.stage] = event
         if event.stage != 21:
             return []
         events = self._in_step
         self._in_step = {}
         if len(events) < len(_PASS_STAGES):
-            return []  # not all of its stages are traced
+            return []  # some of these stages are not traced
         opening = events[3]
         sampled = events[20].details
         details = event.details
         candidates = {
             c["token_id"]: c["probabilities"] for c in sampled["choice"]["candidates"]
         }
-        # The probability by the model, and after each step of the sampling.
+        # The model's probability of the token, then its probability after each sampling
+        # step.
         chances = candidates[sampled["token"]]
         row = _STEP_COLUMNS.format(
             event.step,
@@ -300,7 +304,7 @@ class _DebugLog(_View):
 
 
 def _result_line(event: Event, name: str) -> str:
-    """Return the place, duration and results of an event."""
+    """Return a line with the stage, code location, duration and results of an event."""
     milliseconds = "" if event.seconds is None else f"{event.seconds * 1e3:.3f}"
     code = event.code.rpartition("/")[2]
     results = ", ".join(map(tensor_text, event.outputs))
@@ -308,9 +312,9 @@ def _result_line(event: Event, name: str) -> str:
 
 
 def _op_lines(event: Event) -> list[str]:
-    """Return the lines of an op: its results and inputs."""
+    """Return the lines that show the results and inputs of an op."""
     name = event.op
-    if name == MARK:  # its function, or its class if the column is too narrow
+    if name == MARK:  # show the function, or its class if the name is too long
         name = STAGES[event.stage].function
         name = name if len(name) <= _OP_WIDTH else name.rpartition(".")[0]
     left = _result_line(event, name)
@@ -327,11 +331,11 @@ def _op_lines(event: Event) -> list[str]:
 
 
 def _mark_lines(event: Event) -> list[str]:
-    """Return the lines below the heading of a stage without ops."""
+    """Return the lines below the heading of a stage that does not consist of ops."""
     stage = event.stage
     details = event.details
     if stage in (3, 5, 7):
-        return []  # its heading contains all
+        return []  # the heading contains everything
     if stage not in (1, 20, 21):
         return _op_lines(event) if event.outputs or event.inputs or details else []
     left = _op_lines(replace(event, details={}, inputs=()))
@@ -346,7 +350,7 @@ def _mark_lines(event: Event) -> list[str]:
 
 
 def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
-    """Return the messages or the text of a prompt, and its tokens."""
+    """Return lines with the messages or text of a prompt, and with its tokens."""
     lines = []
     for message in details.get("messages", ()):
         lines += _wrapped(f"{message['role']}: {message['content']!r}")
@@ -364,7 +368,10 @@ def _prompt_lines(details: Mapping[str, Any]) -> list[str]:
 
 
 def _choice_lines(details: Mapping[str, Any]) -> list[str]:
-    """Return the sampling of a token: a row per candidate, a column per step."""
+    """Return a table of the sampling of a token.
+
+    It has one row per candidate token and one column per sampling step.
+    """
     sampling = details["sampling"]
     choice = details["choice"]
     settings = ", ".join(
@@ -408,13 +415,16 @@ def _layer_line(event: Event) -> str:
 
 
 def tensor_text(x: TensorInfo) -> str:
-    """Return a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`; letters if known."""
+    """Format a tensor as `xq [T, H, h] = [22, 32, 128] bfloat16`.
+
+    Unknown letters are omitted.
+    """
     letters = f" [{', '.join(x.letters)}] =" if x.letters else ""
     return f"{_name(x)}{letters} [{', '.join(map(str, x.shape))}] {x.dtype}".lstrip()
 
 
 def _read_text(x: TensorInfo, dtypes: Iterable[str]) -> str:
-    """Return an input by its letters; its dtype if it differs from the results."""
+    """Format an input with its letters, and its dtype if no result has that dtype."""
     sizes = ", ".join(x.letters or map(str, x.shape))
     return f"{_name(x)} [{sizes}]{'' if x.dtype in dtypes else f' {x.dtype}'}".lstrip()
 
@@ -424,7 +434,7 @@ def _name(x: TensorInfo) -> str:
 
 
 def _token_text(details: Mapping[str, Any]) -> str:
-    """Return the id and the text of the token of stage 21."""
+    """Return the id and the text of the token in a stage 21 event."""
     return f"{details['token']} {details['texts'][0]}"
 
 
@@ -440,14 +450,14 @@ def _statistics_line(values: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | str) -> str:
-    # Infinity is a text in JSON.
+    # Infinity is a string in JSON.
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _packed(
     items: Sequence[str], first: str, later: str, between: str = ", "
 ) -> list[str]:
-    """Return items on as few lines as possible, each line with its prefix."""
+    """Join items into as few lines as possible, each beginning with a prefix."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + len(between) + len(item) <= _WIDTH:
@@ -458,7 +468,7 @@ def _packed(
 
 
 def _wrapped(text: str, first: str = _INDENT, later: str = f"{_INDENT}  ") -> list[str]:
-    """Return a text of any length as lines, by default below an op."""
+    """Wrap text into indented lines."""
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -474,7 +484,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _contains(ranges: Ranges | None, number: int | None) -> bool:
-    """Return whether ranges contain a number; True if either of them is None."""
+    """Return whether any range contains a number, or True if either argument is None."""
     return (
         ranges is None or number is None or any(number in numbers for numbers in ranges)
     )

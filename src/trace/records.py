@@ -1,4 +1,4 @@
-"""The records of a trace: events and tensors, and their form in JSON."""
+"""The records in a trace, events and tensor descriptions, and their JSON form."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Details: TypeAlias = Mapping[str, Any]  # values that JSON can represent
+Details: TypeAlias = Mapping[str, Any]  # all values are JSON-compatible
 Letters: TypeAlias = tuple[str, ...]
 
 MARK = "mark"  # the op of the event that opens a stage
@@ -18,48 +18,48 @@ LAYER = "layer"  # the op of the event that summarizes a transformer block
 class TensorInfo:
     """The description of a tensor in an event."""
 
-    name: str  # empty if it has no name
+    name: str  # empty if the tensor has no name
     shape: tuple[int, ...]
-    letters: Letters  # of the shape; empty if they are unknown
+    letters: Letters  # the shape as letters; empty if unknown
     dtype: str
-    id: int = 0  # unique within the trace, from 1; a view has a separate id
-    # For results, if requested: min, max, mean, rms, first and last as in JSON; and a
-    # copy of all elements, which the JSON lines omit.
+    id: int = 0  # unique within the trace, starting at 1; a view has its own id
+    # If requested, a result has statistics (min, max, mean, rms, first and last, as in
+    # JSON), and a copy of all elements, which the JSON form omits.
     statistics: Mapping[str, Any] | None = None
     values: np.ndarray[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
+        """Return the fields that the JSON form contains."""
         return {k: v for k, v in vars(self).items() if k != "values" and v is not None}
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a stage."""
+    """One event in a stage."""
 
-    # An op, `mark` (the beginning of a stage) or `layer` (a summary of a block).
+    # The name of an op, `mark` (the beginning of a stage) or `layer` (a block summary).
     op: str
     stage: int
-    name: str  # of the stage
-    layer: int | None  # the index of the transformer block; None outside of blocks
-    # The number of earlier passes of the answer; None before the first pass.
+    name: str  # the name of the stage
+    layer: int | None  # the index of the transformer block; None outside blocks
+    # The index of the forward pass within the answer; None before the first pass.
     step: int | None
-    position: int | None  # the position of the first new token, if any
+    position: int | None  # the position of the first new token, if known
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    # Seconds from the beginning of the trace to the beginning of the op, layer or stage.
+    # The beginning of the op, layer or stage, in seconds since the trace started.
     start: float
-    # The duration without tracing; None if it was not measured.
+    # The duration, excluding tracing; None if it was not measured.
     seconds: float | None
     bytes: int  # bytes read and written, each tensor once; 0 for a view
     operations: int  # additions, multiplications, divisions and exponentials
-    # Non-tensor arguments and details.
+    # Non-tensor arguments of an op, or additional data of a stage.
     details: Details
-    code: str  # the file and the line of the call
+    code: str  # the file and line of the call
 
     @property
     def arguments(self) -> list[str]:
-        """The details as `name = value`."""
+        """The details, formatted as `name = value`."""
         return [
             f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
             for name, value in self.details.items()
@@ -67,9 +67,10 @@ class Event:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value in the types of JSON.
+    """Convert a value to JSON-compatible types.
 
-    Tuples become lists, records become objects, and other types become text.
+    Tuples become lists, dataclasses become dicts, and non-finite numbers and other types
+    become strings.
     """
     if value is None or isinstance(value, str | bool | int):
         return value

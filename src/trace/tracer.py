@@ -1,4 +1,4 @@
-"""From stage marks and op reports to events with stages and tensor names."""
+"""Convert stage marks and observed ops to events with stages and tensor names."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from .records import LAYER, MARK, Details, Event, Letters, TensorInfo, json_valu
 _BLOCK_STAGES = range(5, 19)
 _END_VALUES = 3
 _PRODUCTS = ("matmul", "linear_transformation", "linear_transformations")
-# Operations per element of the result. A product has two per term of its sum.
+# Number of operations per result element. A matrix product has two per summand instead.
 _OPERATIONS = {
     "add": 1,
     "div": 1,
@@ -28,64 +28,64 @@ _OPERATIONS = {
     "softmax": 4,
     "swiglu": 4,
 }
-# Symbols, and characters that join or vary them.
+# Unicode categories of symbols, and of characters that join or modify them.
 _SYMBOLS = ("So", "Sk", "Mn", "Me", "Cf")
 _BYTE = re.compile(r"\\x[0-9a-f]{2}")
 
-Wants = Callable[[int, int | None, int | None], bool]  # of a stage, a layer and a step
+Wants = Callable[[int, int | None, int | None], bool]  # called with stage, layer and step
 Infos = tuple[TensorInfo, ...]
-Begins = tuple[float, str]  # the time, and the line of code
-Work = tuple[float | None, int, int]  # seconds, bytes and operations
+Begins = tuple[float, str]  # start time, file and line
+Work = tuple[float | None, int, int]  # seconds, bytes, operations
 
 
 class TensorLike(Protocol):
-    """A tensor of this project, or an array of NumPy."""
+    """A tensor from `ml`, or a NumPy array."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes."""
+        """The size of each dimension."""
 
     @property
     def dtype(self) -> Any:
-        """The dtype, which has a name."""
+        """The dtype, which must have a `name` attribute."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements."""
+        """The total size of all elements, in bytes."""
 
 
 @dataclass(eq=False)
 class Tracer:
     """Follows a run and creates its events.
 
-    A result without a matching op in its stage has no letters.
+    A result has no letters if its stage lists no matching op.
     """
 
-    sizes: Mapping[str, int]  # of the model, by letter; T, S and C come from the run
+    sizes: Mapping[str, int]  # the model's sizes by letter; the run determines T, S and C
     write: Callable[[Event], None]  # receives the events in order
     _: KW_ONLY
     wants: Wants = lambda *_where: True  # whether any consumer needs the events
-    # the text of a token, for a log line
+    # Returns the text of a token on one line.
     text_of: Callable[[int], str] = lambda _token: ""
-    statistics: bool = False  # whether results have statistics
-    values: Wants = lambda *_where: False  # whether results have their elements
-    close: Callable[[], None] = lambda: None  # called when the trace is turned off
+    statistics: bool = False  # whether to compute statistics of results
+    values: Wants = lambda *_where: False  # whether to copy the elements of results
+    close: Callable[[], None] = lambda: None  # called when the trace stops
 
     def __post_init__(self) -> None:
         self._sizes = dict(self.sizes)
         self._began = time.perf_counter()
         self._stage: int | None = None
-        self._next_step = 0  # the index of the next possible op of the stage
+        self._next_step = 0  # the index of the next op that may match in the stage
         self._step: int | None = None
         self._position: int | None = None
         self._layer: int | None = None
         self._layer_begins = 0.0, ""
-        self._layer_work = 0.0, 0, 0  # seconds, bytes and operations of its ops
+        self._layer_work = 0.0, 0, 0  # total seconds, bytes and operations of its ops
         self._last: TensorLike | None = None
         self._letters: dict[str, Letters] = {}
         self._numbers = itertools.count(1)
         self._ids: dict[Hashable, int] = {}
-        # the buffers of the layer's cache, by their names
+        # The buffers in the current layer's KV cache, by name.
         self._buffers: dict[str, TensorInfo] = {}
 
     def mark(
@@ -98,7 +98,7 @@ class Tracer:
         outputs: Mapping[str, TensorLike],
         details: Mapping[str, Any],
     ) -> None:
-        """Enter a stage; the arguments are the arguments of `trace.mark`."""
+        """Enter a stage; the arguments are those of `trace.mark`."""
         start = time.perf_counter() - self._began
         if stage in (5, 19):
             self._end_layer()
@@ -106,8 +106,8 @@ class Tracer:
             self._step = None
         elif stage == 3:
             self._step = 0 if self._step is None else self._step + 1
-            # The tensors of the last pass are freed. The keys of weights and caches are
-            # names.
+            # The tensors from the previous pass have been freed, so their addresses may
+            # be reused. Only weights and caches are kept, which have string keys.
             self._ids = {k: id_ for k, id_ in self._ids.items() if isinstance(k, str)}
         if stage not in _BLOCK_STAGES:
             self._layer = None
@@ -140,7 +140,10 @@ class Tracer:
         details: Mapping[str, Any],
         seconds: float | None,
     ) -> str:
-        """Record a result of an op and return its name; only the first has seconds."""
+        """Record one result of an op, and return its name.
+
+        `seconds` is the duration of the op for its first result, and None for the others.
+        """
         name: str = getattr(result, "name", "")
         if self._stage is None:
             return name
@@ -176,9 +179,9 @@ class Tracer:
         return info.name
 
     def _end_layer(self) -> None:
-        """Summarize the transformer block that ends here.
+        """Write a summary of the transformer block that ends here, if it is complete.
 
-        An interrupted block has already left its stage.
+        A block that was interrupted is not in stage 18.
         """
         if self._layer is None or self._stage != 18 or self._last is None:
             return
@@ -190,7 +193,7 @@ class Tracer:
     def _derived_details(
         self, stage: int, inputs: Mapping[str, TensorLike], details: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return details that a stage omits because they are costly without a trace."""
+        """Return the details that a stage itself omits, because they cost time."""
         if stage == 3:
             return {letter: self._sizes[letter] for letter in ("T", "S")}
         if stage in HOLDS:
@@ -213,7 +216,7 @@ class Tracer:
         if stage == 21:
             text = self.text_of(details["token"])
             printed = details["text"]
-            # The other bytes of the character follow.
+            # The token ends with part of a character, which later tokens complete.
             is_part = _BYTE.search(text) is not None
             return {
                 "texts": [text],
@@ -231,7 +234,7 @@ class Tracer:
         work: Work,
         details: Details,
     ) -> None:
-        """Write an event of the present stage."""
+        """Write an event in the current stage."""
         assert self._stage is not None
         (start, code) = begins
         details = json_value(details)
@@ -245,9 +248,9 @@ class Tracer:
         self.write(Event(op, *place, read, results, start, *work, details, code))
 
     def _describe_result(self, op: str, x: TensorLike, name: str) -> TensorInfo:
-        """Describe a result by the next matching op of its stage.
+        """Describe a result, with the name and letters of the next matching op.
 
-        The result of a write to the cache is described as its buffer.
+        The result of a cache write is described as the whole buffer.
         """
         assert self._stage is not None
         is_cache = op == "write_cache" and "C" in self._sizes
@@ -273,7 +276,7 @@ class Tracer:
         return buffer
 
     def _describe_input(self, x: TensorLike, name: str) -> TensorInfo:
-        """Describe an input by the letters of its creation, or as a weight."""
+        """Describe an input, with the letters of the result or weight of this name."""
         shape = tuple(x.shape)
         candidates = (
             self._letters.get(name),
@@ -286,7 +289,7 @@ class Tracer:
 
 
 def _key(x: TensorLike, name: str) -> Hashable:
-    """Return the identity of a tensor: its name if it is a weight."""
+    """Return a key that identifies a tensor, which is its name if it is a weight."""
     is_weight = name.endswith((".weight", ".bias"))
     return name if is_weight else (_address(x), tuple(x.shape), name)
 
@@ -298,12 +301,15 @@ def _address(x: TensorLike) -> int:
 
 
 def _work(op: str, inputs: Sequence[TensorLike], result: TensorLike) -> tuple[int, int]:
-    """Return the bytes that an op moves, and its operations; a view has none."""
+    """Return the number of bytes that an op moves, and its number of operations.
+
+    Both are 0 if the result is a view.
+    """
     size = math.prod(result.shape)
     address = _address(result)
     if any(_address(x) <= address < _address(x) + x.nbytes for x in inputs):
         return 0, 0
-    if op == "get_rows":  # reads T rows of its table, and T ids
+    if op == "get_rows":  # reads only T rows of the table, and T ids
         table = inputs[0]
         ids = inputs[-1]
         return result.nbytes + ids.nbytes + table.nbytes * ids.shape[0] // table.shape[
@@ -323,7 +329,7 @@ def _elements(x: TensorLike) -> np.ndarray[Any, Any]:
 
 
 def statistics(x: TensorLike) -> dict[str, Any] | None:
-    """Compute statistics of elements in float64, or return None without elements.
+    """Compute statistics in float64, or return None if the tensor has no elements.
 
     A complex element counts as two values.
     """
@@ -333,7 +339,7 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
     flat = array.astype(np.float64).ravel()
     if flat.size == 0:
         return None
-    with np.errstate(all="ignore"):  # the mask contains -inf
+    with np.errstate(all="ignore"):  # the attention mask contains -inf
         mean = float(flat.mean())
         rms = float(np.sqrt(np.square(flat).mean()))
     result: dict[str, Any] = json_value(
@@ -350,7 +356,7 @@ def statistics(x: TensorLike) -> dict[str, Any] | None:
 
 
 def symbols(text: str) -> list[str]:
-    """Return the code point and name of each symbol of a text, such as an emoji."""
+    """Return the code point and name of each distinct symbol, such as an emoji."""
     characters = (
         c for c in text if ord(c) > 0x2000 and unicodedata.category(c) in _SYMBOLS
     )
