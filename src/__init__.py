@@ -1,12 +1,14 @@
 """A Llama inference engine with its own tensor library.
 
-Packages: `ml` (tensors), `checkpoint` and `tokenizer` (files), `model` (the network),
-`inference` (generation) and `cli` (the terminal); `installation`, `untrusted`, `memory`
-and `trace` serve them all. The names below are those that a program needs first:
+The main packages are `ml` (tensors), `checkpoint` and `tokenizer` (files), `model` (the
+network), `inference` (generation) and `cli` (the terminal). All of them use
+`installation`, `untrusted`, `memory` and `trace`. The most important names can be
+imported from the top-level package:
 
     from llama_bolts import InferenceEngine, load_model
 
-Each is imported when it is asked for: the command line answers `--help` without NumPy.
+They are imported lazily, so that the command line can print `--help` without loading
+NumPy.
 """
 
 from importlib import import_module
@@ -41,7 +43,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name, from the package that it belongs to."""
+    """Import a public name from the package that defines it."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     package = import_module(f".{_PLACES[name]}", __name__)
@@ -49,5 +51,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, those that are not imported yet as well."""
+    """Return all names in the module, including those that are not imported yet."""
     return sorted({*globals(), *__all__})

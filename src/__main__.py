@@ -1,4 +1,4 @@
-"""Start the command line as `python -m llama_bolts`, or `python -m src` in a checkout."""
+"""Run the command line with `python -m llama_bolts`, or `python -m src` in a checkout."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The choices of two flags, which the engine knows too.
+"""The choices for two flags, shared by the command line and the engine.
 
-It imports no other module, because `--help` does not load NumPy.
+This module imports nothing from the package, so that `--help` need not load NumPy.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,17 @@
-"""How this copy of the package is installed, for hints about a missing component."""
+"""Detect how the package is installed, for hints on installing missing components."""
 
 from pathlib import Path
 
-# The directory of the package is `src` in a checkout, also in an editable installation.
+# The package directory is named `src` in a checkout and in an editable installation.
 _IS_CHECKOUT = Path(__file__).parent.name == "src"
 
 
 def install_hint(extra: str | None = None, builds: bool = False) -> str:
-    """Return the advice to run the pip command that installs a missing component.
+    """Return advice to run the pip command that installs a missing component.
 
     Args:
-        extra: The extra that contains it; None for the package itself.
-        builds: Whether the package is installed and must be reinstalled.
+        extra: The extra that contains the component, or None for the package itself.
+        builds: Whether the package must be rebuilt, which requires reinstalling it.
     """
     if _IS_CHECKOUT:
         target = "." if extra is None else f"'.[{extra}]'"

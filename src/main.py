@@ -1,4 +1,4 @@
-"""Start the command line: `python -m src.main`, or `llama-bolts` after installation."""
+"""Run the command line with `python -m src.main`, or `llama-bolts` once installed."""
 
 import os
 import signal
@@ -7,18 +7,23 @@ from collections.abc import Sequence
 
 from .memory import NO_MEMORY_TEXT, is_lack_of_memory
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+INTERRUPTED = 130  # 128 + SIGINT, the exit code that shells use
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line on arguments, by default the arguments of the process.
+    """Run the command line.
 
-    Return the exit code: 0 done, 1 internal fault, 2 usage, 3 bad model, tokenizer or
-    config, 4 not enough memory, 5 not-a-number in the logits, 130 interrupted.
+    Args:
+        arguments: The command-line arguments, by default those of the process.
+
+    Returns:
+        The exit code: 0 for success, 1 for an internal error, 2 for a usage error, 3 for
+        an invalid model, tokenizer or configuration, 4 for insufficient memory, 5 for NaN
+        in the logits, and 130 after an interrupt.
     """
     try:
-        # Ctrl-C ends the process at once during imports, because extension modules would
-        # convert it to an ImportError.
+        # During imports, Ctrl-C exits immediately, because extension modules would
+        # convert the KeyboardInterrupt to an ImportError.
         before = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         from .cli import attach_rank, usage_errors_of_rank
 
@@ -31,14 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         signal.signal(signal.SIGINT, before)
         code = run(options)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no cleanup is left
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no cleanup remains
         return code
     except KeyboardInterrupt:
-        # A second Ctrl-C, while buffers are flushed or memory is freed, ends the process
-        # at once.
+        # A second Ctrl-C, while buffers are flushed or memory is freed, terminates the
+        # process immediately.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return INTERRUPTED
-    # No console exists yet, so the error is written here.
+    # The console has not been created yet, so write the error to stderr here.
     except (ImportError, MemoryError) as error:
         if is_lack_of_memory(error):
             code = 4
@@ -49,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = 1
             text = f"{error}: {install_hint()}"
         elif isinstance(error, ImportError) and error.name is None:
-            # The kernels are not built.
+            # The kernels have not been built, and the message contains the advice.
             code = 1
             text = str(error)
         else:

@@ -1,4 +1,4 @@
-"""Free memory: its amount, whether an allocation fits, and the errors of a lack of it."""
+"""Measure available memory, and recognize errors caused by insufficient memory."""
 
 import os
 import re
@@ -9,7 +9,7 @@ if sys.platform != "linux":
     import psutil
 
 NO_MEMORY_TEXT = "memory: the system refused the allocation"
-# Messages of the loader of libraries under a limit of the address space.
+# Messages of the dynamic loader when the address space is limited.
 _LOADER_TEXTS = ("failed to map segment", "cannot map", "annot allocate memory")
 
 
@@ -18,7 +18,7 @@ def available_memory(
     cgroups: Path = Path("/sys/fs/cgroup"),
     own_cgroup: Path = Path("/proc/self/cgroup"),
 ) -> int | None:
-    """Return the bytes that can still be allocated, or None if unknown."""
+    """Return the number of bytes that can still be allocated, or None if unknown."""
     kilobytes = re.search(
         r"^MemAvailable:[ \t]+(\d+)(?!\S)", _text_of(meminfo), re.MULTILINE
     )
@@ -29,7 +29,7 @@ def available_memory(
 
 
 def _text_of(path: Path) -> str:
-    """Read a system file; return an empty text if it does not exist."""
+    """Read a system file, or return an empty string if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -37,7 +37,7 @@ def _text_of(path: Path) -> str:
 
 
 def _own_cgroups(root: Path, own: Path) -> list[Path]:
-    """Return the groups of version 2 whose limits apply to this process.
+    """Return the version 2 control groups whose limits apply to this process.
 
     Source: man 7 cgroups.
     """
@@ -48,20 +48,20 @@ def _own_cgroups(root: Path, own: Path) -> list[Path]:
 
 
 def _from_cgroup(group: Path) -> int | None:
-    """Return the limit of a control group minus its use, or None without a limit."""
+    """Return a control group's limit minus its current use, or None without a limit."""
     limit, used, stat = (
         _text_of(group / name).strip()
         for name in ("memory.max", "memory.current", "memory.stat")
     )
     if not (limit.isdecimal() and used.isdecimal()):
         return None
-    # Pages of files count as used, but the system frees them when memory is needed.
+    # File pages count as used, but the system reclaims them when memory is needed.
     pages = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
     return max(int(limit) - int(used) + sum(map(int, pages)), 0)
 
 
 def _from_system() -> int | None:
-    """Return the free bytes by psutil, or on Linux by the C library."""
+    """Return the free memory in bytes, from the C library on Linux or from psutil."""
     if sys.platform != "linux":
         return int(psutil.virtual_memory().available)
     try:
@@ -71,7 +71,7 @@ def _from_system() -> int | None:
 
 
 def readable_bytes(count: int) -> str:
-    """Write a number of bytes with one decimal: `1.5 GiB`."""
+    """Format a number of bytes with one decimal place, such as `1.5 GiB`."""
     if count < 1024:
         return f"{count} B"
     power = min((count.bit_length() - 1) // 10, 3)
@@ -79,7 +79,12 @@ def readable_bytes(count: int) -> str:
 
 
 def memory_shortage(needed: int, arithmetic: str) -> str | None:
-    """Return an error message if more bytes are needed than are available, or None."""
+    """Return an error message if not enough memory is available, or None if it is.
+
+    Args:
+        needed: The number of bytes needed.
+        arithmetic: An explanation of what the memory is needed for.
+    """
     available = available_memory()
     if available is None or needed <= available:
         return None
@@ -90,7 +95,10 @@ def memory_shortage(needed: int, arithmetic: str) -> str | None:
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Return whether an error means a lack of memory, for an object or for a library."""
+    """Return whether an error was caused by insufficient memory.
+
+    The error may come from an allocation or from loading a library.
+    """
     if isinstance(error, ImportError):
         return any(text in str(error) for text in _LOADER_TEXTS)
     return isinstance(error, MemoryError)

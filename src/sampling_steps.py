@@ -1,8 +1,9 @@
-"""The steps of the sampling: one table of their names, values and texts.
+"""A table of the sampling steps, with their names, value ranges and descriptions.
 
-The flags and their help, the fields of the server, the settings of a chat, the log, the
-diagrams and the explorer use it. It imports no other module, because `--help` does not
-load NumPy. `inference/sampling.py` computes each step.
+The table is used by the command-line flags and their help, the server's request fields,
+the chat settings, the log, the diagrams and the explorer. This module imports nothing
+from the package, so that `--help` need not load NumPy. `inference/sampling.py` implements
+the steps.
 """
 
 import math
@@ -13,30 +14,31 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Slider:
-    """The range of a step's slider in the explorer, which also computes the step."""
+    """The range of a slider in the explorer, whose page also implements the step."""
 
     high: float
     step: float
-    note: str = ""  # text after the name
+    note: str = ""  # text shown after the name
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingStep:
-    """One step of the sampling.
+    """One sampling step.
 
     Attributes:
-        name: The setting in `SamplingArgs`; with dashes, the flag.
-        default: The value that the engine uses unless a model or a user chooses another
-            one. It has the type of the setting: an int for an integer setting.
-        off: The value, of the same type, with which the step changes nothing.
-        low, high: The ends of the range; `high` may be infinite.
-        is_low_excluded: Whether the value must be above `low`.
-        help: The text of `--help`, without the default.
-        effect: The text of a diagram.
-        is_penalty: Whether the step changes logits of tokens that occurred, and so
-            precedes the other steps.
-        is_new: Whether the chats that version 0.1.0 saved lack the setting.
-        slider: The slider in the explorer; None for a step that only Python computes.
+        name: The name of the setting in `SamplingArgs`. The flag has the same name with
+            dashes.
+        default: The default, unless a model or a user specifies another value. Its type
+            is the type of the setting, so it is an int for an integer setting.
+        off: The value that disables the step, with the same type as `default`.
+        low, high: The bounds of the value; `high` may be infinite.
+        is_low_excluded: Whether the value must be greater than `low`.
+        help: The help text, without the default.
+        effect: The description shown in a diagram.
+        is_penalty: Whether the step changes the logits of tokens that have occurred.
+            Penalties precede all other steps.
+        is_new: Whether chats saved by version 0.1.0 lack the setting.
+        slider: The slider in the explorer, or None if only Python implements the step.
     """
 
     name: str
@@ -58,17 +60,17 @@ class SamplingStep:
 
     @property
     def flag(self) -> str:
-        """The flag of the command line."""
+        """The command-line flag."""
         return f"--{self.label}"
 
     @property
     def label(self) -> str:
-        """The name for people."""
+        """The name with dashes instead of underscores, for display."""
         return self.name.replace("_", "-")
 
     @property
     def help_with_default(self) -> str:
-        """The text of `--help`."""
+        """The help text, including the default."""
         is_off = self.default == self.off != 0
         return f"{self.help} (default: {self.default:g}{', off' if is_off else ''})"
 
@@ -142,9 +144,9 @@ _ROWS = (
     ),
 )
 
-# The steps by name, in the order of the flags.
+# The steps by name, in the order in which the flags are listed.
 STEPS: Mapping[str, SamplingStep] = {step.name: step for step in _ROWS}
-# The steps in the order in which they change the logits or the probabilities of a token.
+# The steps in the order in which they are applied to the logits or probabilities.
 STEPS_IN_ORDER = (
     *(step for step in _ROWS if step.is_penalty),
     *(step for step in _ROWS if not step.is_penalty),
@@ -152,8 +154,8 @@ STEPS_IN_ORDER = (
 
 
 def is_worth_showing(name: str, value: object) -> bool:
-    """Return whether a log or a diagram shows a setting.
+    """Return whether a setting should appear in logs and diagrams.
 
-    It does not show an empty bias or a penalty of 0.
+    An empty bias and a penalty of 0 are omitted.
     """
     return bool(value) or (name in STEPS and not STEPS[name].is_penalty)

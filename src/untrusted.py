@@ -1,4 +1,4 @@
-"""Untrusted input: careful file access, strict JSON, and text that is safe to print."""
+"""Handle untrusted input: safe file access, strict JSON parsing, and safe printing."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ JSON_KINDS: dict[type, str] = {
     int: "a whole number",
 }
 """Names of JSON types in errors."""
-# By the first letter of a mode in the notation of `ls`.
+# File type descriptions, keyed by the first letter of the mode that `ls` prints.
 _KINDS = {
     "p": "a FIFO",
     "s": "a socket",
@@ -32,7 +32,7 @@ _KINDS = {
     "b": "a block device",
 }
 _LEAST_READ = 1 << 16
-# A pointer is shorter than this.
+# Git LFS pointers are smaller than this.
 _GIT_LFS_BYTES = 1024
 _GIT_LFS_VERSION = b"version https://git-lfs"
 _GIT_LFS_ADVICE = (
@@ -41,28 +41,28 @@ _GIT_LFS_ADVICE = (
 )
 _MOST_DIGITS = 32
 _MOST_VALUES = 1 << 20
-# Weights of the values that these marks begin, by memory use.
+# Weights of the values that each of these characters introduces, based on memory use.
 _WEIGHTS = {b",": 1, b"[": 1, b":": 2, b"{": 4}
 
-# Control characters are escaped and never sent to a terminal. A model, a tensor name or a
-# path may contain any character, and some of them move the cursor, recolour or retitle
-# the terminal, write into the keyboard's stream, reorder the text, or hide text that is
-# copied unseen. Each character is escaped by itself, so a sequence that is split over
-# several tokens is caught like a whole one: without its first character, the rest is
+# Control characters are escaped, and are never sent to a terminal. Text from a model, a
+# tensor name or a path may contain any character. Some characters move the cursor, change
+# the terminal's colours or title, insert keyboard input, reorder text, or hide text that
+# is then copied unseen. Each character is escaped separately, so an escape sequence that
+# is split over several tokens is harmless too: without its first character, the rest is
 # plain text.
 
-# C0 and C1 controls and DEL, line and paragraph separators, and the bidirectional
-# controls: marks (061C, 200E, 200F), embeddings and overrides (202A-202E), isolates
+# C0 and C1 control characters and DEL, line and paragraph separators, and bidirectional
+# controls: marks (061C, 200E, 200F), embeddings and overrides (202A-202E), and isolates
 # (2066-2069). Source: Unicode 15.0, DerivedBidiClass.txt and chapter 23.2.
 _MOVING = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 
-# Characters that no terminal draws, so that text could hide in them: the other
-# default-ignorable characters, among them tags (E0001-E007F) and supplementary variation
-# selectors (E0100-E01EF), the marks of annotations (FFF9-FFFB), and the 66 noncharacters,
-# two of which XML forbids. Not escaped are the zero-width joiner and non-joiner (200C,
-# 200D) and the variation selectors 180B-180F and FE00-FE0F, because emoji and the scripts
-# of India, Iran and Mongolia need them. The flags of England, Scotland and Wales, which
-# are spelled in tags, are escaped. Source: Unicode 15.0, DerivedCoreProperties.txt,
+# Invisible characters, which could encode hidden text: the other default-ignorable
+# characters, including tags (E0001-E007F) and supplementary variation selectors
+# (E0100-E01EF), the annotation marks (FFF9-FFFB), and the 66 noncharacters, two of which
+# XML forbids. The zero-width joiner and non-joiner (200C, 200D) and the variation
+# selectors 180B-180F and FE00-FE0F are not escaped, because emoji and scripts used in
+# India, Iran and Mongolia need them. The flag emoji for England, Scotland and Wales are
+# escaped, because they contain tags. Source: Unicode 15.0, DerivedCoreProperties.txt,
 # Default_Ignorable_Code_Point.
 _INVISIBLE = (
     r"\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164"
@@ -79,7 +79,7 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 def shown(text: str) -> str:
-    """Quote a text from a file: escaped, and shortened with `...` to 80 characters."""
+    """Quote and escape a string from a file, shortened to 80 characters with `...`."""
     escaped = _escaped(text[:_LONGEST].replace("\\", "\\\\"))
     if len(escaped) > _LONGEST or len(text) > _LONGEST:
         escaped = escaped[: _LONGEST - 3] + "..."
@@ -87,7 +87,11 @@ def shown(text: str) -> str:
 
 
 def described(value: object) -> str:
-    """Format a value from a file: text by `shown`, a container by type, else JSON."""
+    """Describe a value from a file, for an error message.
+
+    A string is formatted by `shown`, a container is described by its type, and any other
+    value is formatted as JSON.
+    """
     if isinstance(value, str):
         return shown(value)
     if value is None or isinstance(value, int | float):
@@ -96,14 +100,17 @@ def described(value: object) -> str:
 
 
 def label_of(path: Path) -> str:
-    """Return a path for an error, with escapes for unprintable characters, uncut."""
+    """Return a path for an error message, with unprintable characters escaped.
+
+    The path is not truncated.
+    """
     return _escaped(str(path))
 
 
 def some_of(
     names: Collection[str], show: Callable[[str], str] = shown, most: int = _MOST_NAMES
 ) -> str:
-    """List the first `most` names and their number: `'a', 'b' (2 in all)`."""
+    """List the first `most` names and the total number, such as `'a', 'b' (2 in all)`."""
     head = ", ".join(show(name) for name in list(names)[:most])
     more = ", ..." if len(names) > most else ""
     return f"{head}{more} ({len(names)} in all)"
@@ -114,11 +121,12 @@ def _escaped(text: str) -> str:
 
 
 def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
-    """Open a regular file for reading, unbuffered; raise `error` for anything else.
+    """Open a regular file for unbuffered reading, or raise `error`.
 
-    The open descriptor is checked, not the path, so a file that is swapped cannot bypass
-    the check. A Git LFS pointer, which a clone without Git LFS has instead of each large
-    file, is rejected here, so that every file of a model gets the same message.
+    The file type is checked on the open descriptor instead of the path, so replacing the
+    file cannot bypass the check. Git LFS pointers, which replace large files in a clone
+    without Git LFS, are rejected here, so that the message is the same for all model
+    files.
     """
     kind = "a directory"
     try:
@@ -144,9 +152,9 @@ def open_regular(path: Path, error: type[Exception]) -> io.FileIO:
 
 
 def _is_git_lfs_pointer(stream: io.FileIO) -> bool:
-    """Return whether a file is a Git LFS pointer; its position stays unchanged.
+    """Return whether a file is a Git LFS pointer, based on its size and first line.
 
-    The test is by size and first line. Source: git-lfs, docs/spec.md, "The Pointer".
+    The position must be 0, and is restored. Source: git-lfs, docs/spec.md, "The Pointer".
     """
     if os.fstat(stream.fileno()).st_size >= _GIT_LFS_BYTES:
         return False
@@ -156,10 +164,11 @@ def _is_git_lfs_pointer(stream: io.FileIO) -> bool:
 
 
 def followed_inside(path: Path, error: type[Exception], *directories: Path) -> Path:
-    """Resolve the links of a path, and check that they stay in one of the directories."""
+    """Resolve all links in a path, and raise `error` unless a directory contains it."""
     real = [Path(os.path.realpath(directory)) for directory in directories]
-    # In the cache of Hugging Face's hub, `snapshots/<revision>` contains links into the
-    # sibling directory `blobs`. It is not resolved, because `blobs` could be a link.
+    # In the Hugging Face Hub cache, files in `snapshots/<revision>` are links to files in
+    # `blobs`, next to `snapshots`. `blobs` itself is not resolved, because it could be a
+    # link to another directory.
     real += [
         parent.parent / "blobs"
         for directory in real
@@ -174,7 +183,7 @@ def followed_inside(path: Path, error: type[Exception], *directories: Path) -> P
 
 
 def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
-    """Read a regular file, even in several reads; raise `error` above `limit` bytes."""
+    """Return the content of a regular file, or raise `error` above `limit` bytes."""
     label = label_of(path)
     with open_regular(path, error) as stream:
         try:
@@ -198,7 +207,10 @@ def read_whole(path: Path, limit: int, error: type[Exception]) -> bytes:
 def read_json_object(
     path: Path, limit: int, error: type[Exception], most_values: int = _MOST_VALUES
 ) -> dict[str, object]:
-    """Read a JSON file with one object by `parse_strict_json`, or raise `error`."""
+    """Read a JSON file that contains one object, or raise `error`.
+
+    `parse_strict_json` defines which JSON is accepted.
+    """
     content = read_whole(path, limit, error)
     label = label_of(path)
     try:
@@ -216,10 +228,14 @@ def write_whole(
     error: type[Exception],
     is_private: bool = True,
 ) -> None:
-    """Write a file as a whole or not at all, replacing the old file.
+    """Write a file atomically, replacing an existing file.
 
-    A link is followed. Raise `error` if the file cannot be written. If `is_private`, only
-    its owner can read a new file.
+    Args:
+        path: The file. If it is a link, the target is replaced.
+        parts: The content, in parts.
+        error: The exception to raise if the file cannot be written.
+        is_private: Whether a new file is readable only by its owner. An existing file
+            keeps its permissions.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -239,20 +255,21 @@ def write_whole(
             if mode is not None:
                 os.chmod(name, stat.S_IMODE(mode))
             os.replace(name, target)
-        except BaseException:  # also KeyboardInterrupt
+        except BaseException:  # including KeyboardInterrupt
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
-    except (OSError, ValueError) as failure:  # ValueError for a NUL in the path
+    except (OSError, ValueError) as failure:  # ValueError if the path contains NUL
         raise error(
             f"{label_of(path)}: cannot be written: {reason_of(failure)}"
         ) from None
 
 
 def check_writable(path: Path, error: type[Exception]) -> None:
-    """Raise `error` if `write_whole` could not write a file, before a long computation.
+    """Raise `error` if `write_whole` would fail to write a file.
 
-    An existing file is neither opened nor changed.
+    This allows a long computation to fail early. An existing file is neither opened nor
+    changed.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -261,21 +278,24 @@ def check_writable(path: Path, error: type[Exception]) -> None:
         if os.path.lexists(target) and not target.is_file():
             raise OSError(errno.EINVAL, "it is not a regular file")
         tempfile.TemporaryFile(dir=target.parent).close()
-    except (OSError, ValueError) as failure:  # ValueError for a NUL in the path
+    except (OSError, ValueError) as failure:  # ValueError if the path contains NUL
         raise error(
             f"{label_of(path)}: cannot be written: {reason_of(failure)}"
         ) from None
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason of the system, without the unescaped path of its message."""
+    """Return the operating system's reason, without the unescaped path."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return shown(str(error))
 
 
 def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
-    """Read to the end of a file or to `most` bytes; `size` is its reported size."""
+    """Read up to `most` bytes from a file whose reported size is `size`.
+
+    Unlike a single `read`, this only stops at the limit or at the end of the file.
+    """
     parts = []
     count = 0
     while part := stream.read(min(most - count, max(size + 1 - count, _LEAST_READ))):
@@ -285,11 +305,15 @@ def _read_up_to(stream: io.FileIO, size: int, most: int) -> bytes:
 
 
 def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object:
-    """Parse UTF-8 JSON; reject duplicate keys, non-finite and huge numbers, deep nesting.
+    """Parse JSON in UTF-8, and reject values that are ambiguous or too large.
 
-    A value of three characters takes up to 70 bytes of memory, so values are counted
-    before any is created; an object counts four times, and a key twice. The message of a
-    ValueError has the form `expected X, got Y` and is safe to print.
+    Because a value of three characters can take 70 bytes of memory, values are counted
+    before any is created. An object counts as four values, and a key as two.
+
+    Raises:
+        ValueError: The content is not valid JSON, has too many values, or contains a
+            duplicate key, a non-finite number, an integer with too many digits, or deep
+            nesting. The message has the form `expected X, got Y`, and is safe to print.
     """
     if _weight_of(content) > most_values:
         weight = _weight_outside_texts(content)
@@ -322,13 +346,13 @@ def parse_strict_json(content: bytes, most_values: int = _MOST_VALUES) -> object
 
 
 def _weight_of(content: bytes) -> int:
-    """Return the weighted number of value marks in a content."""
+    """Return the weighted count of the characters that introduce values."""
     return sum(weight * content.count(mark) for mark, weight in _WEIGHTS.items())
 
 
 def _weight_outside_texts(content: bytes) -> int:
-    """Return the result of `_weight_of` without the marks inside of texts."""
-    import numpy as np  # imported here, so that `--help` does not load NumPy
+    """Return the same as `_weight_of`, but ignore characters inside strings."""
+    import numpy as np  # imported here so that `--help` does not load NumPy
 
     unescaped = content.replace(rb"\\", b"").replace(rb"\"", b"")
     weight = 0
@@ -342,12 +366,12 @@ def _weight_outside_texts(content: bytes) -> int:
 
 
 def is_same_json(value: object, expected: object) -> bool:
-    """Return whether two JSON values are equal in value and type, unlike 64.0 and 64."""
+    """Return whether two JSON values are equal in value and type (64.0 is not 64)."""
     return json.dumps(value, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
 def is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
-    """Return whether a value is an integer in low..high; `true` and `1.0` are not."""
+    """Return whether a value is an integer in low..high, excluding `true` and `1.0`."""
     return type(value) is int and low <= value <= high
 
 
@@ -378,7 +402,7 @@ def _number(text: str) -> float:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which stand for bytes that are not UTF-8, by U+FFFD.
+    """Replace lone surrogates, which represent invalid UTF-8 bytes, with U+FFFD.
 
     Source: PEP 383.
     """
@@ -386,21 +410,24 @@ def replace_surrogates(text: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    r"""Return text that is safe to print, also in parts: `\x1b` for a control.
+    r"""Escape control characters, such as `\x1b`, so that text is safe to print.
 
-    Newline and tab are kept.
+    Newlines and tabs are kept. The result can be printed in parts.
     """
     return _UNSAFE.sub(_escape_control, replace_surrogates(text))
 
 
 def escape_line(text: str, limit: int | None = None) -> str:
-    r"""Return text that is safe to print on one line, with an ellipsis at `limit`."""
+    r"""Escape text so that it is safe to print on one line.
+
+    Text longer than `limit` characters is truncated with an ellipsis.
+    """
     line = _UNSAFE_IN_ONE_LINE.sub(_escape_control, replace_surrogates(text))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
 
 
 def json_controls(text: str) -> str:
-    r"""Return JSON that is safe to print: controls as escapes such as `\u009b`."""
+    r"""Escape control characters in JSON as in `\u009b`, so that it is safe to print."""
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
