@@ -1,4 +1,4 @@
-"""The explorer: a traced run as one HTML file with its data, for offline use."""
+"""The explorer, which saves a traced run as one self-contained HTML file."""
 
 from .collect import Collector
 from .errors import ExplorerError

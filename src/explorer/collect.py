@@ -1,11 +1,11 @@
-"""From the events of a run to its part of a document, within a size limit.
+"""Collect the data for one run in an explorer document, within a size limit.
 
-A collector receives the events of a trace, as the log and the diagrams do, and requests
-the elements of the tensors that it keeps. If the data exceed the limit, they are left out
-in a fixed order: later passes before earlier ones; in a pass, the first positions before
-the last ones; of the values, layers other than the first and the last. Values of layers
-are stored at the end of the run, in the space that the other kinds of arrays leave. The
-document lists the omissions.
+A collector receives trace events, as the log and the diagrams do, and requests the
+elements of the tensors that it stores. If the data exceed the limit, some are omitted:
+later passes before earlier ones and, within a pass, the first positions before the last
+ones. Tensor values are omitted for middle layers before the first and last layers. Layer
+values are stored at the end of the run, in the space that the other kinds of arrays have
+not used. The document lists all omissions.
 """
 
 from bisect import bisect_right
@@ -24,44 +24,45 @@ from .lens import Floats, attribute, read_lens
 from .texts import facts_of, token_text
 from .write import DeflatedArray, Store, deflate_values
 
-# Passes with single ops: the prompt, and the first new token.
+# Number of passes whose individual ops are stored: the prompt and the first new token.
 _PASSES_WITH_OPS = 2
-# the limit of the residual streams of a pass that wait for the lens
+# Maximum size of the residual streams that are kept until the logit lens is computed.
 _STREAM_BYTES = 32 << 20
-# About the bytes of the file per position and depth, including the union of tokens.
+# Approximate lens size in the file per position and depth, including the token ids.
 _LENS_BYTES = 60
-_FIRST_SHARE = 0.85  # the share of each budget for the prompt pass
-_CHOSEN = 64  # the most probable tokens of a step with texts
+_FIRST_SHARE = 0.85  # the prompt pass's share of each budget
+_CHOSEN = 64  # number of most probable tokens per step whose text is stored
 _BASE64 = 4 / 3
 
 
 @dataclass
 class _Values:
-    """The elements of a tensor, stored at the end of the run."""
+    """The elements of a tensor, which are stored at the end of the run."""
 
-    event: list[Any]  # its last item is replaced by the reference
+    event: list[Any]  # the event, whose last item is replaced by the reference
     array: DeflatedArray
-    axis: int | None  # the axis of the tokens, if any
-    first: int  # the first stored token
+    axis: int | None  # the token axis, if any
+    first: int  # the index of the first stored token
 
 
 @dataclass
 class _Pass:
-    """One pass through the network, while it runs."""
+    """The data for a forward pass that has not been recorded yet."""
 
     number: int
     start: int
     T: int
-    token: int | None = None  # the token that it drew
-    # The number of last tokens whose attention is kept; below, the same for other data.
+    token: int | None = None  # the token that was sampled
+    # The attention of the last `rows` tokens is kept. `value_rows` and `stream_rows` are
+    # the same limit for values and residual streams.
     rows: int = 0
     value_rows: int = 0
     value_layers: tuple[int, ...] = ()
     stream_rows: int = 0
     attention: list[npt.NDArray[np.uint8]] = field(default_factory=list)
-    newest: Any = None  # the elements of the previous result
+    newest: Any = None  # the elements of the most recent result
     logits: Floats | None = None
-    # (name, value, ids, new logits) of each step that changes logits.
+    # (name, value, ids, new logits) for each sampling step that changes logits.
     changed: list[tuple[str, float | None, npt.NDArray[np.int32], Floats]] = field(
         default_factory=list
     )
@@ -71,44 +72,46 @@ class _Pass:
     rms: list[Floats] = field(default_factory=list)
     norms: list[Floats] = field(default_factory=list)
     cosines: list[Floats] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=lambda: [0.0] * 22)  # per stage
+    # The total duration of the ops in each stage.
+    seconds: list[float] = field(default_factory=lambda: [0.0] * 22)
     record: dict[str, Any] = field(default_factory=dict)
 
 
 class Collector:
-    """Builds the part of a document about one run.
+    """Builds the document section for one run.
 
     Args:
-        model: The model. The lens runs its network between the ops of the run.
-        store: Receives the arrays.
-        is_forced: Whether the tokens of the answer are given.
+        model: The model. To compute the logit lens, its network runs between the ops of
+            the run.
+        store: The store for the arrays.
+        is_forced: Whether the answer's tokens are given instead of sampled.
     """
 
     def __init__(self, model: Model, store: Store, is_forced: bool = False) -> None:
         self._model = model
         self._store = store
         store.begin_run()
-        # Measured before the trace, which would record the measurements.
+        # Measure before the trace starts, because it would record the measurements.
         self._facts = facts_of(model) | {"forced": is_forced}
         self._sizes = dict(model.args.sizes)
-        self._ids: list[int] = []  # the ids of the prompt, then of the answer
+        self._ids: list[int] = []  # the prompt's ids, followed by the answer's ids
         self._prompt: dict[str, Any] = {}
         self._passes: list[dict[str, Any]] = []
         self._pass: _Pass | None = None
         self._waiting: _Pass | None = None
         self._events: list[list[Any]] = []
-        # Keys are the position of the layer in the order of keeping, and the pass.
+        # (rank of the layer by priority, pass) -> values.
         self._values: dict[tuple[int, int], list[_Values]] = {}
         self._tensors: dict[tuple[Any, ...], int] = {}
         self._shown_ids: set[int] = set()
         self._left_out: dict[str, list[str]] = {}
 
     def wants(self, *_where: int | None) -> bool:
-        """Return True: all events are needed."""
+        """Return True, because the collector needs all events."""
         return True
 
     def wants_values(self, stage: int, layer: int | None, _step: int | None) -> bool:
-        """Return whether the elements of the results of a stage are needed."""
+        """Return whether the elements of a stage's results are needed."""
         current = self._pass
         is_kept = current is not None and layer in current.value_layers
         return stage in (4, 13, 14, 15, 17, 18, 19) or (is_kept and stage > 5)
@@ -118,11 +121,11 @@ class Collector:
         if event.op == "mark":
             self._mark(event)
         elif self._pass is not None and event.op != "layer":
-            self._read_waiting()  # no op is observed between two ops
+            self._read_waiting()  # no op is observed at this point
             self._op(event, self._pass)
 
     def finish(self) -> dict[str, Any]:
-        """Return the part of the document about the run."""
+        """Return the document section for the run."""
         self._end_pass()
         self._read_waiting()
         self._keep_values()
@@ -160,7 +163,7 @@ class Collector:
             self._ids = list(details["ids"])
             self._prompt_length = len(self._ids)
         elif event.stage == 3:
-            self._end_pass()  # a further part of a long prompt follows a pass
+            self._end_pass()  # the previous pass was an earlier part of a long prompt
             self._begin_pass(int(event.position or 0), int(details["T"]))
         elif event.stage == 20 and self._pass is not None:
             kept = ("token", "drawn", "random", "seed", "sampling", "choice")
@@ -176,7 +179,7 @@ class Collector:
             self._end_pass()
 
     def _change_logits(self, current: _Pass, sampling: Mapping[str, Any]) -> None:
-        """Compute the logits after the bias and penalties, before a token is drawn."""
+        """Compute the logits after the bias and each penalty, before sampling."""
         if current.logits is None:
             return
         sampler = Sampler(SamplingArgs(**sampling))
@@ -194,7 +197,7 @@ class Collector:
         L = sizes["L"]
         H = sizes["H"]
         share = _FIRST_SHARE if number == 0 and T > 1 else 1.0
-        # Attention weights are mostly small, so they deflate to less than half.
+        # Most attention weights are small, so they compress to less than half their size.
         room = self._store.room["attention"] * share * 2 / _BASE64 / (L * H)
         counts = range(1, T + 1)
         current.rows = bisect_right(counts, room, key=lambda n: n * S - n * (n - 1) // 2)
@@ -214,7 +217,7 @@ class Collector:
                 current.value_layers = tuple(order)[:fitting]
 
     def _value_bytes(self, rows: int, S: int) -> float:
-        """Return the approximate bytes in the file of the values of one layer."""
+        """Return the approximate size in the file of one layer's values, in bytes."""
         n = self._sizes
         each = self._model.args.dtype.itemsize
         heads = (n["H"] + 2 * n["K"]) * n["h"]
@@ -223,7 +226,7 @@ class Collector:
         return (rows * row + 2 * min(rows, S) * n["K"] * n["h"] * each) * _BASE64
 
     def _op(self, event: Event, current: _Pass) -> None:
-        """Keep an op and the values of its result."""
+        """Record an op and the values of its result."""
         current.seconds[event.stage] += event.seconds or 0.0
         result = event.outputs[0]
         if result.values is not None and result.values.ndim:
@@ -251,7 +254,7 @@ class Collector:
         self._keep(event, result, current)
 
     def _tensor(self, x: TensorInfo) -> int:
-        """Return the index of a tensor description."""
+        """Return the index of a tensor's description, adding it if it is new."""
         return self._tensors.setdefault(
             (x.name, x.shape, x.letters, x.dtype), len(self._tensors)
         )
@@ -259,9 +262,9 @@ class Collector:
     def _process_values(
         self, event: Event, letters: Letters, values: Any, current: _Pass
     ) -> None:
-        """Process the values of attention, the residual stream and the logits."""
+        """Process the values that belong to attention, residual stream or logits."""
         stage = event.stage
-        # the last result of stage 4 is the stream
+        # The last such result in stage 4 is the residual stream.
         if stage == 4 and letters == ("T", "D"):
             current.added = [values[-1].copy()]
             current.streams = []
@@ -270,7 +273,7 @@ class Collector:
         elif stage == 13 and event.op == "softmax" and current.rows:
             first = current.T - current.rows
             steps = np.rint(values[:, first:] * 255.0).astype(np.uint8)  # [H, rows, S]
-            # The visible positions of each row.
+            # Keep only the positions that each row can see.
             rows = [
                 steps[:, row, : current.start + first + row + 1]
                 for row in range(current.rows)
@@ -291,23 +294,23 @@ class Collector:
                 )
             )
             self._stream(values, current)
-        elif stage == 19 and letters[-1:] == ("V",):  # the last result of stage 19 counts
+        elif stage == 19 and letters[-1:] == ("V",):  # later results replace earlier ones
             current.logits = values[-1]
         current.newest = values
 
     def _stream(self, x: Floats, current: _Pass) -> None:
-        """Measure the residual stream; keep it at the start and after each layer."""
+        """Measure the residual stream, and keep it at the start and after each layer."""
         current.rms.append(np.sqrt(np.square(x.astype(np.float64)).mean(-1)))
         if len(current.rms) % 2 and current.stream_rows:
             current.streams.append(x[-current.stream_rows :].copy())
 
     def _keep(self, event: Event, result: TensorInfo, current: _Pass) -> None:
-        """Store the elements of a tensor in the last event, or queue a layer's."""
+        """Store the elements of a result, or queue them if they belong to a layer."""
         is_layer = event.layer in current.value_layers and event.stage > 5
         is_outside = (
             event.layer is None and event.stage in (4, 19) and result.name != "logits"
         )
-        # A view or a copy adds nothing.
+        # A view or a copy has no new values.
         is_new = event.bytes > 0 and event.op != "repeat_heads"
         values = result.values
         axis = None
@@ -329,16 +332,16 @@ class Collector:
             self._values.setdefault((order, current.number), []).append(waiting)
 
     def _place(self, waiting: _Values) -> None:
-        """Store the elements of a tensor, and write their reference into its event."""
+        """Store the elements of a tensor, and put the reference into its event."""
         reference = self._store.add_deflated(waiting.array, "values")
         if reference is not None:
             waiting.event[-1] = [reference, waiting.axis, waiting.first]
 
     def _keep_values(self) -> None:
-        """Store the values of whole layers in the space that other kinds leave."""
+        """Store values layer by layer, in the space that other arrays have not used."""
         self._store.lend("values")
         kept: dict[int, list[int]] = {}
-        full: set[int] = set()  # passes without space for another layer
+        full: set[int] = set()  # passes for which no further layer fits
         for (order, number), waiting in sorted(self._values.items()):
             size = sum(x.array.size for x in waiting)
             if number in full or size > self._store.room["values"]:
@@ -360,7 +363,10 @@ class Collector:
                 )
 
     def _end_pass(self) -> None:
-        """Record the pass, if any; its lens waits for an op of the next pass."""
+        """Record the current pass, if there is one.
+
+        Its logit lens is computed when the first op of the next pass arrives.
+        """
         current = self._pass
         self._pass = None
         if current is None:
@@ -406,7 +412,7 @@ class Collector:
         self._waiting = current
 
     def _read_waiting(self) -> None:
-        """Compute the lens of the finished pass, and the attribution of its token."""
+        """Compute the logit lens and the token attribution for the finished pass."""
         current = self._waiting
         self._waiting = None
         if current is None:
@@ -437,7 +443,7 @@ class Collector:
             )
 
     def _kept_changes(self, current: _Pass) -> list[dict[str, Any]] | None:
-        """Store the changed logits; return None if they do not fit."""
+        """Store the changed logits, and return None if they do not fit."""
         changes = []
         for name, value, ids, logits in current.changed:
             places = self._store.add(ids, "logits")
@@ -450,7 +456,7 @@ class Collector:
         return changes
 
     def _kept_attention(self, weights: npt.NDArray[np.uint8], current: _Pass) -> Any:
-        """Store the attention [L, H, entries] of a pass; halve its rows until it fits."""
+        """Store a pass's attention [L, H, entries], halving the rows until it fits."""
         data = self._store.add(weights, "attention")
         while data is None and current.rows > 1:
             first = current.start + current.T - current.rows
@@ -461,11 +467,11 @@ class Collector:
         return None if data is None else {"rows": current.rows, "data": data}
 
     def _leave_out(self, kind: str, omission: str) -> None:
-        """Record an omission."""
+        """Record an omission for the document."""
         self._left_out.setdefault(kind, []).append(omission)
 
     def _leave_out_first(self, kind: str, current: _Pass, rows: int) -> None:
-        """Record the omitted positions of a pass, which precede its kept rows."""
+        """Record that the positions before a pass's kept rows are omitted."""
         end = current.start + current.T - (0 if current.record[kind] is None else rows)
         if end > current.start:
             is_one = end - current.start == 1
@@ -478,7 +484,7 @@ class Collector:
 
 
 def _kept(layers: list[int], rows: int, T: int) -> str:
-    """Return a text about the kept values of a pass: their layers and tokens."""
+    """Describe the layers and tokens of a pass whose values are kept."""
     if not layers:
         return "none"
     names = ("layer " if len(layers) == 1 else "layers ") + ", ".join(map(str, layers))

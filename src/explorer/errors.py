@@ -1,7 +1,7 @@
-"""The error of the explorer."""
+"""The error raised by the explorer."""
 
 from ..ml.errors import LlamaBoltsError
 
 
 class ExplorerError(LlamaBoltsError):
-    """The explorer cannot show the requested run."""
+    """Raised when the explorer cannot show the requested run."""

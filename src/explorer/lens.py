@@ -1,7 +1,7 @@
-"""The residual stream in terms of tokens: logit lens and attribution of a logit.
+"""The logit lens and the attribution of logits to parts of the residual stream.
 
-All products are the model's own ops, so that the last depth has the bits of the engine's
-logits. These functions run while no op is observed.
+All matrix products use the model's own ops, so the logits at the last depth equal the
+engine's logits bit for bit. These functions must run while no op is observed.
 """
 
 from typing import Any
@@ -15,18 +15,25 @@ from ..model.llama import RMSNorm
 
 Floats = npt.NDArray[np.float32]
 TOP = 5
-# A product rounds each bfloat16 activation by at most half of 2^-8 of its value. The
-# bound for float32 sums is many times the errors in tests.
+# Bounds on the relative rounding error. Rounding to bfloat16 changes an activation by at
+# most half of 2^-8 of its value. For float32, the bound is many times the error observed
+# in tests.
 _ROUNDING = {"bfloat16": 2.0**-8, "float32": 2.0**-18}
 
 
 def read_lens(
     transformer: LlamaTransformer, streams: Floats, next_ids: list[int | None]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read the residual streams, float32 [depths, P, D], at each depth.
+    """Compute the logit lens for several positions at each depth.
 
-    The token that follows each position is included. `ids` and `logits` contain the
-    positions one after another, and `starts` has the beginning of each position.
+    Args:
+        transformer: The network.
+        streams: The residual streams, float32 [depths, P, D].
+        next_ids: The token that follows each position, which is always included.
+
+    Returns:
+        Arrays by name, with n token entries for all positions together. The entries for
+        position p in `ids` and `logits` are `starts[p]` to `starts[p + 1]`.
     """
     count = min(TOP, transformer.output.shape[0])
     ids = []
@@ -40,7 +47,7 @@ def read_lens(
         rows: Floats = transformer.logits(normed).numpy()  # [depths, V]
         top = np.argpartition(-rows, count - 1, axis=-1)[:, :count]
         order = np.lexsort((top, -np.take_along_axis(rows, top, -1)), axis=-1)
-        top = np.take_along_axis(top, order, -1)  # the lowest id first among equal logits
+        top = np.take_along_axis(top, order, -1)  # equal logits are in id order
         union = np.unique(top if extra is None else np.append(top, extra))
         ids.append(union)
         logits.append(rows[:, union].T)
@@ -49,18 +56,18 @@ def read_lens(
         entropies.append(entropy_bits)
         tops.append(top)
     return {
-        # [n], the union of the top 5 of all depths, per position
+        # [n], for each position the union of the top 5 at all depths
         "ids": np.concatenate(ids).astype(np.int32),
         "starts": np.cumsum([0, *map(len, ids)], dtype=np.int32),  # [P + 1]
         "logits": np.concatenate(logits),  # [n, depths]
         "log_sums": np.array(sums, np.float64),  # [P, depths], log(sum(exp(logits)))
         "entropies": np.array(entropies, np.float32),  # [P, depths], in bits
-        "top": np.array(tops, np.int32),  # [P, depths, 5], the most probable first
+        "top": np.array(tops, np.int32),  # [P, depths, 5], most probable first
     }
 
 
 def _sum_and_entropy(row: Floats) -> tuple[float, float]:
-    """Return log(sum(exp(row))) and the entropy of its softmax in bits."""
+    """Return log(sum(exp(row))), and the entropy of softmax(row) in bits."""
     exact = row.astype(np.float64)
     largest = exact.max()
     weights = np.exp(exact - largest)
@@ -74,29 +81,30 @@ def _sum_and_entropy(row: Floats) -> tuple[float, float]:
 def attribute(
     transformer: LlamaTransformer, added: Floats, heads: list[Floats], token: int
 ) -> dict[str, Any]:
-    """Divide a logit among the parts that add up to the residual stream.
+    """Attribute a logit to the parts that add up to the residual stream.
 
     logit = sum over parts of (part * scale * norm.weight) . output.weight[token]
 
-    The scale of the final norm, 1 / rms, is held fixed. The sum is exact up to the
-    rounding of the activations that the output matrix reads: the logit is within `bound`
-    of `sum`.
+    The scale of the final norm, 1 / rms, is treated as a constant. The sum is exact
+    except that the activations are rounded before the output matrix is applied, so the
+    logit is within `bound` of `sum`.
 
     Args:
         transformer: The network.
-        added: The parts of the last row, float32 [1 + 2 L, D]: the embedding, and the
-            addition of each attention and feed-forward.
+        added: The parts for the last position, float32 [1 + 2 L, D]: the embedding, and
+            the result of each attention and feed-forward layer.
         heads: The outputs of the heads before `wo`, float32 [H*h] per layer.
-        token: The id of the logit.
+        token: The id of the token whose logit is attributed.
 
     Returns:
-        `parts`, float32 [1 + 2 L], and `heads`, float32 [L, H], with `sum` and `bound`.
+        A dict with the contributions `parts`, float32 [1 + 2 L], and `heads`, float32
+        [L, H], and the numbers `sum` and `bound`.
     """
     args = transformer.args
     output = transformer.output
     ids = ml.Tensor.from_integers([token])
     row = ml.get_rows(output, ids, dtype=ml.float32).numpy()[0].astype(np.float64)
-    row /= getattr(args, "logits_scaling", 1.0)  # families that divide logits
+    row /= getattr(args, "logits_scaling", 1.0)  # only some families scale the logits
     exact = np.add.reduce(added).astype(np.float64)  # the stream after the last layer
     gain = _norm_gain(transformer.norm, exact)
     shares = (added * (row * gain)).sum(-1)
@@ -106,19 +114,19 @@ def attribute(
     for layer, (block, output_of_heads) in enumerate(
         zip(transformer.layers, heads, strict=True)
     ):
-        # Row i contains only head i; the last row is zero.
+        # Row i contains only the output of head i. The last row is zero.
         alone = np.zeros((H + 1, H, h), np.float32)
         alone[range(H), range(H)] = output_of_heads.reshape(H, h)
         x = ml.Tensor.from_numpy(alone.reshape(H + 1, H * h)).to(args.dtype)
         projected = block.attention.project(x).numpy()  # [H + 1, D]
-        each = projected[:-1] - projected[-1]  # without the bias
-        # Only some families have it.
+        each = projected[:-1] - projected[-1]  # subtract the bias
+        # Only some families have this norm.
         norm_after = getattr(block, "norm_after_attention", None)
         if norm_after is not None:
             each = each * _norm_gain(norm_after, each.sum(0, dtype=np.float64))
         by_head[layer] = (each * (row * gain)).sum(-1)
     bound = float(np.abs(exact * gain * row).sum()) * _ROUNDING[args.dtype.name]
-    # `linear_transformation` also rounds for block dtypes.
+    # With block dtypes, `linear_transformation` introduces further rounding.
     if isinstance(output.dtype, ml.BlockDType):
         normed = np.abs(exact * gain)
         levels = (
@@ -134,7 +142,7 @@ def attribute(
 
 
 def _norm_gain(norm: RMSNorm, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the factor of a norm for each element of x [D]."""
+    """Return the factor by which a norm multiplies each element of x [D]."""
     scale = 1.0 / np.sqrt(np.square(x).mean() + norm.eps)
     gain: npt.NDArray[np.float64] = norm.weight.numpy().astype(np.float64) * scale
     return gain

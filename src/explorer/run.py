@@ -1,4 +1,4 @@
-"""Traced runs for the explorer: with new tokens or with given tokens."""
+"""Run a model with a trace for the explorer, with sampled or given tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from .write import DEFAULT_LIMIT, Store, write_html
 
 
 class Page(str):
-    """The explorer's HTML; a notebook shows it in a frame."""
+    """The explorer's HTML, which a notebook displays in a frame."""
 
     def _repr_html_(self) -> str:
         escaped = self.replace("&", "&amp;").replace('"', "&quot;")
@@ -43,16 +43,17 @@ def explore(
     beside_prompt: str | Sequence[Message] | None = None,
     limit: float = DEFAULT_LIMIT,
 ) -> Page:
-    """Run a prompt with a trace on, and return a page about the run.
+    """Run a prompt with a trace on, and return a page that shows the run.
 
     Args:
         model: The model, with its tokenizer.
-        prompt: A text to continue, or the messages of a chat.
-        max_new_tokens: The most tokens of an answer.
+        prompt: Text to continue, or the messages of a chat.
+        max_new_tokens: The maximum number of tokens in an answer.
         sampling: The sampling settings.
-        beside: Another model, whose run of the same tokens is shown for comparison.
-        beside_prompt: Another prompt, whose run by either model is shown for comparison.
-        limit: The largest page in megabytes of 10^6 bytes.
+        beside: Another model that runs the same tokens, for comparison.
+        beside_prompt: Another prompt to run, for comparison. It is run by `beside` if
+            given, otherwise by `model`.
+        limit: The maximum page size in megabytes (10^6 bytes).
 
     Raises:
         ExplorerError: The limit is too small.
@@ -76,13 +77,13 @@ def prompt_of(
     chat_format: str | ChatTemplate | None = None,
     think: bool = True,
 ) -> tuple[list[int], frozenset[int]]:
-    """Return the token ids of a prompt, and further ids that end its answer.
+    """Return the token ids of a prompt, and additional ids that end its answer.
 
     Args:
         model: The model, whose tokenizer and default chat format are used.
-        prompt: A text to continue, or the messages of a chat.
+        prompt: Text to continue, or the messages of a chat.
         chat_format: A template, or a key of `CHAT_FORMATS`.
-        think: False for an answer without thoughts, if the format has any.
+        think: Whether the model may think before it answers, if the format supports it.
     """
     engine = InferenceEngine(model, 1)
     tokenizer = engine._tokenizer()
@@ -102,16 +103,16 @@ def run_traced(
     end_ids: frozenset[int] = frozenset(),
     forced_ids: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Run a prompt in a new context with a trace on; return its part of the document.
+    """Run a prompt in a new context with a trace on, and return its document section.
 
     Args:
         model: The model.
         ids: The token ids of the prompt.
-        max_new_tokens: The most tokens of an answer.
+        max_new_tokens: The maximum number of tokens in the answer.
         sampling: The sampling settings.
-        store: Receives the arrays.
-        end_ids: Ids that end the answer, in addition to the model's.
-        forced_ids: The given tokens of the answer, if any.
+        store: The store for the arrays.
+        end_ids: Ids that end the answer, in addition to the model's own.
+        forced_ids: The tokens of the answer, if they are given instead of sampled.
     """
     length = min(len(ids) + max_new_tokens, model.args.max_context_length)
     engine = InferenceEngine(model, max(length, 1))
@@ -136,14 +137,15 @@ def run_beside(
     sampling: SamplingArgs,
     store: Store,
 ) -> dict[str, Any]:
-    """Run a second prompt, or the tokens of the first run by another model.
+    """Run a second prompt, or the tokens of the first run, for comparison.
 
-    Without another prompt, the second model runs the tokens of the first run, so that the
-    text before each position is equal. The page reports each position at which the second
-    model would draw another token. A model with another tokenizer requires a prompt.
+    Without a second prompt, the model runs the tokens of the first run, so that the text
+    before each position is the same. The page then shows each position at which the model
+    would have sampled a different token.
 
     Raises:
-        ExplorerError: The tokens of the first run have other texts in the model.
+        ExplorerError: The first run's tokens have different text in this model. Such a
+            model requires a prompt.
     """
     if prompt is not None:
         ids, ends = prompt

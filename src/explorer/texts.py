@@ -1,4 +1,4 @@
-"""Texts of the page: lines of code, sections of chapter 14, tokens, the machine."""
+"""Text for the page: source code, sections of chapter 14, tokens, and run metadata."""
 
 import platform
 from pathlib import Path
@@ -13,12 +13,15 @@ from ..trace.code import PACKAGE, find_page, section_of, symbols_of
 from ..trace.events import HOLDS, STAGES
 from ..untrusted import label_of
 
-_ROUNDS = 1_000_000  # multiply-adds per measurement
-_LONGEST_TEXT = 20_000  # characters of a token; longer texts are cut, with a note
+_ROUNDS = 1_000_000  # number of multiply-adds per measurement
+_LONGEST_TEXT = 20_000  # maximum length of a token's text before it is truncated
 
 
 def stages() -> list[dict[str, Any]]:
-    """Return the 21 stages with name, code and section (empty without the chapter)."""
+    """Return the 21 stages, each with its name, source location and chapter section.
+
+    Sections are empty if the chapter is not installed.
+    """
     return [
         {
             "number": number,
@@ -36,7 +39,11 @@ def stages() -> list[dict[str, Any]]:
 
 
 def sources() -> dict[str, dict[str, Any]]:
-    """Return the functions of the stages: `file function` -> first line and text."""
+    """Return the source of each function that implements a stage.
+
+    Returns:
+        A mapping from `file function` to the file, the first line number and the source.
+    """
     functions: dict[str, dict[str, Any]] = {}
     for stage in STAGES.values():
         name = stage.code.partition(":")[0]
@@ -53,7 +60,7 @@ def sources() -> dict[str, dict[str, Any]]:
 def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
     """Return the text of a token, and whether it is special.
 
-    Bytes that are not a whole character become `\\xe2`.
+    Bytes that do not form a whole character are escaped, such as `\\xe2`.
     """
     if tokenizer is None:
         return f"token {token}", False
@@ -68,14 +75,14 @@ def token_text(tokenizer: Tokenizer | None, token: int) -> tuple[str, bool]:
 
 
 def facts_of(model: Model) -> dict[str, Any]:
-    """Return facts about the model and the machine."""
+    """Return metadata about the model and the machine."""
     info = ml.build_info()
     weights = [
         w for w in model.tensors.values() if isinstance(w, ml.Tensor) and w.is_contiguous
     ]
     isa, streams = roofline.fastest_reading(weights)
     layer = model.transformer.layers[0]
-    # The page may be shared, so it does not contain the path of the model.
+    # The page may be shared, so it must not contain the model's full path.
     path = model.source_directory
     where = label_of(path)
     name = label_of(Path(path.name))
@@ -98,7 +105,7 @@ def facts_of(model: Model) -> dict[str, Any]:
 
 
 def _format_beside(model: Model) -> str | None:
-    """Return another format of the model for `--explore-with`, or None."""
+    """Return the format that the page suggests for `--explore-with`, or None."""
     if stored_quantization(model.source, model.checkpoint) is not None:
         return None
     is_nf4 = model.transformer.layers[0].attention.wq.dtype is ml.nf4

@@ -1,11 +1,11 @@
-"""A document, its arrays, and its page, as one HTML file.
+"""Write a document, its arrays, and the page that displays them as one HTML file.
 
-Arrays are deflated when they are added, and counted as bytes of the file.
+Arrays are compressed when they are added, and their size in the file is counted.
 
-The page runs one script: a Content-Security-Policy allows only this script and its style,
-by their hashes. Data are in elements that no browser runs; base64, and JSON with `<`
-escaped, cannot end such an element. The script creates only text nodes, which
-`require-trusted-types-for` enforces.
+The page runs a single script. A Content-Security-Policy only allows this script and the
+page's style sheet, identified by their hashes. Data are stored in script elements of a
+type that browsers do not run, as base64, which cannot contain an end tag. The script
+inserts text only as text nodes, which `require-trusted-types-for` enforces.
 """
 
 import base64
@@ -27,11 +27,11 @@ from .errors import ExplorerError
 from .texts import sources, stages
 
 Array = npt.NDArray[Any]
-Reference = dict[str, Any]  # block, dtype and shape, for JSON
+Reference = dict[str, Any]  # the block number, dtype and shape of an array, for JSON
 
-# The page itself, the stages and their chapter, which are always included.
+# Size of the page, the stages and their chapter, which are always included.
 _PAGE_BYTES = 250_000
-# The share of each kind of array in the rest. Events and texts use the remainder.
+# Each kind of array's share of the remaining space. Events and text use what is left.
 SHARES: Mapping[str, float] = {
     "logits": 0.47,
     "attention": 0.34,
@@ -39,13 +39,13 @@ SHARES: Mapping[str, float] = {
     "lens": 0.06,
     "residual": 0.03,
 }
-# In megabytes; below it the page and the texts leave no room for arrays.
+# Minimum size limit, in megabytes. Below it, no space for arrays would be left.
 _SMALLEST_LIMIT = 1.0
 DEFAULT_LIMIT = 12.0
 
-_VERSION = 1  # of the document
+_VERSION = 1  # the document format
 _PAGE = Path(__file__).resolve().parent / "page"
-# Joined in this order into one script.
+# Files that are concatenated, in this order, into one script.
 SCRIPTS = (
     "data.js",
     "draw.js",
@@ -78,27 +78,27 @@ require-trusted-types-for 'script'; trusted-types 'none'">
 
 @dataclass(frozen=True)
 class DeflatedArray:
-    """An array as bytes of the file."""
+    """A compressed array."""
 
     data: bytes
-    dtype: str  # the dtype for the page
+    dtype: str  # the dtype that the page reads
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """The bytes of the array in the file, as base64 in its element."""
+        """The size of the array's element in the file, which uses base64, in bytes."""
         return 4 * -(-len(self.data) // 3) + 48
 
 
 class Store:
-    """Deflated arrays within a size limit.
+    """A store for compressed arrays with a size limit.
 
     Args:
-        limit: The largest file, in megabytes of 10^6 bytes.
-        runs: The number of runs that share it.
+        limit: The maximum file size, in megabytes (10^6 bytes).
+        runs: The number of runs that share the limit.
 
     Attributes:
-        room: The remaining bytes of each kind of array.
+        room: The remaining space for each kind of array in this run, in bytes.
 
     Raises:
         ExplorerError: The limit is too small.
@@ -117,33 +117,33 @@ class Store:
         self.begin_run()
 
     def begin_run(self) -> None:
-        """Reset the share of each kind of array for the next run."""
+        """Reset the space for each kind of array, for the next run."""
         self.room = dict(self._shares)
 
     @property
     def free(self) -> int:
-        """The remaining bytes for arrays of this run."""
+        """The remaining space for all arrays in this run, in bytes."""
         return sum(self.room.values())
 
     def lend(self, kind: str) -> None:
-        """Assign the remaining bytes of all kinds to one kind of array."""
+        """Reassign the remaining space of all kinds of arrays to one kind."""
         self.room = {**dict.fromkeys(self.room, 0), kind: self.free}
 
     def add(self, array: Array, kind: str, dtype: str | None = None) -> Reference | None:
-        """Store an array if there is room for it.
+        """Compress and store an array if there is space for it.
 
         Args:
-            array: Integers or float32.
-            kind: One of `SHARES`.
-            dtype: The dtype for the page; by default the dtype of the array.
+            array: An array of integers or float32.
+            kind: The kind of array, a key of `SHARES`.
+            dtype: The dtype that the page reads. Defaults to the array's dtype.
 
         Returns:
-            The reference for the page, or None if the array was left out.
+            The reference for the page, or None if there is not enough space.
         """
         return self.add_deflated(_deflate(array, dtype or array.dtype.name), kind)
 
     def add_deflated(self, array: DeflatedArray, kind: str) -> Reference | None:
-        """Store a deflated array if there is room for it."""
+        """Store a compressed array if there is space for it."""
         if array.size > self.room[kind]:
             return None
         self.room[kind] -= array.size
@@ -156,11 +156,12 @@ class Store:
 
 
 def deflate_values(values: Array, dtype: str) -> DeflatedArray:
-    """Deflate the elements of a tensor, bit for bit.
+    """Compress the elements of a tensor without loss.
 
     Args:
-        values: The elements, float32 or complex64, as in events.
-        dtype: The dtype of the tensor; for bfloat16 the 16 bits are stored.
+        values: The elements as float32 or complex64, as in events.
+        dtype: The dtype of the tensor. Elements of a bfloat16 tensor are stored in 16
+            bits, all others as float32.
     """
     if values.dtype.kind == "c":
         values = np.ascontiguousarray(values).view(np.float32).reshape(*values.shape, 2)
@@ -176,7 +177,7 @@ def _deflate(array: Array, dtype: str) -> DeflatedArray:
 
 
 def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
-    """Yield the parts of the file: the page, the document of all runs, their arrays."""
+    """Yield the parts of the file: page header, document, arrays and script."""
     document = {
         "version": _VERSION,
         "program": f"llama-bolts {__version__}",
@@ -207,10 +208,10 @@ def write_html(runs: list[dict[str, Any]], store: Store) -> Iterator[str]:
 
 
 def save_html(runs: list[dict[str, Any]], store: Store, path: Path) -> int:
-    """Write the file, or keep an existing file on failure; return the bytes.
+    """Write the file, and return its size in bytes.
 
     Raises:
-        ExplorerError: The file cannot be written.
+        ExplorerError: The file cannot be written. An existing file is left unchanged.
     """
     parts = [part.encode() for part in write_html(runs, store)]
     write_whole(path, parts, ExplorerError, is_private=False)
