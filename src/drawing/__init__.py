@@ -1,4 +1,4 @@
-"""Diagrams of a traced run: an SVG for each of the 21 stages and for the whole model."""
+"""Draw a traced run as SVG diagrams, one for each stage and one for the whole model."""
 
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
@@ -20,7 +20,7 @@ __all__ = ["Beside", "Recorder", "TracedRun", "draw_all"]
 
 MODEL = "model.svg"
 
-# Stages that are not drawn as a flow of ops; 0 is the whole model.
+# Functions that draw the stages that are not a flow of ops; 0 stands for the whole model.
 _DRAWINGS: Mapping[int, Callable[[Sheet, float], DrawnEnd]] = {
     0: draw_model,
     1: draw_tokenization,
@@ -36,10 +36,14 @@ _DRAWINGS: Mapping[int, Callable[[Sheet, float], DrawnEnd]] = {
 
 
 def draw_all(run: TracedRun) -> dict[str, str]:
-    """Return the text of each SVG by the name of its file.
+    """Draw all diagrams of a run.
 
     Args:
-        run: A complete answer, at least from its tokenization to its first token.
+        run: The traced run, which must cover at least everything from tokenization to the
+            first new token.
+
+    Returns:
+        A mapping from the file name to the SVG.
     """
     texts = {}
     for number in (*STAGES, 0):

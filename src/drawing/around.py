@@ -1,4 +1,4 @@
-"""The stages around the network: tokenization, the loop, sampling and text output."""
+"""Draw the stages outside the network: tokenization, loop, sampling and text output."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,16 +15,16 @@ _GAP = 8.0
 _BARS = MARGIN + 170.0  # the left edge of the bars
 _BAR = 430.0
 _HEIGHT = 46.0
-_FLOW = 390.0  # the width of the steps of the sampling
-_CHOICE = 160.0  # the height of a draw with all its candidates
+_FLOW = 390.0  # the width of the column of sampling steps
+_CHOICE = 160.0  # the height of one sampled token with all its candidates
 
 
 def draw_tokenization(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stage 1: the text of the prompt and its tokens."""
+    """Draw stage 1: the prompt's text and tokens."""
     details = sheet.run.marks(sheet.number)[0].details
     for role, text in sheet.run.prompt():
         lines = wrapped(repr(text)[1:-1], INNER - 140, BODY, mono=True)
-        if len(lines) > 4:  # limit the height
+        if len(lines) > 4:  # limit the height of the diagram
             lines = [*lines[:3], f"... {len(text)} characters"]
         lines = [shortened(line, INNER - 120, BODY) for line in lines]
         box = sheet.rect(Box(MARGIN, y, INNER, 20 + 20 * len(lines)), "op")
@@ -43,7 +43,7 @@ def draw_tokenization(sheet: Sheet, y: float) -> DrawnEnd:
 
 
 def draw_tokens_tensor(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stage 2: the list of ids becomes a tensor."""
+    """Draw stage 2: the conversion of the list of ids to a tensor."""
     (tokens,) = sheet.run.marks(sheet.number)[0].outputs
     ids = sheet.run.marks(1)[0].details["ids"]
     y = _draw_tiles(sheet, ids, y, positions=True)
@@ -59,9 +59,9 @@ def draw_tokens_tensor(sheet: Sheet, y: float) -> DrawnEnd:
 def _draw_tiles(
     sheet: Sheet, ids: Sequence[int], y: float, *, positions: bool = False
 ) -> float:
-    """Draw tokens as tiles in rows; return their lower edge.
+    """Draw tokens as rows of tiles, and return the y coordinate of the lower edge.
 
-    A tile shows the text of a token above its id, or, with positions, the id above its
+    A tile shows the token's text above its id, or with `positions`, the id above the
     position.
     """
     x = float(MARGIN)
@@ -94,7 +94,7 @@ def _draw_tiles(
 
 
 def draw_loop(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stage 3: the passes, their new positions and their tokens."""
+    """Draw stage 3: the passes with their new positions and sampled tokens."""
     passes = sheet.run.passes()
     visible = passes[:_MOST_STEPS]
     longest = max(event.details["S"] for event, _ in visible)
@@ -124,7 +124,7 @@ def draw_loop(sheet: Sheet, y: float) -> DrawnEnd:
 
 
 def _draw_bar(sheet: Sheet, event: Event, unit: float, y: float) -> Box:
-    """Draw the cached and the new positions of a pass."""
+    """Draw a pass as a bar of cached and new positions."""
     T = event.details["T"]
     S = event.details["S"]
     left = Box(_BARS, y, (S - T) * unit, _HEIGHT)
@@ -143,7 +143,7 @@ def _draw_bar(sheet: Sheet, event: Event, unit: float, y: float) -> Box:
 
 
 def _draw_chosen(sheet: Sheet, token: int, new: Box) -> Box:
-    """Draw the token of a pass."""
+    """Draw the token that a pass produced."""
     left = _BARS + _BAR + 40
     out = sheet.rect(Box(left, new.y, WIDTH - MARGIN - left, _HEIGHT), "stage")
     sheet.arrow([(new.right, out.middle[1]), (out.x, out.middle[1])])
@@ -156,7 +156,7 @@ def _draw_chosen(sheet: Sheet, token: int, new: Box) -> Box:
 
 
 def draw_sampling(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stage 20: the settings, and the choice of each token."""
+    """Draw stage 20: the sampling settings, and how each token was chosen."""
     top = y
     events = sheet.run.marks(sheet.number)
     sampling = events[0].details["sampling"]
@@ -182,7 +182,7 @@ def draw_sampling(sheet: Sheet, y: float) -> DrawnEnd:
     left = MARGIN + _FLOW + 30
     y = top
     for event in events[:_MOST_STEPS]:
-        # Continue below the flow.
+        # If the right column is full, continue on the left, below the sampling steps.
         if y + _CHOICE > max(out.bottom, top + _CHOICE) and left > MARGIN:
             left = float(MARGIN)
             y = max(out.bottom, y) + 20
@@ -200,7 +200,7 @@ def draw_sampling(sheet: Sheet, y: float) -> DrawnEnd:
 def _draw_setting(
     sheet: Sheet, value: str, effect: str, y: float, *, is_on: bool
 ) -> float:
-    """Draw a step of the sampling below a height; return its lower edge."""
+    """Draw a sampling step with its top at `y`, and return its lower edge."""
     box = Box(MARGIN, y + 24, _FLOW, 56)
     sheet.arrow([(box.middle[0], y), (box.middle[0], box.y)])
     sheet.rect(box, "op" if is_on else "group", radius=14)
@@ -213,7 +213,7 @@ def _draw_setting(
 
 
 def _draw_choice(sheet: Sheet, event: Event, left: float, y: float) -> float:
-    """Draw the candidates of a draw with bars from 0 to 1; return the lower edge."""
+    """Draw a token's candidates with probability bars, and return the lower edge."""
     details = event.details
     random_value = details["random"]
     method = (
@@ -245,7 +245,7 @@ def _draw_choice(sheet: Sheet, event: Event, left: float, y: float) -> float:
 
 
 def draw_text_out(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stage 21: the text of each token, the output and the stop check."""
+    """Draw stage 21: each token's text, the printed text and the stop check."""
     columns = (
         (0, 150, "token"),
         (190, 220, "its text"),

@@ -1,6 +1,6 @@
-"""A page of SVG: rectangles, text and arrows, with colours for light and dark.
+"""An SVG page with rectangles, text and arrows, in light and dark colours.
 
-Readers have different fonts, so the width of text is estimated generously.
+Because fonts differ between readers, text widths are estimated generously.
 """
 
 import math
@@ -19,14 +19,15 @@ LARGE = 16
 TITLE = 21
 _MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _SANS = "-apple-system, 'Segoe UI', 'DejaVu Sans', Helvetica, Arial, sans-serif"
-# Width of a character by the size of its font: of the widest font above, and on average.
+# Character width relative to the font size: that of the widest monospace font above, and
+# the average of the proportional fonts.
 MONO_EM = 0.61
 SANS_EM = 0.58
 _ARROW = 7.0
 
 Point = tuple[float, float]
 
-# Class: (fill, stroke) for light, and for dark.
+# Class -> (fill, stroke) in light mode, (fill, stroke) in dark mode.
 _SHAPES = {
     "paper": (("#ffffff", "none"), ("#0d1117", "none")),
     "tensor": (("#ddf4ff", "#54aeff"), ("#10304f", "#388bfd")),
@@ -54,38 +55,38 @@ _INKS = {
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle: its corner at the top left, and its size."""
+    """A rectangle, given by its top left corner and its size."""
 
     x: float
     y: float
     width: float
-    height: float = 0.0  # 0 if the height follows from the content
+    height: float = 0.0  # 0 if the content determines the height
 
     @property
     def right(self) -> float:
-        """The x of the right edge."""
+        """The x coordinate of the right edge."""
         return self.x + self.width
 
     @property
     def bottom(self) -> float:
-        """The y of the lower edge."""
+        """The y coordinate of the lower edge."""
         return self.y + self.height
 
     @property
     def middle(self) -> Point:
-        """The middle."""
+        """The centre of the rectangle."""
         return self.x + self.width / 2, self.y + self.height / 2
 
 
 class Canvas:
-    """The drawn elements, in order; `svg` returns a page of their height."""
+    """The drawn elements in order, whose extent determines the height of the page."""
 
     def __init__(self) -> None:
         self._elements: list[str] = []
         self.bottom = 0.0
 
     def slot(self) -> int:
-        """Return a slot for an element behind everything that is drawn later."""
+        """Return a slot in which an element can later be drawn behind newer elements."""
         return len(self._elements)
 
     def rect(
@@ -96,9 +97,9 @@ class Canvas:
         slot: int | None = None,
         opacity: float = 1.0,
     ) -> Box:
-        """Draw a rectangle of a palette class, on top or in a slot, and return it.
+        """Draw a rectangle on top or in a slot, and return it.
 
-        Slots must be filled in reverse order.
+        Slots must be filled in reverse order. `kind` is a class in the palette.
         """
         faint = "" if opacity == 1.0 else f' fill-opacity="{opacity:.2f}"'
         element = (
@@ -123,7 +124,10 @@ class Canvas:
         struck: bool = False,
         room: float = math.inf,
     ) -> None:
-        """Write a line of text from a point on its base line, cut to a width."""
+        """Draw a line of text at a point on its baseline.
+
+        Text that is wider than `room` is truncated.
+        """
         text = shortened(escape_line(text), room, size)
         kinds = f"{ink} {'mono' if mono else 'sans'}{' bold' * bold}"
         attributes = "" if anchor == "start" else f' text-anchor="{anchor}"'
@@ -137,7 +141,7 @@ class Canvas:
     def arrow(
         self, points: Sequence[Point], kind: str = "arrow", *, head: bool = True
     ) -> None:
-        """Draw a line through points, with a head at the last one."""
+        """Draw a line through points, with an arrowhead at the last point."""
         path = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
         self._elements.append(f'<polyline class="{kind}" points="{path}"/>')
         if head:
@@ -152,7 +156,7 @@ class Canvas:
         self.bottom = max(self.bottom, *(y for _, y in points))
 
     def svg(self, title: str) -> str:
-        """Return the page; a screen reader reads its title."""
+        """Return the page as SVG, with a title for screen readers."""
         size = f'width="{WIDTH}" height="{_n(self.bottom + MARGIN)}"'
         view = f"0 0 {WIDTH} {_n(self.bottom + MARGIN)}"
         drawn = "\n".join(self._elements)
@@ -165,13 +169,13 @@ class Canvas:
 
 
 def text_width(text: str, size: int, *, mono: bool = True) -> float:
-    """Return the approximate width of a line; wide characters count twice."""
+    """Return the approximate width of a line, counting wide characters twice."""
     cells = sum(2 if ord(character) >= 0x1100 else 1 for character in text)
     return cells * size * (MONO_EM if mono else SANS_EM)
 
 
 def wrapped(text: str, width: float, size: int, *, mono: bool = False) -> list[str]:
-    """Return text as lines within a width, broken between words."""
+    """Wrap text between words into lines that fit a width."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -183,7 +187,7 @@ def wrapped(text: str, width: float, size: int, *, mono: bool = False) -> list[s
 
 
 def shortened(text: str, width: float, size: int) -> str:
-    """Return a line of text in the mono font, cut to a width with `...`."""
+    """Return a line of monospace text, truncated to a width with `...`."""
     if text_width(text, size) <= width:
         return text
     while text and text_width(f"{text}...", size) > width:
@@ -192,7 +196,7 @@ def shortened(text: str, width: float, size: int) -> str:
 
 
 def _style() -> str:
-    """Return the style sheet: shapes and inks for light, then again for dark."""
+    """Return the style sheet, with rules for light mode and for dark mode."""
     fixed = f"""rect, polyline, polygon {{ stroke-width: 1.4; }}
 polyline {{ fill: none; }}
 .mono {{ font-family: {_MONO}; }}
@@ -220,5 +224,5 @@ def _rules(scheme: int) -> list[str]:
 
 
 def _n(number: float) -> str:
-    """Return a coordinate with at most one decimal."""
+    """Format a coordinate with at most one decimal place."""
     return f"{number:.1f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""A stage of ops as a flow from top to bottom: a lane per tensor, ops between results."""
+"""Draw a stage of ops as a flow from top to bottom, with parallel tensors in lanes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from .canvas import BODY, INNER, MARGIN, SMALL, WIDTH, Box, wrapped
 from .frame import LINE, DrawnEnd, Sheet, draw_tensor, in_columns, is_weight, note_on
 from .pictures import HEIGHT, PICTURES, draw_product, is_product
 
-_ARROW = 24.0  # between boxes
+_ARROW = 24.0  # the length of an arrow between boxes
 
 
 @dataclass(eq=False)
 class _FlowStep:
-    """An op with its result."""
+    """An op with its result, and its position in the flow."""
 
     event: Event
     sources: list["_FlowStep"]  # the steps whose results it reads, in order
-    main: TensorInfo | None  # the input from outside of the stage, except weights
-    side_inputs: list[TensorInfo]  # the other inputs from outside of the stage
-    lane: int  # its column
+    main: TensorInfo | None  # the main input, if it comes from outside the stage
+    side_inputs: list[TensorInfo]  # weights and other inputs from outside the stage
+    lane: int  # the index of its column
     row: int
 
     @property
@@ -29,10 +29,10 @@ class _FlowStep:
 
 
 def steps_of(events: Sequence[Event]) -> list[_FlowStep]:
-    """Return the graph of the ops of a stage.
+    """Arrange a stage's ops as a graph.
 
-    A step is in a row below its sources, and in the lane of its first source if that is
-    free.
+    Each step is in a row below its sources, and in the lane of its first source if no
+    other step continues that lane.
     """
     by_result: dict[tuple[str, tuple[int, ...]], _FlowStep] = {}
     steps: list[_FlowStep] = []
@@ -75,7 +75,10 @@ def draw_flow(sheet: Sheet, y: float) -> DrawnEnd:
 
 
 def _draw_inputs(sheet: Sheet, steps: list[_FlowStep], lanes: int, y: float) -> float:
-    """Draw the inputs at the top, shared by lanes with the same input; return the end."""
+    """Draw the inputs at the top, and return their lower edge.
+
+    Adjacent lanes with the same input share one box.
+    """
     firsts = {step.lane: step.main for step in reversed(steps) if step.row == 0}
     end = y
     for x, group in groupby(range(lanes), firsts.get):
@@ -93,14 +96,14 @@ def _draw_row(
     y: float,
     results: dict[_FlowStep, Box],
 ) -> float:
-    """Draw the ops of a row, and below them their results; return the lower edge."""
+    """Draw a row of ops with their results below, and return the lower edge."""
     height = max(
         38
         + LINE * bool(step.event.arguments)
         + len(step.side_inputs) * (sheet.tensor_height + 8)
         for step in steps
     )
-    end = y + _ARROW + height + _ARROW  # the end of the arrows below the ops
+    end = y + _ARROW + height + _ARROW  # where the arrows below the ops end
     for step in steps:
         op = in_columns(lanes, (step.lane, 1), y + _ARROW, height)
         middle = op.middle[0]
@@ -109,7 +112,7 @@ def _draw_row(
             sheet.arrow([(middle, above[0] if above else y), (middle, op.y)])
         _draw_op(sheet, step, op, has_notes=lanes == 1)
         for source in step.sources:
-            if source.lane != step.lane:  # from another lane down and into the side
+            if source.lane != step.lane:  # draw a line down and into the side of the op
                 box = results[source]
                 across = op.middle[1]
                 x = box.middle[0]
@@ -121,7 +124,7 @@ def _draw_row(
 
 
 def _draw_op(sheet: Sheet, step: _FlowStep, box: Box, *, has_notes: bool) -> None:
-    """Draw an op: its name, arguments and side inputs, with notes if requested."""
+    """Draw an op with its name, arguments and side inputs, and optionally with notes."""
     sheet.rect(box, "op", radius=14)
     y = box.y + 24
     sheet.text((box.x + 14, y), step.event.op, bold=True)
@@ -145,7 +148,7 @@ def _draw_op(sheet: Sheet, step: _FlowStep, box: Box, *, has_notes: bool) -> Non
 
 
 def _draw_notes_below(sheet: Sheet, steps: list[_FlowStep], y: float) -> float:
-    """Write a sentence about each op that occurs; return the lower edge."""
+    """Draw an explanatory sentence for each op, and return the lower edge."""
     for op in dict.fromkeys(step.event.op for step in steps):
         note = note_on(sheet.number, op)
         if note:
@@ -157,7 +160,7 @@ def _draw_notes_below(sheet: Sheet, steps: list[_FlowStep], y: float) -> float:
 
 
 def _letters(steps: list[_FlowStep]) -> str:
-    """Return the letters of all tensors of a stage, in the order of the legend."""
+    """Return the letters of all tensors in a stage, in legend order."""
     tensors = [x for step in steps for x in (step.result, *step.event.inputs)]
     used = {letter for x in tensors for letter in "".join(x.letters)}
     if any(step.event.op == "repeat_heads" for step in steps):

@@ -1,4 +1,4 @@
-"""The common parts of diagrams: heading, boxes of tensors, legend of letters."""
+"""Draw the parts that diagrams share: headings, tensor boxes, notes and the legend."""
 
 import math
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from .run import TracedRun
 _BADGE = 44.0
 LINE = 18.0
 _PADDING = 9.0
-_GLYPH = 42.0  # the side of the square with the sheets, in pixels
-_LARGEST_EXPONENT = 17  # up to the size 128256
+_GLYPH = 42.0  # the side length of the square that shows a tensor as sheets, in pixels
+_LARGEST_EXPONENT = 17  # base-2 logarithm of the largest size drawn to scale
 _SHEET_OFFSET = 4.0
 _MOST_SHEETS = 3
-_GAP = 24.0  # between columns
-_ALONE = 460.0  # the width of a single column, with room for notes
-_UNBROKEN = "\0"  # a space without a line break
+_GAP = 24.0  # the gap between columns
+_ALONE = 460.0  # the width of a single column, which leaves space for notes
+_UNBROKEN = "\0"  # replaces spaces at which a line must not be broken
 
 DrawnEnd = tuple[float, str, str]
 """The lower edge of a diagram, its letters, and a note."""
@@ -86,7 +86,7 @@ _NOTES_OF_STAGES = {
 
 
 class Sheet(Canvas):
-    """A page about a stage of a run, or with number 0 about the whole model."""
+    """A page that shows a stage of a run, or the whole model if the number is 0."""
 
     def __init__(self, run: TracedRun, number: int = 0) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Sheet(Canvas):
 
 
 def draw_heading(sheet: Sheet) -> float:
-    """Draw the number, name and code of a stage, or of the model; return the end."""
+    """Draw the heading of a stage or of the model, and return its lower edge."""
     left = float(MARGIN)
     title = "The whole model, from text to text"
     code = "src/model/llama.py: LlamaTransformer"
@@ -121,7 +121,7 @@ def draw_heading(sheet: Sheet) -> float:
 
 
 def draw_note(sheet: Sheet, note: str, y: float) -> float:
-    """Write sentences over the width of the page; return the lower edge."""
+    """Draw sentences across the full page width, and return the lower edge."""
     for line in wrapped(note, INNER, BODY):
         sheet.text((MARGIN, y + 14), line, mono=False)
         y += 20
@@ -129,7 +129,7 @@ def draw_note(sheet: Sheet, note: str, y: float) -> float:
 
 
 def finish(sheet: Sheet, y: float, letters: str, note: str) -> str:
-    """Write a note and the legend below a diagram; return its page."""
+    """Draw a note and the legend below a diagram, and return the page as SVG."""
     if note:
         y = draw_note(sheet, note, y) + 10
     run = sheet.run
@@ -153,7 +153,7 @@ def finish(sheet: Sheet, y: float, letters: str, note: str) -> str:
 
 
 def draw_link(sheet: Sheet, number: int, box: Box) -> Box:
-    """Draw a stage as a box with its number, its name, and the stages within it."""
+    """Draw a box with a stage's number, its name and the stages that it contains."""
     stage = STAGES[number]
     sheet.rect(box, "stage")
     y = box.middle[1] + 5
@@ -173,7 +173,7 @@ def draw_link(sheet: Sheet, number: int, box: Box) -> Box:
 
 
 def in_columns(columns: int, lane: Lane, y: float, height: float = 0.0) -> Box:
-    """Return the box of some columns of a page."""
+    """Return a box that spans some of a page's columns."""
     width = _ALONE if columns == 1 else (INNER - _GAP * (columns - 1)) / columns
     first, count = lane
     return Box(
@@ -182,17 +182,17 @@ def in_columns(columns: int, lane: Lane, y: float, height: float = 0.0) -> Box:
 
 
 def note_on(stage: int, op: str) -> str:
-    """Return a sentence about an op in a stage; empty for an unknown op."""
+    """Return a sentence that explains an op in a stage, or "" if the op is unknown."""
     return _NOTES_OF_STAGES.get((stage, op), _NOTES.get(op, ""))
 
 
 def is_weight(x: TensorInfo) -> bool:
-    """Return whether a tensor is a weight or a bias of the model."""
+    """Return whether a tensor is one of the model's weights or biases."""
     return x.name.endswith((".weight", ".bias"))
 
 
 def draw_tensor(sheet: Sheet, x: TensorInfo, place: Box, note: str = "") -> Box:
-    """Draw a tensor in a box, with a note such as its origin."""
+    """Draw a tensor box with an optional note, such as the tensor's origin."""
     kind, sheet_kind = ("weight", "weightsheet") if is_weight(x) else ("tensor", "sheet")
     box = sheet.rect(replace(place, height=sheet.tensor_height), kind)
     _draw_sheets(sheet, x.shape, (box.x + 6 + _GLYPH / 2, box.middle[1]), sheet_kind)
@@ -209,8 +209,11 @@ def draw_tensor(sheet: Sheet, x: TensorInfo, place: Box, note: str = "") -> Box:
 
 
 def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
-    """Return the text in a tensor's box: name, letters, sizes, another model's sizes."""
-    name = x.name  # for a weight of a layer its last part, such as `wq.bias`
+    """Return the text lines in a tensor's box.
+
+    They contain the name with letters, the sizes, and the sizes in the other model.
+    """
+    name = x.name  # shortened for the weights of a layer, for example to `wq.bias`
     if name.startswith("layers."):
         name = (
             name.split(".", 2)[2].removeprefix("attention.").removeprefix("feed_forward.")
@@ -225,7 +228,7 @@ def tensor_lines(run: TracedRun, x: TensorInfo) -> list[str]:
 
 
 def _draw_sheets(sheet: Sheet, shape: Sequence[int], middle: Point, kind: str) -> None:
-    """Draw a tensor as sheets of rows and columns, with logarithmic sizes."""
+    """Draw a tensor as a stack of sheets, with sizes on a logarithmic scale."""
     depth, *sides = [1] * (3 - len(shape)) + list(shape[-3:])
     height, width = (
         6 + 32 * min(1.0, math.log2(max(size, 1)) / _LARGEST_EXPONENT) for size in sides

@@ -1,4 +1,4 @@
-"""The stages that contain others: 5, a transformer block; 7, attention; the model."""
+"""Draw the whole model, and the stages that contain others or add to the stream."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from .run import TracedRun
 
 _ARROW = 26.0
 _LINK = 40.0
-# The column of stages in a block and in the model.
+# The left edge, width and centre of the column of stages in a block and in the model.
 _LEFT = 120.0
 _WIDE = 420.0
 _MIDDLE = _LEFT + _WIDE / 2
@@ -27,7 +27,7 @@ _COLUMNS = 3
 
 
 def draw_block_stage(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stage 5: the effect of a layer on the residual stream."""
+    """Draw stage 5: how a layer changes the residual stream."""
     x = sheet.run.first(6)[0].inputs[0]
     box = draw_tensor(sheet, x, Box(_LEFT, y, _WIDE), sheet.run.origin(x, 6))
     y = _draw_block(sheet, box.bottom)
@@ -45,7 +45,7 @@ def draw_block_stage(sheet: Sheet, y: float) -> DrawnEnd:
 
 
 def draw_attention_stage(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stage 7: the queries, keys and values in stages 8 to 14."""
+    """Draw stage 7: the path of queries, keys and values through stages 8 to 14."""
     queries = (0, 1)
     keys = (1, 1)
     values = (2, 1)
@@ -62,7 +62,7 @@ def draw_attention_stage(sheet: Sheet, y: float) -> DrawnEnd:
         (13, both, ((both, "scores"),)),
         (14, all_columns, ((all_columns, "attention"),)),
     )
-    begins = [y] * _COLUMNS  # the start of each column's arrow, which may bypass a stage
+    begins = [y] * _COLUMNS  # where each column's next arrow starts; it may skip a stage
     for number, (first, count), results in rows:
         box = in_columns(_COLUMNS, (first, count), y + _ARROW, _LINK)
         columns = range(first, first + count)
@@ -86,7 +86,7 @@ def draw_attention_stage(sheet: Sheet, y: float) -> DrawnEnd:
 
 
 def draw_model(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw the whole model: from the text of the prompt to the text of the answer."""
+    """Draw the whole model, from the prompt's text to the answer's text."""
     y = _draw_text(sheet, sheet.run.prompt()[-1][1], y)
     sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
     y = _draw_chain(sheet, (1, 2), y + _ARROW)
@@ -119,7 +119,7 @@ def draw_model(sheet: Sheet, y: float) -> DrawnEnd:
 
 
 def _draw_text(sheet: Sheet, text: str, y: float) -> float:
-    """Draw an input or output text on a line; return the lower edge."""
+    """Draw input or output text on one line, and return the lower edge."""
     box = sheet.rect(Box(_LEFT, y, _WIDE, 40), "op")
     sheet.text(
         (_MIDDLE, y + 25), repr(text)[1:-1], size=SMALL, anchor="middle", room=_WIDE - 20
@@ -128,7 +128,7 @@ def _draw_text(sheet: Sheet, text: str, y: float) -> float:
 
 
 def _draw_layers(sheet: Sheet, y: float) -> float:
-    """Draw the block in its frame with its arrows; return their end."""
+    """Draw the transformer block in a frame with arrows, and return where they end."""
     frame = sheet.slot()
     top = y + 14
     sheet.text((MARGIN + 28, top + 26), "5", size=LARGE, mono=False, bold=True)
@@ -144,7 +144,7 @@ def _draw_layers(sheet: Sheet, y: float) -> float:
 
 
 def _draw_block(sheet: Sheet, y: float) -> float:
-    """Draw the stages of a block below a height; return the lower edge."""
+    """Draw the stages in a block with their top at `y`, and return the lower edge."""
     for half in ((6, 7, 15), (16, 17, 18)):
         branch = y + 8
         sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
@@ -158,7 +158,7 @@ def _draw_block(sheet: Sheet, y: float) -> float:
 
 
 def _draw_chain(sheet: Sheet, numbers: Sequence[int], y: float) -> float:
-    """Draw stages one below another with their results; return the lower edge."""
+    """Draw stages below each other with their results, and return the lower edge."""
     for at, number in enumerate(numbers):
         if at:
             sheet.arrow([(_MIDDLE, y), (_MIDDLE, y + _ARROW)])
@@ -177,7 +177,7 @@ def _draw_chain(sheet: Sheet, numbers: Sequence[int], y: float) -> float:
 
 
 def _result_lines(run: TracedRun, number: int) -> list[str]:
-    """Return the result of a stage, as lines."""
+    """Return the text lines that describe a stage's result."""
     if number == 1:
         return [f"{len(run.marks(1)[0].details['ids'])} ids"]
     if number == 2:
@@ -199,9 +199,9 @@ def _layers(run: TracedRun) -> str:
 
 
 def draw_residual(sheet: Sheet, y: float) -> DrawnEnd:
-    """Draw stages 15 and 18: the stream plus the result of the part."""
+    """Draw stage 15 or 18: the residual stream plus a sublayer's result."""
     *before, event = sheet.run.first(sheet.number)
-    if before:  # OLMo 2 has more ops here
+    if before:  # OLMo 2 has additional ops in these stages
         return draw_flow(sheet, y)
     middle = WIDTH / 2
     plus = Box(middle - 20, y + sheet.tensor_height + 34, 40, 40)

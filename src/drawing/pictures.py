@@ -1,4 +1,4 @@
-"""Pictures of a stage with the values of this run."""
+"""Draw pictures of individual stages, using the values in the run."""
 
 import cmath
 import math
@@ -17,9 +17,9 @@ _CELL = 17.0
 _LABEL = 150.0
 _MOST_PASSES = 3
 _RADIUS = 56.0
-_FAINTEST = 0.02  # smaller weights are not drawn
+_FAINTEST = 0.02  # the smallest attention weight that is drawn
 
-HEIGHT = 92.0  # the height of the picture of a product
+HEIGHT = 92.0  # the height of a matrix product's picture
 _SLOT = 96.0
 _SIGN = 26.0
 _OPS = ("matmul", "linear_transformation", "linear_transformations")
@@ -29,14 +29,14 @@ Sides = tuple[tuple[str, int], tuple[str, int]]
 
 
 def _mask(sheet: Sheet, y: float) -> float:
-    """Draw the mask as a triangle: a row per token, a column per position."""
+    """Draw the mask as a triangle with one row per token and one column per position."""
     return _draw_scores(sheet, y, None, "The mask: blue is 0, grey is minus infinity")
 
 
 def _weights(sheet: Sheet, y: float) -> float:
-    """Draw the weights of the head that attends most to other tokens.
+    """Draw the attention weights of the head that attends most to a single other token.
 
-    The first token and the token itself do not count.
+    The first token and the attending token itself are not considered.
     """
     scores = sheet.run.values(13, "scores")
     last = scores[:, -1].copy()  # [H, S]
@@ -55,7 +55,7 @@ def _weights(sheet: Sheet, y: float) -> float:
 
 
 def _draw_scores(sheet: Sheet, y: float, weights: Array | None, title: str) -> float:
-    """Draw a matrix [T, S] of a first pass, or its last rows and columns."""
+    """Draw a matrix [T, S] from the first pass, or only its last rows and columns."""
     ids = sheet.run.new_ids()
     first = max(0, len(ids) - _MOST_POSITIONS)
     if first:
@@ -84,13 +84,16 @@ def _draw_scores(sheet: Sheet, y: float, weights: Array | None, title: str) -> f
 
 
 def is_product(event: Event) -> bool:
-    """Return whether an op is a product with letters on all sides."""
+    """Return whether an op is a matrix product whose matrices all have letters."""
     tensors = *event.inputs[:2], *event.outputs
     return event.op in _OPS and all(len(x.letters) >= 2 for x in tensors)
 
 
 def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
-    """Draw the three matrices of a product from a top left corner, with their letters."""
+    """Draw the three matrices in a product with their letters.
+
+    `x` and `y` are the coordinates of the top left corner.
+    """
     first, second = event.inputs[:2]
     right = _sides(sheet.run, second)
     kind = "sheet"
@@ -116,7 +119,10 @@ def draw_product(sheet: Sheet, event: Event, x: float, y: float) -> None:
 
 
 def _sides(run: TracedRun, x: TensorInfo) -> Sides:
-    """Return letter and size of rows and columns, by the other model if there is one."""
+    """Return the letter and size of the rows and the columns.
+
+    The sizes are those in the other model, if there is one.
+    """
     sizes = x.shape[-2:]
     if run.beside is not None:
         sizes = tuple(run.beside.shape(x)[-2:]) or sizes
@@ -128,7 +134,7 @@ def _length(size: int, largest: int) -> float:
 
 
 def _product(sheet: Sheet, y: float) -> float:
-    """Draw the product of the queries."""
+    """Draw the matrix product that computes the queries."""
     sheet.text(
         (MARGIN, y + 14), "xq: each row times each row of wq", mono=False, bold=True
     )
@@ -137,7 +143,7 @@ def _product(sheet: Sheet, y: float) -> float:
 
 
 def _heads(sheet: Sheet, y: float) -> float:
-    """Draw a row of queries and a row of keys, cut into heads."""
+    """Draw a row of queries and a row of keys, each split into heads."""
     H, K, h = (sheet.run.sizes[letter] for letter in "HKh")
     for name, heads in (("xq", H), ("xk", K)):
         title = f"a row of {name}: {heads * h} values are {heads} heads of {h}"
@@ -148,7 +154,7 @@ def _heads(sheet: Sheet, y: float) -> float:
 
 
 def _draw_heads(sheet: Sheet, heads: int, share: float, y: float) -> list[Box]:
-    """Draw heads side by side in a share of the width."""
+    """Draw heads side by side, filling a fraction of the page width."""
     width = share * INNER / heads
     boxes = [Box(MARGIN + head * width, y, width - 2, 34) for head in range(heads)]
     for head, box in enumerate(boxes):
@@ -158,7 +164,7 @@ def _draw_heads(sheet: Sheet, heads: int, share: float, y: float) -> list[Box]:
 
 
 def _repeat(sheet: Sheet, y: float) -> float:
-    """Draw the key/value head of each query head."""
+    """Draw which key/value head each query head uses."""
     H, K, G = (sheet.run.sizes[letter] for letter in "HKG")
     title = f"query head i reads key/value head i // {G}"
     sheet.text((MARGIN, y + 14), title, mono=False, bold=True)
@@ -173,7 +179,7 @@ def _repeat(sheet: Sheet, y: float) -> float:
 
 
 def _rotation(sheet: Sheet, y: float) -> float:
-    """Draw the angle of three pairs at the last position of the first pass."""
+    """Draw the rotation angles of three pairs at the first pass's last position."""
     rotations = sheet.run.values(4, "frequencies")
     position = sheet.run.new_tokens - 1
     label = (
@@ -206,7 +212,7 @@ def _rotation(sheet: Sheet, y: float) -> float:
 
 
 def _cache(sheet: Sheet, y: float) -> float:
-    """Draw the buffer of a layer's keys, filled by the first passes."""
+    """Draw how each of the first passes fills the buffer for a layer's keys."""
     C = next(x.shape[0] for event in sheet.run.first(11) for x in event.outputs)
     sheet.text(
         (MARGIN, y + 14), "one buffer for all steps: cache_k", mono=False, bold=True
@@ -230,7 +236,7 @@ def _cache(sheet: Sheet, y: float) -> float:
 
 
 def _silu(sheet: Sheet, y: float) -> float:
-    """Draw silu with some gates of the last token."""
+    """Draw the silu function with some of the last token's gate values."""
     sheet.text((MARGIN, y + 14), "silu(z) = z / (1 + exp(-z))", mono=False, bold=True)
     gates = sheet.run.values(17, "gate")
     gates_shown = np.quantile(gates[-1], (0, 0.25, 0.5, 0.75, 1)).tolist()

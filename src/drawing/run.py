@@ -1,4 +1,4 @@
-"""The data of the diagrams: the events of a traced run, by stage."""
+"""The data for the diagrams: the events in a traced run, by stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,52 +16,52 @@ _WITH_VALUES = (4, 13, 17)
 
 @dataclass
 class Recorder:
-    """Keeps the events of a run for the diagrams, for answers of any length.
+    """Records the events that the diagrams need, for an answer of any length.
 
-    It keeps the first layer of the first pass through the network, and from every pass
-    the marks of the loop around it.
+    These are the events in the first layer of the first pass and outside the layers, and
+    from later passes only those for the loop, sampling and text output.
     """
 
-    events: list[Event] = field(default_factory=list)  # the kept events, in order
+    events: list[Event] = field(default_factory=list)  # the recorded events, in order
 
     def write(self, event: Event) -> None:
         """Record an event."""
         self.events.append(event)
 
     def wants(self, stage: int, layer: int | None, step: int | None) -> bool:
-        """Return whether events of a stage, a layer and a step are needed."""
+        """Return whether events with this stage, layer and step are needed."""
         return stage in _EVERY_PASS if step else layer in (None, 0)
 
     def wants_values(self, stage: int, layer: int | None, step: int | None) -> bool:
-        """Return whether a diagram draws the elements of a stage's results."""
+        """Return whether a diagram shows the elements of a stage's results."""
         return stage in _WITH_VALUES and not step and self.wants(stage, layer, step)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Another model, whose sizes are shown next to the run's."""
+    """Another model, whose sizes are shown next to those of the run."""
 
-    name: str  # a few letters
-    title: str  # in full
-    sizes: Mapping[str, int]  # by letter, including T and S
+    name: str  # a short name
+    title: str  # the full name
+    sizes: Mapping[str, int]  # the sizes by letter, including T and S
 
     def shape(self, x: TensorInfo) -> tuple[int, ...]:
-        """Return the shape of a tensor in that model, or () without letters."""
+        """Return a tensor's shape in the other model, or () if it has no letters."""
         sizes = (size_of(letter, self.sizes) for letter in x.letters)
         return tuple(size for size in sizes if size is not None)
 
 
 @dataclass(frozen=True)
 class TracedRun:
-    """A run to draw."""
+    """The data of the run that the diagrams show."""
 
-    model: str  # its name
-    sizes: Mapping[str, int]  # by letter
-    events: Sequence[Event]  # of one answer, in order
+    model: str  # the name of the model
+    sizes: Mapping[str, int]  # the model's sizes by letter
+    events: Sequence[Event]  # the events for one answer, in order
     beside: Beside | None = None
 
     def first(self, stage: int) -> list[Event]:
-        """Return the events of a stage in the first pass and layer, without its mark."""
+        """Return a stage's events in the first pass and first layer, except its mark."""
         events = [e for e in self.events if e.stage == stage and e.layer in (None, 0)]
         marks = [index for index, event in enumerate(events) if event.op == MARK]
         return [
@@ -71,11 +71,11 @@ class TracedRun:
         ]
 
     def marks(self, stage: int) -> list[Event]:
-        """Return all events that open a stage."""
+        """Return all events that mark the beginning of a stage."""
         return [e for e in self.events if e.stage == stage and e.op == MARK]
 
     def passes(self) -> list[tuple[Event, int | None]]:
-        """Return the mark of each pass of the loop, and its token."""
+        """Return the mark of each pass with its sampled token, or None if it has none."""
         passes: list[tuple[Event, int | None]] = []
         for event in self.events:
             if event.stage == 3:
@@ -85,9 +85,10 @@ class TracedRun:
         return passes
 
     def origin(self, x: TensorInfo, stage: int) -> str:
-        """Return the stage that last made a tensor of this name and shape, as a note.
+        """Return a note that names the stage in which a tensor was last created.
 
-        In later layers x comes from the last stage of the previous layer.
+        Tensors are identified by name and shape. In later layers, x comes from the last
+        stage of the previous layer.
         """
         source = 0
         for event in self.events:
@@ -103,7 +104,7 @@ class TracedRun:
         return f"from {source}" if source else ""
 
     def values(self, stage: int, name: str) -> np.ndarray[Any, Any]:
-        """Return the elements of the last result of a stage with a name."""
+        """Return the elements of the last result with this name in a stage."""
         values = [
             x.values
             for event in self.first(stage)
@@ -114,7 +115,10 @@ class TracedRun:
         return values[-1]
 
     def prompt(self) -> list[tuple[str, str]]:
-        """Return roles and contents of the prompt, or the text of a completion."""
+        """Return the role and content of each message in the prompt.
+
+        A prompt that is not a chat is returned as one message with the role "text".
+        """
         details = self.marks(1)[0].details
         messages = details.get("messages") or [
             {"role": "text", "content": details.get("text", "")}
@@ -122,16 +126,16 @@ class TracedRun:
         return [(str(m["role"]), str(m["content"])) for m in messages]
 
     def new_ids(self) -> list[int]:
-        """Return the ids of the tokens of the first pass."""
+        """Return the ids of the tokens in the first pass."""
         ids: list[int] = self.marks(1)[0].details["ids"]
         return ids[: self.new_tokens]
 
     def token_text(self, token: int) -> str:
-        """Return the text of a token for a line."""
+        """Return a token's text on one line, or "" if it is unknown."""
         return self._texts.get(token, "")
 
     def is_special(self, token: int) -> bool:
-        """Return whether a token is special: then its text has no quotes."""
+        """Return whether a token is special, which means that its text has no quotes."""
         return not self.token_text(token).startswith("'")
 
     @cached_property
@@ -149,5 +153,5 @@ class TracedRun:
 
     @property
     def new_tokens(self) -> int:
-        """The number of tokens of the first pass."""
+        """The number of tokens in the first pass."""
         return int(self.passes()[0][0].details["T"])
