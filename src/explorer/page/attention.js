@@ -1,4 +1,4 @@
-// Attention: the heads of all layers, one of them large, a row of it over the text, and RoPE's angles.
+// The attention view: a map of all heads, one head in detail, its weights over the text, and RoPE angles.
 
 async function attentionView(root) {
   const run = currentRun();
@@ -37,7 +37,7 @@ async function attentionView(root) {
   root.append(textWeights(run, rows[p], p), headTable(run, rowOf, p, key), angles(run, p, key));
 }
 
-/** Say from which position the chosen token was drawn: its own row is that of the pass that ran it. */
+/** Explain from which position the selected token was sampled, because its own row belongs to a later pass. */
 function drawnNote(run, p) {
   const one = run.drawnFrom.get(p);
   if (!one) return "";
@@ -45,7 +45,7 @@ function drawnNote(run, p) {
     h("button", { id: "drawn-from", type: "button", onclick: () => show({ position: p - 1 }) }, `show position ${p - 1}`));
 }
 
-const grids = new Map(); // the small maps of a run, drawn once
+const grids = new Map(); // run -> canvas with the small maps of all heads, drawn once
 
 async function headGrid(run, G) {
   const { L, H } = run;
@@ -95,7 +95,7 @@ async function headGrid(run, G) {
   return h("div", { class: "scroll" }, canvas);
 }
 
-/** Draw the map of every head, the largest weight of each cell; of long texts several tokens a cell. */
+/** Draw a small map for every head. In long text, a cell shows the largest weight of several tokens. */
 async function drawGrid(run, size) {
   const canvas = document.createElement("canvas");
   canvas.width = run.H * size;
@@ -128,14 +128,14 @@ async function drawGrid(run, size) {
   return canvas;
 }
 
-/** Return the heads by the weight that they give a token, seen from position p. */
+/** Return all heads, sorted by the weight that position p gives to position `key`. */
 function headsOf(run, rowOf, p, key) {
   const heads = range(run.L * run.H).map((n) => ({ layer: Math.floor(n / run.H), head: n % run.H }));
   return heads.map((one) => ({ ...one, weight: rowOf(one.layer, one.head, p)?.[key] ?? -1 }))
     .sort((a, b) => b.weight - a.weight || a.layer - b.layer || a.head - b.head);
 }
 
-const MOST_HEADS = 64; // in the table: a large model has more than a thousand
+const MOST_HEADS = 64; // maximum number of heads in the table; a large model has over a thousand
 
 function headTable(run, rowOf, p, key) {
   const heads = headsOf(run, rowOf, p, key);

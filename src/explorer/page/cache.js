@@ -1,4 +1,4 @@
-// The cache, and the passes through the network: prefill beside decode.
+// The cache view: the KV cache, and the forward passes with prefill next to decode.
 
 async function cacheView(root) {
   const run = currentRun();
@@ -26,7 +26,7 @@ async function cacheView(root) {
 function cachePicture(C, K, one) {
   const width = 900, row = Math.max(4, Math.min(18, 120 / K));
   const end = one.start + one.T;
-  // What is empty is drawn no wider than three times what is filled; the break is labelled.
+  // At most three times as many slots as are filled are drawn; the break is labelled.
   const shownC = Math.min(C, Math.max(3 * end, 48));
   const x = (slot) => 50 + (slot * (width - 130)) / shownC;
   const heads = range(K).map((k) => [

@@ -1,4 +1,4 @@
-// Two runs side by side.
+// The comparison view: two runs side by side.
 
 async function compareView(root) {
   if (page.runs.length < 2) {
@@ -44,7 +44,7 @@ async function compareView(root) {
   root.append(table("Tokens, and the probability of those that were drawn", ["position", "first", "second", "p first", "p second", ""], rows, { id: "compare-tokens" }), await compareLayers(a, b));
 }
 
-/** Compare the lenses of two runs at every depth and position that both have. */
+/** Compare the logit lenses of two runs at every depth and position that both runs have. */
 async function compareRuns(a, b) {
   const positions = Math.min(a.processed, b.processed);
   const depths = Math.min(a.depths, b.depths);

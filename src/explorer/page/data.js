@@ -1,6 +1,6 @@
-// The document: its arrays, its runs, and the state of the page.
+// The document with its arrays and runs, and the state of the page.
 
-/** The page's state: which run, token, view, layer, head and stage are chosen. */
+/** The page's state: the selected run, token, view, layer, head and stage. */
 const state = { run: 0, position: 0, view: "tokens", layer: 0, head: 0, stage: 13, key: null, tour: 0 };
 let page; // the document
 
@@ -10,7 +10,7 @@ const KINDS = {
 };
 const blocks = new Map();
 
-/** Inflate the bytes of an element of this file. */
+/** Decompress the content of an element in this file. */
 async function inflate(id) {
   const text = atob(document.getElementById(id).textContent);
   const bytes = new Uint8Array(text.length);
@@ -19,7 +19,7 @@ async function inflate(id) {
   return new Response(stream).arrayBuffer();
 }
 
-/** Return the typed array of a reference; of bfloat16 the bits. It is inflated once. */
+/** Return the typed array for a reference, decompressing it once. For bfloat16, it contains the bits. */
 function arrayOf(reference) {
   const id = `block-${reference.block}`;
   if (!blocks.has(id)) {
@@ -30,7 +30,7 @@ function arrayOf(reference) {
 
 const floatBits = new DataView(new ArrayBuffer(4));
 
-/** Return the number that 16 bits of bfloat16 stand for. */
+/** Convert the 16 bits of a bfloat16 value to a number. */
 function fromBfloat16(bits) {
   floatBits.setUint32(0, bits << 16);
   return floatBits.getFloat32(0);
@@ -43,14 +43,14 @@ function numberAt(array, dtype, i) {
 
 const UNSAFE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}]/gu;
 
-/** Return a text of a stranger as it can be shown: what is not printable as an escape, cut. */
+/** Return untrusted text in a form that is safe to show: escaped and truncated. */
 function shown(text, most = 40) {
   const cut = text.length > most ? `${text.slice(0, most)}…` : text;
   return cut.replace(UNSAFE, (c) => (c === "\n" ? "\\n" : c === "\t" ? "\\t"
     : `\\u{${c.codePointAt(0).toString(16)}}`));
 }
 
-/** What the page asks of one run of the document. */
+/** One run in the document. */
 class Run {
   constructor(record) {
     Object.assign(this, record);
@@ -58,7 +58,7 @@ class Run {
     this.L = this.sizes.L;
     this.H = this.sizes.H;
     this.depths = this.L + 1;
-    this.drawnFrom = new Map(); // position of a drawn token -> its pass
+    this.drawnFrom = new Map(); // position of a sampled token -> pass that sampled it
     this.passes.forEach((one, n) => {
       one.number = n;
       if (one.token !== undefined) this.drawnFrom.set(one.start + one.T, one);
@@ -71,19 +71,19 @@ class Run {
     return found ? found[0] : `token ${id}`;
   }
 
-  /** Return the text of a token with its quotes, or the name of a special one. */
+  /** Return the quoted text of a token, or the name of a special token. */
   label(id, most = 24) {
     const found = this.texts[id];
     if (!found) return `token ${id}`;
     return found[1] ? shown(found[0], most) : `'${shown(found[0], most)}'`;
   }
 
-  /** The pass that ran the token of a position; the last pass for a token that was never run. */
+  /** Return the pass that processed the token at a position, or the last pass if none did. */
   passOf(position) {
     return this.passes.find((one) => position < one.start + one.T) ?? this.passes.at(-1);
   }
 
-  /** The pass that drew the token of a position; of the prompt, the one that drew the first. */
+  /** Return the pass that sampled the token at a position, or for the prompt, the answer's first token. */
   drawOf(position) {
     return this.drawnFrom.get(position) ?? this.drawnFrom.get(this.promptLength) ?? null;
   }
@@ -97,11 +97,11 @@ class Run {
   }
 
   /**
-   * Return a function of layer, head and position: the attention weights [0..position] of a head
-   * in steps of 1/255, or null where they were left out.
+   * Return a function of (layer, head, position) that returns the head's attention weights
+   * [0..position] in units of 1/255, or null if they were omitted.
    */
   async attention() {
-    const rows = range(this.processed).map(() => null); // by position: where a head's row is
+    const rows = range(this.processed).map(() => null); // by position: the location of each head's row
     for (const one of this.passes) {
       if (!one.attention) continue;
       const data = await arrayOf(one.attention.data);
@@ -117,7 +117,7 @@ class Run {
     };
   }
 
-  /** Return the lens of a position: tokens, logits, sums, entropies; null where left out. */
+  /** Return the logit lens at a position (tokens, logits, probabilities, entropies), or null if omitted. */
   async lensOf(position) {
     const one = this.passOf(position);
     if (!one.lens || position >= one.start + one.T) return null;
@@ -144,7 +144,7 @@ class Run {
     };
   }
 
-  /** Return the residual stream's numbers of a position; null where left out. */
+  /** Return the measurements of the residual stream at a position, or null if omitted. */
   async residualOf(position) {
     const one = this.passOf(position);
     if (!one.residual || position >= one.start + one.T) return null;
@@ -152,13 +152,13 @@ class Run {
     const at = (row) => data[row * one.T + position - one.start];
     const L = this.L;
     return {
-      rms: (half) => at(half), // 0 the embedding, then after attention and feed-forward in turn
+      rms: (half) => at(half), // 0 is the embedding, then attention and feed-forward alternate
       norm: (half) => at(2 * L + 1 + half),
       cosine: (half) => at(4 * L + 1 + half),
     };
   }
 
-  /** Return the kept tensors: what was made, with a reference to its elements. */
+  /** Return the tensors whose values are stored, each with a reference to its elements. */
   kept() {
     return this.events.filter((event) => event[11]).map((event) => {
       const [pass, stage, layer, op, , [[info]]] = event;
@@ -172,7 +172,7 @@ class Run {
 const range = (n) => Array.from({ length: n }, (_, i) => i);
 const currentRun = () => page.runs[state.run];
 
-/** Format a number in few digits. */
+/** Format a number with n significant digits. */
 function digits(x, n = 4) {
   if (x === null || x === undefined) return "–";
   if (!Number.isFinite(x)) return String(x);

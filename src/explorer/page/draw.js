@@ -1,11 +1,11 @@
-// Elements, colours, and the canvas of numbers that several views use. Nothing is ever parsed as HTML.
+// Elements, colours and the number matrix that several views share. Nothing is ever parsed as HTML.
 
-/** Make an element: attributes, `on...` listeners, then children, whose texts stay texts. */
+/** Create an element with attributes, `on...` listeners and children. Strings become text nodes. */
 function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same in SVG. */
+/** Create an SVG element in the same way. */
 function s(tag, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
@@ -13,19 +13,19 @@ function s(tag, attributes = {}, ...children) {
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "style") Object.assign(element.style, value); // CSSOM: the policy allows it
+    else if (name === "style") Object.assign(element.style, value); // the policy allows styles set through the CSSOM
     else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat(Infinity).filter((child) => child !== null && child !== false));
   return element;
 }
 
-/** A token's text on its own, so that its direction changes nothing around it. */
+/** Create an element for a token's text that isolates its text direction. */
 const token = (run, id, most) => h("bdi", { class: "token" }, run.label(id, most));
 
-const MOST_ROWS = 300; // of a table that is shown in its full height
+const MOST_ROWS = 300; // maximum number of rows in a table that does not scroll vertically
 
-/** A table of rows of cells; a cell may be an element. */
+/** Create a table from rows of cells, which may be elements. */
 function table(caption, heads, rows, attributes = {}) {
   const isLong = rows.length > MOST_ROWS;
   return h("div", { class: isLong ? "scroll long" : "scroll", tabindex: 0, role: "region", "aria-label": caption },
@@ -35,13 +35,13 @@ function table(caption, heads, rows, attributes = {}) {
         : h("tr", {}, row.map((cell) => h("td", {}, cell ?? "–"))))))));
 }
 
-/** A picture in its own size, which scrolls where it does not fit. */
+/** Create a picture in its natural size, which scrolls if it does not fit. */
 function picture(width, height, label, ...parts) {
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, parts);
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, svg);
 }
 
-/** A labelled choice; `options` are [value, text]. */
+/** Create a labelled drop-down list. Each option is a [value, text] pair. */
 function choice(id, label, options, value, onchange) {
   return h("label", { class: "control" }, label, h("select", {
     id, onchange: (event) => onchange(event.target.value),
@@ -50,25 +50,25 @@ function choice(id, label, options, value, onchange) {
 
 const missing = (what) => h("p", { class: "missing" }, `${what} was left out of this file: see “What was left out”.`);
 
-// Viridis: its lightness grows evenly, so it is read without seeing hues, and printed in grey.
+// Viridis. Its lightness increases evenly, so it works in greyscale and for colour-blind readers.
 const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141],
   [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
-// Blue for negative, orange for positive numbers; zero is nearly white.
+// Blue for negative and orange for positive numbers; zero is nearly white.
 const DIVERGING = [[5, 48, 97], [67, 147, 195], [209, 229, 240], [247, 247, 247], [253, 219, 199],
   [230, 130, 60], [140, 60, 0]];
-// Okabe and Ito: groups of heads; each group has its number as well.
+// Okabe and Ito's palette, for groups of heads. Each group is also labelled with its number.
 const GROUPS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999"];
 
-/** Return the colour [r, g, b] of a share from 0 to 1. */
+/** Return the colour [r, g, b] for a fraction from 0 to 1. */
 function colour(scale, share) {
   const at = Math.min(Math.max(share, 0), 1) * (scale.length - 1);
   const low = Math.min(Math.floor(at), scale.length - 2);
   return scale[low].map((c, i) => Math.round(c + (scale[low + 1][i] - c) * (at - low)));
 }
 
-const palettes = new Map(); // of a scale, 256 colours as pixels
+const palettes = new Map(); // scale -> 256 colours as pixels
 
-/** Return the pixel of a share from 0 to 1. */
+/** Return the pixel for a fraction from 0 to 1. */
 function pixel(scale, share) {
   if (!palettes.has(scale)) {
     palettes.set(scale, Uint32Array.from(range(256), (i) => {
@@ -82,7 +82,7 @@ function pixel(scale, share) {
 const css = (rgb) => `rgb(${rgb.join(" ")})`;
 const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff");
 
-/** A bar of colours with the numbers at its ends. */
+/** Create a colour bar with the numbers at its ends. */
 function legend(scale, low, high, what) {
   const width = 160;
   const stops = Array.from({ length: width / 4 }, (_, i) => s("rect", {
@@ -94,22 +94,24 @@ function legend(scale, low, high, what) {
 }
 
 /**
- * Numbers as colours, with labels, a cell that arrow keys and the pointer move, and what it says.
+ * Create a matrix of numbers shown as colours. Arrow keys and the pointer select a cell, whose
+ * description is shown below the matrix.
  *
- * rows, columns: how many; value(r, c): a number, or null for no cell; scale; low, high: the range;
- * labels: {row, column}, texts by index; cell: pixels; chosen: [r, c]; say(r, c): text of a cell;
- * isMarked(r, c): whether a cell has a dot; choose(r, c): called by a click or Enter.
+ * rows, columns: the dimensions; value(r, c): the number, or null for an empty cell; scale: the
+ * colours; low, high: the range; labels: {row, column}, functions from an index to a label; cell: the
+ * cell size in pixels; chosen: the selected cell [r, c]; say(r, c): the description of a cell;
+ * isMarked(r, c): whether a cell has a dot; choose(r, c): called on a click or Enter.
  */
 function matrix({ id, rows, columns, value, scale, low, high, labels, cell, chosen, say, isMarked, choose, name }) {
   const ratio = window.devicePixelRatio || 1;
-  const most = Math.max(1, Math.floor(6000 / cell)); // a browser refuses canvases above some size
+  const most = Math.max(1, Math.floor(6000 / cell)); // browsers limit the size of a canvas
   const space = (label, n) => (label ? Math.ceil(16 + 6.7 * Math.min(14, Math.max(...range(Math.min(n, most)).map((i) => label(i).length)))) : 0);
   const left = space(labels?.row, rows);
   const top = space(labels?.column, columns);
   const canvas = h("canvas", { id, tabindex: 0, role: "img", "aria-label": `${name}; arrow keys move a cell, Enter chooses it` });
   const output = h("output", { class: "readout", for: id });
   let [r, c] = chosen ?? [0, 0];
-  // What is larger is shown in part, around the cell.
+  // If the matrix is too large, show only the part around the selected cell.
   const firstRow = Math.max(0, Math.min(r - (most >> 1), rows - most));
   const firstColumn = Math.max(0, Math.min(c - (most >> 1), columns - most));
   const shownRows = Math.min(rows, most);

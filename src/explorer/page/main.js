@@ -1,4 +1,4 @@
-// The frame of the page: the strip of tokens, the views, and the keys.
+// The frame of the page: the token strip, the view tabs and the keyboard controls.
 
 const VIEWS = [["tokens", "Tokens", tokensView], ["map", "Map", mapView], ["attention", "Attention", attentionView], ["residual", "Residual stream", residualView],
   ["sampling", "Sampling", samplingView], ["cache", "Cache", cacheView], ["values", "Values", valuesView], ["compare", "Compare", compareView], ["tour", "Tour", tourView]];
@@ -20,7 +20,7 @@ async function tokensView(root) {
       ["attention", "one op per stage, with the bits of the fused op; drafts: none"], ["written by", page.program]]));
 }
 
-/** Say how the chosen token came to be, and how probable it was. */
+/** Explain where the selected token comes from and how probable it was. */
 function chosenToken(run) {
   const id = run.tokens[state.position];
   const one = run.drawnFrom.get(state.position);
@@ -31,12 +31,12 @@ function chosenToken(run) {
     h("strong", { id: "chosen-probability" }, percent(found.probabilities[0])), ". ");
 }
 
-/** Say of what is wider than the page that it scrolls: a touch screen shows no scroll bar. */
+/** Mark elements that scroll horizontally, because a touch screen shows no scroll bar. */
 function markWide() {
   for (const one of document.querySelectorAll("#view .scroll")) one.classList.toggle("wide", one.scrollWidth > one.clientWidth + 1);
 }
 
-/** Change what is chosen, and show it. */
+/** Change the selection, and update the page. */
 async function show(changes) {
   if (changes.position !== undefined && changes.position !== state.position && changes.key === undefined) state.key = null;
   Object.assign(state, changes);
@@ -48,7 +48,7 @@ async function show(changes) {
   const start = performance.now();
   const root = document.createElement("div");
   await VIEWS.find(([name]) => name === state.view)[2](root);
-  if (turn !== show.turn) return; // a newer choice was made meanwhile
+  if (turn !== show.turn) return; // a newer call has changed the selection in the meantime
   const focused = document.activeElement?.id;
   const panel = document.getElementById("view");
   const places = [...panel.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
@@ -78,7 +78,7 @@ function markStrip(run) {
   marked = document.getElementById(`token-${state.position}`);
   marked.setAttribute("aria-selected", "true");
   marked.setAttribute("tabindex", 0);
-  // Only the strip scrolls: the page stays where it is read.
+  // Scroll only the strip, and keep the page at its current position.
   strip.scrollLeft = marked.offsetLeft - strip.offsetLeft - strip.clientWidth / 2 + marked.offsetWidth / 2;
 }
 
@@ -125,7 +125,7 @@ async function start() {
   window.addEventListener("resize", markWide);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show({}));
   await show({});
-  // For the console: the state, the runs, and the sampler on plain arrays.
+  // Make the state, the runs and the sampler available in the console.
   globalThis.explorer = { state, runs: page.runs, show, arrayOf, distribution, logitsOf, stagesOf, placeOf, compareRuns };
   document.documentElement.dataset.ready = "yes";
 }

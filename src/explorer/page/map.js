@@ -1,4 +1,4 @@
-// The map: the 21 stages, and of a chosen one its ops, its code and its section of chapter 14.
+// The map view: the 21 stages, and the selected stage's ops, code and section in chapter 14.
 
 const map = { pass: 0 };
 
@@ -13,7 +13,7 @@ async function mapView(root) {
     h("div", { class: "columns" }, stageMap(run, last), stagePanel(run, last)));
 }
 
-// Stages one below the other; how far each is indented says what holds it.
+// [stage, indentation]. Stages are drawn below each other, and indentation shows nesting.
 const COLUMN = [[1, 0], [2, 0], [3, 0], [4, 1], [5, 1], [6, 2], [7, 2], [8, 3], [9, 3], [10, 3], [11, 3], [12, 3], [13, 3], [14, 3],
   [15, 2], [16, 2], [17, 2], [18, 2], [19, 1], [20, 1], [21, 1]];
 const FRAMES = [[3, 21, 0], [5, 18, 1], [7, 14, 2]]; // first stage, last stage, indentation
@@ -60,7 +60,7 @@ function stagePanel(run, pass) {
       ...markdown(stage.section)));
 }
 
-/** Say how near an op came to what the machine can do. */
+/** Return the op's speed as a percentage of the machine's limit. */
 function shareOfLimit(run, event) {
   const { readRate, operationRate } = run.machine;
   if (!event[6] || !event[7]) return "–";
@@ -68,7 +68,7 @@ function shareOfLimit(run, event) {
   return `${digits((100 * Math.max(byBytes, byOperations)) / event[6], 2)} % of ${byBytes >= byOperations ? "bandwidth" : "arithmetic"}`;
 }
 
-/** Draw ops as boxes, and what they read and make as lines between them. */
+/** Draw ops as boxes, connected by lines from results to inputs. */
 function opGraph(run, events) {
   const row = 64, width = 620;
   const places = new Map();
@@ -103,7 +103,7 @@ function sourceOf(stage, events) {
     })));
 }
 
-/** Return the elements of a section of the docs: the Markdown that these pages use. */
+/** Convert a section of the docs to elements. Only the Markdown that the docs use is supported. */
 function markdown(text) {
   const found = [];
   const lines = text.split("\n");
@@ -136,7 +136,7 @@ function markdown(text) {
   return found;
 }
 
-/** Return the parts of a line: code, bold, and the texts of links, which lead nowhere offline. */
+/** Convert inline Markdown: code, emphasis, and links, of which only the text is kept. */
 function inline(text) {
   return text.split(/(`[^`]+`|\*\*[^*]+\*\*|\*[^*]+\*|\[[^\]]+\]\((?:[^()]|\([^()]*\))*\))/).map((part) => {
     if (part.startsWith("`")) return h("code", {}, part.slice(1, -1));

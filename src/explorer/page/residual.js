@@ -1,4 +1,4 @@
-// The residual stream: its size, the logit lens, and who promoted a token.
+// The residual stream view: its magnitude, the logit lens, and which parts promoted a token.
 
 async function residualView(root) {
   const run = currentRun();
@@ -45,7 +45,7 @@ function lensOfPosition(run, lens, p) {
   let free = height - 16;
   const ends = ids.map((id) => [id, y(lens.chance(run.L, id))]).sort((a, b) => b[1] - a[1]);
   const lines = ends.map(([id, end], i) => {
-    free = Math.min(end, free - 14); // from the bottom up, where most of them end
+    free = Math.min(end, free - 14); // place labels from the bottom up, because most lines end there
     const points = range(run.depths).map((depth) => `${x(depth)},${y(lens.chance(depth, id))}`);
     return [s("polyline", { points: points.join(" "), class: "line", stroke: GROUPS[(i + 4) % GROUPS.length], "stroke-dasharray": DASHES[i % DASHES.length] }),
       s("text", { x: width - 142, y: free + 4 }, `${run.label(id, 12)}${id === next ? " ✓" : ""}`)];

@@ -1,8 +1,8 @@
-// Sampling: the steps that have a slider, as src/inference/sampling.py computes them.
+// The sampling view. It computes the steps that have a slider exactly as src/inference/sampling.py does.
 
-const MANY = 4096; // more weights than this are float32 in the engine
+const MANY = 4096; // the engine uses float32 for more weights than this
 
-/** Return the stored logits of a pass, and what the bias and each penalty made of them. */
+/** Return the stored logits of a pass, and the logits after the bias and after each penalty. */
 async function logitsOf(one) {
   const raw = await arrayOf(one.logits);
   const steps = [{ title: "model", logits: raw }];
@@ -16,10 +16,10 @@ async function logitsOf(one) {
   return steps;
 }
 
-const LARGEST = 256; // logits of a step that are kept in order
+const LARGEST = 256; // number of largest logits whose order is cached
 const orders = new WeakMap();
 
-/** Return the k largest logits, or all if they are fewer, in descending order. */
+/** Return at least the k largest logits in descending order, or all if there are fewer. */
 function largestOf(logits, k) {
   if (k <= LARGEST && orders.has(logits)) return orders.get(logits);
   const most = Math.max(k, LARGEST);
@@ -38,7 +38,7 @@ function largestOf(logits, k) {
   return order;
 }
 
-/** Return what can be drawn: ids ascending and probabilities that add up to 1. */
+/** Return the tokens that can be sampled: ascending ids, and probabilities that add up to 1. */
 function distribution(logits, { temperature, top_k, top_p, min_p }) {
   const n = logits.length;
   if (temperature === 0) {
@@ -77,7 +77,7 @@ function distribution(logits, { temperature, top_k, top_p, min_p }) {
   return { ids: ids.subarray(0, kept), probabilities: weights.subarray(0, kept).map((w) => w / sum) };
 }
 
-/** Return the smallest of the fewest weights that reach top_p, and how many of its size are in. */
+/** Return the smallest weight in the top_p set, and how many weights of that size the set contains. */
 function smallestOfTopP(weights, topP) {
   const sorted = Float64Array.from(weights).sort().reverse();
   let whole = 0;
@@ -92,7 +92,7 @@ function smallestOfTopP(weights, topP) {
   return [sorted[at], at - larger + 1];
 }
 
-/** Return the index that a share of the sum of probabilities hits, as the engine draws. */
+/** Return the index at which the cumulative probability reaches a fraction, as in the engine. */
 function hit(probabilities, share) {
   let sum = 0;
   for (const p of probabilities) sum += p;
@@ -137,7 +137,7 @@ async function samplingView(root) {
   root.append(controls, result);
 }
 
-/** Return the title and the distribution of each stage: the model, and each step that is on. */
+/** Return a title and a distribution for the model's logits and for each enabled sampling step. */
 function stagesOf(steps, settings) {
   const partial = Object.fromEntries(page.steps.map(({ name, off }) => [name, off]));
   const stages = steps.map(({ title, logits }) => [title, distribution(logits, partial)]);
@@ -150,7 +150,7 @@ function stagesOf(steps, settings) {
   return stages;
 }
 
-/** Return the table of candidates and the line on which the random number falls. */
+/** Return the sampled token, the line that shows the random number, and the table of candidates. */
 function sampled(run, one, steps, settings) {
   const stages = stagesOf(steps, settings);
   const raw = steps[0].logits, { logits } = steps.at(-1);
@@ -175,7 +175,7 @@ function sampled(run, one, steps, settings) {
   ];
 }
 
-/** Return where an id is among ascending ones, or -1. */
+/** Return the index of an id in an ascending array, or -1. */
 function placeOf(ids, id) {
   let low = 0, high = ids.length;
   while (low < high) {
@@ -186,7 +186,7 @@ function placeOf(ids, id) {
   return ids[low] === id ? low : -1;
 }
 
-/** Draw the probabilities end to end, in the order of ids, and where the random number falls. */
+/** Draw the probabilities end to end in id order, and mark the random number. */
 function drawLine(run, found, random, drawn) {
   const width = Math.min(900, window.innerWidth - 40);
   let x = 0;

@@ -1,6 +1,6 @@
-// Ten steps for a first reader, each at a number of this run.
+// A guided tour for new readers, with ten steps that each explain a number in this run.
 
-/** Return the steps: a title, a text with numbers of the run, and what to show. */
+/** Return the steps, each with a title, text that contains numbers from the run, and a selection. */
 async function tourSteps(run) {
   const draw = run.drawOf(run.promptLength);
   const last = run.promptLength - 1;

@@ -1,4 +1,4 @@
-// Values: a kept tensor as colours, down to the bits of a number.
+// The values view: a stored tensor as colours, and the bits of a selected element.
 
 const zoom = { chosen: 0, slice: 0, cell: 8 };
 
@@ -47,7 +47,7 @@ async function valuesView(root) {
     legend(isSigned ? DIVERGING : VIRIDIS, ...bounds, isComplex ? "absolute value" : "value"));
 }
 
-/** Return the bits of an element: sign, exponent and fraction. */
+/** Return the bits of an element, separated into sign, exponent and fraction. */
 function bitsOf(array, dtype, i) {
   let bits, exponent;
   if (dtype === "bfloat16") [bits, exponent] = [array[i].toString(2).padStart(16, "0"), 9];
