@@ -6,7 +6,7 @@ This module imports nothing from the package, so that `--help` need not load Num
 from collections.abc import Mapping
 
 ATTENTIONS = ("fused", "eager")
-"""The forms of attention: one op, or an op for each stage. The first is the default."""
+"""Attention runs as one op or as one op per stage. The first choice is the default."""
 
 QUANTIZED_TYPES: Mapping[str, str] = {
     "nf4": "nf4",
@@ -14,4 +14,4 @@ QUANTIZED_TYPES: Mapping[str, str] = {
     "q8_0": "q8_0",
     "q4_0": "q4_0",
 }
-"""The names of `--quantize`, with the names of their dtypes."""
+"""A mapping from each choice for `--quantize` to the name of the dtype."""

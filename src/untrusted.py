@@ -23,7 +23,7 @@ JSON_KINDS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
 }
-"""Names of JSON types in errors."""
+"""Names of JSON types, for error messages."""
 # File type descriptions, keyed by the first letter of the mode that `ls` prints.
 _KINDS = {
     "p": "a FIFO",

@@ -68,7 +68,7 @@ DTYPES: Mapping[int, ml.DType | ml.BlockDType] = {
     30: ml.bfloat16,
     **ml.GGML_DTYPES,
 }
-"""The supported types of tensors, by their codes in the format."""
+"""The supported dtypes, keyed by their type codes in the file format."""
 
 _OTHER_TYPES = {
     9: "Q8_1",

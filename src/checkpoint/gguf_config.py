@@ -87,7 +87,7 @@ GGUF_KEYS = {
     "norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
 }
-"""The keys of sizes and constants, by their names in `ModelArgs`."""
+"""A mapping from the `ModelArgs` name of each hyperparameter to its key."""
 
 RULES: Mapping[str, Rule] = {
     **rules_of(GGUF_KEYS),
@@ -108,10 +108,10 @@ RULES: Mapping[str, Rule] = {
     ),
     "tensor_data_layout": ANY,
 }
-"""The keys that llama.cpp reads for every architecture, without the name prefix.
+"""Rules for the keys that llama.cpp reads for every architecture, without the prefix.
 
-llama.cpp ignores other keys, or reads them without effect on logits, and so does
-`read_gguf_config`. `tests/checkpoint/test_gguf_keys_oracle.py` compares both.
+All other keys have no effect on the logits, as in llama.cpp.
+`tests/checkpoint/test_gguf_keys_oracle.py` compares the two.
 """
 
 _NEEDED_KEYS = (

@@ -20,7 +20,7 @@ _ALIGNMENT = 32
 TYPE_NUMBERS: Mapping[ml.DType | ml.BlockDType, int] = {
     d: number for number, d in DTYPES.items()
 }
-"""Dtype -> its code in the format."""
+"""A mapping from each dtype to its type code in the file format."""
 
 _STRING = 8
 _ARRAY = 9

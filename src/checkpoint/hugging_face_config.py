@@ -91,7 +91,7 @@ class HasConfigSchema(Protocol):
 ATTENTION_BIAS: dict[str, Rule] = {"attention_bias": BOOLEAN}
 BIASES: dict[str, Rule] = {**ATTENTION_BIAS, "mlp_bias": BOOLEAN}
 WINDOWS: dict[str, Rule] = {"sliding_window": SIZE, "use_sliding_window": BOOLEAN}
-"""The keys of a window, which has an effect only if `use_sliding_window` is true."""
+"""Rules for the sliding-window keys, which only matter with `use_sliding_window`."""
 
 _MISSING_PARTS = {
     "gemma2": "four norms in a layer, GeLU, soft caps and windows",
@@ -115,7 +115,7 @@ CONFIG_KEYS = {
     "rope_theta": "rope_theta",
     "max_context_length": "max_position_embeddings",
 }
-"""The keys of sizes and constants, by their names in `ModelArgs`."""
+"""A mapping from the `ModelArgs` name of each hyperparameter to its key."""
 
 RULES: dict[str, Rule] = {
     **rules_of(CONFIG_KEYS),
@@ -129,7 +129,7 @@ RULES: dict[str, Rule] = {
         _is_token_or_tokens,
     ),
 }
-"""The keys of `config.json` that affect the computation, in every family."""
+"""Rules for the `config.json` keys that affect the computation in every family."""
 
 _NEEDED_KEYS = (
     "model_type",
@@ -160,9 +160,10 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     # transformers does not read this key, but it cannot read such a model either.
     "quantization": off("MLX's quantized weights"),
 }
-"""Keys that transformers reads in every family and this engine does not support.
+"""Rules for keys that transformers reads in every family, but that are not supported.
 
-Each has its neutral value. A family that supports a key uses it.
+They accept only the neutral value of each key. A family that supports a key overrides its
+rule.
 """
 
 HARMLESS_KEYS = frozenset(
@@ -192,7 +193,7 @@ HARMLESS_KEYS = frozenset(
         "torch_dtype",
     }
 )
-"""Keys of transformers without effect here."""
+"""Keys that transformers knows and that have no effect here."""
 
 _FACTOR = {"factor": number_in(1, 1e6)}
 _SCALINGS: Mapping[str, Mapping[str, Rule]] = {

@@ -79,14 +79,14 @@ LAYER_ROWS = (
     tensor_row("feed_forward.w2", "mlp.down_proj", "ffn_down", "columns", "D", "F"),
     tensor_row("feed_forward.w3", "mlp.up_proj", "ffn_up", "rows", "F", "D"),
 )
-"""The tensors of a layer of Llama, with names inside of the layer."""
+"""The table rows for a Llama layer, with names relative to the layer."""
 
 LAYER_MATRICES = tuple(
     row.name.removesuffix(".weight").rpartition(".")[2]
     for row in LAYER_ROWS
     if len(row.sizes) == 2
 )
-"""The matrices of a layer of Llama, `wq` to `w3`."""
+"""The names of the matrices in a Llama layer, `wq` to `w3`."""
 
 _MATRICES = {row.name for row in (*_MODEL_ROWS, *LAYER_ROWS) if len(row.sizes) == 2}
 # Tables of rotary frequencies in Meta's and Hugging Face's files. They are not needed,

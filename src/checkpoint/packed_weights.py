@@ -66,7 +66,7 @@ NF4_CONFIG: dict[str, object] = {
     "bnb_4bit_quant_storage": "uint8",
     "llm_int8_skip_modules": [],
 }
-"""The configuration for transformers to read NF4 weights with bitsandbytes."""
+"""The `quantization_config` with which transformers reads NF4 weights (bitsandbytes)."""
 
 _WEIGHTS = {
     "num_bits": 8,
@@ -90,7 +90,7 @@ INT8_CONFIG: dict[str, object] = {
     "config_groups": {"group_0": _GROUP},
     "ignore": [],
 }
-"""The configuration for compressed-tensors to read int8 codes in groups of 32."""
+"""The `quantization_config` for int8 codes in groups of 32 (compressed-tensors)."""
 
 
 def _as_in(config: Mapping[str, object], **others: Rule) -> Mapping[str, Rule]:

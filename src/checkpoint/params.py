@@ -22,7 +22,7 @@ MOST_CONFIG_BYTES = 1 << 16
 
 T = TypeVar("T")
 Rule = tuple[str, Callable[[object], bool]]
-"""A rule in words, for errors, and its check."""
+"""The description of a rule, for error messages, and a function that checks a value."""
 
 
 def integer_in(low: int, high: int) -> Rule:
@@ -133,7 +133,7 @@ PARAMS_KEYS = {"max_context_length": "max_seq_len"} | {
         "rope_theta",
     )
 }
-"""`ModelArgs` name -> key, for values that every source has."""
+"""A mapping from the `ModelArgs` name of each hyperparameter to its key."""
 
 USED_KEYS: Mapping[str, Rule] = {
     **rules_of(PARAMS_KEYS),
@@ -146,12 +146,12 @@ USED_KEYS: Mapping[str, Rule] = {
     "ffn_dim_multiplier": number_in(1e-3, 1e3),
     "use_scaled_rope": BOOLEAN,
 }
-"""The keys that affect the computation."""
+"""Rules for the keys that affect the computation."""
 
 HARMLESS_KEYS = frozenset(
     {"max_batch_size", "model_parallel_size", "vision_max_num_chunks"}
 )
-"""Keys about buffers or images of the program that wrote or ran the model."""
+"""Keys that only concern the buffers or image processing of other programs."""
 
 REJECTED_KEYS: Mapping[str, Rule] = {
     "quantization_args": off("Meta's quantized weights"),
@@ -173,7 +173,7 @@ REJECTED_KEYS: Mapping[str, Rule] = {
     ),
     "model_type": one_of("transformer"),
 }
-"""Keys of features that this engine does not support, with their neutral values."""
+"""Rules for keys of unsupported features, which accept only the neutral value."""
 
 _RULES_OF_KEYS = {**USED_KEYS, **dict.fromkeys(HARMLESS_KEYS, ANY), **REJECTED_KEYS}
 

@@ -154,7 +154,7 @@ TORCH_GLOBALS: dict[tuple[str, str], Global] = {
         ("torch", "FloatStorage", ml.float32),
     )
 }
-"""The six allowed globals by (module, name)."""
+"""The six allowed globals, keyed by (module, name)."""
 
 
 class PickleMachine:

@@ -88,12 +88,12 @@ DTYPE_BITS = {
     "I64": 64,
     "U64": 64,
 }
-"""The bits of one element of each dtype of the format, including unsupported ones."""
+"""Bits per element for each dtype in the format, including unsupported dtypes."""
 
 DTYPES: Mapping[str, ml.DType] = {
     row.file_name: row for row in ml.DTYPES if row.file_name
 }
-"""The supported dtypes by their names in the format."""
+"""The supported dtypes, keyed by their names in the format."""
 
 
 @dataclass(frozen=True, slots=True)

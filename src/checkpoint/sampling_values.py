@@ -20,7 +20,7 @@ GENERATION_KEYS = {
     "min_p": "min_p",
     "repetition_penalty": "repeat_penalty",
 }
-"""The keys of settings in `generation_config.json` -> our names."""
+"""A mapping from the `generation_config.json` key to the name in `SamplingArgs`."""
 
 GGUF_SAMPLING_KEYS = {
     "general.sampling.temp": "temperature",
@@ -29,7 +29,7 @@ GGUF_SAMPLING_KEYS = {
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repeat_penalty",
 }
-"""The keys of settings in a GGUF file -> our names."""
+"""A mapping from the GGUF key to the name in `SamplingArgs`."""
 
 _MOST = 1e6
 

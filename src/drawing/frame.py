@@ -33,9 +33,9 @@ _ALONE = 460.0  # the width of a single column, which leaves space for notes
 _UNBROKEN = "\0"  # replaces spaces at which a line must not be broken
 
 DrawnEnd = tuple[float, str, str]
-"""The lower edge of a diagram, its letters, and a note."""
+"""The lower edge of a diagram, the letters for its legend, and a note."""
 Lane = tuple[int, int]
-"""The columns of a box: the index of the first, and their count."""
+"""The columns that a box spans: the index of the first one, and the number of columns."""
 
 _LINEAR = "x times the transposed weight: a weight is stored [out, in]."
 _NOTES = {

@@ -42,7 +42,7 @@ def spaces_taken(tokens: Iterable[AddedToken]) -> dict[str, tuple[bool, bool]]:
 
 
 Segment = tuple[str, int, int | None]
-"""A part of a text, its start, and its id if it is an added token."""
+"""A part of the text, its start offset, and the token id if it is an added token."""
 
 
 class AddedTokenFinder:

@@ -94,7 +94,7 @@ def expect_kind(path: Path, key: str, value: object, kind: type[_T]) -> _T:
 
 
 Template = tuple[str | None, str | None]
-"""The names of the tokens before and after a text by the tokenizer file, or None."""
+"""The names of the tokens that the tokenizer file adds before and after text, or None."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ ARRAYS = {
     f"{_PREFIX}suppress_tokens": MAX_TOKENS,
     f"{_PREFIX}merges": 4 * MAX_TOKENS,  # Llama 3 has 280,147 merges for 128,000 tokens
 }
-"""The keys whose arrays are read -> the most values of each."""
+"""A mapping from each key whose array is read to its maximum number of values."""
 _ROLES = ("bos", "eos", "eot", "eom")
 
 
@@ -104,10 +104,9 @@ _GROUPS: Sequence[tuple[_SplitPattern, str]] = (
 PRE_TOKENIZERS: Mapping[str, _SplitPattern] = {
     name: pre for pre, names in _GROUPS for name in names.split()
 }
-"""The values of `tokenizer.ggml.pre` whose split pattern is implemented.
+"""The supported values of `tokenizer.ggml.pre`, with their split patterns.
 
-The names and their meanings come from llama.cpp. A file without the key is treated as
-`default`.
+The names and their meanings are llama.cpp's. If a file lacks the key, `default` is used.
 """
 
 _FIRST_NAMES = ", ".join(names.split()[0] for _, names in _GROUPS)
