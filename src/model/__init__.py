@@ -1,4 +1,4 @@
-"""The Llama model: its sizes, its network, its memory, and how it is loaded."""
+"""The Llama model: configuration, network, KV cache and loading."""
 
 from .args import LinearRopeScaling, ModelArgs, RopeFactors, RopeScaling
 from .context import (

@@ -1,7 +1,7 @@
-"""The sizes and constants of a model: one form for every configuration file.
+"""The sizes and constants of a model, independent of its configuration format.
 
-Each layout has a function that converts its checked keys to `ModelArgs` (`sources/`).
-Sizes that only the weights show are completed after their files are open.
+Each file layout in `sources/` has a function that converts checked keys to `ModelArgs`.
+Sizes that are known only from the weights are set after the weight files are opened.
 """
 
 import math
@@ -17,8 +17,8 @@ from .. import ml
 from ..checkpoint.names import LAYER_ROWS, TensorRow, is_harmless, is_matrix, rows_of
 from .errors import mismatch
 
-# A smaller value may vanish when it is added to the square of a float32, and then a row
-# of zeros gives NaN.
+# A smaller epsilon may vanish when it is added to a squared float32 element. A row of
+# zeros would then be normalized to NaN.
 _SMALLEST_NORM_EPS = 1e-12
 _LARGEST_ROPE_FACTOR = 1e6
 _VECTOR_DTYPES = (ml.bfloat16, ml.float16, ml.float32)
@@ -28,7 +28,7 @@ OUTPUT = "output.weight"
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Scales the slow rotary frequencies for a longer context, as in Llama 3.1.
+    """Scaling of low rotary frequencies for a longer context, as in Llama 3.1.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
@@ -41,7 +41,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class LinearRopeScaling:
-    """Divides all rotary frequencies by one factor for a longer context.
+    """Division of all rotary frequencies by one factor for a longer context.
 
     Source: transformers, modeling_rope_utils.py,
     `_compute_linear_scaling_rope_parameters`.
@@ -52,7 +52,7 @@ class LinearRopeScaling:
 
 @dataclass(frozen=True)
 class RopeFactors:
-    """A divisor for each of the h/2 rotary frequencies, from a GGUF file.
+    """A separate divisor for each of the h/2 rotary frequencies, from a GGUF file.
 
     Source: llama.cpp, ggml/src/ggml-cpu/ops.cpp, `ggml_rope_cache_init` (`freq_factors`).
     """
@@ -61,10 +61,10 @@ class RopeFactors:
 
 
 class FamilyRopeScaling(ABC):
-    """The scaling of the rotary embedding of a family, if it is none of the above.
+    """Base class of RoPE scalings that are specific to a model family.
 
     Attributes:
-        magnitude: The absolute value of the complex numbers of the table.
+        magnitude: The absolute value of the complex numbers in the rotary table.
     """
 
     magnitude: float
@@ -73,36 +73,37 @@ class FamilyRopeScaling(ABC):
     def scaled(
         self, frequencies: npt.NDArray[np.float64], length: int
     ) -> npt.NDArray[np.float64]:
-        """Return the frequencies [r/2] of a context of `length` positions."""
+        """Return the scaled frequencies [r/2] for a context of `length` positions."""
 
     @property
     @abstractmethod
     def note(self) -> str:
-        """Return a line for people."""
+        """Return a one-line description of the scaling for the user."""
 
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The sizes and constants of one model, with the names of `params.json`.
+    """The sizes and constants of a model, with the same names as in `params.json`.
 
-    Before the weights are open, `ffn_dim` and `vocab_size` are 0 if only the tensors show
-    them, and `dtype` is a guess from the configuration.
+    Until the weights are opened, `ffn_dim` and `vocab_size` are 0 if only the tensors
+    contain them, and `dtype` is a guess from the configuration.
 
     Attributes:
-        n_heads, n_kv_heads: The heads of this process; a rank among several may have
-            none.
-        max_context_length: The most positions. Within a sliding window every token sees
-            all tokens before it, so a window limits the context and changes nothing else.
-        dtype: The dtype of the activations and of the KV cache, which the matrices
-            determine.
-        feed_forward_dtype: The dtype to which the inputs of the feed-forward's matrices
-            are rounded; None for `dtype`. It is bfloat16 for GGUF files of BF16, whose
-            `dtype` is float32.
-        rope_pairs: The elements of a query or key that are rotated together: neighbours
-            with Meta's weights, an element of each half with Hugging Face's.
-        sliding_window: The window that limits the context, or None.
-        biases: The matrices of a layer that have biases, `wq` to `w3`.
-        layer_rows: The names and sizes of the tensors of a layer.
+        n_heads, n_kv_heads: The number of heads in this process. With several ranks, a
+            rank may have no heads.
+        max_context_length: The maximum number of positions. With a sliding window, it is
+            at most the size of the window, so that every token can see all earlier tokens
+            and attention needs no other change.
+        dtype: The dtype of the activations and the KV cache, determined by the matrices.
+        feed_forward_dtype: The dtype to which the inputs of the feed-forward matrices are
+            rounded, or None for `dtype`. It is bfloat16 for BF16 weights in GGUF files,
+            whose `dtype` is float32.
+        rope_pairs: The pairs of elements in a query or key that are rotated together:
+            adjacent elements ("interleaved", Meta) or one element from each half
+            ("halves", Hugging Face).
+        sliding_window: The size of the window that limits the context, or None.
+        biases: The matrices in a layer that have biases, out of `wq` to `w3`.
+        layer_rows: The names and sizes of the tensors in a layer.
 
     Raises:
         ModelConfigError: The heads do not divide evenly, or the head dimension is odd.
@@ -141,22 +142,22 @@ class ModelArgs:
 
     @property
     def group_size(self) -> int:
-        """Return G, the query heads that share one key/value head: H / K."""
+        """Return G, the number of query heads that share a key/value head: H / K."""
         return self.n_heads // (self.n_kv_heads or 1)
 
     @property
     def score_divisor(self) -> float:
-        """Return the divisor of the scores before the softmax: sqrt(h)."""
+        """Return the divisor of the attention scores before the softmax: sqrt(h)."""
         return math.sqrt(self.head_dim)
 
     @property
     def rotary_dim(self) -> int:
-        """Return the number of rotated elements of a head, which are its first ones."""
+        """Return the number of rotated elements, which are at the beginning of a head."""
         return self.head_dim
 
     @property
     def stored_parts(self) -> dict[str, tuple[str, ...]]:
-        """Return the tensors of each stored tensor, by the first of them."""
+        """Return the names of the tensors in each stored tensor, by the first name."""
         parts: dict[str, list[str]] = {}
         for row in self.tensor_rows:
             parts.setdefault(row.hugging_face, []).append(row.name)
@@ -164,7 +165,7 @@ class ModelArgs:
 
     @property
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each stored tensor, by the first tensor in it."""
+        """Return the shape of each stored tensor, by the name of its first tensor."""
         shapes = self.tensor_shapes
         return {
             name: (sum(shapes[part][0] for part in parts), *shapes[name][1:])
@@ -173,18 +174,18 @@ class ModelArgs:
 
     @property
     def rotated_layers(self) -> Sequence[int]:
-        """Return the layers whose queries and keys are rotated."""
+        """Return the layers in which queries and keys are rotated."""
         return range(self.n_layers)
 
     @property
     def tensor_rows(self) -> tuple[TensorRow, ...]:
-        """Return the rows of all tensors, by the table of `checkpoint/names.py`."""
+        """Return the rows for all tensors, as defined in `checkpoint/names.py`."""
         return rows_of(self.n_layers, self.layer_rows, self.biases)
 
     def quantized(self) -> Self:
-        """Return the args for weights that are quantized on loading.
+        """Return the args for weights that are quantized while loading.
 
-        All their activations have one dtype.
+        All activations then have the same dtype.
         """
         return replace(
             self, dtype=self.feed_forward_dtype or self.dtype, feed_forward_dtype=None
@@ -192,14 +193,14 @@ class ModelArgs:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return the sizes by the letters of the legend."""
+        """Return the sizes by their letters in the legend."""
         heads = (self.n_heads, self.n_kv_heads, self.group_size, self.head_dim)
         sizes = (self.dim, *heads, self.ffn_dim, self.vocab_size, self.n_layers)
         return dict(zip("DHKGhFVL", sizes, strict=True))
 
     @property
     def tensor_sizes(self) -> dict[str, int]:
-        """Return the known sizes of tensors, by the letters of `checkpoint/names.py`."""
+        """Return the known tensor sizes by their letters in `checkpoint/names.py`."""
         Hh = self.n_heads * self.head_dim
         Kh = self.n_kv_heads * self.head_dim
         known = {letter: size for letter, size in self.sizes.items() if letter in "DhFV"}
@@ -208,7 +209,7 @@ class ModelArgs:
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor by checkpoint key; an unknown size is 0."""
+        """Return the shape of each tensor by checkpoint key, with 0 for unknown sizes."""
         sizes = self.tensor_sizes
         return {
             row.name: tuple(sizes.get(letter, 0) for letter in row.sizes)
@@ -217,9 +218,10 @@ class ModelArgs:
 
 
 def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
-    """Replace the factor of a scaled RoPE; None keeps it.
+    """Replace the RoPE scaling factor, or return args unchanged if `factor` is None.
 
-    Raise ModelConfigError if RoPE has no such factor, or the factor is out of range.
+    Raises ModelConfigError if the model does not have one scaling factor, or if the new
+    factor is out of range.
     """
     if factor is None:
         return args
@@ -229,7 +231,7 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
         factor_count = "none" if args.rope_scaling is None else "one for each frequency"
         rule = "a model with one scaling factor"
         raise mismatch("rope_scaling_factor", rule, factor_count)
-    if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # NaN is in no range
+    if not 1.0 <= factor <= _LARGEST_ROPE_FACTOR:  # also rejects NaN
         raise mismatch(
             "rope_scaling_factor", f"1 to {_LARGEST_ROPE_FACTOR:g}", f"{factor:g}"
         )
@@ -237,13 +239,13 @@ def with_rope_factor(args: ModelArgs, factor: float | None) -> ModelArgs:
 
 
 def activation_dtype(dtypes: Mapping[str, ml.DType | ml.BlockDType]) -> ml.DType:
-    """Return the dtype of the activations: the dtype of products with the matrices.
+    """Return the dtype of the activations, determined by the dtype of the matrices.
 
-    All plain matrices must have the same dtype, with two exceptions: the embedding table
-    may be bfloat16 while the others are 8-bit floats, and a mixture of bfloat16, float16
-    and float32 gives float32. Quantized matrices may accompany any dtype; if all are
-    quantized, it is bfloat16. Raise ModelConfigError otherwise, and for a vector of
-    another dtype.
+    All plain matrices must have the same dtype, with two exceptions. The embedding table
+    may be bfloat16 while the other matrices are 8-bit floats. If bfloat16, float16 and
+    float32 matrices are mixed, the result is float32. Quantized matrices can be combined
+    with any dtype; if all matrices are quantized, the result is bfloat16. Raises
+    ModelConfigError for other combinations, and for a vector with an unsupported dtype.
     """
     for name, dtype in dtypes.items():
         if dtype not in _VECTOR_DTYPES and not is_matrix(name) and not is_harmless(name):

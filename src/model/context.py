@@ -1,4 +1,4 @@
-"""The input of a pass besides the weights: token ids, and cached keys and values."""
+"""The inputs of a pass other than the weights: token ids, and cached keys and values."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -21,26 +21,27 @@ Tokens: TypeAlias = ml.Tensor | Sequence[int] | npt.NDArray[np.integer]
 class CacheMemory:
     """The keys and values of all layers, in blocks of positions, and the rotary table.
 
-    It has no record of the sequence that a block belongs to. A single sequence has its
+    It does not record which sequence a block belongs to. A single sequence uses the
     blocks in order, so its keys and values are contiguous. Several sequences share the
     blocks of a pool.
 
     Args:
-        args: The sizes of the model.
-        sequence_length: The most positions of a sequence.
-        blocks: The number of blocks of a pool; by default one sequence has all positions.
+        args: The sizes and constants of the model.
+        sequence_length: The maximum number of positions in a sequence.
+        blocks: The number of blocks in a pool. By default, the memory has room for one
+            sequence.
 
     Attributes:
-        args, sequence_length: The arguments.
+        args, sequence_length: See Args.
         is_pool: Whether several sequences share the blocks.
-        blocks: The number of blocks; the last one of a single sequence may be short.
-        caches: For each layer, the rotated keys and the values in the activations' dtype.
-        frequencies: complex64 [sequence_length, h/2].
-        copies: (source, target) pairs of blocks that were copied after the last pass.
+        blocks: The number of blocks. The last block of a single sequence may be shorter.
+        caches: For each layer, the rotated keys and the values in the activation dtype.
+        frequencies: Rotary table, complex64 [sequence_length, h/2].
+        copies: The (source, target) pairs of blocks copied since the last pass.
 
     Raises:
         ModelError: The length is out of range.
-        NotEnoughMemoryError: The blocks do not fit.
+        NotEnoughMemoryError: The blocks do not fit into memory.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class CacheMemory:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the keys and values."""
+        """The size of the keys and values in bytes."""
         return kv_cache_bytes(self.args, self.caches[0].positions)
 
     def copy_block(self, source: int, target: int) -> None:
-        """Copy the keys and values of a block over those of another block."""
+        """Overwrite the keys and values of one block with a copy of another block's."""
         for cache in self.caches:
             cache.copy_block(source, target)
         self.copies.append((source, target))
@@ -70,23 +71,23 @@ class CacheMemory:
 class InferenceContext:
     """The sequence that a pass continues: its keys and values, and its length.
 
-    Only `attention` and `length` can be set: with other sizes or caches, the kernels
-    would read or write outside of the memory.
+    Only `attention` and `length` can be set. If the sizes or caches could be replaced,
+    the kernels might access memory out of bounds.
 
     Args:
-        args: The sizes of the model.
-        sequence_length: The most positions.
-        attention: "fused" for one op per layer, or "eager" for one op per stage; both
-            give the same bits.
-        memory: The memory of the keys and values; by default a separate one.
+        args: The sizes and constants of the model.
+        sequence_length: The maximum number of positions.
+        attention: "fused" for one op per layer, or "eager" for one op per stage. Both
+            compute the same bits.
+        memory: The memory of the keys and values. By default, a new one is allocated.
 
     Attributes:
-        is_eager: Whether the newest pass runs every stage of attention as an op, because
-            of `attention` or because a trace is on.
+        is_eager: Whether the latest pass runs each stage of attention as a separate op,
+            because of `attention` or because a trace is active.
 
     Raises:
         ModelError: The length is out of range, or the attention is unknown.
-        NotEnoughMemoryError: The context does not fit.
+        NotEnoughMemoryError: The context does not fit into memory.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class InferenceContext:
         self._args = args
         self._sequence_length = sequence_length
         self._length = 0
-        self._opened = 0  # the filled positions after the newest pass has ended
+        self._opened = 0  # the number of filled positions once the current pass has ended
         self.attention = attention
         self.is_eager = attention == "eager"
 
@@ -111,7 +112,7 @@ class InferenceContext:
 
     @property
     def sequence_length(self) -> int:
-        """The most positions of the context."""
+        """The maximum number of positions."""
         return self._sequence_length
 
     @property
@@ -121,7 +122,7 @@ class InferenceContext:
 
     @property
     def caches(self) -> tuple[ml.KeyValueCache, ...]:
-        """For each layer, the rotated keys and the values in the activations' dtype."""
+        """For each layer, the rotated keys and the values in the activation dtype."""
         return self._memory.caches
 
     @property
@@ -129,7 +130,7 @@ class InferenceContext:
         """The number of filled positions, at most sequence_length.
 
         Raises:
-            PositionError: A new length is not an integer from 0 to sequence_length.
+            PositionError: The new length is not an integer from 0 to sequence_length.
         """
         return self._length
 
@@ -147,7 +148,7 @@ class InferenceContext:
         """The implementation of attention: "fused" or "eager".
 
         Raises:
-            ModelError: A new value is neither of them.
+            ModelError: The new value is neither of them.
         """
         return self._attention
 
@@ -158,24 +159,24 @@ class InferenceContext:
 
     @property
     def frequencies(self) -> ml.Tensor:
-        """The rotary frequencies of all positions, complex64 [sequence_length, h/2]."""
+        """The rotary table for all positions, complex64 [sequence_length, h/2]."""
         return self.memory.frequencies
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the KV cache."""
+        """The size of the KV cache in bytes."""
         return self.memory.nbytes
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
         """Begin a pass: open the positions from start_pos on for writing.
 
-        The positions below start_pos are kept. Until `end` is called after the last
-        layer, only they count as filled, so an interrupted pass leaves no half-written
-        position behind.
+        The positions before start_pos are kept. Until `end` is called after the last
+        layer, only they count as filled, so an interrupted pass leaves no partially
+        written positions.
 
         Returns:
-            The places of the new tokens in the caches, and the rotary frequencies of
-            their positions, complex64 [T, h/2].
+            The positions of the new tokens in the caches, and their part of the rotary
+            table, complex64 [T, h/2].
 
         Raises:
             PositionError: There is a gap before start_pos, or the tokens do not fit.
@@ -197,27 +198,27 @@ class InferenceContext:
         return start_pos, self.memory.frequencies.slice(start_pos, end)
 
     def end(self) -> None:
-        """End the pass that `begin` began: count its positions as filled."""
+        """End the pass that `begin` started: count its positions as filled."""
         self._length = self._opened
         self.memory.copies.clear()
 
     def last_rows(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the row [1, D] of x [T, D] whose logits are wanted: the last one."""
+        """Return the last row of x [T, D], for which logits are computed: [1, D]."""
         T = x.shape[0]
         return x.slice(T - 1, T)
 
     def clear(self) -> None:
-        """Forget all positions."""
+        """Discard all positions."""
         self.length = 0
 
 
 class BatchContext(InferenceContext):
-    """One pass over new tokens of several sequences whose blocks are in one memory.
+    """A pass over the new tokens of several sequences that share one cache memory.
 
     Args:
         memory: The memory of the keys and values.
-        spans: The places of the new tokens of each sequence.
-        wanted: For each sequence, the number of its last tokens whose logits are wanted.
+        spans: The positions of the new tokens of each sequence.
+        wanted: For each sequence, the number of its last tokens to compute logits for.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class BatchContext(InferenceContext):
         self._rows = ml.Tensor.from_integers(rows)
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin the pass; start_pos is 0, because the spans contain the positions.
+        """Begin the pass. start_pos must be 0, because the spans contain the positions.
 
         Raises:
             PositionError: The number of tokens or the position differs from the spans.
@@ -248,16 +249,16 @@ class BatchContext(InferenceContext):
         return self.spans, ml.get_rows(self.memory.frequencies, self._positions)
 
     def end(self) -> None:
-        """End the pass; the owner of the sequences records the tokens of the blocks."""
+        """End the pass. The caller records which tokens the blocks contain."""
         self.memory.copies.clear()
 
     def last_rows(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the rows of x [T, D] whose logits are wanted."""
+        """Return the rows of x [T, D] for which logits are computed."""
         return ml.get_rows(x, self._rows)
 
 
 def _check_attention(attention: object) -> None:
-    """Raise ModelError for an unknown attention."""
+    """Raise ModelError if the attention implementation is unknown."""
     if attention not in ATTENTIONS:
         names = ", ".join(ATTENTIONS)
         shown = ascii(attention)[:80]
@@ -267,9 +268,9 @@ def _check_attention(attention: object) -> None:
 def _allocate(
     args: ModelArgs, sequence_length: int, blocks: int | None = None
 ) -> tuple[tuple[ml.KeyValueCache, ...], ml.Tensor]:
-    """Return a cache for each layer, and the rotary table of a sequence.
+    """Allocate a cache for each layer and build the rotary table for a sequence.
 
-    The caches contain one sequence, or some blocks of several.
+    Each cache has room for one sequence, or for `blocks` blocks shared by several.
     """
     longest = args.max_context_length
     if type(sequence_length) is not int or not 1 <= sequence_length <= longest:
@@ -293,11 +294,11 @@ def _allocate(
 
 
 def token_tensor(tokens: Tokens, vocab_size: int) -> ml.Tensor:
-    """Return token ids as int32 [T], after a check of each id.
+    """Check token ids and return them as int32 [T].
 
     Raises:
-        TokenIdError: The ids are not one-dimensional, not integers, empty, or outside of
-            0 to vocab_size - 1.
+        TokenIdError: The ids are empty, not one-dimensional, not integers, or outside
+            the range 0 to vocab_size - 1.
     """
     ids = token_list("[forward] tokens", tokens)
     if not ids:
@@ -314,11 +315,11 @@ def token_list(label: str, tokens: Tokens) -> list[int]:
     """Return token ids as a list of Python integers, which may be empty.
 
     Args:
-        label: The name of the argument for an error.
-        tokens: Any one-dimensional sequence of integers, except text and bytes.
+        label: The name of the argument in error messages.
+        tokens: Any one-dimensional sequence of integers, except strings and bytes.
 
     Raises:
-        TokenIdError: The argument is anything else.
+        TokenIdError: `tokens` is anything else.
     """
     if type(tokens) is list and {*map(type, tokens)} <= {int}:
         return tokens
@@ -336,7 +337,7 @@ def token_list(label: str, tokens: Tokens) -> list[int]:
 
 
 def wrong_weight(layer: Any, index: int, args: ModelArgs) -> str:
-    """Name a layer, and its first weight with a wrong shape, if any."""
+    """Return the name of a layer and its first weight with a wrong shape, if any."""
     for name, expected in args.tensor_shapes.items():
         path = name.removeprefix(f"layers.{index}.")
         if path == name or path.endswith(".bias"):

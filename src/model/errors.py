@@ -1,32 +1,32 @@
-"""Errors between a checkpoint and a running model."""
+"""Errors raised by model configuration, loading, inference and saving."""
 
 from ..ml.errors import LlamaBoltsError
 
 
 class ModelError(LlamaBoltsError):
-    """A model that cannot be loaded, or a call that the model cannot answer."""
+    """Base class of model errors, also raised for failed loading and invalid calls."""
 
 
 class ModelConfigError(ModelError):
-    """A configuration that contradicts itself or its tensors."""
+    """Raised when a configuration contradicts itself or the model's tensors."""
 
 
 def mismatch(subject: str, expected: object, actual: object) -> ModelConfigError:
-    """Return the error of a value that contradicts the rest of the model."""
+    """Return an error for a value that contradicts the rest of the model."""
     return ModelConfigError(f"{subject}: expected {expected}, got {actual}")
 
 
 class NotEnoughMemoryError(ModelError):
-    """More memory is needed than is available, or the system refused it."""
+    """Raised when the required memory is not available or cannot be allocated."""
 
 
 class PositionError(ModelError):
-    """Positions outside of the context, or a gap in its cache."""
+    """Raised for positions outside the context or after a gap in its cache."""
 
 
 class TokenIdError(ModelError):
-    """Token ids that are not rows of the embedding table."""
+    """Raised for invalid token ids, such as ids without a row in the embedding table."""
 
 
 class SaveError(ModelError):
-    """A model that cannot be written to this place or in this format."""
+    """Raised when a model cannot be written to the given path or in the given format."""

@@ -1,4 +1,4 @@
-"""The memory that a model and a context need, computed before any of it is allocated."""
+"""Forecast the memory that a model and a context need before any is allocated."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ from ..memory import readable_bytes
 from .args import ModelArgs
 from .errors import NotEnoughMemoryError
 
-PREFILL_CHUNK = 512  # tokens that run together while a prompt is read
-_PYTORCH_BYTES = 512 << 20  # memory of a process with PyTorch and transformers
+PREFILL_CHUNK = 512  # number of prompt tokens that are processed together
+_PYTORCH_BYTES = 512 << 20  # memory used by a process with PyTorch and transformers
 
 
 def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
-    """Return the bytes of a KV cache: 2 * L * C * K * h * itemsize.
+    """Return the size of a KV cache in bytes: 2 * L * C * K * h * itemsize.
 
-    C is the length, rounded up to a multiple of 16.
+    C is the sequence length, rounded up to a multiple of 16.
     """
     layer = ml.KeyValueCache.bytes_for(
         sequence_length, args.n_kv_heads, args.head_dim, args.dtype
@@ -27,19 +27,20 @@ def kv_cache_bytes(args: ModelArgs, sequence_length: int) -> int:
 class MemoryForecast:
     """The memory that a model and a context will need.
 
-    `check` runs before two allocations. Before a model is loaded, the copied weights and
-    the planned context are checked together, so that a context without room is rejected
-    before minutes of quantizing. Before a context is allocated, it is checked alone, with
-    the memory that is free then and with the dtype of the loaded weights, which the
-    configuration only suggests.
+    `check` is called before two allocations. Before a model is loaded, it checks the
+    copied weights and the planned context together, so that a context that does not fit
+    is rejected before minutes of quantization. Before a context is allocated, it checks
+    only the context, with the memory that is free at that time and the dtype of the
+    loaded weights, which may differ from the dtype in the configuration.
 
     Attributes:
-        args: The sizes of the model; sizes that only the tensors show are estimated.
-        positions: The positions of the cache.
-        mapped: Bytes of weight files that are used in place.
-        copied: Bytes of weights that are allocated: merged from parts, or dequantized or
-            quantized.
-        copied_as: The copied weights, in words.
+        args: The sizes and constants of the model. Sizes that only the tensors contain
+            are estimated.
+        positions: The number of positions in the cache.
+        mapped: Bytes of the weight files that are used in place.
+        copied: Bytes of the weights that are allocated because they are merged,
+            dequantized or quantized.
+        copied_as: A description of the copied weights.
         free: Bytes that can be allocated, or None if the system does not report them.
     """
 
@@ -52,11 +53,11 @@ class MemoryForecast:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Return the bytes that must be allocated, by their description.
+        """Return the bytes to allocate, by description.
 
-        The intermediate results are an estimate for a chunk of the prompt: the stream,
-        its norm and the addend; gate, up and hidden, also packed. Making the rotary
-        table, which precedes them, needs less.
+        The intermediate results are an estimate for one chunk of the prompt: the residual
+        stream, its norm and the term added to it, and gate, up and hidden, including
+        packed copies. The rotary table is built earlier and needs less than this.
         """
         args = self.args
         C = self.positions
@@ -76,15 +77,15 @@ class MemoryForecast:
 
     @property
     def needed(self) -> int:
-        """Return the bytes that must be allocated."""
+        """Return the total number of bytes to allocate."""
         return sum(self.parts.values())
 
     def check(self) -> None:
         """Check that the memory can be allocated.
 
         Raises:
-            NotEnoughMemoryError: More memory is needed than is free; the message contains
-                the arithmetic and the longest context that fits.
+            NotEnoughMemoryError: More memory is needed than is free. The message shows
+                the calculation and the longest context that fits.
         """
         if self.free is None or self.needed <= self.free:
             return
@@ -103,7 +104,7 @@ class MemoryForecast:
 
     @property
     def warning(self) -> str | None:
-        """Return a warning about weights that do not all stay in memory, or None."""
+        """Return a warning if some of the weights will not stay in memory, or None."""
         if self.free is None or self.mapped + self.needed <= self.free:
             return None
         return (
@@ -115,7 +116,7 @@ class MemoryForecast:
 
 
 def check_float32_copy_fits(parameter_count: int) -> None:
-    """Raise NotEnoughMemoryError unless a float32 copy of all weights and PyTorch fit."""
+    """Raise NotEnoughMemoryError unless PyTorch and a float32 copy of the weights fit."""
     arithmetic = (
         f"a float32 copy in transformers ({parameter_count} weights * 4 bytes "
         f"+ {readable_bytes(_PYTORCH_BYTES)} for PyTorch)"

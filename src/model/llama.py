@@ -1,16 +1,17 @@
 """The whole Llama network, to be read from top to bottom: parts before wholes.
 
-Other families override a method or a class of it, each in its module of `families/`.
+Other model families override its methods and classes in their modules in `families/`.
 
-Attributes have the names of Meta's checkpoint keys, so loading is a lookup:
+Attributes are named after Meta's checkpoint keys, so loading is a lookup:
 `transformer.layers[3].attention.wq` is the tensor `layers.3.attention.wq.weight`. The
-letters of the shape comments: T new tokens, S cached plus new tokens, D model dimension,
-H query heads, K key/value heads, G = H/K, h head dimension, F feed-forward dimension, V
-vocabulary. `mark(8)` tells the trace that its stage 8 begins; it computes nothing.
+shape comments use these letters: T new tokens, S cached plus new tokens, D model
+dimension, H query heads, K key/value heads, G = H/K, h head dimension, F feed-forward
+dimension, V vocabulary. `mark(8)` informs the trace that stage 8 begins; it computes
+nothing.
 
-The residual stream, to which each part adds, is float32. Between the ops of a part,
-activations have the dtype that goes with the weights. For BF16 of GGUF files, that dtype
-is float32 too, and only the inputs of the feed-forward's matrices are bfloat16.
+The residual stream, to which each part adds its result, is float32. Between the ops of a
+part, activations have the dtype that matches the weights. For BF16 weights in GGUF files,
+that dtype is also float32, and only the inputs of the feed-forward matrices are bfloat16.
 
 Source: meta-llama/llama-models, models/llama3/model.py.
 """
@@ -25,12 +26,12 @@ from .args import ModelArgs
 from .context import InferenceContext, Tokens, token_tensor, wrong_weight
 from .errors import ModelError
 
-# By checkpoint key: an `ml.Tensor`, or for a matrix possibly an `ml.QuantizedTensor`.
+# Tensors by checkpoint key: `ml.Tensor`, or `ml.QuantizedTensor` for some matrices.
 Weights: TypeAlias = Mapping[str, Any]
 
 
 class RMSNorm:
-    """Scales each row to a root mean square of 1, then by a learned weight per column.
+    """Scales each row to a root mean square of 1 and multiplies it by learned weights.
 
     x / sqrt(mean(x^2) + eps) * weight
 
@@ -45,14 +46,15 @@ class RMSNorm:
         self.weight = tensors[f"{name}.weight"]  # [D]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the normalized rows of x, mostly the residual stream [T, D]."""
+        """Return the normalized rows of x, usually the residual stream [T, D]."""
         return ml.rms_norm(x, self.weight, self.eps, self.dtype)
 
 
 class LlamaAttention:
-    """Lets each token read from itself and the tokens before it.
+    """Lets each token attend to itself and to all earlier tokens.
 
-    softmax(q k^T / sqrt(h) + mask) v, for H query heads that share K key/value heads.
+    Computes softmax(q k^T / sqrt(h) + mask) v with H query heads that share K key/value
+    heads.
 
     Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
@@ -65,7 +67,7 @@ class LlamaAttention:
         self.wk = tensors[f"{name}.wk.weight"]  # [K*h, D]
         self.wv = tensors[f"{name}.wv.weight"]  # [K*h, D]
         self.wo = tensors[f"{name}.wo.weight"]  # [D, H*h]
-        # Meta's models have no biases; some of Hugging Face's do.
+        # Meta's models have no biases. Some models in Hugging Face's layout have biases.
         self.wq_bias = tensors.get(f"{name}.wq.bias")  # [H*h]
         self.wk_bias = tensors.get(f"{name}.wk.bias")  # [K*h]
         self.wv_bias = tensors.get(f"{name}.wv.bias")  # [K*h]
@@ -80,19 +82,20 @@ class LlamaAttention:
         frequencies: ml.Tensor,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
-        """Return a weighted sum of the values of the positions that each token may see.
+        """Return, for each token, a weighted sum of the values that it may attend to.
 
         Args:
             x: Normalized hidden state [T, D].
-            context: KV cache, which receives the keys and values of the T new positions.
-            positions: Places of the new tokens in the cache: the position of the first
-                one, or the places of the tokens of several sequences.
-            frequencies: Rotary table of the new positions, complex64 [T, h/2].
-            mask: float32 [T, S], 0 for visible positions and -inf elsewhere; None for one
-                token, which sees every position, and for fused attention.
+            context: KV cache, to which the keys and values of the T new tokens are
+                written.
+            positions: Where the new tokens are in the cache: the position of the first
+                one, or the spans of several sequences.
+            frequencies: Rotary table for the new positions, complex64 [T, h/2].
+            mask: float32 [T, S], 0 for visible positions and -inf for all others. None
+                for a single token, which sees every position, and for fused attention.
 
         Returns:
-            The addend of the residual stream: float32 [T, D].
+            The term to add to the residual stream, float32 [T, D].
         """
         mark(7)  # attention
         xq, xk, xv = self.heads(x)  # [T, D] -> [T, H, h], [T, K, h], [T, K, h]
@@ -137,11 +140,11 @@ class LlamaAttention:
         return xq, xk, xv
 
     def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
-        """Rotate queries or keys [T, heads, h] by the angles of their positions."""
+        """Rotate queries or keys [T, heads, h] by the angles of their token positions."""
         return ml.rotary_embedding(x, frequencies, self.args.rope_pairs)
 
     def project(self, output: ml.Tensor) -> ml.Tensor:
-        """Project the heads [T, H*h] to the residual stream: float32 [T, D]."""
+        """Project the output of all heads [T, H*h] to model dimension: float32 [T, D]."""
         return ml.linear_transformation(output, self.wo, ml.float32, self.wo_bias)
 
     def eager(
@@ -151,14 +154,14 @@ class LlamaAttention:
         start_pos: int,
         mask: ml.Tensor | None,
     ) -> ml.Tensor:
-        """Compute the result of `ml.attention`, bit for bit, with one op per stage.
+        """Compute attention with one op per stage, with the same bits as `ml.attention`.
 
-        The new keys and values are in the cache already. Queries and result are [T, H,
-        h].
+        The new keys and values are already in the cache. The queries and the result have
+        the shape [T, H, h].
         """
         keys, values = ml.read_cache(cache, 0, start_pos + xq.shape[0])  # [S, K, h]
 
-        mark(12)  # repeat heads and transposes: every query head meets its key/value head
+        mark(12)  # repeat and transpose: pair each query head with its key/value head
         keys = ml.repeat_heads(keys, self.args.group_size)  # [S, K, h] -> [S, H, h]
         values = ml.repeat_heads(values, self.args.group_size)  # [S, K, h] -> [S, H, h]
         xq = xq.transpose(0, 1)  # [T, H, h] -> [H, T, h]
@@ -180,14 +183,14 @@ class LlamaAttention:
 
 
 class LlamaFeedForward:
-    """Transforms each token by itself: w2(silu(w1(x)) * w3(x)).
+    """Transforms each token independently: w2(silu(w1(x)) * w3(x)).
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         self.args = args
-        # The dtype of gate and up, if it differs from the dtype of x.
+        # The dtype of the gate and up projections if it differs from the dtype of x.
         self.dtype = args.dtype if args.feed_forward_dtype else None
         name = f"layers.{layer}.feed_forward"
         self.w1 = tensors[f"{name}.w1.weight"]  # [F, D]
@@ -198,12 +201,12 @@ class LlamaFeedForward:
         self.w3_bias = tensors.get(f"{name}.w3.bias")  # [F]
 
     def forward(self, x: ml.Tensor) -> ml.Tensor:
-        """Transform x [T, D] into the addend of the residual stream: float32 [T, D]."""
+        """Return the term to add to the residual stream for x [T, D]: float32 [T, D]."""
         mark(17)  # feed-forward
         weights = self.w1, self.w3
         biases = self.w1_bias, self.w3_bias
-        # Unnamed on purpose: gate and up, the two largest activations, are freed before
-        # w2 runs.
+        # Gate and up, the two largest activations, are not assigned to variables, so that
+        # they are freed before w2 runs.
         hidden = ml.swiglu(  # [T, D] -> [T, F], [T, F] -> [T, F]
             *ml.linear_transformations(x, weights, self.dtype, biases)
         )
@@ -212,12 +215,12 @@ class LlamaFeedForward:
         return self.project(hidden)  # [T, F] -> [T, D]
 
     def project(self, hidden: ml.Tensor) -> ml.Tensor:
-        """Project hidden [T, F] to the residual stream: float32 [T, D]."""
+        """Project hidden [T, F] to model dimension: float32 [T, D]."""
         return ml.linear_transformation(hidden, self.w2, ml.float32, self.w2_bias)
 
 
 class LlamaTransformerBlock:
-    """One layer: attention and feed-forward, each after a norm and with a residual."""
+    """One layer: attention and feed-forward, each with a pre-norm and a residual."""
 
     attention_class: ClassVar[type[LlamaAttention]] = LlamaAttention
     feed_forward_class: ClassVar[type[LlamaFeedForward]] = LlamaFeedForward
@@ -243,7 +246,7 @@ class LlamaTransformerBlock:
     ) -> ml.Tensor:
         """Pass the residual stream x, float32 [T, D], through the layer.
 
-        The other arguments equal the arguments of the attention.
+        The other arguments are the same as in `LlamaAttention.forward`.
         """
         mark(5, layer=self.layer)  # each transformer block
         mark(6)  # attention pre-norm
@@ -262,10 +265,10 @@ class LlamaTransformer:
     """The network from token ids to logits.
 
     Args:
-        args: The sizes.
+        args: The model's sizes and constants.
         tensors: The weights by checkpoint key; `checkpoint/names.py` lists their shapes.
             Matrices may be block-quantized. Without `output.weight`, the embedding table
-            is also the output matrix (tied embeddings).
+            also serves as the output matrix (tied embeddings).
     """
 
     block_class: ClassVar[type[LlamaTransformerBlock]] = LlamaTransformerBlock
@@ -290,30 +293,31 @@ class LlamaTransformer:
         start_pos: int = 0,
         all_positions: bool = False,
     ) -> ml.Tensor:
-        """Compute the logits of the tokens that may come next.
+        """Compute the logits for the next token.
 
-        The bits of the logits do not depend on how a sequence is cut into calls, or on
-        other sequences in a call.
+        The logits are bit-identical however a sequence is divided into calls, and
+        whatever other sequences are in the same call.
 
         Args:
-            context: KV cache. Positions below start_pos are read, positions from
-                start_pos on are written, and any later ones are forgotten. A
-                `BatchContext` contains several sequences, whose tokens follow each other.
+            context: KV cache. Positions before start_pos are read, the positions of the
+                new tokens are written, and any later positions are discarded. A
+                `BatchContext` contains several sequences, and `tokens` is then the
+                concatenation of their new tokens.
             tokens: Ids of the new tokens: int32 [T], or any one-dimensional sequence of
                 integers.
-            start_pos: Position of the first new token, at most `context.length`; 0 for
-                several sequences, whose positions are in the context.
-            all_positions: Whether to return the logits after each token, not only after
-                the last.
+            start_pos: Position of the first new token, at most `context.length`. It is 0
+                for a `BatchContext`, which contains the positions of its sequences.
+            all_positions: Whether to return the logits after each token instead of only
+                after the last one.
 
         Returns:
-            Logits float32 [1, V], or [T, V] with all_positions; for several sequences [n,
-            V], after the tokens that the context selects.
+            Logits float32 [1, V], or [T, V] with all_positions. For several sequences,
+            the shape is [n, V], with one row for each token that the context selects.
 
         Raises:
-            TokenIdError: There is no token, or an id is not a row of the embedding table.
+            TokenIdError: `tokens` is empty, or an id is not a row of the embedding table.
             PositionError: The positions leave a gap or do not fit into the context.
-            ModelError: The context was made for a model of other sizes.
+            ModelError: The context was created for a model with other sizes.
         """
         if context.args is not self.args and context.args != self.args:
             raise ModelError(
@@ -341,19 +345,19 @@ class LlamaTransformer:
         return self.logits(x)  # [T, D] -> [T, V]
 
     def embed(self, ids: ml.Tensor) -> ml.Tensor:
-        """Return the rows of token ids [T] as the residual stream: float32 [T, D]."""
+        """Look up the embeddings of token ids [T]: float32 [T, D]."""
         return ml.get_rows(self.tok_embeddings, ids).to(ml.float32)
 
     def logits(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the logits [T, V] of normalized rows x [T, D]."""
+        """Return the logits [T, V] for normalized rows x [T, D]."""
         return ml.linear_transformation(x, self.output, dtype=ml.float32)
 
 
 def causal_mask(T: int, start_pos: int) -> ml.Tensor | None:
-    """Return 0 for visible positions and -inf for later ones: float32 [T, S].
+    """Return a mask with 0 for visible and -inf for later positions: float32 [T, S].
 
-    Row t is position start_pos + t. It sees all cached columns, and the new columns up to
-    its own. A single token sees every position and needs no mask.
+    Row t belongs to position start_pos + t, which sees all cached columns and the new
+    columns up to its own. A single token sees every position and needs no mask.
     """
     if T == 1:
         return None

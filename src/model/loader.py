@@ -1,4 +1,4 @@
-"""Loading: map the weights of a model in any layout, and fit the parts together."""
+"""Load a model of any layout: map its weights and check that its parts agree."""
 
 import contextlib
 import math
@@ -39,7 +39,7 @@ from .sources import Source, find_source
 if TYPE_CHECKING:
     from .ranks import Ranks
 
-_MOST_KEYS = 20  # ignored keys of each file in a note
+_MOST_KEYS = 20  # maximum number of ignored keys that a note lists for each file
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Model:
     """A model that is ready to run.
 
     Attributes:
-        args: Its sizes.
-        tokenizer: None if the directory has no tokenizer file, or the GGUF file no
-            vocabulary. It has an id for each row of the embeddings; ids beyond its tokens
-            decode to nothing. It may have more tokens than rows; running such an id is an
-            error.
-        transformer: The network; its weights are in the mapped files.
+        args: The model's sizes and constants.
+        tokenizer: The tokenizer, or None if the directory has no tokenizer file or the
+            GGUF file has no vocabulary. It has an id for each row of the embedding table;
+            ids without a token decode to an empty string. If it has more tokens than the
+            table has rows, running one of the additional ids is an error.
+        transformer: The network. Its weights are in the mapped files.
         checkpoint: The weight files and their tensors.
-        source: The small files: sizes, tokenizer and chat template.
+        source: The sizes, tokenizer and chat template, read from the small files.
         parameter_count: The number of elements in all weights.
-        notes: Decisions made while loading, for the user.
+        notes: Decisions made while loading, as messages for the user.
     """
 
     args: ModelArgs
@@ -72,7 +72,7 @@ class Model:
 
     @property
     def source_directory(self) -> Path:
-        """Return the directory of the weights, or the GGUF file."""
+        """Return the directory that contains the weights, or the GGUF file."""
         return self.source.path
 
     @property
@@ -82,17 +82,17 @@ class Model:
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Return the tokens that end an answer.
+        """Return the ids of the tokens that end an answer.
 
-        They are the ids of `generation_config.json` or `config.json`, and the ids of the
-        tokenizer, as long as the model has rows for them.
+        They are the ids listed in `generation_config.json` or `config.json` and the
+        tokenizer's own end tokens, except ids for which the model has no rows.
         """
         ids = {*self.source.end_ids, *(self.tokenizer.stop_ids if self.tokenizer else ())}
         return frozenset(token for token in ids if token < self.args.vocab_size)
 
     @property
     def description(self) -> str:
-        """Return one line for people: origin, format, size and decisions."""
+        """Return a one-line summary: origin, format, size and loading decisions."""
         args = self.args
         checkpoint = self.checkpoint
         parts = (
@@ -115,32 +115,34 @@ def load_model(
     progress: QuantizationProgress | None = None,
     ranks: "Ranks | None" = None,
 ) -> Model:
-    """Load a model; its weights are mapped, not read, unless they are quantized now.
+    """Load a model; its weights are mapped instead of read unless they are quantized.
 
     Args:
         path: A directory in Meta's or Hugging Face's layout, a directory that contains
-            `original/` in Meta's layout or one GGUF file, a GGUF file (the first part of
-            a split one), a name that `find_model` of `catalog` knows (a str), a result of
-            `find_source`, or None for the bundled model.
-        rope_scaling_factor: Replaces the factor of a scaled RoPE. Meta's layout does not
-            contain the factor: it is 8, or 32 for the sizes of Llama 3.2 1B and 3B.
-        dequantize: Whether weights that are quantized in their files become plain ones in
-            memory: bfloat16, or float32 if the activations of the model are float32.
-        quantize: "nf4", "int8", "q8_0" or "q4_0": the format of the matrices of the
-            layers and of the output, in memory, after `dequantize`. One weight is read at
-            a time.
-        progress: Called while weights are quantized, with the number done and the total.
-        ranks: The processes that run the model together. This process then loads only the
-            rows that it owns.
+            `original/` in Meta's layout or a single GGUF file, a GGUF file (for a split
+            model, its first part), a model name known to `catalog.find_model` (str), a
+            `Source` returned by `find_source`, or None for the bundled model.
+        rope_scaling_factor: Overrides the RoPE scaling factor. Meta's layout does not
+            contain the factor. It is 8 by default, or 32 for the sizes of Llama 3.2 1B
+            and 3B.
+        dequantize: Whether to convert weights that are quantized in their files to plain
+            weights in memory: bfloat16, or float32 if the model's activations are
+            float32.
+        quantize: "nf4", "int8", "q8_0" or "q4_0": the format to which the matrices of the
+            layers and the output matrix are converted in memory, after `dequantize`. One
+            weight is read at a time.
+        progress: Called while weights are quantized, with the number of finished matrices
+            and the total.
+        ranks: The processes that run the model together. This process then loads only its
+            own rows.
 
     Raises:
-        ModelError: The directory contains no layout that can be loaded, or its parts
-            contradict each other.
-        CatalogError: No model has this name, or it cannot be downloaded.
-        CheckpointError: A weight file or a file of hyperparameters is damaged or
-            unsupported.
+        ModelError: The directory contains no supported layout, or its parts contradict
+            each other.
+        CatalogError: No model has this name, or the model cannot be downloaded.
+        CheckpointError: A weight file or a hyperparameter file is damaged or unsupported.
         TokenizerError: The tokenizer file is damaged.
-        NotEnoughMemoryError: The system refuses memory.
+        NotEnoughMemoryError: Memory cannot be allocated.
     """
     dtype = None if quantize is None else quantization_of(quantize)
     source = path if isinstance(path, Source) else find_source(path)
@@ -180,7 +182,7 @@ def load_model(
                 notes += (
                     f"the tokenizer has {tokens} tokens, the embeddings have {rows} rows",
                 )
-            # Training pads the embeddings to a round number of rows.
+            # Training may pad the embeddings to a round number of rows.
             tokenizer = tokenizer.padded_to(max(tokens, rows))
         if own is None:
             transformer = source.transformer_class(args, checkpoint.tensors)
@@ -188,7 +190,7 @@ def load_model(
             transformer = ranked_transformer(
                 source.transformer_class, args, own, checkpoint.tensors
             )
-            checkpoint.forget_pages()  # pages of merged or quantized weights
+            checkpoint.forget_pages()  # release the pages of the original weights
         return Model(
             args=args,
             tokenizer=tokenizer,
@@ -213,23 +215,23 @@ def forecast_memory(
     quantize: str | None = None,
     dequantize: bool = False,
 ) -> MemoryForecast:
-    """Return the memory that a model will need, without mapping its weights.
+    """Return a forecast of a model's memory use, without mapping its weights.
 
     Args:
-        path: As for `load_model`.
-        positions: The positions of the cache; None for the model's longest context,
-            limited by `most`.
-        most: See `positions`.
-        quantize, dequantize: As for `load_model`.
+        path: See `load_model`.
+        positions: The number of positions in the cache, or None for the model's longest
+            context, but at most `most`.
+        most: The maximum number of positions if `positions` is None.
+        quantize, dequantize: See `load_model`.
 
     Raises:
         ModelError: The directory contains no model.
-        CheckpointError: Its hyperparameters cannot be used.
+        CheckpointError: The model's hyperparameters are not supported.
     """
     source = path if isinstance(path, Source) else find_source(path)
     nbytes = 0
     for file in source.weight_files:
-        with contextlib.suppress(OSError):  # loading reports the error
+        with contextlib.suppress(OSError):  # the error is reported on loading
             nbytes += file.stat().st_size
     is_merged = source.is_merged
     args = _estimate_sizes(source.args, nbytes)
@@ -243,7 +245,7 @@ def forecast_memory(
         args = args.quantized()
         copied = quantized_model_bytes(args, quantization_of(quantize))
         copied_as = f"weights in {quantize}"
-        # The embedding table and one matrix at a time are copied too.
+        # The embedding table and one matrix at a time are also copied.
         if is_merged or dequantize:
             dtype = args.dtype if dequantize else ml.bfloat16
             copied += 2 * args.vocab_size * args.dim * dtype.itemsize
@@ -254,9 +256,10 @@ def forecast_memory(
 
 
 def _estimate_sizes(args: ModelArgs, nbytes: int) -> ModelArgs:
-    """Estimate the sizes that `params.json` lacks from the bytes of the weight files.
+    """Estimate the sizes missing from `params.json` from the size of the weight files.
 
-    Only Llama 2 lacks V. It is not tied, so the bytes beyond the layers are two tables.
+    Only the files of Llama 2 lack V. Its output is not tied to its embeddings, so the
+    bytes that do not belong to layers belong to two tables.
     """
     args = replace(args, ffn_dim=args.ffn_dim or 4 * args.dim)
     shapes = replace(args, vocab_size=0).tensor_shapes
@@ -268,7 +271,7 @@ def _estimate_sizes(args: ModelArgs, nbytes: int) -> ModelArgs:
 def checkpoint_args(
     source: Source, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> ModelArgs:
-    """Complete the sizes of a model by those of its tensors, and override the factor."""
+    """Complete the sizes from the tensors and override the RoPE scaling factor."""
     sizes = checkpoint.sizes
     dtype = activation_dtype(checkpoint.dtypes)
     dtype = source.args.dtype if source.args.feed_forward_dtype else dtype
@@ -279,7 +282,7 @@ def checkpoint_args(
 
 
 def stored_quantization(source: Source, checkpoint: Checkpoint) -> str | None:
-    """Return the formats of quantized weights in the files, or None if all are plain."""
+    """Return the formats of the quantized weights, or None if all weights are plain."""
     if source.quantization is not None:
         return source.quantization
     blocks = {
@@ -291,7 +294,7 @@ def stored_quantization(source: Source, checkpoint: Checkpoint) -> str | None:
 
 
 def check_stored(stored: str | None, dequantize: bool, needs_plain: bool) -> None:
-    """Check that the requested conversion fits the stored format of the weights.
+    """Check that the requested conversion is possible for the stored weights.
 
     `stored` is the result of `stored_quantization`.
     """
@@ -313,7 +316,7 @@ def _notes(
     tied: bool,
     stored: str | None,
 ) -> tuple[str, ...]:
-    """Return notes on missing or unusual values in the files, and the decisions made."""
+    """Return notes about missing or unusual values in the files and about decisions."""
     notes = []
     scaling = args.rope_scaling
     if isinstance(scaling, RopeFactors):

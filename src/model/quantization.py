@@ -1,11 +1,11 @@
-"""The weights of a model that are quantized, their formats and sizes, and the way back.
+"""Quantize and dequantize the weights of a model, and compute their formats and sizes.
 
-The matrices of the layers and the output matrix take the requested format, because every
-token reads all of them. With tied embeddings the output becomes a separate matrix. The
-embedding table stays unchanged, because a token reads one row of it. Vectors stay
-unchanged, because they are few. llama.cpp keeps the output finer than the layers, and
-bitsandbytes does not quantize it by default; `tests/bench/quality.py` measures the cost
-of both.
+The layer matrices and the output matrix are converted to the requested format, because
+each token reads all of their elements. With tied embeddings, the output becomes a
+separate matrix. The embedding table is not quantized, because a token reads only one row
+of it. Vectors are not quantized, because they are small. In comparison, llama.cpp stores
+the output matrix with more bits than the layers, and bitsandbytes does not quantize it by
+default. `tests/bench/quality.py` measures how both choices affect quality.
 """
 
 import math
@@ -24,12 +24,12 @@ _BLOCK_DTYPES = {
 QUANTIZATIONS: dict[str, ml.BlockDType] = {
     name: _BLOCK_DTYPES[dtype] for name, dtype in QUANTIZED_TYPES.items()
 }
-# Called with the number of finished matrices and the total.
+# Callback that receives the number of finished matrices and the total.
 QuantizationProgress = Callable[[int, int], None]
 
 
 def quantization_of(name: str) -> ml.BlockDType:
-    """Return the dtype of a name of the command line, or raise ModelError."""
+    """Return the dtype for a quantization name, or raise ModelError."""
     if name not in QUANTIZATIONS:
         raise ModelError(
             f"[quantize] quantize must be one of {', '.join(QUANTIZATIONS)}: got "
@@ -39,12 +39,12 @@ def quantization_of(name: str) -> ml.BlockDType:
 
 
 def dtype_in_model(name: str, dtype: ml.BlockDType | None) -> ml.BlockDType | None:
-    """Return the dtype into which a weight is quantized, or None if it stays plain."""
+    """Return the dtype to which a weight is quantized, or None if it stays plain."""
     return dtype if is_matrix(name) and name != EMBEDDINGS else None
 
 
 def sources_of(tensors: Iterable[str], dtype: ml.BlockDType | None) -> dict[str, str]:
-    """Return the weights of a quantized model by checkpoint key, each with its source."""
+    """Return the names of a quantized model's weights, each with its source weight."""
     sources = {name: name for name in tensors}
     if dtype is not None:
         sources.setdefault(OUTPUT, EMBEDDINGS)
@@ -57,10 +57,10 @@ def quantize_weights(
     progress: QuantizationProgress | None = None,
     prepare: Callable[[str, ml.Tensor], ml.Tensor] | None = None,
 ) -> Iterator[tuple[str, ml.Weight]]:
-    """Yield the weights of a quantized model by checkpoint key, after `prepare`.
+    """Yield the name and tensor of each weight after `prepare` and quantization.
 
-    In addition to the yielded weight, at most one weight is in memory at any time, and no
-    mapped one. Raise ModelError for a weight with NaN or infinite elements.
+    At most one weight is in memory in addition to the yielded one, and none if the
+    weights are mapped. Raises ModelError for a weight with NaN or infinite elements.
     """
     sources = sources_of(tensors, dtype)
     done = 0
@@ -86,11 +86,11 @@ def quantize_weights(
 
 
 class DequantizedWeights(Mapping[str, ml.Weight]):
-    """Plain weights by checkpoint key; a quantized one is dequantized on each look-up.
+    """Plain weights by checkpoint key. Quantized ones are dequantized on each look-up.
 
     Args:
-        tensors: The weights, some of them quantized.
-        dtype: The dtype of dequantized weights. Plain weights stay unchanged.
+        tensors: The weights, some of which are quantized.
+        dtype: The dtype of dequantized weights. Plain weights keep their dtype.
     """
 
     def __init__(self, tensors: Mapping[str, ml.Weight], dtype: ml.DType) -> None:
@@ -111,11 +111,13 @@ class DequantizedWeights(Mapping[str, ml.Weight]):
 
 
 class JoinedWeights(Mapping[str, ml.Weight]):
-    """Plain weights as they are stored, by the first tensor of each; joined on look-up.
+    """Weights joined as in their files, by the name of the first tensor in each.
+
+    Tensors that are stored as one tensor are concatenated on each look-up.
 
     Args:
         tensors: The weights.
-        args: The sizes, which list the parts of each stored tensor.
+        args: The sizes and constants, which define the parts of each stored tensor.
     """
 
     def __init__(self, tensors: Mapping[str, ml.Weight], args: ModelArgs) -> None:
@@ -138,7 +140,7 @@ class JoinedWeights(Mapping[str, ml.Weight]):
 def dequantized_dtypes(
     dtypes: Mapping[str, ml.DType | ml.BlockDType], dtype: ml.DType
 ) -> dict[str, ml.DType | ml.BlockDType]:
-    """Return the dtypes of the weights of `DequantizedWeights` for a dtype."""
+    """Return the dtypes that weights have after `DequantizedWeights` converts them."""
     return {
         name: dtype if isinstance(stored, ml.BlockDType) else stored
         for name, stored in dtypes.items()
@@ -146,7 +148,10 @@ def dequantized_dtypes(
 
 
 def quantized_model_bytes(args: ModelArgs, dtype: ml.BlockDType) -> int:
-    """Return the bytes of the results of `quantize_weights`; all sizes must be known."""
+    """Return the size of the weights that `quantize_weights` quantizes, in bytes.
+
+    All sizes in `args` must be known.
+    """
     shapes = args.tensor_shapes.items()
     matrices = (
         shape for name, shape in shapes if dtype_in_model(name, dtype) is not None

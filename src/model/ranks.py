@@ -1,12 +1,12 @@
-"""A model that several processes, the ranks of MPI, run together by rows and heads.
+"""Run one model in several MPI processes (ranks), divided by rows and heads.
 
-Each rank owns rows of every matrix: the queries, keys and values of whole heads with
-their cache, and a share of all other rows. After a product, an all-gather joins the
-results of the ranks. So each element is summed on one rank, in the order of one process,
-and the bits are the same for any number of ranks. Each rank computes the norms and the
-residual stream, which are small.
+Each rank owns some rows of every matrix. In attention, it owns the queries, keys and
+values of whole heads and their part of the KV cache. After a matrix product, an
+all-gather joins the results of all ranks. Each element is thus summed on one rank, in the
+same order as in a single process, so the result is bit-identical for any number of ranks.
+The norms and the residual stream are small, so every rank computes them in full.
 
-Rank 0 runs the engine. Before each pass it sends the input of the pass to the others.
+Rank 0 runs the engine. Before each pass, it sends the input to the other ranks.
 """
 
 import math
@@ -39,17 +39,17 @@ from .llama import (
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# By the letter of rows, as in `checkpoint/names.py`: rank r owns rows bounds[r] to
-# bounds[r + 1].
+# For each row letter in `checkpoint/names.py`, the first row of each rank, followed by
+# the number of rows: rank r owns rows bounds[r] to bounds[r + 1].
 Bounds = Mapping[str, Sequence[int]]
 
-# Seconds to wait for the next pass: first a spin, then polls with a pause.
+# Waiting for the next pass: seconds of busy waiting, then seconds between polls.
 _SPIN_SECONDS = 0.05
 _PAUSE_SECONDS = 0.001
 
 
 class Ranks:
-    """The processes of a run; `fail` ends all of them after an error within a pass."""
+    """The MPI processes of a run; `fail` ends all of them after an error in a pass."""
 
     def __init__(
         self, comm: "MPI.Intracomm", fail: Callable[[BaseException], NoReturn]
@@ -60,12 +60,12 @@ class Ranks:
         self.size = comm.Get_size()
 
     def command(self, *words: Any) -> None:
-        """Send the next command to all other ranks; only rank 0 calls this."""
+        """Send a command to all other ranks. Only rank 0 calls this."""
         self.comm.Ibcast(np.zeros(1, np.int8), root=0).Wait()
         self.comm.bcast(words, root=0)
 
     def next_command(self) -> tuple[Any, ...]:
-        """Wait for the next command of rank 0: spin first, then poll."""
+        """Wait for the next command from rank 0: spin first, then poll."""
         request = self.comm.Ibcast(np.zeros(1, np.int8), root=0)
         began = time.monotonic()
         while not request.Test():
@@ -81,7 +81,7 @@ class Ranks:
         own = x.contiguous().numpy().reshape(-1)
         joined = np.empty(sum(counts), np.uint8)
         self.comm.Allgatherv([own.view(np.uint8), "B"], [joined, counts, "B"])
-        if T > 1:  # rows are ordered by rank; order them by token instead
+        if T > 1:  # the data is grouped by rank; group it by token instead
             parts = np.split(joined, np.cumsum(counts[:-1]))
             rows = [part.reshape(T, part.size // T) for part in parts]
             joined = np.concatenate(rows, axis=1).reshape(-1)
@@ -93,13 +93,13 @@ class Ranks:
 def bounds_of(
     args: ModelArgs, size: int, units: Mapping[str, int] | None = None
 ) -> Bounds:
-    """Divide the rows of a whole model among ranks, as evenly as their units allow.
+    """Divide the rows of the whole model among ranks, as evenly as the units allow.
 
     Args:
-        args: The sizes of the model.
+        args: The sizes of the whole model.
         size: The number of ranks.
-        units: By the letter of rows, the number of rows that must stay together; default
-            1.
+        units: For each row letter, the number of rows that must stay together; 1 by
+            default.
     """
     units = units or {}
     head = {"Hh": args.group_size * args.head_dim, "Kh": args.head_dim}
@@ -119,7 +119,7 @@ def bounds_of(
 
 
 def own_args(args: ModelArgs, bounds: Bounds, rank: int) -> ModelArgs:
-    """Return the args with the heads of one rank only."""
+    """Return args that contain only the heads of one rank."""
     heads = (bounds["Kh"][rank + 1] - bounds["Kh"][rank]) // args.head_dim
     return replace(args, n_heads=heads * args.group_size, n_kv_heads=heads)
 
@@ -127,7 +127,7 @@ def own_args(args: ModelArgs, bounds: Bounds, rank: int) -> ModelArgs:
 def own_forecast(
     forecast: MemoryForecast, shards: int, size: int, beside: int
 ) -> MemoryForecast:
-    """Return the memory that the first rank needs, from a forecast for the whole model.
+    """Return the memory forecast for rank 0, from the forecast for the whole model.
 
     Args:
         forecast: The forecast for the whole model.
@@ -138,7 +138,7 @@ def own_forecast(
     args = forecast.args
     mapped = forecast.mapped // size
     copied = forecast.copied // size
-    # The rows of a rank are in one file, and are used in place.
+    # The rows of a rank are all in one file, so row-divided matrices are used in place.
     if shards > 1 and size % shards == 0:
         in_rows = 2 * (args.n_heads + args.n_kv_heads) * args.head_dim + 3 * args.ffn_dim
         cut_by_columns = args.n_heads * args.head_dim + args.ffn_dim
@@ -150,16 +150,17 @@ def own_forecast(
 
 
 class OwnWeights(Mapping[str, ml.Weight]):
-    """The rows of a whole model's weights that one rank owns, cut on each look-up.
+    """The rows of the model's weights that one rank owns, sliced on each look-up.
 
-    The embedding table stays whole, because a token reads one row of it. The table of
-    several shards, which is nowhere mapped whole, is split by columns.
+    The embedding table is not divided, because a token reads only one row of it. If the
+    table is distributed over several shards, it is divided by columns instead, because it
+    is not mapped as a whole anywhere.
 
     Args:
-        args: The sizes of the model.
+        args: The sizes of the whole model.
         weights: The weights of the whole model.
-        into: The dtype into which matrices are quantized later, or None.
-        ranks: The processes.
+        into: The dtype to which matrices are quantized later, or None.
+        ranks: The MPI processes.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
         for name, source in self._sources.items():
             letter, *columns = self._rows[name].sizes
             if columns and name != EMBEDDINGS:
-                # Blocks cross the ends of rows; no rank owns a part of a block.
+                # Blocks can cross row boundaries, but a rank must own whole blocks.
                 weight = None if self.table_is_split else weights[source]
                 block = 1
                 if isinstance(weight, ml.QuantizedTensor):
@@ -189,7 +190,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
         self.bounds = bounds_of(args, ranks.size, units)
 
     def gather(self, x: ml.Tensor, letters: str) -> ml.Tensor:
-        """Join the columns of all ranks; `letters` name the rows of their matrix."""
+        """Join the columns of all ranks; `letters` identify the rows of their matrix."""
         return self.ranks.all_gather(x, self.bounds[letters])
 
     def __getitem__(self, name: str) -> ml.Weight:
@@ -214,7 +215,7 @@ class OwnWeights(Mapping[str, ml.Weight]):
 
 
 class _NormOfAllHeads(RMSNorm):
-    """A norm over the queries or keys of all heads, of which a rank uses its own part."""
+    """A norm over the queries or keys of all heads that keeps only this rank's part."""
 
     def __init__(self, norm: RMSNorm, own: OwnWeights, letters: str) -> None:
         self._norm = norm
@@ -232,7 +233,7 @@ class RankedMemory(NamedTuple):
 
     number: int
     sequence_length: int
-    blocks: int | None  # of a pool; None for one sequence
+    blocks: int | None  # number of blocks in a pool; None for a single sequence
 
 
 @dataclass(frozen=True)
@@ -240,11 +241,11 @@ class RankedPass:
     """One pass over tokens, as rank 0 sends it to the other ranks.
 
     Attributes:
-        memory: The memory of the keys and values.
-        copies: The blocks in it that are copied before the pass.
-        ids: The tokens.
+        memory: The cache memory that contains the keys and values.
+        copies: The (source, target) blocks to copy in that memory before the pass.
+        ids: The token ids.
         start_pos, all_positions: As in `LlamaTransformer.forward`.
-        spans, wanted: As in `BatchContext`; None for one sequence.
+        spans, wanted: As in `BatchContext`; None for a single sequence.
         attention: As in `InferenceContext`.
     """
 
@@ -258,7 +259,7 @@ class RankedPass:
     attention: str
 
     def context(self, memory: CacheMemory) -> InferenceContext:
-        """Return the context of the pass in the memory of another rank."""
+        """Return the context for this pass in the cache memory of another rank."""
         if self.spans is not None and self.wanted is not None:
             return BatchContext(memory, ml.Spans(self.spans), self.wanted)
         args = memory.args
@@ -271,7 +272,7 @@ class RankedPass:
 class RankedNetwork(LlamaTransformer):
     """The network of one rank, which joins its results with those of the other ranks.
 
-    It precedes the network of a family in the order of base classes.
+    Subclasses list it as a base class before the model family's network class.
     """
 
     def __init__(self, args: ModelArgs, own: OwnWeights, tensors: Weights) -> None:
@@ -294,13 +295,13 @@ class RankedNetwork(LlamaTransformer):
                     setattr(attention, name, norm)
 
     def embed(self, ids: ml.Tensor) -> ml.Tensor:
-        """Return all columns of the rows of token ids [T]."""
+        """Return the embeddings of token ids [T], with the columns of all ranks."""
         x = super().embed(ids)
-        # A whole embedding table has all columns already.
+        # A table that is not divided has all columns already.
         return self.own.gather(x, "D") if self.own.table_is_split else x
 
     def logits(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the logits of the rows of all ranks."""
+        """Return the logits [T, V], joined from the rows of all ranks."""
         return self.own.gather(super().logits(x), "V")
 
     def forward(
@@ -310,11 +311,11 @@ class RankedNetwork(LlamaTransformer):
         start_pos: int = 0,
         all_positions: bool = False,
     ) -> ml.Tensor:
-        """Run a pass on all ranks, without a trace."""
+        """Run a pass on all ranks, which is not possible with a trace."""
         if is_on():
             raise ModelError("[forward] a trace needs one process: several run the model")
         ids = token_tensor(tokens, self.args.vocab_size)
-        # An error is raised before the other ranks run.
+        # Errors in the arguments are raised here, before the other ranks start the pass.
         context.begin(start_pos, ids.shape[0])
         batch = context if isinstance(context, BatchContext) else None
         ranked_pass = RankedPass(
@@ -331,12 +332,12 @@ class RankedNetwork(LlamaTransformer):
         try:
             self.ranks.command("forward", dropped, ranked_pass)
             return super().forward(context, ids, start_pos, all_positions)
-        # After any error, the other ranks wait in the middle of the pass.
+        # After any error, the other ranks wait within the pass and must be ended.
         except BaseException as error:  # noqa: BLE001
             self.ranks.fail(error)
 
     def _describe_memory(self, memory: CacheMemory) -> RankedMemory:
-        """Describe a cache memory of this rank for the other ranks."""
+        """Return a description of a cache memory of this rank for the other ranks."""
         if memory not in self._numbers:
             self._memory_count += 1
             self._numbers[memory] = self._memory_count
@@ -350,11 +351,11 @@ class RankedNetwork(LlamaTransformer):
         dropped: list[int],
         ranked_pass: RankedPass,
     ) -> None:
-        """Run the part of this rank in a pass of rank 0.
+        """Run this rank's part of a pass that rank 0 started.
 
         Args:
-            memories: The cache memories of this rank by their numbers.
-            dropped: The numbers of memories that rank 0 has released.
+            memories: The cache memories of this rank by number.
+            dropped: The numbers of the memories that rank 0 has released.
             ranked_pass: The pass.
         """
         for old in dropped:
@@ -374,7 +375,7 @@ class RankedNetwork(LlamaTransformer):
 
 
 def _join(own: OwnWeights, part: LlamaAttention | LlamaFeedForward, letters: str) -> None:
-    """Join the columns of the ranks before and after the last product of a part."""
+    """Make a part join the columns of all ranks before and after its last product."""
     project = part.project
 
     def project_joined(columns: ml.Tensor) -> ml.Tensor:
@@ -386,6 +387,6 @@ def _join(own: OwnWeights, part: LlamaAttention | LlamaFeedForward, letters: str
 def ranked_transformer(
     network: type[LlamaTransformer], args: ModelArgs, own: OwnWeights, tensors: Weights
 ) -> LlamaTransformer:
-    """Return the network of a family for one rank."""
+    """Return one rank's network for a model family."""
     ranked: type[RankedNetwork] = type("RankedTransformer", (RankedNetwork, network), {})
     return ranked(args, own, tensors)

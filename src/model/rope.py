@@ -1,4 +1,4 @@
-"""Rotary position embedding: the angles of positions, in a table of complex numbers."""
+"""Rotary position embedding (RoPE): a table of complex rotations by position."""
 
 import math
 
@@ -27,12 +27,12 @@ def inverse_frequencies(
     | None = None,
     length: int = 0,
 ) -> ml.Tensor:
-    """Return the rotation of each pair of a head per position, in radians: float32 [h/2].
+    """Return the angle by which each pair in a head rotates per position: float32 [h/2].
 
-    frequency[i] = theta ** (-2 i / h), then scaled: as in Llama 3.1, all by one factor,
-    each by a separate factor, or as in a family for a context of `length`. The
-    computation is in float64, rounded once to float32. In bfloat16, neighbouring
-    positions beyond 256 would coincide.
+    frequency[i] = theta ** (-2 i / h), in radians. The frequencies are then scaled as in
+    Llama 3.1, divided by one factor or by individual factors, or scaled by a model family
+    for a context of `length` positions. They are computed in float64 and rounded once to
+    float32. In bfloat16, adjacent positions beyond 256 would coincide.
     """
     frequencies = _plain_frequencies(head_dim, theta)
     if isinstance(scaling, LinearRopeScaling):
@@ -53,10 +53,10 @@ def _plain_frequencies(head_dim: int, theta: float) -> npt.NDArray[np.float64]:
 
 
 def rope_factors(args: ModelArgs) -> ml.Tensor | None:
-    """Return the divisors of the frequencies for Llama 3.1's scaling, as in GGUF files.
+    """Return Llama 3.1's scaling as divisors, as GGUF files store it: float32 [h/2].
 
-    float32 [h/2]; None if frequencies are scaled in another way or not at all. For Llama
-    3.1 8B, 3 of 64 frequencies differ in their last bit after the division.
+    Returns None if the frequencies are scaled in another way or not at all. For Llama 3.1
+    8B, 3 of 64 frequencies differ in their last bit after the division.
     """
     scaling = args.rope_scaling
     if not isinstance(scaling, RopeScaling):
@@ -69,7 +69,7 @@ def rope_factors(args: ModelArgs) -> ml.Tensor | None:
 def _scale_as_llama3(
     frequencies: npt.NDArray[np.float64], scaling: RopeScaling
 ) -> npt.NDArray[np.float64]:
-    """Slow the frequencies with long waves for the original context; keep short waves.
+    """Scale down frequencies with long wavelengths and keep those with short ones.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
@@ -85,10 +85,10 @@ def _scale_as_llama3(
 def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     """Build the table of e^(i * position * frequency): complex64 [length, r/2].
 
-    r is h, or the size of the rotated part of a head. The row of a position does not
-    depend on the length of the table, unless a family has other frequencies for longer
-    contexts. The table is built in chunks, because the float64 intermediates take four
-    times its bytes.
+    r is the number of rotated elements in a head, usually h. The row for a position does
+    not depend on the table's length, unless a family uses different frequencies in longer
+    contexts. The table is built in chunks, because the float64 intermediates need four
+    times as much memory.
 
     Source: meta-llama/llama-models, models/llama3/model.py, `precompute_freqs_cis`.
     """
@@ -98,7 +98,7 @@ def rotary_frequencies(args: ModelArgs, length: int) -> ml.Tensor:
     table = ml.zeros((length, args.rotary_dim // 2), dtype=ml.complex64)
     for start in range(0, length, _CHUNK):
         stop = min(start + _CHUNK, length)
-        # Exact, because float32 represents integers up to 2^24.
+        # This is exact, because float32 represents all integers up to 2^24.
         positions = ml.arange(start, stop, dtype=ml.float32)
         angles = ml.outer(positions, frequencies)  # [S], [h/2] -> [S, h/2]
         table.set_slice(start, stop, ml.polar(ml.full_like(angles, magnitude), angles))

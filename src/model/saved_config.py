@@ -1,4 +1,4 @@
-"""The `config.json` of a model whose files are in another layout than Hugging Face's."""
+"""Create a `config.json` for a model that is not in Hugging Face's layout."""
 
 import contextlib
 from dataclasses import replace
@@ -15,11 +15,11 @@ _KNOWN_ROPE_FACTORS = (8.0, 32.0)  # Llama 3.1; Llama 3.2 1B and 3B
 def hugging_face_config(
     args: ModelArgs, tokenizer: Tokenizer | None, dtype: str, kind: str
 ) -> dict[str, object]:
-    """Return the `config.json` of a model in another layout, as if its output were tied.
+    """Return a `config.json` that describes the model as if its output were tied.
 
     Args:
-        args: The sizes and constants of the model.
-        tokenizer: Determines the tokens that begin and end a text, if it is not None.
+        args: The model's sizes and constants.
+        tokenizer: If not None, determines `bos_token_id` and `eos_token_id`.
         dtype: The dtype of the weights.
         kind: The `model_type`.
     """
@@ -56,17 +56,17 @@ def hugging_face_config(
         config["rope_scaling"] = {"rope_type": "linear", "factor": scaling.factor}
     config |= keys
     if tokenizer is not None:
-        with contextlib.suppress(TokenizerError):  # Qwen's texts begin with no token
+        with contextlib.suppress(TokenizerError):  # Qwen has no begin-of-text token
             config["bos_token_id"] = tokenizer.bos_id
         config["eos_token_id"] = sorted(tokenizer.stop_ids)
     return config
 
 
 def with_named_scaling(args: ModelArgs) -> ModelArgs:
-    """Return args whose RoPE scaling can be written in `config.json`.
+    """Return args whose RoPE scaling can be expressed in `config.json`.
 
-    Raise ModelConfigError if the factors of a GGUF file are not those of Llama 3.1 or
-    3.2.
+    Raises ModelConfigError if the factors of a GGUF file differ from the factors of Llama
+    3.1 and 3.2.
     """
     if not isinstance(args.rope_scaling, RopeFactors):
         return args

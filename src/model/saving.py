@@ -1,9 +1,10 @@
-"""Writing a model as a directory in Hugging Face's layout, which other tools can read.
+"""Save a model as a directory in Hugging Face's layout, which other tools can read.
 
-NF4 is written in the format of bitsandbytes, and int8 in the format of
-compressed-tensors, so transformers loads the directory with either. Dequantized weights
-are written as plain weights. For a GGUF file, the configuration and the tokenizer files
-are made from its keys. A directory appears whole or not at all.
+NF4 weights are written in the bitsandbytes format and int8 weights in the
+compressed-tensors format, so transformers can load either. Dequantized weights are
+written as plain weights. If the source is a GGUF file, the configuration and the
+tokenizer files are generated from its metadata keys. The directory is renamed into place
+only after all its files are written, so a failed save leaves nothing behind.
 """
 
 import contextlib
@@ -53,24 +54,25 @@ def save_quantized(
     rope_scaling_factor: float | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Quantize or dequantize a model into a new directory; return its weights' bytes.
+    """Save a quantized or dequantized model in a new directory; return its weight bytes.
 
-    Its `config.json` contains the overridden factor. The files of the tokenizer are
-    copied, or made from the keys of a GGUF file. At most one weight is in memory at a
-    time.
+    The new `config.json` contains the overridden RoPE scaling factor. The tokenizer files
+    are copied, or generated from the metadata keys of a GGUF file. At most one weight is
+    in memory at a time.
 
     Args:
-        path: As for `load_model`.
+        path: See `load_model`.
         directory: The directory to create.
-        quantize: "nf4" or "int8", or with `dequantize` None for plain weights.
-        dequantize: Whether the weights are quantized in their files.
-        rope_scaling_factor: As for `load_model`.
-        progress: As for `load_model`.
+        quantize: "nf4" or "int8", or None to write plain weights with `dequantize`.
+        dequantize: Whether to dequantize weights that are already quantized in their
+            files.
+        rope_scaling_factor: See `load_model`.
+        progress: See `load_model`.
 
     Raises:
-        SaveError: The directory exists already, or cannot be written; no part of it is
-            left.
-        ModelConfigError: No `config.json` can describe the model.
+        SaveError: The directory already exists or cannot be written. A failed save
+            leaves nothing behind.
+        ModelConfigError: The model cannot be described by a `config.json`.
     """
     target = Path(directory)
     dtype = None if quantize is None else quantization_of(quantize)
@@ -83,9 +85,9 @@ def save_quantized(
         tokenizer = source.find_tokenizer()
         origin = checkpoint.dtypes[EMBEDDINGS].name
         config = source.config_json(args, tokenizer, origin)
-        side_files = source.side_files(
-            tokenizer
-        )  # may fail, so it precedes hours of work
+        # This may fail, so it is done before hours of work.
+        side_files = source.side_files(tokenizer)
+
         _adapt_config(config, args, dtype, OUTPUT in checkpoint.tensors)
         with new_path(target, "directory") as unfinished:
             (unfinished / CONFIG_FILE).write_text(
@@ -103,7 +105,7 @@ def save_quantized(
 def plain_model(
     path: str | Path | None, rope_scaling_factor: float | None, dequantize: bool = False
 ) -> Iterator[tuple[Source, Checkpoint, ModelArgs]]:
-    """Open a model with plain or dequantized weights, which are read one by one."""
+    """Open a model with plain or dequantized weights, which are read one at a time."""
     source = find_source(path)
     checkpoint = source.open_checkpoint(True)
     try:
@@ -122,9 +124,9 @@ def plain_model(
 
 
 def rotated_weights(args: ModelArgs) -> Collection[str]:
-    """Return the weights whose order of rows depends on RoPE, without the suffix.
+    """Return the names of the weights whose row order depends on RoPE.
 
-    The suffix is `.weight` or `.bias`.
+    The names have no `.weight` or `.bias` suffix.
     """
     return {
         f"layers.{layer}.attention.{matrix}"
@@ -134,7 +136,7 @@ def rotated_weights(args: ModelArgs) -> Collection[str]:
 
 
 def check_new(target: Path, kind: str) -> None:
-    """Check that a directory or file can be created: only its parent exists."""
+    """Check that a path does not exist yet and that its parent directory exists."""
     if os.path.lexists(target):
         raise SaveError(f"{label_of(target)}: expected a new {kind}, got an existing one")
     if not target.absolute().parent.is_dir():
@@ -142,7 +144,7 @@ def check_new(target: Path, kind: str) -> None:
 
 
 def check_room(target: Path, nbytes: int) -> None:
-    """Check that the disk has room for `nbytes` bytes."""
+    """Check that the disk has at least `nbytes` free bytes."""
     free = shutil.disk_usage(target.absolute().parent).free
     if nbytes > free:
         raise SaveError(
@@ -152,10 +154,11 @@ def check_room(target: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def new_path(target: Path, kind: str) -> Iterator[Path]:
-    """Yield a path to write to, which is renamed to the target at the end, or removed.
+    """Yield a temporary path, which is renamed to the target on success.
 
-    A directory is created before. The path is inside a new directory with a random name
-    that no other process has, on this machine or in another container.
+    For the kind "directory", an empty directory is created at that path. The path is in a
+    new directory with a random name, so that concurrent processes, including those in
+    other containers, cannot choose the same one. It is removed on failure.
     """
     parent = target.absolute().parent
     prefix = f".{target.absolute().name}.unfinished-"
@@ -183,7 +186,7 @@ def _write_weights(
     dtype: ml.BlockDType | None,
     progress: QuantizationProgress | None,
 ) -> int:
-    """Write all weights into one file, one after the other; return their bytes."""
+    """Write all weights to one file, one after the other; return their size in bytes."""
     for size in (args.dim, args.ffn_dim, args.n_heads * args.head_dim):
         if dtype is ml.int8_block and size % dtype.block_size:
             rule = f"a multiple of {dtype.block_size} long"
@@ -229,14 +232,16 @@ def _adapt_config(
     dtype: ml.BlockDType | None,
     has_output: bool,
 ) -> None:
-    """Change the `config.json` of a model for its quantized or dequantized copy."""
+    """Update the `config.json` of a model for its quantized or dequantized copy."""
     for key in ("rope_scaling", "rope_parameters"):
         match config.get(key), args.rope_scaling:
             case dict() as part, RopeScaling() | LinearRopeScaling() as scaling if (
                 "factor" in part
             ):
-                config[key] = part | {"factor": scaling.factor}  # may be overridden
-    # A quantized output has its own codes.
+                config[key] = part | {
+                    "factor": scaling.factor
+                }  # the factor may be overridden
+    # A quantized output matrix is stored separately from the embedding table.
     config["tie_word_embeddings"] = dtype is None and not has_output
     config.pop("quantization_config", None)
     if dtype is not None:

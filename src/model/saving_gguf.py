@@ -1,8 +1,9 @@
-"""Writing a model as a GGUF file, which llama.cpp and other programs can read.
+"""Save a model as a GGUF file, which llama.cpp and other programs can read.
 
-Matrices stay unchanged or become blocks of q8_0 or q4_0, by the same rule as for
-`load_model`; vectors become float32. The rows of q and k are reordered for the
-architecture. The file appears whole or not at all.
+Matrices are not converted, or are quantized to q8_0 or q4_0 by the same rule as in
+`load_model`. Vectors are converted to float32. The rows of the query and key matrices are
+reordered if the architecture requires it. The file is renamed into place only after it is
+complete, so a failed save leaves nothing behind.
 """
 
 from collections.abc import Mapping
@@ -53,12 +54,12 @@ def save_gguf(
     chat_template: str | None = None,
     progress: QuantizationProgress | None = None,
 ) -> int:
-    """Write a model as one new GGUF file; return the bytes of the weights.
+    """Save a model as a new GGUF file; return the size of its weights in bytes.
 
-    Weights that are quantized in their files need `dequantize`, which converts them
-    before `quantize`. At most one weight is in memory at a time. Raise SaveError if the
-    file exists already or cannot be written; no part of it is left then. Raise
-    ModelConfigError if the format cannot represent the model.
+    Weights that are already quantized in their files require `dequantize`, which is
+    applied before `quantize`. At most one weight is in memory at a time. Raises SaveError
+    if the file already exists or cannot be written; a failed save leaves nothing behind.
+    Raises ModelConfigError if the format cannot represent the model.
     """
     target = Path(target)
     dtype = None if quantize is None else quantization_of(quantize)
@@ -72,7 +73,7 @@ def save_gguf(
         tensors = JoinedWeights(checkpoint.tensors, args)
         sources = sources_of(tensors, dtype)
         copies_output = family.gguf.has_own_output and OUTPUT not in sources
-        shapes = {  # with the dtype of each written weight; vectors are float32
+        shapes = {  # the dtype and shape of each written weight; vectors are float32
             names[key]: (_written_dtype(key, dtype, checkpoint.dtypes, shape), shape)
             for key, shape in args.stored_shapes.items()
             if key in sources
@@ -123,7 +124,7 @@ def save_gguf(
 
 
 def _check_schema(schema: GgufSchema, args: ModelArgs) -> None:
-    """Check that the architecture of llama.cpp has the tensors and sizes of the model."""
+    """Check that llama.cpp's architecture supports the model's tensors and sizes."""
     name = schema.architecture
     biases = [matrix for matrix in args.biases if matrix not in schema.biases]
     if biases:
@@ -146,11 +147,11 @@ def _written_dtype(
     dtypes: Mapping[str, ml.DType | ml.BlockDType],
     shape: tuple[int, ...],
 ) -> ml.DType | ml.BlockDType:
-    """Return the dtype of a written weight; raise an error if the format lacks it."""
+    """Return a written weight's dtype; raise an error if GGUF does not support it."""
     if len(shape) == 1:
         return ml.float32
     target = dtype_in_model(key, dtype)
-    written = target or dtypes[key]  # only a quantized output has another source
+    written = target or dtypes[key]  # a weight with another source is always quantized
     if written not in TYPE_NUMBERS:
         rule = f"tensor {key} must have a dtype of GGUF files, such as q8_0 or q4_0"
         raise SaveError(f"[save] {rule}: got {written}")
@@ -165,7 +166,7 @@ def _written_dtype(
 def _keys(
     family: Family, args: ModelArgs, dtype: ml.BlockDType | None
 ) -> dict[str, NewValue]:
-    """Return the keys of the sizes and constants."""
+    """Return the metadata keys for the sizes and constants."""
     name = family.gguf.architecture
     values: dict[str, NewValue] = {
         **{key: getattr(args, field) for field, key in GGUF_KEYS.items()},

@@ -1,8 +1,8 @@
-"""Families of models: the differences of their files and networks from Llama.
+"""Model families: how their files and networks differ from Llama's.
 
-A family is one module of this package, named after its `model_type`, with an instance of
-`Family` or of a subclass as `FAMILY`. It is imported when a model of the family is
-loaded. No other module contains the names of families.
+Each family is a module in this package, named after its `model_type`. It defines an
+instance of `Family` or of a subclass, named `FAMILY`, and is imported when a model of the
+family is loaded. The names of families do not appear in any other module.
 """
 
 import pkgutil
@@ -22,15 +22,15 @@ from ..llama import LlamaTransformer
 
 
 class Family:
-    """The files and the network of a family; subclasses override Llama's.
+    """A model family's files and network. Subclasses override the defaults of Llama.
 
     Attributes:
-        config: The keys of its `config.json`.
-        gguf: The keys and the tensors of its GGUF files.
-        layer_rows: The names and sizes of the tensors of a layer.
-        biases: The matrices of a layer that always have biases.
-        args_class: The class of its sizes and constants.
-        transformer: The class of its network.
+        config: The keys of the family's `config.json`.
+        gguf: The metadata keys and tensors of the family's GGUF files.
+        layer_rows: The names and sizes of the tensors in a layer.
+        biases: The matrices in a layer that always have biases.
+        args_class: The class for sizes and constants.
+        transformer: The network class.
     """
 
     config: ClassVar[ConfigSchema]
@@ -42,21 +42,21 @@ class Family:
 
     @property
     def model_type(self) -> str:
-        """Return the name in `config.json`, which is also the module's name."""
+        """Return the family's name in `config.json`, which is also its module's name."""
         return type(self).__module__.rpartition(".")[2]
 
     def fields_of_config(self, _config: HuggingFaceConfig) -> dict[str, Any]:
-        """Return the fields of `args_class` from the family's keys of `config.json`."""
+        """Return `args_class` fields from the family's own keys in `config.json`."""
         return {}
 
     def fields_of_gguf(self, _config: GgufConfig) -> dict[str, Any]:
-        """Return the fields of `args_class` from the family's keys of a GGUF file."""
+        """Return `args_class` fields from the family's own keys in a GGUF file."""
         return {}
 
     def with_rope_tensors(
         self, args: Any, tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return the args of a GGUF file, completed by its tensors of factors by name."""
+        """Return the args of a GGUF file, completed with its RoPE factor tensors."""
         if args.rope_scaling is not None:
             raise mismatch("rope", "one scaling", "factors and rope.scaling keys")
         completed: ModelArgs = replace(
@@ -65,23 +65,23 @@ class Family:
         return completed
 
     def gguf_tensors(self, _args: Any) -> dict[str, ml.Tensor]:
-        """Return the tensors of factors in a GGUF file of this family, by name."""
+        """Return the RoPE factor tensors of a GGUF file, by name."""
         return {}
 
     def config_keys(self, args: Any) -> dict[str, object]:
-        """Return the keys of `config.json` that differ between families."""
+        """Return the `config.json` keys that differ between families."""
         return {"attention_bias": "wq" in args.biases, "mlp_bias": "w1" in args.biases}
 
     def gguf_keys(self, _args: Any) -> dict[str, Any]:
-        """Return the family's keys of a GGUF file, without the architecture's name."""
+        """Return the family's GGUF metadata keys without the architecture prefix."""
         return {}
 
     def check_gguf(self, _args: Any) -> None:
-        """Raise ModelConfigError for a model that no keys of a GGUF file describe."""
+        """Raise ModelConfigError if GGUF metadata keys cannot describe the model."""
 
 
 def window_fields(config: HuggingFaceConfig) -> dict[str, Any]:
-    """Return the fields of a sliding window that limits the context, or no fields."""
+    """Return the args fields for a sliding window that limits the context, if any."""
     positions = value_of(config.values, CONFIG_KEYS["max_context_length"], 0)
     window: int | None = value_of(config.values, "sliding_window", None)
     if window is None or window >= positions:
@@ -90,10 +90,10 @@ def window_fields(config: HuggingFaceConfig) -> dict[str, Any]:
 
 
 class _Families(Mapping[str, Family]):
-    """The families by a name; each is imported on look-up.
+    """A mapping from names to families, which are imported on look-up.
 
     Args:
-        name_of: Returns the name of a family; None for the `model_type`.
+        name_of: A function that returns a family's name, or None to use `model_type`.
     """
 
     def __init__(self, name_of: Callable[[Family], str] | None = None) -> None:
@@ -101,8 +101,8 @@ class _Families(Mapping[str, Family]):
 
     def __getitem__(self, name: str) -> Family:
         kinds = [module.name for module in pkgutil.iter_modules(__path__)]
-        # The module of the name itself comes first, because most families have one name
-        # everywhere.
+        # A module with the requested name is tried first, because most families have the
+        # same name in all formats.
         for kind in sorted(kinds, key=lambda kind: kind != name):
             if self._name_of is None and kind != name:
                 break

@@ -1,4 +1,4 @@
-"""Granite 3: Llama with four constant factors.
+"""Granite 3: Llama with four constant scaling factors.
 
 Source: transformers, models/granite/modeling_granite.py.
 """
@@ -20,8 +20,8 @@ from ..llama import (
 from . import Family
 from .llama import FAMILY as LLAMA
 
-# The fields of `GraniteArgs`, which are also keys of `config.json`, and their keys in
-# GGUF files.
+# The fields of `GraniteArgs`, which are also keys in `config.json`, and their metadata
+# keys in GGUF files.
 _GGUF_NAMES = {
     "attention_multiplier": "attention.scale",
     "embedding_multiplier": "embedding_scale",
@@ -32,12 +32,12 @@ _GGUF_NAMES = {
 
 @dataclass(frozen=True)
 class GraniteArgs(ModelArgs):
-    """Llama's sizes, and the factors.
+    """Llama's sizes and constants, and the scaling factors.
 
     Attributes:
-        embedding_multiplier: Factor of the embeddings.
-        attention_multiplier: Factor of the scores; None for 1 / sqrt(h).
-        residual_multiplier: Factor of everything that is added to the residual stream.
+        embedding_multiplier: Factor applied to the embeddings.
+        attention_multiplier: Factor applied to the attention scores. None for 1/sqrt(h).
+        residual_multiplier: Factor applied to each term added to the residual stream.
         logits_scaling: Divisor of the logits.
     """
 
@@ -48,7 +48,7 @@ class GraniteArgs(ModelArgs):
 
     @property
     def score_divisor(self) -> float:
-        """Return the divisor of the scores before the softmax."""
+        """Return the divisor of the attention scores before the softmax."""
         if self.attention_multiplier is None:
             return super().score_divisor
         return 1 / self.attention_multiplier
@@ -60,7 +60,7 @@ class GraniteAttention(LlamaAttention):
     args: GraniteArgs
 
     def project(self, output: ml.Tensor) -> ml.Tensor:
-        """Project the heads [T, H*h] to the residual stream: float32 [T, D]."""
+        """Project the output of all heads [T, H*h] and scale it: float32 [T, D]."""
         return _scale(super().project(output), self.args.residual_multiplier)
 
 
@@ -70,29 +70,29 @@ class GraniteFeedForward(LlamaFeedForward):
     args: GraniteArgs
 
     def project(self, hidden: ml.Tensor) -> ml.Tensor:
-        """Project hidden [T, F] to the residual stream: float32 [T, D]."""
+        """Project hidden [T, F] to model dimension and scale it: float32 [T, D]."""
         return _scale(super().project(hidden), self.args.residual_multiplier)
 
 
 class GraniteBlock(LlamaTransformerBlock):
-    """Llama's layer with these parts."""
+    """Llama's layer with scaled attention and feed-forward results."""
 
     attention_class = GraniteAttention
     feed_forward_class = GraniteFeedForward
 
 
 class GraniteTransformer(LlamaTransformer):
-    """Llama's network with these layers, scaled embeddings and divided logits."""
+    """Llama's network with Granite's layers, scaled embeddings and divided logits."""
 
     args: GraniteArgs
     block_class = GraniteBlock
 
     def embed(self, ids: ml.Tensor) -> ml.Tensor:
-        """Return the rows of token ids [T] as the residual stream: float32 [T, D]."""
+        """Look up and scale the embeddings of token ids [T]: float32 [T, D]."""
         return _scale(super().embed(ids), self.args.embedding_multiplier)
 
     def logits(self, x: ml.Tensor) -> ml.Tensor:
-        """Return the logits [T, V] of normalized rows x [T, D]."""
+        """Return the scaled logits [T, V] for normalized rows x [T, D]."""
         logits = super().logits(x)
         scaling = self.args.logits_scaling
         return logits if scaling == 1 else ml.div(logits, scaling)
@@ -114,7 +114,7 @@ class _Granite(Family):
         rules={
             **dict.fromkeys(_GGUF_NAMES.values(), number_in(0, 1e6)),
             "expert_shared_feed_forward_length": one_of(0),
-            "rope.scaling.finetuned": one_of(True),  # false turns RoPE off there
+            "rope.scaling.finetuned": one_of(True),  # false disables RoPE in llama.cpp
         },
         biases=LLAMA.gguf.biases,
         has_rope_factors=True,
@@ -127,7 +127,7 @@ class _Granite(Family):
         return {name: float(values[name]) for name in _GGUF_NAMES if values.get(name)}
 
     def fields_of_gguf(self, config: GgufConfig) -> dict[str, Any]:
-        values: Any = config.given  # 0 means no factor
+        values: Any = config.given  # 0 means that there is no factor
         return {
             name: float(values[key])
             for name, key in _GGUF_NAMES.items()

@@ -1,4 +1,4 @@
-"""Llama: all versions, and the models of other authors with the same keys and tensors."""
+"""Llama: all versions, and models by other authors with the same keys and tensors."""
 
 from ...checkpoint.gguf_config import GgufSchema
 from ...checkpoint.hugging_face_config import BIASES, ConfigSchema

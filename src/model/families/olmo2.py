@@ -1,4 +1,4 @@
-"""OLMo 2: Llama with norms after attention and feed-forward, and of queries and keys.
+"""OLMo 2: Llama with post-norms instead of pre-norms, and normalized queries and keys.
 
 Source: transformers, models/olmo2/modeling_olmo2.py.
 """
@@ -22,7 +22,7 @@ from . import Family
 
 
 class Olmo2Attention(LlamaAttention):
-    """Llama's attention with queries and keys that are normalized over all heads."""
+    """Llama's attention with queries and keys that are normalized across all heads."""
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         super().__init__(args, tensors, layer)
@@ -31,20 +31,20 @@ class Olmo2Attention(LlamaAttention):
         self.k_norm = RMSNorm(args, tensors, f"{name}.k_norm")  # [K*h]
 
     def queries_keys_values(self, x: ml.Tensor) -> tuple[ml.Tensor, ml.Tensor, ml.Tensor]:
-        """Return queries [T, H*h], keys and values [T, K*h] of x [T, D]."""
+        """Return queries [T, H*h], keys and values [T, K*h] for x [T, D]."""
         xq, xk, xv = super().queries_keys_values(x)
         return self.q_norm.forward(xq), self.k_norm.forward(xk), xv
 
 
 class Olmo2Block(LlamaTransformerBlock):
-    """One layer: attention and feed-forward, each before a norm and with a residual."""
+    """One layer: attention and feed-forward, each with a post-norm and a residual."""
 
     attention_class = Olmo2Attention
 
     def __init__(self, args: ModelArgs, tensors: Weights, layer: int) -> None:
         super().__init__(args, tensors, layer)
         self.dtype = args.dtype
-        # The result of a norm is added to the residual stream.
+        # The result of each norm is added to the residual stream, which is float32.
         self.attention_norm.dtype = ml.float32
         self.ffn_norm.dtype = ml.float32
         self.norm_after_attention = self.attention_norm
@@ -71,7 +71,7 @@ class Olmo2Block(LlamaTransformerBlock):
 
 
 class Olmo2Transformer(LlamaTransformer):
-    """Llama's network with these layers."""
+    """Llama's network with OLMo 2's layers."""
 
     block_class = Olmo2Block
 

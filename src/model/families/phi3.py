@@ -1,9 +1,9 @@
 """Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: Llama with joined matrices and LongRoPE.
 
-One stored matrix contains the rows of q, k and v, another one the rows of gate and up.
-Phi-4-mini rotates the first three quarters of each head. LongRoPE divides each frequency
-by a factor; contexts longer than the training length use other factors. A sliding window
-limits the context.
+One stored matrix contains the rows of the query, key and value matrices, and another one
+contains the rows of gate and up. Phi-4-mini rotates only the first three quarters of each
+head. LongRoPE divides each frequency by its own factor, and uses different factors in
+contexts longer than the training length. A sliding window limits the context.
 
 Source: transformers, models/phi3/modeling_phi3.py and modeling_rope_utils.py
 (`_compute_longrope_parameters`); llama.cpp, src/models/phi3.cpp.
@@ -29,7 +29,7 @@ from . import Family, window_fields
 _FACTOR = number_in(1e-6, 1e6)
 _LONG = "rope_factors_long.weight"
 _SHORT = "rope_factors_short.weight"
-_POSITIONS = 4096  # default training length
+_POSITIONS = 4096  # default training context length
 
 
 def _is_factors(value: object) -> bool:
@@ -46,14 +46,14 @@ _LONG_ROPE = {"short_factor": _FACTORS, "long_factor": _FACTORS}
 
 @dataclass(frozen=True)
 class LongRope(FamilyRopeScaling):
-    """LongRoPE: a factor for each frequency, and other factors for long contexts.
+    """LongRoPE: a divisor for each frequency, with different ones for long contexts.
 
     Attributes:
-        short_factors: The divisors of the frequencies [r/2] up to
-            `original_context_length`.
+        short_factors: The divisors of the frequencies [r/2] in contexts of up to
+            `original_context_length` positions.
         long_factors: The divisors in longer contexts.
-        original_context_length: The positions of training.
-        magnitude: The factor of rotated queries and keys.
+        original_context_length: The context length in training.
+        magnitude: The factor applied to rotated queries and keys.
     """
 
     short_factors: tuple[float, ...]
@@ -64,7 +64,7 @@ class LongRope(FamilyRopeScaling):
     def scaled(
         self, frequencies: npt.NDArray[np.float64], length: int
     ) -> npt.NDArray[np.float64]:
-        """Return the frequencies [r/2] of a context of `length` positions."""
+        """Return the scaled frequencies [r/2] for a context of `length` positions."""
         is_long = length > self.original_context_length
         factors = np.array(
             self.long_factors if is_long else self.short_factors, np.float64
@@ -73,7 +73,7 @@ class LongRope(FamilyRopeScaling):
 
     @property
     def note(self) -> str:
-        """Return a line for people."""
+        """Return a one-line description of the scaling for the user."""
         return (
             "LongRoPE: other factors in contexts of more than "
             f"{self.original_context_length}"
@@ -82,7 +82,7 @@ class LongRope(FamilyRopeScaling):
 
 @dataclass(frozen=True)
 class Phi3Args(ModelArgs):
-    """Llama's sizes, and the number of rotated elements of a head."""
+    """Llama's sizes and constants, and the number of rotated elements in each head."""
 
     rotated: int = 0
 
@@ -100,7 +100,7 @@ class Phi3Args(ModelArgs):
 
     @property
     def rotary_dim(self) -> int:
-        """Return the number of rotated elements of a head, which are its first ones."""
+        """Return the number of rotated elements, which are at the beginning of a head."""
         return self.rotated
 
 
@@ -197,7 +197,7 @@ class _Phi3(Family):
                 "factor", values["max_position_embeddings"] / original
             )
             magnitude = config.rope.get("attention_factor", _magnitude(factor, original))
-            # The factors are float32 in transformers and in GGUF files.
+            # transformers and GGUF files store the factors as float32.
             short = _round_to_float32(config.rope["short_factor"])
             long = _round_to_float32(config.rope["long_factor"])
             fields["rope_scaling"] = LongRope(
@@ -212,7 +212,7 @@ class _Phi3(Family):
         fields: dict[str, Any] = {"rotated": rotated}
         if isinstance(window, int) and 0 < window < positions:
             fields |= {"max_context_length": window, "sliding_window": window}
-        # The factors are tensors, which are read later; ones replace them until then.
+        # The factors are tensors and are read later. Until then, all of them are 1.
         original = value_of(
             config.given, "rope.scaling.original_context_length", _POSITIONS
         )
@@ -225,7 +225,7 @@ class _Phi3(Family):
     def with_rope_tensors(
         self, args: Any, tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return the sizes with the factors of LongRoPE."""
+        """Return args completed with the LongRoPE factors."""
         if len(tensors) != len(self.gguf.rope_tensors):
             raise mismatch("rope", f"both {_LONG} and {_SHORT}", "one of them")
         scaling = args.rope_scaling
@@ -238,7 +238,7 @@ class _Phi3(Family):
         return completed
 
     def gguf_tensors(self, args: Phi3Args) -> dict[str, ml.Tensor]:
-        """Return the factors of LongRoPE."""
+        """Return the tensors of LongRoPE factors by name."""
         scaling = args.rope_scaling
         if not isinstance(scaling, LongRope):
             return {}

@@ -1,4 +1,4 @@
-"""Qwen2, Qwen2.5 and R1-Distill-Qwen: Llama with biases of queries, keys and values.
+"""Qwen2, Qwen2.5 and R1-Distill-Qwen: Llama with query, key and value biases.
 
 Source: transformers, models/qwen2/modeling_qwen2.py.
 """
@@ -25,7 +25,7 @@ class _Qwen2(Family):
     biases = ("wq", "wk", "wv")
 
     def config_keys(self, _args: Any) -> dict[str, object]:
-        """Return no key of biases, because the family always has them."""
+        """Return False for all bias keys, because the family's biases are implied."""
         return {"attention_bias": False, "mlp_bias": False}
 
 

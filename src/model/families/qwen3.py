@@ -1,4 +1,4 @@
-"""Qwen3: Llama with an RMSNorm of each head of queries and keys, before they are rotated.
+"""Qwen3: Llama with an RMSNorm of each query and key head before the rotation.
 
 Source: transformers, models/qwen3/modeling_qwen3.py.
 """
@@ -29,19 +29,19 @@ class Qwen3Attention(LlamaAttention):
         self.k_norm = RMSNorm(args, tensors, f"{name}.k_norm")  # [h]
 
     def heads(self, x: ml.Tensor) -> tuple[ml.Tensor, ml.Tensor, ml.Tensor]:
-        """Return queries [T, H, h], keys and values [T, K, h] of x [T, D]."""
+        """Return queries [T, H, h], keys and values [T, K, h] for x [T, D]."""
         xq, xk, xv = super().heads(x)
         return self.q_norm.forward(xq), self.k_norm.forward(xk), xv
 
 
 class Qwen3Block(LlamaTransformerBlock):
-    """Llama's layer with this attention."""
+    """Llama's layer with normalized queries and keys."""
 
     attention_class = Qwen3Attention
 
 
 class Qwen3Transformer(LlamaTransformer):
-    """Llama's network with these layers."""
+    """Llama's network with Qwen3's layers."""
 
     block_class = Qwen3Block
 

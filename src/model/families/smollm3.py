@@ -1,4 +1,4 @@
-"""SmolLM3: Llama with some layers that do not rotate and therefore ignore positions.
+"""SmolLM3: Llama with some layers that do not rotate and thus ignore positions.
 
 Source: transformers, models/smollm3/modeling_smollm3.py.
 """
@@ -21,38 +21,38 @@ from ..errors import mismatch
 from ..llama import LlamaAttention, LlamaTransformer, LlamaTransformerBlock
 from . import Family
 
-_INTERVAL = 4  # default distance of the layers without RoPE
+_INTERVAL = 4  # by default, every fourth layer has no RoPE
 
 
 @dataclass(frozen=True)
 class SmolLM3Args(ModelArgs):
-    """Llama's sizes, and the layers whose queries and keys are not rotated."""
+    """Llama's sizes and constants, and the layers without RoPE."""
 
     layers_without_rope: tuple[int, ...] = ()
 
     @property
     def rotated_layers(self) -> Sequence[int]:
-        """Return the layers whose queries and keys are rotated."""
+        """Return the layers in which queries and keys are rotated."""
         return [n for n in range(self.n_layers) if n not in self.layers_without_rope]
 
 
 class SmolLM3Attention(LlamaAttention):
-    """Llama's attention, which rotates only in some layers."""
+    """Llama's attention with RoPE in only some of the layers."""
 
     def rotate(self, x: ml.Tensor, frequencies: ml.Tensor) -> ml.Tensor:
-        """Return queries or keys [T, heads, h], rotated or unchanged."""
+        """Rotate queries or keys [T, heads, h], or return them unchanged without RoPE."""
         is_rotated = self.layer in self.args.rotated_layers
         return super().rotate(x, frequencies) if is_rotated else x
 
 
 class SmolLM3Block(LlamaTransformerBlock):
-    """Llama's layer with this attention."""
+    """Llama's layer with SmolLM3's attention."""
 
     attention_class = SmolLM3Attention
 
 
 class SmolLM3Transformer(LlamaTransformer):
-    """Llama's network with these layers."""
+    """Llama's network with SmolLM3's layers."""
 
     block_class = SmolLM3Block
 
@@ -92,7 +92,7 @@ class _SmolLM3(Family):
         return super().config_keys(args) | {"no_rope_layers": rotated}
 
     def check_gguf(self, args: SmolLM3Args) -> None:
-        """Check that the layers without RoPE are the default of GGUF files."""
+        """Check that the layers without RoPE are the ones implied by GGUF files."""
         if args.layers_without_rope != _by_interval(args.n_layers):
             rule = "every fourth layer without RoPE, as smollm3 requires in GGUF files"
             layers = ", ".join(map(str, args.layers_without_rope)) or "none"

@@ -1,7 +1,7 @@
 """A model on disk: its sizes, weights, tokenizer, chat template and end tokens.
 
-A layout of files is one subclass of `Source`, in a module of this package. All other
-modules use the interface and do not depend on the layout.
+Each file layout is a subclass of `Source` in a module of this package. All other modules
+use the `Source` interface and do not depend on the layout.
 """
 
 import contextlib
@@ -39,27 +39,27 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent.parent / "nano" / "model"
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """The small files of a model directory, or the keys of a GGUF file, without weights.
+    """The contents of a model directory or GGUF file except for the weights.
 
     Attributes:
-        path: The directory of the weights, or the GGUF file.
+        path: The directory that contains the weights, or the GGUF file.
         top: The requested directory or file.
-        args: The sizes, without the sizes that only the tensors show.
-        given: The contents of the file of hyperparameters, or the keys of a GGUF file.
-            The keys with an effect are checked.
-        end_ids: The tokens that end an answer. The model may have no row for one of them.
-        ignored: The keys without an effect, by the name of their file.
-        sampling: The sampling that the files recommend, by the names of `SamplingArgs`.
+        args: The sizes and constants, without sizes that are known only from the tensors.
+        given: The contents of the hyperparameter file, or the metadata keys of a GGUF
+            file. All keys that have an effect are checked.
+        end_ids: The tokens that end an answer. The model may lack rows for some of them.
+        ignored: The names of keys that have no effect, by file name.
+        sampling: The sampling options that the files recommend, by `SamplingArgs` field.
         given_name: The name by which the model was requested, or None for a path.
-        model_type: The family, as `config.json` names it.
-        given_label: The name of `given` for people.
-        factor_origin: The origin of the factor of a scaled RoPE.
-        sampling_origin: The file or the keys of `sampling`, for people.
-        verified_as: How `--verify` passes the weights to transformers: it reads the
-            directory, or receives the tensors of PyTorch's files; None for a layout that
-            it does not read.
-        chat_format: The chat format of models in this layout without a template and
-            without special tokens of turns, or None.
+        model_type: The model family, as named in `config.json`.
+        given_label: The name of `given` in messages.
+        factor_origin: The origin of the RoPE scaling factor, for messages.
+        sampling_origin: The file or keys that `sampling` was read from, for messages.
+        verified_as: How `--verify` passes the weights to transformers: as a directory to
+            read, or as tensors from PyTorch files. None if transformers cannot read the
+            layout.
+        chat_format: The chat format of models in this layout that have neither a template
+            nor special tokens for turns, or None.
     """
 
     path: Path
@@ -81,38 +81,38 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def read(cls, path: Path, top: Path) -> Self:
-        """Read the small files of a model; the arguments are attributes."""
+        """Read the small files of a model; the arguments become attributes."""
 
     @property
     def is_bundled(self) -> bool:
-        """Return whether this is the model that comes with the package."""
+        """Return whether this is the model that is bundled with the package."""
         return self.top.resolve() == BUNDLED_MODEL
 
     @property
     def name(self) -> str:
-        """Return the given name, or the escaped name of the directory or file."""
+        """Return the requested name, or the escaped name of the directory or file."""
         if self.is_bundled:
             return "bundled model"
         if self.given_name is not None:
             return label_of(Path(self.given_name))
-        # The name of a link to a file is more specific than the name of its target.
+        # The name of a symbolic link to a file is more specific than the target's name.
         path = self.top if self.top.is_file() else self.top.resolve()
         return label_of(Path(path.name))
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Return the names that may identify the model."""
+        """Return the names by which the model may be identified."""
         return self.name, self.path.name
 
     def with_rope_tensors(
         self, args: ModelArgs, _tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return args completed by tensors of rotary factors of GGUF files."""
+        """Return args completed with the RoPE factors stored as tensors in GGUF files."""
         return args
 
     @property
     def transformer_class(self) -> type[LlamaTransformer]:
-        """Return the class of the network."""
+        """Return the network class."""
         return LlamaTransformer
 
     # ---- weights ----------------------------------------------------------------------
@@ -120,20 +120,20 @@ class Source(ABC):
     @property
     @abstractmethod
     def weight_files(self) -> list[Path]:
-        """Return the files of the weights; raise CheckpointError if one is missing."""
+        """Return the weight files; raise CheckpointError if one is missing."""
 
     @abstractmethod
     def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
-        """Open the weights; with `one_by_one`, a tensor is merged on each look-up."""
+        """Open the weights; with `one_by_one`, merge each tensor on look-up."""
 
     @property
     def is_merged(self) -> bool:
-        """Return whether loading merges several files, which copies the weights."""
+        """Return whether loading merges several files and thus copies the weights."""
         return False
 
     @property
     def quantization(self) -> str | None:
-        """Return the format of quantized weights, or None if all are plain."""
+        """Return the format of quantized weights, or None if all weights are plain."""
         return None
 
     @abstractmethod
@@ -141,11 +141,11 @@ class Source(ABC):
         """Return the shapes of the weights that may be quantized in their files."""
 
     def dequantized_bytes(self, args: ModelArgs) -> int:
-        """Return the bytes of the plain weights that `dequantize` makes."""
+        """Return the size in bytes of the plain weights created by `dequantize`."""
         return sum(map(math.prod, self.quantized_shapes(args))) * args.dtype.itemsize
 
     def notes(self, _has_output: bool) -> Iterable[str]:
-        """Return notes for people on files with or without an output matrix."""
+        """Return notes about the files for the user."""
         return ()
 
     # ---- text -------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Source(ABC):
         """Return the chat templates by name: `default`, and optionally `tool_use`.
 
         Raises:
-            TokenizerError: A file of the templates is damaged.
+            TokenizerError: A template file is damaged.
         """
         for directory in self.places:
             if templates := read_chat_templates(directory):
@@ -164,7 +164,7 @@ class Source(ABC):
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Return the directories of small files: `path` and `top`."""
+        """Return the directories to search for small files: `path` and `top`."""
         return tuple(dict.fromkeys((self.path, self.top)))
 
     def find_tokenizer(self) -> Tokenizer | None:
@@ -176,7 +176,7 @@ class Source(ABC):
 
     def required_tokenizer(self) -> Tokenizer:
         """Load the tokenizer, or raise ModelError or TokenizerError."""
-        # The loader of the directory of the weights raises the error.
+        # If no tokenizer is found, `load_tokenizer` raises the error.
         return self.find_tokenizer() or load_tokenizer(self.path)
 
     # ---- saving -----------------------------------------------------------------------
@@ -185,20 +185,20 @@ class Source(ABC):
     def config_json(
         self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
     ) -> dict[str, object]:
-        """Return the `config.json` of this model in Hugging Face's layout.
+        """Return a `config.json` in Hugging Face's layout for this model.
 
         Args:
-            args: The sizes and constants, completed by the tensors.
-            tokenizer: Determines the tokens that begin and end a text, if it is not None.
-            dtype: The name of the dtype of the weights.
+            args: The sizes and constants, completed from the tensors.
+            tokenizer: If not None, determines `bos_token_id` and `eos_token_id`.
+            dtype: The name of the weights' dtype.
         """
 
     def side_files(self, _tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
-        """Return the files of the tokenizer, chat template and generation, by name.
+        """Return the contents of the tokenizer, template and generation files, by name.
 
         Raises:
-            ModelError: A file is not a regular file, is too large, or is a link out of
-                the model.
+            ModelError: A file is not a regular file, is too large, or is a link to a
+                location outside the model.
         """
         files: dict[str, bytes] = {}
         for directory, name in product(self.places, _SIDE_FILES):
@@ -211,10 +211,10 @@ class Source(ABC):
     def check_saved(  # noqa: B027 - copied files need no check
         self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None
     ) -> None:
-        """Check that the files made in a directory agree with this model's own files."""
+        """Check that the files created in a directory agree with this model."""
 
     def gguf_tokenizer_keys(self, vocab_size: int) -> dict[str, Any]:
-        """Return the keys of the tokenizer in a GGUF file, without the chat template."""
+        """Return the GGUF metadata keys of the tokenizer, without the chat template."""
         from ...tokenizer.gguf_export import gguf_tokenizer_keys  # only needed for saving
 
         for directory in self.places:
@@ -223,7 +223,7 @@ class Source(ABC):
         return {"tokenizer.ggml.model": "no_vocab"}
 
 
-# The module of each layout; it has the class as SOURCE.
+# The module of each layout, which contains a `Source` subclass named SOURCE.
 _MODULES = {"Meta": "meta", "Hugging Face": "hugging_face", "GGUF": "gguf"}
 
 
@@ -231,12 +231,11 @@ def find_source(path: str | Path | None) -> Source:
     """Read the small files of a model directory, or the header of a GGUF file.
 
     Args:
-        path: As for `load_model`.
+        path: See `load_model`.
 
     Raises:
-        ModelError: The path contains no model, or parts of its configuration contradict
-            each other.
-        CatalogError: No model has this name, or it cannot be downloaded.
+        ModelError: The path contains no model, or its configuration contradicts itself.
+        CatalogError: No model has this name, or the model cannot be downloaded.
         CheckpointError: A file cannot be read, or has an unsupported key or value.
     """
     if isinstance(path, str):
@@ -246,7 +245,7 @@ def find_source(path: str | Path | None) -> Source:
             return replace(find_source(find_model(path)), given_name=path)
     top = BUNDLED_MODEL if path is None else Path(path)
     model = find_model_directory(top)
-    # The modules of other layouts are not imported, because that takes time.
+    # The modules of other layouts are not imported, to save time.
     layout = import_module(f".{_MODULES[model.layout]}", __package__)
     source_class: type[Source] = layout.SOURCE
     try:

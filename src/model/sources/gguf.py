@@ -1,4 +1,4 @@
-"""GGUF: one file, or several, with keys, tensors, the tokenizer and the chat template."""
+"""GGUF files with one or more parts: metadata, tensors, tokenizer and chat template."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -42,10 +42,10 @@ _TITLE_KEYS = ("general.name", "general.basename")
 
 @dataclass(frozen=True)
 class GgufSource(Source):
-    """A GGUF file, or the first part of a split one.
+    """A GGUF file, or the first part of a split GGUF file.
 
     Attributes:
-        parts: The headers of the file and of its further parts.
+        parts: The headers of all parts, beginning with the file itself.
     """
 
     parts: tuple[GgufFile, ...] = field(default=(), repr=False)
@@ -57,7 +57,7 @@ class GgufSource(Source):
 
     @classmethod
     def read(cls, path: Path, _top: Path) -> Self:
-        """Read the headers of all parts; the name of the file is known to the user."""
+        """Read the headers of all parts."""
         parts = tuple(read_gguf_parts(path))
         keys = parts[0].keys
         tensors = {name: entry for part in parts for name, entry in part.tensors.items()}
@@ -77,24 +77,24 @@ class GgufSource(Source):
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Return the names of the file, and the names in its keys."""
+        """Return the file's names and the names in its metadata keys."""
         keys = [str(self.given[key]) for key in _TITLE_KEYS if key in self.given]
         return (*super().titles, *keys)
 
     @property
     def transformer_class(self) -> type[LlamaTransformer]:
-        """Return the class of the family's network."""
+        """Return the network class of the model's family."""
         return FAMILIES[self.model_type].transformer
 
     def with_rope_tensors(
         self, args: ModelArgs, tensors: Mapping[str, tuple[float, ...]]
     ) -> ModelArgs:
-        """Return args completed by the tensors of rotary factors."""
+        """Return args completed with the RoPE factors stored as tensors."""
         return FAMILIES[self.model_type].with_rope_tensors(args, tensors)
 
     @property
     def weight_files(self) -> list[Path]:
-        """Return all parts of the file."""
+        """Return the paths of all parts."""
         return [part.path for part in self.parts]
 
     def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
@@ -143,7 +143,7 @@ class GgufSource(Source):
         )
 
     def quantized_shapes(self, _args: ModelArgs) -> Iterable[tuple[int, ...]]:
-        """Return the shapes of the quantized tensors from the header."""
+        """Return the shapes of the quantized tensors listed in the headers."""
         return [
             tensor.shape
             for part in self.parts
@@ -153,7 +153,7 @@ class GgufSource(Source):
 
     @property
     def chat_templates(self) -> Mapping[str, str]:
-        """Return the chat templates in the keys of the file."""
+        """Return the chat templates from the metadata keys, by name."""
         templates: dict[str, str] = {}
         for name, key in CHAT_TEMPLATE_KEYS.items():
             template: str | None = value_of(self.given, key, None)
@@ -165,11 +165,11 @@ class GgufSource(Source):
         return self.parts[0].decoded("tokenizer.", ARRAYS)
 
     def find_tokenizer(self) -> Tokenizer | None:
-        """Make the tokenizer from the keys, or return None without a vocabulary."""
+        """Create the tokenizer from the keys, or return None without a vocabulary."""
         return gguf_tokenizer(self.top, self._tokenizer_keys())
 
     def required_tokenizer(self) -> Tokenizer:
-        """Make the tokenizer from the keys, or raise ModelError."""
+        """Create the tokenizer from the metadata keys, or raise ModelError."""
         tokenizer = self.find_tokenizer()
         if tokenizer is None:
             rule = "tokenizer: expected a vocabulary in the keys of the file, got none"
@@ -179,7 +179,7 @@ class GgufSource(Source):
     def config_json(
         self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
     ) -> dict[str, object]:
-        """Make a `config.json` from the keys."""
+        """Create a `config.json` from the metadata keys."""
         from ..saved_config import (
             hugging_face_config,
             with_named_scaling,
@@ -190,7 +190,7 @@ class GgufSource(Source):
         )
 
     def side_files(self, tokenizer: Tokenizer | None) -> Mapping[str, bytes]:
-        """Make the files of the tokenizer and the chat template from the keys."""
+        """Create the tokenizer and chat template files from the metadata keys."""
         if tokenizer is None:
             return {}
         from ...tokenizer.hugging_face_export import hugging_face_files  # only for saving
@@ -203,7 +203,7 @@ class GgufSource(Source):
     def check_saved(
         self, directory: Path, args: ModelArgs, tokenizer: Tokenizer | None
     ) -> None:
-        """Check that the files made in a directory agree with the keys."""
+        """Check that the files created in a directory agree with the metadata keys."""
         from ..saved_config import with_named_scaling
         from .hugging_face import HuggingFaceSource
 
@@ -225,7 +225,7 @@ class GgufSource(Source):
                 raise mismatch(rule, "the value of the GGUF file", "another one")
 
     def gguf_tokenizer_keys(self, _vocab_size: int) -> dict[str, Any]:
-        """Return the keys without the chat templates."""
+        """Return the tokenizer's metadata keys without the chat templates."""
         keys = self._tokenizer_keys()
         for key in CHAT_TEMPLATE_KEYS.values():
             keys.pop(key, None)
@@ -238,7 +238,7 @@ SOURCE = GgufSource
 def _rope_factors(
     file: MappedFile, name: str, entry: GgufTensor, count: int
 ) -> tuple[float, ...]:
-    """Read the divisors of the rotary frequencies from a tensor."""
+    """Read the divisors of the RoPE frequencies from a tensor."""
     subject = f"tensor '{name}'"
     if entry.dtype is not ml.float32 or entry.shape != (count,):
         file.refuse(subject, f"float32 [{count}]", f"{entry.dtype} {list(entry.shape)}")
@@ -254,8 +254,8 @@ def args_from_gguf(
 ) -> ModelArgs:
     """Convert the checked keys of a GGUF file; raise ModelConfigError if inconsistent.
 
-    The biases and the dtype come from the tensors, by their names in the file; no bytes
-    are read.
+    The biases and the dtype are derived from the names and dtypes of the tensors in the
+    header. No tensor data is read.
     """
     rows = rows_of(config.sizes["n_layers"], family.layer_rows, LAYER_MATRICES)
     stored = {row.name: tensors[row.gguf] for row in rows if row.gguf in tensors}
@@ -270,9 +270,9 @@ def args_from_gguf(
     if dtype is ml.bfloat16 and all(
         isinstance(dtype_, ml.DType) for dtype_ in dtypes.values()
     ):
-        # llama.cpp keeps activations in float32 and rounds the inputs of all matrices to
-        # bfloat16. Rounding them only for the largest products keeps logits at least as
-        # close to float32.
+        # llama.cpp keeps activations in float32 and rounds the inputs of all matrix
+        # products to bfloat16. Rounding only the inputs of the largest products keeps the
+        # logits at least as close to those of a float32 model.
         dtype = ml.float32
         feed_forward_dtype = ml.bfloat16
     sizes = dict(config.sizes)

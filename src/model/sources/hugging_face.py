@@ -1,4 +1,4 @@
-"""Hugging Face's layout: `config.json`, safetensors, and various tokenizer files."""
+"""Hugging Face's layout: `config.json`, safetensors and various tokenizer files."""
 
 import contextlib
 import os
@@ -48,8 +48,8 @@ class HuggingFaceSource(Source):
     """A directory in Hugging Face's layout.
 
     Attributes:
-        tied: Whether the embeddings may serve as output.
-        packing: The format of quantized weights, or None if all are plain.
+        tied: Whether the embedding table may serve as the output matrix.
+        packing: The format of the quantized weights, or None if all weights are plain.
     """
 
     tied: bool = False
@@ -62,7 +62,10 @@ class HuggingFaceSource(Source):
 
     @classmethod
     def read(cls, path: Path, top: Path) -> Self:
-        """Read `config.json`, and `generation_config.json` with preferred end tokens."""
+        """Read the configuration files.
+
+        End tokens in `generation_config.json` override end tokens in `config.json`.
+        """
         config = read_hugging_face_config(path, FAMILIES)
         kind = str(config.given["model_type"])
         in_config: list[int] | int = value_of(config.given, "eos_token_id", [])
@@ -82,12 +85,12 @@ class HuggingFaceSource(Source):
 
     @property
     def transformer_class(self) -> type[LlamaTransformer]:
-        """Return the class of the family's network."""
+        """Return the network class of the model's family."""
         return FAMILIES[self.model_type].transformer
 
     @cached_property
     def weights(self) -> tuple[str, dict[Path, list[str] | None]]:
-        """Return the label of the weights, and their files with the index's tensors."""
+        """Return a label for messages, and each file's tensors from the index."""
         single = self.path / SINGLE
         index = self.path / INDEX
         if os.path.exists(single):
@@ -100,16 +103,16 @@ class HuggingFaceSource(Source):
 
     @property
     def weight_files(self) -> list[Path]:
-        """Return the weight files, one or those of the index."""
+        """Return the weight files: a single file, or all files in the index."""
         return list(self.weights[1])
 
     @property
     def quantization(self) -> str | None:
-        """Return the description of the format of quantized weights, or None."""
+        """Describe the quantization format, or return None if weights are plain."""
         return None if self.packing is None else self.packing.description
 
     def open_checkpoint(self, _one_by_one: bool = False, /) -> Checkpoint:
-        """Open the weights, all in place; if tied, the output matrix may be absent."""
+        """Open the weights in place; a tied model may lack the output matrix."""
         label, files = self.weights
         all_entries = dict[str, TensorEntry]()
         mapped = list[MappedFile]()
@@ -165,7 +168,7 @@ class HuggingFaceSource(Source):
         )
 
     def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
-        """Return the shapes of all matrices but the embedding table, from the sizes."""
+        """Return the shapes of all matrices except the embedding table."""
         excluded = {EMBEDDINGS, OUTPUT} if self.tied else {EMBEDDINGS}
         shapes = args.tensor_shapes.items()
         return [
@@ -173,14 +176,14 @@ class HuggingFaceSource(Source):
         ]
 
     def notes(self, has_output: bool) -> Iterable[str]:
-        """Yield a note on an output matrix in spite of `tie_word_embeddings`."""
+        """Yield a note if an output matrix is present despite `tie_word_embeddings`."""
         if has_output and self.tied:
             yield "lm_head.weight is used, although tie_word_embeddings is true"
 
     def config_json(
         self, _args: ModelArgs, _tokenizer: Tokenizer | None, _dtype: str
     ) -> dict[str, object]:
-        """Return a copy of the file's contents."""
+        """Return a copy of the original `config.json`."""
         return dict(self.given)
 
 
@@ -188,7 +191,10 @@ SOURCE = HuggingFaceSource
 
 
 def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) -> None:
-    """Check that a file contains the tensors of the index, and no other needed ones."""
+    """Check that a file contains the tensors listed for it in the index, and no others.
+
+    Additional tensors that have no effect on the model are allowed.
+    """
     entries = source.entries
     subject = f"tensors of {source.file.path.name}"
     if missing := [name for name in names if name not in entries]:
@@ -203,8 +209,8 @@ def _check_shard(label: str, source: SafetensorsFile, names: Collection[str]) ->
 def args_from_config(config: HuggingFaceConfig, family: Family) -> ModelArgs:
     """Convert the checked keys of a `config.json`, or raise ModelConfigError.
 
-    The default of an absent key is the default of the family in transformers, or else of
-    `LlamaConfig`. The sizes have no default, because a guessed size is of no use.
+    An absent key has the default of its family in transformers, or else the default of
+    `LlamaConfig`. Sizes have no default, because guessed sizes would be useless.
     """
     values: Mapping[str, Any] = config.values
     biases = [*family.biases]

@@ -27,15 +27,15 @@ from . import Source
 
 _PARAMS_FILE = "params.json"
 _SCALED_ROPE_FACTOR = 8.0
-# (dim, n_layers) of models whose RoPE has another scaling factor than Llama 3.1. Their
-# params.json contains only `use_scaled_rope`; the factor is in their Hugging Face
+# (dim, n_layers) of models whose RoPE scaling factor differs from Llama 3.1's. Their
+# params.json contains only `use_scaled_rope`. The factor is in their Hugging Face
 # config.json.
 _KNOWN_SCALED_ROPE_FACTORS = {(2048, 16): 32.0, (3072, 28): 32.0}
 
 
 @dataclass(frozen=True)
 class MetaSource(Source):
-    """A directory in Meta's layout; several weight files are the parts of one model."""
+    """A directory in Meta's layout. Several weight files are the shards of one model."""
 
     given_label: ClassVar[str] = _PARAMS_FILE
     factor_origin: ClassVar[str] = "the sizes"
@@ -51,19 +51,19 @@ class MetaSource(Source):
 
     @cached_property
     def weight_files(self) -> list[Path]:
-        """Return the parts of the model, in order."""
+        """Return the weight files of the model, in shard order."""
         return shard_files(self.path)
 
     @property
     def is_merged(self) -> bool:
-        """Return whether there are several parts."""
+        """Return whether the model has several weight files."""
         return len(self.weight_files) > 1
 
     def open_checkpoint(self, one_by_one: bool = False, /) -> Checkpoint:
         """Open the weights.
 
-        Several files are merged, which copies them. With `one_by_one`, the files stay
-        mapped, and each tensor is merged on each look-up.
+        Several weight files are merged, which copies the weights. With `one_by_one`, the
+        files stay mapped, and a tensor is merged each time it is looked up.
         """
         paths = self.weight_files
         mapped = list[MappedFile]()
@@ -99,7 +99,7 @@ class MetaSource(Source):
         )
 
     def quantized_shapes(self, args: ModelArgs) -> Iterable[tuple[int, ...]]:
-        """Return the shapes of all matrices of the layers."""
+        """Return the shapes of all matrices in the layers."""
         shapes = args.tensor_shapes.items()
         return [
             shape
@@ -110,7 +110,7 @@ class MetaSource(Source):
     def config_json(
         self, args: ModelArgs, tokenizer: Tokenizer | None, dtype: str
     ) -> dict[str, object]:
-        """Make a `config.json` from the sizes."""
+        """Create a `config.json` from the sizes and constants."""
         from ..saved_config import hugging_face_config  # only needed for saving
 
         return hugging_face_config(args, tokenizer, dtype, self.model_type)
@@ -126,7 +126,8 @@ def args_from_params(params: Mapping[str, object]) -> ModelArgs:
     factor = _KNOWN_SCALED_ROPE_FACTORS.get(
         (sizes["dim"], sizes["n_layers"]), _SCALED_ROPE_FACTOR
     )
-    # The training lengths of Llama 3.1 and 3.2, of Llama 3 by its theta, and of Llama 2.
+    # The training context lengths of Llama 3.1 and 3.2, of Llama 3 (which is recognized
+    # by its theta), and of Llama 2.
     longest = 131072 if scaled else 8192 if sizes["rope_theta"] >= 500000.0 else 4096
     sizes = {"max_context_length": longest} | sizes
     sizes["ffn_dim"] = feed_forward_dim(params) or 0
@@ -136,9 +137,9 @@ def args_from_params(params: Mapping[str, object]) -> ModelArgs:
 
 
 def feed_forward_dim(params: Mapping[str, object]) -> int | None:
-    """Compute F as Meta does: 2/3 of 4 D times the multiplier, up to `multiple_of`.
+    """Compute F as Meta does: 2/3 of 4 D, multiplied, and rounded up to `multiple_of`.
 
-    Return None without `multiple_of`: only the tensors show F then.
+    Returns None without `multiple_of`, because F is then known only from the tensors.
     """
     multiple_of = value_of(params, "multiple_of", 0)
     if not multiple_of:
