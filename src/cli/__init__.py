@@ -1,4 +1,4 @@
-"""The command line: arguments, one-shot prompts, the chat, reports on a model."""
+"""The command-line interface: arguments, one-shot prompts, the chat and reports."""
 
 import contextlib
 import io
@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 
-# Rank 0 reports an error that all ranks have, and mpirun ends the other ranks within this
-# time.
+# Rank 0 reports errors that occur on all ranks. The other ranks wait this many seconds
+# for mpirun to end them.
 SECONDS_FOR_RANK_0 = 2.0
 
 
 def mpi_place() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks, by Open MPI or MPICH."""
+    """Return this process's rank and the number of ranks under Open MPI or MPICH."""
     for rank, size in (
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
         ("PMI_RANK", "PMI_SIZE"),
@@ -24,17 +24,17 @@ def mpi_place() -> tuple[int, int]:
 
 
 def attach_rank() -> None:
-    """Connect rank 0 to the terminal of mpirun and silence the other ranks.
+    """Connect rank 0 to mpirun's terminal and silence the other ranks.
 
-    mpirun itself passes on whole lines only.
+    mpirun itself forwards output only in whole lines.
     """
     rank, size = mpi_place()
     if rank:
-        # Open until the process ends.
+        # The file stays open until the process ends.
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for stream in (1, 2) if rank == 0 and size > 1 else ():
         if mpirun_is_at_terminal(stream):
-            os.dup(stream)  # without this copy mpirun would also close standard input
+            os.dup(stream)  # without this copy, mpirun would also close standard input
             place = os.open(
                 f"/proc/{os.getppid()}/fd/{stream}", os.O_WRONLY | os.O_NOCTTY
             )
@@ -43,10 +43,10 @@ def attach_rank() -> None:
 
 @contextlib.contextmanager
 def usage_errors_of_rank() -> Iterator[None]:
-    """Report a wrong argument of another rank unless rank 0 reports it as well.
+    """Report an invalid argument on this rank unless rank 0 reports it as well.
 
-    The ranks usually have the same arguments. Without a report, rank 0 would wait for a
-    rank that has exit_request.
+    All ranks usually have the same arguments. If a rank other than rank 0 exited without
+    a report, rank 0 would wait for it.
     """
     rank, _ = mpi_place()
     if rank == 0:
@@ -65,7 +65,7 @@ def usage_errors_of_rank() -> Iterator[None]:
 
 
 def mpirun_is_at_terminal(stream: int) -> bool:
-    """Return whether stream 0, 1 or 2 of mpirun, this process's parent, is a terminal."""
+    """Return whether stream 0, 1 or 2 of mpirun, the parent process, is a terminal."""
     if mpi_place()[1] == 1:
         return False
     try:

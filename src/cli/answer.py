@@ -1,4 +1,4 @@
-"""One answer: settings, streamed text, statistics and token tables."""
+"""One answer: its settings, streamed text, statistics and token tables."""
 
 import argparse
 import dataclasses
@@ -18,39 +18,39 @@ from .console import Console, UsageError, aligned
 from .flag_parser import OTHER_NAMES, checked, rejection_of
 
 INTERRUPTED = "interrupted"
-# The logit bias contains token ids, which differ between models, so the command line has
-# no flag for it.
+# Sampling settings that have a flag. The logit bias has none, because it contains token
+# ids, which differ between models.
 _SAMPLING = tuple(
     field.name for field in dataclasses.fields(SamplingArgs) if field.name != "logit_bias"
 )
 
 
-# The parser of each setting, which is the parser of its flag.
+# The parser of each setting, which is also the parser of its flag.
 SETTINGS: dict[str, Callable[[str], Any]] = {
     **{name: FLAGS[name][1]["type"] for name in (*_SAMPLING, "max_tokens", "stop")},
     "think": checked(str, ", ".join(THINK), THINK.__contains__),
     "overflow": checked(str, ", ".join(OVERFLOW), OVERFLOW.__contains__),
 }
-# "none" means a new seed, no limit, no stop text
+# Settings that accept "none": a new seed, no limit, or no stop string.
 _CAN_BE_NONE = ("seed", "max_tokens", "stop")
-_SECONDS_TO_CLEAR_UP = 1.0  # interrupted generators end in less time
+_SECONDS_TO_CLEAR_UP = 1.0  # an interrupted generator ends in less time
 _SMALLEST = 0.0001
 
 
 @dataclass(frozen=True)
 class Settings(SamplingArgs):
-    """The settings of one answer; a value out of its range is a SamplingError."""
+    """The settings of one answer. A value out of range raises SamplingError."""
 
-    max_tokens: int | None = None  # None: until the model stops or the context is full
-    stop: tuple[str, ...] = ()  # texts that end the answer
+    max_tokens: int | None = None  # None: no limit except the context
+    stop: tuple[str, ...] = ()  # strings that end the answer
     think: str = THINK[0]
-    overflow: str = OVERFLOW[0]  # handling of a message that exceeds the context
+    overflow: str = OVERFLOW[0]  # what to do with a message that exceeds the context
 
     @classmethod
     def from_options(
         cls, options: Options, defaults: Mapping[str, float] | None = None
     ) -> "Settings":
-        """Return the settings of the command line, completed by defaults of the model."""
+        """Return the settings from the command line, completed with model defaults."""
         values = {name: getattr(options, name) for name in SETTINGS}
         set_by_flags = {
             name: value for name, value in values.items() if value is not None
@@ -59,13 +59,13 @@ class Settings(SamplingArgs):
 
     @property
     def sampling(self) -> SamplingArgs:
-        """The sampling settings alone."""
+        """The settings that are passed to the sampler."""
         return SamplingArgs(**{name: getattr(self, name) for name in _SAMPLING})
 
     def changed(self, name: str, text: str) -> "Settings":
-        """Return the settings with one value parsed from text as its flag parses it.
+        """Return the settings with one value, parsed from text as for its flag.
 
-        The text "none" removes a value that is optional.
+        The text "none" resets an optional value.
         """
         name = _setting_name(name)
         try:
@@ -79,7 +79,7 @@ class Settings(SamplingArgs):
         return dataclasses.replace(self, **{name: value})
 
     def line(self, name: str) -> str:
-        """Return the name and the value of one setting, as a line."""
+        """Return the name and value of one setting as a line."""
         name = _setting_name(name)
         value = getattr(self, name)
         if name == "stop":
@@ -87,18 +87,18 @@ class Settings(SamplingArgs):
         return f"{name:<{max(map(len, SETTINGS))}} {'none' if value is None else value}"
 
     def lines(self) -> list[str]:
-        """Return a line for each setting."""
+        """Return one line for each setting."""
         return [self.line(name) for name in SETTINGS]
 
 
 def canonical(name: str) -> str:
-    """Return our name of a setting, from a flag of this or of another program."""
+    """Return our name for a setting, given a flag of this or another program."""
     flag = f"--{name.replace('_', '-')}"
     return OTHER_NAMES.get(flag, flag)[2:].replace("-", "_")
 
 
 def _setting_name(name: str) -> str:
-    """Return our name of a setting; raise UsageError for an unknown name."""
+    """Return our name for a setting; raise UsageError if the name is unknown."""
     name = canonical(name)
     if name not in SETTINGS:
         raise UsageError(f"no setting {name}: {_reason_of_absence(name)}")
@@ -106,7 +106,7 @@ def _setting_name(name: str) -> str:
 
 
 def _reason_of_absence(name: str) -> str:
-    """Return an alternative to a name that is not a setting of the chat."""
+    """Return why a name is not a chat setting, and an alternative."""
     if name in FLAGS:
         flag = FLAGS[name][0].split()[-1]
         return f"it is fixed when the chat starts, with {flag}"
@@ -118,20 +118,20 @@ def _reason_of_absence(name: str) -> str:
 class PrintedAnswer:
     """The result of one prompt."""
 
-    prompt: str | list[Message]  # a text to continue, or a conversation
+    prompt: str | list[Message]  # text to continue, or a conversation
     settings: Settings
-    text: str  # possibly incomplete
-    parts: tuple[str, str]  # the thoughts, and the answer after them
-    ids: tuple[int, ...]  # all tokens, including an end token
-    # `eot`, `max tokens`, `stop string`, `context full` or `interrupted`
+    text: str  # may be incomplete
+    parts: tuple[str, str]  # the thoughts, and the answer that follows them
+    ids: tuple[int, ...]  # all tokens, including the end token if any
+    # One of `eot`, `max tokens`, `stop string`, `context full` and `interrupted`.
     stop_reason: str
-    # The steps of this run. The first step repeats the text of the earlier runs.
+    # The steps of this run. If an answer was resumed, the first step repeats its text.
     steps: tuple[Step, ...]
-    stats: GenerationStats | None  # None if Ctrl-C came before the first forward pass
+    stats: GenerationStats | None  # None if interrupted before the first forward pass
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer ended by itself."""
+        """Whether the answer ended without an interruption."""
         return self.stop_reason != INTERRUPTED
 
     @property
@@ -146,15 +146,15 @@ def stream_answer(
     already: str = "",
     split: Callable[[str, bool], tuple[str, str]] = lambda text, _is_over: ("", text),
 ) -> tuple[tuple[Step, ...], str]:
-    """Write an answer token by token; return its steps and its stop reason.
+    """Print an answer token by token; return its steps and its stop reason.
 
     Args:
         console: The streams to write to.
         start: Starts the answer.
-        already: The text of a resumed answer that is visible already. The first step
-            repeats it.
-        split: Divides a text into thoughts and answer. Its second argument is true for
-            the complete text.
+        already: The text of a resumed answer that has already been printed. The first
+            step repeats it.
+        split: Divides a text into thoughts and answer. Its second argument is True if the
+            text is complete.
     """
     steps: list[Step] = []
     reason: str | None = None
@@ -175,23 +175,23 @@ def stream_answer(
         finally:
             console.clear_progress()
             console.end_answer(interrupted=reason == INTERRUPTED)
-    assert reason is not None  # the last step carries it
+    assert reason is not None  # the last step has a stop reason
     return tuple(steps), reason
 
 
 def statistics_line(stats: GenerationStats, stop_reason: str, context_length: int) -> str:
-    """Return the tokens, speeds and stop reason of an answer, on one line."""
+    """Return an answer's token counts, speeds and stop reason on one line."""
     read = stats.prompt_tokens - stats.cached_tokens
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     context = f"{stats.prompt_tokens + stats.new_tokens}/{context_length}"
     prompt = f"{stats.prompt_tokens} prompt{cached}{_rate(read, stats.prefill_seconds)}"
-    # The pass over the prompt yields the first new token.
+    # The first new token is the result of the pass over the prompt.
     new = f"{stats.new_tokens} new{_rate(stats.new_tokens - 1, stats.decode_seconds)}"
     return f"{prompt}, {new}, {context}, {stop_reason}, seed {stats.seed}"
 
 
 def _rate(tokens: int, seconds: float) -> str:
-    """Return ` N/s`, or an empty text if there is no time or no token."""
+    """Return ` N/s`, or an empty string without tokens or measured time."""
     if tokens <= 0 or seconds <= 0:
         return ""
     rate = tokens / seconds
@@ -202,7 +202,7 @@ def _rate(tokens: int, seconds: float) -> str:
 def on_signal(
     number: int, handler: Callable[[int, FrameType | None], None] | signal.Handlers
 ) -> Iterator[None]:
-    """Install a signal handler, or the default, within the block."""
+    """Install a signal handler, or the default one, within the `with` block."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -213,7 +213,7 @@ def on_signal(
 def one_interrupt(
     number: int, before_death: Callable[[], None] = lambda: None
 ) -> AbstractContextManager[None]:
-    """Raise KeyboardInterrupt at the first signal; a later signal ends the process."""
+    """Raise KeyboardInterrupt on the first signal; a later signal ends the process."""
     first: float | None = None
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -223,7 +223,7 @@ def one_interrupt(
             first = now
             raise KeyboardInterrupt
         # A second signal within a second is ignored, because the first one is still being
-        # handled. A later signal means that this handling hangs.
+        # handled. A later signal means that the handling hangs.
         if now - first >= _SECONDS_TO_CLEAR_UP:
             before_death()
             signal.signal(number, signal.SIG_DFL)
@@ -233,9 +233,9 @@ def one_interrupt(
 
 
 def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:
-    """Return the sampling of a token as a table.
+    """Return a table of the sampling steps for one token.
 
-    Rows are candidates and columns are the steps of the sampling.
+    Each row is a candidate token, and each column is a sampling step.
     """
     headings = [
         stage.name if stage.value is None else f"{stage.name} {stage.value:g}"
@@ -254,16 +254,16 @@ def choice_table(tokenizer: Tokenizer, choice: Choice) -> str:
 
 
 def _percent(probability: float) -> str:
-    """Return a probability of fixed width, so that the tables of an answer align."""
+    """Return a probability with a fixed width, so that an answer's tables align."""
     text = f"{probability:.2%}" if probability >= _SMALLEST else f"<{_SMALLEST:.2%}"
-    # "-": a step removed the token
+    # "-" means that a step removed the token.
     return f"{text if probability else '-':>{len('100.00%')}}"
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return the name of a special token, or a text in quotes.
+    r"""Return the name of a special token, or the text of another token in quotes.
 
-    Bytes that are not UTF-8 become `\xe2`.
+    Bytes that are not valid UTF-8 are shown as `\xe2`.
     """
     if tokenizer.is_special(token):
         return tokenizer.decode([token])
@@ -272,7 +272,7 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
 
 
 def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return a line per token (index, id, bytes, text) and a line with their count."""
+    """Return one line per token (index, id, bytes, text), followed by the token count."""
     if not ids:
         return ""
     rows = [["", "id", "bytes", "text"]]
@@ -284,5 +284,5 @@ def token_table(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: `1 token`, `2 tokens`."""
+    """Return a number and its noun: `1 token`, `2 tokens`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""The entry point: actions, exit codes, and the prompts of a run that is not a chat."""
+"""The entry point: actions, exit codes, and prompts that are not part of a chat."""
 
 import dataclasses
 import fcntl
@@ -39,8 +39,8 @@ from .console import Console, DifferenceError, OutputError, UsageError, usage_er
 from .new_session import open_session, prompt_cached
 from .session import Session
 
-# About a million tokens of prose, which exceed every context. An exact count would take
-# too long.
+# Maximum prompt size. It corresponds to about a million tokens of prose, which exceeds
+# every context. Counting the tokens would take too long.
 MOST_PROMPT_BYTES = 4 << 20
 _TOO_LONG = f"expected at most {readable_bytes(MOST_PROMPT_BYTES)}, got more"
 _STANDARD_INPUT = Path("-")
@@ -50,7 +50,7 @@ _EXPECTED = 'a text, or an object with "prompt" or "messages" alone'
 DONE, FAULT, USAGE, BAD_MODEL, NO_MEMORY, NUMERIC = range(6)
 
 _EXPECTED_FAULTS = (DifferenceError, OutputError)
-# The first matching row decides.
+# Exit codes by exception class. The first matching row determines the code.
 _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (FAULT, _EXPECTED_FAULTS),
     (NUMERIC, (NumericError,)),
@@ -59,7 +59,7 @@ _EXIT_CODES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (USAGE, (UsageError, InferenceError, SaveError, KernelSettingError)),
     (BAD_MODEL, (ml.LlamaBoltsError,)),
 )
-# Flag -> (module, function) of its action.
+# The module and function of each action, by flag.
 _ACTIONS = {
     "info": ("reports", "report_info"),
     "explain": ("reports", "report_stage"),
@@ -75,9 +75,9 @@ _ACTIONS = {
 
 
 def run(options: Options) -> int:
-    """Run the action of the command line and return the exit code.
+    """Run the action selected on the command line and return the exit code.
 
-    The caller handles Ctrl-C.
+    KeyboardInterrupt is left to the caller.
     """
     exit_on_bus_error()
     keep_freed_memory()
@@ -101,7 +101,7 @@ def _run_and_report(options: Options, console: Console) -> int:
         _dispatch(options, console)
         console.detail(f"{time.perf_counter() - start:.2f} s for the whole run")
         return DONE
-    # This is the last place that can turn a fault into one line.
+    # All exceptions are caught here, so that each is reported in one line.
     except Exception as error:  # noqa: BLE001
         if isinstance(error, OutputError) and error.closed:
             return DONE  # the reader has finished, as in `| head`
@@ -113,7 +113,7 @@ def _run_and_report(options: Options, console: Console) -> int:
 
 
 def _set_threads(options: Options, console: Console) -> None:
-    """Apply `--threads` and print the instruction set."""
+    """Apply `--threads` and print the instruction set of the kernels."""
     if options.threads is not None:
         ml.set_num_threads(options.threads)
     kernels = ml.build_info()
@@ -127,7 +127,7 @@ def _set_threads(options: Options, console: Console) -> None:
 
 
 def describe_error(error: Exception) -> tuple[int, str]:
-    """Return the exit code and the message of an error."""
+    """Return the exit code and the message for an error."""
     of_kind = (code for code, kinds in _EXIT_CODES if isinstance(error, kinds))
     code = NO_MEMORY if is_lack_of_memory(error) else next(of_kind, FAULT)
     if code == FAULT and not isinstance(error, _EXPECTED_FAULTS):
@@ -139,11 +139,11 @@ def describe_error(error: Exception) -> tuple[int, str]:
         )
     if isinstance(error, ImportError):
         return code, f"{NO_MEMORY_TEXT} for a library: {error}"
-    return code, str(error) or NO_MEMORY_TEXT  # the text of a MemoryError is empty
+    return code, str(error) or NO_MEMORY_TEXT  # a MemoryError has no message
 
 
 def _dispatch(options: Options, console: Console) -> None:
-    """Call the action of the command line and import its module alone."""
+    """Call the selected action, importing only its module."""
     for flag, (module, function) in _ACTIONS.items():
         if getattr(options, flag) not in (None, False):
             getattr(import_module(f".{module}", __package__), function)(options, console)
@@ -162,7 +162,7 @@ def _answer_or_chat(options: Options, console: Console) -> None:
     """Answer the prompt, with a trace if requested, or start a chat."""
     prompt = find_prompt(options, console)
     if prompt is not None and prompt != options.prompt:
-        # a trace prints the entire prompt
+        # The trace prints the entire prompt.
         options = dataclasses.replace(options, prompt=None)
     if prompt is None:
         for flag in ("diagrams", "explore"):
@@ -192,9 +192,9 @@ def _answer_or_chat(options: Options, console: Console) -> None:
 
 
 def find_prompt(options: Options, console: Console) -> str | None:
-    """Return the prompt of this run, or None if the user can type.
+    """Return the prompt of this run, or None if the user can type messages.
 
-    The text of a file or of standard input goes before the question of `-p`, with a blank
+    The text of a file or of standard input precedes the question of `-p`, with a blank
     line between them.
     """
     question = options.prompt
@@ -228,22 +228,22 @@ def find_prompt(options: Options, console: Console) -> str | None:
 
 
 def _input_is_terminal() -> bool:
-    """Return whether the user can type; false if standard input is closed."""
+    """Return whether the user can type; False if standard input is closed."""
     return sys.stdin is not None and (sys.stdin.isatty() or mpirun_is_at_terminal(0))
 
 
 def _input_comes(console: Console) -> bool:
-    """Return whether standard input has a text that precedes the question.
+    """Return whether standard input contains text that precedes the question.
 
-    A program such as cron, a CI job or ssh may leave standard input open without ever
-    writing to it. So this function waits for a first byte or the end for a moment only,
-    unless a pipeline writes to standard input.
+    Programs such as cron, CI runners and ssh may leave standard input open without ever
+    writing to it. Unless a pipeline writes to it, this function therefore waits only for
+    a moment for the first byte or the end of the input.
     """
     if sys.stdin is None or _input_is_terminal():
         return False
     try:
         descriptor = sys.stdin.fileno()
-    except OSError:  # the standard input of a notebook is not a file
+    except OSError:  # in a notebook, standard input is not a file
         return isinstance(sys.stdin, TextIOWrapper)
     seconds = None if _is_fed_by_pipeline(descriptor) else _SECONDS_OF_PATIENCE
     if select.select([descriptor], [], [], seconds)[0]:
@@ -257,7 +257,7 @@ def _input_comes(console: Console) -> bool:
 
 
 def _is_fed_by_pipeline(descriptor: int) -> bool:
-    """Return whether a program of the same shell writes to a pipe (on Linux only)."""
+    """Return whether a program of the same shell writes to the pipe (Linux only)."""
     shell = os.getppid()
     try:
         pipe = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -270,7 +270,7 @@ def _is_fed_by_pipeline(descriptor: int) -> bool:
 
 
 def _writes_to(pipe: str, program: str) -> bool:
-    """Return whether a process has a pipe open for writing; false if this is unknown."""
+    """Return whether a process has the pipe open for writing; False if unknown."""
     try:
         descriptors = list(os.scandir(f"/proc/{program}/fd"))
         return any(
@@ -283,12 +283,12 @@ def _writes_to(pipe: str, program: str) -> bool:
 
 
 def _text_is_waiting() -> bool:
-    """Return whether standard input has text now, without waiting for any."""
+    """Return whether text is available on standard input, without waiting for it."""
     if sys.stdin is None or sys.stdin.isatty():
         return False
     try:
         return any(fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4)))
-    except OSError:  # a device without text, such as /dev/null
+    except OSError:  # a device that cannot contain text, such as /dev/null
         return False
 
 
@@ -298,14 +298,14 @@ def _input_label(path: Path) -> str:
 
 
 def _open_input(path: Path) -> AbstractContextManager[BinaryIO]:
-    """Open a file, which may be a pipe, or standard input."""
+    """Open standard input or a file, which may be a pipe."""
     if path != _STANDARD_INPUT:
         return open(path, "rb")
     return nullcontext(BytesIO() if sys.stdin is None else sys.stdin.buffer)
 
 
 def _read_prompt(path: Path) -> str:
-    """Read text without its last newline; only standard input may be invalid UTF-8."""
+    """Read a prompt and strip one newline; only standard input may be invalid UTF-8."""
     where = f"{_input_label(path)}: prompt"
     with usage_errors(f"{where}: expected a readable file"), _open_input(path) as file:
         content = file.read(MOST_PROMPT_BYTES + 1)
@@ -319,11 +319,11 @@ def _read_prompt(path: Path) -> str:
 
 
 def answer_file(options: Options, console: Console, path: Path) -> None:
-    """Answer each line of a file independently, as soon as it arrives.
+    """Answer each line of a file independently, as soon as the line arrives.
 
-    A line without an answer prints one error. Such lines, or a file without lines, raise
-    UsageError after the last line. Ctrl-C during an answer raises KeyboardInterrupt after
-    its record is written.
+    A line that cannot be answered prints one error. If there are such lines, or no lines
+    at all, UsageError is raised after the last line. Ctrl-C during an answer raises
+    KeyboardInterrupt after the record of that answer is written.
     """
     name = _input_label(path)
     session = None
@@ -347,9 +347,9 @@ def answer_file(options: Options, console: Console, path: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank with their numbers from 1.
+    """Yield the lines that are not blank, with line numbers starting at 1.
 
-    A line that is too long is yielded up to the limit.
+    A line that is too long is truncated just above the limit.
     """
     number = 0
     with (
@@ -365,11 +365,11 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _request(session: Session, line: bytes) -> str | list[Message]:
-    """Return the prompt or the messages of a line.
+    """Return the prompt or messages that a line contains.
 
     Raises:
-        ValueError: The line is not a request.
-        ChatFormatError: A message is not valid.
+        ValueError: The line is not a valid request.
+        ChatFormatError: A message is invalid.
     """
     if len(line) > MOST_PROMPT_BYTES:
         raise ValueError(_TOO_LONG)

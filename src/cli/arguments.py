@@ -1,7 +1,7 @@
-"""The arguments of the command line, and the predefined prompts.
+"""The command-line arguments and the predefined prompts.
 
-The imports are limited to the needs of argparse, so that `--help` answers at once.
-`SamplingArgs` has the ranges of the sampling.
+Only modules needed by argparse are imported, so that `--help` responds immediately. The
+ranges of the sampling settings are defined in `SamplingArgs`.
 """
 
 import argparse
@@ -29,16 +29,17 @@ from .flag_parser import (
 )
 
 DEFAULT_CONTEXT_LENGTH = 4096
-# The length of its longest training documents; beyond it the answers make no sense.
+# The length of the model's longest training documents. Its answers to longer contexts are
+# meaningless.
 BUNDLED_CHAT_LENGTH = 1024
-MOST_CANDIDATES = 100  # candidates that a step can report
+MOST_CANDIDATES = 100  # maximum number of candidates reported for a step
 DEFAULT_DEBUG_LOG = Path("debug.log")
 DEFAULT_EXPLORER = Path("explore.html")
 DEFAULT_ADDRESS = ("127.0.0.1", 8080)
 DEFAULT_SLOTS = 16
-# Copies of facts of the engine, because `--help` imports neither NumPy nor the engine.
-# Tests compare each copy. These are the keys of `CHAT_FORMATS` in
-# `inference/chat_formats.py`, in its order.
+# The constants below repeat values of the engine, because `--help` imports neither NumPy
+# nor the engine. Tests check that they are equal. These names are the keys of
+# `CHAT_FORMATS` in `inference/chat_formats.py`, in the same order.
 CHAT_FORMAT_NAMES = (
     "llama3",
     "llama2",
@@ -63,7 +64,7 @@ CHAT_FORMAT_NAMES = (
 THINK = ("on", "off", "hide")
 OVERFLOW = ("refuse", "drop")
 SAMPLING_DEFAULTS = ("model", "engine")
-# The last stage of `STAGES` in `trace/events.py`.
+# The last stage in `STAGES` of `trace/events.py`.
 LAST_STAGE = 21
 _REPORTS = (
     "--examples",
@@ -75,7 +76,7 @@ _REPORTS = (
     "--explain",
     "--perplexity",
 )
-# The flags that select the action of a run, of which one is allowed.
+# The flags that select an action. Only one of them is allowed.
 _ACTIONS = (
     "--prompt",
     "--file",
@@ -87,11 +88,11 @@ _ACTIONS = (
     "--save-gguf",
     "--serve",
 )
-# Pairs of actions that are allowed: a question follows a text, and `--verify` runs a
-# prompt.
+# Pairs of action flags that are allowed together: a question can follow a text, and
+# `--verify` can run a prompt.
 _TOGETHER = (("--prompt", "--file"), ("--prompt", "-"), ("--prompt", "--verify"))
 _TRACES = ("--debug-log", "--trace-json", "--diagrams", "--explore")
-# Flags that need a single process, without mpirun.
+# Flags that are not allowed with several processes under mpirun.
 _OF_ONE_PROCESS = (
     *_REPORTS[1:],
     "--save-quantized",
@@ -99,7 +100,7 @@ _OF_ONE_PROCESS = (
     "--prompt-cache",
     *_TRACES,
 )
-# Flag -> flags of which at least one must also be given.
+# Flags that require at least one of the listed flags.
 _NEEDS = {
     "--logprobs": ("--json", "--jsonl"),
     "--hf-file": ("--hf-repo",),
@@ -117,7 +118,7 @@ _NEEDS = {
         ("--debug-log", "--trace-json"),
     ),
 }
-# (Flag, flags that it excludes).
+# Flags that exclude the listed flags.
 _NOT_WITH = (
     *(
         (later, (earlier,))
@@ -138,7 +139,7 @@ _NOT_WITH = (
     ("--grammar", ("--json-schema",)),
     ("--api-key-file", ("--api-key",)),
     ("--no-api-key", ("--api-key", "--api-key-file")),
-    # Requests contain these settings, or the flag applies to one run only.
+    # These settings are part of each request, or apply only to a single run.
     (
         "--serve",
         (
@@ -181,7 +182,7 @@ exit codes:
 
 @dataclass(frozen=True)
 class Example:
-    """One predefined prompt of the source engine, with the field names of `Options`."""
+    """A predefined prompt from the source engine, with field names as in `Options`."""
 
     prompt: str
     system: str | None = None
@@ -189,14 +190,14 @@ class Example:
 
     @property
     def description(self) -> str:
-        """The example on one line."""
+        """A one-line description of the example."""
         kind = "completion" if self.completion else "chat"
         system = f" (system: {self.system})" if self.system else ""
         return f"[{kind}] {self.prompt}{system}"
 
 
-# Source: adalkiran/llama-nuts-and-bolts, `predefinedPrompts` in cmd/main.go (shown in its
-# chapter docs/11-ASKING-FOR-USER-INPUT.md at 3aef2be).
+# Source: adalkiran/llama-nuts-and-bolts, `predefinedPrompts` in cmd/main.go (printed in
+# docs/11-ASKING-FOR-USER-INPUT.md at 3aef2be).
 EXAMPLES = (
     Example("Hello, my name is", completion=True),
     Example("Describe your theory.", system="You are Einstein"),
@@ -211,30 +212,30 @@ EXAMPLES = (
 
 
 def example_lines() -> list[str]:
-    """Return the examples as lines with numbers from 1."""
+    """Return the examples as numbered lines, starting at 1."""
     return [
         f"{number}. {example.description}" for number, example in enumerate(EXAMPLES, 1)
     ]
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """Return the host and the port of `HOST:PORT`, `:PORT`, `PORT` or `HOST`."""
+    """Parse `HOST:PORT`, `:PORT`, `PORT` or `HOST` and return the host and the port."""
     host, colon, port = text.rpartition(":")
     if (not colon and not text.isdecimal()) or text.endswith("]"):
         host = text
         port = str(DEFAULT_ADDRESS[1])
-    if not port.isdecimal():  # int() also accepts +80
+    if not port.isdecimal():  # int() would also accept +80
         raise ValueError
     return host.strip("[]") or DEFAULT_ADDRESS[0], int(port)
 
 
 def _schema(text: str) -> Path | str:
-    """Return a schema in JSON, or the path of a file."""
+    """Return a JSON schema as a string, or the path of a file."""
     return text if text.lstrip().startswith("{") else Path(text)
 
 
 def _template_argument(text: str) -> tuple[str, object]:
-    """Return the name and the value of `NAME=JSON`."""
+    """Parse `NAME=JSON` and return the name and the value."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise ValueError
@@ -287,7 +288,7 @@ _TO_PATH, _TO_FILE, _DIRECTORY = (
 )
 
 
-# One flag per step of the sampling.
+# One field and flag for each sampling step.
 _STEP_FIELDS = {
     name: Annotated[
         float | None, _WHOLE if step.is_whole else _NUMBER, step.help_with_default
@@ -304,11 +305,11 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(_StepOptions):
-    """The arguments of the command line, in the order of `--help`: the table of flags.
+    """The command-line arguments in the order of `--help`, which also define the flags.
 
-    A flag has the name of its field unless `_NAMES` lists other names. None means that
-    the default depends on the model or the machine. The flags of `STEPS`, the steps of
-    the sampling, follow `sampling_defaults`.
+    A flag is named after its field unless `_NAMES` contains other names. A default of
+    None means that the value depends on the model or the machine. The flags of the
+    sampling steps (`STEPS`) come after `sampling_defaults`.
     """
 
     prompt: Annotated[
@@ -592,7 +593,7 @@ _NAMES = {
     "quiet": "-q --quiet",
     "verbose": "-v --verbose",
 }
-# Field -> (names of the flag, arguments of argparse, help text).
+# The names, argparse arguments and help text of each field's flag.
 _FIELDS: dict[str, Any] = {}
 for _name, _field in Options.__annotations__.items():
     _FIELDS[_name] = _field
@@ -603,7 +604,7 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
     for name, field in _FIELDS.items()
 }
 
-# The groups of `--help` by their first fields: the title, and a line below it.
+# The titles of the groups in `--help`, by their first field, and a line below each title.
 _GROUPS = {
     "prompt": ("prompt", "one prompt, its answer, exit; without one, a chat"),
     "model": ("model", None),
@@ -616,10 +617,10 @@ _GROUPS = {
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
-    """Parse arguments, by default of the process; return the options.
+    """Parse the given arguments, or the process's arguments, and return the options.
 
     Raises:
-        SystemExit: With 0 after `--help`, or 2 after an error of one line.
+        SystemExit: With code 0 after `--help`, or with code 2 after a one-line error.
     """
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
@@ -643,14 +644,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
 
 
 def build_parser() -> FlagParser:
-    """Return the parser of all flags, in the groups of `--help`."""
+    """Return a parser for all flags, grouped as in `--help`."""
     parser = FlagParser(
         prog="llama-bolts",
         usage="%(prog)s [options] [-p TEXT] [-f FILE | -]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=FlagFormatter,
-        # a new flag could change the meaning of an abbreviation
+        # Otherwise, a new flag could change the meaning of an abbreviation.
         allow_abbrev=False,
         add_help=False,
     )
@@ -668,11 +669,11 @@ def build_parser() -> FlagParser:
 def _check_combinations(
     parser: argparse.ArgumentParser, values: Mapping[str, Any]
 ) -> None:
-    """End the process with an error if flags contradict each other."""
+    """Exit with an error if flags contradict each other."""
     given = {
         "-" if name == "standard_input" else names.split()[-1]
         for name, (names, *_) in FLAGS.items()
-        if values[name] not in (None, ()) and values[name] is not False  # 0 is a value
+        if values[name] not in (None, ()) and values[name] is not False  # 0 is valid
     }
     for flag, others in _NOT_WITH:
         if flag in given and (excluded := [other for other in others if other in given]):

@@ -1,4 +1,4 @@
-"""`--bench`: the speed of a model, and the limits of this machine."""
+"""`--bench`: the speed of a model, and the limits of the machine."""
 
 import statistics
 import time
@@ -23,25 +23,25 @@ _SPEEDS = ("speed", "tokens/s", "this machine's limit", "share")
 
 
 def _row(title: str, rates: list[float], limits: list[float]) -> tuple[str, ...]:
-    """Return the cells of a row of the table.
+    """Return the cells of a table row.
 
     Args:
         title: The name of the row.
-        rates: The measured rates, in tokens per second.
-        limits: The limits of the rounds, of which the highest one counts.
+        rates: The measured rates in tokens per second.
+        limits: The limit measured in each round. The highest one is used.
     """
     speed = statistics.median(rates)
     limit = max(limits, default=0.0)
-    if limit < speed:  # no limit, or a probe slower than the model
+    if limit < speed:  # the limit is unknown, or its probe was slower than the model
         return title, _readable(speed), "unknown", ""
     return title, _readable(speed), _readable(limit), f"{100 * speed / limit:.0f} %"
 
 
 def report_bench(options: Options, console: Console) -> None:
-    """Write the speed of a model and the limits of the machine, measured alternately.
+    """Print the speed of a model and the machine's limits, measured alternately.
 
-    Multiply-adds limit the prompt. Reading the weights and the cache limits a single
-    token.
+    A prompt is limited by multiply-adds. A single token is limited by reading the weights
+    and the cache.
     """
     model, positions = open_model_to_run(options, console)
     if positions < 2:
@@ -55,9 +55,9 @@ def report_bench(options: Options, console: Console) -> None:
     )
     context = InferenceContext(model.args, positions)
     weights = weights_of_a_step(model)
-    _seconds(model, context, 1, 0)  # read weights from the disk before the measurement
+    _seconds(model, context, 1, 0)  # read the weights from disk before measuring
     reader = roofline.fastest_reading(weights)
-    # 8-bit weights use integer arithmetic, whose limit is not measured.
+    # Products with 8-bit weights use integer arithmetic, whose limit is not measured.
     adds_integers = any(
         weight.dtype is ml.int8_block for weight in model.tensors.values()
     )
@@ -100,7 +100,7 @@ def report_bench(options: Options, console: Console) -> None:
 def _seconds(
     model: Model, context: InferenceContext, prompt: int, steps: int
 ) -> list[float]:
-    """Run a prompt from an empty cache, then single tokens; return the times."""
+    """Run a prompt on an empty cache, then single tokens; return each pass's time."""
     context.clear()
     ids = [token % model.args.vocab_size for token in range(prompt + steps)]
     seconds = []
@@ -117,7 +117,7 @@ def _seconds(
 
 
 def weights_of_a_step(model: Model) -> list[ml.Tensor]:
-    """Return the weights that every token reads: all but an untied embedding table."""
+    """Return the weights that are read for each token: all except untied embeddings."""
     tied = "output.weight" not in model.tensors
     return [
         part
@@ -128,7 +128,7 @@ def weights_of_a_step(model: Model) -> list[ml.Tensor]:
 
 
 def operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Count rows * 2 * (matrices of all layers) + 2 * D * V + attention operations.
+    """Count the operations of a pass: rows * 2 * matrices + 2 * D * V + attention.
 
     Each addition and each multiplication counts as one operation.
     """
@@ -141,9 +141,9 @@ def operations(args: ModelArgs, position: int, rows: int) -> float:
 
 
 def attention_operations(args: ModelArgs, position: int, rows: int) -> float:
-    """Count the operations of attention alone.
+    """Count only the attention operations.
 
-    They are 4 * H * h * L * (visible positions of all rows).
+    The result is 4 * H * h * L * (visible positions, summed over all rows).
     """
     seen = rows * position + rows * (rows + 1) // 2
     return 4.0 * args.n_heads * args.head_dim * args.n_layers * seen

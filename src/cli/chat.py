@@ -1,4 +1,4 @@
-"""The chat in the terminal: it reads messages and answers each one."""
+"""The chat in the terminal, which reads messages and answers them."""
 
 import bisect
 import contextlib
@@ -54,7 +54,7 @@ _BUNDLED = (
     'Try "What is the capital of Norway?", "What is 12 + 30?", "What is RoPE?"',
     "For a real conversation, type /model smollm2 (a download of 93 MB, once).",
 )
-# Advice after an incomplete answer, by its stop reason.
+# Hints printed after an incomplete answer, by stop reason.
 _HINTS = {
     INTERRUPTED: "stopped; /continue goes on, /regen asks again, /undo forgets it",
     "max tokens": "/continue goes on",
@@ -68,10 +68,10 @@ _NOT_BEGUN = "stopped before the answer began; /continue asks the question again
 
 
 def chat(session: Session) -> None:
-    """Answer messages until the user leaves or the input ends.
+    """Answer messages until the user leaves the chat or the input ends.
 
-    An error prints one line and leaves the conversation unchanged. Two errors end the
-    chat: CheckpointError, because the files of the model have changed, and OutputError.
+    Most errors print one line and leave the conversation unchanged. Two errors end the
+    chat: CheckpointError, because the model files have changed, and OutputError.
     """
     if session.engine.model.source.is_bundled and not session.completion:
         for line in _BUNDLED:
@@ -81,7 +81,7 @@ def chat(session: Session) -> None:
     if session.options.examples:
         session.console.reply("\n".join(example_lines()))
         session.console.note("/examples N asks one of them")
-    # mpirun passes on whole lines only
+    # With mpirun, input arrives only in whole lines, so the line editor cannot be used.
     if session.console.can_edit_lines and sys.stdin.isatty():
         terminal = ChatTerminal(session.console)
         with terminal.kept():
@@ -91,23 +91,23 @@ def chat(session: Session) -> None:
 
 
 def _run_chat(session: Session, read: _Read, typing_hidden: _TypingHidden) -> None:
-    """Run turns until the user leaves or the input ends."""
+    """Run turns until the user leaves the chat or the input ends."""
     while True:
-        # Ctrl-C may also come during the handling of an exception.
+        # Ctrl-C may also be pressed while an exception is being handled.
         with contextlib.suppress(KeyboardInterrupt):
-            session.console.reply("")  # an empty line before the prompt
+            session.console.reply("")  # print an empty line before the prompt
             if not _run_turn(session, read, typing_hidden):
                 return
 
 
 def _run_turn(session: Session, read: _Read, typing_hidden: _TypingHidden) -> bool:
-    """Run one turn and print errors; return False to leave."""
+    """Run one turn and print its errors; return False to leave the chat."""
     typed: str | None = None
     try:
         typed = read()
         with typing_hidden():
             _answer_typed(session, typed)
-    # Its argument is the typed line, if the line was complete.
+    # If the typed line was complete, it is the argument of the exception.
     except KeyboardInterrupt as stopped:
         session.console.reply("")
         for typed in stopped.args:
@@ -116,7 +116,7 @@ def _run_turn(session: Session, read: _Read, typing_hidden: _TypingHidden) -> bo
         if typed and session.unanswered is not None:
             session.console.note(_NOT_BEGUN)
     except EOFError:
-        # After Ctrl-D the cursor stands after the prompt; after /exit it does not.
+        # After Ctrl-D, the cursor is still on the prompt's line; after /exit it is not.
         if typed is None:
             session.console.reply("")
         return False
@@ -130,13 +130,13 @@ def _run_turn(session: Session, read: _Read, typing_hidden: _TypingHidden) -> bo
             how = f"/clear removes the text of /read before it; {_MORE_ROOM}"
         session.console.error(f"the message does not fit: {with_it}{error.sizes}; {how}")
     except (LlamaBoltsError, MemoryError) as error:
-        # The text of Python's own MemoryError is empty.
+        # Python's own MemoryError has an empty message.
         session.console.error(str(error) or NO_MEMORY_TEXT)
     return True
 
 
 def _answer_typed(session: Session, typed: str | None) -> None:
-    """Answer a message or run a command; None is Ctrl-C on an empty line."""
+    """Answer a message or run a command; None means Ctrl-C on an empty line."""
     if typed is None:
         session.console.reply(_HOW_TO_LEAVE)
         return
@@ -160,14 +160,14 @@ def _answer_typed(session: Session, typed: str | None) -> None:
 
 
 def _hint(session: Session, last: PrintedAnswer) -> str:
-    """Return advice after an incomplete answer."""
+    """Return a hint for an incomplete answer."""
     if last.stop_reason != "context full" or last.settings.overflow != "drop":
         return _HINTS[last.stop_reason]
     return _DROPS if len(session.turns) > 1 else _DROPS_NEXT
 
 
 def ends_in_a_loop(ids: Sequence[int]) -> bool:
-    """Return whether an answer ends with one passage several times in a row."""
+    """Return whether an answer ends with a passage that is repeated several times."""
     for length in range(1, _MOST_TOKENS_OF_A_ROUND + 1):
         size = max(_FEWEST_ROUNDS * length, _FEWEST_REPEATED_TOKENS)
         if size > len(ids):
@@ -179,7 +179,7 @@ def ends_in_a_loop(ids: Sequence[int]) -> bool:
 
 
 def read_plain(console: Console) -> str | None:
-    """Read a line, or a block with its triple quotes; None is Ctrl-C on an empty line."""
+    """Read a line or a triple-quoted block; return None for Ctrl-C on an empty line."""
     text = ""
     prompt = PROMPT
     try:
@@ -187,25 +187,25 @@ def read_plain(console: Console) -> str | None:
             console.ask(prompt)
             line = sys.stdin.buffer.readline()
             if not line.endswith(b"\n"):
-                # The end of the input also discards an incomplete line.
+                # An incomplete line at the end of the input is discarded.
                 raise EOFError
             text += line.decode("utf-8", "replace").replace("\r\n", "\n")
             prompt = CONTINUATION
     except KeyboardInterrupt:
-        console.reply("")  # the typed text stands before it
+        console.reply("")  # move to a new line after the typed text
         return "" if text else None
     return text.rstrip("\n")
 
 
 def block_is_open(text: str) -> bool:
-    """Return whether text starts with triple quotes that are not closed at its end."""
+    """Return whether text begins with triple quotes that have not been closed."""
     stripped = text.strip()
     is_closed = len(stripped) >= 2 * len(_QUOTES) and stripped.endswith(_QUOTES)
     return stripped.startswith(_QUOTES) and not is_closed
 
 
 def unquoted(text: str) -> tuple[str, bool]:
-    """Return the message of a typed text, and whether triple quotes enclose it."""
+    """Return the typed message without triple quotes, and whether it was quoted."""
     text = replace_surrogates(text)
     stripped = text.strip()
     if stripped.startswith(_QUOTES) and not block_is_open(text):
@@ -214,11 +214,11 @@ def unquoted(text: str) -> tuple[str, bool]:
 
 
 class LineEditor:
-    """Reads messages with prompt_toolkit on standard error; a paste is one message."""
+    """Reads messages with prompt_toolkit on standard error. A paste is one message."""
 
     def __init__(self) -> None:
-        # A typed or pasted ESC [31m looks like a mouse report. Without a binding for it
-        # prompt_toolkit fails.
+        # A typed or pasted ESC [31m looks like a mouse report, and prompt_toolkit fails
+        # without a binding for it.
         bindings = KeyBindings()
         bindings.add(Keys.Vt100MouseEvent)(lambda _event: None)
         self._session: PromptSession[str] = PromptSession(
@@ -227,7 +227,7 @@ class LineEditor:
             multiline=Condition(lambda: block_is_open(get_app().current_buffer.text)),
             completer=CommandCompleter(),
             input_processors=[EscapeControls()],
-            # A menu below the line would reserve eight lines and move the prompt up.
+            # A menu below the line would reserve eight rows and move the prompt up.
             complete_style=CompleteStyle.READLINE_LIKE,
             complete_while_typing=False,
             enable_suspend=True,
@@ -238,7 +238,7 @@ class LineEditor:
     def read(self) -> str | None:
         """Read a message as `read_plain` does.
 
-        KeyboardInterrupt has the line as its argument if the line was complete.
+        If the line was complete, it is the argument of the KeyboardInterrupt.
         """
         is_pressed = False
 
@@ -249,13 +249,13 @@ class LineEditor:
                 loop.call_soon_threadsafe(self._stop)
 
         try:
-            # prompt_toolkit's own handler loses a SIGINT that arrives after the line is
-            # complete.
+            # prompt_toolkit's own handler would lose a SIGINT that arrives after the line
+            # is complete.
             with on_signal(signal.SIGINT, press):
                 text = self._session.prompt(handle_sigint=False)
         except KeyboardInterrupt:
             return "" if self._session.default_buffer.text.strip() else None
-        # keys that arrived while the editor ended
+        # The keys that were pressed while the editor was closing.
         keys = get_typeahead(self._session.input)
         if is_pressed or any(each.key == Keys.ControlC for each in keys):
             raise KeyboardInterrupt(text)
@@ -268,21 +268,22 @@ class LineEditor:
 
 
 class EscapeControls(Processor):
-    """Shows characters that could control the terminal as `\\x9b`; the text keeps them.
+    """Shows control characters in the input line as escapes such as `\\x9b`.
 
-    Completed file names and pasted text may contain such characters.
+    Completed file names and pasted text may contain characters that control the terminal.
+    The text itself is not changed.
     """
 
     def apply_transformation(
         self, transformation_input: TransformationInput
     ) -> Transformation:
-        """Return the line to draw and the mappings between its positions and the text."""
+        """Return the line to draw, and mappings between its positions and the text's."""
         fragments = transformation_input.fragments
         text = fragment_list_to_text(fragments)
         if escape_controls(text) == text:
             return Transformation(fragments)
         drawn: StyleAndTextTuples = []
-        places = [0]  # the position in the drawn line of each character of the text
+        places = [0]  # the drawn position of each character in the text
         for style, part, *_ in fragments:
             for character in part:
                 escaped = escape_controls(character)
@@ -299,12 +300,12 @@ class EscapeControls(Processor):
 
 
 class CommandCompleter(Completer):
-    """Completes a command that starts the line, then its first argument."""
+    """Completes a command at the beginning of the line, and its first argument."""
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """Return the possible completions of the end of the line."""
+        """Yield the possible completions of the text before the cursor."""
         name, space, typed = document.text_before_cursor.partition(" ")
         words: Collection[str] | None = ()
         if space and name in COMMANDS:

@@ -19,19 +19,19 @@ from .loading import model_parts
 from .saved_chat import attach_text, load_chat, save_chat
 from .session import Session
 
-_QUOTED = 66  # characters of a quoted message, so that it stays on one line
-_SIMILARITY = 0.6  # the similarity from which a name is suggested
+_QUOTED = 66  # maximum length of a quoted message, so that it fits on one line
+_SIMILARITY = 0.6  # minimum similarity of a suggested name
 _NOTHING_YET = "the conversation is empty"
 _ON_OFF = ("on", "off")
-# The names of our commands in other chats (ollama, llama.cpp, llm), and whole lines that
-# are commands without a slash.
+# Names for our commands in other chats (ollama, llama.cpp, llm), and input lines that are
+# commands without a slash.
 _OTHER_NAMES = {
     **dict.fromkeys(("/bye", "/quit", "exit", "quit"), "/exit"),
     **dict.fromkeys(("/?", "?", "help"), "/help"),
     **dict.fromkeys(("/retry", "/regenerate"), "/regen"),
     "/reset": "/clear",
 }
-# Settings of `/set NAME` in ollama -> our equivalent.
+# Settings of ollama's `/set NAME`, with our equivalents.
 _SET_ELSEWHERE = {
     "verbose": "/stats on shows statistics",
     "quiet": "/stats off hides statistics",
@@ -45,7 +45,7 @@ _SET_ELSEWHERE = {
 }
 _ONE_WORD = re.compile(r"/[\w?-]*")
 _PUNCTUATION = ",.:;!?)'\""
-# Stop reason -> its explanation.
+# Explanations by stop reason.
 _CAUSES = {
     "eot": "the model drew {drawn}, which ends an answer",
     "max tokens": "{new} drawn, as many as max_tokens allows; /continue goes on",
@@ -66,23 +66,24 @@ _KEYS = (
 
 @dataclass(frozen=True)
 class Command:
-    """One command of the chat."""
+    """A slash command."""
 
-    usage: str  # its arguments in `/help`; empty: it takes no argument
+    usage: str  # the arguments as shown in `/help`; empty if there are none
     summary: str
-    # Called with the text after the name. A returned text is the reply.
+    # Called with the text after the name. If it returns a string, that is the reply.
     run: Callable[[Session, str], object]
-    # Completions of the first argument, or a function that returns them. None: a file.
+    # Completions for the first argument, or a function that returns them. None completes
+    # file names.
     words: Collection[str] | Callable[[], Collection[str]] | None = ()
-    # Whether the argument is the whole text after the first blank.
+    # Whether leading and trailing whitespace in the argument is kept.
     keeps_blanks: bool = False
 
 
 def is_command(line: str) -> bool:
     """Return whether a typed line is a command.
 
-    A line that begins with a path is a message: its first word is a file of this machine,
-    or it is neither a command nor similar to one and other words follow it.
+    A line that begins with a path is a message. The first word is a path if it is a file
+    on this machine, or if other words follow it and it does not resemble a command.
     """
     if line.strip() in _OTHER_NAMES:
         return True
@@ -100,7 +101,7 @@ def is_command(line: str) -> bool:
 
 
 def run_command(session: Session, line: str) -> None:
-    """Run a command and print its reply; an error of this library changes nothing."""
+    """Run a command and print its reply; an error changes nothing."""
     name, _, argument = line.lstrip().partition(" ")
     name = name.strip()
     command = COMMANDS.get(_OTHER_NAMES.get(name, name))
@@ -131,7 +132,7 @@ def _help(_session: Session, _argument: str) -> str:
 
 
 def _exit(_session: Session, _argument: str) -> None:
-    raise EOFError  # as for Ctrl-D
+    raise EOFError  # as after Ctrl-D
 
 
 def _clear(session: Session, _argument: str) -> str:
@@ -179,7 +180,7 @@ def _examples(session: Session, argument: str) -> str | None:
 
 
 def _set(session: Session, argument: str) -> str:
-    # ollama writes `/set parameter NAME VALUE`.
+    # ollama's syntax is `/set parameter NAME VALUE`.
     name, _, value = argument.removeprefix("parameter ").partition(" ")
     if name == "system":
         return _system(session, value.strip())
@@ -261,7 +262,7 @@ def _stats(session: Session, argument: str) -> str:
 
 
 def _parse_switch(command: str, argument: str, is_on: bool) -> bool:
-    """Parse on or off; an empty argument keeps the current value."""
+    """Parse "on" or "off"; an empty argument keeps the current value."""
     if argument not in ("", *_ON_OFF):
         raise UsageError(f"usage: {command} [on|off]: got {argument}")
     return argument == "on" if argument else is_on
@@ -306,12 +307,12 @@ _TOPICS: dict[str, Callable[[Session], str]] = {
     "cache": _show_cache,
     "tokens": lambda s: token_table(s.tokenizer, s.history_ids()) or _NOTHING_YET,
 }
-# The topics of `/show` in ollama -> ours.
+# Topics of ollama's `/show`, with our equivalents.
 _OTHER_TOPICS = {"info": "model", "parameters": "params", "template": "prompt"}
 
 
 def _why(session: Session, _argument: str) -> str:
-    """Return why the last answer stopped, and the use of the context."""
+    """Return why the last answer stopped and how much of the context is used."""
     last = session.last
     if last is None:
         return "no answer yet"

@@ -1,7 +1,7 @@
-"""The two streams of a run: answers and reports on stdout, all else on stderr.
+"""Terminal output: answers and reports on stdout, everything else on stderr.
 
-Text of models and files passes the escape filter before it reaches a terminal. Standard
-output to a file or a pipe is not changed.
+Text from models and files is escaped before it is written to a terminal. If standard
+output is a file or a pipe, text is written to it unchanged.
 """
 
 import io
@@ -19,46 +19,46 @@ from ..untrusted import escape_controls, escape_line, reason_of
 if TYPE_CHECKING:
     from .wrapping import WordWrap
 
-# Parameters of SGR. Source: ECMA-48, 8.3.117.
+# SGR (Select Graphic Rendition) parameters. Source: ECMA-48, 8.3.117.
 _BOLD = "1"
 _DIM = "2"
 _RED = "1;31"
 _YELLOW = "1;33"
 _PLAIN_TERMINALS = ("", "dumb", "unknown")
-_NARROWEST_PROGRESS = 20  # columns
+_NARROWEST_PROGRESS = 20  # minimum width of the terminal, in columns
 _CLEAR_TO_END_OF_LINE = "\x1b[K"
-_WORTH_SECONDS = 1.0  # shorter work needs no progress line
-_GAP = "  "  # between the cells of a row
+_WORTH_SECONDS = 1.0  # minimum duration of work that shows a progress line
+_GAP = "  "  # space between the cells of a row
 
 
 class CommandLineError(LlamaBoltsError):
-    """Root of the errors of the command line."""
+    """Base class of all command-line errors."""
 
 
 class UsageError(CommandLineError):
-    """A request that cannot be run; nothing was changed."""
+    """Raised for an invalid request, before anything is changed."""
 
 
 @contextmanager
 def usage_errors(expected: str) -> Iterator[None]:
-    """Turn errors of the system or a decoder into a UsageError with the reason."""
+    """Convert errors of the system or a decoder to a UsageError with the reason."""
     try:
         yield
     except UnicodeDecodeError as error:
         raise UsageError(f"{expected}, got other bytes at byte {error.start}") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # a NUL in the path raises ValueError
         raise UsageError(f"{expected}, got {reason_of(error)}") from None
 
 
 class DifferenceError(CommandLineError):
-    """A comparison failed; the report before it lists the differences."""
+    """Raised when a comparison fails, after a report that lists the differences."""
 
 
 class OutputError(Exception):
-    """Standard output accepts no more text; `closed`: the reader has ended.
+    """Raised when standard output cannot be written.
 
-    A closed reader is not a fault. This is not a LlamaBoltsError, because a chat
-    continues after a LlamaBoltsError and ends after this error.
+    `closed` is True if the reader has ended, which is not a failure of this program. This
+    class does not derive from LlamaBoltsError, because those errors do not end a chat.
     """
 
     def __init__(self, message: str, *, closed: bool) -> None:
@@ -67,28 +67,29 @@ class OutputError(Exception):
 
 
 class Console:
-    """The two streams of a run; `quiet` hides notes, `verbose` adds details."""
+    """The two output streams; `quiet` hides notes, `verbose` adds details."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
         self.verbose = verbose
         self._output = _Output("standard output", sys.stdout)
-        # Write errors on standard error are ignored, so that they cannot end an answer.
+        # Errors on standard error are ignored, so that they cannot end an answer.
         self._notes = _Output("standard error", sys.stderr, is_needed=False)
         self._answer_line_is_open = self._thought_is_open = False
         self._progress_is_shown = False
-        # Called before a signal ends the process: a chat restores the terminal.
+        # Called before a signal ends the process. A chat uses it to restore the terminal.
         self.before_death: Callable[[], None] = lambda: None
 
     @property
     def can_edit_lines(self) -> bool:
-        """Whether standard error is a terminal in which a line editor can draw."""
+        """Whether standard error is a terminal that supports a line editor."""
         return self._notes.is_terminal and is_capable_terminal()
 
     def show_progress(self, text: str) -> None:
-        """Write a line that the next one replaces; nothing when quiet.
+        """Print a line that the next one replaces, unless quiet.
 
-        A stream that is not a terminal, or is too narrow, gets no line.
+        Nothing is printed if the stream is not a terminal or if the terminal is too
+        narrow.
         """
         columns = self._notes.columns
         if self.can_edit_lines and not self.quiet and columns >= _NARROWEST_PROGRESS:
@@ -98,16 +99,16 @@ class Console:
             )
 
     def clear_progress(self) -> None:
-        """Erase the line of `show_progress`."""
+        """Erase the line printed by `show_progress`."""
         if self._progress_is_shown:
             self._progress_is_shown = False
             self._notes.write(f"\r{_CLEAR_TO_END_OF_LINE}")
 
     def timed_progress(self, work: str, units: str) -> Callable[[int, int], None] | None:
-        """Return a callback that shows progress and remaining time, or None.
+        """Return a callback that shows progress and remaining time.
 
-        None means that progress cannot be shown. If the work may end early, call
-        `clear_progress` after it.
+        Returns None if progress cannot be shown. Call `clear_progress` after work that
+        may end early.
         """
         if not self.can_edit_lines or self.quiet:
             return None
@@ -133,20 +134,19 @@ class Console:
         return show
 
     def answer(self, text: str) -> None:
-        """Write a part of an answer to standard output immediately."""
+        """Write part of an answer to standard output immediately."""
         if text:
             self._end_thought()
             visible = text
             if self._output.is_terminal:
                 visible = self._output.wrapped(escape_controls(text))
             if visible:
-                # Set before the write, because Ctrl-C may come between the two
-                # statements.
+                # Set before writing, because Ctrl-C may interrupt between the statements.
                 self._answer_line_is_open = not visible.endswith("\n")
             self._output.write(visible)
 
     def thought(self, text: str) -> None:
-        """Write a part of a thought to standard error, dimmed; nothing when quiet."""
+        """Write part of a thought to standard error, dimmed, unless quiet."""
         if text and not self.quiet:
             self._thought_is_open = True
             visible = self._notes.wrapped(escape_controls(text))
@@ -160,7 +160,7 @@ class Console:
             self._notes.write("\n\n")
 
     def end_answer(self, *, interrupted: bool = False) -> None:
-        """End the line of the answer; do not wait for a slow reader if interrupted."""
+        """End the answer's line; if interrupted, do not wait for a slow reader."""
         self._end_thought()
         self._output.end_wrapped()
         if self._answer_line_is_open:
@@ -173,7 +173,7 @@ class Console:
         self._output.write("".join(map(self._output.line, lines)))
 
     def report_heading(self, text: str) -> None:
-        """Write a heading of a report to standard output, bold if colour is available."""
+        """Write a report heading to standard output, in bold if styles are supported."""
         self._output.write(self._output.line(text, _BOLD))
 
     def report_table(
@@ -181,7 +181,7 @@ class Console:
     ) -> None:
         """Write a table to standard output; `sides` aligns each column, as in `aligned`.
 
-        Empty headings produce no line.
+        If all headings are empty, no heading line is written.
         """
         cells = [headings, *([escape_line(cell) for cell in row] for row in rows)]
         heading, *lines = aligned(cells, sides)
@@ -202,19 +202,19 @@ class Console:
         self._output.write(f"{text}\n")
 
     def note(self, text: str, *, also_when_quiet: bool = False) -> None:
-        """Write a line to standard error, dimmed if possible; nothing when quiet."""
+        """Write a line to standard error, dimmed if possible, unless quiet."""
         if also_when_quiet or not self.quiet:
             self._notes.write(self._notes.paragraph(text, _DIM))
 
     def detail(self, text: str) -> None:
-        """Write a line to standard error when verbose."""
+        """Write a line to standard error if verbose."""
         if self.verbose:
             self.note(text)
 
     def reply(self, text: str) -> None:
-        """Write the reply to a command of the chat to standard error.
+        """Write the reply to a chat command to standard error.
 
-        A text of several lines may be a table, which is not wrapped.
+        Text of several lines is not wrapped, because it may be a table.
         """
         is_line = "\n" not in text
         self._notes.write(
@@ -222,42 +222,42 @@ class Console:
         )
 
     def warn(self, text: str) -> None:
-        """Write one line `warning: ...` to standard error."""
+        """Write a line `warning: ...` to standard error."""
         self._notes.write(self._notes.paragraph(f"warning: {text}", _YELLOW))
 
     def error(self, text: str) -> None:
-        """Write one line `error: ...` to standard error."""
+        """Write a line `error: ...` to standard error."""
         self._notes.write(self._notes.paragraph(f"error: {text}", _RED))
 
     def ask(self, text: str) -> None:
-        """Write a question to standard error without a newline."""
+        """Write a question to standard error, without a newline."""
         self._notes.write(escape_line(text))
 
 
 class _Output:
-    """One stream and the capabilities of its reader."""
+    """An output stream and the capabilities of its terminal."""
 
     def __init__(
         self, name: str, stream: TextIO | None, *, is_needed: bool = True
     ) -> None:
         self._name = name
         self._is_needed = is_needed
-        self._stream = stream  # None: closed when the process started
+        self._stream = stream  # None if it was closed when the process started
         self.is_terminal = stream is not None and stream.isatty()
         self.has_colour = self.is_terminal and has_colour()
         self._raw: io.FileIO | None = None
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that is not UTF-8 shows "?" for other characters.
+            # Characters that the terminal's encoding lacks are shown as "?".
             stream.reconfigure(errors="replace")
-            # Written without Python's buffer: text that Ctrl-C leaves there would be
-            # written at exit and wait again.
+            # Python's buffer is bypassed. Text that remains in it after Ctrl-C would be
+            # written at exit, which could block again.
             buffer = getattr(stream.buffer, "raw", stream.buffer)
             self._raw = buffer if isinstance(buffer, io.FileIO) else None
         self._wrap: WordWrap | None = None
 
     @property
     def columns(self) -> int:
-        """The width of the terminal; 0 if it is unknown or the stream is another file."""
+        """The terminal width; 0 if it is unknown or the stream is not a terminal."""
         try:
             return (
                 os.get_terminal_size(self._stream.fileno()).columns if self._stream else 0
@@ -266,7 +266,7 @@ class _Output:
             return 0
 
     def write(self, text: str) -> None:
-        """Write a text without a buffer."""
+        """Write text without buffering."""
         if self._stream is None:
             return
         try:
@@ -277,12 +277,12 @@ class _Output:
                 data = text.encode(self._stream.encoding, "replace")
                 while data:
                     written = self._raw.write(data)
-                    # None: another process made the descriptor non-blocking.
+                    # None if another process made the descriptor non-blocking.
                     if written is None:
                         select.select([], [self._raw], [])
                     data = data[written or 0 :]
         except OSError as error:
-            # Otherwise the flush at exit prints a traceback.
+            # Otherwise, the flush at exit would print a traceback.
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
             if self._is_needed:
@@ -292,7 +292,7 @@ class _Output:
                 ) from None
 
     def wrapped(self, text: str) -> str:
-        """Return a part of a text, without controls, wrapped at blanks for a terminal."""
+        """Return the next part of a text, wrapped at spaces for a terminal."""
         if not (self.is_terminal and is_capable_terminal()):
             return text
         from .wrapping import WordWrap  # not needed for a pipe
@@ -302,19 +302,19 @@ class _Output:
         return self._wrap.wrapped(text, self.columns)
 
     def end_wrapped(self) -> None:
-        """Begin another text."""
+        """Reset word wrapping for the next text."""
         self._wrap = None
 
     def takes_text_now(self) -> bool:
-        """Return whether a few characters can be written without waiting."""
+        """Return whether a few characters can be written without blocking."""
         return self._raw is None or bool(select.select([], [self._raw], [], 0)[1])
 
     def line(self, text: str, style: str = "") -> str:
-        """Return a text on one line, with a style if colour is available."""
+        """Return text as one escaped line, with a style if styles are supported."""
         return self._styled(escape_line(text), style)
 
     def paragraph(self, text: str, style: str = "") -> str:
-        """Return a line of text, wrapped at blanks for a terminal."""
+        """Return a line of text, wrapped at spaces for a terminal."""
         line = escape_line(text)
         if self.is_terminal and is_capable_terminal():
             from .wrapping import wrapped_line
@@ -334,12 +334,12 @@ def is_capable_terminal() -> bool:
 
 
 def has_colour() -> bool:
-    """Return whether colour is wanted. Source: https://no-color.org."""
+    """Return whether colour is enabled. Source: https://no-color.org."""
     return is_capable_terminal() and not os.environ.get("NO_COLOR")
 
 
 def readable_seconds(seconds: float) -> str:
-    """Return a readable duration: `8 s`, `2 min 05 s`, `1 h 02 min`."""
+    """Return a duration in a readable form: `8 s`, `2 min 05 s`, `1 h 02 min`."""
     minutes, rest = divmod(max(1, round(seconds)), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
@@ -347,7 +347,7 @@ def readable_seconds(seconds: float) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Return a line per row, with each column aligned to its side: `<` or `>`."""
+    """Return one line per row, with each column aligned left (`<`) or right (`>`)."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""A download in the terminal: a progress line, and a question before a large one."""
+"""Downloads in the terminal: a progress line, and a question before large downloads."""
 
 import os
 import sys
@@ -11,15 +11,15 @@ from ..untrusted import escape_line
 from .arguments import Options
 from .console import Console, readable_seconds
 
-_LONGEST_ANSWER = 64  # bytes
-_SECONDS_TO_MEASURE = 1.0  # before a speed is meaningful
+_LONGEST_ANSWER = 64  # maximum number of bytes read as an answer
+_SECONDS_TO_MEASURE = 1.0  # minimum time before a speed is shown
 
 
 def download_named(model: str, options: Options, console: Console) -> None:
-    """Download a named model unless it is on this machine; ignore paths.
+    """Download a named model unless it is already on this machine; ignore paths.
 
     Raises:
-        CatalogError: No model has this name, or it cannot be downloaded.
+        CatalogError: No model has this name, or the model cannot be downloaded.
     """
     if not is_name(model):
         return
@@ -35,15 +35,15 @@ def download_named(model: str, options: Options, console: Console) -> None:
 
 
 def ask_for_consent(console: Console, name: str, nbytes: int) -> bool:
-    """Ask whether to download; without a terminal the answer is no."""
+    """Ask the user whether to download; without a terminal, return False."""
     if sys.stdin is None or not sys.stdin.isatty() or not console.can_edit_lines:
         return False
     console.clear_progress()
     descriptor = sys.stdin.fileno()
-    # Text that was typed before the question is not an answer.
+    # Discard text that was typed before the question.
     termios.tcflush(descriptor, termios.TCIFLUSH)
     console.ask(f"{name}: download {readable_bytes(nbytes)}? [y/N] ")
-    # In a chat the terminal does not wait for the end of a line, so a single key answers.
+    # In a chat, the terminal does not wait for a complete line, so a single key answers.
     answer = os.read(descriptor, _LONGEST_ANSWER)
     if not answer.endswith(b"\n"):
         console.reply(escape_line(answer.decode("utf-8", "replace")))
@@ -51,18 +51,18 @@ def ask_for_consent(console: Console, name: str, nbytes: int) -> bool:
 
 
 class DownloadProgress:
-    """One line with the downloaded bytes, the speed and the time left."""
+    """A progress line with the downloaded bytes, the speed and the remaining time."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = name
         self._start: float | None = None
-        self._first = 0  # bytes of an earlier download
+        self._first = 0  # number of bytes from an earlier download
 
     def show(self, done: int, total: int) -> None:
-        """Show the downloaded bytes and the total."""
+        """Show the number of downloaded bytes and the total."""
         now = time.monotonic()
-        if self._start is None or done == self._first:  # exclude the time to connect
+        if self._start is None or done == self._first:  # exclude the connection time
             self._start = now
             self._first = done
         text = f"{self._name}: {readable_bytes(done)} of {readable_bytes(total)}"

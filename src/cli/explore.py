@@ -1,4 +1,4 @@
-"""The inner state of a run: HTML for `--explore` and `/explore`, SVG for `--diagrams`."""
+"""Record a run: HTML for `--explore` and `/explore`, SVG for `--diagrams`."""
 
 import tempfile
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from .session import Session
 
 @contextmanager
 def record_page(session: Session, options: Options, path: Path) -> Iterator[None]:
-    """Record the answer of the block and write its page; invalid requests fail first."""
+    """Record the answer in the `with` block and write its page; check arguments first."""
     check_writable(path, UsageError)
     has_two = options.explore_with is not None or options.explore_prompt is not None
     store = Store(options.explore_limit or DEFAULT_LIMIT, 1 + has_two)
@@ -65,9 +65,9 @@ def record_page(session: Session, options: Options, path: Path) -> Iterator[None
 
 
 def explore_last(session: Session, argument: str) -> None:
-    """Write the page of the last answer, replayed with its own tokens.
+    """Replay the last answer with its own tokens and write its page.
 
-    The cache of the engine is not changed.
+    The engine's cache is not changed.
     """
     answer = session.last
     path = Path(argument) if argument else DEFAULT_EXPLORER
@@ -92,13 +92,13 @@ def explore_last(session: Session, argument: str) -> None:
 
 
 def _repeatable(answer: PrintedAnswer) -> SamplingArgs:
-    """Return the sampling settings of an answer with the seed that it used."""
+    """Return an answer's sampling settings, with the seed that was used."""
     assert answer.stats is not None
     return replace(answer.settings.sampling, seed=answer.stats.seed)
 
 
 def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
-    """Write a page, and return a line about it."""
+    """Write a page and return a one-line description of it."""
     try:
         size = save_html(runs, store, path)
     except ExplorerError as error:
@@ -110,9 +110,9 @@ def _save(runs: list[dict[str, Any]], store: Store, path: Path) -> str:
 
 @contextmanager
 def record_diagrams(session: Session, directory: Path) -> Iterator[None]:
-    """Record the answer of the block, and write all of its diagrams or none."""
+    """Record the answer in the `with` block, and write all of its diagrams or none."""
     expected = f"{directory}: --diagrams: expected a writable directory"
-    with usage_errors(expected):  # checked before the answer, which may take a while
+    with usage_errors(expected):  # check before the answer, which may take a while
         directory.mkdir(parents=True, exist_ok=True)
     model = session.engine.model
     recorder = Recorder()
@@ -124,6 +124,6 @@ def record_diagrams(session: Session, directory: Path) -> Iterator[None]:
     with usage_errors(expected), tempfile.TemporaryDirectory(dir=directory) as unfinished:
         for file, text in pictures.items():
             Path(unfinished, file).write_text(text, encoding="utf-8")
-        for file in pictures:  # after all files are complete
+        for file in pictures:  # replace the old files only when all new ones are complete
             Path(unfinished, file).replace(directory / file)
     session.console.note(f"{len(pictures)} diagrams in {directory}")

@@ -1,4 +1,4 @@
-"""Additions to argparse: one-line errors, checked numbers, names of other programs."""
+"""Extensions of argparse: one-line errors, checked values, other programs' flags."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ from ..untrusted import escape_line
 
 T = TypeVar("T")
 
-# Our flag -> its names in llama.cpp, ollama, mlx_lm and transformers.
+# Names for our flags in llama.cpp, ollama, mlx_lm and transformers.
 _SAME = {
     "--completion": "-no-cnv --no-conversation --ignore-chat-template",
     "--context-length": "--ctx-size --num-ctx",
@@ -32,8 +32,8 @@ _SAME = {
     "--hf-repo": "-hfr",
     "--help": "-help --usage",
 }
-# Their flags that do not change an answer here, by the reason. "=": a value follows, and
-# is skipped as well.
+# Flags of those programs that have no effect on answers here, by reason. "=" marks a flag
+# with a value, which is also skipped.
 _IGNORED = {
     "a prompt of -p is answered once, without it there is a chat": (
         "-st --single-turn -cnv --conversation -i --interactive -if --interactive-first "
@@ -57,7 +57,7 @@ _IGNORED = {
     ),
 }
 _STEP_NAMES = [step.label for step in STEPS.values()]
-# Their flags without an equivalent here, by the alternative.
+# Flags of those programs without an equivalent here, by suggested alternative.
 _REFUSED = {
     "-m takes a path or a name such as org/repo of Hugging Face's hub": (
         "-mu= --model-url= -dr="
@@ -90,11 +90,11 @@ _REFUSED = {
 }
 OTHER_NAMES = {theirs: ours for ours, names in _SAME.items() for theirs in names.split()}
 _LONGEST_MESSAGE = 400
-_SIMILARITY = 0.7  # the similarity from which a flag is suggested
+_SIMILARITY = 0.7  # minimum similarity of a suggested flag
 
 
 def rejection_of(flag: str) -> str | None:
-    """Return why a flag of another program is not available, or None."""
+    """Return why another program's flag is not available, or None if unknown."""
     for reason, names in _REFUSED.items():
         if flag in names.replace("=", "").split():
             return f"not available: {reason}"
@@ -102,10 +102,10 @@ def rejection_of(flag: str) -> str | None:
 
 
 class FlagParser(argparse.ArgumentParser):
-    """A parser whose errors are one line; argparse prints the usage as well."""
+    """A parser with one-line errors. argparse's own errors also print the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one line on standard error and end the process with 2."""
+        """Print one line on standard error and exit with code 2."""
         line = escape_line(message, _LONGEST_MESSAGE)
         self.exit(2, f"error: {line} (--help lists the options)\n")
 
@@ -126,13 +126,13 @@ class FlagParser(argparse.ArgumentParser):
                     )
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Read `-n5` as `-n 5`, as argparse does, but not `-st` as `-s t`."""
+        """Parse `-n5` as `-n 5`, as argparse does, but do not parse `-st` as `-s t`."""
         if not option_string[2:].lstrip("=").isdecimal():
             return []
         return super()._get_option_tuples(option_string)
 
     def suggestion(self, unknown: str) -> str:
-        """Return `; did you mean ...?` with flags similar to an unknown one, if any."""
+        """Return `; did you mean ...?` with similar flags, or an empty string."""
         name = unknown.partition("=")[0].replace("_", "-")
         actions = self._option_string_actions
         flags = [flag for flag in actions if flag.startswith("--")]
@@ -145,7 +145,7 @@ class FlagParser(argparse.ArgumentParser):
 
 
 class _ForeignFlag(argparse.Action):
-    """A flag of another program that is rejected, or skipped with its value."""
+    """A flag of another program that is rejected, or ignored together with its value."""
 
     def __call__(
         self,
@@ -161,7 +161,7 @@ class _ForeignFlag(argparse.Action):
 
 
 class FlagFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows flags as `-p, --prompt TEXT`, on lines of 79 characters."""
+    """Formats flags as `-p, --prompt TEXT`, in lines of 79 characters."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=27, width=79)
@@ -176,7 +176,7 @@ class FlagFormatter(argparse.RawDescriptionHelpFormatter):
 def checked(
     parse: Callable[[str], T], rule: str, is_right: Callable[[T], bool] = lambda _: True
 ) -> Callable[[str], T]:
-    """Return a parser of texts that raises ArgumentTypeError for a value out of range."""
+    """Return a parser that raises ArgumentTypeError for values out of range."""
 
     def read(text: str) -> T:
         with contextlib.suppress(ValueError):

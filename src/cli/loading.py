@@ -1,4 +1,4 @@
-"""Loading and saving the model of the command line."""
+"""Load and save the model selected on the command line."""
 
 import os
 import signal
@@ -29,19 +29,19 @@ from .console import Console, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class RankedOptions(Options):
-    """The options of the first of several processes; `load_on_ranks` loads on all."""
+    """Options for rank 0 of several; `load_on_ranks` loads the model on every rank."""
 
     load_on_ranks: Callable[[Source, int | None, Console], tuple[Model, int]]
 
 
 def find_named_source(options: Options, console: Console) -> Source:
-    """Read the small files of the model; download it first if necessary."""
+    """Read the model's configuration; download the model first if necessary."""
     download_if_missing(options, console)
     return find_source(options.model)
 
 
 def download_if_missing(options: Options, console: Console) -> None:
-    """Download the model of the command line unless it is on this machine."""
+    """Download the selected model unless it is already on this machine."""
     if isinstance(options.model, str) and not os.path.lexists(options.model):
         from .downloading import download_named  # only names can be downloaded
 
@@ -49,15 +49,16 @@ def download_if_missing(options: Options, console: Console) -> None:
 
 
 def open_model(options: Options, console: Console) -> Model:
-    """Load the model of the command line for a report."""
+    """Load the selected model for a report."""
     return _load(options, console, find_named_source(options, console), 1)[0]
 
 
 def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
-    """Load the model; return it and the positions of its cache.
+    """Load the model; return it and the number of positions in its cache.
 
-    The positions are the requested context length, by default min(4096, the model's
-    longest context). A context length of 0 requests the longest context.
+    The number of positions is the requested context length. The default is the model's
+    longest context, but at most 4096. A requested length of 0 selects the longest
+    context.
     """
     source = find_named_source(options, console)
     requested = options.context_length
@@ -76,14 +77,14 @@ def open_model_to_run(options: Options, console: Console) -> tuple[Model, int]:
 def open_second_model(
     options: Options, console: Console, model: Model, positions: int, other: Path | str
 ) -> Model:
-    """Load a second model, if it fits next to the cache of the first one.
+    """Load a second model if it fits into memory together with the first one's cache.
 
     Args:
-        options: The command line.
-        console: The streams for notes.
+        options: The command-line options.
+        console: The output streams.
         model: The first model.
-        positions: The positions of the cache of the first model.
-        other: The path of a model, or a format in which to quantize the first one.
+        positions: The number of positions in the first model's cache.
+        other: The path of a model, or a format to which the first model is quantized.
     """
     if other in QUANTIZED_TYPES:
         options = replace(options, quantize=str(other))
@@ -108,7 +109,7 @@ def _load(
     positions: int | None,
     taken: int = 0,
 ) -> tuple[Model, int]:
-    """Load a model if it fits next to `taken` bytes; check before mapping any weight."""
+    """Load a model after checking that its memory and `taken` bytes fit together."""
     forecast = forecast_memory(
         source, positions, DEFAULT_CONTEXT_LENGTH, options.quantize, options.dequantize
     )
@@ -128,7 +129,7 @@ def _load(
 
 
 def _load_options(options: Options, console: Console) -> dict[str, Any]:
-    """Return the keyword arguments shared by loading and saving."""
+    """Return the keyword arguments that loading and saving have in common."""
     progress = console.timed_progress("quantizing the weights", "matrices")
     return {
         "rope_scaling_factor": options.rope_scaling_factor,
@@ -138,7 +139,7 @@ def _load_options(options: Options, console: Console) -> dict[str, Any]:
 
 
 def save_model(options: Options, console: Console) -> None:
-    """Write the model, quantized if requested; SIGTERM ends it as Ctrl-C does."""
+    """Save the model, quantized if requested; SIGTERM interrupts it like Ctrl-C."""
     path = options.model
     kind = options.quantize
     load_options = _load_options(options, console)
@@ -166,7 +167,7 @@ def save_model(options: Options, console: Console) -> None:
 
 
 def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
-    """Return one line about a model: name, size, format, memory, context, sampling."""
+    """Return a line with the model's name, size, format, memory, context and sampling."""
     model = engine.model
     count = engine.model.parameter_count
     nbytes = sum(weight.nbytes for weight in model.tensors.values())
@@ -186,7 +187,7 @@ def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
 
 
 def model_parts(engine: InferenceEngine, chat_format: ChatTemplate | None) -> list[str]:
-    """Return the decisions of loading: model, chat format or None, cache, free memory."""
+    """Return the loading decisions: model, chat format if any, cache and free memory."""
     context = engine.context
     free = available_memory()
     chat_formats = (
@@ -203,5 +204,5 @@ def model_parts(engine: InferenceEngine, chat_format: ChatTemplate | None) -> li
 
 
 def required_tokenizer(model: Model) -> Tokenizer:
-    """Return the tokenizer of a model; raise ModelError or TokenizerError without one."""
+    """Return a model's tokenizer; raise ModelError or TokenizerError if there is none."""
     return model.tokenizer or model.source.required_tokenizer()

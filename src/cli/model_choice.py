@@ -1,4 +1,4 @@
-"""`/model`: another model in the same conversation."""
+"""`/model`: switch to another model within a conversation."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,10 +13,10 @@ from .session import Session
 
 
 def change_model(session: Session, argument: str) -> str | None:
-    """Continue with another model; without an argument, describe the present one.
+    """Continue with another model, or describe the current one without an argument.
 
-    The model is loaded with the dtypes of its files and with its own chat format. An
-    exception leaves the session unchanged.
+    The new model keeps the dtypes of its files and uses its own chat format. The session
+    is unchanged if an exception is raised.
     """
     if not argument:
         model = session.engine.model
@@ -34,7 +34,7 @@ def change_model(session: Session, argument: str) -> str | None:
         )
     positions = options.context_length
     if options.model is None and positions == BUNDLED_CHAT_LENGTH:
-        positions = None  # the default of the bundled model
+        positions = None  # it was the default of the bundled model
     changed = replace(
         options,
         model=argument,
@@ -61,7 +61,7 @@ def change_model(session: Session, argument: str) -> str | None:
 
 
 def _changed_settings(session: Session) -> dict[str, Any]:
-    """Return the settings that changed after the model was loaded."""
+    """Return the settings that have changed since the model was loaded."""
     defaults = sampling_defaults_of(session.options, session.engine.model)
     first = Settings.from_options(session.options, defaults.settings)
     now = {name: getattr(session.settings, name) for name in SETTINGS}

@@ -1,4 +1,4 @@
-"""The models on this machine: `--list-models`, `/models` and completion of names."""
+"""List the models on this machine for `--list-models`, `/models` and completion."""
 
 import math
 import os
@@ -38,8 +38,8 @@ _LONGEST_LABEL = 20
 _EMBEDDINGS = "token_embd.weight"
 _LONGEST_FAULT = 100
 _NONE = "no models; -m smollm2 downloads one"
-# The formats of GGUF files by `general.file_type`. Source: llama.cpp, include/llama.h,
-# llama_ftype.
+# Names of the formats of GGUF files, by `general.file_type`. Source: llama.cpp,
+# include/llama.h, llama_ftype.
 _FILE_TYPES = {
     0: "F32",
     1: "F16",
@@ -75,13 +75,13 @@ _FILE_TYPES = {
     37: "TQ2_0",
     38: "MXFP4_MOE",
 }
-# Formats without support, by the beginning of their names.
+# Prefixes of the names of unsupported formats.
 _UNSUPPORTED = ("IQ1", "IQ2", "IQ3", "TQ")
 
 
 @dataclass(frozen=True)
 class _Summary:
-    """Facts from the small files of a model or the first keys of a GGUF file."""
+    """Metadata from a model's small files or the first keys of a GGUF file."""
 
     parameters: str
     format: str
@@ -90,16 +90,16 @@ class _Summary:
 
 
 def model_names() -> list[str]:
-    """Return the names that `/model` completes.
+    """Return the names that can be completed after `/model`.
 
-    It opens no file except the manifests of ollama.
+    No files are opened except ollama's manifests.
     """
     names = [*PACKAGED_MODELS, *(model.name for model in local_models())]
     return list(dict.fromkeys(names))
 
 
 def report_models(_options: Options, console: Console) -> None:
-    """Write a row for each model on this machine to standard output."""
+    """Write a table row for each model on this machine to standard output."""
     rows = _rows()
     console.report_table(_HEADINGS, rows, _SIDES)
     if not rows:
@@ -107,7 +107,7 @@ def report_models(_options: Options, console: Console) -> None:
 
 
 def reply_models(_session: Session, _argument: str) -> str:
-    """Return the table of `report_models` for a chat."""
+    """Return the table of models for a chat."""
     rows = _rows()
     return "\n".join(aligned([_HEADINGS, *rows], _SIDES)) if rows else _NONE
 
@@ -137,7 +137,7 @@ def _summary(path: Path) -> _Summary:
 
 
 def _directory_summary(path: Path) -> _Summary:
-    """Read the small files of a directory."""
+    """Summarize a model directory from its small files."""
     source = find_source(path)
     shapes = source.args.tensor_shapes
     count = sum(math.prod(shape) for shape in shapes.values())
@@ -147,9 +147,9 @@ def _directory_summary(path: Path) -> _Summary:
 
 
 def _gguf_summary(path: Path) -> _Summary:
-    """Read the keys of a GGUF file before its vocabulary.
+    """Summarize a GGUF file from the keys that precede its vocabulary.
 
-    Reading the tensors after the vocabulary would take too long.
+    Reading up to the tensors, which follow the vocabulary, would take too long.
     """
     file = read_gguf_beginning(path)
     kind = _FILE_TYPES.get(_integer(file.keys, "general.file_type"), "")
@@ -176,7 +176,7 @@ def _gguf_summary(path: Path) -> _Summary:
 
 
 def _gguf_count(file: GgufFile) -> str:
-    """Return the number of parameters by the keys, as if the output were not tied."""
+    """Compute the parameter count from the keys, as if the output were not tied."""
     vocabulary = file.keys.get(VOCABULARY)
     tokens = vocabulary.count if isinstance(vocabulary, GgufArray) else 0
     config = read_gguf_config(file, ARCHITECTURES)
@@ -188,7 +188,7 @@ def _gguf_count(file: GgufFile) -> str:
 
 
 def _parts(path: Path, file: GgufFile) -> list[Path]:
-    """Return the files of a split model, which are in the directory of the first one."""
+    """Return all files of a split model, which are in the same directory."""
     count = _integer(file.keys, "split.count")
     ending = f"-00001-of-{count:05d}.gguf"
     if count < 2 or not path.name.endswith(ending):
@@ -200,7 +200,7 @@ def _parts(path: Path, file: GgufFile) -> list[Path]:
 
 
 def _integer(keys: Mapping[str, GgufValue], key: str) -> int:
-    """Return the value of a key if it is an integer, else -1."""
+    """Return the value of a key if it is an integer, or else -1."""
     value = keys.get(key)
     return value if isinstance(value, int) else -1
 

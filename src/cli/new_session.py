@@ -1,8 +1,7 @@
-"""Opening a session: its model, chat template, settings and grammar.
+"""Open a session: load its model, chat template, settings and grammar.
 
-Calls go one way: the application and `/model` call `open_session`, which calls
-`loading.py` for the models and constructs a `Session`. `loading.py` does not import
-sessions or chat templates.
+The application and `/model` call `open_session`, which loads models with `loading.py` and
+creates a `Session`. `loading.py` imports neither sessions nor chat templates.
 """
 
 import os
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def open_session(options: Options, console: Console) -> Session:
-    """Open a session; check settings and grammar before loading a model."""
+    """Open a session; check settings and grammar before loading the model."""
     Settings.from_options(options)
     grammar = _read_grammar(options)
     model, positions = open_model_to_run(options, console)
@@ -62,7 +61,8 @@ def open_session(options: Options, console: Console) -> Session:
         draft_model=draft_model,
         attention=options.attention or ATTENTIONS[0],
     )
-    # The examples include a completion, so with them the format is looked up on demand.
+    # The examples include a completion, so with `--examples` the chat format is looked up
+    # only when needed.
     is_named = options.chat_format is not None or options.chat_template is not None
     is_chat = is_named or not (options.completion or options.examples)
     chat_format = chat_format_of(options, model) if is_chat else None
@@ -82,7 +82,7 @@ def open_session(options: Options, console: Console) -> Session:
 
 
 def _read_grammar(options: Options) -> "Grammar | None":
-    """Return the grammar of the answers, or None without a constraint."""
+    """Return the grammar that constrains the answers, or None."""
     source = options.json_schema or options.grammar
     if source is None:
         return None
@@ -101,7 +101,7 @@ def _read_grammar(options: Options) -> "Grammar | None":
 
 @contextmanager
 def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
-    """Restore the engine's cache from a file and save it on exit."""
+    """Restore the engine's cache from a file, and save it on exit."""
     from ..inference import load_prompt_cache, save_prompt_cache
 
     check_writable(path, UsageError)
@@ -114,7 +114,7 @@ def prompt_cached(engine: InferenceEngine, path: Path) -> Iterator[None]:
 
 
 def sampling_defaults_of(options: Options, model: Model) -> SamplingDefaults:
-    """Return the model's sampling defaults without settings of the command line."""
+    """Return the model's sampling defaults, without those overridden by flags."""
     if options.sampling_defaults == "engine":
         return SamplingDefaults()
     defaults = sampling_defaults(model.source)
@@ -127,7 +127,7 @@ def sampling_defaults_of(options: Options, model: Model) -> SamplingDefaults:
 
 
 def chat_format_of(options: Options, model: Model) -> ChatTemplate:
-    """Return the named or detected chat template, after a test with an empty question."""
+    """Return the named or detected template, tested with an empty question."""
     tokenizer = required_tokenizer(model)
     template = template_named(options) or find_chat_template(model.source, tokenizer)
     template = template.with_arguments(dict(options.template_arg))
@@ -136,7 +136,7 @@ def chat_format_of(options: Options, model: Model) -> ChatTemplate:
 
 
 def template_named(options: Options) -> ChatTemplate | None:
-    """Return the chat template of the command line, or None for the model's template."""
+    """Return the chat template selected by flags, or None for the model's own."""
     value = options.chat_template
     if value is None:
         name = options.chat_format

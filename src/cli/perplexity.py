@@ -1,4 +1,4 @@
-"""`--perplexity` and `--kl-divergence`: how well the model predicts a text."""
+"""`--perplexity` and `--kl-divergence`: how well a model predicts a text."""
 
 import math
 from pathlib import Path
@@ -25,11 +25,11 @@ from .console import Console, UsageError
 from .loading import open_model_to_run, open_second_model, required_tokenizer
 from .saved_chat import read_text
 
-_MOST_BYTES = 1 << 26  # the limit of a text; more would take days
+_MOST_BYTES = 1 << 26  # maximum size of the text; a larger one would take days
 
 
 def report_perplexity(options: Options, console: Console) -> None:
-    """Write the perplexity of a text, and its divergence if a reference is given."""
+    """Print the perplexity of a text, and the KL divergence if a reference is given."""
     path = options.perplexity
     assert path is not None
     # As in llama-perplexity, the last newline is not part of the text.
@@ -79,7 +79,7 @@ def report_perplexity(options: Options, console: Console) -> None:
 def _chunks_of(
     path: Path, text: str, tokenizer: Tokenizer, length: int
 ) -> list[list[int]]:
-    """Return the chunks of a text; raise UsageError if it is shorter than one."""
+    """Return a text's chunks of tokens; raise UsageError if it is too short for one."""
     ids = tokenizer.encode(text, bos=tokenizer.adds_bos, eos=False)
     if len(ids) < length:
         expected = f"at least the {length} tokens of a chunk (-c sets a smaller length)"
@@ -90,7 +90,7 @@ def _chunks_of(
 def _open_reference(
     options: Options, console: Console, model: Model, length: int, other: Path
 ) -> Model:
-    """Load the reference model and check that its vocabulary is the model's."""
+    """Load the reference model and check that it has the same vocabulary."""
     reference = open_second_model(options, console, model, length, other)
     expected = model.args.vocab_size
     actual = reference.args.vocab_size
@@ -109,7 +109,7 @@ def _open_reference(
 
 
 def _comparison(losses: Floats, against: list[Divergence]) -> list[tuple[str, str]]:
-    """Return the rows about a reference, with the names that llama-perplexity prints."""
+    """Return the rows that compare with a reference, named as in llama-perplexity."""
     reference_losses = np.concatenate([part.losses for part in against])
     divergences = np.concatenate([part.divergences for part in against])
     same_top = np.concatenate([part.same_top for part in against])

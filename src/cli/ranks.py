@@ -1,7 +1,8 @@
-"""The ranks of a run under mpirun: rank 0 controls them, and all end together.
+"""The ranks of a run under mpirun. Rank 0 controls the others, and all end together.
 
-A thread of each rank sends a heartbeat to the next rank every half second, on a separate
-communicator and also during passes of minutes. mpirun notices a killed rank.
+In each rank, a thread sends a heartbeat to the next rank every half second. It uses a
+separate communicator, so heartbeats continue during passes that take minutes. A killed
+rank is detected by mpirun.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ T = TypeVar("T")
 DescribeError = Callable[[Exception], tuple[int, str]]
 
 _BEAT_SECONDS = 0.5
-_LOST_SECONDS = 5.0  # without a heartbeat, while this rank itself is running
+_LOST_SECONDS = 5.0  # maximum time without a heartbeat while this rank is running
 
 
 def run_rank(
@@ -40,7 +41,7 @@ def run_rank(
     talk: Callable[[Options, Console], int],
     describe_error: DescribeError,
 ) -> int:
-    """Run `talk` on rank 0 and its commands on the others; return the exit code."""
+    """Run `talk` on rank 0 and its commands on the other ranks; return the exit code."""
     rank = mpi_place()[0]
     if rank == 0 and "OMPI_COMM_WORLD_RANK" in os.environ:
         _pass_on_input()
@@ -52,7 +53,7 @@ def run_rank(
                 f"rank {rank}: mpi4py: expected it installed, got {error}: "
                 f"{install_hint('mpi')}"
             )
-            if rank:  # rank 0 usually has the same installation and reports it
+            if rank:  # rank 0 usually has the same installation and reports the error
                 time.sleep(SECONDS_FOR_RANK_0)
                 _write_error(text)
                 return 2
@@ -60,7 +61,7 @@ def run_rank(
         world = World(MPI, options, describe_error)
     except UsageError as error:
         console.error(str(error))
-        return 0 if rank else 2  # a code of this rank would end rank 0 before its message
+        return 0 if rank else 2  # a nonzero code here would end rank 0 before its message
     if rank:
         return world.follow()
     code = 130
@@ -74,12 +75,12 @@ def run_rank(
 
 
 class World:
-    """All ranks of a run, from the view of one rank."""
+    """All ranks of a run, as seen by one rank."""
 
     def __init__(self, mpi: Any, options: Options, describe_error: DescribeError) -> None:
-        """Compare versions, choose the number of threads, start the heartbeat.
+        """Compare the ranks' versions, set the thread count and start the heartbeat.
 
-        The arguments are the arguments of `run_rank`.
+        The arguments are the same as for `run_rank`.
         """
         self._mpi = mpi
         self._describe_error = describe_error
@@ -122,9 +123,10 @@ class World:
     def load(
         self, source: Source | None, positions: int | None, console: Console | None
     ) -> tuple[Model, int]:
-        """Load a model on all ranks by a command of rank 0; raise an error of any rank.
+        """Load a model on all ranks; an error on any rank is raised on every rank.
 
-        An error of this rank alone ends all ranks, because the others would wait for it.
+        An unexpected error on this rank alone ends all ranks, because the others would
+        wait for it.
         """
         try:
             return self._load(source, positions, console)
@@ -174,7 +176,7 @@ class World:
         ), forecast.positions
 
     def _together(self, work: Callable[[], T]) -> T:
-        """Do the same work on all ranks; if it fails on one rank, raise on all."""
+        """Call `work` on all ranks; if it fails on one of them, raise an error on all."""
         failure = None
         own = None
         try:
@@ -193,7 +195,7 @@ class World:
         return result
 
     def follow(self) -> int:
-        """Run the commands of rank 0 until it ends; return its exit code."""
+        """Run rank 0's commands until it ends; return its exit code."""
         memories: dict[int, CacheMemory] = {}
         transformer: Any = None
         while True:
@@ -209,12 +211,12 @@ class World:
                 else:
                     self.end()
                     return int(rest[0])
-            # No rank can continue without this one.
+            # No rank can continue without this rank.
             except Exception as error:  # noqa: BLE001
                 self._fail(error)
 
     def end(self, *code: int) -> None:
-        """End the heartbeat; with an exit code, end all ranks."""
+        """Stop the heartbeat; with an exit code, also end the other ranks."""
         if code:
             self.ranks.command("end", *code)
         self._over.set()
@@ -229,12 +231,12 @@ class World:
         self._abort(f"{self._name(self.ranks.rank)}: {text}", code)
 
     def _abort(self, text: str, code: int) -> NoReturn:
-        _write_error(text)  # print before the abort of all ranks
+        _write_error(text)  # print the error before all ranks are aborted
         self._mpi.COMM_WORLD.Abort(code)
         os._exit(code)
 
     def _watch_before(self) -> None:
-        """Send heartbeats to the next rank; end all ranks if the previous is silent."""
+        """Send heartbeats to the next rank; end all ranks if the previous one stops."""
         line = self._line
         beat = bytearray(1)
         before, after = ((self.ranks.rank + step) % self.ranks.size for step in (-1, 1))
@@ -244,7 +246,7 @@ class World:
             sent = [request for request in sent if not request.Test()]
             sent.append(line.Isend([beat, "B"], after))
             now = time.monotonic()
-            # this rank did not listen in the meantime
+            # Do not count the time in which this rank was not listening.
             heard += now - last - _BEAT_SECONDS
             last = now
             while line.Iprobe(before):
@@ -256,7 +258,7 @@ class World:
 
 
 def _pass_on_input() -> None:
-    """End standard input when the input of mpirun ends; Open MPI 5 does not report it."""
+    """End standard input when mpirun's input ends, which Open MPI 5 does not report."""
     parent = Path(f"/proc/{os.getppid()}")
     try:
         kind = os.stat(parent / "fd/0")
@@ -270,7 +272,7 @@ def _pass_on_input() -> None:
     os.dup2(reader, 0)
 
     def pass_on() -> None:
-        # Counts attempts, because mpirun may not have begun to read.
+        # Consecutive attempts are counted, since mpirun may not have started to read.
         silent = 0
         most = 10
         while silent < most:
@@ -279,7 +281,7 @@ def _pass_on_input() -> None:
                 silent = 0
                 while data:
                     data = data[os.write(writer, data) :]
-            elif any(  # mpirun keeps its input in an epoll set until its end
+            elif any(  # mpirun keeps its input in an epoll set until the input ends
                 "tfd:        0 " in file.read_text()
                 for file in (parent / "fdinfo").iterdir()
             ):

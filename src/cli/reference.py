@@ -1,8 +1,9 @@
-"""The process of `--verify` that runs transformers; the engine never imports this module.
+"""Run transformers for `--verify` in a separate process.
 
-`python -m src.cli.reference FOLDER` reads `request.json` and `ours.npz` in the folder and
-writes `theirs.npz` and `reply.json`. Each step continues from the result of our network,
-so that its difference comes from this step alone.
+The engine never imports this module. `python -m src.cli.reference FOLDER` reads
+`request.json` and `ours.npz` from the folder and writes `theirs.npz` and `reply.json`.
+Each step starts from our network's result for the previous step, so that a difference is
+caused by that step alone.
 """
 
 import json
@@ -25,10 +26,10 @@ from ..model import load_model
 from ..tokenizer.config_files import is_sentencepiece_file
 from .reference_encoding import load_encoding
 
-# The name of an attention that records transformers' eager attention.
+# The name under which a recording version of transformers' eager attention is registered.
 _RECORDED = "recorded"
-# The output of each module of a layer, as "stage layer name" of the trace. A family has
-# norms before attention and feed-forward, or after them.
+# The trace keys ("stage layer name") for the outputs of a layer's modules. A family has
+# norms either before or after attention and feed-forward.
 _BEFORE = {
     "input_layernorm": "6 {} normed",
     "self_attn.q_norm": "9 {} xq_normed",
@@ -54,23 +55,24 @@ _RETURNED = {
 
 
 def build_llama(config: Any, weights: dict[str, Any]) -> Any:
-    """Return transformers' model with these weights, which are not copied."""
+    """Return a transformers model with the given weights, which are not copied."""
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
     assert not unexpected
     assert set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
     model.tie_weights()
-    # No file contains its frequencies, so they are still on the meta device.
+    # The rotary frequencies are not in any file, so they are still on the meta device.
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval()
 
 
 def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
-    """Return the mapped weights of Meta's files, by Hugging Face's names.
+    """Return the mapped weights of Meta's files by their Hugging Face names.
 
-    Shards are joined along the dimension in which they are too short. The rows of q and k
-    are reordered: Meta rotates neighbours (2j, 2j + 1), Hugging Face halves (j, j + h/2).
+    Shards are joined along the dimension that is too short. The rows of q and k are
+    reordered, because Meta rotates adjacent elements (2j, 2j + 1) and Hugging Face
+    rotates elements of both halves (j, j + h/2).
     """
     files = sorted(directory.glob("consolidated.*.pth"))
     shards = [torch.load(file, mmap=True, weights_only=True) for file in files]
@@ -80,7 +82,7 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
     for row in rows_of(config.num_hidden_layers):
         parts = [shard[row.name] for shard in shards if row.name in shard]
         if not parts:
-            continue  # a tied output
+            continue  # the output matrix of a tied model
         shape = expected[row.hugging_face].shape
         short = [d for d, size in enumerate(parts[0].shape) if size != shape[d]]
         weight = torch.cat(parts, short[0]) if short else parts[0]
@@ -92,12 +94,12 @@ def meta_weights(directory: Path, config: Any) -> dict[str, Any]:
 
 
 def _dequantized_weights(directory: Path) -> dict[str, Any]:
-    """Return the weights of a quantized directory, dequantized by us to float32."""
+    """Return the weights of a quantized model, dequantized to float32 by our code."""
     model = load_model(directory)
     weights = {}
     for row in model.args.tensor_rows:
         weight = model.tensors.get(row.name)
-        if weight is not None:  # None: a tied output
+        if weight is not None:  # the output matrix of a tied model is absent
             plain = (
                 weight.dequantize() if isinstance(weight, ml.QuantizedTensor) else weight
             )
@@ -106,7 +108,7 @@ def _dequantized_weights(directory: Path) -> dict[str, Any]:
 
 
 def _read_model(request: dict[str, Any], folder: Path) -> Any:
-    """Return transformers' model of a request."""
+    """Return the transformers model for a request."""
     directory = Path(request["directory"])
     kind = request["weights"]
     if kind == "directory":
@@ -126,11 +128,11 @@ def _read_model(request: dict[str, Any], folder: Path) -> Any:
 
 
 def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a model continue from the results of our network; return its own results."""
+    """Run a model on our network's intermediate results; return its own results."""
     theirs: dict[str, Any] = {}
 
     def exchange(key: str, tensor: Any) -> Any:
-        if key not in ours:  # a layer without rotation
+        if key not in ours:  # the layer has no RoPE
             return tensor
         theirs[key] = tensor[0].flatten(1).numpy()
         return torch.from_numpy(ours[key]).reshape(tensor.shape)
@@ -173,7 +175,7 @@ def _record(model: Any, ours: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reference_ids(file: Path, texts: list[str]) -> list[list[int]]:
-    """Return the ids of texts by the library of the file's format."""
+    """Return the token ids of the texts, encoded by the library for the file's format."""
     if file.suffix == ".json":
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
         return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
@@ -183,7 +185,7 @@ def _reference_ids(file: Path, texts: list[str]) -> list[list[int]]:
 
 
 def main(folder: Path) -> None:
-    """Answer the request in a folder."""
+    """Process the request in a folder."""
     request = json.loads((folder / "request.json").read_text("utf-8"))
     file = request["tokenizer"]
     texts = request["texts"]

@@ -1,4 +1,4 @@
-"""Llama 3's encoding by tiktoken, the oracle for the ids of a `tokenizer.model`."""
+"""tiktoken's encoding of Llama 3, the reference for ids from a `tokenizer.model`."""
 
 import base64
 from pathlib import Path
@@ -16,7 +16,7 @@ Source: meta-llama/llama-models, models/llama3/tokenizer.py.
 
 
 def load_encoding(path: Path) -> tiktoken.Encoding:
-    """Return a tiktoken encoding with the ranks of a file and Llama 3's pattern."""
+    """Return a tiktoken encoding with the ranks from a file and Llama 3's pattern."""
     lines = (line.split() for line in path.read_text().splitlines())
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     return tiktoken.Encoding(

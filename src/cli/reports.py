@@ -1,4 +1,4 @@
-"""Reports of the command line: `--metadata`, `--info` and `--explain`."""
+"""Reports: `--metadata`, `--info` and `--explain`."""
 
 import platform
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ _ROPE_SCALINGS = {
     LinearRopeScaling: "linear",
     RopeFactors: "rope_freqs.weight",
 }
-_LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # values of Llama itself, as text
+_LIKE_LLAMA = ("", "None", "()", "False", "1.0")  # default values of Llama, as strings
 _LIBRARIES = ("numpy", "ml_dtypes", "regex", "structlog", "rich", "prompt_toolkit")
 
 
 def report_metadata(options: Options, console: Console) -> None:
-    """Write hyperparameters, tensors, counts and bytes of a model; read no weights."""
+    """Print a model's hyperparameters, tensors, counts and sizes; read no weights."""
     model = open_model(options, console)
     console.report_heading(str(model.source_directory))
     checkpoint = model.checkpoint
@@ -74,7 +74,7 @@ def report_metadata(options: Options, console: Console) -> None:
 
 
 def _flat_rows(params: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the entries of a file of hyperparameters; objects are flattened."""
+    """Return the entries of a hyperparameter file, with nested objects flattened."""
     flat: dict[str, object] = {}
     for name, value in params.items():
         if isinstance(value, dict):
@@ -85,7 +85,7 @@ def _flat_rows(params: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _used_rows(model: Model) -> list[tuple[str, str]]:
-    """Return the fields of `ModelArgs` and derived values."""
+    """Return the fields of `ModelArgs` and values derived from them."""
     args = model.args
     fields = vars(args) | {"dtype": args.dtype.name, "biases": ", ".join(args.biases)}
     del fields["layer_rows"]
@@ -137,7 +137,7 @@ def exact_bytes(count: int) -> str:
 
 
 def report_info(_options: Options, console: Console) -> None:
-    """Write the versions, the machine and the kernels; load no model."""
+    """Print versions, machine and kernels; load no model."""
     free = available_memory()
     info = ml.build_info()
     info["available_isas"] = ", ".join(info["available_isas"])
@@ -157,7 +157,7 @@ def report_info(_options: Options, console: Console) -> None:
 
 
 def report_stage(options: Options, console: Console) -> None:
-    """Write the section of a stage and the places of its diagram and its code."""
+    """Print the section about a stage and the locations of its diagram and code."""
     assert options.explain is not None
     stage = STAGES[options.explain]
     chapter, _, anchor = stage.chapter.partition("#")

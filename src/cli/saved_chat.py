@@ -1,4 +1,4 @@
-"""`/save`, `/load` and `/read`: a chat as JSON, and text files for a chat."""
+"""`/save`, `/load` and `/read`: save chats as JSON, and attach text files."""
 
 import json
 import os
@@ -27,9 +27,11 @@ from .session import Session, Turn, messages_of
 
 _FORMAT = "llama-bolts chat"
 _VERSION = 1
-LARGEST = 1 << 23  # bytes of a chat; more than the longest context of a Llama
-_LARGEST_TEXT = 1 << 20  # bytes; more tokens than the longest context of a Llama
-# Settings that are absent from chats of version 0.1.0.
+# Maximum size of a saved chat and of an attached text, in bytes. Both sizes exceed the
+# longest context of a Llama model.
+LARGEST = 1 << 23
+_LARGEST_TEXT = 1 << 20
+# Settings that do not exist in chats saved by version 0.1.0.
 _ADDED = {name: step.off for name, step in STEPS.items() if step.is_new}
 _SETTINGS = [name for name in SETTINGS if name not in ("think", "overflow")]
 _KEYS = {
@@ -43,7 +45,7 @@ _KEYS = {
 
 
 def save_chat(session: Session, argument: str) -> str:
-    """Write the conversation and its settings to a file; return the reply."""
+    """Save the conversation and its settings to a file; return the reply."""
     path = typed_path("/save", argument)
     model = str(session.engine.model.source_directory)
     turns = tuple(session.turns)
@@ -55,7 +57,7 @@ def save_chat(session: Session, argument: str) -> str:
 
 
 def load_chat(session: Session, argument: str) -> str:
-    """Replace the conversation with the chat of a file; return the reply."""
+    """Replace the conversation with a saved chat; return the reply."""
     path = typed_path("/load", argument)
     chat = read_chat(path)
     if chat.completion != session.completion:
@@ -65,7 +67,7 @@ def load_chat(session: Session, argument: str) -> str:
         raise _file_error(path, f"saved chat: expected {expected}, got {got}")
     try:
         session.restore(chat.system, chat.turns, chat.settings)
-    # The chat does not fit, or its format does not support a system prompt.
+    # The chat does not fit, or the chat format does not support a system prompt.
     except InferenceError as error:
         raise _file_error(path, f"saved chat: {error}") from None
     return (
@@ -76,9 +78,9 @@ def load_chat(session: Session, argument: str) -> str:
 
 
 def attach_text(session: Session, argument: str) -> str:
-    """Put the text of a file before the next message; return the reply.
+    """Attach the text of a file to the next message; return the reply.
 
-    A text that does not fit the context is a UsageError.
+    Text that does not fit into the context raises UsageError.
     """
     path = typed_path("/read", argument)
     text = read_text(path, _LARGEST_TEXT).rstrip("\n")
@@ -104,19 +106,19 @@ def _file_error(path: Path, text: str) -> UsageError:
 
 @dataclass(frozen=True)
 class SavedChat:
-    """The content of a saved chat."""
+    """The contents of a saved chat."""
 
     model: str  # the path of the model
-    completion: bool  # whether it continues texts instead of answering messages
+    completion: bool  # whether the model continues texts instead of answering messages
     settings: Settings
     system: str | None
     turns: tuple[Turn, ...]
 
 
 def write_chat(path: Path, chat: SavedChat) -> None:
-    """Write a chat to a new file or over a saved chat.
+    """Write a chat to a new file, or overwrite a saved chat.
 
-    A UsageError leaves the file unchanged.
+    The file is unchanged if UsageError is raised.
     """
     content = chat_as_json(chat)
     if len(content) > LARGEST:  # possible after many long completions
@@ -178,7 +180,7 @@ def _parse_chat(content: bytes) -> SavedChat:
             f"{described(max_tokens)}"
         )
     _check(settings["stop"], list, "stop")
-    StopStrings(settings["stop"])  # checks each one
+    StopStrings(settings["stop"])  # checks each string
     return SavedChat(
         document["model"],
         document["completion"],
@@ -190,7 +192,7 @@ def _parse_chat(content: bytes) -> SavedChat:
 def _conversation(
     entries: list[Any], completion: bool
 ) -> tuple[str | None, tuple[Turn, ...]]:
-    """Return the system message of a chat, or None, and the turns."""
+    """Return the system message, or None, and the turns of a saved chat."""
     messages = as_messages(entries) if entries else []
     system = None
     if messages and messages[0].role == "system" and not completion:
@@ -217,7 +219,7 @@ def _check(value: object, kind: type, where: str) -> None:
 
 
 def typed_path(command: str, argument: str) -> Path:
-    """Return the path of a typed argument: expand `~`, drop quotes around it."""
+    """Return the path typed by the user, without quotes and with `~` expanded."""
     if len(argument) > 1 and argument[0] == argument[-1] and argument[0] in ("'", '"'):
         argument = argument[1:-1]
     if not argument:
@@ -226,7 +228,7 @@ def typed_path(command: str, argument: str) -> Path:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Read a file of at most `limit` bytes of UTF-8 text, without a byte order mark."""
+    """Read UTF-8 text of at most `limit` bytes and remove a byte order mark."""
     content = read_whole(path, limit, UsageError)
     with usage_errors(f"{label_of(path)}: text: expected UTF-8"):
         text = content.decode("utf-8-sig")

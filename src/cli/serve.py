@@ -1,4 +1,4 @@
-"""`--serve`: the model of the command line as an HTTP server."""
+"""`--serve`: serve the selected model over HTTP."""
 
 import ipaddress
 import os
@@ -19,7 +19,7 @@ _LONGEST_KEY_FILE = 64 << 10
 
 
 def serve_model(options: Options, console: Console) -> None:
-    """Answer HTTP requests until SIGTERM or SIGINT; SIGINT raises KeyboardInterrupt."""
+    """Answer HTTP requests until SIGTERM or SIGINT, which raises KeyboardInterrupt."""
     try:
         from .. import server
     except ModuleNotFoundError as error:
@@ -68,8 +68,8 @@ def serve_model(options: Options, console: Console) -> None:
         defaults = sampling_defaults_of(options, model)
         if defaults.settings:
             console.note(f"requests without sampling settings use {defaults}")
-        # The process of an inner view loads the whole model, which may need several
-        # ranks.
+        # An explorer page is computed by a process that loads the whole model, which may
+        # need the memory of several ranks.
         inside = None if isinstance(options, RankedOptions) else loading
         served = server.ServedModel(
             name=name, chat_format=chat_format, loading=inside, sampling=defaults.settings
@@ -89,7 +89,7 @@ def serve_model(options: Options, console: Console) -> None:
 
 
 def _api_keys(options: Options) -> list[str]:
-    """Return the accepted keys, from a flag or from the lines of a file."""
+    """Return the accepted API keys, from a flag or from the lines of a file."""
     path = options.api_key_file
     if path is None:
         where = "--api-key"

@@ -37,11 +37,11 @@ from .arguments import Options
 from .console import Console, UsageError
 from .tracing import TraceSwitch
 
-# Stop reasons of an answer that can be resumed.
+# Stop reasons after which an answer can be resumed.
 RESUMABLE = (INTERRUPTED, "max tokens", "context full")
-_DIGITS = 6  # decimals of a time in seconds
-# Sizes when turns are dropped: an answer needs an eighth of the context, and dropping
-# frees a quarter. The remaining turns are read again, so dropping should be rare.
+_DIGITS = 6  # decimal places of a time in seconds
+# Shares of the context: an answer needs an eighth, and dropping turns frees a quarter.
+# The remaining turns must be processed again, so turns should rarely be dropped.
 _NEEDED_SHARE = 8
 _FREED_SHARE = 4
 
@@ -51,8 +51,8 @@ class Turn:
     """A question and its answer."""
 
     question: str
-    answer: str  # possibly incomplete
-    # The tokens of an answer that can be resumed; empty if it is complete or loaded.
+    answer: str  # may be incomplete
+    # The tokens of an answer that can be resumed. Empty if it is complete or was loaded.
     ids: tuple[int, ...] = field(default=(), compare=False)
 
 
@@ -66,11 +66,11 @@ def messages_of(system: str | None, turns: Sequence[Turn]) -> list[Message]:
 
 @dataclass(eq=False)
 class Session:
-    """The state of a chat, or of a series of completions, and the engine that answers.
+    """The state of a chat or a series of completions, and the engine that answers.
 
-    The history includes incomplete answers. A question whose answer did not begin is not
-    in it, so that it does not affect the next answer; `/regen` and `/continue` ask it
-    again.
+    The history includes incomplete answers. If an answer did not begin, its question is
+    not part of the history and thus does not affect the next answer. `/regen` and
+    `/continue` ask it again.
     """
 
     options: Options
@@ -78,8 +78,8 @@ class Session:
     tokenizer: Tokenizer
     console: Console
     settings: Settings
-    found_format: ChatTemplate | None  # None: the model's own
-    # Returns a new mask for one answer, if a grammar constrains the answers.
+    found_format: ChatTemplate | None  # None for the model's own template
+    # If a grammar constrains the answers, returns a new mask for each answer.
     new_mask: Callable[[Sequence[int]], TokenMask] | None
 
     def __post_init__(self) -> None:
@@ -87,11 +87,11 @@ class Session:
         self.completion = self.options.completion
         self.statistics = self.options.statistics and not self.console.quiet
         self._records = self.options.json or self.options.jsonl is not None
-        self.candidates = 0  # the number of candidates in the report of an answer
+        self.candidates = 0  # number of candidates to report for each token
         self.turns: list[Turn] = []
-        self.unanswered: str | None = None  # the question without an answer
-        self.attached = ""  # the text of `/read` before the next question
-        self.last: PrintedAnswer | None = None  # it may be absent from the history
+        self.unanswered: str | None = None  # a question whose answer did not begin
+        self.attached = ""  # text attached by `/read`, which precedes the next question
+        self.last: PrintedAnswer | None = None  # it may not be part of the history
         self.trace = TraceSwitch(
             self.options, self.console, self.engine, self.found_format
         )
@@ -113,7 +113,7 @@ class Session:
             raise
 
     def ask_with_attached(self, question: str) -> PrintedAnswer:
-        """Answer a question after the attached text; keep the text if it is rejected."""
+        """Answer a question with the attached text; keep the text if it is rejected."""
         attached = self.attached
         try:
             return self.ask(self.with_attached(question))
@@ -130,7 +130,7 @@ class Session:
         return self._ask(self.turns[-1].question, self.turns[:-1])
 
     def resume(self) -> PrintedAnswer:
-        """Resume the last answer, if it was stopped, or answer the pending question."""
+        """Resume the last answer if it was stopped, or answer the pending question."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
         if not self.turns or not self.turns[-1].ids:
@@ -143,7 +143,7 @@ class Session:
     def _ask(
         self, question: str, before: list[Turn], stopped: Turn | None = None
     ) -> PrintedAnswer:
-        """Answer a question after a history; store both if the answer has a token."""
+        """Answer a question after some turns; store both if the answer has any tokens."""
         before = self._with_room(before, question, stopped)
         answer = self._answer(self._prompt_after(before, question), stopped)
         if answer.ids:
@@ -158,7 +158,7 @@ class Session:
     ) -> list[Turn]:
         """Return the turns before a question, without the oldest if they must be dropped.
 
-        Raise ContextFullError, and drop no turn, if the question alone does not fit.
+        Raises ContextFullError, and drops no turns, if the question alone does not fit.
         """
         if self.completion or self.settings.overflow != "drop":
             return before
@@ -194,7 +194,7 @@ class Session:
         return self.turns.pop().question if question is None else question
 
     def clear(self) -> None:
-        """Clear the history and the attached text; keep system prompt and settings."""
+        """Clear the history and attached text; keep the system prompt and settings."""
         self.turns = []
         self.unanswered = None
         self.attached = ""
@@ -216,18 +216,18 @@ class Session:
         vars(self).update(vars(other))
 
     def change_model(self, other: "Session", options: Options) -> None:
-        """Adopt the model of another session, and keep the conversation.
+        """Adopt another session's model and keep the conversation.
 
         Args:
             other: A session without a conversation, whose settings are adopted.
-            options: The options of the new model.
+            options: The options for the new model.
 
         Raises:
-            ContextFullError: The conversation exceeds the context of the new model.
-            ChatFormatError: The chat format is unknown or lacks a message of the
-                conversation.
+            ContextFullError: The conversation exceeds the new model's context.
+            ChatFormatError: The chat format is unknown, or does not support a message in
+                the conversation.
         """
-        # The ids of a stopped answer belong to the replaced tokenizer.
+        # The ids of a stopped answer belong to the old model's tokenizer.
         turns = [replace(turn, ids=()) for turn in self.turns]
         other.restore(self.system, turns, other.settings)
         other.unanswered = self.unanswered
@@ -241,7 +241,7 @@ class Session:
         vars(self).update(vars(other))
 
     def with_attached(self, question: str) -> str:
-        """Return a question after the attached text, and clear that text."""
+        """Return a question preceded by the attached text, and clear that text."""
         attached = self.attached
         self.attached = ""
         gap = "" if self.completion or not attached else "\n\n"
@@ -249,7 +249,7 @@ class Session:
 
     @property
     def chat_format(self) -> ChatTemplate:
-        """The chat template in use; ChatFormatError if the model has none."""
+        """The chat template in use. Raises ChatFormatError if the model has none."""
         return self.found_format or self.engine.chat_format
 
     def prompt_ids(self) -> list[int]:
@@ -268,18 +268,18 @@ class Session:
     def messages(
         self, turns: Sequence[Turn], question: str | None = None
     ) -> list[Message]:
-        """Return the messages of a history, and of the next question if given."""
+        """Return the messages of some turns and of the next question, if given."""
         question_message = [] if question is None else [Message("user", question)]
         return messages_of(self.system, turns) + question_message
 
     def _prompt_after(self, before: Sequence[Turn], question: str) -> str | list[Message]:
-        """Return a question after some turns: a text to continue, or a conversation."""
+        """Return the prompt for a question: text to continue, or a conversation."""
         return question if self.completion else self.messages(before, question)
 
     def _encoded(
         self, prompt: str | list[Message], opens_answer: bool = True
     ) -> list[int]:
-        """Return the ids of a prompt, which is a text or a conversation."""
+        """Return the token ids of a prompt."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, bos=self.tokenizer.adds_bos, eos=False)
         think = self.settings.think != "off"
@@ -288,7 +288,7 @@ class Session:
     def answer_apart(
         self, prompt: str | list[Message], line: int | None = None
     ) -> PrintedAnswer:
-        """Answer a prompt outside of the history; `line` goes into its record."""
+        """Answer a prompt outside the history; its record contains `line`."""
         answer = self._answer(prompt)
         self._report(answer, line)
         return answer
@@ -296,12 +296,12 @@ class Session:
     def _answer(
         self, prompt: str | list[Message], stopped: Turn | None = None
     ) -> PrintedAnswer:
-        """Run one prompt and write its answer, or the rest of a stopped answer."""
+        """Run a prompt and print its answer, or the rest of a stopped answer."""
         self.engine.last_stats = None
         settings = self.settings
         earlier = stopped or Turn(question="", answer="")
 
-        # Whether the prompt ends inside a thought; empty until it is computed.
+        # Contains whether the prompt ends inside a thought, once this has been computed.
         opened: list[bool] = []
 
         def split(text: str, is_over: bool) -> tuple[str, str]:
@@ -338,8 +338,8 @@ class Session:
         return self.last
 
     def _report(self, answer: PrintedAnswer, line: int | None = None) -> None:
-        """Print the record, the candidate tables and the statistics, as enabled."""
-        if answer.stats is None:  # Ctrl-C came first
+        """Print the record, candidate tables and statistics, if enabled."""
+        if answer.stats is None:  # interrupted before the first forward pass
             return
         if self._records:
             self.console.report(self._record(answer, answer.stats, line))
@@ -354,7 +354,7 @@ class Session:
     def _record(
         self, answer: PrintedAnswer, stats: GenerationStats, line: int | None
     ) -> str:
-        """Return an answer as JSON on one line of ASCII."""
+        """Return an answer as a JSON object on one line of ASCII."""
         statistics = asdict(stats).items()
         top = self.options.logprobs
         record = {

@@ -1,4 +1,4 @@
-"""The terminal of a chat: it hides typing during answers and restores its state."""
+"""Hide typing in the terminal during a chat's answers, and restore its state."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ from typing import Any
 from .answer import on_signal
 from .console import Console
 
-# indices in the list of `tcgetattr`
+# Indices in the list returned by `tcgetattr`.
 _INPUT_FLAGS = 0
 _LOCAL_FLAGS = 3
-# As in the raw mode of prompt_toolkit, which reads the queue later. Ctrl-C and Ctrl-Z
-# still send signals, and Ctrl-C does not empty the queue.
+# As in prompt_toolkit's raw mode, which reads the queued input later. Ctrl-C and Ctrl-Z
+# still send signals, and Ctrl-C does not clear the queue.
 _RAW_INPUT = ~(termios.ICRNL | termios.INLCR | termios.IGNCR)
 _RAW_LOCAL = ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
 _MARK_PASTES = b"\x1b[?2004h"
@@ -37,7 +37,7 @@ class ChatTerminal:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore the terminal at the end, also if a signal ends the process."""
+        """Restore the terminal on exit, even if a signal ends the process."""
         with ExitStack() as stack:
             for number in _DEADLY_SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
@@ -51,7 +51,7 @@ class ChatTerminal:
 
     @contextmanager
     def typing_hidden(self) -> Iterator[None]:
-        """Hide typing within the block; the next prompt reads it from the queue."""
+        """Hide typing in the `with` block; the next prompt reads it from the queue."""
         with (
             on_signal(signal.SIGTSTP, self._suspend),
             on_signal(signal.SIGCONT, self._resume),
@@ -64,7 +64,7 @@ class ChatTerminal:
                 self.restore()
 
     def restore(self) -> None:
-        """Set the state that the terminal had before the chat."""
+        """Restore the state that the terminal had before the chat."""
         self._apply(self._state, _LEAVE_PASTES)
 
     def _hide(self) -> None:
@@ -76,9 +76,9 @@ class ChatTerminal:
         self._apply(hidden, _MARK_PASTES)
 
     def _apply(self, state: list[Any], control: bytes = b"") -> None:
-        """Set the state and write a control sequence; do nothing in the background."""
+        """Set the state and write a control sequence, unless in the background."""
         with contextlib.suppress(OSError, termios.error):
-            # The system would stop a process in the background.
+            # The system would stop a background process that changes the terminal.
             if os.tcgetpgrp(self._input) == os.getpgrp():
                 termios.tcsetattr(self._input, termios.TCSANOW, state)
                 os.write(self._output, control)
@@ -88,7 +88,7 @@ class ChatTerminal:
         self.restore()
         with on_signal(number, signal.SIG_DFL):
             signal.raise_signal(number)
-        # Also if the system ignores Ctrl-Z because no shell could resume the process.
+        # This also runs if Ctrl-Z is ignored because no shell could resume the process.
         self._hide()
 
     def _resume(self, _number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The trace of a run, turned on by flags of the command line and by `/trace`."""
+"""Turn the trace on and off, by command-line flags and by `/trace`."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TraceSwitch:
-    """Turns the trace on and off; the first start truncates its files."""
+    """Turns the trace on and off. Its files are truncated the first time."""
 
     options: Options
     console: Console
@@ -43,7 +43,7 @@ class TraceSwitch:
             "json_lines": self.options.trace_json,
         }
         paths = {name: path for name, path in flag_paths.items() if path is not None}
-        self.paths = paths or {"debug_log": DEFAULT_DEBUG_LOG}  # the files of the trace
+        self.paths = paths or {"debug_log": DEFAULT_DEBUG_LOG}  # the trace files by kind
         self._mode: Literal["w", "a"] = "w"
         self._log: TraceLog | None = None
         self._recorders: list[Recorder | Collector] = []
@@ -60,7 +60,7 @@ class TraceSwitch:
             with ExitStack() as opened:
                 files: dict[str, Any] = {}
                 for kind, path in self.paths.items():
-                    # The names of a checkpoint may not be valid UTF-8.
+                    # Names in a checkpoint may contain invalid UTF-8.
                     files[kind] = opened.enter_context(
                         open(
                             path, self._mode, encoding="utf-8", errors="backslashreplace"
@@ -76,7 +76,7 @@ class TraceSwitch:
                     **files,
                 )
                 opened.pop_all()
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        except (OSError, ValueError) as error:  # a NUL in the path raises ValueError
             name = error.filename if isinstance(error, OSError) else path
             raise UsageError(
                 f"{name}: trace: expected a writable file, got {reason_of(error)}"
@@ -86,7 +86,7 @@ class TraceSwitch:
 
     @contextmanager
     def recorded(self, recorder: "Recorder | Collector") -> Iterator[None]:
-        """Send the events of the block to a recorder as well; then turn the trace off."""
+        """Also send the events of the block to a recorder; then turn the trace off."""
         self._recorders.append(recorder)
         if not trace.is_on():
             self._start()
@@ -112,7 +112,8 @@ class TraceSwitch:
             ),
             close=self._close,
         )
-        # Excludes the costs of a first pass, such as the first touch of mapped weights.
+        # Run a pass without a trace, to exclude one-time costs such as page faults on
+        # mapped weights.
         model.transformer.forward(InferenceContext(model.args, 1), [0])
         trace.start(tracer)
 
@@ -137,7 +138,7 @@ class TraceSwitch:
             trace.stop()
 
     def _run(self) -> dict[str, str]:
-        """Return the facts of the run for the header of the trace."""
+        """Return the run metadata for the header of the trace."""
         model = self.engine.model
         info = ml.build_info()
         options = self.options

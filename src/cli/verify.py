@@ -1,8 +1,8 @@
-"""`--verify`: the network and tokenizer of a checkpoint, compared with transformers.
+"""`--verify`: compare a checkpoint's network and tokenizer with transformers.
 
-Both compute in float32, one after the other: first our network in this process, then
-transformers in a separate process (`reference.py`), which continues from our results at
-each step.
+Both networks compute in float32, one after the other. Our network runs first, in this
+process. transformers then runs in a separate process (`reference.py`) and starts each
+step from our result for the previous one.
 """
 
 import json
@@ -43,8 +43,8 @@ from .console import Console, DifferenceError, UsageError
 from .loading import open_model
 
 Array: TypeAlias = npt.NDArray[np.float32]
-# A row for each token, by "stage layer name" as in the trace; the layer is - outside of
-# the layers.
+# Arrays with one row per token, by "stage layer name" as in the trace. The layer is "-"
+# for stages that are not part of a layer.
 Stages: TypeAlias = dict[str, Any]
 
 _PROMPT = (
@@ -60,18 +60,18 @@ _TEXTS = (
 )
 _MODULES = ("torch", "transformers", "tokenizers", "tiktoken", "sentencepiece")
 _BY_HEAD = (11, 12, 13)  # stages whose results do not have one row per token
-# The names of the queries and keys of the scores, the last ones first.
+# Trace keys of the queries and keys that the scores are computed from, latest first.
 _QUERIES_AND_KEYS = ("10 {} {}", "9 {} {}_normed", "8 {} {}_normed", "8 {} {}")
-_MOST_TOKENS = 256  # both processes keep the logits of all tokens
+_MOST_TOKENS = 256  # limited because both processes keep the logits of all tokens
 _COLUMNS = ("stage", "tensor", "layer", "difference", "relative", "bound", "")
-# With random models of many shapes and the bundled model, the largest errors are a sixth
-# of these bounds, and with SmolLM2 half of them: the terms of some rows of a trained
-# model cancel.
+# Random models of many shapes and the bundled model reach at most a sixth of these
+# bounds. SmolLM2 reaches half of them, because in some rows of a trained model the terms
+# of a sum cancel.
 _MARGIN = 16.0
 
 
 class _Row(NamedTuple):
-    """A comparison: the largest difference, absolute and relative to its row's RMS."""
+    """A comparison: the largest error, absolute and relative to the RMS of its row."""
 
     stage: int
     tensor: str
@@ -82,12 +82,12 @@ class _Row(NamedTuple):
 
     @property
     def is_ok(self) -> bool:
-        """Whether the error is within the bound; false for NaN."""
+        """Whether the error is within the bound; False for NaN."""
         return self.relative <= self.bound
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as texts."""
+        """The cells of the table row."""
         errors = (f"{x:.1e}" if x else "0" for x in self[3:])
         stage = f"{self.stage} {STAGES[self.stage].name}"
         ok = "ok" if self.is_ok else "FAIL"
@@ -95,7 +95,7 @@ class _Row(NamedTuple):
 
     @property
     def failure(self) -> str:
-        """The failure in words."""
+        """A description of the failed comparison."""
         stage, tensor, layer, _, relative, bound, _ = self.cells
         of_layer = f" of layer {layer}" if layer else ""
         return (
@@ -104,7 +104,7 @@ class _Row(NamedTuple):
 
 
 def report_verify(options: Options, console: Console) -> None:
-    """Compare a model with transformers; raise DifferenceError beyond a bound."""
+    """Compare a model with transformers; raise DifferenceError if they differ."""
     model = open_model(options, console)
     if model.source.verified_as is None:
         raise UsageError(
@@ -153,7 +153,7 @@ def report_verify(options: Options, console: Console) -> None:
 
 
 def _one_for_all_layers(rows: Iterable[_Row]) -> Iterable[_Row]:
-    """Return the first row beyond its bound of each tensor, or else the worst."""
+    """Return each tensor's first failed row, or else its row with the largest error."""
     chosen: dict[tuple[int, str], _Row] = {}
     for row in rows:
         other = chosen.setdefault((row.stage, row.tensor), row)
@@ -163,7 +163,7 @@ def _one_for_all_layers(rows: Iterable[_Row]) -> Iterable[_Row]:
 
 
 def _prompt_ids(model: Model, text: str) -> list[int]:
-    """Return the tokens of a text, or ids from all of the rows without a tokenizer."""
+    """Return a text's token ids, or without a tokenizer, ids spread over all rows."""
     tokenizer = model.tokenizer
     vocab_size = model.args.vocab_size
     if tokenizer is None:
@@ -176,18 +176,17 @@ def _prompt_ids(model: Model, text: str) -> list[int]:
 
 
 def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
-    """Run the network in float32: first all tokens but the last, then the last.
+    """Run the network in float32: first all tokens except the last one, then the last.
 
-    Return three values:
+    Returns three values:
 
-    1. The results of each traced stage, a row for each token, with heads in the order of
-    Hugging Face.
-    2. The logits [T, V] without a trace.
-    3. The factor between a relative error of the norms' weights and the error of the
-    logits.
+    1. The results of each traced stage, with one row per token and heads in Hugging
+       Face's order.
+    2. The logits [T, V], computed without a trace.
+    3. The ratio of the logits' error to a relative error in the norm weights.
     """
     args = replace(model.args, dtype=ml.float32)
-    tensors = {  # products of float32 accept all other dtypes
+    tensors = {  # float32 products accept weights of all other dtypes
         name: weight.to(ml.float32)
         if isinstance(weight, ml.Tensor) and weight.dtype is ml.bfloat16
         else weight
@@ -226,7 +225,7 @@ def _run(model: Model, ids: list[int]) -> tuple[Stages, Array, float]:
 def _traced(
     network: LlamaTransformer, context: InferenceContext, ids: list[int]
 ) -> Stages:
-    """Return the last result of each name in each stage of a pass."""
+    """Return the last result with each name in each stage of a pass."""
     results: Stages = {}
 
     def keep(event: Event) -> None:
@@ -294,7 +293,7 @@ def _run_transformers(
 
 
 def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]:
-    """Yield one comparison of token ids, if both have a tokenizer."""
+    """Yield a comparison of token ids, if both sides have a tokenizer."""
     if theirs is not None and model.tokenizer is not None:
         texts = (_PROMPT, *_TEXTS)
         ours = [model.tokenizer.encode(text, bos=False, eos=False) for text in texts]
@@ -306,9 +305,9 @@ def _compare_ids(model: Model, theirs: list[list[int]] | None) -> Iterator[_Row]
 def _compare_stages(
     model: Model, ours: Stages, logits: Array, gain: float, theirs: Stages
 ) -> Iterator[_Row]:
-    """Yield the comparisons of tensors in their order, then of the best tokens."""
+    """Yield the comparisons of tensors in order of execution, then of the best tokens."""
     bounds = []
-    for key in (key for key in theirs if key != "logits"):  # in the order of the run
+    for key in (key for key in theirs if key != "logits"):  # in order of execution
         stage, layer, name = key.split()
         score = _largest_score(model.args, ours, layer) if name == "output" else 0.0
         bounds.append(_bound(model.args, int(stage), name, len(logits), score))
@@ -323,10 +322,10 @@ def _compare_stages(
 
 
 def _largest_score(args: ModelArgs, ours: Stages, layer: str) -> float:
-    """Return the largest possible score of queries and keys with these lengths.
+    """Return the largest score that queries and keys of these lengths can have.
 
-    The error of a sum grows with its terms. In a trained model the terms are several
-    times as large as the sum, because most of them cancel.
+    The error of a sum grows with the size of its terms. In a trained model, the terms are
+    several times as large as the sum, because most of them cancel.
     """
     scale = 1 / args.score_divisor
     for name in ("xq", "xk"):
@@ -338,14 +337,14 @@ def _largest_score(args: ModelArgs, ours: Stages, layer: str) -> float:
 
 
 def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> float:
-    """Return the bound of the rounding errors of a step: margin * eps * sqrt(n).
+    """Return the bound on a step's rounding error: margin * eps * sqrt(n).
 
-    n is the number of terms in the sum of an element, because independent errors grow
-    with its root. The angles of the rotary embedding, which transformers rounds to
-    float32, count as S^2 terms. The scores, whose error is an error of a logarithmic
-    probability, count as the square of the largest possible score. An element of an
-    elementwise product can be sqrt(F) times the RMS. Copied rows, and sums of the same
-    two values, have the same bits.
+    n is the number of terms that are summed for an element, because independent errors
+    grow with the square root of their number. transformers rounds rotary angles to
+    float32, which counts as S^2 terms. An error in the scores is an error in a
+    logarithmic probability and counts as the square of the largest possible score. An
+    element of an elementwise product can be sqrt(F) times the RMS. Copied rows and sums
+    of the same two values must be bit-identical.
     """
     D = args.dim
     F = args.ffn_dim
@@ -358,7 +357,7 @@ def _bound(args: ModelArgs, stage: int, name: str, S: int, score: float) -> floa
 
 
 def _errors(ours: Array, theirs: Array) -> tuple[float, float]:
-    """Return the largest difference, absolute and relative to the RMS of its row."""
+    """Return the largest error, absolute and relative to the RMS of its row."""
     difference = np.abs(ours.astype(np.float64) - theirs)
     return float(difference.max()), float((difference / _root_mean_square(theirs)).max())
 

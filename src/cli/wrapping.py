@@ -1,33 +1,34 @@
-"""Word wrap at blanks, for text that arrives in parts and is shown at once."""
+"""Word wrap at spaces for text that arrives in parts and is shown immediately."""
 
 import re
 import unicodedata
 
-_NARROWEST = 20  # a narrower window is left to the terminal
-_TAB = 8  # columns from one tab stop to the next
+_NARROWEST = 20  # in narrower windows, text is not wrapped
+_TAB = 8  # number of columns between tab stops
 _JOINER = "\u200d"
 _EMOJI_STYLE = "\ufe0f"
 _SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
-_REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]")  # two of these letters form a flag
-# Wide characters that do not begin a line. Source: JIS X 4051, characters not starting a
+_REGIONAL = re.compile("[\U0001f1e6-\U0001f1ff]")  # a pair of these letters is a flag
+# Wide characters that cannot begin a line. Source: JIS X 4051, characters not starting a
 # line.
 _NOT_FIRST = (
     "、。，．：；？！）」』】〉》〕］｝・ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々…‥"
 )
 _FENCE = re.compile(r" {0,3}(```|~~~)")
-# Code by its indentation, unless it is a list item; and rows of a table.
+# Lines that are not wrapped: indented code, except for list items, and table rows.
 _VERBATIM = re.compile(r"( {4}|\t)\s*(?![-*+] |\d{1,3}[.)] )\S|\s*\|")
-_LONGEST_BEGINNING = 80  # the characters of a line that identify code
+_LONGEST_BEGINNING = 80  # number of characters by which code is recognized
 
 
 def character_width(character: str) -> int:
-    """Return the largest number of columns that a terminal gives a character.
+    """Return the maximum number of columns that a terminal uses for a character.
 
-    A terminal that does not join the parts of an emoji draws them side by side. So the
-    parts count one by one: a line may end early, but not late.
+    A terminal that does not support joined emoji draws their parts side by side. The
+    parts are therefore counted separately, so a line may be too short, but never too
+    long.
     """
     if character == _EMOJI_STYLE:
-        return 1  # the character before it may become wide
+        return 1  # it may make the preceding character wide
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     is_wide = unicodedata.east_asian_width(character) in "WF"
@@ -35,13 +36,13 @@ def character_width(character: str) -> int:
 
 
 def _is_certain(character: str) -> bool:
-    """Return whether all terminals give a character the same width."""
+    """Return whether all terminals draw a character with the same width."""
     category = unicodedata.category(character)
     return category[0] in "LNP" or category in ("Mn", "Sm", "Sc", "Sk")
 
 
 def _may_part(before: str, character: str) -> bool:
-    """Return whether a line may end between two characters that are not blank."""
+    """Return whether a line may break between two characters that are not spaces."""
     if character in _NOT_FIRST or character in _SKIN_TONES or before == _JOINER:
         return False
     if character_width(character) == 2 and not _REGIONAL.match(character):
@@ -50,7 +51,7 @@ def _may_part(before: str, character: str) -> bool:
 
 
 def wrapped_line(line: str, columns: int) -> str:
-    """Return a complete line, on as many rows as it needs."""
+    """Wrap a complete line at spaces."""
     if columns < _NARROWEST:
         return line
     rows: list[str] = []
@@ -67,20 +68,20 @@ def wrapped_line(line: str, columns: int) -> str:
 
 
 class WordWrap:
-    """Wraps an answer at blanks for a terminal, part by part.
+    """Wraps an answer at spaces for a terminal, part by part.
 
-    A word is shown as it arrives. When it grows past the edge of the window, it is erased
-    with the blanks before it and shown again on the next line, so that no line ends with
-    blanks. Words longer than a line, blocks of code and rows of tables are left to the
-    terminal.
+    A word is shown as soon as it arrives. If it grows beyond the edge of the window, it
+    is erased together with the spaces before it and shown again on the next line, so that
+    no line ends with spaces. Words longer than a line, code blocks and table rows are
+    wrapped by the terminal.
     """
 
     def __init__(self) -> None:
         self.end()
 
     def end(self) -> None:
-        """Begin another text."""
-        self._fence: str | None = None  # the mark that ends a block of code
+        """Reset the state for a new text."""
+        self._fence: str | None = None  # the mark that ends the current code block
         self._columns = 0
         self._begin_line()
 
@@ -90,17 +91,17 @@ class WordWrap:
         self._begin_row("")
 
     def _begin_row(self, word: str) -> None:
-        """Begin a row of the screen with a word."""
-        self._word = word  # the text since the last possible end of a row
+        """Begin a row on the screen with a word."""
+        self._word = word  # the text since the last possible line break
         self._column = sum(map(character_width, word))
-        self._gap = ""  # blanks that are not shown until another word follows
-        self._shown_gap = 0  # columns of the blanks before the word
-        self._can_move = False  # whether the word can go to the next row
+        self._gap = ""  # spaces that are shown only when another word follows
+        self._shown_gap = 0  # number of columns of the spaces before the word
+        self._can_move = False  # whether the word can move to the next row
 
     def wrapped(self, text: str, columns: int) -> str:
-        """Return the output for the next part of a text."""
+        """Return the output for the next part of the text."""
         if columns != self._columns:
-            # The terminal may have reflowed the row, so its words keep their places.
+            # The terminal may have reflowed the row, so its words are not moved.
             self._columns = columns
             self._column %= max(columns, 1)
             self._can_move = False
@@ -154,15 +155,15 @@ class WordWrap:
         return character
 
     def _fits(self, width: int) -> bool:
-        """Return whether a width fits, or whether the terminal breaks the row itself."""
+        """Return whether `width` columns fit, or the terminal wraps the row itself."""
         if self._columns < _NARROWEST or self._fence or _VERBATIM.match(self._beginning):
             return True
-        # The last column stays free, because terminals differ in the place of a cursor
-        # after it.
+        # The last column is not used, because terminals differ in where they place the
+        # cursor after it.
         return self._column + width < self._columns
 
     def _advance(self, width: int) -> None:
-        """Move the column as the terminal does, which breaks a full row."""
+        """Advance the column as the terminal does, which breaks a full row."""
         self._column += width
         if self._columns and self._column > self._columns:
             self._column = width
