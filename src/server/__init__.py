@@ -1,4 +1,4 @@
-"""The HTTP server: an API compatible with OpenAI's, over one `BatchEngine`."""
+"""The HTTP server: an API compatible with OpenAI's, backed by one `BatchEngine`."""
 
 from .app import create_app
 from .errors import ServerError

@@ -1,4 +1,4 @@
-"""Answers as JSON: the request of a body to the engine, and its steps as a response."""
+"""Convert request bodies to engine requests, and generated steps to JSON answers."""
 
 import secrets
 import string
@@ -29,8 +29,8 @@ from .bodies import ChatBody, CompletionBody
 from .errors import RequestError, encode, refusal
 from .service import Sender, Service
 
-_SECONDS = 600.0  # the time limit of an answer, including its time in the queue
-# OpenAI's names of the stop reasons. All others are `length`.
+_SECONDS = 600.0  # time limit for an answer, including its time in the queue
+# OpenAI's names for our stop reasons. All others become `length`.
 _REASONS = {None: None, "eot": "stop", "stop string": "stop"}
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -40,7 +40,7 @@ Chunk = dict[str, Any]
 
 @dataclass
 class _ApiAnswer:
-    """An answer of the API: its request to the engine and its tokens so far."""
+    """An API answer: its request to the engine and the tokens generated so far."""
 
     service: Service
     sender: Sender
@@ -48,9 +48,9 @@ class _ApiAnswer:
     prompt_ids: Sequence[int]
     sampling: SamplingArgs
     grammar: Grammar | None
-    alternatives: int | None  # the number of alternatives in `logprobs`; None without it
-    echo: str | None = None  # the text of the prompt, which precedes the answer
-    # Set after the grammar is compiled.
+    alternatives: int | None  # alternatives per token in `logprobs`; None to omit it
+    echo: str | None = None  # the prompt text, if it precedes the answer
+    # Set once the grammar has been compiled.
     mask: GrammarMask | None = field(init=False, default=None)
     submitted: SubmittedAnswer = field(init=False)  # set by `submit`
     ids: list[int] = field(init=False, default_factory=list)
@@ -61,7 +61,7 @@ class _ApiAnswer:
         return 0 if self.alternatives is None else max(self.alternatives, 1)
 
     def submit(self, deliver: Callable[[Step | Exception], object]) -> None:
-        """Submit the request to the engine; raise the errors of `BatchEngine.submit`."""
+        """Submit the request to the engine; raise any error of `BatchEngine.submit`."""
         body = self.body
         is_chat = isinstance(self, ChatAnswer)
         request = Request(
@@ -83,20 +83,20 @@ class _ApiAnswer:
 
 @dataclass
 class ChatAnswer(_ApiAnswer):
-    """An answer of a chat."""
+    """An answer in a chat."""
 
-    # The prefix of the id, the type of a response and the type of a chunk.
+    # The prefix of the id, the type of a whole response and the type of a chunk.
     names = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    thoughts: ThoughtForm | None = field(kw_only=True)  # None if the text has no thoughts
+    thoughts: ThoughtForm | None = field(kw_only=True)  # None without thoughts
     opened: bool = field(kw_only=True)  # whether the prompt ends inside a thought
-    # The form of its calls; None if calls are not allowed.
+    # The syntax of tool calls, or None if calls are not allowed.
     style: CallForm | None = field(kw_only=True)
     _text: str = field(init=False, default="")
     _sent: tuple[str, str, int] = field(init=False, default=("", "", 0))
 
     def chunk(self, *steps: Step) -> Chunk:
-        """Return the additions of the next steps; the first chunk includes the role."""
+        """Return the text added by the next steps; the first chunk includes the role."""
         self._text += "".join(step.text for step in steps)
         reason = _REASONS.get(steps[-1].stop_reason, "length")
         thought = ""
@@ -136,7 +136,7 @@ class ChatAnswer(_ApiAnswer):
         return {"delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
     def choice(self, *steps: Step) -> Chunk:
-        """Return all steps together, for a response that is not streamed."""
+        """Return the message of all steps, for a response that is not streamed."""
         whole = self.chunk(*steps)
         message = whole.pop("delta") | {"refusal": None}
         if "tool_calls" in message:
@@ -153,7 +153,7 @@ class TextAnswer(_ApiAnswer):
     _offset = 0
 
     def chunk(self, *steps: Step) -> Chunk:
-        """Return the additions of the next steps; the first chunk includes the echo."""
+        """Return the text added by the next steps; the first chunk includes the echo."""
         text = ""
         tokens = list[tuple[int, Choice | None]]()
         if len(self.ids) == len(steps) and self.echo is not None:
@@ -171,7 +171,7 @@ class TextAnswer(_ApiAnswer):
     choice = chunk
 
     def _logprobs(self, tokens: list[tuple[int, Choice | None]]) -> Chunk:
-        """Return lists with an entry per token; the first prompt token has no choice."""
+        """Return lists with one entry per token; the first prompt token has no choice."""
         tokenizer = self.service.tokenizer
         names = "tokens", "token_logprobs", "top_logprobs", "text_offset"
         entries = list[tuple[Any, ...]]()
@@ -182,7 +182,7 @@ class TextAnswer(_ApiAnswer):
                 each["token"]: each["logprob"] for each in entry["top_logprobs"]
             }
             entries.append((name, entry and entry["logprob"], top, self._offset))
-            # The text may lack the begin-of-text token.
+            # The text may not contain the begin-of-text token.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
         return {
@@ -191,7 +191,7 @@ class TextAnswer(_ApiAnswer):
 
 
 def _call_id() -> str:
-    """Return a new id of a call: nine letters and digits, as for Mistral's templates."""
+    """Return a new call id of nine letters and digits, as Mistral's templates require."""
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
@@ -199,7 +199,7 @@ HttpAnswer = ChatAnswer | TextAnswer
 
 
 def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpAnswer]:
-    """Return the answers to a chat body."""
+    """Return the answers to the body of a chat request."""
     if (chat := service.chat_format) is None:
         text = (
             "messages: expected a model with a chat format, got none: use /v1/completions"
@@ -266,7 +266,7 @@ def chat_answers(service: Service, sender: Sender, body: ChatBody) -> list[HttpA
 def text_answers(
     service: Service, sender: Sender, body: CompletionBody
 ) -> list[HttpAnswer]:
-    """Return the answers to a completion body."""
+    """Return the answers to the body of a completion request."""
     answers = list[HttpAnswer]()
     tokenizer = service.tokenizer
     grammar = _grammar(service, body)
@@ -289,7 +289,7 @@ def text_answers(
 def _grammar(
     service: Service, body: ChatBody | CompletionBody, calls: str | None = None
 ) -> Grammar | None:
-    """Return the grammar of all answers to a body, or None without a constraint."""
+    """Return the grammar for all answers to a body, or None without a constraint."""
     try:
         if body.response_format is not None:
             return body.response_format.as_grammar()
@@ -299,5 +299,5 @@ def _grammar(
 
 
 def grammar_param(body: ChatBody | CompletionBody) -> str:
-    """Return the field that defines the grammar."""
+    """Return the name of the field that defines the grammar."""
     return "tools" if body.response_format is None else "response_format"

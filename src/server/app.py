@@ -1,4 +1,4 @@
-"""HTTP endpoints and their middleware."""
+"""The HTTP endpoints and their middleware."""
 
 import asyncio
 import re
@@ -30,21 +30,21 @@ from .errors import RequestError, encode, refusal
 from .responses import EventStream, Holding, PartStream, Run
 from .service import Sender, Service
 
-_MOST_BODY = 4 << 20  # in bytes; the connection limits the time
-# A body beyond the limit is still read up to this size, so that its client receives the
-# error.
+_MOST_BODY = 4 << 20  # maximum body size in bytes; the connection limits the time
+# A body above the limit is still read up to this size, because otherwise its client might
+# not receive the error.
 _MOST_DRAINED = 4 * _MOST_BODY
 _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 T = TypeVar("T")
-# Bytes above which a body waits for a place in memory, and the limit of this wait.
+# Bodies larger than this many bytes wait for memory, for at most `_PLACE_SECONDS`.
 _LARGE_BODY = 256 << 10
 _PLACE_SECONDS = 20
-_PART = 4096  # the tokens per part of a response
+_PART = 4096  # number of tokens in each part of a response
 
 
 @dataclass
 class Caller:
-    """The sender of a request, and the place of its large body."""
+    """The sender of a request, and the memory reservation for its large body."""
 
     sender: Sender
     place: AsyncExitStack
@@ -52,26 +52,26 @@ class Caller:
 
     @property
     def client(self) -> Hashable:
-        """The client who sends the request: a key or an address."""
+        """The client that sent the request, identified by a key or an address."""
         return self.sender.client
 
 
-# Called with a body, or the last part of the path, and the caller. Returns a response, or
-# its JSON.
+# Called with a body (or the last part of the path) and the caller. Returns a response or
+# its JSON content.
 Handler = Callable[[Service, Any, Caller], Awaitable[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An endpoint: a path, its handler, and the checks before the handler.
+    """An endpoint: a path, its handler, and the checks that precede the handler.
 
     Attributes:
-        path: The path in the syntax of Starlette's routes.
+        path: The path in the syntax of Starlette routes.
         handler: Returns the response.
-        body: The type of the body of a POST; None for a GET.
-        is_open: Whether it answers without the API key. The flag is part of the
-            endpoint, so that the check and the route cannot disagree about a path.
-        param: The field that errors of the tokenizer and the engine report by default.
+        body: The type of the body of a POST request. None for GET.
+        is_open: Whether requests need no API key. This flag is stored in the endpoint, so
+            that the check and the route cannot disagree about a path.
+        param: The default field reported in errors of the tokenizer and the engine.
     """
 
     path: str
@@ -82,8 +82,8 @@ class Endpoint:
 
 
 def create_app(service: Service) -> Starlette:
-    """Return the application of a service, for any ASGI server."""
-    # The names of explorer pages are random, because the page cannot send the API key.
+    """Return a service's application, which any ASGI server can run."""
+    # Explorer pages have random names, because a page cannot send the API key.
     endpoints = (
         Endpoint(
             path="/v1/chat/completions",
@@ -127,31 +127,31 @@ def create_app(service: Service) -> Starlette:
         middleware=[Middleware(NormalPaths)],
         exception_handlers={HTTPException: respond_to_error},
     )
-    # A redirect would use the Host of the request, which is not trusted.
+    # A redirect would use the request's Host header, which is not trusted.
     app.router.redirect_slashes = False
     return app
 
 
 class NormalPaths:
-    """Middleware that removes empty parts of paths: `/v1//models/` is `/v1/models`."""
+    """Middleware that removes empty path segments: `/v1//models/` is `/v1/models`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its normal path."""
+        """Forward a request with its normalized path."""
         if scope["type"] == "http":
             scope = {**scope, "path": normal_path(scope["path"])}
         await self._app(scope, receive, send)
 
 
 def normal_path(path: str) -> str:
-    """Return a path without repeated slashes and without a slash at its end."""
+    """Return a path without repeated slashes or a trailing slash."""
     return "/" + "/".join(filter(None, path.split("/")))
 
 
 async def _response(service: Service, endpoint: Endpoint, request: Request) -> Response:
-    """Return the response of an endpoint, also for an error."""
+    """Return an endpoint's response, even if an error occurs."""
     try:
         client = service.check(request, endpoint.is_open)
         async with AsyncExitStack() as place:
@@ -169,11 +169,11 @@ async def _response(service: Service, endpoint: Endpoint, request: Request) -> R
             if not isinstance(answer, Response):
                 answer = Response(encode(answer), media_type="application/json")
             return Holding(answer, place.pop_all()) if caller.is_large else answer
-    # A fault is one line in the log and status 500 for the client.
+    # A server fault is logged in one line, and the client receives status 500.
     except Exception as error:  # noqa: BLE001
         cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-        # A traceback keeps the body and the unsent requests of a stream until it is
-        # collected.
+        # A traceback would keep the body and the unsent requests of a stream alive until
+        # it is garbage-collected.
         cause.__traceback__ = error.__traceback__ = None
         return refusal(cause, service.log, endpoint.param).response()
 
@@ -191,9 +191,9 @@ async def _generate(
     body: Any,
     caller: Caller,
 ) -> Any:
-    """Run the request of a body; return the answers, or their stream."""
+    """Run the request in a body; return the answers or a stream of them."""
     service.check_model(body.model)
-    # Encoding a long text is slow.
+    # A worker thread is used, because encoding a long text is slow.
     answers = await service.work(caller.client, build, service, caller.sender, body)
     await caller.place.aclose()
     run = Run(service, answers, bool(body.stream))
@@ -208,10 +208,10 @@ async def _generate(
 
 
 async def _body(service: Service, request: Request, caller: Caller, kind: type[T]) -> T:
-    """Read and parse a body; a large one first waits for a place."""
+    """Read and parse a body, which must first wait for memory if it is large."""
     message = f"the body: expected at most {_MOST_BODY} bytes, got more"
     too_large = RequestError(413, message, None, "too_large")
-    if int(request.headers.get("content-length", 0)) > _MOST_DRAINED:  # h11 checked it
+    if int(request.headers.get("content-length", 0)) > _MOST_DRAINED:  # checked by h11
         raise too_large
     size = 0
     content = bytearray()
@@ -229,7 +229,7 @@ async def _body(service: Service, request: Request, caller: Caller, kind: type[T
 
 
 async def _take_place(service: Service, caller: Caller) -> None:
-    """Reserve a place for a large body until its response is sent."""
+    """Reserve memory for a large body until its response has been sent."""
     caller.is_large = True
     try:
         async with asyncio.timeout(_PLACE_SECONDS):
@@ -245,7 +245,7 @@ async def _take_place(service: Service, caller: Caller) -> None:
 
 
 async def _models(service: Service, name: str | None, _: Caller) -> Any:
-    """Return the description of the model, alone or as a list."""
+    """Return a description of the model, alone or in a list."""
     model = {
         "id": service.name,
         "object": "model",
@@ -258,7 +258,7 @@ async def _models(service: Service, name: str | None, _: Caller) -> Any:
 
 
 async def _health(service: Service, _body: None, _: Caller) -> Any:
-    """Return ok if a request could be answered; an error is 503 with the reason."""
+    """Return ok if requests can be answered, or else status 503 with the reason."""
     service.engine.check_ready()
     return {"status": "ok"}
 
@@ -274,25 +274,25 @@ class _Tokenize(bodies.Body):
 
 
 async def _tokenize(service: Service, body: _Tokenize, caller: Caller) -> Any:
-    """Return the ids of a text, which never encodes to special tokens."""
+    """Return the token ids of a text, in which special tokens are not recognized."""
     tokenizer = service.tokenizer
     bos = body.add_special and tokenizer.adds_bos
     encoded = partial(tokenizer.encode, body.content, bos=bos, eos=False)
-    # Four bytes per token, while a response of any length is sent.
+    # An array needs only four bytes per token while a long response is sent.
     ids = array("i", await service.work(caller.client, encoded))
     texts = _id_and_text_entries(tokenizer, ids) if body.with_pieces else _id_entries(ids)
     return PartStream(service, caller.client, b'{"tokens":[', texts, b"]}")
 
 
 def _id_entries(ids: "array[int]") -> Iterator[bytes]:
-    """Yield the entries of a JSON list of ids."""
+    """Yield the entries of a JSON list of token ids."""
     for start in range(0, len(ids), _PART):
         separator = b"," if start else b""
         yield separator + encode(ids[start : start + _PART].tolist())[1:-1]
 
 
 def _id_and_text_entries(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
-    """Yield the entries of a JSON list of ids and their texts."""
+    """Yield the entries of a JSON list of token ids with their texts."""
     for start in range(0, len(ids), _PART):
         separator = b"," if start else b""
         part = ids[start : start + _PART]
@@ -307,7 +307,7 @@ class _Detokenize(bodies.Body):
 
 
 async def _detokenize(service: Service, body: _Detokenize, caller: Caller) -> Any:
-    """Return the text of token ids."""
+    """Return the text of the given token ids."""
     tokenizer = service.tokenizer
     await service.work(caller.client, _check_ids, tokenizer, body.tokens)
     texts = _text_parts(tokenizer, array("i", body.tokens))
@@ -315,14 +315,14 @@ async def _detokenize(service: Service, body: _Detokenize, caller: Caller) -> An
 
 
 def _check_ids(tokenizer: Tokenizer, ids: Iterable[int]) -> None:
-    """Raise the TokenizerError of the first id that is outside the vocabulary."""
+    """Raise TokenizerError for the first id outside the vocabulary."""
     for token in ids:
         if not 0 <= token < tokenizer.vocab_size:
             tokenizer.token_bytes(token)
 
 
 def _text_parts(tokenizer: Tokenizer, ids: "array[int]") -> Iterator[bytes]:
-    """Yield the parts of the text of ids, in the syntax within a JSON string."""
+    """Yield the text of token ids in parts, escaped for a JSON string."""
     decoder = StreamDecoder(tokenizer)
     for start in range(0, len(ids), _PART):
         text = "".join(map(decoder.push, ids[start : start + _PART]))
@@ -335,12 +335,12 @@ class _CreatePage(bodies.Body):
 
 
 async def _create_page(service: Service, body: _CreatePage, _: Caller) -> Any:
-    """Run an answer again with a trace; return the path of its page."""
+    """Rerun an answer with a trace; return the path of its page."""
     return {"path": f"explorer/{await service.answer_pages.create(body.id)}"}
 
 
 async def _explorer_page(service: Service, name: str, _: Caller) -> Response:
-    """Return a page of the explorer, which contains a separate policy."""
+    """Return an explorer page, which contains its own content security policy."""
     page = dict(service.answer_pages.pages).get(name)
     if page is None:
         raise RequestError(
@@ -350,7 +350,7 @@ async def _explorer_page(service: Service, name: str, _: Caller) -> Response:
 
 
 async def _chat_page(_service: Service, _body: None, _: Caller) -> Response:
-    """Return the chat page; its headers allow only its own script and style."""
+    """Return the chat page with headers that allow only its own script and style."""
     nonce = secrets.token_urlsafe(16)
     path = Path(__file__).with_name("chat.html")
     policy = (

@@ -1,4 +1,4 @@
-"""The bodies of requests: their fields, and their translation for the engine."""
+"""Request bodies: their fields, and their conversion for the engine."""
 
 import json
 import re
@@ -15,26 +15,26 @@ from ..inference.grammars import Grammar, read_grammar
 from ..sampling_steps import STEPS
 from .errors import RequestError
 
-# Limits of the lists of a body, because even a short entry has a cost.
+# Maximum lengths of the lists in a body, because even a short entry has a cost.
 MOST_TOKENS = 1 << 20
 _MOST_PROMPTS = 64
 _MOST_STOPS = 16
 _MOST_ANSWERS = 16
 _MOST_BIASED = 1024
-# A negative seed means this value plus the seed, which JavaScript can represent.
+# Added to negative seeds. JavaScript can represent all resulting integers.
 _NEGATIVE_SEEDS = 1 << 53
 _MOST_MESSAGES = 2048
 _MOST_PARTS = 1024
 _MOST_TOOLS = 128
-_MOST_CONTAINERS = 1 << 16  # lists and objects in total
-_LONGEST_STOP = 4096  # characters; each step searches for the beginning of one
+_MOST_CONTAINERS = 1 << 16  # maximum number of lists and objects in total
+_LONGEST_STOP = 4096  # maximum length; each step searches the text for its beginning
 _NULL = Raw(b"null")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _TOKEN_ID = re.compile("0|[1-9][0-9]{0,18}")
-# Fields with arbitrary values, in which null is a value.
+# Fields that may contain any value, including null.
 _OPAQUE = ("schema", "parameters", "metadata")
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
-# The name of the field in an error of msgspec or of a `__post_init__`.
+# Matches the field name in an error of msgspec or of a `__post_init__`.
 _FIELD = re.compile(
     r"Object (?:contains unknown|missing required) field `([^`]*)`|(\w+): "
 )
@@ -45,14 +45,14 @@ Many = Annotated[int, Meta(ge=1)]
 Prompts = Annotated[
     list[str | int | list[int]], Meta(min_length=1, max_length=MOST_TOKENS)
 ]
-# The alternatives in the `logprobs` of a token.
+# The number of alternatives per token in `logprobs`.
 Top = Annotated[int, Meta(ge=0, le=20)]
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 T = TypeVar("T")
 
 
 class Body(Struct, forbid_unknown_fields=True):
-    """A body or a part of it; unknown fields are an error unless they are null."""
+    """A body or a part of one. Unknown fields are rejected unless they are null."""
 
 
 class _StreamOptions(Body):
@@ -60,7 +60,7 @@ class _StreamOptions(Body):
     include_obfuscation: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.include_obfuscation:  # msgspec before 0.22 has no Literal[False]
+        if self.include_obfuscation:  # msgspec before 0.22 lacks Literal[False]
             raise ValueError("include_obfuscation: expected false or no value, got true")
 
 
@@ -76,7 +76,7 @@ class _JsonSchema(Body):
 
 
 class ResponseFormat(Body):
-    """The format of an answer; `regex` and `grammar` (Lark) are our extensions."""
+    """The format of an answer. `regex` and `grammar` (Lark) are our extensions."""
 
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: _JsonSchema | None = None
@@ -88,7 +88,7 @@ class ResponseFormat(Body):
             raise ValueError(f"{self.type}: expected a value for this type, got none")
 
     def as_grammar(self) -> Grammar:
-        """Return the grammar of a format other than text; raise GrammarError."""
+        """Return the grammar of a format other than text, or raise GrammarError."""
         if self.type == "regex":
             return Grammar("regex", self.regex or "")
         if self.type == "grammar":
@@ -122,7 +122,7 @@ _Tools = msgspec.defstruct("_Tools", [("tools", list[_FunctionTool])])
 
 class _CalledFunction(Body):
     name: FunctionName
-    arguments: str  # as JSON
+    arguments: str  # JSON
 
 
 class _Call(Body):
@@ -134,7 +134,7 @@ class _Call(Body):
 
 
 class ChatMessage(Body):
-    """A message; fields that clients copy from an answer may be null."""
+    """A message. Fields that clients copy from an answer may be null."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[_TextPart], Meta(max_length=_MOST_PARTS)] | None = None
@@ -177,7 +177,7 @@ class ChatMessage(Body):
 
 if TYPE_CHECKING:
     _Steps = Body
-else:  # one field per step of the sampling
+else:  # one field for each sampling step
     _Steps = msgspec.defstruct(
         "_Steps",
         [
@@ -189,7 +189,7 @@ else:  # one field per step of the sampling
 
 
 class Generation(_Steps):
-    """The fields that chats and completions share."""
+    """The fields that chats and completions have in common."""
 
     model: str | None = None
     stream: bool | None = None
@@ -199,9 +199,9 @@ class Generation(_Steps):
     stop: Text | Annotated[list[Text], Meta(max_length=_MOST_STOPS)] | None = None
     n: Annotated[int, Meta(ge=1, le=_MOST_ANSWERS)] | None = None
     response_format: ResponseFormat | None = None
-    # Without API keys, requests with an equal key share cached prefixes.
+    # Without API keys, requests with the same `prompt_cache_key` share cached prefixes.
     prompt_cache_key: str | None = None
-    # Accepted without effect.
+    # These fields are accepted but have no effect.
     user: str | None = None
     metadata: Raw = _NULL
     store: bool | None = None
@@ -222,13 +222,13 @@ class Generation(_Steps):
             self.response_format = None
 
     def sampling(self, defaults: Mapping[str, float]) -> list[SamplingArgs]:
-        """Return the sampling settings of each answer, whose seeds are consecutive.
+        """Return the sampling settings of each answer, with consecutive seeds.
 
         Args:
-            defaults: The settings of requests that omit them.
+            defaults: The settings used if a request omits them.
 
         Raises:
-            SamplingError: A setting is out of its range.
+            SamplingError: A setting is out of range.
         """
         values = ((name, getattr(self, name)) for name in _SETTINGS)
         settings: dict[str, Any] = {**defaults}
@@ -256,15 +256,15 @@ class ChatBody(Generation, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | _FunctionTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    # Extensions as in vLLM: variables of the chat template besides the conversation.
+    # Additional variables for the chat template, which are extensions as in vLLM.
     chat_template_kwargs: dict[str, Any] | None = None
     documents: Annotated[list[dict[str, Any]], Meta(max_length=_MOST_TOOLS)] | None = None
-    # Values without effect; other values need features that this server lacks.
+    # These values have no effect. Other values would require features that are missing.
     modalities: Annotated[list[Literal["text"]], Meta(min_length=1)] | None = None
     verbosity: Literal["medium"] | None = None
     functions: Annotated[list[Any], Meta(max_length=0)] | None = None
     function_call: Literal["none", "auto"] | None = None
-    # Accepted without effect.
+    # These fields are accepted but have no effect.
     prediction: Raw = _NULL
     prompt_cache_options: Raw = _NULL
     prompt_cache_retention: str | None = None
@@ -279,7 +279,7 @@ class ChatBody(Generation, kw_only=True):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs: expected logprobs as well, got none")
         _drop_nulls(self.tools or [])
-        # The prompt contains the tools in their original form.
+        # The conversion only checks the tools. The prompt contains them unchanged.
         msgspec.convert({"tools": self.tools or []}, _Tools)
         if self.offered_tools()[0] and self.response_format is not None:
             raise ValueError("response_format: not allowed with tools")
@@ -328,29 +328,30 @@ class CompletionBody(Generation, kw_only=True):
             )
 
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts: texts, or token ids."""
+        """Return the prompts, each as a string or as token ids."""
         is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if is_one else self.prompt  # type: ignore
 
 
 def prepare(kind: type) -> None:
-    """Let msgspec inspect the types of a body, before threads parse bodies.
+    """Make msgspec inspect a body type before threads parse bodies of this type.
 
-    Two threads that parse the first body of a type at the same time read a partial
-    result, which ends the process with a segmentation fault (msgspec 0.20 to 0.22).
+    If two threads parse the first body of a type at the same time, one of them uses a
+    partially initialized type, and the process ends with a segmentation fault (msgspec
+    0.20 to 0.22).
     """
     msgspec.json.Decoder(kind)
     msgspec.convert({"tools": []}, _Tools)
 
 
 def parse_body(content: bytes, kind: type[T]) -> T:
-    """Return a parsed body; raise a RequestError that names the invalid field.
+    """Return a parsed body, or raise a RequestError that names the invalid field.
 
-    A field that is null is treated as absent.
+    Fields that are null are treated as absent.
     """
     _check_containers(content)
     try:
-        # msgspec does not check the UTF-8 of `Raw` values.
+        # Decoding checks the UTF-8 of `Raw` values, which msgspec does not check.
         text = content.decode()
         try:
             return msgspec.json.decode(text, type=kind)
@@ -377,9 +378,9 @@ def parse_body(content: bytes, kind: type[T]) -> T:
 
 
 def _check_containers(content: bytes) -> None:
-    """Raise a RequestError for a body with too many lists and objects.
+    """Raise RequestError if a body contains too many lists and objects.
 
-    Each one, even an empty one, costs as much as hundreds of bytes of text.
+    Each of them, even an empty one, costs as much as hundreds of bytes of text.
     """
     if content.count(b"[") + content.count(b"{") <= _MOST_CONTAINERS:
         return
@@ -394,7 +395,7 @@ def _check_containers(content: bytes) -> None:
 
 
 def _drop_nulls(value: Any) -> None:
-    """Remove the null fields of a JSON value and of its parts."""
+    """Remove null fields from a JSON value and from the values in it."""
     if isinstance(value, dict):
         for name in [name for name, item in value.items() if item is None]:
             del value[name]

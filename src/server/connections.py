@@ -1,4 +1,4 @@
-"""Connections: each state has limits of time and memory that no byte extends.
+"""HTTP connections with time and memory limits that clients cannot extend.
 
 | state | begins with | seconds |
 |---|---|---|
@@ -7,10 +7,10 @@
 | answer | the end of the body | 720 |
 | idle | the last byte of a response, until the first byte of the next request | 75 |
 
-In every state, and after the server has closed a connection, the client must read 64 KiB
-of a response, or all of it, in each 30 seconds; otherwise the connection is reset. A
-connection beyond the limit of its state is closed, after a response 408 if no answer has
-begun.
+In every state, and also after the server has closed a connection, the client must read at
+least 64 KiB of a response, or all of it, every 30 seconds. Otherwise, the connection is
+reset. A connection that exceeds the time limit of its state is closed, after a response
+with status 408 if no answer has begun.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .errors import RequestError
 
-# The largest number of open connections.
+# Maximum number of open connections.
 MOST_CONNECTIONS = 256
-# The largest request line and header, in bytes.
+# Maximum size of the request line and header, in bytes.
 MOST_HEADER = 16 << 10
-# The key, in the state of a request, of an object that identifies the connection.
+# The request state key whose value identifies the connection.
 CONNECTION = "connection"
-# The bytes of a response that a client must read in this time.
+# Bytes of a response that a client must read within `_WRITE_SECONDS`.
 _LEAST_READ = 64 << 10
 _WRITE_SECONDS = 30
 
 
 class State(Enum):
-    """The state of a connection; the value is its limit in seconds."""
+    """The state of a connection; the value is its time limit in seconds."""
 
     HEADER = 10.0
     BODY = 30.0
-    ANSWER = 720.0  # the time limit of an answer, plus two minutes to read it
+    ANSWER = 720.0  # the time limit of an answer, plus two minutes for reading it
     IDLE = 75.0
 
 
 class _CountingTransport:
-    """A transport that counts its written bytes."""
+    """A transport that counts the bytes written to it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -62,12 +62,12 @@ class _CountingTransport:
 
 
 class Connection(H11Protocol):
-    """One connection, which `watch` ends at the limit of its state."""
+    """A connection, which `watch` ends when its state exceeds the time limit."""
 
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
     ) -> None:
-        """Accept a connection, or reject one beyond the limit."""
+        """Accept a connection, or reject it if there are too many."""
         self._counter = _CountingTransport(transport)
         self._unparsed = bytearray()
         self._state = State.HEADER
@@ -83,13 +83,13 @@ class Connection(H11Protocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the buffers of the connection immediately."""
+        """Release the connection's buffers immediately."""
         self._unparsed.clear()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Parse the bytes, or keep them until the previous response is complete."""
+        """Parse the data, or keep it until the previous response is complete."""
         self._unset_keepalive_if_required()
         self._unparsed += data
         self._parse()
@@ -100,7 +100,7 @@ class Connection(H11Protocol):
         self._parse()
 
     def send_400_response(self, _message: str) -> None:
-        """Reject bytes that h11 cannot parse."""
+        """Reject data that h11 cannot parse."""
         error = sys.exception()
         if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
             self._reject(
@@ -110,7 +110,7 @@ class Connection(H11Protocol):
             self._reject(400, "the request: expected HTTP/1.1, got other bytes")
 
     def watch(self) -> None:
-        """End the connection if a limit is reached; called every second."""
+        """End the connection if it exceeds a limit. This is called every second."""
         now = self.loop.time()
         unsent = self.transport.get_write_buffer_size()
         read_bytes = self._counter.written - unsent
@@ -139,14 +139,14 @@ class Connection(H11Protocol):
                 self.timeout_keep_alive_handler()
 
     def _reset(self) -> None:
-        """End the connection, and discard the unsent bytes."""
+        """End the connection and discard unsent bytes."""
         without_lingering = struct.pack("ii", 1, 0)
         stream = self.transport.get_extra_info("socket")
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, without_lingering)
         self.transport.abort()
 
     def _parse(self) -> None:
-        """Pass the bytes to h11 in parts that end at the limit of a header."""
+        """Pass the data to h11 in parts that end at the maximum header size."""
         while self._unparsed and not self.transport.is_closing():
             if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
                 self.flow.pause_reading()
@@ -159,7 +159,7 @@ class Connection(H11Protocol):
         self._update_state()
 
     def _update_state(self) -> None:
-        """Set the deadline of a state that has just been entered."""
+        """Set the deadline if the connection has entered another state."""
         state = self._current_state()
         if (state, self.cycle) != (self._state, self._state_cycle):
             self._state = state
@@ -178,11 +178,11 @@ class Connection(H11Protocol):
         return State.IDLE
 
     def _reject(self, status: int, message: str) -> None:
-        """Respond instead of the application, unless it responds already, and close."""
+        """Send an error unless the application is already responding, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             answer = RequestError(status, message).response()
             answer.headers["Connection"] = "close"
-            with suppress(h11.LocalProtocolError):  # a response to HEAD has no body
+            with suppress(h11.LocalProtocolError):  # responses to HEAD have no body
                 for part in (
                     h11.Response(status_code=status, headers=answer.raw_headers),
                     h11.Data(data=bytes(answer.body)),

@@ -1,4 +1,4 @@
-"""Error responses of the server."""
+"""The server's error responses."""
 
 import re
 from collections.abc import Callable
@@ -26,10 +26,10 @@ from ..untrusted import escape_line
 
 encode = msgspec.json.Encoder().encode
 
-# OpenAI's error types; other statuses are `invalid_request_error` or `server_error`.
+# OpenAI's error types. Other statuses are `invalid_request_error` or `server_error`.
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _LATER = {"Retry-After": "1"}
-_CLOSE = {"Connection": "close"}  # do not wait for the rest of the body
+_CLOSE = {"Connection": "close"}  # the rest of the body is not read
 _HEADERS = {
     401: {"WWW-Authenticate": "Bearer"},
     408: _CLOSE,
@@ -37,8 +37,8 @@ _HEADERS = {
     429: _LATER,
     503: _LATER,
 }
-# Exception -> (status, error code). 499 is nginx's code for a closed connection; it is
-# only logged.
+# The status and error code for each exception. Status 499, nginx's code for a connection
+# that the client has closed, appears only in the log.
 _KINDS = (
     (ClientDisconnect, 499, None),
     (QueueFullError, 429, "queue_full"),
@@ -50,29 +50,29 @@ _KINDS = (
     (GrammarLimitError, 429, "too_many_grammars"),
     (GrammarError, 400, "invalid_grammar"),
     (NumericError, 500, "failed"),
-    # A tokenizer may have more tokens than the embeddings have rows.
+    # The tokenizer may have more tokens than the embedding table has rows.
     ((InferenceError, TokenIdError, TokenizerError), 400, "invalid_value"),
 )
-# Error code -> message for the client. The original text, which may name a path, is only
-# logged.
+# Messages for clients, by error code. The original message may contain a path and is
+# therefore only logged.
 _FAULTS = {
     "failed": "the request failed: see the log of the server",
     "out_of_memory": "the request failed: the system refused memory",
     "model_changed": "a weight file has changed since loading: restart the server",
 }
-_LONGEST = 500  # characters of a message
-# Errors of the engine begin with the name of the function: `[sampling] temperature must
-# be ...`.
+_LONGEST = 500  # maximum length of a message, in characters
+# Messages of engine errors begin with the name of the function, for example
+# `[sampling] temperature must be ...`.
 _CALLED = re.compile(r"^\[(\w+)\] ")
 _SETTING = re.compile(r"^\[(?:sampling|generate|chat)\] (?!prompt_ids)(\w+) must ")
 
 
 class ServerError(LlamaBoltsError):
-    """Root of the errors of the server; raised directly if it cannot start."""
+    """Base class of all server errors, also raised if the server cannot start."""
 
 
 class RequestError(ServerError):
-    """A rejected request: HTTP status, invalid field, error code."""
+    """Raised to reject a request with an HTTP status, invalid field and error code."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None
@@ -90,7 +90,7 @@ class RequestError(ServerError):
         return {"error": error | {"param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """Return the response to the request."""
+        """Return the HTTP response."""
         headers = _HEADERS.get(self.status)
         return Response(encode(self.body), self.status, headers, "application/json")
 
@@ -98,9 +98,9 @@ class RequestError(ServerError):
 def refusal(
     error: Exception, log: Callable[[str], object], param: str | None = None
 ) -> RequestError:
-    """Return the error for the client; log a fault of the server instead of showing it.
+    """Return an error for the client. Server faults are logged instead of being shown.
 
-    `param` is the field of an error that does not name one itself.
+    `param` is the field to report if the error itself does not name a field.
     """
     if isinstance(error, RequestError):
         return error

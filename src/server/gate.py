@@ -1,4 +1,4 @@
-"""A limited number of places, assigned to clients in turns."""
+"""A limited number of places, which clients occupy in turn."""
 
 import asyncio
 from collections import Counter
@@ -9,11 +9,13 @@ from ..inference.turns import Ticket, Turns
 
 
 class Gate:
-    """Assigns places to clients in turns, in order within a client; for one event loop.
+    """Limits the number of tasks that run at a time, with clients taking turns.
+
+    All tasks must run in one event loop. The tasks of a client are admitted in order.
 
     Args:
-        places: The number of places.
-        most_each: The largest number of places of one client.
+        places: The maximum number of admitted tasks.
+        most_each: The maximum number of admitted tasks per client.
     """
 
     def __init__(self, places: int, most_each: int) -> None:
@@ -25,7 +27,7 @@ class Gate:
 
     @asynccontextmanager
     async def place(self, client: Hashable) -> AsyncIterator[None]:
-        """Wait for the client's turn, and occupy a place during the block."""
+        """Wait for the client's turn, and occupy a place during the `with` block."""
         turn = asyncio.get_running_loop().create_future()
         entry = (self._turns.ticket(client), turn)
         self._waiting.append(entry)
@@ -38,11 +40,11 @@ class Gate:
                 self._waiting.remove(entry)
             else:
                 self._inside[client] -= 1
-                self._inside += Counter()  # drop clients without a place
+                self._inside += Counter()  # remove clients without a place
             self._admit()
 
     def _admit(self) -> None:
-        """Assign the free places to the clients whose turn it is."""
+        """Assign free places to the clients whose turn it is."""
         while self._inside.total() < self._places:
             may_enter = [
                 entry
@@ -57,6 +59,6 @@ class Gate:
             self._waiting.remove((ticket, turn))
             self._turns.begin(ticket, {each.client for each, _ in self._waiting})
             self._inside[ticket.client] += 1
-            # A task that has just been cancelled returns the place.
+            # If the task has just been cancelled, it releases the place itself.
             if not turn.done():
                 turn.set_result(None)

@@ -1,6 +1,7 @@
-"""Explorer pages: an answer is run again with a trace, in a separate process.
+"""Explorer pages: rerun an answer with a trace in a separate process.
 
-A trace records everything in its process, so it cannot run alongside other answers.
+A trace records everything that its process computes, so other answers cannot be computed
+in the same process.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from ..inference import SamplingArgs
 from ..model import load_model
 from .errors import RequestError
 
-# Limits: recorded answers, kept pages, and seconds and bytes per page.
+# Maximum numbers of recorded answers, pages, seconds per page and bytes per page.
 _MOST_ANSWERS = 64
 _MOST_PAGES = 4
 _SECONDS = 120
@@ -26,10 +27,10 @@ _MOST_BYTES = 32 << 20
 
 
 class AnswerPages:
-    """The last answers of a server, and the `pages` of some of them.
+    """The most recent answers of a server, and explorer pages created from them.
 
-    `loading` has the arguments of `load_model` for the model, or None if several
-    processes run the model.
+    `loading` contains the arguments with which `load_model` loads the model. It is None
+    if several processes run the model.
     """
 
     def __init__(self, loading: dict[str, Any] | None) -> None:
@@ -45,14 +46,14 @@ class AnswerPages:
         answer_ids: list[int],
         sampling: SamplingArgs,
     ) -> None:
-        """Record the input of an answer under its id."""
+        """Record the input and tokens of an answer under its id."""
         request = self._loading, [*prompt_ids], answer_ids, asdict(sampling)
         self._answers.append((name, json.dumps(request).encode()))
 
     async def create(self, name: str) -> str:
-        """Create the page of an answer; return its random name.
+        """Create the explorer page of an answer; return the page's random name.
 
-        Raise RequestError if the answer is unknown or exceeds the time limit.
+        Raises RequestError if the answer is unknown or the run exceeds the time limit.
         """
         if self._loading is None:
             raise RequestError(
@@ -91,7 +92,7 @@ class AnswerPages:
 
 
 def main() -> None:
-    """Read a request from standard input; write its page to standard output."""
+    """Read a request from standard input and write its page to standard output."""
     loading, prompt_ids, ids, sampling = json.load(sys.stdin)
     model = load_model(**loading)
     store = Store()

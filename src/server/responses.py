@@ -1,4 +1,4 @@
-"""The response to a request for answers: from the engine's thread to the client."""
+"""Responses with answers: pass steps from the engine thread to the client."""
 
 import asyncio
 import secrets
@@ -18,15 +18,15 @@ from .answers import Chunk, HttpAnswer, grammar_param
 from .errors import RequestError, encode, refusal
 from .service import Service
 
-# The steps that a slow client may lag behind; candidates reduce the limit.
+# Maximum number of steps that a slow client may lag behind. Candidates reduce it.
 _MOST_BEHIND = 8192
 
 
 class Run:
-    """Several running answers, within the event loop.
+    """The answers of one request, which run concurrently.
 
     `whole` raises errors of `BatchEngine.submit` and errors that end an answer. `events`
-    raises them before the first event only.
+    raises them only before its first event.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Run:
         }
 
     async def _steps(self) -> AsyncGenerator[tuple[int, Step], None]:
-        """Yield all steps with the index of their answer; update its `ids` first."""
+        """Yield each step with the index of its answer, after updating its `ids`."""
         items = asyncio.Queue[tuple[int, Step | Exception]]()
 
         def put(index: int, item: Step | Exception) -> None:
@@ -76,7 +76,7 @@ class Run:
         )
 
     async def _compile(self, ends: ExitStack) -> None:
-        """Compile the grammar of the answers, and create a mask for each of them."""
+        """Compile the grammar of the answers, and create a mask for each answer."""
         first = self._answers[0]
         if first.grammar is None:
             return
@@ -102,9 +102,9 @@ class Run:
         return self._head | {"choices": choices, "usage": self._usage()}
 
     async def events(self, includes_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Yield an empty event before the first step, then the events.
+        """Yield an empty event before the first step, then the events of the response.
 
-        An error after the first step is the last event.
+        An error after the first step becomes the last event.
         """
         usage = {"usage": None} if includes_usage else {}
         async with aclosing(self._steps()) as steps:
@@ -119,12 +119,12 @@ class Run:
                 if includes_usage:
                     yield _event(self._head | {"choices": [], "usage": self._usage()})
                 yield b"data: [DONE]\n\n"
-            except Exception as error:  # noqa: BLE001 - the status has been sent
+            except Exception as error:  # noqa: BLE001 - the status has already been sent
                 yield _event(refusal(error, self._service.log).body)
 
     def _usage(self) -> Chunk:
-        """Return the token counts; a prompt with several answers counts once."""
-        # The first answer computes the prompt; the others use its cache.
+        """Return the token counts. A prompt with several answers is counted once."""
+        # The first answer computes the prompt. The others use its cache.
         stats = {
             id(answer.prompt_ids): answer.submitted.stats
             for answer in reversed(self._answers)
@@ -144,24 +144,24 @@ class Run:
 
 
 class EventStream(StreamingResponse):
-    """A stream that ends when its client disconnects."""
+    """An event stream that ends when its client disconnects."""
 
     media_type = "text/event-stream"
     body_iterator: AsyncGenerator[bytes, None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; end the connection if the client reads too few of them."""
+        """Send the events; end the connection if the client reads them too slowly."""
         async with aclosing(self.body_iterator):
             await super().__call__(scope, receive, send)
 
 
 class PartStream(StreamingResponse):
-    """A JSON response whose parts are generated one by one as the client reads them.
+    """A JSON response whose parts are generated as the client reads them.
 
     Args:
-        service: Provides the threads that generate the parts.
-        client: The client who waits for a turn for each part.
-        start, parts, end: The texts of the response, in this order.
+        service: The service whose threads generate the parts.
+        client: The client, which waits for its turn for each part.
+        start, parts, end: The text of the response, in this order.
     """
 
     media_type = "application/json"
@@ -184,7 +184,7 @@ class PartStream(StreamingResponse):
 
 
 class Holding(Response):
-    """A response that releases a place after it is sent, or has failed."""
+    """A response that releases a place after it has been sent or has failed."""
 
     def __init__(self, response: Response, place: AsyncExitStack) -> None:
         self._response = response

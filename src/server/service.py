@@ -1,4 +1,4 @@
-"""One model behind the endpoints: access and shared resources."""
+"""The model behind the endpoints: access rules and shared resources."""
 
 import asyncio
 import hashlib
@@ -24,15 +24,15 @@ from .gate import Gate
 from .inside import AnswerPages
 
 _METRICS = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
-# The Host of a request to this machine: `localhost` or an address.
+# Matches the Host header of requests to this machine: `localhost` or an address.
 _LOCAL_HOST = re.compile(
     r"(?:localhost|[\d.]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII | re.IGNORECASE
 )
-WORKERS = 3  # threads that parse bodies and encode texts
-# The limits of large bodies in memory: in total and per client.
+WORKERS = 3  # number of threads that parse bodies and encode texts
+# Maximum numbers of large bodies in memory: in total and per client.
 _LARGE_BODIES = 4
 _LARGE_BODIES_EACH = 2
-COMPILERS = 2  # threads that wait for the compilation of grammars
+COMPILERS = 2  # number of threads that wait for grammars to be compiled
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ class Sender:
     """The sender of a request.
 
     Attributes:
-        client: A key, or an address if the server has no keys.
+        client: An API key, or an address if the server has no keys.
         connection: An object that identifies the connection.
     """
 
@@ -51,14 +51,15 @@ class Sender:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The model as clients see it.
+    """The model as it appears to clients.
 
     Attributes:
         name: The name that clients use.
-        chat_format: The template of its chats; None if it has no chats.
-        loading: The arguments of `load_model` for the model, for `/explorer`, or None.
-        sampling: The sampling settings of requests that omit them, by the names of
-            `SamplingArgs`.
+        chat_format: The chat template, or None if the model cannot chat.
+        loading: The arguments with which `load_model` loads the model for `/explorer`, or
+            None.
+        sampling: The sampling settings used if a request omits them, by `SamplingArgs`
+            field.
     """
 
     name: str
@@ -69,15 +70,15 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Access:
-    """Access rules, and data shared among clients.
+    """The access rules, and which data clients share.
 
     Attributes:
-        api_keys: The accepted keys; empty if no key is required.
-        is_local: Whether the server listens at a local address. Without a key it then
-            rejects requests for another host, which come from pages of a site whose name
-            resolves to this address.
-        shares_prefixes: Whether all clients share cached prefixes, so that timings and
-            counts of cached tokens reveal prompts of other clients.
+        api_keys: The accepted keys. Empty if no key is required.
+        is_local: Whether the server listens on a local address. If so, and if no key is
+            required, it rejects requests with another Host. Such requests come from web
+            pages of a site whose name resolves to this address.
+        shares_prefixes: Whether all clients share cached prefixes. If so, timings and
+            counts of cached tokens reveal other clients' prompts.
     """
 
     api_keys: Sequence[str]
@@ -86,13 +87,13 @@ class Access:
 
 
 class Service(Collector):
-    """One model behind the endpoints.
+    """The model behind the endpoints.
 
     Args:
-        engine: The engine, whose model has a tokenizer.
-        served: The model as clients see it.
+        engine: The engine. Its model must have a tokenizer.
+        served: The model as it appears to clients.
         access: The access rules.
-        log: Called with a line about a failure, for the operator of the server.
+        log: Called with a line about each failure, for the server's operator.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Service(Collector):
         self._longest = max(map(len, map(self.tokenizer.token_bytes, ids)))
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the present counters of the engine, for Prometheus."""
+        """Yield the engine's current counters for Prometheus."""
         counters = self.engine.counters()
         for name, hint in get_type_hints(Counters, include_extras=True).items():
             kind, text = hint.__metadata__
@@ -139,10 +140,10 @@ class Service(Collector):
         self._compiler_threads.shutdown(wait=False, cancel_futures=True)
 
     def check(self, request: Request, is_open: bool) -> Hashable:
-        """Return the client of a request: a key, or the address without keys.
+        """Return the client of a request, identified by its key or else its address.
 
-        Raise a RequestError for an invalid header or during shutdown. An `is_open`
-        endpoint does not require a key.
+        Raises RequestError if a header is invalid or the server is shutting down. An
+        `is_open` endpoint does not require a key.
         """
         if self._checks_host and not _LOCAL_HOST.fullmatch(
             request.headers.get("host", "")
@@ -161,12 +162,12 @@ class Service(Collector):
     async def work(
         self, client: Hashable, function: Callable[..., T], *arguments: Any
     ) -> T:
-        """Return the result of a function, run in a thread at the client's turn."""
+        """Run a function in a thread when it is the client's turn; return its result."""
         async with self._workers.place(client):
             return await _run_in(None, partial(function, *arguments))
 
     def _key_of(self, request: Request) -> bytes | None:
-        """Return the digest of the valid key in a request, or None."""
+        """Return the digest of the request's key if the key is valid, or None."""
         kind, _, key = request.headers.get("authorization", "").partition(" ")
         sent = key.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
         digest = _digest(sent)
@@ -174,11 +175,11 @@ class Service(Collector):
         return equal[0] if equal else None
 
     def check_content_type(self, request: Request) -> None:
-        """Raise a RequestError unless a body is JSON or cannot come from a foreign page.
+        """Raise RequestError unless a body is JSON or cannot come from another site.
 
-        A page of another site can post bodies of other types, or without a type, without
-        a preflight. Its browser then sends `Origin` or `Sec-Fetch-*`, and the page has no
-        key.
+        Without a CORS preflight, a page of another site can send bodies with no type or
+        with a type other than JSON. Its browser then adds `Origin` or `Sec-Fetch-*`
+        headers, and the page does not know the API key.
         """
         headers = request.headers
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -193,13 +194,13 @@ class Service(Collector):
             raise RequestError(400, message, "Content-Type")
 
     def check_model(self, name: str | None) -> None:
-        """Raise a RequestError for a name other than the name of the model."""
+        """Raise RequestError if a request names another model."""
         if name is not None and name != self.name:
             message = f'model: expected "{self.name}" or no model, got "{name}"'
             raise RequestError(404, message, "model", "model_not_found")
 
     def check_length(self, text: str, param: str) -> None:
-        """Reject a text that cannot fit, whose encoding would delay other answers."""
+        """Reject a text that cannot fit, since encoding it would delay other answers."""
         least = len(text.encode("utf-8", "replace")) // self._longest
         positions = self.engine.sequence_length
         if least >= positions:
@@ -210,8 +211,8 @@ class Service(Collector):
     def prefix_group(self, sender: Sender, cache_key: str | None) -> Hashable:
         """Return the group of requests that share cached prefixes with a request.
 
-        They have the same API key. Without keys, they use the same connection, or have
-        the same `prompt_cache_key`.
+        Requests in a group have the same API key. Without keys, they use the same
+        connection or have the same `prompt_cache_key`.
         """
         if self._shares_prefixes:
             return None
@@ -220,7 +221,7 @@ class Service(Collector):
         return sender.connection if cache_key is None else ("prompt_cache_key", cache_key)
 
     def use_grammar(self, grammar: Grammar, client: Hashable) -> GrammarUse:
-        """Return the use of a grammar by a client."""
+        """Return a client's use of a grammar."""
         return self._grammars.use(grammar, client)
 
     async def compile_grammar(self, use: GrammarUse, client: Hashable) -> CompiledGrammar:
@@ -230,9 +231,10 @@ class Service(Collector):
 
 
 async def _run_in(threads: ThreadPoolExecutor | None, function: Callable[[], T]) -> T:
-    """Return the result of a function run in a pool, or in the default pool.
+    """Run a function in a thread pool and return its result.
 
-    A thread cannot be ended, so that a cancelled task still waits for it.
+    If `threads` is None, the default pool is used. A thread cannot be ended, so a
+    cancelled task still waits for the function.
     """
     job = asyncio.get_running_loop().run_in_executor(threads, function)
     try:
@@ -243,12 +245,12 @@ async def _run_in(threads: ThreadPoolExecutor | None, function: Callable[[], T])
 
 
 def _digest(key: bytes) -> bytes:
-    # equal lengths, so that comparisons reveal nothing
+    # Digests have equal lengths, so that comparisons reveal nothing about the keys.
     return hashlib.sha256(key).digest()
 
 
 def _network(request: Request) -> Hashable:
-    """Return the address of a client; for IPv6 the /64 network of one user."""
+    """Return a client's address, or for IPv6 the /64 network that belongs to one user."""
     if request.client is None:
         return None
     try:

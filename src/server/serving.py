@@ -1,4 +1,4 @@
-"""The server process: its socket, its connections and its shutdown."""
+"""The server process: its socket, connections and shutdown."""
 
 import asyncio
 import logging
@@ -17,22 +17,22 @@ from .connections import MOST_HEADER, Connection, State
 from .errors import ServerError
 from .service import WORKERS, Service
 
-_BACKLOG = 128  # connections that the system queues
-# Bytes of the system's buffer per direction of a connection; Linux doubles the value.
+_BACKLOG = 128  # maximum number of connections queued by the system
+# Size of each connection's socket buffers in bytes, which Linux doubles.
 _SOCKET_BUFFER = 128 << 10
-# The time limits of a shutdown for running requests, and then for sending responses.
+# Time limits during a shutdown: first for running requests, then for sending responses.
 _SHUTDOWN_SECONDS = 10.0
 _LAST_SECONDS = 1
-# The interval at which Python switches threads. Each pass of the engine waits for the
-# interpreter many times, and by default a thread that encodes a long text would keep it
-# for 5 ms each time.
+# The interval at which Python switches threads. Each pass of the engine must acquire the
+# interpreter lock many times. With the default interval, a thread that encodes a long
+# text would keep the lock for 5 ms each time.
 _SWITCH_SECONDS = 0.0005
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _SILENT = logging.CRITICAL + 1
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that accepts connections.
+    """Return a listening socket.
 
     Raises:
         ServerError: The address cannot be used.
@@ -42,12 +42,12 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, *_, address = addresses[0]
-        # `::` also accepts IPv4 addresses, if the system supports it.
+        # A socket bound to `::` also accepts IPv4 connections if the system supports it.
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         listener = socket.create_server(
             address, family=family, backlog=_BACKLOG, dualstack_ipv6=both
         )
-        # asyncio does not set TCP_NODELAY on sockets accepted from a pre-made listener.
+        # asyncio does not set TCP_NODELAY on connections from an existing listener.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER)
@@ -62,20 +62,20 @@ def listen(host: str, port: int) -> socket.socket:
 def serve(
     service: Service, listener: socket.socket, ready: Callable[[], object]
 ) -> int | None:
-    """Answer requests until SIGINT or SIGTERM; then close the engine.
+    """Answer requests until SIGINT or SIGTERM, then close the engine.
 
-    The first signal lets running requests finish within a limit and rejects others
-    with 503. A second signal ends the process immediately.
+    After the first signal, running requests may finish within a time limit, and new ones
+    are rejected with status 503. A second signal ends the process immediately.
 
     Args:
         service: The service.
-        listener: The result of `listen`.
+        listener: A listening socket, as returned by `listen`.
         ready: Called before the first connection is accepted.
 
     Returns:
-        The number of the signal.
+        The number of the signal that ended the server.
     """
-    logging.getLogger("asyncio").setLevel(_SILENT)  # `service.log` reports errors
+    logging.getLogger("asyncio").setLevel(_SILENT)  # errors are reported by `service.log`
     sys.setswitchinterval(_SWITCH_SECONDS)
     server = _Server(service)
     for number in _SIGNALS:
@@ -85,7 +85,7 @@ def serve(
         server.run([listener])
     finally:
         for number in _SIGNALS:
-            # No further signals are needed at the end.
+            # Further signals are ignored, because the server is already ending.
             signal.signal(number, signal.SIG_IGN)
         service.engine.close()
         service.close()
@@ -93,10 +93,12 @@ def serve(
 
 
 def _started_pool() -> ThreadPoolExecutor:
-    """Return a pool whose threads run already, so that no request fails to start.
+    """Return a thread pool whose threads are already running.
+
+    A request thus cannot fail because a thread cannot be started.
 
     Raises:
-        ServerError: The system refused a thread.
+        ServerError: A thread cannot be started.
     """
     pool = ThreadPoolExecutor(WORKERS, "request")
     all_run = threading.Barrier(WORKERS + 1)
@@ -115,7 +117,7 @@ def _started_pool() -> ThreadPoolExecutor:
 
 
 class _Server(uvicorn.Server):
-    """A server whose end the engine determines; `number` is the first signal."""
+    """A server that stops when the engine stops; `number` is the first signal."""
 
     number: int | None = None
 
@@ -134,27 +136,27 @@ class _Server(uvicorn.Server):
             backlog=_BACKLOG,
             timeout_keep_alive=int(State.IDLE.value),
             timeout_graceful_shutdown=_LAST_SECONDS,
-            h11_max_incomplete_event_size=MOST_HEADER - 1,  # h11 rejects a longer header
+            h11_max_incomplete_event_size=MOST_HEADER - 1,  # h11 rejects longer headers
             proxy_headers=False,  # any client can send these headers
         )
         super().__init__(config)
         self._service = service
 
     def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
-        """Begin the shutdown at the first signal; end immediately at the second."""
+        """Begin the shutdown on the first signal; end immediately on the second."""
         self.number = self.number or sig
         self._service.is_closing = True
         self.force_exit = self.should_exit
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         asyncio.get_running_loop().set_default_executor(_started_pool())
         self._watching = asyncio.create_task(self._watch())
         await super().startup(sockets)
 
     async def _watch(self) -> None:
-        """Check the limits of each connection once a second."""
+        """Check the limits of all connections once a second."""
         while True:
             await asyncio.sleep(1)
             for connection in [*self.server_state.connections]:
@@ -162,10 +164,10 @@ class _Server(uvicorn.Server):
                 connection.watch()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for running requests, then close the connections."""
+        """Wait for running requests to finish, then close all connections."""
         engine = self._service.engine
         engine.close(_SHUTDOWN_SECONDS, wait=False)
         while engine.is_running and not self.force_exit:
             await asyncio.sleep(0.05)
-        self._service.close()  # so that no task waits for a grammar
+        self._service.close()  # otherwise, tasks could wait for a grammar
         await super().shutdown(sockets)
