@@ -1,7 +1,7 @@
-"""Models by their names: their place on this machine, and their download.
+"""Find models on this machine by name, or download them.
 
-A name is resolved to a path before anything is loaded. Only a name loads these modules; a
-path does not.
+A name is resolved to a path before anything is loaded. These modules are imported only
+for names, not for paths.
 """
 
 from .downloads import Downloads

@@ -1,4 +1,4 @@
-"""Common steps of every download: report, consent, free space, one process at a time."""
+"""Steps common to all downloads: consent, free space, and a lock between processes."""
 
 import contextlib
 import fcntl
@@ -22,9 +22,10 @@ class Downloads:
     """The callbacks of a download.
 
     Attributes:
-        note: Called with one line before a download begins, and when it has to wait.
-        progress: Called with the downloaded bytes and the total.
-        allows: Called with a name and the bytes of a large download; returns whether to
+        note: Called with a line of text before a download begins, and before it waits for
+            another process.
+        progress: Called with the number of downloaded bytes and the total.
+        allows: Called with the name and size of a large download. Returns whether to
             begin it.
     """
 
@@ -34,7 +35,7 @@ class Downloads:
 
 
 def check_consent(name: str, nbytes: int, downloads: Downloads) -> None:
-    """Ask before a large download.
+    """Ask for consent to a large download.
 
     Raises:
         CatalogError: The download is not allowed.
@@ -45,17 +46,17 @@ def check_consent(name: str, nbytes: int, downloads: Downloads) -> None:
 
 
 def check_space(name: str, directory: Path, nbytes: int) -> None:
-    """Check that a directory, which may not exist yet, has room for a download.
+    """Check that the disk has room for a download to a directory that may not exist yet.
 
     Raises:
-        CatalogError: The disk space does not suffice.
+        CatalogError: There is not enough free disk space.
     """
     existing = directory
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     try:
         free = shutil.disk_usage(existing).free
-    except OSError:  # the download itself reports the error
+    except OSError:  # the error will be reported by the download itself
         return
     if free < nbytes:
         rule = f"{readable_bytes(nbytes)} free in {label_of(directory)}"
@@ -64,17 +65,17 @@ def check_space(name: str, directory: Path, nbytes: int) -> None:
 
 @contextlib.contextmanager
 def one_process(name: str, directory: Path, downloads: Downloads) -> Iterator[None]:
-    """Create a directory, and let one process at a time work in it.
+    """Create a directory and lock it, so that only one process at a time works in it.
 
     Raises:
         CatalogError: The directory cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The file is kept. Without it a waiting process would hold another lock than the
-        # next process.
+        # The lock file is never removed. Otherwise, a waiting process and a later process
+        # could hold locks on different files.
         lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # a NUL in the path raises ValueError
         raise unwritable(name, directory, error) from None
     try:
         try:
@@ -88,11 +89,11 @@ def one_process(name: str, directory: Path, downloads: Downloads) -> Iterator[No
 
 
 def unwritable(name: str, directory: Path, error: Exception) -> CatalogError:
-    """Return the error of a directory that cannot be written."""
+    """Return the error for a directory that cannot be written."""
     return mismatch(name, label_of(directory), "a writable directory", reason_of(error))
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hash of a file in hexadecimal digits."""
+    """Return the SHA-256 hash of a file in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

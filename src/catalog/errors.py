@@ -1,12 +1,12 @@
-"""The errors of names of models: `NAME: KEY: expected X, got Y`."""
+"""Errors about model names, in the form `NAME: KEY: expected X, got Y`."""
 
 from ..ml.errors import LlamaBoltsError
 
 
 class CatalogError(LlamaBoltsError):
-    """A name without a model, or a failed download."""
+    """Raised when no model has the given name, or when a download fails."""
 
 
 def mismatch(name: str, key: str, expected: object, actual: object) -> CatalogError:
-    """Return the error `NAME: KEY: expected X, got Y`, without escaping."""
+    """Return the error `NAME: KEY: expected X, got Y`, without escaping its parts."""
     return CatalogError(f"{name}: {key}: expected {expected}, got {actual}")

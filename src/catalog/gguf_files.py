@@ -1,4 +1,4 @@
-"""The choice among several GGUF files, by the quantization in their names."""
+"""Select one of several GGUF files by the quantization in their names."""
 
 import re
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ _QUANTIZATION = re.compile(
     r"(?:\A|[-._/])((?:UD-)?(?:I?Q[0-9]\w*|TQ[0-9]_0|MXFP4\w*|BF16|FP?16|FP?32))\Z",
     re.ASCII | re.IGNORECASE,
 )
-# Other GGUF files next to a model: projectors of images, matrices of importance.
+# Other GGUF files stored with models: image projectors and importance matrices.
 _OTHER_KINDS = ("mmproj", "imatrix")
 
 
 @dataclass(frozen=True)
 class GgufModel:
-    """One model among the files of a repository or a directory.
+    """A model among the files of a repository or directory.
 
     Attributes:
-        quantization: The quantization in its name, in capitals, or None.
-        files: Its files; the parts of a split model in order.
-        count: The number of files that it should have.
+        quantization: The quantization in the file name, in capitals, or None.
+        files: The names of the files. The parts of a split model are in order.
+        count: The number of files that the model should have.
     """
 
     quantization: str | None
@@ -35,7 +35,7 @@ class GgufModel:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no part is missing."""
+        """Whether all parts of the model exist."""
         return len(self.files) == self.count
 
 
@@ -47,7 +47,7 @@ def quantization_of(name: str) -> str | None:
 
 
 def gguf_models(names: Iterable[str]) -> list[GgufModel]:
-    """Return the models among file names, in the order of their names."""
+    """Return the models among the given files, sorted by name."""
     parts: dict[tuple[str, int], list[str]] = {}
     for name in sorted(names):
         base = name.rpartition("/")[2].lower()
@@ -63,10 +63,11 @@ def gguf_models(names: Iterable[str]) -> list[GgufModel]:
 
 
 def choose_gguf(label: str, names: Iterable[str], wanted: str | None) -> GgufModel | None:
-    """Return the model of a quantization, or the preferred one; None without GGUF files.
+    """Return the model with the wanted or preferred quantization, or None without models.
 
     Raises:
-        CatalogError: No file has this quantization, or none is preferred.
+        CatalogError: No file has the wanted quantization, or no quantization is wanted
+            and none of several models is preferred.
     """
     models = gguf_models(names)
     if not models:

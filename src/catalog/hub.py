@@ -1,7 +1,7 @@
-"""Models of Hugging Face's hub, downloaded by its library into its own cache.
+"""Download models from Hugging Face's hub into the cache of its Python library.
 
-The library handles the token, the endpoint, offline mode, revisions and retries. This
-module selects the files, and compares the downloads with the hub's descriptions.
+The library handles tokens, the endpoint, offline mode, revisions and retries. This module
+selects the files to download and compares them with the hub's descriptions.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ _DEFAULT_ENDPOINT = "https://huggingface.co"
 
 @dataclass(frozen=True)
 class _HubFile:
-    """The hub's description of a file; only large files have a hash."""
+    """The hub's description of a file. Only large files have a hash."""
 
     nbytes: int
     sha256: str | None
 
 
 def download_repository(name: RepositoryName, downloads: Downloads) -> Path:
-    """Download the missing files of a model into the hub's cache; return the path.
+    """Download a model's missing files into the hub's cache; return the model's path.
 
     Raises:
-        CatalogError: The library is not installed, the repository or the file is missing
-            or not accessible, there is no network, or a downloaded file differs from the
+        CatalogError: The library is not installed, the repository or file is missing or
+            not accessible, there is no network, or a downloaded file differs from the
             hub's description.
     """
     try:
@@ -58,7 +58,7 @@ def download_repository(name: RepositoryName, downloads: Downloads) -> Path:
 
 
 class _Download:
-    """One download of a model."""
+    """The download of one model."""
 
     def __init__(self, library: Any, name: RepositoryName, downloads: Downloads) -> None:
         self._library = library
@@ -68,11 +68,11 @@ class _Download:
         self._revision = name.revision or "main"
         self._commit = ""
         self._files: dict[str, _HubFile] = {}
-        self._done = 0  # bytes
+        self._done = 0  # number of downloaded bytes
         self._total = 0
 
     def run(self) -> Path:
-        """Download the missing files, small files first, and return the path."""
+        """Download the missing files, small ones first, and return the model's path."""
         name = self._name
         with self._reported(), _quiet():
             self._describe()
@@ -108,7 +108,7 @@ class _Download:
         return path
 
     def _describe(self) -> None:
-        """Request the commit and the files from the hub."""
+        """Request the commit and the list of files from the hub."""
         api = self._library.HfApi(endpoint=self._endpoint)
         info = api.model_info(
             self._name.repository, revision=self._revision, files_metadata=True
@@ -119,13 +119,13 @@ class _Download:
                 self._name.text, "commit", "40 digits", escape_line(self._commit, 80)
             )
         for file in info.siblings or ():
-            # Any other name could lead out of the cache, and is not needed by models.
+            # Skip other names, which models do not need and which could leave the cache.
             if _FILE.fullmatch(file.rfilename) and file.size is not None:
                 sha256 = None if file.lfs is None else str(file.lfs.sha256)
                 self._files[file.rfilename] = _HubFile(int(file.size), sha256)
 
     def _shards(self, index: Path) -> list[str]:
-        """Return the files that an index names, if the repository has them."""
+        """Return the repository's files that are listed in an index."""
         weights = read_json_object(index, _MOST_INDEX_BYTES, CatalogError).get(
             "weight_map"
         )
@@ -133,12 +133,12 @@ class _Download:
         return sorted(file for file in self._files if file in names)
 
     def _cached_path(self, file: str) -> Path:
-        """Return the path of a file in the cache of the library."""
+        """Return the path of a file in the library's cache."""
         folder = hub_cache() / f"models--{self._name.repository.replace('/', '--')}"
         return folder / "snapshots" / self._commit / file
 
     def _download(self, file: str) -> Path:
-        """Download one file, unless it is in the cache, and check it."""
+        """Download and check a file, unless it is already in the cache."""
         path_in_cache = self._cached_path(file)
         if path_in_cache.exists():
             return path_in_cache
@@ -158,7 +158,7 @@ class _Download:
         return path_in_cache
 
     def _check_header(self, file: str) -> None:
-        """Check the ETag, which the library uses as a file name in its cache."""
+        """Check a file's ETag, which the library uses as a file name in its cache."""
         url = self._library.hf_hub_url(
             self._name.repository, file, revision=self._revision, endpoint=self._endpoint
         )
@@ -168,7 +168,7 @@ class _Download:
             raise mismatch(self._name.text, f"ETag of {file}", "letters and digits", got)
 
     def _check_content(self, file: str, path: Path) -> None:
-        """Compare a file with its description; remove it if it differs."""
+        """Compare a file with the hub's description of it; remove it if they differ."""
         expected = self._files[file]
         size = path.stat().st_size
         digest = expected.sha256
@@ -185,7 +185,7 @@ class _Download:
         raise mismatch(self._name.text, f"sha256 of {file}", expected.sha256, digest)
 
     def _progress_class(self) -> type:
-        """Return the class for the library's progress bars, one per file."""
+        """Return a progress bar class for the library, which creates one bar per file."""
         download = self
 
         class Bar:
@@ -205,13 +205,13 @@ class _Download:
                 pass
 
             def __getattr__(self, _name: str) -> object:
-                return lambda *_, **__: None  # methods of a visible bar
+                return lambda *_, **__: None  # ignore calls for a visible bar
 
         return Bar
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn the errors of the library into CatalogErrors of one line."""
+        """Convert the library's errors to one-line CatalogErrors."""
         errors = self._library.errors
         try:
             yield
@@ -231,12 +231,12 @@ class _Download:
             raise mismatch(self._name.text, "revision", self._revision, "none") from None
         except (
             *(errors.HTTPError, errors.XetDownloadError, OSError, ValueError),
-            *(AttributeError, KeyError, TypeError),  # a response of another form
+            *(AttributeError, KeyError, TypeError),  # the response has an unexpected form
         ) as error:
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> CatalogError:
-        """Return the error of a download that the hub or the network interrupted."""
+        """Return the error for a download that failed in the hub or the network."""
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
         if status in _DENIED:
@@ -261,7 +261,7 @@ class _Download:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library from writing to the terminal; its errors are still raised."""
+    """Prevent the library from writing to the terminal; its errors are still raised."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

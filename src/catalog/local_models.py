@@ -1,7 +1,7 @@
-"""Models of other programs on this machine, used in place without any change.
+"""Models of other programs on this machine, which are used in place and not modified.
 
 Source: ollama, `server/internal/manifest` and `types/model/name.go`; LM Studio, the
-layout of its directory of models; llama.cpp, `common/download.cpp`; huggingface_hub,
+layout of its model directory; llama.cpp, `common/download.cpp`; huggingface_hub,
 "Understand caching".
 """
 
@@ -23,7 +23,7 @@ from .repositories import INDEX, RepositoryName, has_tokenizer, needed_files
 OLLAMA = "ollama:"
 LM_STUDIO = "lmstudio:"
 LLAMA_CPP = "llama.cpp:"
-_MOST_FILES = 10_000  # the limit per directory
+_MOST_FILES = 10_000  # maximum number of files per directory
 _MOST_MANIFEST_BYTES = 1 << 20
 _OLLAMA_REGISTRY = "registry.ollama.ai"
 _OLLAMA_OWNER = "library"
@@ -38,9 +38,9 @@ class LocalModel:
 
     Attributes:
         name: The name that users type.
-        program: The program that owns its directory.
+        program: The program that owns the model's directory.
         path: The path to load.
-        fault: The reason why it cannot be loaded, or None.
+        fault: The reason why the model cannot be loaded, or None.
     """
 
     name: str
@@ -50,7 +50,7 @@ class LocalModel:
 
 
 def _directories(*texts: str | None) -> list[Path]:
-    """Return the existing directories among paths that may be None."""
+    """Return the existing directories among the given paths, which may be None."""
     paths = dict.fromkeys(Path(text).expanduser() for text in texts if text)
     return [path for path in paths if path.is_dir()]
 
@@ -60,7 +60,7 @@ def _cache_home() -> str:
 
 
 def hub_cache() -> Path:
-    """Return the cache of huggingface_hub, which may not exist."""
+    """Return huggingface_hub's cache directory, which may not exist."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if path := os.environ.get(variable):
             return Path(path).expanduser()
@@ -69,7 +69,7 @@ def hub_cache() -> Path:
 
 
 def ollama_directories() -> list[Path]:
-    """Return the directories of ollama's models, of a user and of the service."""
+    """Return ollama's model directories, for the user and for the system service."""
     by_variable = os.environ.get("OLLAMA_MODELS")
     return _directories(
         by_variable, "~/.ollama/models", "/usr/share/ollama/.ollama/models"
@@ -77,12 +77,12 @@ def ollama_directories() -> list[Path]:
 
 
 def lm_studio_directories() -> list[Path]:
-    """Return the directories of LM Studio's models."""
+    """Return LM Studio's model directories."""
     return _directories("~/.lmstudio/models", "~/.cache/lm-studio/models")
 
 
 def llama_cpp_directories() -> list[Path]:
-    """Return the cache of llama.cpp."""
+    """Return llama.cpp's cache directories."""
     by_variable = os.environ.get("LLAMA_CACHE")
     return _directories(
         by_variable, f"{_cache_home()}/llama.cpp", "~/Library/Caches/llama.cpp"
@@ -90,7 +90,7 @@ def llama_cpp_directories() -> list[Path]:
 
 
 def _names_in(directory: Path) -> list[str]:
-    """Return the paths of the files below a directory with slashes; include links."""
+    """Return the relative paths of all files below a directory, including links."""
     names: list[str] = []
     for folder, subdirectories, files in os.walk(directory):
         subdirectories.sort()
@@ -105,14 +105,14 @@ def _names_in(directory: Path) -> list[str]:
 
 
 def _subdirectories(directory: Path) -> list[Path]:
-    """Return the subdirectories of a directory in the order of their names."""
+    """Return the subdirectories of a directory, sorted by name."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         return sorted(Path(entry.path) for entry in entries if entry.is_dir())
     return []
 
 
 def _complete_model_in(directory: Path, name: RepositoryName) -> Path | None:
-    """Return the model with a name in a directory, or None if it is incomplete."""
+    """Return the path of the named model in a directory, or None if it is incomplete."""
     names = _names_in(directory)
     needed = needed_files(name, names)
     if needed is None or not {*needed.files} <= {*names}:
@@ -122,7 +122,7 @@ def _complete_model_in(directory: Path, name: RepositoryName) -> Path | None:
         return directory / needed.path if parts and parts[0].is_whole else None
     if INDEX in needed.files:
         try:
-            read_index(directory / INDEX)  # also checks that its shards exist
+            read_index(directory / INDEX)  # also checks that the listed files exist
         except CheckpointError:
             return None
     return directory if has_tokenizer(names) else None
@@ -139,22 +139,22 @@ def hub_snapshot(name: RepositoryName) -> Path | None:
     for snapshot in snapshots:
         if snapshot.name == revision:
             return snapshot
-    # It was downloaded by a commit.
+    # A single snapshot without a reference was downloaded by its commit.
     return snapshots[0] if len(snapshots) == 1 and name.revision is None else None
 
 
 def find_in_hub_cache(name: RepositoryName) -> Path | None:
-    """Return a complete model in the hub's cache, or None."""
+    """Return the path of a complete model in the hub's cache, or None."""
     snapshot = hub_snapshot(name)
     if snapshot is None:
         return None
-    with contextlib.suppress(CatalogError):  # the quantization is missing
+    with contextlib.suppress(CatalogError):  # no file has the quantization
         return _complete_model_in(snapshot, name)
     return None
 
 
 def find_in_lm_studio(name: RepositoryName) -> Path | None:
-    """Return a model of LM Studio, or None."""
+    """Return the path of a model in LM Studio's directories, or None."""
     for directory in lm_studio_directories():
         if name.revision is None and (directory / name.repository).is_dir():
             with contextlib.suppress(CatalogError):
@@ -163,9 +163,9 @@ def find_in_lm_studio(name: RepositoryName) -> Path | None:
 
 
 def find_in_llama_cpp(name: RepositoryName) -> Path | None:
-    """Return a model of llama.cpp's cache, or None.
+    """Return the path of a model in llama.cpp's cache, or None.
 
-    The files there begin with owner and repository.
+    The file names in the cache begin with the owner and the repository.
     """
     prefix = f"{name.repository.replace('/', '_')}_"
     for directory in llama_cpp_directories():
@@ -183,7 +183,7 @@ def find_in_llama_cpp(name: RepositoryName) -> Path | None:
 
 
 def find_llama_cpp_file(text: str) -> Path | None:
-    """Return a file of llama.cpp's cache by its name in `--list-models`."""
+    """Return the file in llama.cpp's cache with a name from `--list-models`, or None."""
     for directory in llama_cpp_directories():
         path = directory / f"{text}.gguf"
         if "/" not in text and path.is_file():
@@ -192,11 +192,11 @@ def find_llama_cpp_file(text: str) -> Path | None:
 
 
 def find_in_ollama(text: str) -> Path | None:
-    """Return the GGUF file of a model of ollama, such as `llama3.2:1b`, or None.
+    """Return the GGUF file of an ollama model such as `llama3.2:1b`, or None.
 
     Raises:
-        CatalogError: Its manifest is damaged, or names a file outside of ollama's
-            directory.
+        CatalogError: The model's manifest is damaged, or refers to a file outside
+            ollama's directory.
     """
     name, _, tag = text.partition(":")
     parts = [*name.split("/"), tag or "latest"]
@@ -214,7 +214,7 @@ def find_in_ollama(text: str) -> Path | None:
 
 
 def _ollama_blob(directory: Path, manifest: Path) -> Path:
-    """Return the model file of a manifest."""
+    """Return the model file that a manifest refers to."""
     document = read_json_object(manifest, _MOST_MANIFEST_BYTES, CatalogError)
     label = label_of(manifest)
     layers = document.get("layers")
@@ -238,7 +238,7 @@ def _ollama_blob(directory: Path, manifest: Path) -> Path:
 
 
 def local_models() -> list[LocalModel]:
-    """Return the models of all programs without opening weight files."""
+    """Return the models of all programs, without opening weight files."""
     models = [*_own_models(), *_hub_models(), *_ollama_models(), *_lm_studio_models()]
     return [*models, *_llama_cpp_models()]
 
@@ -270,7 +270,7 @@ def _lm_studio_models() -> Iterator[LocalModel]:
 
 
 def _models_in(directory: Path, text: str, program: str) -> Iterator[LocalModel]:
-    """Yield the models in the directory of a repository."""
+    """Yield the models in a repository's directory."""
     names = _names_in(directory)
     if "config.json" in names and any(name.endswith(".safetensors") for name in names):
         yield LocalModel(text, program, directory)

@@ -1,4 +1,4 @@
-"""Names of models: which texts are names, and the path of each name."""
+"""Model names: recognize them, and find the path of a named model."""
 
 import difflib
 import os
@@ -21,18 +21,18 @@ from .local_models import (
 from .pip_package import PACKAGED_MODELS, packaged_file
 from .repositories import RepositoryName, parse_repository
 
-_LONGEST = 200  # characters of a name in an error
+_LONGEST = 200  # maximum length of a name in an error, in characters
 _MOST_SUGGESTIONS = 3
-_SIMILARITY = 0.7  # the similarity from which a name is suggested
+_SIMILARITY = 0.7  # minimum similarity of a suggested name
 _FORMS = f"{', '.join(PACKAGED_MODELS)}, ORG/REPO or {OLLAMA}NAME"
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is the name of a model rather than a path.
+    """Return whether a string is a model name rather than a path.
 
-    An existing file or directory takes precedence over a name. So does a text that looks
-    like a path: it begins with `.`, `/` or `~`, ends in `.gguf` without a repository, or
-    its directory exists.
+    Existing files and directories take precedence over names. A string is also treated as
+    a path if it begins with `.`, `/` or `~`, if it ends in `.gguf` without a repository,
+    or if its directory exists.
     """
     if text.startswith((".", "/", "~")) or "\0" in text:
         return False
@@ -43,16 +43,17 @@ def is_name(text: str) -> bool:
 
 
 def find_model(name: str, downloads: Downloads | None = None) -> Path:
-    """Return the path of the model with a name; download it if it is missing.
+    """Return the path of the named model; download it if it is missing.
 
     Args:
-        name: `smollm2`; `org/repo`, `org/repo:Q4_K_M` or `hf.co/org/repo` of Hugging
-            Face's hub; `ollama:NAME`, `lmstudio:ORG/REPO` or `llama.cpp:NAME` of another
-            program.
-        downloads: The callbacks of a download. Without them a large download is an error.
+        name: `smollm2`; `org/repo`, `org/repo:Q4_K_M` or `hf.co/org/repo` for a model on
+            Hugging Face's hub; or `ollama:NAME`, `lmstudio:ORG/REPO` or `llama.cpp:NAME`
+            for a model of another program.
+        downloads: The callbacks of a download. Without them, a large download raises an
+            error.
 
     Raises:
-        CatalogError: No model has this name, or it cannot be downloaded.
+        CatalogError: No model has this name, or the model cannot be downloaded.
     """
     downloads = downloads or Downloads()
     if name in PACKAGED_MODELS:
@@ -75,7 +76,7 @@ def find_model(name: str, downloads: Downloads | None = None) -> Path:
 
 
 def _find_elsewhere(prefix: str, text: str) -> Path | None:
-    """Return a model of another program, given its prefix, or None."""
+    """Return the path of another program's model, given the name's prefix, or None."""
     if prefix == OLLAMA:
         return find_in_ollama(text)
     if prefix == LLAMA_CPP and (path := find_llama_cpp_file(text)):
@@ -87,7 +88,7 @@ def _find_elsewhere(prefix: str, text: str) -> Path | None:
 
 
 def _find_repository(name: RepositoryName) -> Path | None:
-    """Return a model of a repository on this machine, or None."""
+    """Return the path of a repository's model on this machine, or None."""
     path = find_in_hub_cache(name)
     if path is None and not name.is_of_hub:
         path = find_in_lm_studio(name) or find_in_llama_cpp(name)
@@ -95,9 +96,9 @@ def _find_repository(name: RepositoryName) -> Path | None:
 
 
 def _unknown(name: str, rule: str) -> CatalogError:
-    """Return the error of a name without a model, with similar names."""
+    """Return the error for an unknown name, with similar names as suggestions."""
     names = {model.name for model in local_models()} | {*PACKAGED_MODELS}
-    # `llama3.2` suggests `ollama:llama3.2:1b`.
+    # For example, `llama3.2` suggests `ollama:llama3.2:1b`.
     similar = [each for each in sorted(names) if name and name in each]
     similar = similar or difflib.get_close_matches(name, names, cutoff=_SIMILARITY)
     got = "nothing"

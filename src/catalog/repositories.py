@@ -1,4 +1,4 @@
-"""Names of repositories of Hugging Face's hub, and the files needed from them."""
+"""Names of repositories on Hugging Face's hub, and the files needed from them."""
 
 import re
 from collections.abc import Collection
@@ -32,16 +32,16 @@ _SMALL_FILES = (
 
 @dataclass(frozen=True)
 class RepositoryName:
-    """The parts of a name of a repository.
+    """The parts of a repository name.
 
     Attributes:
         text: The name as typed.
-        repository: Its owner and name, with a slash between them.
-        revision: A branch, a tag or a commit, or None for the main one.
+        repository: The owner and name of the repository, as `OWNER/NAME`.
+        revision: A branch, a tag or a commit, or None for the main branch.
         quantization: The quantization of a GGUF file, or None.
         file: The path of a GGUF file in the repository, or None.
-        is_of_hub: Whether the name contains the hub, which excludes files of other
-            programs.
+        is_of_hub: Whether the name refers explicitly to the hub, which excludes files of
+            other programs.
     """
 
     text: str
@@ -53,9 +53,9 @@ class RepositoryName:
 
 
 def parse_repository(text: str) -> RepositoryName | None:
-    """Return the parts of `org/repo`, `org/repo:Q4_K_M`, `hf.co/org/repo` or with a file.
+    """Parse `org/repo`, `org/repo:Q4_K_M` or `hf.co/org/repo`, optionally with a file.
 
-    None means another kind of name, such as one with `..` in it.
+    Returns None for other kinds of names and for invalid ones, such as names with `..`.
     """
     name = text
     for prefix in _PREFIXES:
@@ -76,10 +76,10 @@ def parse_repository(text: str) -> RepositoryName | None:
 
 @dataclass(frozen=True)
 class NeededFiles:
-    """The files of a model in download order: the weights come last.
+    """The files of a model in download order, with the weights last.
 
     Attributes:
-        path: The path to load: a GGUF file, or the empty text for the directory.
+        path: The path to load: a GGUF file, or an empty string for the directory.
         files: All files.
     """
 
@@ -90,18 +90,18 @@ class NeededFiles:
 def needed_files(
     name: RepositoryName, names: Collection[str], shards: Collection[str] | None = None
 ) -> NeededFiles | None:
-    """Return the files of a repository that the model with a name needs.
+    """Return the repository files that the named model needs.
 
     Args:
-        name: The name.
-        names: The existing files.
-        shards: The files in the index of safetensors files, if known.
+        name: The parsed name.
+        names: The files in the repository.
+        shards: The safetensors files listed in the index, if known.
 
     Returns:
-        None if the repository has no model of the kind in the name.
+        The files, or None if the repository does not contain such a model.
 
     Raises:
-        CatalogError: No GGUF file has the quantization of the name.
+        CatalogError: No GGUF file has the quantization in the name.
     """
     if name.file is not None:
         models = [model for model in gguf_models(names) if name.file in model.files]
