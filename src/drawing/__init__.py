@@ -20,7 +20,8 @@ __all__ = ["Beside", "Recorder", "TracedRun", "draw_all"]
 
 MODEL = "model.svg"
 
-# Functions that draw the stages that are not a flow of ops; 0 stands for the whole model.
+# Drawing functions for the stages that are not drawn as a graph of ops, by stage number;
+# 0 is the whole model.
 _DRAWINGS: Mapping[int, Callable[[Sheet, float], DrawnEnd]] = {
     0: draw_model,
     1: draw_tokenization,

@@ -271,7 +271,7 @@ def _estimate_sizes(args: ModelArgs, nbytes: int) -> ModelArgs:
 def checkpoint_args(
     source: Source, checkpoint: Checkpoint, rope_scaling_factor: float | None
 ) -> ModelArgs:
-    """Complete the sizes from the tensors and override the RoPE scaling factor."""
+    """Fill in sizes from the tensor shapes, and override the RoPE scaling factor."""
     sizes = checkpoint.sizes
     dtype = activation_dtype(checkpoint.dtypes)
     dtype = source.args.dtype if source.args.feed_forward_dtype else dtype

@@ -112,7 +112,7 @@ _METASPACE_DECODERS: list[tuple[object, bool]] = [
 ]
 
 
-# The known templates. Each item is True for the text and False for a special token.
+# Known templates, as sequences of parts: True for the text, False for a special token.
 _TEMPLATES = ((True,), (False, True), (True, False), (False, True, False))
 
 
