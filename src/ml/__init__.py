@@ -1,6 +1,7 @@
-"""The tensor library: dtypes, the Tensor, and the ops on it.
+"""The tensor library: dtypes, the Tensor class, and tensor ops.
 
-From the rest of the package it imports only the trace, to which its ops report.
+Except for an installation hint in one error, it does not depend on the rest of the
+package.
 """
 
 from . import dtype, ops

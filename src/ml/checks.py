@@ -1,6 +1,6 @@
-"""Checks that ops share, and conversions of operands for the kernels.
+"""Argument checks shared by the ops, and operand conversions for the kernels.
 
-The summary of each check names the error that it raises.
+The summary line of each check names the exception that it raises.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from .errors import DTypeError, IndexOutOfRangeError, ShapeError, TensorTypeErro
 from .layout import Shape, broadcast_shapes, checked_shape, resolve_dim
 from .tensor import Array, Tensor, TensorBase, allocate
 
-# The dtypes of activations, which the kernels read and write directly; float16 is
-# computed in float32.
+# Activation dtypes that the kernels read and write directly. float16 is converted to
+# float32 first.
 KERNEL_DTYPES = frozenset((bfloat16, float32))
 _FLOATS = "a real floating-point dtype"
 
 
 def describe_operands(*labelled: tuple[str, TensorBase]) -> str:
-    """Describe operands for an error: `x [7, 64], weight 'wq' [128, 60]`."""
+    """Format operands for an error message: `x [7, 64], weight 'wq' [128, 60]`."""
     return ", ".join(f"{label} {x._label()}{list(x.shape)}" for label, x in labelled)
 
 
@@ -47,9 +47,9 @@ def check_float(op: str, *tensors: TensorBase) -> None:
 
 
 def check_kind(op: str, x: Tensor, *kinds: str) -> None:
-    """Raise DTypeError unless the dtype is of one of some kinds.
+    """Raise DTypeError unless the tensor's dtype kind is one of `kinds`.
 
-    The kinds are "float", "int", "complex" and "bool".
+    The possible kinds are "float", "int", "complex" and "bool".
     """
     if x._dtype.kind not in kinds:
         raise DTypeError(
@@ -59,7 +59,7 @@ def check_kind(op: str, x: Tensor, *kinds: str) -> None:
 
 
 def check_ndim_at_least(op: str, x: TensorBase, ndim: int) -> None:
-    """Raise ShapeError if a tensor has fewer dimensions."""
+    """Raise ShapeError if a tensor has fewer than `ndim` dimensions."""
     if len(x._shape) < ndim:
         raise ShapeError(
             f"[{op}] ndim must be >= {ndim}: {x.ndim} (shape {list(x.shape)})"
@@ -71,7 +71,7 @@ def check_indices(
 ) -> None:
     """Raise IndexOutOfRangeError unless all indices are in [0, size).
 
-    The labelled operands are for the message.
+    The labelled operands appear in the error message.
     """
     if indices.size:
         low = int(indices.min())
@@ -82,10 +82,10 @@ def check_indices(
 
 
 def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:
-    """Return the common dtype and broadcast shape of two operands.
+    """Return the common dtype and the broadcast shape of two operands.
 
-    One of them may be a number. Raise TensorTypeError if both are, or DTypeError or
-    ShapeError for incompatible tensors.
+    One operand may be a number. Raise TensorTypeError if neither is a tensor, and
+    DTypeError or ShapeError if two tensors are incompatible.
     """
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         check_same_dtype(op, a, b)
@@ -97,7 +97,7 @@ def checked_pair(op: str, a: Any, b: Any) -> tuple[DType, Shape]:
 
 
 def checked_flag(op: str, name: str, value: Any) -> bool:
-    """Return a bool; raise TensorTypeError for any other type."""
+    """Return `value` as a bool, or raise TensorTypeError if it is not a bool."""
     if not isinstance(value, bool | np.bool_):
         raise TensorTypeError(
             f"[{op}] {name} must be True or False: {type(value).__name__}"
@@ -106,9 +106,9 @@ def checked_flag(op: str, name: str, value: Any) -> bool:
 
 
 def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return tensors as a list, or raise ShapeError for an empty one.
+    """Return the tensors as a list, or raise ShapeError if there are none.
 
-    `@op` has checked that the argument is a sequence.
+    `@op` has already checked that the argument is a sequence.
     """
     operands = list(tensors)
     if not operands:
@@ -117,9 +117,10 @@ def checked_tensors(op: str, tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def resolve_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """Return the dimensions of a reduction in order: one, several, or all for None.
+    """Return the dimensions to reduce in ascending order; None selects all of them.
 
-    Raise IndexOutOfRangeError for a missing dimension, ShapeError for a repeated one.
+    Raise IndexOutOfRangeError for a dimension that does not exist, and ShapeError for a
+    repeated dimension.
     """
     if dim is None:
         return tuple(range(ndim))
@@ -131,9 +132,9 @@ def resolve_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple[i
 
 
 def sizes_and_dtype(op: str, shape: tuple[Any, ...], dtype: Any) -> tuple[Shape, DType]:
-    """Return the sizes of `op(3, 4)`, `op((3, 4))` or `op([3, 4])`, and the dtype.
+    """Return the sizes and the dtype of `op(3, 4)`, `op((3, 4))` or `op([3, 4])`.
 
-    A dtype may also follow the sizes: `op((3, 4), ml.bfloat16)`.
+    The dtype may also be passed after the sizes: `op((3, 4), ml.bfloat16)`.
     """
     if len(shape) > 1 and isinstance(shape[-1], DType | str):
         dtype = shape[-1]
@@ -143,7 +144,10 @@ def sizes_and_dtype(op: str, shape: tuple[Any, ...], dtype: Any) -> tuple[Shape,
 
 
 def float_dtype(op: str, dtype: Any) -> DType:
-    """Return a float dtype, given as itself or by its name, or raise DTypeError."""
+    """Return a floating-point dtype, passed as a DType or by name.
+
+    Raise DTypeError for any other dtype.
+    """
     row: DType = dtype if isinstance(dtype, DType) else dtype_named(op, dtype)
     if not row.is_float:
         raise DTypeError(f"[{op}] dtype= must be {_FLOATS}: {row}")
@@ -151,9 +155,9 @@ def float_dtype(op: str, dtype: Any) -> DType:
 
 
 def kernel_operand(op: str, x: Tensor) -> Tensor:
-    """Return x as a contiguous tensor of one of KERNEL_DTYPES.
+    """Return x as a contiguous tensor with one of KERNEL_DTYPES.
 
-    If x is such a tensor, nothing is copied. Raise DTypeError unless x is a float.
+    x is copied only if necessary. Raise DTypeError if x is not a floating-point tensor.
     """
     if x._dtype in KERNEL_DTYPES:
         return x if x._pointer is not None else x.contiguous()
@@ -162,12 +166,12 @@ def kernel_operand(op: str, x: Tensor) -> Tensor:
 
 
 def comparable(x: Tensor) -> Array:
-    """Return the elements in a dtype that NumPy can order: floats become float32."""
+    """Return the elements in a dtype that NumPy can sort: floats become float32."""
     return (x.to(float32) if x._dtype.is_float else x).numpy()
 
 
 def rounded(values: Any, dtype: DType) -> Tensor:
-    """Round float64 values to float32, and then to a dtype."""
+    """Round float64 values to float32, and then to `dtype`."""
     result = allocate(np.shape(values), float32)
     result.numpy()[...] = values
     return result.to(dtype)

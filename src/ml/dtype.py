@@ -1,7 +1,7 @@
-"""Element types, one row each: the only place that lists the dtypes and their sizes.
+"""Element types, defined in one table with a row per dtype.
 
-`python -m tools.write_dtypes` generates `csrc/dtypes.h` from these rows, so the C numbers
-and sizes are defined only here.
+`python -m tools.write_dtypes` generates `csrc/dtypes.h` from these rows, so the C type
+codes and sizes are defined only here.
 """
 
 import operator
@@ -15,7 +15,7 @@ import numpy as np
 from .errors import DTypeError, TensorError
 from .kernels import lib
 
-# The names that `ml` exports.
+# The public names, which `ml` re-exports.
 __all__ = [
     "BLOCK_DTYPES",
     "DTYPES",
@@ -38,43 +38,43 @@ __all__ = [
     "uint16",
 ]
 
-# Converters to Python numbers, by the kind of a dtype.
+# Functions that convert a value to a Python number, by dtype kind.
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "int": operator.index,
     "complex": complex,
     "bool": lambda x: complex(x) != 0,
 }
-# Below this value, rounding to float32 neither overflows nor warns.
+# Numbers with a smaller magnitude round to float32 without an overflow or a warning.
 _SAFE = 1e38
 
 
 def _code(name: str) -> int:
-    """Return the C number of a type, or -1 if the kernels do not support it."""
+    """Return the C code of a type, or -1 if the kernels do not support the type."""
     return int(getattr(lib, f"TYPE_{name.upper()}", -1))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DType:
-    """Describe one element type.
+    """An element type.
 
     Args:
-        name: The name in messages and traces.
+        name: The name shown in messages and traces.
         itemsize: Bytes per element.
         kind: "float", "int", "complex" or "bool".
         is_float: Whether elements are real floating-point numbers that the kernels
             support.
-        numpy_dtype: The dtype of the elements in NumPy.
-        bits_dtype: The unsigned integer of the same width. Copies that only move elements
-            use it: NumPy moves plain integers faster than bfloat16, and no bit pattern of
-            a NaN changes.
-        product_type: "bfloat16" or "float32": the narrower of the two that represents
-            every element; products with such a weight run in it. Empty if there are no
-            products.
-        file_name: The name in safetensors files; empty if they do not have the type, or
-            it is not read from them.
-        code: The C number of the type, `TYPE_NAME` of csrc/dtypes.h, or -1 if the kernels
-            do not support it.
+        numpy_dtype: The corresponding NumPy dtype.
+        bits_dtype: The unsigned integer dtype of the same width, used to move elements
+            without changing them. NumPy copies plain integers faster than bfloat16, and
+            NaN bit patterns are preserved.
+        product_type: The dtype in which weights of this type are multiplied: "bfloat16"
+            or "float32", whichever is the narrowest that represents every element
+            exactly. Empty if the type is not supported for weights.
+        file_name: The name in safetensors files. Empty if the format does not define the
+            type, or if it is not read from such files.
+        code: The C code of the type, `TYPE_NAME` in csrc/dtypes.h, or -1 if the kernels
+            do not support the type.
     """
 
     name: str
@@ -91,7 +91,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dtype_named, ("unpickle", self.name)  # a copy is the same object
+        return dtype_named, ("unpickle", self.name)  # copies are the same object
 
 
 def _row(
@@ -144,20 +144,21 @@ _BY_NUMPY_DTYPE = {row.numpy_dtype: row for row in DTYPES}
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BlockDType:
-    """Describe a block-quantized type: small codes, and a scale for each block of them.
+    """A block-quantized element type: small codes, with a scale for each block of codes.
 
-    Such elements have no separate addresses, so they make a `QuantizedTensor`, not a
-    `Tensor`.
+    The elements are not individually addressable, so they are stored in a
+    `QuantizedTensor` instead of a `Tensor`.
 
     Args:
-        name: The name in messages and traces.
-        block_size: Elements of a block; blocks run over all elements in row-major order.
-        codes: Type of the items that store codes, or whole blocks.
-        codes_per_item: Codes per such item; 0 for blocks that contain their scales.
-        scales: Type of the scales.
-        double_scales: Type of scales that are themselves codes, or None.
-        bytes_with_scales: Bytes of a block that contains its scales with its codes, as in
-            GGUF files; rows are then whole blocks. 0 for separate scales.
+        name: The name shown in messages and traces.
+        block_size: Elements per block. Blocks span all elements in row-major order.
+        codes: The dtype of the items that store codes or whole blocks.
+        codes_per_item: Codes per item, or 0 if blocks contain their scales.
+        scales: The dtype of the scales.
+        double_scales: The dtype of scales that are quantized themselves, or None.
+        bytes_with_scales: Bytes per block if a block contains both codes and scales, as
+            in GGUF files, where each row consists of whole blocks. 0 if the scales are
+            stored separately.
     """
 
     name: str
@@ -167,11 +168,11 @@ class BlockDType:
     scales: DType
     double_scales: DType | None = None
     bytes_with_scales: int = 0
-    is_float: ClassVar[bool] = False  # elements are not floats until dequantized
+    is_float: ClassVar[bool] = False  # elements become floats when dequantized
 
     @property
     def code_bytes(self) -> int:
-        """The bytes of a block's codes, including scales that are inside the block."""
+        """Bytes per block for the codes, including any scales inside the block."""
         return (
             self.bytes_with_scales
             or self.bytes_of(self.block_size) - self.scales.itemsize
@@ -179,18 +180,18 @@ class BlockDType:
 
     @property
     def block_bytes(self) -> int:
-        """The bytes of a block with its scale."""
+        """Bytes per block, including its scale."""
         return self.bytes_of(self.block_size)
 
     @property
     def code(self) -> int:
-        """The C number of the type, `TYPE_NAME` of csrc/dtypes.h."""
+        """The C code of the type, `TYPE_NAME` in csrc/dtypes.h."""
         return _code(self.name)
 
     def bytes_of(self, size: int) -> int:
-        """Compute the bytes of `size` elements with their scales.
+        """Return how many bytes `size` elements occupy, including their scales.
 
-        The last block may be short.
+        The last block may be shorter than the others.
         """
         blocks = -(-size // self.block_size)
         if self.bytes_with_scales:
@@ -202,22 +203,22 @@ class BlockDType:
 
     @property
     def double_code(self) -> int:
-        """The C number of the type with double scales, or -1."""
+        """The C code of the type with double scales, or -1 if there is no such type."""
         return _code(f"{self.name}_double")
 
     def __repr__(self) -> str:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return block_dtype_named, ("unpickle", self.name)  # a copy is the same object
+        return block_dtype_named, ("unpickle", self.name)  # copies are the same object
 
 
 nf4 = BlockDType("nf4", 64, uint8, 2, float32, uint8)
-# The same size as llama.cpp's Q8_0; code times scale is exact in float32.
+# As large as llama.cpp's Q8_0. The product of code and scale is exact in float32.
 int8_block = BlockDType("int8_block", 32, int8, 1, bfloat16)
 
 BLOCK_DTYPES = (nf4, int8_block)
-# The formats of GGUF files: number in the file, name, elements and bytes of a block.
+# GGUF formats: type number in the file, name, elements per block, and bytes per block.
 GGML_DTYPES = {
     number: BlockDType(name, size, uint8, 0, float16, None, nbytes)
     for number, name, size, nbytes in (
@@ -244,9 +245,9 @@ _ALL_BLOCK_DTYPES = (*BLOCK_DTYPES, *GGML_DTYPES.values())
 def block_dtype_named(
     op: str, dtype: Any, rows: tuple[BlockDType, ...] = _ALL_BLOCK_DTYPES
 ) -> BlockDType:
-    """Return a block-quantized dtype, given as itself or by its name such as `"nf4"`.
+    """Return a block-quantized dtype, passed as a BlockDType or by name, as in `"nf4"`.
 
-    Raise DTypeError for anything else, also for a plain dtype.
+    Raise DTypeError for anything else, including plain dtypes.
     """
     for row in rows:
         if dtype is row or (isinstance(dtype, str) and dtype == row.name):
@@ -259,7 +260,7 @@ def block_dtype_named(
 
 
 def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
-    """Return the row of a NumPy dtype, or raise DTypeError (also for byte order)."""
+    """Return the DType for a NumPy dtype in native byte order, or raise DTypeError."""
     row = _BY_NUMPY_DTYPE.get(numpy_dtype)
     if row is None:
         names = ", ".join(_BY_NAME)
@@ -270,9 +271,9 @@ def from_numpy_dtype(numpy_dtype: "np.dtype[Any]") -> DType:
 
 
 def dtype_named(op: str, dtype: Any) -> DType:
-    """Return a dtype, given as itself or by its name such as `"bfloat16"`.
+    """Return a dtype, passed as a DType or by name, as in `"bfloat16"`.
 
-    Raise DTypeError for anything else, also for a block-quantized dtype.
+    Raise DTypeError for anything else, including block-quantized dtypes.
     """
     if isinstance(dtype, DType):
         return dtype
@@ -286,10 +287,11 @@ def dtype_named(op: str, dtype: Any) -> DType:
 
 
 def checked_number(op: str, value: Any, dtype: DType) -> Any:
-    """Return a number as Python's number of the kind of `dtype`, without rounding.
+    """Convert a number to the Python type that matches the kind of `dtype`, unrounded.
 
-    Raise DTypeError for a number of another kind (a complex into a float, a float into an
-    int), and TensorError for an integer beyond the range.
+    Raise DTypeError if the kind of `dtype` cannot represent the number (a complex number
+    for a float dtype, or a float for an integer dtype), and TensorError if an integer is
+    out of range.
     """
     try:
         if isinstance(value, str | bytes | np.ndarray) or (
@@ -321,7 +323,7 @@ def checked_number(op: str, value: Any, dtype: DType) -> Any:
 def checked_scalar(op: str, value: Any, dtype: DType) -> Any:
     """Check a number as `checked_number` does, and round it to a NumPy scalar of `dtype`.
 
-    Floats beyond the range become infinite.
+    Floats that are out of range become infinite.
     """
     number = checked_number(op, value, dtype)
     if dtype is float32 and abs(number) < _SAFE:

@@ -1,4 +1,4 @@
-"""The errors of the tensor library, and the root of all errors of the package.
+"""Tensor library exceptions, and the base class of all exceptions in this package.
 
 Messages have the form `[op] rule as an equality: both values`.
 """
@@ -8,42 +8,42 @@ from contextlib import contextmanager
 
 
 class LlamaBoltsError(Exception):
-    """Root of every error that this package raises on purpose."""
+    """Base class of all exceptions that this package raises on purpose."""
 
 
 class TensorError(LlamaBoltsError):
-    """Root of the errors of `ml`: an invalid tensor, op or kernel setting."""
+    """Base class of all `ml` errors: invalid tensors, op calls and kernel settings."""
 
 
 class ShapeError(TensorError):
-    """Incompatible sizes or numbers of dimensions."""
+    """Raised for incompatible sizes or numbers of dimensions."""
 
 
 class DTypeError(TensorError):
-    """A dtype that an op does not support, or incompatible dtypes."""
+    """Raised when an op does not support a dtype, or when dtypes are incompatible."""
 
 
 class TensorTypeError(TensorError, TypeError):
-    """An argument that is not a tensor, or a tensor without a truth value."""
+    """Raised when an argument is not a tensor, or a tensor has no truth value."""
 
 
 class TensorMemoryError(TensorError, MemoryError):
-    """The system refuses memory for a tensor."""
+    """Raised when memory for a tensor cannot be allocated."""
 
 
 class IndexOutOfRangeError(TensorError):
-    """An index, a dimension or the end of a slice is outside of its range."""
+    """Raised when an index, a dimension or a slice bound is out of range."""
 
 
 class KernelSettingError(TensorError):
-    """An instruction set or a number of threads is not available."""
+    """Raised for an unavailable instruction set or an invalid number of threads."""
 
 
 @contextmanager
 def declared_lack_of_memory(
     where: str, declared: type[LlamaBoltsError]
 ) -> Iterator[None]:
-    """Convert a MemoryError to a declared error that names the place."""
+    """Convert a MemoryError to the `declared` type, with `where` in its message."""
     try:
         yield
     except LlamaBoltsError:

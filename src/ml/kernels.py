@@ -1,9 +1,9 @@
-"""Loads the C kernels, chooses instruction set and threads, and allocates memory.
+"""Load the C kernels, choose their instruction set and threads, and allocate memory.
 
-The OpenMP library reads its environment while it is loaded, and prints about values that
-it does not understand. So all its variables are hidden from it, and this module reads the
-relevant ones. If the library cannot create a thread, it ends the process, so Python first
-tries to create as many threads.
+The OpenMP library reads its environment variables when it is loaded, and prints a message
+about every value that it does not understand. So this module hides all of these variables
+from the library and reads the relevant ones itself. OpenMP terminates the process if it
+cannot create a thread, so Python first tests whether enough threads can be created.
 """
 
 import _thread
@@ -19,31 +19,31 @@ from typing import Any
 from .errors import KernelSettingError, TensorMemoryError
 from .processors import usable_processors
 
-# The most multiply-adds of one call of a kernel: Python handles an interrupt between two
-# calls.
+# Maximum number of multiply-adds per kernel call. Calls must be short because Python can
+# handle an interrupt only between two of them.
 MULTIPLY_ADDS_PER_CALL = 2**33
 ISA_VARIABLE = "LLAMA_BOLTS_ISA"
-# How a thread waits for work, by the value of OMP_WAIT_POLICY: it spins for a time that
-# depends on how busy the processors are and then sleeps, or it spins without end, or it
-# sleeps.
+# How threads wait for work, by the value of OMP_WAIT_POLICY. Adaptive threads spin for a
+# time that depends on the processor load and then sleep, active threads always spin, and
+# passive threads sleep at once.
 _WAITING = {
     "": "WAITING_ADAPTIVE",
     "active": "WAITING_ACTIVE",
     "passive": "WAITING_PASSIVE",
 }
-# Bytes of address space to leave free after creating threads, for OpenMP's own
-# allocations.
+# Bytes of address space that must remain free for OpenMP's own allocations after all
+# threads have been created.
 _HEADROOM = 16 << 20
 _TASKS = "/proc/self/task"
 
 
 def _running_threads() -> int:
-    """Return the number of threads of this process, or 0 if it is unknown."""
+    """Return the number of threads in this process, or 0 if it is unknown."""
     return len(os.listdir(_TASKS)) if os.path.isdir(_TASKS) else 0
 
 
 def _creatable_threads(wanted: int) -> int:
-    """Create idle threads, all at once; return how many the system allowed."""
+    """Create `wanted` idle threads and return how many of them the system allowed."""
     before = _running_threads()
     gates: list[_thread.LockType] = []
     try:
@@ -54,11 +54,11 @@ def _creatable_threads(wanted: int) -> int:
                 _thread.start_new_thread(gate.acquire, ())
                 gates.append(gate)
     except (RuntimeError, OSError, MemoryError):
-        pass  # the threads created so far are counted
+        pass  # count the threads that have been created so far
     finally:
         for gate in gates:
             gate.release()
-    # Their stacks are freed when they have ended, which Python does not wait for.
+    # The stacks are freed when the threads have ended, which Python does not wait for.
     deadline = time.monotonic() + 1
     while _running_threads() > before and time.monotonic() < deadline:
         time.sleep(0.0001)
@@ -66,9 +66,9 @@ def _creatable_threads(wanted: int) -> int:
 
 
 def _wanted_threads(variable: str) -> int | None:
-    """Return the number of threads in an OpenMP variable, or None.
+    """Return the number of threads that an OpenMP variable requests, or None.
 
-    Of a list, the first number counts.
+    If the value is a list, only its first number is used.
     """
     first = os.environ.get(variable, "").split(",")[0].strip()
     if not (first.isascii() and first.isdigit() and len(first) < 10):
@@ -77,7 +77,7 @@ def _wanted_threads(variable: str) -> int | None:
 
 
 def _load_kernels() -> Any:
-    """Import the extension while the variables of OpenMP are hidden from its library."""
+    """Import the extension module while OpenMP's environment variables are hidden."""
     hidden = {
         name: os.environ.pop(name)
         for name in [*os.environ]
@@ -99,7 +99,7 @@ ffi = _kernels.ffi
 lib = _kernels.lib
 MAX_THREADS: int = lib.MOST_THREADS
 
-# All valid names, for each kind of processor from the fastest to the slowest.
+# All valid instruction set names, from fastest to slowest on each processor architecture.
 _ISAS = "avx512bf16", "avx512", "avx2", "neonbf16", "neondot", "neon", "portable"
 _ISA_NUMBERS = {name: getattr(lib, f"ISA_{name.upper()}") for name in _ISAS}
 
@@ -114,22 +114,25 @@ _threads = min(
 _policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
 lib.choose_waiting(getattr(lib, _WAITING.get(_policy, "WAITING_ADAPTIVE")))
 _proven_threads = 1
-# The number of threads for kernel calls. It has no value before the system has been asked
-# for that many threads, or while the environment requests an instruction set that is not
-# available. Then the first op gets it from `__getattr__`, and later ops read an attribute
-# without a call.
+# The number of threads for kernel calls. The attribute does not exist until this many
+# threads have been created once, or while the environment requests an unavailable
+# instruction set. The first op then triggers `__getattr__`, and later ops read a plain
+# attribute without a function call.
 threads: int
 
 
 def available_isas() -> tuple[str, ...]:
-    """Return the instruction sets of this build and machine, the fastest first."""
+    """Return the instruction sets that this build and machine support, fastest first."""
     return tuple(
         name for name, number in _ISA_NUMBERS.items() if lib.isa_available(number)
     )
 
 
 def set_isa(name: str) -> None:
-    """Choose the instruction set of all kernels, or raise KernelSettingError."""
+    """Choose the instruction set for all kernels.
+
+    Raise KernelSettingError if it is not available.
+    """
     global _refused_isa
     if name not in available_isas():
         reason = "not available here" if name in _ISA_NUMBERS else "unknown"
@@ -145,12 +148,12 @@ def set_num_threads(n: int) -> None:
     """Choose how many threads the kernels use.
 
     Args:
-        n: At least 1. A larger number than 256, than a build for one thread supports, or
-            than 1 in a forked child (whose other threads stayed in the parent) is
-            clamped.
+        n: The number of threads, at least 1. It is clamped to 256, or to 1 in a
+            single-threaded build or a forked child process, which does not inherit the
+            parent's threads.
 
     Raises:
-        KernelSettingError: The argument is not an integer, or less than 1.
+        KernelSettingError: If `n` is not an integer or is less than 1.
     """
     global _threads
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
@@ -167,11 +170,12 @@ def get_num_threads() -> int:
 
 
 def checked_threads() -> int:
-    """Return the number of threads for a kernel call, and set `threads` to it.
+    """Return the number of threads for a kernel call, and store it in `threads`.
 
-    Raise KernelSettingError if the environment requests an instruction set that is not
-    available. The first op raises it, not the import, so that a program can report it
-    like any error. If the system refuses as many threads, warn once and use fewer.
+    Raise KernelSettingError if the environment requests an unavailable instruction set.
+    The first op raises this error instead of the import, so that programs can report it
+    like any other error. If the system does not allow that many threads, warn once and
+    use fewer.
     """
     global threads, _threads, _most_threads, _proven_threads
     if _refused_isa is not None:
@@ -192,34 +196,33 @@ def checked_threads() -> int:
 
 
 def __getattr__(name: str) -> int:
-    """Return `threads` if it has no value yet."""
+    """Compute `threads` when it is accessed for the first time."""
     if name != "threads":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return checked_threads()
 
 
-# Both functions are for programs, not libraries: the handler of SIGBUS and the allocation
-# of memory belong to the process.
+# The next two functions are meant for programs, not for libraries, because they change
+# the SIGBUS handler and the memory allocator of the whole process.
 def exit_on_bus_error() -> None:
-    """End the process with exit code 3 if a mapped file cannot provide a page."""
+    """Exit the process with code 3 if a page of a mapped file cannot be read."""
     lib.exit_on_bus_error()
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 128 MiB of freed tensor memory in the process; only with glibc."""
-    lib.keep_freed_memory()  # the system would clear each page that it provides again
+    """Keep up to 128 MiB of freed tensor memory in the process; requires glibc."""
+    lib.keep_freed_memory()  # saves the time in which the system clears returned pages
 
 
 def build_info() -> dict[str, Any]:
-    """Describe the kernels: what is in use and how they were built.
+    """Return the kernels' build and run-time configuration.
 
     Returns:
-        isa, available_isas, threading ("OpenMP", "pthreads" or "serial"), openmp (bool),
-        openmp_version, compiler, threads.
+        A dict with the keys isa, available_isas, threading ("OpenMP", "pthreads" or
+        "serial"), openmp (a bool), openmp_version, compiler and threads.
 
     Raises:
-        KernelSettingError: The environment requests an instruction set that is not
-            available.
+        KernelSettingError: If the environment requests an unavailable instruction set.
     """
     count = checked_threads()
     isa = lib.isa_selected()
@@ -235,13 +238,13 @@ def build_info() -> dict[str, Any]:
 
 
 def _after_fork() -> None:
-    """Keep a forked child from waiting for threads that it does not have."""
+    """Switch a forked child to one thread, because only one thread survives a fork."""
     global _most_threads
     _most_threads = 1
     set_num_threads(1)
 
 
-# The instruction set that the environment names, or else the fastest one.
+# The instruction set requested by the environment, or by default the fastest one.
 _wanted_isa = os.environ.get(ISA_VARIABLE) or available_isas()[0]
 _refused_isa: str | None = None if _wanted_isa in available_isas() else _wanted_isa
 lib.isa_select(_ISA_NUMBERS[available_isas()[0] if _refused_isa else _wanted_isa])
@@ -254,36 +257,37 @@ VOID_POINTER = ffi.typeof("void *")
 _ADDRESS = ffi.typeof("uintptr_t")
 WEIGHT = ffi.typeof("Weight *")
 
-# `new_bytes(CHARS, n)` returns n uninitialized bytes, which live as long as the result.
+# `new_bytes(CHARS, n)` returns a buffer of n uninitialized bytes.
 new_bytes = ffi.new_allocator(should_clear_after_alloc=False)
 _local = threading.local()
 
 
 def pointer(bytes_or_address: Any) -> Any:
-    """Return an address or allocated bytes as a `void *`."""
+    """Convert an address or an allocated buffer to a `void *`."""
     return ffi.cast(VOID_POINTER, bytes_or_address)
 
 
 def as_address(bytes_or_address: Any) -> int:
-    """Return allocated bytes or a pointer as an integer address."""
+    """Convert an allocated buffer or a pointer to an integer address."""
     return int(ffi.cast(_ADDRESS, bytes_or_address))
 
 
 def weight(pointers: Sequence[Any], code: int, offset: float = 0.0) -> Any:
-    """Return the kernels' Weight over parts that must outlive it.
+    """Make the C `Weight` struct from pointers to memory that must outlive it.
 
-    Data is required; scales, absmax and the nested code may be left out.
+    The first pointer, to the data, is required. Pointers to scales, absmax and the nested
+    code may follow.
     """
     data, scales, absmax, nested_code, *_ = *pointers, ffi.NULL, ffi.NULL, ffi.NULL
     return ffi.new(WEIGHT, (data, scales, absmax, nested_code, offset, code))[0]
 
 
 def scratch(nbytes: int) -> Any:
-    """Return at least `nbytes` bytes for a kernel to use during its call.
+    """Return a scratch buffer of at least `nbytes` bytes for one kernel call.
 
-    The bytes belong to the calling thread, so that two threads may compute at once. They
-    are kept, and replaced if more are needed. Raise TensorMemoryError if the system
-    refuses them.
+    Each thread has its own buffer, so that several threads can compute at the same time.
+    The buffer is reused, and replaced if a call needs a larger one. Raise
+    TensorMemoryError if the allocation fails.
     """
     kept = getattr(_local, "scratch", None)
     if kept is None or len(kept) < nbytes:

@@ -1,4 +1,4 @@
-"""The keys and values of one layer, in the order in which attention reads them."""
+"""The key/value cache of one layer, stored in the order in which attention reads it."""
 
 import math
 import sys
@@ -14,65 +14,66 @@ from .layout import checked_ints, packed
 from .op import Operand
 from .tensor import Tensor
 
-# Positions whose keys are adjacent, one in each lane of a sum.
+# Number of positions whose keys are interleaved, one per vector lane.
 GROUP_POSITIONS: int = lib.LANES
-# Positions of a block, which attention processes together. Several sequences share a
-# cache by blocks.
+# Positions per block. Attention processes one block at a time, and sequences that share a
+# cache allocate it in blocks.
 BLOCK_POSITIONS: int = lib.ATTENTION_BLOCK
 _WORD_BYTES = 4
 _LINE_BYTES: int = lib.LINE
-_MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # C can count the positions of so few
+_MOST_BLOCKS = sys.maxsize // BLOCK_POSITIONS  # more would overflow a position in C
 
 
 class _ReadOnly:
-    """An object whose attributes never change, because the kernels do not check them."""
+    """Base class with read-only attributes, which the kernels use without checks."""
 
     __slots__ = ()
 
     def _set(self, **attributes: object) -> None:
-        """Set attributes in the constructor, after every check."""
+        """Set attributes at the end of the constructor, after all checks."""
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raise AttributeError."""
+        """Reject the assignment with an AttributeError."""
         raise AttributeError(f"[{type(self).__name__}] {name} is read-only")
 
     def __delattr__(self, name: str) -> None:
-        """Raise AttributeError."""
+        """Reject the deletion with an AttributeError."""
         raise AttributeError(f"[{type(self).__name__}] {name} is read-only")
 
 
 class KeyValueCache(_ReadOnly, Operand):
-    """The keys and values of up to `positions` positions, for the heads of a layer.
+    """The keys and values of one layer, for up to `positions` positions.
 
-    Values are stored head by head: [K, C, h], where C is the number of positions rounded
-    up to groups of 16. Keys are interleaved, so that 16 positions are one vector: in
-    words of 4 bytes (two neighbouring bfloat16, or one float32) they are [K, C / 16,
-    words, 16].
+    Values are stored head by head as [K, C, h], where C is the number of positions,
+    rounded up to a multiple of 16. Keys are interleaved, so that 16 positions form one
+    vector. In words of 4 bytes (two adjacent bfloat16 elements, or one float32 element),
+    they are stored as [K, C / 16, words, 16].
 
-    `ml.write_cache` writes it. `ml.attention` reads it, and `ml.read_cache` copies it to
-    plain tensors. It does not record which positions have been written. Its memory is not
-    initialized, so that the system provides pages only when they are used.
+    `ml.write_cache` writes to the cache, `ml.attention` reads from it, and
+    `ml.read_cache` copies its contents to plain tensors. The cache does not record which
+    positions have been written. Its memory is not initialized, so that the system
+    allocates pages only when they are used.
 
     Args:
         positions: The number of positions, at least 1.
-        heads: K, key/value heads, at least 0.
-        head_dim: h, even and at least 2.
+        heads: K, the number of key/value heads, at least 0.
+        head_dim: h, the size of a head, even and at least 2.
         dtype: bfloat16 or float32.
 
     Attributes:
-        keys: A tensor [K, C / 16, words, 16, elements of a word].
+        keys: A tensor [K, C / 16, words, 16, elements per word].
         values: A tensor [K, C, h].
         positions, heads, head_dim, dtype: The arguments.
-        capacity: C.
+        capacity: C, the number of allocated positions.
 
     All attributes are read-only.
 
     Raises:
-        ShapeError: A size is not an integer, or out of its range.
-        DTypeError: The dtype is another one.
-        TensorMemoryError: The system refuses the allocation.
+        ShapeError: If a size is not an integer or is out of range.
+        DTypeError: If the dtype is neither bfloat16 nor float32.
+        TensorMemoryError: If the allocation fails.
     """
 
     __slots__ = ("capacity", "dtype", "head_dim", "heads", "keys", "positions", "values")
@@ -124,25 +125,25 @@ class KeyValueCache(_ReadOnly, Operand):
         )
 
     def traced_sizes(self) -> dict[str, int]:
-        """Return C, which a trace shows."""
+        """Return the capacity C, which traces show."""
         return {"C": self.capacity}
 
     @staticmethod
     def bytes_for(positions: int, heads: int, head_dim: int, dtype: DType | str) -> int:
-        """Return the bytes of keys and values: 2 * C * K * h * itemsize."""
+        """Return the size of such a cache in bytes: 2 * C * K * h * itemsize."""
         itemsize = dtype_named("bytes_for", dtype).itemsize
         return 2 * _round_up(positions) * heads * head_dim * itemsize
 
     @property
     def nbytes(self) -> int:
-        """The bytes of keys and values."""
+        """The total size of keys and values, in bytes."""
         return self.keys.nbytes + self.values.nbytes
 
     def copy_block(self, source: int, target: int) -> None:
-        """Copy a block of 256 positions of the cache over another block.
+        """Copy block `source` of 256 positions to block `target`.
 
         Raises:
-            ShapeError: The cache does not have one of the blocks.
+            ShapeError: If one of the blocks does not exist.
         """
         blocks = self.positions // BLOCK_POSITIONS
         source, target = checked_ints("copy_block", "source and target", (source, target))
@@ -160,29 +161,29 @@ class KeyValueCache(_ReadOnly, Operand):
 
 
 class Spans(_ReadOnly):
-    """The new tokens of several sequences, one after the other, with blocks in one cache.
+    """The cache positions of new tokens from several sequences that share one cache.
 
-    An op that takes the position of the first token of one sequence also takes this
-    object.
+    The sequences' tokens are concatenated. Ops that accept the first position of a single
+    sequence also accept a `Spans` object.
 
     Args:
         spans: For each sequence, the position of its first new token, the number of new
-            tokens, and the places of its blocks: block b contains positions 256 b to 256
-            b + 255, which are 256 * blocks[b] and the following positions of the cache.
+            tokens, and a list of its blocks. Positions 256 * b to 256 * b + 255 of the
+            sequence are stored from cache position 256 * blocks[b] on.
 
     Attributes:
         spans: The argument, as tuples of Python integers.
-        parts: For each sequence, the index of its first token among all tokens, the
+        parts: For each sequence, the index of its first token in the concatenation, the
             number of tokens, the position of the first token, and the number of positions
-            of its blocks.
-        tokens: The number of new tokens of all sequences.
-        capacity: The positions that a cache must have.
+            in its blocks.
+        tokens: The total number of new tokens.
+        capacity: The number of positions that the cache must have.
 
     All attributes are read-only.
 
     Raises:
-        ShapeError: A number is not an integer or is negative, there is no token, there
-            are too few blocks, or 64 bits cannot count the positions of a block.
+        ShapeError: If a number is negative or not an integer, a sequence has no new
+            tokens or too few blocks, or a block index is too large for 64-bit positions.
     """
 
     __slots__ = ("_kernel_parts", "capacity", "parts", "spans", "tokens")
@@ -191,7 +192,7 @@ class Spans(_ReadOnly):
     parts: tuple[tuple[int, int, int, int], ...]
     tokens: int
     capacity: int
-    # The parts, each with its blocks as a C array.
+    # The entries of `parts`, each followed by the sequence's blocks as a C array.
     _kernel_parts: tuple[tuple[int, int, int, int, Any], ...]
 
     def __init__(self, spans: Iterable[tuple[int, int, Sequence[int]]]) -> None:
@@ -227,8 +228,8 @@ class Spans(_ReadOnly):
         return Spans, (self.spans,)
 
 
-# The places of new tokens in a cache: the position of the first token of one sequence, or
-# the spans of several sequences.
+# Cache positions of new tokens: the position of the first one for a single sequence, or a
+# `Spans` object for several sequences.
 Positions: TypeAlias = int | Spans
 
 
@@ -250,7 +251,7 @@ def _round_up(positions: int) -> int:
 
 
 def _allocate_aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor:
-    """Allocate a tensor that begins at a cache line."""
+    """Allocate a tensor that is aligned to a cache line."""
     nbytes = math.prod(shape) * dtype.itemsize + _LINE_BYTES
     storage = Tensor.empty((nbytes,), uint8)
     offset = -storage.data_pointer % _LINE_BYTES
@@ -259,7 +260,7 @@ def _allocate_aligned(shape: tuple[int, ...], dtype: DType, name: str) -> Tensor
 
 
 def _unpickle_cache(sizes: tuple[Any, ...], keys: Any, values: Any) -> KeyValueCache:
-    """Return the cache that `KeyValueCache.__reduce__` describes."""
+    """Rebuild a pickled cache from the values of `KeyValueCache.__reduce__`."""
     cache = KeyValueCache(*sizes)
     cache.keys.bits()[...] = keys
     cache.values.bits()[...] = values

@@ -1,7 +1,7 @@
-"""Arithmetic on shapes, strides and indices, with Python integers and without memory.
+"""Shape, stride and index arithmetic on Python integers.
 
-Strides are in bytes, as in NumPy. The summary of each check names the error that it
-raises.
+Strides are in bytes, as in NumPy. The summary line of each check names the exception that
+it raises.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from .errors import IndexOutOfRangeError, ShapeError, TensorError
 Shape = tuple[int, ...]
 Index = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 
-# NumPy's own limit, which numpy() would exceed.
+# NumPy's limit, so that `Tensor.numpy()` works for every tensor.
 MAX_DIMENSIONS = 64
 
 
 def checked_ints(op: str, label: str, values: Iterable[Any]) -> Shape:
-    """Return `values` as a tuple of ints; raise ShapeError otherwise, even for bool."""
+    """Return `values` as a tuple of ints; raise ShapeError for non-integers and bools."""
     if type(values) is tuple and {*map(type, values)} <= {int}:
         return values
     try:
@@ -35,14 +35,14 @@ def checked_ints(op: str, label: str, values: Iterable[Any]) -> Shape:
 
 
 def _as_int(value: Any) -> int:
-    """Return an integer as a Python int; raise TypeError for anything else, even bool."""
-    if isinstance(value, bool | np.bool_):  # older NumPy accepts its bool as an index
+    """Return an integer as a Python int; raise TypeError for non-integers and bools."""
+    if isinstance(value, bool | np.bool_):  # older NumPy accepts np.bool_ as an index
         raise TypeError
     return operator.index(value)
 
 
 def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
-    """Return `shape` as a tuple of at most 64 ints >= 0, or raise ShapeError."""
+    """Return `shape` as a tuple of at most 64 non-negative ints, or raise ShapeError."""
     sizes = checked_ints(op, "sizes", shape if isinstance(shape, Iterable) else (shape,))
     if len(sizes) > MAX_DIMENSIONS:
         raise ShapeError(f"[{op}] ndim must be <= {MAX_DIMENSIONS}: {len(sizes)}")
@@ -54,10 +54,10 @@ def checked_shape(op: str, shape: Iterable[Any] | int) -> Shape:
 
 @lru_cache(maxsize=8192)
 def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
-    """Compute the row-major strides of `shape`, and its number of elements.
+    """Return the row-major strides and the number of elements of `shape`.
 
-    A size of 0 counts as 1 in the strides, as in PyTorch. Raise ShapeError for more bytes
-    than an address can count.
+    A size of 0 counts as 1 in the strides, as in PyTorch. Raise ShapeError if the tensor
+    would exceed the address space.
     """
     strides = []
     step = itemsize
@@ -74,7 +74,7 @@ def packed(shape: Shape, itemsize: int) -> tuple[Shape, int]:
 
 
 def byte_extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
-    """Compute the byte range `[low, high)` of the elements, relative to the first."""
+    """Return the byte range `[low, high)` of all elements, relative to the first one."""
     if 0 in shape:
         return 0, 0
     steps = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
@@ -84,7 +84,7 @@ def byte_extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
 
 
 def resolve_dim(op: str, dim: int, ndim: int) -> int:
-    """Return a dimension, negative ones counted from the end, as `0 <= dim < ndim`.
+    """Normalize a dimension, which may be negative, to `0 <= dim < ndim`.
 
     Raise IndexOutOfRangeError if the dimension does not exist.
     """
@@ -97,11 +97,11 @@ def resolve_dim(op: str, dim: int, ndim: int) -> int:
 
 
 def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
-    """Return `wanted` with its -1 filled in, so that the number of elements is equal.
+    """Return `wanted`, with -1 replaced by the size that preserves the element count.
 
-    Raise ShapeError for another number of elements, more than one -1, or an ambiguous -1.
+    Raise ShapeError if the element counts differ, or if -1 is ambiguous or repeated.
     """
-    count = 1  # fast path of the decode step, without a call
+    count = 1  # fast path for decode steps, without function calls
     for n in wanted:
         if type(n) is not int or n < 1:
             break
@@ -125,7 +125,7 @@ def resolve_reshape(shape: Shape, size: int, wanted: tuple[Any, ...]) -> Shape:
 
 
 def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
-    """Return the shape that two shapes broadcast to: aligned at the right, equal or 1.
+    """Return the shape that two shapes broadcast to, aligned at the last dimension.
 
     Raise ShapeError if two sizes differ and neither is 1.
     """
@@ -142,7 +142,7 @@ def broadcast_shapes(op: str, a: Shape, b: Shape) -> Shape:
 
 
 def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
-    """Compute strides that repeat a tensor over `target`, 0 for repeated sizes."""
+    """Return strides that broadcast a tensor to `target`, 0 in repeated dimensions."""
     new_dims = len(target) - len(shape)
     kept = tuple(
         0 if n == 1 and m != 1 else stride
@@ -161,11 +161,11 @@ def check_slice(op: str, start: int, stop: int, size: int) -> None:
 
 
 def resolve_index(shape: Shape, strides: Shape, key: Any) -> tuple[Shape, Shape, int]:
-    """Return the shape, strides and byte offset of the view that square brackets select.
+    """Return the shape, strides and byte offset of the view that an index selects.
 
-    Bounds are strict: a slice that Python would clamp silently (`m[5:500]` of 10 elements
-    has 5) is rejected. Raise IndexOutOfRangeError for a bound outside of its dimension,
-    and for more indices than dimensions; TensorError for anything else in the brackets.
+    Bounds are strict: a slice that Python would silently clamp is rejected, such as
+    `m[5:500]` of 10 elements. Raise IndexOutOfRangeError if a bound is out of range or if
+    there are more indices than dimensions, and TensorError for an unsupported index type.
     """
     parts = key if isinstance(key, tuple) else (key,)
     ellipses = [part for part in parts if part is Ellipsis]
@@ -218,7 +218,7 @@ def _checked_index(value: Any) -> int:
 def _resolve_slice(
     part: slice, size: int, dim: int, shape: Shape
 ) -> tuple[int, int, int]:
-    """Return the first index, the number of indices, and the step of a slice."""
+    """Return the start, the length and the step of a slice."""
     start = 0 if part.start is None else _checked_index(part.start)
     stop = size if part.stop is None else _checked_index(part.stop)
     step = 1 if part.step is None else _checked_index(part.step)

@@ -1,8 +1,8 @@
-"""`@op`: the only place that records that an op ran.
+"""The `@op` decorator, which reports op calls to observers and validates operand types.
 
-An op is a function from tensors to new tensors. While an observer is subscribed, every
-call is described to it under the op's own name, so a log, a profile or a diagram needs no
-change to the ops. An op that runs inside another op counts as a part of it.
+An op is a function that takes tensors and returns new tensors. While an observer is
+subscribed, it receives every op call, so logs, profiles and diagrams do not require any
+changes to the ops. Ops called by another op are not reported separately.
 """
 
 import functools
@@ -26,11 +26,12 @@ R = TypeVar("R")
 
 
 class Operand:
-    """Base class of the operands of ops: the tensors and the key/value cache.
+    """Base class of op operands: tensors and the key/value cache.
 
     Attributes:
-        is_tensor: Whether a trace shows it as an input or a result of an op.
-        array_hint: A hint in the error of an op for an argument that is a NumPy array.
+        is_tensor: Whether traces show the operand as an input or a result of an op.
+        array_hint: A hint appended to the error message if a NumPy array is passed
+            instead of this operand.
     """
 
     __slots__ = ()
@@ -39,24 +40,24 @@ class Operand:
     array_hint: ClassVar[str] = ""
 
     def traced_sizes(self) -> dict[str, int]:
-        """Return the sizes that a trace shows among the arguments of an op, by letter."""
+        """Return the sizes that traces show next to an op's arguments, by letter."""
         return {}
 
     def refusal(self, op: str) -> TensorError | None:
-        """Return an op's error for this type of tensor, or None for the usual error."""
+        """Return an op's error for this operand type, or None for the default error."""
         del op
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """One call of an op.
+    """One op call.
 
     Attributes:
-        op: Its name.
-        arguments: The arguments by parameter, in their order, without defaults.
-        results: The tensors that it returned or changed.
-        seconds: Its duration.
+        op: The op's name.
+        arguments: The passed arguments by parameter name, in parameter order.
+        results: The tensors that the op returned or modified.
+        seconds: The duration of the call.
     """
 
     op: str
@@ -65,10 +66,10 @@ class OpCall:
     seconds: float
 
     def inputs(self, number: int) -> list[Any]:
-        """Return the input tensors of one of the results.
+        """Return the input tensors of result `number`.
 
-        An argument that is a sequence with one tensor for each result contributes only
-        the tensor of that result.
+        If an argument is a sequence with one tensor per result, only the tensor at that
+        position counts as an input.
         """
         inputs: list[Any] = []
         for value in self.arguments.values():
@@ -81,7 +82,7 @@ class OpCall:
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """The arguments that are single values, and the size C of a cache argument."""
+        """The scalar arguments, and the capacity C if a cache is an argument."""
         kinds = (bool, int, float, complex, DType)
         values = {name: x for name, x in self.arguments.items() if isinstance(x, kinds)}
         for value in self.arguments.values():
@@ -90,10 +91,10 @@ class OpCall:
         return values
 
 
-# Receives a call, and returns the names for its results, or None.
+# A function that receives an op call and returns names for its results, or None.
 Observer = Callable[[OpCall], "tuple[str, ...] | None"]
 
-# All ops by name. `Tensor` looks up the ops of its operators and methods here.
+# All ops by name. Tensor operators and methods look up their ops here.
 OPS: dict[str, Callable[..., Any]] = {}
 
 _observers: tuple[Observer, ...] = ()
@@ -108,7 +109,7 @@ def subscribe(observer: Observer) -> None:
 
 
 def unsubscribe(observer: Observer) -> None:
-    """Stop calling an observer; an unknown observer is not an error."""
+    """Stop calling `observer`. Unknown observers are ignored."""
     global _observers
     _observers = tuple(each for each in _observers if each != observer)
 
@@ -117,11 +118,11 @@ def op(
     function: Callable[P, R],
     changed: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None = None,
 ) -> Callable[P, R]:
-    """Make a function an op; its annotations declare which parameters are tensors.
+    """Turn a function into an op; its annotations declare which parameters are tensors.
 
-    The op raises TensorTypeError for a non-tensor argument of such a parameter,
-    DTypeError for a block-quantized one that it does not support, and TensorMemoryError
-    if NumPy gets no memory.
+    The op raises TensorTypeError if a tensor parameter receives another type, DTypeError
+    if it receives a block-quantized tensor that the op does not support, and
+    TensorMemoryError if an allocation fails in NumPy.
     """
 
     @functools.wraps(function)
@@ -143,16 +144,16 @@ def op(
 def op_that_changes(
     changed: Callable[[Mapping[str, Any]], tuple[Any, ...]],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make an op of a function that writes into its arguments and returns nothing.
+    """Turn a function that modifies its arguments and returns None into an op.
 
     While an observer is subscribed, `changed` receives the arguments by name and returns
-    the written tensors.
+    the modified tensors.
     """
     return lambda function: op(function, changed)
 
 
 def _run_observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
-    """Run an op, describe it to the observers, and name its results as they ask."""
+    """Run an op, report the call to all observers, and apply the names they return."""
     if getattr(_running, "is_inside", False):
         return function(*args, **kwargs)
     _running.is_inside = True
@@ -164,7 +165,7 @@ def _run_observed(function: Any, changed: Any, args: Any, kwargs: Any) -> Any:
         if changed is not None:
             results = changed(arguments)
             arguments.pop("self", None)
-        elif result is arguments.get("self"):  # a method returned the tensor itself
+        elif result is arguments.get("self"):  # the method returned `self` unchanged
             return result
         else:
             results = tuple(_tensors(result))
@@ -187,21 +188,21 @@ def _items(value: Any) -> tuple[Any, ...]:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """Return the tensors of an argument or of a result."""
+    """Return the tensors in an argument or a result."""
     return [x for x in _items(value) if isinstance(x, Operand) and x.is_tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Annotation:
-    """The types in the annotation of an op's parameter."""
+    """The types that an op parameter's annotation allows."""
 
-    # The first type is the parameter's type in errors.
+    # Error messages mention only the first operand type.
     operands: tuple[type[Operand], ...]
     others: tuple[type, ...]
     is_sequence: bool
 
     def error(self, op: str, label: str, value: Any) -> TensorError | None:
-        """Return the error of an argument of a wrong type, or None."""
+        """Return the error for an argument of the wrong type, or None if it is valid."""
         if isinstance(value, self.others):
             return None
         expected = self.operands[0]
@@ -224,7 +225,7 @@ class _Annotation:
         return None
 
 
-# A number may be of a narrower type than its annotation, as in type checkers.
+# Annotations accept narrower numbers, such as an int for a float, as in type checkers.
 _NUMBERS: dict[Any, type] = {
     complex: numbers.Complex,
     float: numbers.Real,
@@ -234,14 +235,14 @@ _NUMBERS: dict[Any, type] = {
 
 @functools.cache
 def _annotations(function: Any) -> dict[str, _Annotation]:
-    """Return the annotations with a type of operands, by parameter.
+    """Return the annotations that include an operand type, by parameter name.
 
-    They are resolved at the first error of an op, because names in string annotations do
-    not exist yet while ops are defined.
+    Annotations are resolved when an op fails for the first time, because string
+    annotations may refer to names that are not defined yet when the op is created.
     """
     try:
         hints = typing.get_type_hints(function)
-    except NameError:  # the name exists only for type checkers
+    except NameError:  # the name is imported only for type checkers
         return {}
     annotations = {}
     for label, hint in hints.items():
@@ -269,7 +270,7 @@ def _union_members(hint: Any) -> tuple[Any, ...]:
 def _as_declared_error(
     function: Any, error: Exception, args: Any, kwargs: Any
 ) -> Exception:
-    """Return this package's error for a failed call, or the original error."""
+    """Return this package's exception for a failed op call, or the original exception."""
     if isinstance(error, LlamaBoltsError):
         return error
     name = function.__name__
@@ -278,7 +279,7 @@ def _as_declared_error(
     try:
         arguments = _signature(function).bind(*args, **kwargs).arguments
     except TypeError:
-        return error  # Python's own error for missing arguments
+        return error  # Python's error about missing or unexpected arguments
     annotations = _annotations(function)
     errors = (
         annotations[label].error(name, label, value)

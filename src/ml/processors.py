@@ -1,8 +1,8 @@
-"""The number of processors for this process, by affinity mask and control groups.
+"""Usable processor count, based on the CPU affinity mask and control group limits.
 
-A container or a service with a limit of one CPU sees all processors of the machine. With
-as many threads as processors it uses up its share of each period early and then waits for
-the next period, so several threads are slower than one.
+A container or service that is limited to one CPU still sees every processor of the
+machine. If it starts one thread per processor, these threads use up the CPU quota early
+in each period and then wait for the next period, so they are slower than a single thread.
 """
 
 import math
@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-# The most bytes that are read from a system file.
+# Maximum number of bytes to read from a system file.
 _MOST_BYTES = 1 << 20
 
 
 def usable_processors(root: Path = Path("/")) -> int:
-    """Return how many threads can compute at once in this process, at least 1.
+    """Return how many threads of this process can run at the same time, at least 1.
 
     Args:
         root: The directory that contains `proc` and `sys`; only tests change it.
@@ -31,31 +31,31 @@ def usable_processors(root: Path = Path("/")) -> int:
 
 
 def cpu_limit(root: Path = Path("/")) -> float | None:
-    """Return the smallest CPU limit of the control groups of this process, or None.
+    """Return the lowest CPU limit among this process's control groups, or None.
 
-    A limit of 1.5 allows 150 ms of computation in each period of 100 ms. Version 2 of
-    control groups stores it as `cpu.max`, version 1 as `cpu.cfs_quota_us` and
-    `cpu.cfs_period_us`. A limit of a group also applies to the groups below it.
+    A limit of 1.5 allows 150 ms of CPU time per 100 ms period. Control groups version 2
+    stores the limit in `cpu.max`, version 1 in `cpu.cfs_quota_us` and
+    `cpu.cfs_period_us`. A group's limit also applies to its descendants.
     """
     limits = [_limit_of_group(group) for group in _groups(root)]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _limit_of_group(group: Path) -> float | None:
-    """Return the limit in the files of one group."""
+    """Read the CPU limit of one control group, or return None if it has none."""
     quota, _, period = _text(group / "cpu.max").strip().partition(" ")
     if not quota:
         quota = _text(group / "cpu.cfs_quota_us").strip()
         period = _text(group / "cpu.cfs_period_us").strip()
     if not (_is_count(quota) and _is_count(period)):
-        return None  # "max", or -1, or not a group of the CPU controller
+        return None  # "max" or -1 (no limit), or the CPU controller is not enabled
     if int(quota) == 0 or int(period) == 0:
         return None
     return int(quota) / int(period)
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the directories of the groups of this process that may limit its CPU time."""
+    """Yield the control group directories that may limit this process's CPU time."""
     paths = dict(_paths_by_controller(_text(root / "proc/self/cgroup")))
     for line in _text(root / "proc/self/mountinfo").splitlines():
         # ID PARENT DEVICE ROOT MOUNT-POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS
@@ -76,9 +76,9 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _paths_by_controller(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each controller of /proc/self/cgroup with the group of this process in it.
+    """Yield each controller in /proc/self/cgroup with the path of this process's group.
 
-    The controller of version 2 has an empty name.
+    The version 2 hierarchy has an empty controller name.
     """
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -88,10 +88,10 @@ def _paths_by_controller(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _group_and_parents(top: Path, path: str, mounted: str) -> Iterator[Path]:
-    """Yield the directories of a group and of its parents, up to the mount point.
+    """Yield the directories of a group and its ancestors, down from the mount point.
 
-    A container may see only the part of the tree that is mounted in it: its own group, as
-    the mount point.
+    A container may see only the mounted part of the tree, where the mount point is the
+    container's own group.
     """
     yield top
     group = PurePosixPath(path)
@@ -104,7 +104,7 @@ def _group_and_parents(top: Path, path: str, mounted: str) -> Iterator[Path]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a system file, or an empty text if it cannot be read."""
+    """Return the contents of a system file, or an empty string if it is unreadable."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")

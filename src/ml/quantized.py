@@ -1,8 +1,9 @@
-"""The QuantizedTensor: small codes with a scale for each block; and its computation.
+"""The QuantizedTensor class, which stores small codes and a scale per block of codes.
 
-nf4 is computed as in bitsandbytes 0.50 on a CPU, bit for bit, so a model quantized by
-either gives the same answers. Source: QLoRA (T. Dettmers et al., 2023), and the files
-bitsandbytes/backends/default/ops.py, bitsandbytes/functional.py and csrc/cpu_ops.cpp.
+nf4 results are bit-identical to those of bitsandbytes 0.50 on a CPU, so a model quantized
+by either library gives the same answers. Source: QLoRA (T. Dettmers et al., 2023), and
+the bitsandbytes files bitsandbytes/backends/default/ops.py, bitsandbytes/functional.py
+and csrc/cpu_ops.cpp.
 """
 
 import math
@@ -36,24 +37,24 @@ Floats = npt.NDArray[np.float32]
 
 NESTED_BLOCK: int = lib.NESTED_BLOCK
 NESTED_CODES: int = lib.NESTED_CODES
-# Entries of the table in which bitsandbytes looks up an 8-bit code on a CPU.
+# Number of entries in the table from which bitsandbytes reads 8-bit codes on a CPU.
 _STEPS = 65536
 _EXPONENTS = 7
 
-# The output dtypes of `quantize`: also q4_0 and q8_0.
+# The dtypes that `quantize` supports. The last two are q4_0 and q8_0.
 _OUTPUT_DTYPES = (*BLOCK_DTYPES, GGML_DTYPES[2], GGML_DTYPES[8])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NestedScales:
-    """Define the values of 8-bit scales (double quantization).
+    """The parameters that decode 8-bit scales (double quantization).
 
     scale[b] = code[scales[b]] * absmax[b // 256] + offset, each step rounded to float32
 
     Args:
-        absmax: A float32 tensor, one element for each 256 blocks.
+        absmax: A float32 tensor with one element per 256 blocks.
         code: A float32 tensor of 256 elements.
-        offset: A float32 number.
+        offset: A number that is rounded to float32.
     """
 
     absmax: Tensor
@@ -62,39 +63,41 @@ class NestedScales:
 
 
 class QuantizedTensor(TensorBase):
-    """A tensor whose elements are codes, with a scale for each block of them.
+    """A tensor of quantized elements: small codes, and a scale for each block of codes.
 
-    nf4: x[i] = nf4_code[codes[i]] * scales[i // 64]; int8_block: x[i] = codes[i] *
-    scales[i // 32]; `ml.GGML_DTYPES`: x[i] = codes[i] * scale + minimum, all of which are
-    in the block
+    nf4: x[i] = nf4_code[codes[i]] * scales[i // 64]
 
-    `i` counts the elements in row-major order, as in bitsandbytes: if a row is not a
-    multiple of the block, blocks cross its end, except in GGUF formats. Nothing is
-    copied: a mapped file is used in place. Products and `get_rows` accept such a tensor;
-    all other ops reject it.
+    int8_block: x[i] = codes[i] * scales[i // 32]
+
+    `ml.GGML_DTYPES`: x[i] = codes[i] * scale + minimum, all stored in the block
+
+    The index `i` counts elements in row-major order, as in bitsandbytes, so a block can
+    span two rows unless the row length is a multiple of the block size. GGUF formats
+    require such rows. Nothing is copied, so a mapped file is used in place. Products and
+    `get_rows` accept quantized tensors, but all other ops reject them.
 
     Args:
-        dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`, itself or by its
-            name.
-        shape: Sizes.
-        codes: nf4: uint8, two codes to a byte, the first in the upper half; int8_block:
-            int8, one code each; a GGUF format: uint8, whole blocks as in the file.
-            Contiguous, of any shape.
-        scales: One for each block, the last of which may be short: float32 for nf4, or
-            uint8 with `nested`; bfloat16 for int8_block. Contiguous, of any shape. None
-            for a GGUF format.
-        nested: The values of uint8 scales.
-        name: The name in messages and traces.
+        dtype: `ml.nf4`, `ml.int8_block`, or one of `ml.GGML_DTYPES`, as a BlockDType or
+            by name.
+        shape: The size of each dimension.
+        codes: A contiguous tensor of any shape. nf4: uint8, two codes per byte, the first
+            in the upper half. int8_block: int8, one code per element. GGUF formats:
+            uint8, whole blocks as in the file.
+        scales: A contiguous tensor of any shape, with one scale per block, including an
+            incomplete last block. nf4: float32, or uint8 with `nested`. int8_block:
+            bfloat16. GGUF formats: None.
+        nested: The parameters that decode uint8 scales.
+        name: The name shown in messages and traces.
 
     Raises:
-        ShapeError: The number of codes or scales does not follow from the shape, or rows
-            of a GGUF format are not whole blocks.
-        DTypeError: Codes or scales have another dtype, or nested scales accompany another
-            format than nf4.
-        TensorError: Parts are not contiguous or not aligned.
+        ShapeError: If the number of codes or scales does not match the shape, or if the
+            rows of a GGUF format do not consist of whole blocks.
+        DTypeError: If codes or scales have the wrong dtype, or if `nested` is passed for
+            a format other than nf4.
+        TensorError: If codes or scales are not contiguous or not aligned.
 
-    Source: QLoRA (T. Dettmers et al., 2023); the layout is that of bitsandbytes 0.50. For
-    GGUF: ggml-common.h of ggml-org/llama.cpp.
+    Source: QLoRA (T. Dettmers et al., 2023), with the layout of bitsandbytes 0.50. GGUF
+    formats: ggml-common.h of ggml-org/llama.cpp.
     """
 
     __slots__ = ("_codes", "_nested", "_scales")
@@ -121,7 +124,7 @@ class QuantizedTensor(TensorBase):
         self._scales = scales
         self._nested = nested
         pointers = [kernels.pointer(part.contiguous()._pointer) for part in self.parts()]
-        if nested is None:  # for blocks with scales, both pointers are equal
+        if nested is None:  # both pointers are equal if blocks contain their scales
             self._weight = kernels.weight((pointers[0], pointers[-1]), dtype.code)
         else:
             self._weight = kernels.weight(pointers, dtype.double_code, nested.offset)
@@ -134,12 +137,12 @@ class QuantizedTensor(TensorBase):
 
     @property
     def codes(self) -> Tensor:
-        """The codes, as given."""
+        """The codes, as passed to the constructor."""
         return self._codes
 
     @property
     def scales(self) -> Tensor:
-        """The scales of the blocks, or their 8-bit codes, as given.
+        """The block scales, or their 8-bit codes, as passed to the constructor.
 
         Raise DTypeError if the blocks contain their scales.
         """
@@ -149,22 +152,22 @@ class QuantizedTensor(TensorBase):
 
     @property
     def nested(self) -> NestedScales | None:
-        """The values of 8-bit scales, or None if scales are plain numbers."""
+        """The parameters that decode 8-bit scales, or None for unquantized scales."""
         return self._nested
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all parts."""
+        """The total size of codes, scales and nested scales, in bytes."""
         return sum(part.nbytes for part in self.parts())
 
     def parts(self) -> tuple[Tensor, ...]:
-        """Return the tensors that contain the bytes."""
+        """Return the tensors that contain the data: codes, scales and nested scales."""
         nested = self._nested
         scales = () if self._scales is None else (self._scales,)
         return (self._codes, *scales, *((nested.absmax, nested.code) if nested else ()))
 
     def dequantize(self, dtype: DType | str = float32) -> Tensor:
-        """Compute the elements.
+        """Convert the elements to floating point.
 
         x[i] = code[i] * scale[block of i] (+ minimum), in float32, rounded once to the
         dtype
@@ -173,11 +176,11 @@ class QuantizedTensor(TensorBase):
             dtype: A real floating-point dtype.
 
         Returns:
-            A new tensor of the same shape and name, with the bits of bitsandbytes for
-            nf4, and of ggml for the formats of GGUF files.
+            A new tensor with the same shape and name. The values are bit-identical to
+            those of bitsandbytes for nf4, and to those of ggml for GGUF formats.
 
         Raises:
-            DTypeError: The dtype is another one.
+            DTypeError: If the dtype is not a real floating-point dtype.
         """
         result = allocate(self._shape, float_dtype("dequantize", dtype), self._name)
         if self._size:
@@ -185,9 +188,11 @@ class QuantizedTensor(TensorBase):
         return result
 
     def rows(self, start: int, stop: int) -> Self:
-        """Take `start <= i < stop` of the rows of a matrix; a view.
+        """Return a view of the rows `start <= i < stop` of this matrix.
 
-        Raise ShapeError unless both are at whole blocks.
+        Raise ShapeError unless `start` and `stop` are at block boundaries, or at the
+        boundaries of blocks of scales if the scales are nested. `stop` may also be the
+        number of rows.
         """
         columns = self._shape[1]
         size = self._dtype.block_size
@@ -212,7 +217,7 @@ class QuantizedTensor(TensorBase):
         return self.__class__(self._dtype, (stop - start, columns), *parts)
 
     def with_name(self, name: str) -> Self:
-        """Return the same elements under another name; nothing is copied."""
+        """Return a tensor with another name that shares the data."""
         parts = self._dtype, self._shape, self._codes, self._scales, self._nested
         return self.__class__(*parts, name)
 
@@ -232,7 +237,7 @@ class QuantizedTensor(TensorBase):
     __hash__ = object.__hash__
 
     def refusal(self, op: str) -> DTypeError:
-        """Return the error of an op that does not support block-quantized tensors."""
+        """Return the error for an op that does not support block-quantized tensors."""
         return DTypeError(
             f"[{op}] dtype must not be block-quantized: {self._dtype} (shape "
             f"{list(self._shape)}); dequantize() gives a plain tensor"
@@ -252,7 +257,7 @@ def _check_parts(
     scales: Tensor | None,
     nested: Any,
 ) -> None:
-    """Raise the errors of `QuantizedTensor` for parts of a wrong dtype or size."""
+    """Raise an error, as documented in `QuantizedTensor`, if an argument is invalid."""
     size = math.prod(shape)
     blocks = -(-size // dtype.block_size)
     whole = f"({dtype}, shape {list(shape)})"
@@ -290,7 +295,7 @@ def _check_parts(
 def _check_part(
     label: str, part: Tensor | None, dtype: DType, size: int, whole: str
 ) -> None:
-    """Raise an error unless kernels can read a part of a quantized tensor."""
+    """Raise an error if one tensor has the wrong type, dtype, size or layout."""
     label = f"[QuantizedTensor] {label}"
     if not isinstance(part, Tensor | None):
         raise TensorTypeError(f"{label} must be a Tensor: {type(part).__name__} {whole}")
@@ -312,15 +317,15 @@ def _check_whole_blocks(label: str, shape: Shape, dtype: BlockDType) -> None:
         raise ShapeError(f"{label} {text}")
 
 
-# The weights that products and get_rows accept.
+# The types of weights that products and `get_rows` accept.
 Weight: TypeAlias = Tensor | QuantizedTensor
 
 
 def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> bool:
-    """Copy T rows of a table [V, D], a `Weight` of the kernels, into a tensor of floats.
+    """Copy T rows of a table [V, D], a C `Weight` struct, to a floating-point tensor.
 
-    The ids are a pointer to int32 values; NULL selects the first rows. Return False if an
-    id has no row.
+    `ids` is a pointer to int32 values, or NULL for the first T rows. Return False if an
+    id is out of range.
     """
     refused: int = lib.get_rows(
         out._pointer,
@@ -338,27 +343,31 @@ def copy_rows(out: Tensor, weight: Any, ids: Any, T: int, V: int, D: int) -> boo
 def quantize(x: Tensor, dtype: BlockDType | str, double: bool = False) -> QuantizedTensor:
     """Quantize a tensor in blocks.
 
-    nf4: scale = max |x| of 64 elements, code = index of the nearest entry of `nf4_code`;
-    int8_block: scale = max |x| / 127 of 32 elements, to the nearest bfloat16, code =
-    round(x / scale); q8_0 and q4_0 of `ml.GGML_DTYPES`: the bytes of `gguf.quants`
+    nf4: scale = max |x| over 64 elements, code = index of the nearest entry of `nf4_code`
 
-    The difference from x is at most half the distance between two entries, times the
-    scale; with q4_0, whose entries are -8 to 7, at most one distance.
+    int8_block: scale = max |x| / 127 over 32 elements, rounded to bfloat16, code =
+    round(x / scale)
+
+    q8_0 and q4_0 of `ml.GGML_DTYPES`: the same bytes as `gguf.quants`
+
+    The error is at most half the distance between two adjacent entries, times the scale.
+    With q4_0, whose entries are -8 to 7, it is at most one distance times the scale.
 
     Args:
-        x: A real floating-point tensor; for q8_0 and q4_0 with rows of whole blocks.
-        dtype: `ml.nf4`, `ml.int8_block`, or q8_0 or q4_0, itself or by its name.
-        double: For nf4, whether the scales are quantized as well: to 8 bits, in blocks of
-            256, after their mean is subtracted. Saves 0.046 of 0.5625 bytes per element.
+        x: A real floating-point tensor. For q8_0 and q4_0, its rows must consist of whole
+            blocks.
+        dtype: `ml.nf4`, `ml.int8_block`, q8_0 or q4_0, as a BlockDType or by name.
+        double: Whether to quantize the nf4 scales as well, to 8 bits in blocks of 256,
+            after subtracting their mean. This saves 0.046 of 0.5625 bytes per element.
 
     Returns:
-        A quantized tensor of the same shape and name.
+        A quantized tensor with the same shape and name.
 
     Raises:
-        DTypeError: The tensor is not floating point, the dtype is not an output dtype, or
-            double is set without nf4.
-        ShapeError: Rows of q8_0 or q4_0 are not whole blocks.
-        TensorError: An element is NaN or infinite, or too large for a scale of float16.
+        DTypeError: If the tensor is not floating point, if quantization to the dtype is
+            not supported, or if `double` is set for another dtype than nf4.
+        ShapeError: If the rows for q8_0 or q4_0 do not consist of whole blocks.
+        TensorError: If an element is NaN, infinite, or too large for a float16 scale.
     """
     dtype = block_dtype_named("quantize", dtype, _OUTPUT_DTYPES)
     check_float("quantize", x)
@@ -400,10 +409,11 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
     code[b] = index of the entry of `dynamic_map` nearest to (absmax[b] - offset) / (the
     largest such magnitude among 256 blocks)
 
-    Return the codes, uint8, and the definition of their values. bitsandbytes looks up the
-    entry in a table of 65536 places, which decides near ties, and so does this function.
-    It uses PyTorch's mean as offset, whose last bits depend on the number of threads;
-    `quantize` uses the mean of float64, rounded once.
+    Return the codes as uint8, and the parameters that decode them. Like bitsandbytes,
+    this function finds the nearest entry through a table of 65536 elements, which
+    determines the result of near ties. The offset of bitsandbytes is PyTorch's mean,
+    whose last bits depend on the number of threads, while `quantize` computes the mean in
+    float64 and rounds it once.
     """
     blocks = -(-absmax.size // NESTED_BLOCK)
     padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
@@ -412,7 +422,7 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
     largest = np.abs(rows).max(axis=1, initial=0.0)
     factor = 1 / np.where(largest == 0, np.float32(1), largest)
     scaled = np.clip(rows * factor[:, None], np.float32(-1), np.float32(1))
-    # float32 of one fused multiply-add, which float64 represents exactly.
+    # This equals a fused multiply-add in float32, whose exact result fits into float64.
     halves = (scaled + np.float32(1)) * np.float32(0.5)
     places = (
         (halves.astype(np.float64) * (_STEPS - 1) + 0.5)
@@ -427,7 +437,10 @@ def quantize_scales(absmax: Floats, offset: np.float32) -> tuple[Tensor, NestedS
 
 @lru_cache(maxsize=1)
 def _nearest_codes() -> npt.NDArray[np.uint8]:
-    """Return the index of the nearest entry of the dynamic map, for places in [-1, 1]."""
+    """Return the index of the nearest dynamic map entry, for evenly spaced values.
+
+    The values range from -1 to 1.
+    """
     entries: Floats = dynamic_map().numpy()
     middles = np.float32(0.5) * (entries[:-1] + entries[1:])
     steps = np.arange(_STEPS, dtype=np.float32)
@@ -439,14 +452,14 @@ def _nearest_codes() -> npt.NDArray[np.uint8]:
 def dynamic_map() -> Tensor:
     """Compute the 8-bit dynamic map: 256 values from -0.993 to 1, denser towards 0.
 
-    10^(e - 6) * middles of 2^e equal parts of [0.1, 1], for e = 0 .. 6, with both signs;
-    0; and 1
+    The values are 10^(e - 6) * m, with both signs, for e from 0 to 6 and the midpoints m
+    of 2^e equal parts of [0.1, 1], together with 0 and 1.
 
     Returns:
-        A float32 tensor [256] in rising order.
+        A float32 tensor [256] in ascending order.
 
     Source: 8-Bit Approximations for Parallelism in Deep Learning (T. Dettmers, 2015), as
-    bitsandbytes' `create_dynamic_map` computes it.
+    implemented by `create_dynamic_map` in bitsandbytes.
     """
     entries = [0.0, 1.0]
     for exponent in range(_EXPONENTS):
@@ -458,7 +471,10 @@ def dynamic_map() -> Tensor:
 
 
 def _even_steps(count: int) -> Floats:
-    """Divide [0.1, 1] as PyTorch does: from both ends, by fused multiply-adds."""
+    """Return evenly spaced values in [0.1, 1], bit-identical to `torch.linspace`.
+
+    Like PyTorch, count from both ends with fused multiply-adds.
+    """
     first = np.float32(0.1)
     last = np.float32(1)
     step = np.float64((last - first) / np.float32(count - 1))
@@ -469,7 +485,7 @@ def _even_steps(count: int) -> Floats:
 
 
 def nf4_code() -> Tensor:
-    """Return the 16 values of nf4 codes: a float32 tensor [16] in rising order."""
+    """Return the values of the 16 nf4 codes, a float32 tensor [16] in ascending order."""
     codes = np.arange(16, dtype=np.uint8)
     pairs = Tensor.from_numpy(codes[0::2] << 4 | codes[1::2])
     unit_scale = Tensor.from_numpy(np.ones(1, np.float32))

@@ -1,7 +1,7 @@
-"""The roofline of this machine: its rates of reading memory and of multiply-adds.
+"""Measure this machine's roofline: its memory read rate and its multiply-add rate.
 
-The speed of an engine means little without these rates, and on a shared machine they
-change from minute to minute. So they are measured in the same run as the engine.
+Inference speed is hard to interpret without these rates. On a shared machine they change
+from minute to minute, so they are measured in the same run as the engine.
 """
 
 import statistics
@@ -13,14 +13,15 @@ from .kernels import available_isas, build_info, checked_threads, ffi, lib, set_
 from .tensor import Tensor
 
 STREAMS = tuple(count for count in (1, 2, 4, 8) if count <= lib.PROBE_STREAMS)
-_SAMPLE_BYTES = 1 << 28  # far more than a cache holds
+_SAMPLE_BYTES = 1 << 28  # much larger than any CPU cache
 _ROUNDS = 10_000_000
 
 
 def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
-    """Read the bytes of contiguous tensors once, by all threads; return bytes per second.
+    """Read tensors once with all threads, and return the rate in bytes per second.
 
-    Each thread reads from one of `STREAMS` places in turn.
+    Each thread alternates between `streams` separate read positions. `STREAMS` lists the
+    possible numbers.
     """
     before = str(build_info()["isa"])
     nbytes = 0
@@ -37,11 +38,11 @@ def read_rate(tensors: Iterable[Tensor], isa: str, streams: int) -> float:
 
 
 def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, int]:
-    """Return the instruction set and number of streams of the fastest reads.
+    """Return the instruction set and the number of streams that read memory fastest.
 
-    Processors differ: one stream of wide loads is the fastest on some, four are on
-    others. The kernels choose the same way, so the fastest way is the limit. At most one
-    sample is read.
+    Processors differ: on some, one stream of wide loads is the fastest, and on others
+    four streams are. The fastest combination is the upper limit for the kernels. Only a
+    sample of the tensors is read.
     """
     sample: list[Tensor] = []
     for tensor in tensors:
@@ -50,18 +51,18 @@ def fastest_reading(tensors: Iterable[Tensor], passes: int = 2) -> tuple[str, in
             break
     ways = [(isa, streams) for isa in available_isas() for streams in STREAMS]
     best = dict.fromkeys(ways, 0.0)
-    for _ in range(passes):  # interleaved, so that a disturbance affects all ways
+    for _ in range(passes):  # interleaved, so that a disturbance affects every way
         for way in ways:
             best[way] = max(best[way], read_rate(sample, *way))
     return max(ways, key=best.__getitem__)
 
 
 def multiply_add_rate(dtype: str, rounds: int = _ROUNDS, runs: int = 5) -> float | None:
-    """Return the multiplications and additions per second in registers, of all threads.
+    """Return how many multiplications and additions all threads execute per second.
 
-    Products of "bfloat16" or "float32" are summed in float32, in sums of `rounds` steps.
-    The result is the median of the runs, or None if the instruction set in use has no
-    vectors.
+    All operands stay in registers. Products of "bfloat16" or "float32" values are
+    accumulated in float32 for `rounds` steps. The result is the median of all runs, or
+    None if the selected instruction set does not have vector instructions.
     """
     rates = []
     result = ffi.new("float *")

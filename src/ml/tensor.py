@@ -1,4 +1,4 @@
-"""The Tensor: a shape, strides and a dtype over a flat storage; and its base class."""
+"""The Tensor class, a strided view of flat storage, and its base class."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,9 +30,9 @@ from .layout import Index, Shape, packed
 from .op import OPS, Operand, op, op_that_changes
 
 Array = np.ndarray[Any, Any]
-# The flat bytes that a tensor and its views share, and that each of them keeps alive:
-# memory that was allocated here (`char[]` of cffi), or a one-dimensional uint8 array over
-# the memory of another object (an array, a mapped file).
+# The flat bytes that a tensor and its views share, and that each of them keeps alive. A
+# storage is either a cffi `char[]` allocated here, or a one-dimensional uint8 array that
+# refers to the memory of another object (such as an array or a mapped file).
 Storage = Any
 
 _EDGE_VALUES = 3
@@ -42,7 +42,7 @@ _new: Any = object.__new__  # skips the checks of `Tensor.__init__`
 
 
 class TensorBase(Operand):
-    """The common part of plain and block-quantized tensors: shape, dtype and name."""
+    """Base class of plain and block-quantized tensors, with shape, dtype and name."""
 
     __slots__ = ("_dtype", "_name", "_pointer", "_shape", "_size", "_weight")
 
@@ -51,7 +51,7 @@ class TensorBase(Operand):
 
     # The address for the kernels as a `void *`, set only if the elements are contiguous.
     _pointer: Any
-    _weight: Any  # the kernels' Weight; None for a plain tensor until a product needs it
+    _weight: Any  # the C Weight struct; a plain tensor has None until its first product
     _shape: Shape
     _dtype: Any
     _name: str
@@ -59,7 +59,7 @@ class TensorBase(Operand):
 
     @property
     def shape(self) -> Shape:
-        """The sizes."""
+        """The size of each dimension."""
         return self._shape
 
     @property
@@ -74,7 +74,7 @@ class TensorBase(Operand):
 
     @property
     def name(self) -> str:
-        """The name in messages and traces."""
+        """The name shown in messages and traces."""
         return self._name
 
     def __len__(self) -> int:
@@ -83,7 +83,10 @@ class TensorBase(Operand):
         return self._shape[0]
 
     def _label(self) -> str:
-        """Return the escaped and shortened name for a repr, with a comma, or ""."""
+        """Return the name for a repr, escaped, shortened and followed by a comma.
+
+        Unnamed tensors return an empty string.
+        """
         name = ascii(self._name)
         if len(name) > _REPR_NAME_LENGTH:
             name = name[:_REPR_NAME_LENGTH] + "...'"
@@ -91,7 +94,10 @@ class TensorBase(Operand):
 
 
 class _OpMethod:
-    """A method that calls the op of its name (`__neg__`: `neg`) with the tensor first."""
+    """A method that calls the op of the same name (for example, `__neg__` calls `neg`).
+
+    The tensor is passed as the first argument.
+    """
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.strip("_")
@@ -104,11 +110,11 @@ class _OpMethod:
 def _operator(
     name: str, *, is_reflected: bool = False
 ) -> "Callable[[Tensor, Any], Tensor]":
-    """Make the method of an operator, which runs the op of that name.
+    """Make an operator method that calls the op named `name`.
 
-    If the op does not support the other operand, Python tries the other operand's method.
-    An array of NumPy is an error instead: its method would convert the tensor to an
-    array, often of float64.
+    If the op does not support the other operand's type, Python tries the other operand's
+    method. NumPy arrays are rejected instead, because their methods would convert the
+    tensor to an array, often with dtype float64.
     """
 
     def method(self: "Tensor", other: Any) -> "Tensor":
@@ -125,7 +131,7 @@ def _operator(
 def _missing_operator(
     name: str, *, is_reflected: bool = False
 ) -> "Callable[[Tensor, Any], Any]":
-    """Make the method of an operator without an op, so that NumPy does not handle it."""
+    """Make a method for an unsupported operator, so that NumPy does not handle it."""
 
     def method(_self: "Tensor", other: Any) -> Any:
         _check_no_array(name, "a" if is_reflected else "b", other)
@@ -135,7 +141,7 @@ def _missing_operator(
 
 
 def _check_no_array(op: str, label: str, operand: Any) -> None:
-    """Raise TensorTypeError for an array or a scalar of NumPy."""
+    """Raise TensorTypeError if the operand is a NumPy array or scalar."""
     if isinstance(operand, np.ndarray | np.generic):
         kind = type(operand).__name__
         raise TensorTypeError(
@@ -145,31 +151,30 @@ def _check_no_array(op: str, label: str, operand: Any) -> None:
 
 
 class Tensor(TensorBase):
-    """An array of elements of one dtype, seen through a shape and strides.
+    """A multi-dimensional array whose elements all have the same dtype.
 
-    The element at `(i, j, ...)` is at byte `offset + i * strides[0] + j * strides[1] +
-    ...` of the storage. Views (reshape, transpose, slice, indexing) share the storage.
-    Only the elements can change after construction.
+    The element at index `(i, j, ...)` starts at byte `offset + i * strides[0] + j *
+    strides[1] + ...` of the storage. Views (the results of reshape, transpose, slice and
+    indexing) share the storage. After construction, only the elements can change.
 
     Args:
-        storage: The bytes: the storage of another tensor, or a one-dimensional uint8
-            array.
-        shape: Sizes, each at least 0.
-        strides: Bytes from one element to the next, per dimension.
-        dtype: Type of the elements, itself or by its name.
-        name: The name in messages and traces.
-        offset: Byte of the storage at which the first element begins.
+        storage: The storage of another tensor, or a one-dimensional uint8 array.
+        shape: The size of each dimension, at least 0.
+        strides: For each dimension, the number of bytes from one element to the next.
+        dtype: The element type, as a DType or by name.
+        name: The name shown in messages and traces.
+        offset: The byte offset of the first element in the storage.
 
     Raises:
-        ShapeError: Sizes or strides are not integers, or differ in number.
-        TensorError: An element would be outside of the storage.
+        ShapeError: If sizes or strides are not integers, or if their numbers differ.
+        TensorError: If an element would be outside of the storage.
     """
 
     __slots__ = ("_offset", "_storage", "_strides")
 
     _dtype: DType
     _storage: Storage
-    _strides: Shape | None  # None for row-major order without gaps
+    _strides: Shape | None  # None if elements are in row-major order without gaps
     _offset: int
 
     def __init__(
@@ -210,11 +215,11 @@ class Tensor(TensorBase):
 
     @staticmethod
     def empty(shape: Iterable[int], dtype: DType | str, name: str = "") -> "Tensor":
-        """Allocate a contiguous tensor, uninitialized; arguments as in `Tensor`.
+        """Allocate an uninitialized, contiguous tensor. See `Tensor` for the arguments.
 
         Raises:
-            ShapeError: A size is negative or not an integer.
-            TensorMemoryError: The system refuses the allocation.
+            ShapeError: If a size is negative or not an integer.
+            TensorMemoryError: If the allocation fails.
         """
         return allocate(
             layout.checked_shape("empty", shape), dtype_named("empty", dtype), name
@@ -222,21 +227,20 @@ class Tensor(TensorBase):
 
     @classmethod
     def from_numpy(cls, array: Array, name: str = "") -> "Tensor":
-        """Share the memory of a NumPy array; a read-only array stays read-only.
+        """Make a tensor that shares memory with a NumPy array.
 
         Args:
-            array: Any shape and strides; dtype of one of the rows of `dtype.py`.
-            name: The name in messages and traces.
+            array: An array of any shape and strides, with a dtype that `ml` supports.
+            name: The name shown in messages and traces.
 
         Returns:
-            A tensor with the array's shape and strides.
+            A tensor with the array's shape and strides, read-only if the array is.
 
         Raises:
-            DTypeError: The dtype has no row.
-            TensorTypeError: The argument is not an array.
+            DTypeError: If the array's dtype is not supported.
+            TensorTypeError: If the argument is not an array.
         """
-        # The class of masked arrays is used only if needed, because loading `np.ma` takes
-        # long.
+        # `np.ma` is accessed only if necessary, because it takes long to load.
         is_plain = type(array) is np.ndarray or (
             isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
         )
@@ -264,14 +268,16 @@ class Tensor(TensorBase):
         offset: int = 0,
         name: str = "",
     ) -> "Tensor":
-        """Share the memory of any object with the buffer protocol, such as a mapped file.
+        """Make a tensor that shares memory with a buffer, such as a mapped file.
 
-        The other arguments and the errors equal those of `Tensor`.
+        See `Tensor` for the other arguments and the exceptions.
 
         Args:
-            buffer: Contiguous bytes in the byte order of the machine. The tensor keeps
-                the buffer alive and open, and is read-only if the buffer is.
-            strides: By default row-major order without gaps.
+            buffer: An object that supports the buffer protocol and contains contiguous
+                bytes in native byte order. The tensor keeps the buffer alive and open,
+                and is read-only if the buffer is.
+            strides: The strides in bytes. By default, elements are in row-major order
+                without gaps.
         """
         try:
             view = memoryview(buffer).cast("B")
@@ -287,11 +293,11 @@ class Tensor(TensorBase):
 
     @staticmethod
     def from_integers(values: Iterable[int], name: str = "") -> "Tensor":
-        """Make an int32 vector of Python integers.
+        """Make an int32 vector from Python integers.
 
         Raises:
-            TensorTypeError: A value is not an integer.
-            TensorError: An integer does not fit into int32.
+            TensorTypeError: If a value is not an integer.
+            TensorError: If an integer does not fit into int32.
         """
         try:
             numbers = array("i", [*values])
@@ -307,7 +313,7 @@ class Tensor(TensorBase):
     def _view(
         self, shape: Shape, strides: Shape | None, offset: int, dtype: Any = None
     ) -> "Tensor":
-        """Make a view of the same storage; the caller ensures that it stays within it."""
+        """Make a view of the same storage, without a bounds check."""
         view: Tensor = _new(Tensor)
         size = 1
         for n in shape:
@@ -318,18 +324,18 @@ class Tensor(TensorBase):
         view._dtype = dtype or self._dtype
         view._name = self._name
         view._size = size
-        view._offset = offset if size else 0  # an empty view has no address past the end
+        view._offset = offset if size else 0  # keeps an empty view's address in bounds
         view._pointer = view._weight = None
         return view
 
     @property
     def storage(self) -> Storage:
-        """The bytes of the elements; views have the same storage."""
+        """The bytes that contain the elements, shared with all views."""
         return self._storage
 
     @property
     def strides(self) -> Shape:
-        """Bytes from one element to the next, per dimension."""
+        """For each dimension, the number of bytes from one element to the next."""
         strides = self._strides
         return (
             packed(self._shape, self._dtype.itemsize)[0] if strides is None else strides
@@ -342,20 +348,20 @@ class Tensor(TensorBase):
 
     @property
     def offset(self) -> int:
-        """The byte of the storage at which the first element begins."""
+        """The byte offset of the first element in the storage."""
         return self._offset
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements, without gaps."""
+        """The total size of the elements in bytes, without gaps."""
         return self._size * self._dtype.itemsize
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements are in row-major order, without gaps, and aligned."""
+        """Whether the elements are aligned and in row-major order without gaps."""
         if self._pointer is not None:
             return True
-        # Row-major order without gaps: only the address may be misaligned.
+        # The order is row-major without gaps, so only the address can be misaligned.
         if self._strides is None:
             return self.data_pointer % self._dtype.bits_dtype.alignment == 0
         flags = self.bits().flags
@@ -363,7 +369,7 @@ class Tensor(TensorBase):
 
     @property
     def is_writable(self) -> bool:
-        """Whether elements may be set."""
+        """Whether the elements can be modified."""
         storage = self._storage
         return not isinstance(storage, np.ndarray) or storage.flags.writeable
 
@@ -378,10 +384,10 @@ class Tensor(TensorBase):
 
     @property
     def T(self) -> "Tensor":  # noqa: N802 (the field's word)
-        """The matrix with its two dimensions swapped; a view.
+        """The transpose of this matrix, as a view.
 
         Raises:
-            ShapeError: There are not two dimensions.
+            ShapeError: If the tensor does not have exactly two dimensions.
         """
         if len(self._shape) != 2:
             raise ShapeError(
@@ -390,11 +396,11 @@ class Tensor(TensorBase):
         return self.transpose(0, 1)
 
     def parts(self) -> "tuple[Tensor, ...]":
-        """Return the tensors that contain the bytes, which is only this one."""
+        """Return the tensors that contain the data, which is only this tensor."""
         return (self,)
 
     def numpy(self) -> Array:
-        """Return the elements as a NumPy array over the same memory.
+        """Return a NumPy array that shares memory with this tensor.
 
         The array is read-only if the storage is.
         """
@@ -403,7 +409,7 @@ class Tensor(TensorBase):
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
 
     def bits(self) -> Array:
-        """Return the elements as unsigned integers of the same width, sharing memory."""
+        """Return the bit patterns as a NumPy array of unsigned integers; a view."""
         buffer = _buffer(self._storage)
         dtype = self._dtype.bits_dtype
         return np.ndarray(self._shape, dtype, buffer, self._offset, self.strides)
@@ -418,15 +424,16 @@ class Tensor(TensorBase):
 
     @op
     def reshape(self: "Tensor", *shape: int | Sequence[int]) -> "Tensor":
-        """Return the elements, in row-major order, in another shape.
+        """Return a tensor with the same elements, in row-major order, in another shape.
 
-        The result is a view if the strides allow one, otherwise a packed copy.
+        The result is a view if the strides allow it, and otherwise a contiguous copy.
 
         Args:
-            shape: Sizes, or one tuple of them; one may be -1 and follows from the others.
+            shape: The new sizes, as separate arguments or as one sequence. One size may
+                be -1 and is then inferred from the others.
 
         Raises:
-            ShapeError: The number of elements differs.
+            ShapeError: If the number of elements differs.
         """
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
         sizes = layout.resolve_reshape(self._shape, self._size, tuple(wanted))
@@ -436,7 +443,7 @@ class Tensor(TensorBase):
             return view
         bits = self.bits().reshape(sizes)
         view = self._view(sizes, bits.strides, self._offset)
-        # NumPy made a packed copy.
+        # A different address means that NumPy has made a contiguous copy.
         if bits.__array_interface__["data"][0] != self.data_pointer:
             view._storage = bits.reshape(-1).view(np.uint8)
             view._offset = 0
@@ -444,14 +451,14 @@ class Tensor(TensorBase):
 
     @op
     def transpose(self: "Tensor", a: int, b: int) -> "Tensor":
-        """Swap two dimensions; a view.
+        """Return a view with two dimensions swapped.
 
         Args:
-            a: A dimension, negative ones counted from the end.
-            b: The other dimension.
+            a: The first dimension. Negative dimensions count from the end.
+            b: The second dimension.
 
         Raises:
-            IndexOutOfRangeError: A dimension does not exist.
+            IndexOutOfRangeError: If a dimension does not exist.
         """
         ndim = len(self._shape)
         a = layout.resolve_dim("transpose", a, ndim)
@@ -464,14 +471,14 @@ class Tensor(TensorBase):
 
     @op
     def slice(self: "Tensor", start: int, stop: int) -> "Tensor":
-        """Take `start <= i < stop` of the first dimension; a view.
+        """Return a view of the indices `start <= i < stop` of the first dimension.
 
         Returns:
             A tensor [stop - start, ...].
 
         Raises:
-            IndexOutOfRangeError: `0 <= start <= stop <= shape[0]` does not hold.
-            ShapeError: The tensor has no dimensions.
+            IndexOutOfRangeError: Unless `0 <= start <= stop <= shape[0]`.
+            ShapeError: If the tensor has no dimensions.
         """
         return self._rows("slice", start, stop)
 
@@ -488,7 +495,7 @@ class Tensor(TensorBase):
         return self._view(shape, self._strides, self._offset + start * row_bytes)
 
     def __getitem__(self, key: Index) -> "Tensor":
-        """Select by integers, slices and Ellipsis; always a view, never clamped."""
+        """Return the view selected by integers, slices and Ellipsis, without clamping."""
         shape, strides, moved = layout.resolve_index(self._shape, self.strides, key)
         return self._view(shape, strides, self._offset + moved)
 
@@ -496,14 +503,14 @@ class Tensor(TensorBase):
         return (self[i] for i in range(len(self)))
 
     def view_as_complex(self) -> "Tensor":
-        """Read pairs (real, imaginary) as complex numbers; a view.
+        """Return a view of (real, imaginary) pairs as complex numbers.
 
         Returns:
-            A complex64 tensor [...] over this one, [..., 2].
+            A complex64 tensor [...], for a float32 tensor [..., 2].
 
         Raises:
-            DTypeError: The dtype is not float32.
-            ShapeError: The last size is not 2, or its elements are not adjacent.
+            DTypeError: If the dtype is not float32.
+            ShapeError: If the last dimension does not have two adjacent elements.
         """
         if self._dtype is not float32:
             raise DTypeError(f"[view_as_complex] dtype must equal float32: {self._dtype}")
@@ -515,13 +522,13 @@ class Tensor(TensorBase):
         return self._view(self._shape[:-1], self.strides[:-1], self._offset, complex64)
 
     def view_as_real(self) -> "Tensor":
-        """Read complex numbers as pairs (real, imaginary); a view.
+        """Return a view of complex numbers as (real, imaginary) pairs.
 
         Returns:
-            A float32 tensor [..., 2] over this one, [...].
+            A float32 tensor [..., 2], for a complex64 tensor [...].
 
         Raises:
-            DTypeError: The dtype is not complex64.
+            DTypeError: If the dtype is not complex64.
         """
         if self._dtype is not complex64:
             raise DTypeError(f"[view_as_real] dtype must equal complex64: {self._dtype}")
@@ -530,7 +537,7 @@ class Tensor(TensorBase):
         return self._view(shape, strides, self._offset, float32)
 
     def with_name(self, name: str) -> "Tensor":
-        """Return the same elements under another name; a view."""
+        """Return a view with another name."""
         view = self._view(self._shape, self._strides, self._offset)
         view._name = name
         return view
@@ -543,17 +550,17 @@ class Tensor(TensorBase):
     def set_slice(
         self: "Tensor", start: int, stop: int, value: "Tensor | complex"
     ) -> None:
-        """Set `start <= i < stop` of the first dimension.
+        """Assign a value to the indices `start <= i < stop` of the first dimension.
 
         Args:
-            start, stop: As in `slice`, with the same errors.
-            value: A number, or a tensor of the same dtype that broadcasts to [stop -
-                start, ...].
+            start, stop: See `slice`, which raises the same exceptions.
+            value: A number, or a tensor with the same dtype that broadcasts to
+                [stop - start, ...].
 
         Raises:
-            ShapeError: The value does not broadcast to the slice.
-            DTypeError: The value has another dtype.
-            TensorError: The storage is read-only.
+            ShapeError: If the value does not broadcast to the slice.
+            DTypeError: If the value has another dtype.
+            TensorError: If the storage is read-only.
         """
         rows = self._rows("set_slice", start, stop)
         if not self.is_writable:
@@ -579,7 +586,7 @@ class Tensor(TensorBase):
             rows.numpy()[...] = checked_scalar("set_slice", value, self._dtype)
 
     def contiguous(self) -> "Tensor":
-        """Return this tensor if it is contiguous, otherwise a packed copy."""
+        """Return this tensor if it is contiguous, and otherwise a contiguous copy."""
         if not self.is_contiguous:
             return self.copy()
         if self._pointer is None:
@@ -594,21 +601,23 @@ class Tensor(TensorBase):
 
     @op
     def to(self: "Tensor", dtype: DType | str) -> "Tensor":
-        """Convert the elements.
+        """Convert the elements to another dtype.
 
-        Floats round to nearest, ties to even; NaN stays NaN. Integers are converted to
-        bfloat16 or float16 through float32. Floats are converted to integers by dropping
-        the fraction. All values except zero become True.
+        Floats are rounded to the nearest value, with ties to even, and NaN stays NaN.
+        Conversions from floats to integers drop the fraction. Integers are converted to
+        bfloat16 and float16 through float32. In a conversion to bool, all values except
+        zero become True.
 
         Args:
-            dtype: Type of the result.
+            dtype: The dtype of the result.
 
         Returns:
-            This tensor if it already has the dtype, otherwise a new contiguous one.
+            This tensor if it already has the dtype, and otherwise a new contiguous one.
 
         Raises:
-            DTypeError: From complex64 to a real dtype (`view_as_real` shows both parts).
-            TensorError: A value does not fit into the integer dtype.
+            DTypeError: If the conversion is from complex64 to a real dtype. Use
+                `view_as_real` to get the real and imaginary parts.
+            TensorError: If a value does not fit into the integer dtype.
         """
         dtype = dtype if isinstance(dtype, DType) else dtype_named("to", dtype)
         if dtype is self._dtype:
@@ -639,7 +648,7 @@ class Tensor(TensorBase):
         return result
 
     def _to_integers(self, result: "Tensor") -> None:
-        # float64 represents every value that fits into the narrower dtype exactly.
+        # float64 exactly represents every value that fits into the target dtype.
         with np.errstate(invalid="ignore"):  # signalling NaNs
             values = np.trunc(self.numpy().astype(np.float64))
         limits = np.iinfo(result.dtype.numpy_dtype)
@@ -653,7 +662,7 @@ class Tensor(TensorBase):
         """Return the only element as a Python number.
 
         Raises:
-            ShapeError: There is not exactly one element.
+            ShapeError: If the tensor does not have exactly one element.
         """
         return self._only("item", ShapeError)
 
@@ -674,7 +683,7 @@ class Tensor(TensorBase):
         return (self.to(float32) if self._dtype.is_float else self).numpy().tolist()
 
     def __float__(self) -> float:
-        # For a complex number, Python raises its own TypeError.
+        # Python raises its own TypeError for a complex number.
         return float(self.item())  # type: ignore[arg-type]
 
     def __int__(self) -> int:
@@ -684,7 +693,7 @@ class Tensor(TensorBase):
         return bool(self._only("bool", TensorTypeError))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # NumPy's own pickles of bfloat16 arrays lose their byte order.
+        # Pickled NumPy arrays of bfloat16 lose their byte order, so bits are pickled.
         array = np.array(self.bits())
         return _unpickle, (array, self._dtype, self._name)
 
@@ -707,7 +716,8 @@ class Tensor(TensorBase):
     __eq__ = _operator("equal")  # type: ignore[assignment]
     __ne__ = _operator("not_equal")  # type: ignore[assignment]
     __hash__ = object.__hash__
-    # Takes precedence over NumPy's scalars and arrays, whose operators would make arrays.
+    # NumPy scalars and arrays defer to this class, because their own operators would
+    # return arrays.
     __array_priority__ = 1000.0
 
     __neg__ = _OpMethod()
@@ -746,12 +756,12 @@ class Tensor(TensorBase):
     ) = (_OpMethod() for _ in range(30))
 
     def __repr__(self) -> str:
-        """Show the elements in nested rows as NumPy does, then name, shape and dtype."""
+        """Return the elements in NumPy's format, followed by name, shape and dtype."""
         array = self.numpy()
         limit = _PRINTED_VALUES
         if self._size > limit:
-            # The printed elements, and one between them for which NumPy writes "...". A
-            # weight in a mapped file is not read as a whole.
+            # Select only the printed elements, and one between them that NumPy prints as
+            # "...", so that a weight in a mapped file is not read completely.
             array = array[np.ix_(*(_edges(n, _EDGE_VALUES + 1) for n in self._shape))]
             limit = 0
         if self._dtype.is_float:
@@ -783,12 +793,12 @@ def _is_storage(storage: object) -> bool:
 
 
 def _buffer(storage: Storage) -> Any:
-    """Return the bytes as an object with the buffer protocol, which keeps them alive."""
+    """Return an object that supports the buffer protocol and keeps the storage alive."""
     return storage if isinstance(storage, np.ndarray) else ffi.buffer(storage)
 
 
 def _edges(size: int, first: int) -> list[int]:
-    """Return the first indices, and the last `_EDGE_VALUES` of the others."""
+    """Return the first `first` indices, and the last `_EDGE_VALUES` of the others."""
     indices = range(size)
     return [*indices[:first], *indices[first:][-_EDGE_VALUES:]]
 
@@ -799,17 +809,17 @@ def _unpickle(bits: Array, dtype: DType, name: str) -> Tensor:
 
 
 def allocate(shape: Shape, dtype: DType, name: str = "") -> Tensor:
-    """Do the work of `Tensor.empty` for a checked shape."""
+    """Allocate a tensor as `Tensor.empty` does, for a shape that is already checked."""
     tensor: Tensor = _new(Tensor)
     size = 1
     for n in shape:
         size *= n
     nbytes = size * dtype.itemsize
     try:
-        # `char[]` of cffi, which C accepts as any pointer.
+        # cffi accepts a `char[]` as any C pointer type.
         tensor._storage = tensor._pointer = kernels.new_bytes(kernels.CHARS, nbytes)
     except (MemoryError, OverflowError):
-        packed(shape, dtype.itemsize)  # raises for more bytes than an address can count
+        packed(shape, dtype.itemsize)  # raises if the address space is exceeded
         raise TensorMemoryError(f"[empty] bytes must fit into memory: {nbytes}") from None
     if not size:
         packed(shape, dtype.itemsize)

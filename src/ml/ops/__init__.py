@@ -1,4 +1,4 @@
-"""The ops, one file per family: functions from tensors to new tensors."""
+"""The tensor ops, with one module per family of ops."""
 # ruff: noqa: A004 (names such as `sum` are the field's words)
 
 from .attention import attention, read_cache, repeat_heads, rotary_embedding, write_cache

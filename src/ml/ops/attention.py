@@ -1,4 +1,4 @@
-"""Ops that only attention needs."""
+"""Ops that are used only by attention layers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from ..tensor import Tensor, allocate
 
 @op
 def repeat_heads(x: Tensor, repeats: int) -> Tensor:
-    """Repeat each key or value head, so that there is one for every query head.
+    """Repeat each key or value head, so that every query head has its own copy.
 
     out[s, k * G + g, :] = x[s, k, :],  g in [0, G)
 
@@ -26,12 +26,12 @@ def repeat_heads(x: Tensor, repeats: int) -> Tensor:
         repeats: G, the number of query heads per key/value head.
 
     Returns:
-        A tensor [S, H, h] with H = K * G; `x` itself if G is 1.
+        A tensor [S, H, h] with H = K * G, or `x` itself if G is 1.
 
     Raises:
-        ShapeError: There are not three dimensions, or G is below 1.
+        ShapeError: If `x` does not have three dimensions, or if G is less than 1.
 
-    Source: `repeat_kv` of meta-llama/llama-models, models/llama3/model.py.
+    Source: `repeat_kv` in meta-llama/llama-models, models/llama3/model.py.
     """
     if x.ndim != 3:
         raise ShapeError(
@@ -54,35 +54,37 @@ def rotary_embedding(
     frequencies: Tensor,
     pairs: Literal["interleaved", "halves"] = "interleaved",
 ) -> Tensor:
-    """Rotate pairs of elements by the angle of their position.
+    """Rotate pairs of elements by an angle that depends on the token's position.
 
     out[t, n, 2j] + i out[t, n, 2j + 1] = (a + i b) * frequencies[t, j], in float32,
     rounded once
 
-    `a` and `b` are x[t, n, 2j] and x[t, n, 2j + 1] for interleaved pairs, as in Meta's
-    weights, and x[t, n, j] and x[t, n, j + h / 2] for halves: Hugging Face's files have
-    the rows of wq and wk in another order. No weight is moved. The result is interleaved
-    in both cases, so all later results have the same bits for both layouts. The bits
-    equal those of `multiply` for complex numbers.
+    If the pairs are "interleaved", as in Meta's weights, `a` and `b` are x[t, n, 2j] and
+    x[t, n, 2j + 1]. If they are "halves", as in Hugging Face's weights, in which the rows
+    of wq and wk have another order, they are x[t, n, j] and x[t, n, j + h / 2]. The
+    result is interleaved in both cases, so all later results are bit-identical for both
+    layouts, without reordering the weights. The products are bit-identical to `multiply`
+    with complex numbers.
 
-    If the frequencies have fewer pairs than a head, only its first elements are rotated.
+    If the frequencies have fewer pairs than a head, only the first elements of each head
+    are rotated.
 
     Args:
-        x: A real floating-point tensor [T, heads, h], queries or keys.
-        frequencies: A complex64 tensor [T, r / 2], cos + i sin for each position and pair
-            of the first r elements of a head, all or some of them.
-        pairs: The elements of `x` that form a pair.
+        x: A real floating-point tensor [T, heads, h] of queries or keys.
+        frequencies: A complex64 tensor [T, r / 2] with the value cos + i sin for each
+            position and each pair among the first r <= h elements of a head.
+        pairs: Which elements of `x` form a pair, "interleaved" or "halves".
 
     Returns:
-        A tensor of the shape and dtype of `x`.
+        A tensor with the shape and dtype of `x`.
 
     Raises:
-        DTypeError: `x` is not floating point, or the frequencies are not complex64.
-        ShapeError: The sizes are incompatible.
-        TensorError: The kind of pairs is unknown.
+        DTypeError: If `x` is not floating point, or if the frequencies are not complex64.
+        ShapeError: If the sizes are incompatible.
+        TensorError: If the value of `pairs` is unknown.
 
-    Source: Su et al., RoFormer, 2021; `apply_rotary_emb` of meta-llama/llama-models;
-    `permute` of transformers, convert_llama_weights_to_hf.py.
+    Source: Su et al., RoFormer, 2021; `apply_rotary_emb` in meta-llama/llama-models;
+    `permute` in transformers, convert_llama_weights_to_hf.py.
     """
     if not isinstance(pairs, str) or pairs not in ("interleaved", "halves"):
         raise TensorError(
@@ -148,19 +150,21 @@ def _written_rows(arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 def write_cache(
     cache: KeyValueCache, start_pos: int | Spans, xk: Tensor, xv: Tensor
 ) -> None:
-    """Write the keys and values of new positions into a cache.
+    """Write the keys and values of new tokens to a cache.
 
     keys[start_pos + t, k, :] = xk[t, k, :], values[start_pos + t, k, :] = xv[t, k, :]
 
     Args:
-        cache: A cache of K heads of size h.
-        start_pos: Position of the first new token, or the spans of several sequences.
-        xk: Rotated keys [T, K, h] in the dtype of the cache.
-        xv: Values [T, K, h] in the dtype of the cache.
+        cache: A cache with K heads of size h.
+        start_pos: The position of the first new token, or a `Spans` object for several
+            sequences.
+        xk: Rotated keys [T, K, h] with the dtype of the cache.
+        xv: Values [T, K, h] with the dtype of the cache.
 
     Raises:
-        ShapeError: The sizes differ from the cache's, or it lacks the positions.
-        DTypeError: The dtype differs from the cache's.
+        ShapeError: If the sizes do not match the cache, or if its positions are exceeded.
+        DTypeError: If a dtype differs from the cache's dtype.
+        TensorError: If a tensor shares memory with the cache.
     """
     parts = _checked_parts("write_cache", "xk", xk, cache, start_pos)
     _, K, h = xk._shape
@@ -206,9 +210,9 @@ def _row_pointer(x: Tensor, row: int) -> Any:
 def _checked_parts(
     op: str, label: str, x: Tensor, cache: KeyValueCache, start_pos: int | Spans
 ) -> Sequence[tuple[int, int, int, int, Any]]:
-    """Check tokens [T, heads, h] and their places in a cache.
+    """Check a tensor [T, heads, h] and the cache positions of its tokens.
 
-    Return for each sequence the four numbers of `Spans.parts`, and its blocks for C.
+    For each sequence, return the four numbers of `Spans.parts` and a C array of blocks.
     """
     if x._dtype is not cache.dtype:
         dtypes = f"{x.dtype} != {cache.dtype} ({describe_operands((label, x))})"
@@ -240,18 +244,18 @@ def _checked_parts(
 
 @op
 def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Tensor]:
-    """Copy the keys and values of positions `start <= s < stop` out of a cache.
+    """Copy the keys and values at positions `start <= s < stop` from a cache.
 
     Args:
-        cache: A cache of K heads of size h, whose positions have been written.
-        start: At least 0.
-        stop: At most `cache.positions`; not clamped.
+        cache: A cache with K heads of size h, in which these positions have been written.
+        start: The first position, at least 0.
+        stop: The end of the range, at most `cache.positions`. It is not clamped.
 
     Returns:
-        The keys and the values, tensors [stop - start, K, h] each.
+        The keys and the values, each a tensor [stop - start, K, h].
 
     Raises:
-        IndexOutOfRangeError: `0 <= start <= stop <= cache.positions` does not hold.
+        IndexOutOfRangeError: Unless `0 <= start <= stop <= cache.positions`.
     """
     start, stop = checked_ints("read_cache", "start and stop", (start, stop))
     check_slice("read_cache", start, stop, cache.positions)
@@ -261,7 +265,7 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
     values.bits()[...] = cache.values.bits()[:, start:stop].swapaxes(0, 1)
     first = start // GROUP_POSITIONS
     last = -(-stop // GROUP_POSITIONS)
-    # [K, groups, words, 16, elements of a word] -> [groups, 16, K, words, elements]
+    # [K, groups, words, 16, elements per word] -> [groups, 16, K, words, elements]
     # -> [positions, K, h]
     groups = cache.keys.bits()[:, first:last].transpose(1, 3, 0, 2, 4).reshape(-1, K, h)
     skipped = first * GROUP_POSITIONS
@@ -273,31 +277,31 @@ def read_cache(cache: KeyValueCache, start: int, stop: int) -> tuple[Tensor, Ten
 def attention(
     xq: Tensor, cache: KeyValueCache, start_pos: int | Spans, divisor: float | None = None
 ) -> Tensor:
-    """Sum the cached values that each token sees, weighted, a few rows at a time.
+    """Compute causal grouped-query attention over cached keys and values.
 
     out[t, i] = sum over s <= start_pos + t of softmax over s of (xq[t, i] . k[s, j] /
     sqrt(h))
     * v[s, j], j = i // G, in float32, rounded once
 
-    The result has the bits of `matmul`, `multiply` by 1 / sqrt(h), `softmax` and `matmul`
-    with the values in float32. They do not depend on how the tokens are cut into calls,
-    or on the number of threads.
+    The result is bit-identical to `matmul`, `multiply` by 1 / sqrt(h), `softmax` and
+    `matmul` with the values in float32. It does not depend on how tokens are divided into
+    calls, or on the number of threads.
 
     Args:
-        xq: Rotated queries [T, H, h] in the dtype of the cache; H is a multiple of its K
-            heads.
-        cache: The cache, whose positions below start_pos + T have been written.
-        start_pos: Position of the first token, or the spans of several sequences, which
-            do not see each other.
+        xq: Rotated queries [T, H, h] with the dtype of the cache. H must be a multiple of
+            K, the number of heads in the cache.
+        cache: The cache, in which all positions below start_pos + T have been written.
+        start_pos: The position of the first token, or a `Spans` object for several
+            sequences, which do not attend to each other.
         divisor: A positive number that replaces sqrt(h) in the formula.
 
     Returns:
-        A tensor [T, H, h] in the dtype of `xq`.
+        A tensor [T, H, h] with the dtype of `xq`.
 
     Raises:
-        ShapeError: The sizes are incompatible, or the cache lacks the positions.
-        TensorError: The divisor is not a positive float.
-        DTypeError: The dtype differs from the cache's.
+        ShapeError: If the sizes are incompatible, or if the cache has too few positions.
+        TensorError: If the divisor is not a positive float.
+        DTypeError: If the dtype differs from the cache's dtype.
 
     Source: Vaswani et al., Attention Is All You Need, 2017; Ainslie et al., GQA, 2023.
     """
@@ -325,8 +329,8 @@ def attention(
         step = MULTIPLY_ADDS_PER_CALL // (2 * H * h * (first + tokens)) or 1
         while tokens:
             count = step if step < tokens else tokens
-            # Enough for any position of the sequence, so that the first call allocates
-            # it.
+            # The size is sufficient for all positions of the sequence, so that only the
+            # first call allocates memory.
             most = lib.attention_scratch_bytes(count, end - count, H, K, h, code, threads)
             lib.attention(
                 _row_pointer(result, row) if row else result._pointer,

@@ -1,4 +1,4 @@
-"""Ops that compare and select elements; two operands broadcast as in NumPy."""
+"""Comparison and selection ops. Operands broadcast as in NumPy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,44 +16,44 @@ from .creation import tensor
 
 @op
 def equal(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Compare element by element, `a == b`; operands as in `add`.
+    """Compute `a == b` element by element. See `add` for the operands.
 
-    A number may be of any kind; if the tensor is a float, the number is rounded to its
-    dtype.
+    A number may be of any kind. If the tensor is floating point, the number is rounded to
+    the tensor's dtype.
 
     Returns:
-        A bool tensor of the broadcast shape. NaN equals nothing.
+        A bool tensor of the broadcast shape. NaN is not equal to any value.
     """
     return _compare("equal", np.equal, a, b)
 
 
 @op
 def not_equal(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Compare element by element, `a != b`; operands as in `equal`."""
+    """Compute `a != b` element by element. See `equal` for the operands."""
     return _compare("not_equal", np.not_equal, a, b)
 
 
 @op
 def less(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Compare element by element, `a < b`; operands as in `equal`, but not complex."""
+    """Compute `a < b` element by element. See `equal`; operands must not be complex."""
     return _compare("less", np.less, a, b)
 
 
 @op
 def less_equal(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Compare element by element, `a <= b`; operands as in `equal`, but not complex."""
+    """Compute `a <= b` element by element. See `equal`; operands must not be complex."""
     return _compare("less_equal", np.less_equal, a, b)
 
 
 @op
 def greater(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Compare element by element, `a > b`; operands as in `equal`, but not complex."""
+    """Compute `a > b` element by element. See `equal`; operands must not be complex."""
     return _compare("greater", np.greater, a, b)
 
 
 @op
 def greater_equal(a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Compare element by element, `a >= b`; operands as in `equal`, but not complex."""
+    """Compute `a >= b` element by element. See `equal`; operands must not be complex."""
     return _compare("greater_equal", np.greater_equal, a, b)
 
 
@@ -61,9 +61,12 @@ def greater_equal(a: Tensor | float, b: Tensor | float) -> Tensor:
 def allclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Return whether all elements of two tensors of one dtype are close; they broadcast.
+    """Return whether all elements of two tensors are equal within a tolerance.
 
-    |a - b| <= atol + rtol * |b|, computed in float64; an infinity is close only to itself
+    |a - b| <= atol + rtol * |b|, computed in float64
+
+    The tensors must have the same dtype, and their shapes broadcast. An infinity is close
+    only to itself. NaN values are close to each other only if `equal_nan` is set.
     """
     checked_pair("allclose", a, b)
     wide = np.complex128 if a._dtype.kind == "complex" else np.float64
@@ -77,12 +80,13 @@ def allclose(
 
 @op
 def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Select from two operands, element by element.
+    """Select elements from one of two operands, depending on a condition.
 
-    out = a where condition else b
+    out = a if condition else b, element by element
 
-    The condition is a bool tensor; `a` and `b` are tensors of one dtype, or numbers. All
-    broadcast. Two numbers have the dtype of `ml.tensor([a, b])`.
+    The condition is a bool tensor. `a` and `b` are tensors with the same dtype, or
+    numbers. All three operands broadcast. If `a` and `b` are both numbers, the result has
+    the dtype of `ml.tensor([a, b])`.
     """
     if condition._dtype is not bool_:
         actual = f"{condition.dtype} (shape {list(condition.shape)})"
@@ -116,7 +120,10 @@ def _compare(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
 
 
 def _operand(op: str, x: Any, dtype: DType) -> Any:
-    """Return an operand for NumPy's comparison; a number with integers stays exact."""
+    """Return an operand in a form that NumPy can compare.
+
+    A number that is compared with integers is not rounded.
+    """
     if isinstance(x, Tensor):
         return comparable(x).view(np.int8) if dtype is bool_ else comparable(x)
     if not isinstance(x, int | float | complex | np.number | np.bool_):

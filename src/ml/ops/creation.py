@@ -1,4 +1,4 @@
-"""Ops that make tensors, from given values or random ones."""
+"""Ops that create tensors from specified or random values."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# Imported now: NumPy imports it lazily, and would lose an interrupt during the import.
+# NumPy imports this module lazily and can lose an interrupt during the import, so it is
+# imported here.
 import numpy.random
 
 from ..checks import float_dtype, rounded, sizes_and_dtype
@@ -39,24 +40,25 @@ def arange(
     step: float = 1,
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Count from `start` to `stop`, without `stop` itself.
+    """Return evenly spaced values from `start` to `stop`, excluding `stop`.
 
     out[i] = start + i * step, i in [0, ceil((stop - start) / step)); computed in float64,
     rounded once
 
     Args:
-        start: The first value; without `stop` it is the end, and the first value is 0.
-        stop: The end.
-        step: The difference of two values, not 0.
-        dtype: Dtype of the result; by default int32 if all numbers are integers, else
-            float32.
+        start: The first value. If `stop` is omitted, this is the end of the range, and
+            the first value is 0.
+        stop: The end of the range.
+        step: The difference between adjacent values. It must not be 0.
+        dtype: The dtype of the result. The default is int32 if all arguments are
+            integers, and float32 otherwise.
 
     Returns:
         A tensor [n].
 
     Raises:
-        TensorError: The step is 0, a number is not finite, or a value is beyond the
-            dtype.
+        TensorError: If the step is 0, an argument is not finite, or a value is out of
+            range for the dtype.
     """
     bounds = (0, start, step) if stop is None else (start, stop, step)
     whole = all(isinstance(number, int | np.integer) for number in bounds)
@@ -72,12 +74,12 @@ def arange(
     dtype = (
         (int32 if whole else float32) if dtype is None else dtype_named("arange", dtype)
     )
-    # Integers are counted exactly, however large.
+    # The number of steps is exact for integers of any size.
     steps = -(-(end - first) // step) if whole else (end - first) / step
     count = math.ceil(min(max(steps, 0), _MOST_VALUES))
     result = allocate(checked_shape("arange", (count,)), dtype)
     if count:
-        # The ends are the extremes, so checking them checks every value between them.
+        # The first and the last value are the extremes, so no other value needs a check.
         checked_scalar("arange", first, dtype)
         checked_scalar("arange", first + (count - 1) * step, dtype)
         with np.errstate(over="ignore"):
@@ -91,30 +93,33 @@ def arange(
 def full(
     shape: Iterable[int] | int, value: complex, dtype: DType | str = float32
 ) -> Tensor:
-    """Fill a new tensor with one value, a number of the kind of the dtype.
+    """Return a new tensor filled with one value.
 
     Raises:
-        ShapeError: A size is negative or not an integer.
-        DTypeError: The value is of another kind.
-        TensorError: The integer does not fit into the dtype.
+        ShapeError: If a size is negative or not an integer.
+        DTypeError: If the dtype cannot represent a number of this kind, such as a complex
+            number in a float tensor.
+        TensorError: If the value is an integer that does not fit into the dtype.
     """
     return _fill("full", (shape,), value, dtype)
 
 
 @op
 def zeros(*shape: int | Iterable[int] | DType, dtype: DType | str = float32) -> Tensor:
-    """Make a tensor of zeros: `zeros(3, 4)` or `zeros((3, 4))`; errors as in `full`.
+    """Return a new tensor filled with zeros: `zeros(3, 4)` or `zeros((3, 4))`.
 
-    A dtype may follow the sizes: `zeros((3, 4), ml.bfloat16)`.
+    The dtype may also be passed after the sizes: `zeros((3, 4), ml.bfloat16)`. See `full`
+    for the exceptions.
     """
     return _fill("zeros", shape, 0, dtype)
 
 
 @op
 def ones(*shape: int | Iterable[int] | DType, dtype: DType | str = float32) -> Tensor:
-    """Make a tensor of ones: `ones(3, 4)` or `ones((3, 4))`; errors as in `full`.
+    """Return a new tensor filled with ones: `ones(3, 4)` or `ones((3, 4))`.
 
-    A dtype may follow the sizes: `ones((3, 4), ml.bfloat16)`.
+    The dtype may also be passed after the sizes: `ones((3, 4), ml.bfloat16)`. See `full`
+    for the exceptions.
     """
     return _fill("ones", shape, 1, dtype)
 
@@ -129,28 +134,31 @@ def _fill(op: str, shape: tuple[Any, ...], value: complex, dtype: DType | str) -
 
 @op
 def full_like(x: Tensor, value: complex) -> Tensor:
-    """Fill a new tensor like `x` with one value; errors as in `full`."""
+    """Return a tensor with the shape and dtype of `x`, filled with one value.
+
+    See `full` for the exceptions.
+    """
     return full(x.shape, value, x.dtype)
 
 
 @op
 def zeros_like(x: Tensor) -> Tensor:
-    """Make a tensor of zeros of the shape and dtype of `x`."""
+    """Return a tensor of zeros with the shape and dtype of `x`."""
     return full(x.shape, 0, x.dtype)
 
 
 @op
 def ones_like(x: Tensor) -> Tensor:
-    """Make a tensor of ones of the shape and dtype of `x`."""
+    """Return a tensor of ones with the shape and dtype of `x`."""
     return full(x.shape, 1, x.dtype)
 
 
 @op
 def tensor(data: Any, dtype: DType | str | None = None) -> Tensor:
-    """Copy numbers, nested sequences of them, an array or a tensor into a new tensor.
+    """Make a new tensor by copying a number, nested sequences, an array or a tensor.
 
-    Without `dtype`, the result has the dtype of the array or tensor; Python numbers
-    become bool, int64, float32 or complex64, as in PyTorch.
+    By default, the result has the dtype of the array or tensor, and Python numbers become
+    bool, int64, float32 or complex64, as in PyTorch.
     """
     if isinstance(data, Tensor):
         values = data.copy()
@@ -182,7 +190,7 @@ def _to_supported_dtype(array: Any) -> Any:
 
 @op
 def eye(rows: int, columns: int | None = None, dtype: DType | str = float32) -> Tensor:
-    """Make the identity matrix [rows, columns]; by default it is square."""
+    """Return the identity matrix [rows, columns], which is square by default."""
     sizes = checked_shape("eye", (rows, rows if columns is None else columns))
     result = _fill("eye", (sizes,), 0, dtype)
     np.fill_diagonal(result.numpy(), 1)
@@ -190,10 +198,10 @@ def eye(rows: int, columns: int | None = None, dtype: DType | str = float32) -> 
 
 
 class Generator:
-    """A source of random numbers: equal seeds give equal numbers.
+    """A random number generator. The same seed always produces the same numbers.
 
     Args:
-        seed: An integer of at least 0; None lets the system choose one.
+        seed: A non-negative integer, or None for a seed chosen by the system.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -205,7 +213,7 @@ class Generator:
             ) from None
 
 
-_finfo: Any = ml_dtypes.finfo  # the package has no type hints for it
+_finfo: Any = ml_dtypes.finfo  # ml_dtypes does not provide a type hint
 _default_generator = Generator()
 
 
@@ -215,13 +223,15 @@ def rand(
     generator: Generator | None = None,
     dtype: DType | str = float32,
 ) -> Tensor:
-    """Draw numbers from [0, 1), each multiple of the dtype's precision equally often.
+    """Return random numbers from a uniform distribution on [0, 1).
 
-    out = k * 2 ** -bits,  k in [0, 2 ** bits)
+    out = k * 2 ** -bits, with k uniform in [0, 2 ** bits) and the precision of the dtype
+    in bits
 
     Args:
-        shape: Sizes, or one sequence of them.
-        generator: The source of the numbers; by default one per process.
+        shape: The size of each dimension, as separate arguments or as one sequence.
+        generator: The random number generator. By default, a generator shared by the
+            whole process is used.
         dtype: A real floating-point dtype.
     """
     sizes, row = sizes_and_dtype("rand", shape, dtype)
@@ -236,7 +246,10 @@ def randn(
     generator: Generator | None = None,
     dtype: DType | str = float32,
 ) -> Tensor:
-    """Draw from the normal distribution of mean 0, variance 1; arguments as in `rand`."""
+    """Return random numbers from a normal distribution with mean 0 and variance 1.
+
+    See `rand` for the arguments.
+    """
     sizes, row = sizes_and_dtype("randn", shape, dtype)
     float_dtype("randn", row)
     return rounded(
@@ -246,7 +259,7 @@ def randn(
 
 
 def _numpy_generator(op: str, generator: Any, sizes: Shape) -> np.random.Generator:
-    """Return the NumPy generator, after a check that the sizes are addressable."""
+    """Return the NumPy generator, after checking that memory can address the result."""
     packed(sizes, 8)
     if not isinstance(generator, Generator | None):
         raise TensorTypeError(

@@ -1,9 +1,9 @@
-"""Ops on one element, or on pairs of elements, at a time.
+"""Element-wise ops on one or two operands.
 
-bfloat16 and float16 are computed in float32 and rounded once. Two operands broadcast as
-in NumPy: aligned at the right, sizes equal or 1. Functions of one real tensor, not bool,
-are computed in float64 and rounded through float32; functions without integer results
-convert integers to float32.
+Ops on bfloat16 and float16 are computed in float32 and rounded once. Two operands
+broadcast as in NumPy: their shapes are aligned at the last dimension, and sizes must be
+equal or 1. Mathematical functions of one tensor, such as `exp`, are computed in float64
+and rounded through float32. They convert integers to float32 and reject bools.
 """
 
 import math
@@ -41,17 +41,18 @@ def add(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
     Args:
         a: A tensor of any dtype, or a number.
-        b: A tensor of the same dtype, of a shape that broadcasts, or a number of that
-            kind, which is rounded to float32 for a float tensor. At least one operand is
-            a tensor.
+        b: A tensor with the same dtype and a shape that broadcasts, or a number. At least
+            one operand must be a tensor. A number must be of the kind of the tensor's
+            dtype, and is rounded to float32 if the tensor is floating point.
 
     Returns:
-        A tensor of the broadcast shape and that dtype; integers wrap around.
+        A tensor with the broadcast shape and the same dtype. Integers wrap around on
+        overflow.
 
     Raises:
-        DTypeError: The dtypes differ, or a number is of another kind.
-        ShapeError: The shapes do not broadcast.
-        TensorError: An integer does not fit into the dtype.
+        DTypeError: If the dtypes differ, or if a number is of another kind.
+        ShapeError: If the shapes do not broadcast.
+        TensorError: If an integer does not fit into the dtype.
     """
     if _fits_kernel(a, b):
         return _run(lib.OP_ADD, a, b)
@@ -60,7 +61,7 @@ def add(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
 @op
 def sub(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Subtract element by element, `a - b`; as in `add`, but without dtype bool."""
+    """Compute `a - b` element by element. See `add`; bool tensors are not supported."""
     for x in (a, b):
         if isinstance(x, Tensor):
             check_kind("sub", x, "float", "int", "complex")
@@ -69,7 +70,7 @@ def sub(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
 @op
 def multiply(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Multiply element by element; arguments, result and errors as in `add`.
+    """Multiply element by element. See `add` for arguments, result and exceptions.
 
     out = a * b; (x + iy)(u + iv) = (xu - yv) + i(xv + yu), each product and sum in
     float32
@@ -81,12 +82,12 @@ def multiply(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
 @op
 def div(a: Tensor | complex, b: Tensor | complex) -> Tensor:
-    """Divide element by element; arguments and errors as in `add`.
+    """Divide element by element. See `add` for arguments and exceptions.
 
-    out = a / b; a division by 0 gives an infinity or NaN
+    out = a / b; division by 0 returns an infinity or NaN
 
     Returns:
-        A tensor of the broadcast shape and that dtype, float32 for integers.
+        A tensor with the broadcast shape and the same dtype, or float32 for integers.
     """
     a, b = (
         x.to(float32) if isinstance(x, Tensor) and x._dtype.kind in ("int", "bool") else x
@@ -97,20 +98,20 @@ def div(a: Tensor | complex, b: Tensor | complex) -> Tensor:
 
 @op
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """Multiply the up projection of a feed-forward by the SiLU of the gate.
+    """Apply SwiGLU: multiply the up projection by the SiLU of the gate projection.
 
     out = gate * sigmoid(gate) * up, computed in float32, rounded once
 
     Args:
         gate: A real floating-point tensor, [..., F] in the model.
-        up: A tensor of the same shape and dtype.
+        up: A tensor with the same shape and dtype.
 
     Returns:
-        A tensor of that shape and dtype.
+        A tensor with this shape and dtype.
 
     Raises:
-        DTypeError: The tensors are not floating point, or the dtypes differ.
-        ShapeError: The shapes differ.
+        DTypeError: If the tensors are not floating point, or if the dtypes differ.
+        ShapeError: If the shapes differ.
 
     Source: Shazeer, GLU Variants Improve Transformer, 2020.
     """
@@ -129,7 +130,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 @op
 def silu(x: Tensor) -> Tensor:
-    """Apply the SiLU, also called swish.
+    """Apply the SiLU activation function, also called swish.
 
     out = x * sigmoid(x) = x / (1 + exp(-x)), computed in float32, rounded once
 
@@ -137,10 +138,10 @@ def silu(x: Tensor) -> Tensor:
         x: A real floating-point tensor.
 
     Returns:
-        A tensor of its shape and dtype.
+        A tensor with the shape and dtype of `x`.
 
     Raises:
-        DTypeError: The tensor is not floating point.
+        DTypeError: If the tensor is not floating point.
 
     Source: Elfwing, Uchibe, Doya, Sigmoid-Weighted Linear Units, 2017.
     """
@@ -152,12 +153,14 @@ def silu(x: Tensor) -> Tensor:
 def pow(  # noqa: A001 (the field's word)
     base: Tensor | float, exponent: Tensor | float
 ) -> Tensor:
-    """Raise to a power; arguments and errors as in `add`, but tensors are floats.
+    """Raise `base` to the power `exponent`, element by element.
 
     out = base ** exponent, computed in float64, rounded through float32
 
+    See `add` for arguments and exceptions. Tensors must be floating point.
+
     Returns:
-        A tensor of the broadcast shape and that dtype.
+        A tensor with the broadcast shape and the same dtype.
     """
     dtype, _ = checked_pair("pow", base, exponent)
     check_float("pow", *(x for x in (base, exponent) if isinstance(x, Tensor)))
@@ -173,20 +176,20 @@ def pow(  # noqa: A001 (the field's word)
 
 @op
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply each element of one vector with each of another.
+    """Return the outer product of two vectors.
 
     out[i, j] = a[i] * b[j]
 
     Args:
         a: A vector [n] of any dtype.
-        b: A vector [m] of the same dtype.
+        b: A vector [m] with the same dtype.
 
     Returns:
-        A tensor [n, m] of that dtype.
+        A tensor [n, m] with this dtype.
 
     Raises:
-        ShapeError: An argument is not a vector.
-        DTypeError: The dtypes differ.
+        ShapeError: If an argument is not a vector.
+        DTypeError: If the dtypes differ.
     """
     if a.ndim != 1 or b.ndim != 1:
         both = describe_operands(("a", a), ("b", b))
@@ -206,14 +209,14 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
 
     Args:
         absolute: A float32 tensor.
-        angle: A float32 tensor, in radians, of a shape that broadcasts.
+        angle: A float32 tensor of angles in radians, with a shape that broadcasts.
 
     Returns:
-        A complex64 tensor of the broadcast shape.
+        A complex64 tensor with the broadcast shape.
 
     Raises:
-        DTypeError: A dtype is not float32.
-        ShapeError: The shapes do not broadcast.
+        DTypeError: If a dtype is not float32.
+        ShapeError: If the shapes do not broadcast.
     """
     for x in (absolute, angle):
         if x.dtype is not float32:
@@ -231,7 +234,7 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
 
 @op
 def neg(x: Tensor) -> Tensor:
-    """Negate, `-x`, a tensor of any dtype but bool; integers wrap around."""
+    """Return `-x`. Bool tensors are not supported, and integers wrap around."""
     check_kind("neg", x, "float", "int", "complex")
     result = allocate(x._shape, x._dtype)
     np.negative(x.numpy(), out=result.numpy())
@@ -240,7 +243,11 @@ def neg(x: Tensor) -> Tensor:
 
 @op
 def abs(x: Tensor) -> Tensor:  # noqa: A001 (the field's word)
-    """Take absolute values, float32 for complex64; the least integer stays unchanged."""
+    """Return the absolute value of each element, as float32 for complex tensors.
+
+    The minimum of an integer dtype stays negative, because its absolute value does not
+    fit into the dtype.
+    """
     check_kind("abs", x, "float", "int", "complex")
     result = allocate(x._shape, float32 if x._dtype is complex64 else x._dtype)
     with np.errstate(all="ignore"):
@@ -258,7 +265,8 @@ def clip(
 
     out = minimum(maximum(x, min), max); NaN stays NaN
 
-    The bounds are numbers of the kind of the dtype; one may be left out.
+    The bounds are numbers that the kind of the dtype can represent. One of them may be
+    None.
     """
     check_kind("clip", x, "float", "int")
     if min is None and max is None:
@@ -273,36 +281,36 @@ def clip(
 
 @op
 def relu(x: Tensor) -> Tensor:
-    """Replace negative elements by zero, `max(x, 0)`.
+    """Return `max(x, 0)` element by element.
 
-    The tensor is real and not bool. NaN stays NaN.
+    Complex and bool tensors are not supported. NaN stays NaN.
     """
     return clip(x, min=0)
 
 
 @op
 def exp(x: Tensor) -> Tensor:
-    """Take the exponential, e ** x."""
+    """Return the exponential of each element, e ** x."""
     return _apply("exp", np.exp, x)
 
 
 @op
 def log(x: Tensor) -> Tensor:
-    """Take the natural logarithm; -inf at 0, NaN below."""
+    """Return the natural logarithm of each element: -inf for 0, NaN below 0."""
     return _apply("log", np.log, x)
 
 
 @op
 def sqrt(x: Tensor) -> Tensor:
-    """Take the square root; NaN below 0."""
+    """Return the square root of each element: NaN below 0."""
     return _apply("sqrt", np.sqrt, x)
 
 
 @op
 def rsqrt(x: Tensor) -> Tensor:
-    """Take the reciprocal square root, 1 / sqrt(x), of floats.
+    """Return the reciprocal square root, 1 / sqrt(x), of a floating-point tensor.
 
-    Infinity at 0, NaN below 0.
+    The result is infinity for 0, and NaN below 0.
     """
     check_float("rsqrt", x)
     return _apply("rsqrt", lambda v: 1.0 / np.sqrt(v), x)
@@ -310,19 +318,19 @@ def rsqrt(x: Tensor) -> Tensor:
 
 @op
 def tanh(x: Tensor) -> Tensor:
-    """Take the hyperbolic tangent."""
+    """Return the hyperbolic tangent of each element."""
     return _apply("tanh", np.tanh, x)
 
 
 @op
 def sigmoid(x: Tensor) -> Tensor:
-    """Take the logistic function, 1 / (1 + exp(-x))."""
+    """Return the logistic function of each element, 1 / (1 + exp(-x))."""
     return _apply("sigmoid", lambda v: 1.0 / (1.0 + np.exp(-v)), x)
 
 
 @op
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
-    """Apply the Gaussian error linear unit.
+    """Apply the Gaussian error linear unit (GELU), exact or with a tanh approximation.
 
     "none": out = x * (1 + erf(x / sqrt(2))) / 2
     "tanh": out = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2
@@ -352,7 +360,7 @@ def _apply(op: str, function: Callable[[Array], Any], x: Tensor) -> Tensor:
 def _fits_kernel(a: Any, b: Any) -> bool:
     """Return whether the kernel can read two operands directly.
 
-    They are contiguous tensors of equal shape and of one kernel dtype.
+    Both must be contiguous tensors with the same shape and the same kernel dtype.
     """
     return (
         type(a) is type(b) is Tensor
@@ -365,7 +373,7 @@ def _fits_kernel(a: Any, b: Any) -> bool:
 
 
 def _run(code: int, a: Any, b: Any) -> Tensor:
-    """Run the kernel of an operation on contiguous operands of equal shape and dtype."""
+    """Run an element-wise kernel on contiguous operands with the same shape and dtype."""
     result = allocate(a._shape, a._dtype)
     lib.elementwise(
         result._pointer,
@@ -380,7 +388,7 @@ def _run(code: int, a: Any, b: Any) -> Tensor:
 
 
 def _broadcast(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
-    """Run a NumPy function on operands that broadcast, one of which may be a number.
+    """Apply a NumPy function to operands that broadcast, one of which may be a number.
 
     Real floating-point dtypes are computed in float32 and rounded once.
     """
@@ -401,7 +409,7 @@ def _broadcast(op: str, function: Callable[..., Any], a: Any, b: Any) -> Tensor:
 
 
 def _complex_multiply(a: Array, b: Array, out: Array) -> None:
-    # NumPy's own complex product uses fused multiply-add on some machines and not on
-    # others.
+    # NumPy's complex product uses fused multiply-adds on some machines only, so its
+    # results would differ between machines.
     out.real = a.real * b.real - a.imag * b.imag
     out.imag = a.real * b.imag + a.imag * b.real

@@ -1,6 +1,6 @@
-"""Products of matrices: every element is one dot product, summed in a fixed order.
+"""Matrix products. Each element is a dot product with a fixed summation order.
 
-`csrc/kernels.h` documents the order of products with weights, and of `matmul`.
+`csrc/kernels.h` documents this order for products with weights and for `matmul`.
 """
 
 import itertools
@@ -35,32 +35,32 @@ def linear_transformation(
     dtype: DType | str | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Map rows through a weight matrix, as a linear layer does.
+    """Apply a linear transformation to each row of `x`, as a linear layer does.
 
     out[..., o] = sum_i x[..., i] * weight[o, i] + bias[o], accumulated in float32,
     rounded once
 
-    With a block-quantized weight, the result has the bits of the product with the weight
-    dequantized to the dtype of `x`. The exception is bfloat16 `x` with rows of whole
-    blocks: they are multiplied as integers. Elements of `x` are then off by at most 2^-15
-    of the largest of their 32, and elements of nf4 weights by at most 2^-12 of their
-    scale.
+    With a block-quantized weight, the result is bit-identical to a product with the
+    weight dequantized to the dtype of `x`. There is one exception: if `x` is bfloat16 and
+    its rows consist of whole blocks, they are multiplied as integers. The rounding error
+    of an element of `x` is then at most 2^-15 of the largest magnitude in its group of
+    32, and that of an nf4 weight is at most 2^-12 of its scale.
 
     Args:
         x: A real floating-point tensor [..., in].
-        weight: A tensor [out, in] of the same dtype, of a narrower dtype whose values the
-            dtype of `x` represents, or block-quantized. A contiguous weight is not
-            copied.
-        dtype: Dtype of the result; by default the dtype of `x`.
-        bias: A real floating-point tensor [out], added before the rounding, or None.
+        weight: A tensor [out, in]. It has the dtype of `x`, or a narrower dtype whose
+            values the dtype of `x` can represent, or it is block-quantized. A contiguous
+            weight is not copied.
+        dtype: The dtype of the result. The default is the dtype of `x`.
+        bias: A real floating-point tensor [out] that is added before rounding, or None.
 
     Returns:
         A tensor [..., out].
 
     Raises:
-        ShapeError: `x.shape[-1]` differs from `weight.shape[1]`, or the bias is not
-            [out].
-        DTypeError: An argument is not floating point, or the dtypes are incompatible.
+        ShapeError: If `x.shape[-1]` differs from `weight.shape[1]`, or if the shape of
+            the bias is not [out].
+        DTypeError: If an argument is not floating point or the dtypes are incompatible.
     """
     return _linear("linear_transformation", x, (weight,), dtype, (bias,))[0]
 
@@ -72,23 +72,23 @@ def linear_transformations(
     dtype: DType | str | None = None,
     biases: Sequence[Tensor | None] | None = None,
 ) -> tuple[Tensor, ...]:
-    """Map rows through several weight matrices at once, reading the rows once.
+    """Apply several linear transformations to each row of `x`, reading `x` only once.
 
     out_p = linear_transformation(x, weight_p, dtype, bias_p), bit for bit
 
     Args:
         x: A real floating-point tensor [..., in].
-        weights: Weights [out_p, in] as in `linear_transformation`. If their dtypes
-            differ, the rows are read once for each weight.
-        dtype: Dtype of the results; by default the dtype of `x`.
-        biases: For each weight a bias or None; by default all None.
+        weights: At least one weight [out_p, in], as in `linear_transformation`. If the
+            weights have different dtypes, `x` is read once per weight.
+        dtype: The dtype of the results. The default is the dtype of `x`.
+        biases: A bias or None for each weight. By default, no bias is added.
 
     Returns:
-        A tensor [..., out_p] for each weight, in their order.
+        A tensor [..., out_p] for each weight, in the same order.
 
     Raises:
-        ShapeError: As in `linear_transformation`, or the numbers of biases and weights
-            differ, or there is no weight.
+        ShapeError: As in `linear_transformation`, and if there are no weights or the
+            number of biases differs from the number of weights.
         DTypeError: As in `linear_transformation`.
     """
     op = "linear_transformations"
@@ -116,11 +116,11 @@ def _linear(
     first = weights[0]._dtype
     dtype = x_dtype if dtype is None else float_dtype(op, dtype)
     out_dtype = bfloat16 if x_dtype is dtype is bfloat16 else float32
-    # A tensor without dimensions matches no weight.
+    # The size -1 of a tensor without dimensions never matches a weight.
     outer = x._shape[:-1]
     inner = x._shape[-1:] or (-1,)
     is_compatible = first is x_dtype or _is_compatible(operand._dtype, first)
-    copies: list[Tensor] = []  # keeps the kernel's inputs alive until it has returned
+    copies: list[Tensor] = []  # keeps kernel inputs alive until the kernel returns
     results = []
     parts = []
     features = 0
@@ -141,7 +141,7 @@ def _linear(
             copies.append(weight)
         result = allocate((*outer, rows), out_dtype)
         results.append(result)
-        # A `LinearPart`; cffi converts the list to a C array during the call.
+        # Each tuple is a C `LinearPart`. The call converts the list to a C array.
         parts.append((result._pointer, weight._weight, bias_at, rows, bias_code))
         features += rows
     columns = inner[0]
@@ -184,7 +184,10 @@ def _linear(
 
 
 def rows_per_call(T: int, products_per_row: int) -> int:
-    """Cut T rows into calls of nearly equal size; several calls have whole panels."""
+    """Return the number of rows per kernel call, so that calls have nearly equal sizes.
+
+    If T rows require more than one call, the result is a multiple of the panel size.
+    """
     most = max(1, MULTIPLY_ADDS_PER_CALL // max(1, products_per_row))
     calls = -(-T // most)
     return min(most, -(-T // (calls * _PANEL)) * _PANEL)
@@ -206,7 +209,7 @@ def _mismatch_error(op: str, x: Tensor, weight: Weight) -> ShapeError | DTypeErr
 
 
 def _is_compatible(x: DType, weight: DType | BlockDType) -> bool:
-    """Return whether activations can be multiplied by a weight of another dtype."""
+    """Return whether activations can be multiplied by a weight with another dtype."""
     if isinstance(weight, BlockDType):
         return True
     return weight.product_type in ("bfloat16", x.name) and weight.itemsize < x.itemsize
@@ -225,28 +228,28 @@ def _checked_bias(op: str, weight: Weight, bias: Tensor) -> Tensor:
 
 @op
 def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
-    """Multiply matrices, or stacks of them.
+    """Multiply two matrices, or two batches of matrices.
 
     out[..., i, j] = sum_k a[..., i, k] * b[..., k, j], accumulated in float32, rounded
     once
 
-    A vector counts as one row on the left and as one column on the right; the result
-    lacks that dimension. Views are used in place. Along k, blocks of 256 elements are
-    summed one after the other, as in `attention`.
+    A vector is treated as one row if it is `a`, and as one column if it is `b`, and this
+    dimension is removed from the result. Views are not copied. The sum over k processes
+    blocks of 256 elements in order, as in `attention`.
 
     Args:
         a: A real floating-point tensor [..., m, k] or [k].
-        b: A tensor [..., k, n] or [k] of the same dtype, or of a narrower one whose
-            values the dtype of `a` represents; leading sizes broadcast.
-        dtype: Dtype of the result; by default the dtype of `a`.
+        b: A tensor [..., k, n] or [k] with the same dtype, or with a narrower dtype whose
+            values the dtype of `a` can represent. Leading dimensions broadcast.
+        dtype: The dtype of the result. The default is the dtype of `a`.
 
     Returns:
         A tensor [..., m, n].
 
     Raises:
-        ShapeError: The sizes of k differ, the leading sizes do not broadcast, or an
-            argument has no dimensions.
-        DTypeError: An argument is not floating point, or the dtypes are incompatible.
+        ShapeError: If the sizes of k differ, the leading dimensions do not broadcast, or
+            an argument has no dimensions.
+        DTypeError: If an argument is not floating point or the dtypes are incompatible.
     """
     check_float("matmul", a, b)
     if _is_compatible(a._dtype, b._dtype):
@@ -270,7 +273,7 @@ def matmul(a: Tensor, b: Tensor, dtype: DType | str | None = None) -> Tensor:
 
 
 def _addressable(x: Tensor) -> Tensor:
-    """Return a tensor whose elements kernels can address."""
+    """Return `x`, or a copy whose dtype and strides the kernels support."""
     if x.dtype not in KERNEL_DTYPES:
         return x.to(float32)
     itemsize = x.dtype.itemsize
@@ -281,7 +284,7 @@ def _addressable(x: Tensor) -> Tensor:
 
 
 def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
-    """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :]) per batch."""
+    """Compute out[..., i, j] = dot(rows[..., i, :], columns[..., j, :])."""
     m = rows.shape[-2]
     n = columns.shape[-2]
     k = rows.shape[-1]
@@ -295,7 +298,7 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
     wide_columns = _spread(columns, (*stack, n, k))
     threads = kernels.threads
     scratch = kernels.scratch(lib.matmul_scratch_bytes(threads))
-    # The kernel handles one batch dimension; this loop covers all but the last.
+    # The kernel handles the last batch dimension, and this loop handles all others.
     for place in itertools.product(*(range(size) for size in stack[:-1])):
         a = wide_rows[place]
         b = wide_columns[place]
@@ -319,5 +322,5 @@ def _dot_products(rows: Tensor, columns: Tensor, dtype: DType) -> Tensor:
 
 
 def _spread(x: Tensor, shape: Shape) -> Tensor:
-    """Repeat a tensor over a broadcast shape without a copy."""
+    """Return a view of a tensor broadcast to another shape."""
     return x._view(shape, broadcast_strides(x._shape, x.strides, shape), x._offset)

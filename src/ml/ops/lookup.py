@@ -1,4 +1,4 @@
-"""Ops that select elements: by index, by order, by place."""
+"""Ops that select elements by index, by sort order, or by position in a matrix."""
 
 import math
 
@@ -23,25 +23,26 @@ from ..tensor import Tensor, allocate
 
 @op
 def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Tensor:
-    """Select rows of a table: the embedding lookup.
+    """Select rows of a table, as in an embedding lookup.
 
     out[t, ...] = table[ids[t], ...]
 
     Args:
-        table: A tensor [V, ...] of any dtype, [V, D] for embeddings; or block-quantized
-            [V, D].
-        ids: An int32 tensor, [T] for tokens; each `0 <= id < V`.
-        dtype: Dtype of the result; by default the dtype of the table. The elements of a
-            block-quantized table are rounded once, by default to bfloat16.
+        table: A tensor [V, ...] of any dtype, or a block-quantized tensor [V, D].
+            Embeddings have the shape [V, D].
+        ids: An int32 tensor with values `0 <= id < V`. Tokens have the shape [T].
+        dtype: The dtype of the result. The default is the table's dtype, or bfloat16 for
+            a block-quantized table, whose elements are rounded once.
 
     Returns:
         A tensor [T, ...].
 
     Raises:
-        DTypeError: The ids are not int32, or a block-quantized table has no conversion to
-            the dtype.
-        ShapeError: The table has no dimensions.
-        IndexOutOfRangeError: An id has no row.
+        DTypeError: If the ids are not int32, or if a block-quantized table cannot be
+            converted to the dtype.
+        ShapeError: If the table has no dimensions, or if a block-quantized table does not
+            have two.
+        IndexOutOfRangeError: If an id is out of range.
     """
     check_ndim_at_least("get_rows", table, 1)
     if ids._dtype is not int32:
@@ -81,23 +82,23 @@ def get_rows(table: Weight, ids: Tensor, dtype: DType | str | None = None) -> Te
 
 @op
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """Sort a real tensor along a dimension, ascending or descending.
+    """Sort a real tensor along a dimension, in ascending or descending order.
 
-    Equal elements keep their order, and NaN counts as the greatest.
+    The sort is stable, and NaN counts as the greatest value.
 
     Returns:
-        The elements, and their int64 indices in `x`, both of the shape of `x`.
+        The sorted elements and their int64 indices in `x`, both with the shape of `x`.
     """
     return _sort("sort", x, dim, checked_flag("sort", "descending", descending))
 
 
 @op
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """Take the k greatest elements along a dimension, or the k least, in order.
+    """Return the k largest or smallest elements along a dimension, in sorted order.
 
     Returns:
-        The elements, and their int64 indices in `x`. Among equal elements the first are
-        taken. NaN counts as the greatest.
+        The elements and their int64 indices in `x`. Among equal elements, those with the
+        lowest indices are selected. NaN counts as the greatest value.
     """
     values, indices = _sort("topk", x, dim, checked_flag("topk", "largest", largest))
     dim = resolve_dim("topk", dim, x.ndim)
@@ -112,12 +113,13 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor
 
 @op
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Select elements by their index along a dimension.
+    """Select elements by index along a dimension.
 
-    out[i, j, k] = x[i, index[i, j, k], k],  for dim 1 of three
+    out[i, j, k] = x[i, index[i, j, k], k], if `x` has three dimensions and `dim` is 1
 
-    The index is an int32 or int64 tensor with as many dimensions as `x`, and at most its
-    sizes in all of them but `dim`. The result has the shape of the index.
+    `index` is an int32 or int64 tensor with as many dimensions as `x`. In all dimensions
+    except `dim`, its sizes must not exceed those of `x`. The result has the shape of
+    `index`.
     """
     dim = resolve_dim("gather", dim, len(x._shape))
     if index._dtype not in (int32, int64):
@@ -160,25 +162,27 @@ def _sort(op: str, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tenso
 
 @op
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Keep the upper triangle and set the rest to zero.
+    """Return the upper triangle of a matrix, with all other elements set to zero.
 
     out[..., i, j] = x[..., i, j] if j - i >= diagonal else 0
 
     Args:
         x: A tensor [..., rows, columns] of any dtype.
-        diagonal: The first diagonal to keep; 0 is the main one, 1 the next one above.
+        diagonal: The lowest diagonal to keep. 0 is the main diagonal, 1 the one above it.
 
     Returns:
-        A tensor of the shape and dtype of `x`.
+        A tensor with the shape and dtype of `x`.
     """
     return _triangle("triu", x, diagonal, upper=True)
 
 
 @op
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Keep the lower triangle, up to a diagonal, and set the rest to zero; see `triu`.
+    """Return the lower triangle of a matrix, with all other elements set to zero.
 
     out[..., i, j] = x[..., i, j] if j - i <= diagonal else 0
+
+    See `triu` for the arguments; `diagonal` is the highest diagonal to keep.
     """
     return _triangle("tril", x, diagonal, upper=False)
 

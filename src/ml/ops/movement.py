@@ -1,4 +1,4 @@
-"""Ops that move elements, or view them in another shape, without computing."""
+"""Ops that copy elements, or view them in another shape, without changing them."""
 
 import itertools
 import math
@@ -15,20 +15,21 @@ from ..tensor import Tensor, allocate
 
 @op
 def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors one after the other along a dimension.
+    """Join tensors along an existing dimension.
 
     Args:
-        tensors: At least one; of one dtype, and with equal sizes in every other
-            dimension.
-        dim: The dimension, negative ones counted from the end.
+        tensors: At least one tensor. All tensors must have the same dtype, and the same
+            sizes in every dimension except `dim`.
+        dim: The dimension. Negative dimensions count from the end.
 
     Returns:
-        A new tensor whose size in `dim` is the sum of theirs.
+        A new tensor whose size in `dim` is the sum of the tensors' sizes.
 
     Raises:
-        ShapeError: There are no tensors, or sizes differ in another dimension.
-        DTypeError: The dtypes differ.
-        IndexOutOfRangeError: The dimension does not exist.
+        ShapeError: If there are no tensors, or if their sizes differ in another
+            dimension.
+        DTypeError: If the dtypes differ.
+        IndexOutOfRangeError: If the dimension does not exist.
     """
     tensors = checked_tensors("concatenate", tensors)
     first = tensors[0]
@@ -52,7 +53,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 @op
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors of one shape and dtype along a new dimension of the result."""
+    """Join tensors with the same shape and dtype along a new dimension."""
     tensors = checked_tensors("stack", tensors)
     for x in tensors:
         check_same_dtype("stack", tensors[0], x)
@@ -66,9 +67,10 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 @op
 def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Cut a tensor into parts along a dimension; views.
+    """Split a tensor into views along a dimension.
 
-    `split_size` is the size of each part, of which the last may be smaller, or all sizes.
+    `split_size` is either the size of each part, where the last part may be smaller, or a
+    sequence with the sizes of all parts.
     """
     dim = resolve_dim("split", dim, len(x._shape))
     total = x._shape[dim]
@@ -96,7 +98,7 @@ def split(x: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Ten
 
 @op
 def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Remove all dimensions of size 1, or only those in `dim`; a view."""
+    """Return a view without the dimensions of size 1, or only without those in `dim`."""
     chosen = resolve_dims("squeeze", dim, len(x._shape))
     kept = [d for d, n in enumerate(x._shape) if n != 1 or d not in chosen]
     return _with_dims(x, kept)
@@ -104,15 +106,17 @@ def squeeze(x: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 
 @op
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """Insert a dimension of size 1, the dimension `dim` of the result; a view."""
+    """Return a view with a new dimension of size 1 at position `dim`."""
     return _insert_dim("unsqueeze", x, dim)
 
 
 @op
 def permute(x: Tensor, *dims: int | Sequence[int]) -> Tensor:
-    """Put the dimensions into another order; a view.
+    """Return a view with reordered dimensions.
 
-    out.shape[i] = x.shape[dims[i]], where the dims may also be one sequence
+    out.shape[i] = x.shape[dims[i]]
+
+    `dims` may be separate arguments or one sequence.
     """
     ndim = len(x._shape)
     order = [resolve_dim("permute", dim, ndim) for dim in _as_tuple(dims)]
@@ -125,7 +129,7 @@ def permute(x: Tensor, *dims: int | Sequence[int]) -> Tensor:
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Merge the dimensions from `start_dim` to `end_dim`, inclusive, into one.
 
-    The result is a view if `reshape` returns one.
+    Like `reshape`, return a view if possible, and otherwise a copy.
     """
     shape = x._shape or (1,)
     first, last = (
@@ -140,10 +144,10 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @op
 def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
-    """Repeat dimensions of size 1 without a copy; a view with strides of 0.
+    """Return a view that repeats dimensions of size 1, with strides of 0.
 
-    The sizes of the result, or one sequence of them, are aligned at the right; -1 keeps a
-    size.
+    `sizes` are the sizes of the result, as separate arguments or as one sequence, aligned
+    at the last dimension. A size of -1 keeps the existing size.
     """
     wanted = checked_ints("expand", "sizes", _as_tuple(sizes))
     new = len(wanted) - len(x._shape)
@@ -156,18 +160,21 @@ def expand(x: Tensor, *sizes: int | Sequence[int]) -> Tensor:
         raise ShapeError(f"[expand] {rule}: {list(wanted)} (shape {list(x.shape)})")
     packed(
         checked_shape("expand", target), x._dtype.itemsize
-    )  # raises for too many bytes
+    )  # raises if the address space is exceeded
     return x._view(target, broadcast_strides(x._shape, x.strides, target), x._offset)
 
 
 def _as_tuple(values: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
-    """Return the numbers of `op(x, 1, 2)` or `op(x, (1, 2))`."""
+    """Return (1, 2) for the arguments of both `op(x, 1, 2)` and `op(x, (1, 2))`."""
     is_sequence = len(values) == 1 and isinstance(values[0], Sequence)
     return tuple(values[0] if is_sequence else values)  # type: ignore[arg-type]
 
 
 def _with_dims(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """View some dimensions in the given order; the others have size 1."""
+    """Return a view with only the dimensions `dims`, in this order.
+
+    All other dimensions must have size 1.
+    """
     shape, strides = (tuple(values[d] for d in dims) for values in (x._shape, x.strides))
     return x._view(shape, strides, x._offset)
 

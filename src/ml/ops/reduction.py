@@ -1,4 +1,4 @@
-"""Ops along dimensions: sums, averages, extremes, softmax and norms.
+"""Ops that operate along dimensions: sums, means, extrema, softmax and norms.
 
 Negative dimensions count from the end.
 """
@@ -40,19 +40,19 @@ def sum(  # noqa: A001 (the field's word)
     keepdim: bool = False,
     dtype: DType | str | None = None,
 ) -> Tensor:
-    """Add the elements.
+    """Return the sum of all elements, or the sums along one or more dimensions.
 
     out[..., ...] = sum_i x[..., i, ...], accumulated in float64, rounded once
 
     Args:
         x: A tensor of any dtype.
-        dim: One dimension or several; all by default.
-        keepdim: Whether to keep the dimensions with size 1.
-        dtype: Dtype of the result; by default int64 for integers and bools,
-            otherwise the dtype of `x`.
+        dim: One dimension or a sequence of dimensions. The default is all dimensions.
+        keepdim: Whether to keep the summed dimensions, with size 1.
+        dtype: The dtype of the result. The default is int64 for integers and bools, and
+            the dtype of `x` otherwise.
 
     Returns:
-        A tensor without the dimensions; integers wrap around.
+        A tensor without the summed dimensions. Integer sums wrap around on overflow.
     """
     dims = resolve_dims("sum", dim, len(x._shape))
     kept = checked_flag("sum", "keepdim", keepdim)
@@ -63,11 +63,11 @@ def sum(  # noqa: A001 (the field's word)
 def mean(
     x: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False
 ) -> Tensor:
-    """Average the elements of a real floating-point tensor; arguments as in `sum`.
+    """Return the mean of a real floating-point tensor. See `sum` for the arguments.
 
     out[..., ...] = sum_i x[..., i, ...] / n, accumulated in float64, rounded once
 
-    The mean of no elements is NaN.
+    The mean of an empty tensor is NaN.
     """
     check_float("mean", x)
     dims = resolve_dims("mean", dim, x.ndim)
@@ -78,7 +78,7 @@ def mean(
 
 @op
 def cumsum(x: Tensor, dim: int, dtype: DType | str | None = None) -> Tensor:
-    """Add the elements up to each index along a dimension; dtypes as in `sum`.
+    """Return the cumulative sum along a dimension. See `sum` for the dtypes.
 
     out[..., i, ...] = sum_{j <= i} x[..., j, ...], accumulated in float64, rounded once
     """
@@ -90,11 +90,11 @@ def cumsum(x: Tensor, dim: int, dtype: DType | str | None = None) -> Tensor:
 def max(  # noqa: A001 (the field's word)
     x: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Find the greatest element of a real tensor; NaN counts as the greatest.
+    """Return the maximum of a real tensor. NaN counts as the greatest value.
 
     Returns:
-        Without `dim` a tensor without dimensions. Otherwise the greatest elements along
-        it, and their int64 indices, the first among equal elements.
+        If `dim` is None, a tensor without dimensions. Otherwise, the maxima along `dim`
+        and their int64 indices. Among equal elements, the first index is returned.
     """
     return _extreme("max", np.argmax, x, dim, keepdim)
 
@@ -103,29 +103,29 @@ def max(  # noqa: A001 (the field's word)
 def min(  # noqa: A001 (the field's word)
     x: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Find the least element, or a NaN if there is one; otherwise as in `max`."""
+    """Return the minimum of a real tensor, or NaN if it contains NaN. See `max`."""
     return _extreme("min", np.argmin, x, dim, keepdim)
 
 
 @op
 def argmax(x: Tensor, dim: int | None = None) -> Tensor:
-    """Find the index of the greatest element.
+    """Return the index of the maximum.
 
-    out[...] = the first i for which x[..., i, ...] is greatest; NaN counts as the
-    greatest
+    out[...] = the first i at which x[..., i, ...] is greatest; NaN counts as the greatest
+    value
 
     Args:
         x: A real tensor.
-        dim: The dimension, negative ones counted from the end, with at least one element;
-            by default all elements in row-major order.
+        dim: The dimension, with at least one element. Negative dimensions count from the
+            end. By default, the index refers to all elements in row-major order.
 
     Returns:
-        An int32 tensor without the dimension.
+        An int32 tensor without the dimension `dim`.
 
     Raises:
-        DTypeError: The tensor is complex.
-        ShapeError: The dimension has no elements.
-        IndexOutOfRangeError: The dimension does not exist.
+        DTypeError: If the tensor is complex.
+        ShapeError: If the dimension has no elements.
+        IndexOutOfRangeError: If the dimension does not exist.
     """
     check_kind("argmax", x, "float", "int", "bool")
     if dim is None:
@@ -158,21 +158,21 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
 
 @op
 def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
-    """Convert scores to weights that add up to 1.
+    """Convert scores to weights that sum to 1.
 
     out[i] = exp(x[i] - max(x)) * (1 / sum_j exp(x[j] - max(x))), along `dim`, in float32
 
     Args:
-        x: A real floating-point tensor; -inf gets the weight 0.
-        dim: The dimension, negative ones counted from the end.
-        dtype: Dtype of the result; by default the dtype of `x`.
+        x: A real floating-point tensor. The weight of -inf is 0.
+        dim: The dimension. Negative dimensions count from the end.
+        dtype: The dtype of the result. The default is the dtype of `x`.
 
     Returns:
-        A tensor of the shape of `x`; NaN in rows with NaN, or with only -inf.
+        A tensor with the shape of `x`. Rows that contain NaN, or only -inf, become NaN.
 
     Raises:
-        DTypeError: The tensor is not floating point.
-        IndexOutOfRangeError: The dimension does not exist.
+        DTypeError: If the tensor is not floating point.
+        IndexOutOfRangeError: If the dimension does not exist.
     """
     operand = kernel_operand("softmax", x)
     dtype = x._dtype if dtype is None else float_dtype("softmax", dtype)
@@ -196,7 +196,7 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tenso
 
 @op
 def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> Tensor:
-    """Take the logarithm of `softmax`, with its arguments.
+    """Return the logarithm of the softmax. See `softmax` for the arguments.
 
     out[i] = x[i] - max(x) - log(sum_j exp(x[j] - max(x))), along `dim`, in float64,
     rounded through float32
@@ -214,7 +214,7 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | str | None = None) -> T
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, dtype: DType | str | None = None
 ) -> Tensor:
-    """Scale rows to a root mean square of 1, and then each column by its weight.
+    """Scale each row to a root mean square of 1, and then each column by its weight.
 
     out = x / sqrt(mean(x * x) + eps) * weight, along the last dimension, in float32,
     rounded once
@@ -222,15 +222,15 @@ def rms_norm(
     Args:
         x: A real floating-point tensor [..., D].
         weight: A real floating-point tensor [D].
-        eps: Prevents a division by zero for rows of zeros.
-        dtype: Dtype of the result; by default the dtype of `x`.
+        eps: A small number that prevents division by zero for rows of zeros.
+        dtype: The dtype of the result. The default is the dtype of `x`.
 
     Returns:
-        A tensor of the shape of `x`.
+        A tensor with the shape of `x`.
 
     Raises:
-        DTypeError: An argument is not floating point.
-        ShapeError: `weight.shape` is not (D,).
+        DTypeError: If an argument is not floating point.
+        ShapeError: If `weight.shape` is not (D,).
 
     Source: Zhang, Sennrich, Root Mean Square Layer Normalization, 2019.
     """
@@ -277,10 +277,10 @@ def layer_norm(
 
     Args:
         x: A real floating-point tensor.
-        normalized_shape: The sizes of the last dimensions.
-        weight: A real floating-point tensor of that shape; ones by default.
-        bias: A tensor like `weight`; zeros by default.
-        eps: Prevents a division by zero for equal elements.
+        normalized_shape: The sizes of the dimensions to normalize.
+        weight: A real floating-point tensor with this shape. The default is ones.
+        bias: A real floating-point tensor with this shape. The default is zeros.
+        eps: A small number that prevents division by zero if all elements are equal.
 
     Source: Ba, Kiros, Hinton, Layer Normalization, 2016.
     """
@@ -315,7 +315,7 @@ def layer_norm(
 def _sum_wide(
     op: str, function: Callable[[Array], Any], x: Tensor, dtype: DType | str | None
 ) -> Tensor:
-    """Add elements in the widest dtype of their kind."""
+    """Apply a summing function to the elements, in the widest dtype of their kind."""
     if dtype is None:
         target = int64 if x._dtype.kind in ("int", "bool") else x._dtype
     else:
