@@ -1,4 +1,4 @@
-"""From prompts to answers: the engine, sampling, and the chat formats."""
+"""Text generation: the inference engines, sampling, and chat formats."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -90,7 +90,7 @@ _ON_DEMAND |= dict.fromkeys(
 
 
 def __getattr__(name: str) -> object:
-    """Return a name that a chat does not need, from a module that it does not load."""
+    """Import a module lazily, when one of its names is first accessed."""
     if name not in _ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_ON_DEMAND[name]}", __name__), name)

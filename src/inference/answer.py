@@ -1,4 +1,4 @@
-"""An answer in progress: its tokens, its steps, and its text up to the reason to stop."""
+"""An answer in progress: drawing tokens, decoding their text, and stop conditions."""
 
 import math
 import time
@@ -18,25 +18,27 @@ from .request import Request, SlowMask
 from .sampling import Choice, Logits, Sampler, SamplingArgs, explain_choice
 from .speculation import Drafter, PassCosts
 
-# The number of candidates that a trace shows for a token.
+# How many candidates a trace shows per token.
 TRACED_CANDIDATES = 5
 
 
 @dataclass
 class GenerationStats:
-    """Counts and times of one answer.
+    """Token counts and timings of one answer.
 
     Attributes:
-        prompt_tokens: Tokens of the prompt, including the tokens of an answer that
-            continues.
-        cached_tokens: Tokens of the prompt that were in the cache already.
-        new_tokens: Tokens chosen, including the end token.
-        prefill_seconds: Time to run the prompt.
-        decode_seconds: Time to choose the tokens and to run them, without the time that
-            the caller spends between the steps and without the overhead of a trace.
-        seed: Seed of the sampling.
-        drafted_tokens: Guessed tokens that were run together with the token before them.
-        accepted_tokens: Drafted tokens that were then drawn. Each saves a step.
+        prompt_tokens: The number of prompt tokens, including the earlier tokens of an
+            answer that is being continued.
+        cached_tokens: The number of prompt tokens that were already in the cache.
+        new_tokens: The number of drawn tokens, including the end token.
+        prefill_seconds: The time to run the prompt.
+        decode_seconds: The time to draw and run tokens, excluding the caller's time
+            between steps and the tracing overhead.
+        seed: The sampling seed.
+        drafted_tokens: The number of guessed tokens that were run together with the token
+            before them.
+        accepted_tokens: The number of drafted tokens that were then drawn. Each of them
+            saves a step.
     """
 
     prompt_tokens: int
@@ -51,16 +53,16 @@ class GenerationStats:
 
 @dataclass(frozen=True)
 class Step:
-    """One chosen token.
+    """One drawn token.
 
     Attributes:
-        token_id: Its id.
-        text: The text that the token completes. The texts of all steps, joined, are the
-            answer. Bytes of an unfinished character and a possible beginning of a stop
-            string are held back.
-        stop_reason: None, or in the last step `eot`, `max tokens`, `stop string`,
+        token_id: The token's id.
+        text: The text that the token completes. The answer is the concatenation of all
+            steps' texts. Incomplete characters and possible beginnings of a stop string
+            are held back for a later step.
+        stop_reason: None, except in the last step: `eot`, `max tokens`, `stop string`,
             `context full` or `time limit`.
-        stats: In the last step, the statistics of the answer.
+        stats: The answer's statistics in the last step, and None before.
         choice: How the token was chosen, if candidates were requested.
     """
 
@@ -72,7 +74,7 @@ class Step:
 
 
 class StopStrings:
-    """Pass text on up to the first stop string, and hold back text that may begin one."""
+    """Forward text up to the first stop string, holding back possible partial matches."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         for stop in stops:
@@ -81,12 +83,12 @@ class StopStrings:
                 raise PromptError(
                     f"[generate] stop must hold texts of >= 1 character: got {shown}"
                 )
-        self.found = False  # after a stop string, nothing is passed on
-        self.held = ""  # text that may still become a stop string
+        self.found = False  # whether a stop string has ended the text
+        self.held = ""  # text that may be the beginning of a stop string
         self._stops = tuple(stops)
 
     def push(self, text: str) -> str:
-        """Return the text that cannot belong to a stop string; hold the rest back."""
+        """Return text that cannot be part of a stop string, and hold back the rest."""
         if self.found:
             return ""
         text = self.held + text
@@ -99,7 +101,7 @@ class StopStrings:
 
 
 def overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of the text that begins the stop string."""
+    """Return the length of the longest suffix of `text` that is a prefix of `stop`."""
     lengths = range(min(len(text), len(stop) - 1), 0, -1)
     return next((length for length in lengths if text.endswith(stop[:length])), 0)
 
@@ -114,10 +116,10 @@ def _as_tuple(name: str, values: Any) -> tuple[Any, ...]:
 
 
 class AnswerText:
-    """Turns chosen tokens into text, and detects the end of the answer.
+    """Convert drawn tokens to text, and detect the end of the answer.
 
-    Without a tokenizer, all texts are empty and no token ends the answer. A stop string
-    then raises PromptError.
+    If the model does not have a tokenizer, all texts are empty, no token ends the answer,
+    and stop strings raise PromptError.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class AnswerText:
         self._stop_ids = frozenset() if tokenizer is None else model.stop_ids.union(ends)
 
     def push(self, token: int) -> tuple[str, str | None]:
-        """Return the text that a token completes, and the reason to stop or None."""
+        """Return the text that a token completes, and the stop reason or None."""
         if token in self._stop_ids:
             return self.finish(), "eot"
         if self._decoder is None:
@@ -146,14 +148,14 @@ class AnswerText:
         return text, "stop string" if self._stops.found else None
 
     def finish(self) -> str:
-        """Return the text that was held back, at the end of the answer."""
+        """End the answer, and return the text that was held back."""
         if self._decoder is None:
             return ""
         return self._stops.push(self._decoder.finish()) + self._stops.held
 
 
 def token_name(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return a token as text; incomplete characters become `bytes:\xe2\x80`."""
+    r"""Return a token's text; a partial character is shown as `bytes:\xe2\x80`."""
     data = tokenizer.token_bytes(token)
     try:
         return data.decode()
@@ -164,10 +166,10 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
 def logprobs_of(
     tokenizer: Tokenizer, choice: Choice, count: int | None
 ) -> dict[str, Any]:
-    """Return a token and the most probable tokens in the form of OpenAI's chat API.
+    """Return a token and the most probable tokens in the format of OpenAI's chat API.
 
-    Each entry also contains the id of its token. Log-probabilities are natural logarithms
-    of the model's probabilities; -9999 replaces -inf, which JSON lacks.
+    Each entry also contains its token id. Log probabilities are natural logarithms of the
+    model's probabilities. -inf, which JSON cannot represent, is replaced by -9999.
     """
     entries = {
         candidate.token_id: {
@@ -183,12 +185,12 @@ def logprobs_of(
 
 @dataclass
 class Patience:
-    """The seconds that all requests of a pass may still wait for their masks."""
+    """The time that all requests in a pass together may still wait for their masks."""
 
     seconds: float
 
     def waits_for(self, mask: SlowMask) -> bool:
-        """Wait for a mask while time is left; return whether the mask is ready."""
+        """Wait for a mask while time remains, and return whether the mask is ready."""
         started = clock()
         is_ready = mask.is_ready(self.seconds)
         self.seconds = max(self.seconds - (clock() - started), 0.0)
@@ -196,7 +198,7 @@ class Patience:
 
 
 class _Cached(Protocol):
-    """A sequence whose keys and values are cached."""
+    """A sequence with cached keys and values."""
 
     def confirm(self, token: int) -> None: ...
 
@@ -204,25 +206,26 @@ class _Cached(Protocol):
 
 
 class Answer:
-    """One answer: draw its tokens from the logits of passes, one step for each token.
+    """An answer in progress, which draws one token per step from the model's logits.
 
-    The caller runs the passes. It reads the prompt, calls `begin`, and passes the logits
-    of each pass to `advance`. The next pass then runs `newest` and the tokens that
-    `draft` returns.
+    The caller runs the forward passes. After running the prompt it calls `begin`, and it
+    passes the logits of each pass to `advance`. The next pass then runs `newest` and the
+    tokens returned by `draft`.
 
     Args:
         model: The model that runs the tokens.
-        sequence_length: The positions of the context.
-        request: The prompt and the settings of the answer.
+        sequence_length: The context length.
+        request: The prompt and the settings.
 
     Attributes:
         request: The argument.
-        ids: The tokens of the prompt, including the tokens of an answer that continues.
-        limit: The most tokens to draw.
-        sampler: Draws the tokens.
-        stats: The counts and times so far.
-        newest: The token that was drawn last.
-        is_over: Whether the last step was made.
+        ids: The prompt tokens, including the earlier tokens of an answer that is being
+            continued.
+        limit: The maximum number of tokens to draw.
+        sampler: The sampler that draws the tokens.
+        stats: The token counts and timings so far.
+        newest: The most recently drawn token.
+        is_over: Whether the last step has been made.
 
     Raises:
         PromptError, TokenIdError, ContextFullError, CheckpointError: As in
@@ -245,7 +248,7 @@ class Answer:
         self._model = model
         self._slow_mask = request.mask if isinstance(request.mask, SlowMask) else None
         self._text = AnswerText(model, request.stop, request.end_ids, request.new_text)
-        # The text of tokens that were drawn earlier precedes the text of the next token.
+        # The first step repeats the text of the tokens that were drawn earlier.
         begun = self.ids[len(request.prompt_ids) :]
         self._begun = "".join([self._text.push(token)[0] for token in begun])
         room = sequence_length - len(self.ids)
@@ -261,11 +264,12 @@ class Answer:
         self._drafter: Drafter | None = None
 
     def begin(self, cached: _Cached, drafter: Drafter | None) -> None:
-        """Begin to draw, after the prompt was run.
+        """Prepare to draw tokens, after the prompt has been run.
 
         Args:
-            cached: The sequence in the cache, which is cleared if an error spoils it.
-            drafter: Guesses tokens, or None.
+            cached: The sequence in the cache, which is cleared if an error may have
+                corrupted it.
+            drafter: The drafter that guesses tokens, or None.
         """
         self._cached = cached
         self._drafter = drafter
@@ -273,7 +277,7 @@ class Answer:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time limit is over, so that the next step is the last one."""
+        """Whether the time limit has expired, so that the next step is the last one."""
         return time.monotonic() >= self._deadline
 
     def advance(
@@ -282,14 +286,14 @@ class Answer:
         """Draw from the logits [V] after the newest token, then after each drafted token.
 
         Yields:
-            Each step, or None while the mask is not ready and no patience is left. After
-            a None, the caller may continue other answers and then ask again. Without a
-            patience, each mask is waited for.
+            Each step, or None if the mask is not ready and `patience` is exhausted. After
+            None, the caller may process other answers and then resume this iterator. If
+            `patience` is None, every mask is waited for.
 
-        In a pass that checks drafted tokens, only the token before them counts as cached
-        at first. A drafted token is confirmed when it is drawn, so the cache always
-        equals the cache of a run without drafts. A trace shows one token per step. The
-        last step has a reason to stop.
+        When a pass checks drafted tokens, only the token before them counts as cached at
+        first. A drafted token is confirmed when it is drawn, so the cache always has the
+        same contents as without drafts. While a trace is on, nothing is drafted. The last
+        step has a stop reason.
         """
         while True:
             while (
@@ -305,7 +309,7 @@ class Answer:
             following = None
             try:
                 step = self._step(logits)
-            except (NumericError, CheckpointError):  # the cached values may be wrong too
+            except (NumericError, CheckpointError):  # cached values may also be corrupt
                 self._cached.clear()
                 raise
             if self._drafter is not None and not self.is_over:
@@ -319,7 +323,7 @@ class Answer:
             logits = following
 
     def draft(self, costs: PassCosts | None = None, others: int = 0) -> list[int]:
-        """Return the tokens for the next pass to check, as `Drafter.draft` does."""
+        """Return the drafted tokens for the next pass. See `Drafter.draft`."""
         if self._drafter is None:
             return []
         started = clock()
@@ -330,13 +334,13 @@ class Answer:
         return drafted
 
     def note_pass(self, rows: Logits, seconds: float) -> None:
-        """Record a pass: the logits [1 + n, V] for n drafted tokens, and its duration."""
+        """Record a pass with n drafted tokens: its logits [1 + n, V] and its duration."""
         self.stats.decode_seconds += seconds
         if self._drafter is not None:
             self._drafter.note_rows(rows)
 
     def _step(self, logits: Logits) -> Step:
-        """Draw a token, and return the step with the text that it completes."""
+        """Draw a token, and return its step with the text that the token completes."""
         token, choice = self._choose(logits)
         self.stats.new_tokens += 1
         self.newest = token
@@ -349,13 +353,13 @@ class Answer:
         mark(21, details={"token": token, "text": text, "stop_reason": reason})
         if reason is None:
             return Step(token, text, choice=choice)
-        # A rewritten weight file may have spoiled the answer: check before the last step.
+        # If a weight file was rewritten meanwhile, the answer may be wrong.
         self._model.checkpoint.check_unchanged()
         self.is_over = True
         return Step(token, text, reason, self.stats, choice)
 
     def _choose(self, logits: Logits) -> tuple[int, Choice | None]:
-        """Draw a token; return it, and how it was chosen if candidates were requested."""
+        """Draw a token, and return it with its `Choice` if candidates were requested."""
         sampler = self.sampler
         position = len(self.ids) + self.stats.new_tokens
         mask = self.request.mask
@@ -384,10 +388,10 @@ class Answer:
 
 
 def _apply_mask(logits: Logits, allowed: Any) -> Logits:
-    """Return logits with -inf for each token that a `TokenMask` forbids.
+    """Return the logits, with -inf for every token that a `TokenMask` forbids.
 
-    The mask may have fewer or more bits than there are logits. Raise GrammarError if it
-    allows only ids for which the model has no logit.
+    The mask may be shorter or longer than the logits. Raise GrammarError if it does not
+    allow any token that has a logit.
     """
     if allowed is None:
         return logits
@@ -407,7 +411,7 @@ def _apply_mask(logits: Logits, allowed: Any) -> Logits:
 
 
 def _checked_prompt(model: Model, sequence_length: int, request: Request) -> list[int]:
-    """Return the tokens to run, after a check against the vocabulary and the context."""
+    """Return the tokens to run, checked against the vocabulary and the context length."""
     prompt_ids = request.prompt_ids
     if isinstance(prompt_ids, str | bytes):
         raise PromptError(
@@ -427,13 +431,13 @@ def _checked_prompt(model: Model, sequence_length: int, request: Request) -> lis
 
 
 def _checked_forced(model: Model, forced_ids: Sequence[int]) -> list[int]:
-    """Return the forced tokens, after a check against the vocabulary."""
+    """Return the forced tokens, checked against the vocabulary."""
     ids = token_list("[generate] forced_ids", forced_ids)
     return list(token_tensor(ids, model.args.vocab_size).tolist()) if ids else []
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """Raise PromptError unless a value is an integer of at least a limit."""
+    """Raise PromptError unless `value` is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise PromptError(
             f"[generate] {name} must be a whole number >= {least}: got {value!r}"

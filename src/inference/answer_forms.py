@@ -1,9 +1,9 @@
-"""Forms of answers: how models write function calls and thoughts, and how to read both.
+"""Parse function calls and thoughts in answers, in the formats of different models.
 
-The text of a chat template shows which form its model uses. The rows below are the known
-forms. `call_form_of` and `thought_form_of` choose one by the marks in the text of a
-template. The forms come from the published templates; llama.cpp keeps copies of most of
-them in `models/templates`.
+The source of a chat template reveals which format its model uses. `call_form_of` and
+`thought_form_of` select one of the formats below by the markers in the template. The
+formats are based on the published templates. llama.cpp contains copies of most of them in
+`models/templates`.
 """
 
 import json
@@ -15,11 +15,10 @@ from .answer import overlap
 from .errors import ChatFormatError
 from .messages import ToolCall
 
-# The most characters of one call or list of calls. A longer one is not read, so that a
-# hostile answer takes little memory.
+# Maximum length of a call or a list of calls, in characters. Longer ones are not parsed,
+# so that a malicious answer cannot use much memory.
 _MOST_CHARS = 1 << 20
-# In the form of a call: the name of the function, the identifier of the call and its
-# arguments.
+# Placeholders in `CallForm.call` for the function name, the call ID and the arguments.
 NAME = "NAME"
 IDENTITY = "IDENTITY"
 ARGUMENTS = "ARGUMENTS"
@@ -27,31 +26,31 @@ _ARGUMENT_KEYS = ("arguments", "parameters")
 _OBJECT = '{"name": "NAME", "arguments": ARGUMENTS}'
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\n\r]*")
-# The patterns for NAME and IDENTITY, for reading answers.
+# The patterns that NAME and IDENTITY match in answers.
 _READ = {NAME: r"""(?P<name>[^\s<>[{"]+)""", IDENTITY: "[a-zA-Z0-9]+"}
 
 
 @dataclass(frozen=True)
 class CallForm:
-    r"""One way to write calls: `begin open call (between call)* close`.
+    r"""A format for function calls: `begin open call (between call)* close`.
 
-    Grammars write these texts unchanged. A reader accepts optional white space between
-    them. A call that is a JSON object may have its keys in any order, and may have other
-    keys too.
+    Grammars require exactly these strings. The parser also accepts white space between
+    them. If a call is a JSON object, the parser accepts its keys in any order, and
+    ignores additional keys.
 
     Attributes:
-        name: The name of the form in this module.
-        models: The models that use it.
-        markers: Texts that a template with this form contains, all of them.
-        absent: Texts that such a template does not contain.
-        begin: The mark before the calls, which grammars exclude from text. Without a
-            mark, a call is a whole answer.
-        other_begins: Marks that have the same meaning.
-        open: Text between the mark and the first call.
-        call: A call, with NAME, ARGUMENTS for a JSON object, and optionally IDENTITY for
-            nine letters and digits that are unique to the call.
-        between: Text between two calls, or None if an answer has at most one call.
-        close: Text after the last call.
+        name: The name of the format in this module.
+        models: The models that use this format.
+        markers: Strings that must all be in the template of a model with this format.
+        absent: Strings that must not be in such a template.
+        begin: The marker before the calls, which grammars do not allow in plain text. If
+            it is empty, a call must be the whole answer.
+        other_begins: Alternative markers with the same meaning.
+        open: The string between the marker and the first call.
+        call: The format of a call, with the placeholders NAME, ARGUMENTS for a JSON
+            object, and optionally IDENTITY for a unique ID of nine letters and digits.
+        between: The string between two calls, or None if an answer can contain only one.
+        close: The string after the last call.
     """
 
     name: str
@@ -67,22 +66,22 @@ class CallForm:
 
     @property
     def begins(self) -> tuple[str, ...]:
-        """Return all marks before calls, first the mark that grammars write."""
+        """All markers before calls, beginning with the one that grammars require."""
         return (self.begin, *self.other_begins) if self.begin else self.other_begins
 
 
 @dataclass(frozen=True)
 class ThoughtForm:
-    """One way to write thoughts at the beginning of an answer: `begin thought end`.
+    """A format for thoughts at the beginning of an answer: `begin thought end`.
 
     Attributes:
-        name: The name of the form in this module.
-        models: The models that use it.
-        markers: Texts that a template with this form contains, all of them.
-        begin: The mark before the thoughts.
-        end: The mark after them.
-        said_begin: The optional mark before the rest of the answer.
-        said_end: The mark after the rest, if `said_begin` precedes it.
+        name: The name of the format in this module.
+        models: The models that use this format.
+        markers: Strings that must all be in the template of a model with this format.
+        begin: The marker before the thoughts.
+        end: The marker after the thoughts.
+        said_begin: The optional marker before the rest of the answer.
+        said_end: The marker after the rest, if `said_begin` is present.
     """
 
     name: str
@@ -94,7 +93,7 @@ class ThoughtForm:
     said_end: str = ""
 
 
-# The first row whose markers a template contains is its form, so the order matters.
+# The first row that matches a template is used, so the order matters.
 CALL_FORMS = (
     CallForm(
         "deepseek-r1",
@@ -193,8 +192,8 @@ CALL_FORMS = (
         "hermes",
         "Hermes, Qwen2.5, Qwen3, SmolLM3, Granite 4",
         markers=("<tool_call>", '"arguments'),
-        # Qwen3-Coder and GLM write XML between the marks. Apriel writes a list between
-        # other marks.
+        # Qwen3-Coder and GLM write XML between these markers, and Apriel writes a list
+        # between other markers.
         absent=("<function=", "<arg_key>", "<tool_calls>"),
         begin="<tool_call>",
         call=f"\n{_OBJECT}\n",
@@ -263,12 +262,12 @@ THOUGHT_FORMS = (
     ),
 )
 
-# The form of models whose template does not show one.
+# The default format for models whose template does not match any format.
 THINK = THOUGHT_FORMS[1]
 
 
 def call_form_of(template: str) -> CallForm | None:
-    """Return the form of calls that a chat template shows, or None."""
+    """Return the call format that matches a chat template, or None."""
     for form in CALL_FORMS:
         is_marked = all(marker in template for marker in form.markers)
         if is_marked and not any(text in template for text in form.absent):
@@ -277,7 +276,7 @@ def call_form_of(template: str) -> CallForm | None:
 
 
 def thought_form_of(template: str) -> ThoughtForm | None:
-    """Return the form of thoughts that a chat template shows, or None."""
+    """Return the thought format that matches a chat template, or None."""
     for form in THOUGHT_FORMS:
         if all(marker in template for marker in form.markers):
             return form
@@ -287,13 +286,13 @@ def thought_form_of(template: str) -> ThoughtForm | None:
 def split_thoughts(
     text: str, opened: bool = False, is_over: bool = True, form: ThoughtForm = THINK
 ) -> tuple[str, str]:
-    """Return the thoughts at the beginning of an answer, and the rest.
+    """Split an answer into the thoughts at its beginning and the rest.
 
     Args:
         text: The answer so far.
-        opened: Whether it begins inside of a thought.
-        is_over: Whether the answer is complete. Otherwise text that may become a mark is
-            held back.
+        opened: Whether the answer begins inside a thought.
+        is_over: Whether the answer is complete. Otherwise, text that may be the beginning
+            of a marker is held back.
         form: How the model writes thoughts.
     """
     begun = text.lstrip()
@@ -310,7 +309,7 @@ def split_thoughts(
 
 
 def _without_marks(form: ThoughtForm, said: str, is_over: bool) -> str:
-    """Return the rest of an answer without the marks around it."""
+    """Return the rest of an answer without the markers around it."""
     if not form.said_begin:
         return said
     begun = said.lstrip()
@@ -325,24 +324,24 @@ def _without_marks(form: ThoughtForm, said: str, is_over: bool) -> str:
 def split_calls(
     form: CallForm, text: str, is_over: bool = True
 ) -> tuple[str, list[ToolCall]]:
-    """Return the text of an answer outside of its calls, and the calls.
+    """Split an answer into its text and its function calls.
 
-    A call is returned when the text after the last call is complete. Calls that cannot be
-    read stay text. White space before calls, and between the last call and the end, is
-    dropped.
+    Calls are returned as soon as the whole list of calls is complete. Calls that cannot
+    be parsed remain part of the text. White space before calls, and between the last call
+    and the end of the answer, is dropped.
 
     Args:
         form: How the model writes calls.
         text: The answer so far, without thoughts.
-        is_over: Whether the answer is complete. Otherwise text that may become a call is
-            held back.
+        is_over: Whether the answer is complete. Otherwise, text that may be the beginning
+            of a call is held back.
     """
     if not form.begin:
         return _split_whole(form, text, is_over)
     calls = list[ToolCall]()
     said = ""
     rest_start = 0
-    held = None  # the index of text that may become a call
+    held = None  # the index from which text may be an incomplete call
     mark = _any_of(form.begins).search(text)
     while mark is not None:
         section = _read_calls(form, text, mark.end())
@@ -367,7 +366,7 @@ def split_calls(
 
 
 def _split_whole(form: CallForm, text: str, is_over: bool) -> tuple[str, list[ToolCall]]:
-    """Do the work of `split_calls` for a form in which a call is a whole answer."""
+    """Implement `split_calls` for formats in which a call must be the whole answer."""
     mark = next((begin for begin in form.begins if text.startswith(begin)), "")
     may_be_call = mark != "" or text.startswith("{")
     if not is_over:
@@ -382,7 +381,10 @@ def _split_whole(form: CallForm, text: str, is_over: bool) -> tuple[str, list[To
 def _read_calls(
     form: CallForm, text: str, start: int
 ) -> tuple[list[ToolCall], int] | None:
-    """Return the calls after a mark and the index of their end, or None if unreadable."""
+    """Parse the calls after a marker.
+
+    Return the calls and the index of their end, or None if they cannot be parsed.
+    """
     text = text[: start + _MOST_CHARS]
     calls = list[ToolCall]()
     try:
@@ -401,11 +403,11 @@ def _read_calls(
 
 
 def _read_call(form: CallForm, text: str, start: int) -> tuple[ToolCall, int]:
-    """Return the call that begins at an index, and the index of its end.
+    """Parse the call at an index, and return it with the index of its end.
 
     Raises:
-        ValueError: The call has another form, or it is cut.
-        ChatFormatError: Its arguments are not a JSON object.
+        ValueError: If the call has another format or is incomplete.
+        ChatFormatError: If the arguments are not a JSON object.
     """
     before, after = form.call.split(ARGUMENTS)
     if before.lstrip().startswith("{"):
@@ -413,7 +415,7 @@ def _read_call(form: CallForm, text: str, start: int) -> tuple[ToolCall, int]:
         name = json.loads(members.get("name", "null"))
         arguments = [members[key] for key in _ARGUMENT_KEYS if key in members]
         if not arguments and form.begin:
-            arguments = ["{}"]  # a template may leave out empty arguments
+            arguments = ["{}"]  # templates may omit empty arguments
         if not isinstance(name, str) or not name or len(arguments) != 1:
             raise ValueError("expected a name and arguments")
         return ToolCall(name, _as_arguments(arguments[0])), end
@@ -427,12 +429,15 @@ def _read_call(form: CallForm, text: str, start: int) -> tuple[ToolCall, int]:
 
 
 def _as_arguments(written: str) -> str:
-    """Return the JSON text of arguments, which may be inside of a JSON string."""
+    """Return arguments as JSON, unwrapping them if they are inside a JSON string."""
     return str(json.loads(written)) if written.startswith('"') else written
 
 
 def _read_object(text: str, start: int) -> tuple[dict[str, str], int]:
-    """Return the members of a JSON object as written, and the index of its end."""
+    """Parse a JSON object at an index.
+
+    Return its members, with values as unparsed JSON, and the index of its end.
+    """
     members: dict[str, str] = {}
     end = _end_of("{", text, start)
     if _pattern("}").match(text, end):
@@ -450,14 +455,14 @@ def _read_object(text: str, start: int) -> tuple[dict[str, str], int]:
 
 
 def _end_of_blanks(text: str, start: int) -> int:
-    """Return the index of the first character that is not white space."""
+    """Return the index of the first character from `start` on that is not white space."""
     blanks = _BLANKS.match(text, start)
     assert blanks is not None, "the pattern also matches an empty text"
     return blanks.end()
 
 
 def _end_of(part: str, text: str, start: int) -> int:
-    """Return the index after a part of a form; raise ValueError if the part is absent."""
+    """Match a part of a format, and return its end, or raise ValueError."""
     match = _pattern(part).match(text, start)
     if match is None:
         raise ValueError(f"expected {part!r}")
@@ -466,7 +471,7 @@ def _end_of(part: str, text: str, start: int) -> int:
 
 @cache
 def _pattern(part: str) -> re.Pattern[str]:
-    """Compile a part of a form to a pattern in which white space is optional."""
+    """Compile a part of a format to a pattern in which white space is optional."""
     if not part:
         return re.compile("")
     spaced = part.replace("<", " <").strip()
@@ -480,5 +485,5 @@ def _pattern(part: str) -> re.Pattern[str]:
 
 @cache
 def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile a pattern that matches any of some marks."""
+    """Compile a pattern that matches any of the markers."""
     return re.compile("|".join(map(re.escape, marks)))

@@ -1,4 +1,4 @@
-"""Many answers at once: each pass runs the newest token of every request."""
+"""An engine that generates many answers concurrently, with batched forward passes."""
 
 import atexit
 import math
@@ -34,20 +34,20 @@ from .request import Request, TokenMask
 from .sampling import Choice, SamplingArgs
 from .turns import Ticket, Turns, ticket_to_drop
 
-# How long all requests of a pass together wait for masks that are not ready: longer than
-# an ordinary mask takes, and much shorter than a pass of a model of 1B. A request that
-# runs alone may wait longer.
+# Maximum total time that the requests in a pass wait for masks that are not ready. This
+# is longer than a typical mask takes, but much shorter than a pass of a 1B model. A
+# request that runs alone may wait longer.
 _MASK_SECONDS = 0.002
 _LONE_MASK_SECONDS = 0.05
 _CLOSED = "[submit] the engine was closed"
 
-# Receives each step of a request, or the error that ended it.
+# A function that receives each step of a request, or the error that ended it.
 Deliver = Callable[[Step | Exception], object]
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Gauges of the present state of an engine, and counters, which only grow."""
+    """An engine's metrics: gauges of its current state, and counters that only grow."""
 
     running: Annotated[int, "gauge", "requests that read their prompt or draw tokens"] = 0
     waiting: Annotated[int, "gauge", "requests in the queue"] = 0
@@ -70,14 +70,14 @@ class Counters:
 
 
 class SubmittedAnswer:
-    """One answer of a `BatchEngine`: an iterator that waits for each of its steps.
+    """An iterator over the steps of one `BatchEngine` answer, which blocks for each step.
 
-    An error that ends the answer is raised in place of its next step. After `cancel`
-    there are no further steps. Cancel an answer that is no longer needed: it runs to its
-    end otherwise.
+    If an error ends the answer, it is raised instead of the next step. Call `cancel` for
+    an answer that is no longer needed, because otherwise it runs to completion. There are
+    no further steps after `cancel`.
 
     Attributes:
-        is_over: Whether the engine has delivered the last step or error.
+        is_over: Whether the engine has delivered the last step or an error.
     """
 
     def __init__(
@@ -89,19 +89,20 @@ class SubmittedAnswer:
         self._is_cancelled = False
         self._items: queue.SimpleQueue[Step | Exception | None] = queue.SimpleQueue()
         self._deliver: Deliver = deliver or self._items.put
-        self._ticket: Ticket  # set when the answer waits
-        self._running: RunningAnswer | None = None  # set when the answer runs
+        self._ticket: Ticket  # set when the answer is queued
+        self._running: RunningAnswer | None = None  # set when the answer starts to run
 
     @property
     def stats(self) -> GenerationStats:
-        """The counts and times so far."""
+        """The token counts and timings so far."""
         return self._answer.stats
 
     @property
     def prompt_choices(self) -> list[Choice | None] | None:
-        """With `prompt_candidates`, how each token of the prompt might have been chosen.
+        """The most probable tokens at each position of the prompt, or None.
 
-        The list is complete from the first step on. The entry of the first token is None.
+        They are reported only if `prompt_candidates` was set. The list is complete when
+        the first step has been delivered. Its first entry is None.
         """
         return None if self._running is None else self._running.prompt_choices
 
@@ -115,48 +116,54 @@ class SubmittedAnswer:
     def __next__(self) -> Step:
         item = None if self._is_cancelled else self._items.get()
         if not isinstance(item, Step) or item.stop_reason is not None:
-            self._items.put(None)  # ends any later call of `next`
+            self._items.put(None)  # ends later calls of `next`
         if isinstance(item, Step):
             return item
         raise item or StopIteration
 
     def cancel(self) -> None:
-        """End the answer within the current pass. Any thread may call this repeatedly."""
+        """End the answer after the current pass.
+
+        Any thread may call this, any number of times.
+        """
         with self._engine._changed:
             self._is_cancelled = True
-            self._items.put(None)  # wakes a thread that waits for a step
+            self._items.put(None)  # wakes up a thread that waits for a step
             if self._running is None:
                 self._engine._end(self)
 
 
 class BatchEngine:
-    """Answers many prompts at once, each with the same bits as alone.
+    """Generate many answers concurrently, each bit-identical to one that runs alone.
 
-    Each pass through the network runs, as rows, the newest token of every running request
-    and up to `prompt_chunk` tokens of prompts, so the weights are read once for all of
-    them. A request joins and leaves between two passes. Clients take turns. The requests
-    of one client begin in the order of their arrival, each as soon as the pool has all
-    blocks that it may need, so a running request never lacks memory.
+    Each forward pass processes the newest token of every running request, and up to
+    `prompt_chunk` prompt tokens, so the weights are read only once for all of them.
+    Requests join and leave between passes. Clients take turns, and the requests of one
+    client start in order of arrival. A request starts only when the cache pool can
+    provide all blocks that it may need, so a running request never runs out of cache.
 
-    The passes run in a thread of the engine, which begins with the first request and ends
-    with `close`. The engine is a context manager that calls `close`.
+    The passes run in the engine thread, which starts with the first request and ends with
+    `close`. The engine is a context manager that calls `close`.
 
     Args:
         model: The model.
-        sequence_length: Positions of the context of each request; min(4096, the model's
-            longest) by default.
-        cache_tokens: Positions of the pool, rounded up to blocks of 256; by default
-            `max_requests` contexts, but at most half of the free memory.
-        max_requests: The most requests that run at once.
-        max_waiting: The most requests that wait.
-        prompt_chunk: The most tokens of prompts in a pass, for which the other requests
-            wait.
-        speculation: Whether passes that read no prompt check drafts if that saves time.
+        sequence_length: The context length of each request. The default is 4096, or the
+            model's maximum context length if that is less.
+        cache_tokens: The number of positions in the cache pool, rounded up to blocks of
+            256. The default is enough for `max_requests` contexts, but at most half of
+            the available memory.
+        max_requests: The maximum number of requests that run at the same time.
+        max_waiting: The maximum number of requests in the queue.
+        prompt_chunk: The maximum number of prompt tokens per pass, which delay all other
+            requests.
+        speculation: Whether passes without prompt tokens check drafted tokens if that
+            saves time.
 
     Raises:
-        PromptError: A number is below 1.
-        ModelError: A length is out of range.
-        NotEnoughMemoryError: The pool does not fit; the message contains the arithmetic.
+        PromptError: If a number is less than 1.
+        ModelError: If a length is out of range.
+        NotEnoughMemoryError: If the cache pool does not fit into memory. The message
+            contains the calculation.
     """
 
     def __init__(
@@ -191,7 +198,7 @@ class BatchEngine:
         self._prompt_chunk = prompt_chunk
         self._changed = threading.Condition()
         self._passing = threading.Lock()  # held while the pool is in use
-        # First the answers that run, then the answers that wait, in order of arrival.
+        # The running answers, followed by the waiting answers in order of arrival.
         self._answers: list[SubmittedAnswer] = []
         self._turns = Turns()
         self._thread: threading.Thread | None = None
@@ -222,32 +229,36 @@ class BatchEngine:
         client: Hashable = None,
         prefix_group: Hashable = None,
     ) -> SubmittedAnswer:
-        """Submit a prompt without waiting; any thread may call this.
+        """Submit a prompt without waiting for its answer. Any thread may call this.
+
+        The steps are bit-identical to those of `InferenceEngine.generate`. The engine
+        thread calls the mask before each draw. An answer whose `SlowMask` is not ready
+        skips passes without delaying other answers, and an exception raised by the mask
+        ends the answer.
+
+        If the queue is full, the client with the most waiting answers loses its newest
+        one, which ends with a QueueFullError, provided that this client has at least two
+        more waiting answers than the caller.
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-                mask, time_limit, prompt_candidates, client, prefix_group: As in
-                `Request`. The steps equal the steps of `InferenceEngine.generate`, bit
-                for bit. The thread of the engine calls the mask before each draw. An
-                answer whose `SlowMask` is not ready skips passes and does not delay other
-                answers. An error of the mask ends the answer. If too many answers wait,
-                the newest answer of the client with the most waiting answers ends with a
-                QueueFullError, provided that this client has at least two more than the
-                caller.
-            deliver: Called in the thread of the engine with each step, or with the error
-                that ends the answer. It must not wait. Another call of `submit` may cause
-                that error. The answer must then not be iterated over.
+                mask, time_limit, prompt_candidates, client, prefix_group: See `Request`.
+            deliver: A function that is called with each step, or with the error that ends
+                the answer. It must not block. The engine thread calls it, or a thread
+                that ends this answer by calling `submit` while the queue is full. If it
+                is set, the answer must not be iterated over.
 
         Raises:
-            QueueFullError: Too many answers wait.
-            ClosedError: The engine was closed.
-            ThreadRefusedError: The system does not start the thread of the engine.
-            InferenceError: A trace is on; it shows one sequence.
-            PromptError: The pool is smaller than the positions that the answer may need.
+            QueueFullError: If the queue is full.
+            ClosedError: If the engine has been closed.
+            ThreadRefusedError: If the engine thread cannot be started.
+            InferenceError: If a trace is on, because it can show only one sequence.
+            PromptError: If the pool has fewer positions than the answer may need.
             PromptError, TokenIdError, ContextFullError, CheckpointError: As in
-                `InferenceEngine.generate`. An error of a step is delivered in place of
-                that step. So are a TimeLimitError, if no token is drawn in time, and a
-                ClosedError.
+                `InferenceEngine.generate`.
+
+        If an error occurs later, it is delivered instead of the next step. This includes
+        a TimeLimitError if no token is drawn in time, and a ClosedError.
         """
         request = Request(
             prompt_ids=prompt_ids,
@@ -266,7 +277,7 @@ class BatchEngine:
         return self.answer(request, deliver)
 
     def answer(self, request: Request, deliver: Deliver | None = None) -> SubmittedAnswer:
-        """Return the answer to a request, as `submit` does."""
+        """Submit a `Request`. See `submit`."""
         if is_on():
             raise InferenceError(
                 "[submit] tracing must be off: a trace shows one sequence"
@@ -288,7 +299,7 @@ class BatchEngine:
         return submitted
 
     def _start(self) -> None:
-        """Start the thread of the engine if needed. The caller holds `_changed`."""
+        """Start the engine thread if necessary. The caller must hold `_changed`."""
         if self._closes_at is not None:
             raise ClosedError(_CLOSED)
         if self._thread is not None:
@@ -303,19 +314,19 @@ class BatchEngine:
         atexit.register(self.close)
 
     def check_ready(self) -> None:
-        """Check whether a request could be answered now. Any thread may call this.
+        """Check that the engine can answer requests. Any thread may call this.
 
         Raises:
-            ClosedError: The engine was closed.
-            ThreadRefusedError: The system does not start the thread of the engine.
-            CheckpointError: A weight file was changed after the model was loaded.
+            ClosedError: If the engine has been closed.
+            ThreadRefusedError: If the engine thread cannot be started.
+            CheckpointError: If a weight file was changed after the model was loaded.
         """
         with self._changed:
             self._start()
         self.model.checkpoint.check_unchanged()
 
     def _make_room(self, submitted: SubmittedAnswer) -> None:
-        """End a waiting answer if too many wait, or raise QueueFullError for this one."""
+        """If the queue is full, drop another waiting answer or raise QueueFullError."""
         waiting = self._answers[self._counts["running"] :]
         if len(waiting) < self._max_waiting:
             return
@@ -327,7 +338,7 @@ class BatchEngine:
         self._end(waiting[index], error)
 
     def counters(self) -> Counters:
-        """Return the counters of the engine."""
+        """Return the engine's current metrics."""
         return Counters(
             waiting=len(self._answers) - self._counts["running"],
             blocks=self._pool.blocks,
@@ -337,43 +348,43 @@ class BatchEngine:
         )
 
     def save_prompt_cache(self, path: str | Path) -> None:
-        """Write the cached prefixes of the group None to a file.
+        """Save the cached prefixes that belong to no group (`prefix_group=None`).
 
-        The call waits for the current pass, and also works after `close`.
+        The call waits for the current pass. It also works after `close`.
 
         Raises:
-            PromptCacheError: The file cannot be written.
+            PromptCacheError: If the file cannot be written.
         """
         with self._passing:
             save_pool(self._pool, Path(path))
 
     def load_prompt_cache(self, path: str | Path) -> int:
-        """Add the prefixes of a file to the cache while blocks are free.
+        """Load prefixes from a file into the cache, as long as there are free blocks.
 
         Returns:
             The number of tokens that were read.
 
         Raises:
-            PromptCacheError: The file is missing, damaged, or of another model, version
-                or instruction set.
+            PromptCacheError: If the file is missing or damaged, or if it was written for
+                another model, version or instruction set.
         """
         with self._passing:
             return load_pool(self._pool, Path(path))
 
     @property
     def is_running(self) -> bool:
-        """Return whether the thread of the engine runs."""
+        """Whether the engine thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def close(self, timeout: float | None = 0.0, wait: bool = True) -> None:
-        """Reject new requests and end all others, the running ones after a timeout.
+        """Reject new requests, and end all others with a ClosedError.
 
-        The requests end with a ClosedError.
+        Waiting requests end at once, and running requests end after a timeout.
 
         Args:
-            timeout: Seconds for running requests to end; None waits until they end by
-                themselves.
-            wait: Whether to return only after the thread of the engine has ended.
+            timeout: How many seconds running requests may continue, or None to let them
+                complete.
+            wait: Whether to wait until the engine thread has ended.
         """
         with self._changed:
             self._closes_at = math.inf if timeout is None else time.monotonic() + timeout
@@ -385,7 +396,7 @@ class BatchEngine:
             atexit.unregister(self.close)
 
     def _run(self) -> None:
-        """Make passes while there is work, until the engine is closed."""
+        """Run forward passes while there are requests, until the engine is closed."""
         try:
             while True:
                 with self._changed:
@@ -408,7 +419,7 @@ class BatchEngine:
                 self._end(submitted, ClosedError(_CLOSED))
 
     def _drop_ended(self) -> None:
-        """End answers that were cancelled or are late, and waiting ones after `close`."""
+        """End answers that are cancelled, late, or still waiting after `close`."""
         for submitted in [*self._answers]:
             if submitted._is_cancelled:
                 self._end(submitted)
@@ -419,7 +430,7 @@ class BatchEngine:
                 self._end(submitted, ClosedError(_CLOSED))
 
     def _make_pass(self) -> None:
-        """Run the newest tokens and a chunk of prompts, then draw from the logits."""
+        """Run the newest tokens and a chunk of prompt tokens, and draw the next ones."""
         try:
             with declared_lack_of_memory("generate", NotEnoughMemoryError):
                 chosen, parts = self._choose_parts()
@@ -427,7 +438,7 @@ class BatchEngine:
                     return
                 runs = [submitted._running for submitted in chosen if submitted._running]
                 rows, seconds = self._passes.run(runs, parts)
-        # The error belongs to the callers that wait for this pass.
+        # The error is reported to the callers whose requests are in this pass.
         except Exception as error:  # noqa: BLE001
             for submitted in self._answers[: self._counts["running"] + 1]:
                 self._end(submitted, error)
@@ -442,16 +453,16 @@ class BatchEngine:
 
     @contextmanager
     def _errors_of(self, submitted: SubmittedAnswer) -> Iterator[None]:
-        """End an answer with the error that is raised inside."""
+        """End an answer if the `with` block raises an exception."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (it belongs to this answer)
+        except Exception as error:  # noqa: BLE001 (it is reported to the caller)
             if isinstance(error, CheckpointError):
                 self._pool.forget()
             self._end(submitted, error)
 
     def _choose_parts(self) -> tuple[list[SubmittedAnswer], list[Part]]:
-        """Choose the answers of the next pass, and return the part of each."""
+        """Choose the answers for the next pass, and return them with their parts."""
         chosen: list[SubmittedAnswer] = []
         parts: list[Part] = []
         running = self._answers[: self._counts["running"]]
@@ -478,7 +489,7 @@ class BatchEngine:
         return chosen, parts + newest
 
     def _admit_next(self) -> SubmittedAnswer | None:
-        """Let the next waiting answer begin, if the engine has room for it."""
+        """Start the next waiting answer and return it, or None if it cannot start yet."""
         with self._changed:
             running = self._counts["running"]
             if running == min(len(self._answers), self._max_requests):
@@ -497,7 +508,7 @@ class BatchEngine:
         return submitted
 
     def _deliver_steps(self, submitted: SubmittedAnswer, running: RunningAnswer) -> None:
-        """Deliver the steps of the newest pass, up to one whose mask is not ready."""
+        """Deliver the steps of the latest pass, until a mask is not ready."""
         assert running.steps is not None
         for step in running.steps:
             if step is None:
@@ -511,9 +522,9 @@ class BatchEngine:
         running.steps = None
 
     def _draw_after_masks(self) -> None:
-        """Continue answers that wait for masks.
+        """Continue answers that are waiting for masks.
 
-        Without other work, wait longer for the masks.
+        If there is no other work, wait longer for the masks.
         """
         runs = [
             (each, each._running) for each in self._answers[: self._counts["running"]]
@@ -526,7 +537,7 @@ class BatchEngine:
                 self._deliver_steps(submitted, running)
 
     def _end(self, submitted: SubmittedAnswer, error: Exception | None = None) -> None:
-        """Release the cache of an answer, count it, and deliver its error if any."""
+        """Release an answer's cache blocks, count it, and deliver its error, if any."""
         with self._changed:
             if submitted.is_over:
                 return

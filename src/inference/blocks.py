@@ -1,15 +1,15 @@
-"""The KV cache of an engine, in blocks that sequences with equal beginnings share.
+"""An engine's KV cache, in blocks that are shared by sequences with a common prefix.
 
 A block contains the keys and values of 256 positions. The blocks of all sequences,
-including sequences that have ended, form a tree: the parent of a block is the block
-before it, and the tokens of a block identify its contents. A new sequence descends from
-the root while blocks have its tokens, and uses these blocks directly. If the last block
-agrees only in part, that part is copied. A full block never changes. If no block is free,
-the least recently used block without children is evicted. A sequence belongs to a group
-and reuses only blocks of the same group, so neither a count nor a time tells a client
-about the prompts of another client.
+including those that have ended, form a tree. A block's parent is the preceding block of
+its sequence, and its tokens identify its contents. A new sequence follows the tree from
+the root, for as long as it finds blocks with its tokens, and reuses these blocks without
+copying them. If the last block matches only in part, that part is copied. Full blocks
+never change. If no block is free, the least recently used block without children is
+evicted. Each sequence belongs to a group and reuses only blocks of the same group, so
+token counts and timings do not reveal anything about other clients' prompts.
 
-A `LonePool` contains the one sequence of a chat, whose blocks are in order.
+A `LonePool` contains the only sequence of a chat, whose blocks are in order.
 """
 
 import weakref
@@ -34,25 +34,25 @@ class Block:
     """A block of the cache."""
 
     place: int
-    parent: "Block | None"  # the block before it
-    group: Hashable  # the group whose sequences may begin with it
-    ids: list[int] = field(default_factory=list)  # its cached tokens, at most 256
-    references: int = 0  # sequences that use it and have not ended
+    parent: "Block | None"  # the preceding block
+    group: Hashable  # the group whose sequences may reuse the block
+    ids: list[int] = field(default_factory=list)  # the cached tokens, at most 256
+    references: int = 0  # the number of unfinished sequences that use the block
 
 
 class PooledSequence(InferenceContext):
-    """A sequence whose blocks are in a pool.
+    """A sequence whose blocks belong to a pool.
 
     Attributes:
-        pool: The pool. The reference is weak, because the pool refers to the sequence:
-            the memory of an engine is then freed as soon as the engine is.
-        group: The group whose sequences may begin with its blocks.
-        most: The most blocks that it may use.
-        blocks: Its blocks, in the order of its positions.
-        ids: Its cached tokens. A token is noted only after the cache contains it, so the
-            list is correct wherever an interrupt falls.
-        is_in_order: Whether block b is at place b, so that no pass needs a table of
-            blocks.
+        pool: The pool. The reference is weak, because the pool refers to the sequence. So
+            there is no reference cycle, and an engine's memory is freed immediately.
+        group: The group whose sequences may reuse the blocks.
+        most: The maximum number of blocks that the sequence may use.
+        blocks: The blocks, in order of their positions in the sequence.
+        ids: The cached tokens. A token is added only after its keys and values have been
+            written, so the list is correct even after an interrupt.
+        is_in_order: Whether every block b is at place b, so that passes do not need a
+            block table.
     """
 
     def __init__(
@@ -74,19 +74,22 @@ class PooledSequence(InferenceContext):
         self.is_in_order = all(block.place == at for at, block in enumerate(blocks))
 
     def reserve(self, count: int) -> None:
-        """Allocate the blocks for new tokens."""
+        """Allocate the blocks for `count` new tokens."""
         while len(self.blocks) * SIZE < len(self.ids) + count:
             block = self.pool._grow(self)
             self.is_in_order = self.is_in_order and block.place == len(self.blocks) - 1
 
     def begin(self, start_pos: int, count: int) -> tuple[ml.Positions, ml.Tensor]:
-        """Begin a pass; drop the ids of the positions that it overwrites."""
+        """Begin a pass, and remove the ids at the positions that it overwrites."""
         begun = super().begin(start_pos, count)
         del self.ids[start_pos:]
         return begun
 
     def confirm(self, *ids: int) -> None:
-        """Count the next tokens as cached, such as a drafted token of the last pass."""
+        """Record that the next tokens are cached, such as drafted tokens that were drawn.
+
+        Their keys and values must already have been written.
+        """
         length = len(self.ids)
         for token in ids:
             self.blocks[length // SIZE].ids.append(token)
@@ -95,7 +98,7 @@ class PooledSequence(InferenceContext):
         self.length = length
 
     def clear(self) -> None:
-        """Forget the blocks that only this sequence uses, and all unused blocks."""
+        """Clear the blocks that only this sequence uses, and remove all unused blocks."""
         self.pool.forget()
         for block in self.blocks:
             if block.references == 1:
@@ -105,13 +108,14 @@ class PooledSequence(InferenceContext):
 
 
 class Part(NamedTuple):
-    """The share of one sequence in a pass.
+    """The part of a pass that runs tokens of one sequence.
 
     Attributes:
         sequence: The sequence.
-        ids: Its new tokens.
-        certain: The number of leading ids that become cached; the others are drafted.
-        wanted: The number of trailing ids whose logits are returned.
+        ids: The new tokens.
+        certain: The number of leading tokens that are recorded as cached. The others are
+            drafted tokens.
+        wanted: The number of trailing tokens whose logits are returned.
     """
 
     sequence: PooledSequence
@@ -127,16 +131,16 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class BlockPool:
-    """The KV cache of an engine: blocks, the tree of cached tokens, and passes.
+    """An engine's KV cache, which manages its blocks and runs forward passes.
 
     Args:
         model: The model that runs the tokens.
-        sequence_length: The most positions of a sequence.
-        blocks: The number of blocks; None for the blocks of one sequence, as in
+        sequence_length: The maximum length of a sequence.
+        blocks: The number of blocks, or None for the blocks of one sequence. See
             `CacheMemory`.
 
     Raises:
-        ModelError, NotEnoughMemoryError: As from `CacheMemory`.
+        ModelError, NotEnoughMemoryError: See `CacheMemory`.
     """
 
     attention = "fused"
@@ -145,11 +149,11 @@ class BlockPool:
         self.model = model
         self.memory = CacheMemory(model.args, sequence_length, blocks)
         self.blocks = self.memory.blocks
-        self.held = dict[Block, None]()  # the tree, each block after the one before it
+        self.held = dict[Block, None]()  # the tree, with parents before their children
         self.sequences: list[PooledSequence] = []  # sequences that have not ended
         self._free = list(range(self.blocks))[::-1]
-        # Blocks that only the tree refers to, the least recently used first. Using a
-        # block uses all blocks before it, so the first block here has no children.
+        # Blocks that no sequence uses, the least recently used first. Using a block also
+        # uses its ancestors, so the first block in this dict has no children.
         self.unused = dict[Block, None]()
 
     def admit(
@@ -161,9 +165,8 @@ class BlockPool:
     ) -> PooledSequence | None:
         """Start a sequence, reusing the cached blocks of its prefix if `share` is true.
 
-        The last token is never reused, because its logits are needed. The sequence
-        reserves blocks for all its positions. Return None while too few blocks are
-        available.
+        The last token is never reused, because its logits are needed. Blocks for all
+        `positions` are reserved. Return None if too few blocks are available.
         """
         shared, source, common = self._match(ids[:-1], group) if share else ([], None, 0)
         cached = ids[: SIZE * len(shared)]
@@ -179,7 +182,7 @@ class BlockPool:
             block.references += 1
             self.unused.pop(block, None)
         if common and source:
-            if source in self.unused:  # used now, so it is evicted last
+            if source in self.unused:  # it is now the most recently used block
                 self.unused[source] = self.unused.pop(source)
             sequence.reserve(1)
             target = sequence.blocks[-1]
@@ -193,8 +196,8 @@ class BlockPool:
     ) -> tuple[list[Block], Block | None, int]:
         """Find the cached prefix of a sequence.
 
-        Return its full blocks, then the block that agrees with the rest in part or None,
-        and the number of equal tokens in that block.
+        Return the full blocks that match, the block that matches the following tokens in
+        part or None, and the number of matching tokens in that block.
         """
         below = defaultdict[Block | None, list[Block]](list)
         for block in self.held:
@@ -211,7 +214,7 @@ class BlockPool:
             shared.append(best)
 
     def _grow(self, sequence: PooledSequence) -> Block:
-        """Add one of the reserved blocks to a sequence."""
+        """Append one of the reserved blocks to a sequence, and return it."""
         if not self._free:
             self._remove(next(iter(self.unused)))
         parent = sequence.blocks[-1] if sequence.blocks else None
@@ -221,7 +224,7 @@ class BlockPool:
         return block
 
     def release(self, sequence: PooledSequence) -> None:
-        """End a sequence; its blocks stay in the tree until they are evicted."""
+        """End a sequence. Its blocks remain in the tree until they are evicted."""
         self.sequences.remove(sequence)
         for block in reversed(sequence.blocks):
             block.references -= 1
@@ -242,7 +245,10 @@ class BlockPool:
         self._free.append(block.place)
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
-        """Return the blocks of the group None, each with its parent's index or -1."""
+        """Return the blocks that belong to no group (`group=None`), parents first.
+
+        Each block is paired with its parent's index in the list, or -1 without a parent.
+        """
         blocks = list[tuple[int, Block]]()
         numbers: dict[Block | None, int] = {None: -1}
         for block in self.held:
@@ -252,27 +258,27 @@ class BlockPool:
         return blocks
 
     def free_place(self) -> int | None:
-        """Return the place for the next `adopt`, or None if no block is free."""
+        """Return the place that the next `adopt` uses, or None if no block is free."""
         return self._free[-1] if self._free else None
 
     def can_adopt(self, block: Block) -> bool:
-        """Return whether `adopt` accepts a saved block."""
+        """Return whether a saved block can be adopted, because its parent is cached."""
         return block.parent is None or block.parent in self.held
 
     def adopt(self, block: Block) -> None:
-        """Add a saved block whose keys and values were written to `free_place`."""
+        """Add a saved block, after its contents have been written to `free_place()`."""
         self._free.pop()
         self.held[block] = None
         self.unused = {block: None} | self.unused
 
     def run(self, parts: Sequence[Part]) -> list[Logits]:
-        """Run tokens of several sequences in one pass; return the wanted logits of each.
+        """Run tokens of one or more sequences in one pass.
 
-        A sequence that is alone in the pass, and whose blocks are in order, is its own
-        context.
+        If there is only one sequence, and its blocks are in order, it is used as the
+        inference context itself, without a block table.
 
         Returns:
-            For each part, the logits [wanted, V].
+            The logits [wanted, V] of each part.
         """
         for part in parts:
             part.sequence.reserve(len(part.ids))
@@ -305,22 +311,22 @@ class BlockPool:
 
 
 class LonePool(BlockPool):
-    """A pool for one sequence at a time, whose blocks are in order: nothing is copied.
+    """A pool for one sequence at a time, whose blocks are always in order.
 
-    The next sequence continues in place after the prefix that it shares with the sequence
-    before it. Only the tokens of the sequence record what is cached. The tree is rebuilt
-    from them for each sequence, so an interrupt cannot leave it inconsistent.
+    A new sequence continues in place after the prefix that it shares with the previous
+    sequence, so nothing is copied. The tree of blocks is rebuilt from the sequence's
+    tokens for each new sequence, so an interrupt cannot leave it inconsistent.
 
     Args:
         model: The model that runs the tokens.
-        sequence_length: The most positions of the sequence.
-        attention: "fused" or "eager", as in `InferenceContext`.
+        sequence_length: The maximum length of the sequence.
+        attention: "fused" or "eager". See `InferenceContext`.
 
     Attributes:
-        sequence: The newest sequence.
+        sequence: The current sequence.
 
     Raises:
-        ModelError, NotEnoughMemoryError: As from `CacheMemory`.
+        ModelError, NotEnoughMemoryError: See `CacheMemory`.
     """
 
     def __init__(
@@ -337,23 +343,23 @@ class LonePool(BlockPool):
         share: bool = True,
         group: Hashable = None,  # noqa: ARG002 - there is no other client
     ) -> PooledSequence:
-        """Replace the sequence by a new one, which keeps the common prefix."""
-        self.attention = self.sequence.attention  # a caller may have changed it
+        """Replace the current sequence with a new one, and keep the common prefix."""
+        self.attention = self.sequence.attention  # callers may have changed it
         before = self._set_sequence(self.sequence.ids)
         shared, _, common = self._match(ids[:-1], None) if share else ([], None, 0)
         return self._set_sequence(before.ids[: SIZE * len(shared) + common])
 
     def clear(self) -> None:
-        """Forget the tokens of the sequence."""
+        """Remove all tokens from the sequence."""
         self._set_sequence([])
 
     def blocks_to_save(self) -> list[tuple[int, Block]]:
-        """Return the blocks of the sequence, each with its parent's index or -1."""
+        """Return the sequence's blocks, each with its parent's index or -1."""
         self._set_sequence(self.sequence.ids)
         return super().blocks_to_save()
 
     def can_adopt(self, block: Block) -> bool:
-        """Return whether a saved block continues the sequence and fits."""
+        """Return whether a saved block continues the sequence and fits into it."""
         before = -1 if block.parent is None else block.parent.place
         is_next = before == len(self.sequence.blocks) - 1
         end = len(self.sequence.ids) + len(block.ids)
@@ -364,7 +370,7 @@ class LonePool(BlockPool):
         self._set_sequence([*self.sequence.ids, *block.ids])
 
     def _set_sequence(self, ids: Sequence[int]) -> PooledSequence:
-        """Make a sequence of tokens in blocks at places 0, 1, ... the newest one."""
+        """Set and return a new sequence, with its blocks at the places 0, 1, ..."""
         blocks = list[Block]()
         for at in range(0, len(ids), SIZE):
             parent = blocks[-1] if blocks else None

@@ -1,4 +1,4 @@
-"""Grammars of answers that call functions, one for each form of calls."""
+"""Grammars for answers that contain function calls, generated from a call form."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ def grammar_of_calls(
     many: bool,
     special_ids: Mapping[str, int] = MappingProxyType({}),
 ) -> str:
-    """Return the Lark grammar of answers that call functions.
+    """Return a Lark grammar for answers that contain function calls.
 
     Args:
         form: How the model writes calls.
-        tools: The functions; at least one.
-        is_required: Whether the answer must be a call; otherwise it may be text.
-        many: Whether the answer may contain several calls, if the form allows them.
-        special_ids: The special tokens of the tokenizer by name. A mark that is a special
-            token is written as that token; text does not match it.
+        tools: The available functions, at least one.
+        is_required: Whether the answer must be a call. Otherwise it may also be text.
+        many: Whether the answer may contain several calls, if the form allows it.
+        special_ids: The tokenizer's special token ids by name. If a marker is a special
+            token, the grammar requires this token instead of the same text.
     """
     more = ""
     if many and form.between is not None:
@@ -79,7 +79,7 @@ def grammar_of_calls(
 
 
 def _lark(part: str, special_ids: Mapping[str, int]) -> str:
-    """Return the Lark terms for a part of a form: tokens, a pattern and texts."""
+    """Convert a part of a call form to Lark terms: tokens, patterns and literals."""
     tokens = sorted((name for name in special_ids if name in part), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, [*tokens, IDENTITY]))})", part)
     terms = list[str]()

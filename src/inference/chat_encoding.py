@@ -1,9 +1,9 @@
-"""The chat template of a model, and a conversation as token ids.
+"""Find a model's chat template, and encode conversations as token ids.
 
-A prompt becomes ids in two steps. The template writes it, with a mark on each character
-that comes from outside of the template. Then the prompt is cut at the special tokens that
-the template itself wrote, and the texts between them are encoded. So no message, name,
-tool or document can become a special token, whatever the template does with it.
+A prompt is encoded in two steps. First the template renders it, with a mark on each
+character that does not come from the template itself. Then the prompt is split at the
+special tokens that the template wrote, and the text between them is encoded. So no
+message, name, tool or document can become a special token, whatever the template does.
 """
 
 import contextlib
@@ -23,29 +23,30 @@ from .errors import ChatFormatError
 from .marked_text import marks_of
 from .messages import AnyMessage, Message, Tool, as_messages
 
-# The order matters: the vocabulary of R1-Distill-Llama also has the tokens of Llama 3.
+# The order matters, because R1-Distill-Llama's vocabulary also contains Llama 3's tokens.
 _FORMATS_BY_TOKENS = ("deepseek-r1", "llama3", "chatml", "mistral-v3")
-# The marks of thoughts, which histories contain as the models wrote them. If the prompt
-# itself begins a thought, the template has left out the earlier thoughts, so no message
-# may write a mark.
+# Thought markers. Earlier answers may contain them as the model wrote them. But if the
+# prompt itself opens a thought, the template has removed all earlier thoughts, so that no
+# message may contain a marker.
 _THOUGHT_WORDS = frozenset({"<think>", "</think>"})
 _OUTSIDE_MARKS = re.compile(b"\1+")
-_OUTSIDE = "\0"  # no special token contains it
+_OUTSIDE = "\0"  # not part of any special token
 _END_PROBE = "answer"
-_LONGEST_OPENING = 32  # tokens of the mark before a thought
+_LONGEST_OPENING = 32  # maximum number of tokens in the marker that opens a thought
 _ADVICE = "name one with --chat-format ({}), or continue raw text with --completion"
 
 
 def find_chat_template(source: Source, tokenizer: Tokenizer) -> ChatTemplate:
-    """Find the chat template of a model: its own, or the template of its special tokens.
+    """Find a model's chat template.
 
-    Meta's layout of Llama 2 has neither a template nor special tokens for turns; the
-    layout itself then determines the format.
+    This is the model's own template or, if it has none, the named format that matches its
+    special tokens. Meta's Llama 2 checkpoints have neither a template nor special tokens
+    for chats, so their file layout determines the format.
 
     Raises:
-        ChatFormatError: The model has no template, and its special tokens belong to no
-            format.
-        TokenizerError: A file with the template is damaged.
+        ChatFormatError: If the model has no template, and its special tokens do not match
+            a known format.
+        TokenizerError: If a file that contains the template is damaged.
     """
     templates = source.chat_templates
     if "default" in templates:
@@ -63,7 +64,7 @@ def find_chat_template(source: Source, tokenizer: Tokenizer) -> ChatTemplate:
 
 
 def format_of_tokens(tokenizer: Tokenizer) -> str | None:
-    """Return the name of the format whose special tokens a tokenizer has, or None."""
+    """Return the name of the format that matches the special tokens, or None."""
     for name in _FORMATS_BY_TOKENS:
         tokens = [
             token for token in CHAT_FORMATS[name].tokens if token not in ("bos", "eos")
@@ -76,10 +77,14 @@ def format_of_tokens(tokenizer: Tokenizer) -> str | None:
 def template_of(
     tokenizer: Tokenizer, chat_format: str | ChatTemplate | None
 ) -> ChatTemplate:
-    """Return a template: the argument itself, or found by its name or by special tokens.
+    """Return the template for a `chat_format` argument.
+
+    This is the argument itself, the template with this name, or for None the template
+    that matches the special tokens.
 
     Raises:
-        ChatFormatError: The name is unknown, or the special tokens belong to no format.
+        ChatFormatError: If the name is unknown, or if the special tokens do not match a
+            known format.
     """
     if isinstance(chat_format, ChatTemplate):
         return chat_format
@@ -97,7 +102,7 @@ def template_of(
 
 @dataclass(frozen=True)
 class Conversation:
-    """The input of a template; the attributes are the arguments of `encode_chat`."""
+    """The input of a template. See `encode_chat` for the attributes."""
 
     messages: Sequence[AnyMessage]
     add_generation_prompt: bool = True
@@ -110,7 +115,7 @@ class Conversation:
 def render_chat(
     tokenizer: Tokenizer, conversation: Conversation, template: ChatTemplate
 ) -> str:
-    """Write a conversation as `encode_chat` encodes it, with the same errors."""
+    """Render the prompt that `encode_chat` encodes, with the same exceptions."""
     messages = as_messages(conversation.messages)
     _check_expressible(template, messages, conversation.tools, conversation.documents)
     _check_tokens(template, tokenizer)
@@ -141,27 +146,28 @@ def encode_chat(
     documents: Sequence[Mapping[str, Any]] = (),
     template_args: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Encode a conversation as a model was trained on it.
+    """Encode a conversation in the format that a model was trained on.
 
-    Special tokens that the template writes become ids; text never does.
+    Only special tokens written by the template itself are encoded as special tokens.
 
     Args:
         tokenizer: The model's tokenizer.
-        messages: The conversation so far; see `as_messages`.
-        add_generation_prompt: Whether to open the assistant's next message. A format
-            without a header for it has nothing to open.
-        chat_format: A template, or a key of `CHAT_FORMATS`; None selects the format of
-            the special tokens.
+        messages: The conversation so far. See `as_messages`.
+        add_generation_prompt: Whether to append the header of the assistant's next
+            message. It has no effect for formats without such a header.
+        chat_format: A template, or a key of `CHAT_FORMATS`. By default, the format that
+            matches the special tokens is used.
         think: Whether the answer may begin with thoughts.
         tools: The functions that the answer may call, as in OpenAI's API.
-        documents: The documents that the answer may quote, as the template reads them.
-        template_args: Further variables of the template, by name.
+        documents: The documents that the answer may quote, in the form that the template
+            expects.
+        template_args: Additional template variables by name.
 
     Raises:
-        ChatFormatError: The messages are invalid or empty; the format is unknown, has no
-            tools or documents, or cannot express the order of the roles or leave out
-            thoughts; the template fails; or the tokenizer lacks a special token of the
-            format.
+        ChatFormatError: If the messages are invalid or empty; if the format is unknown,
+            or does not support the tools, the documents, the order of the roles, or
+            answers without thoughts; if the template fails; or if the tokenizer does not
+            have a special token that the format requires.
     """
     template = template_of(tokenizer, chat_format)
     conversation = Conversation(
@@ -179,7 +185,7 @@ def encode_chat(
 def opens_thought(
     tokenizer: Tokenizer, template: ChatTemplate, prompt_ids: Sequence[int]
 ) -> bool:
-    """Return whether a prompt ends inside of a thought, which the answer continues."""
+    """Return whether a prompt ends with an open thought that the answer continues."""
     end = tokenizer.decode(prompt_ids[-_LONGEST_OPENING:])
     return end.rstrip().endswith(template.thought_form.begin)
 
@@ -190,7 +196,7 @@ def _check_expressible(
     tools: Sequence[Tool],
     documents: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Raise ChatFormatError for tools or documents that a template would ignore."""
+    """Raise ChatFormatError if the template would ignore tools or documents."""
     has_calls = any(message.role == "tool" or message.tool_calls for message in messages)
     if (tools or has_calls) and not template.has_tools:
         rule = f"tools must be left out: the format {template.name} has none"
@@ -201,7 +207,7 @@ def _check_expressible(
 
 
 def _check_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> None:
-    """Raise ChatFormatError if a tokenizer lacks a special token that a format needs."""
+    """Raise ChatFormatError if the tokenizer lacks a special token that is required."""
     variables = _special_variables(tokenizer)
     for name in template.tokens:
         if name in ("bos", "eos"):
@@ -220,7 +226,7 @@ def _check_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> None:
 
 @lru_cache(maxsize=8)
 def _special_variables(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the variables of templates that are names of special tokens."""
+    """Return the template variables that contain special tokens, such as `bos_token`."""
     names: dict[str, str] = {}
     with contextlib.suppress(TokenizerError):
         names["bos_token"] = tokenizer.token_bytes(tokenizer.bos_id).decode()
@@ -232,16 +238,17 @@ def _special_variables(tokenizer: Tokenizer) -> dict[str, str]:
 def end_ids(
     tokenizer: Tokenizer, chat_format: str | ChatTemplate | None = None
 ) -> frozenset[int]:
-    """Return the ids that end an answer in a chat: the template's and the tokenizer's.
+    """Return the token ids that end an answer in a chat.
 
-    The id of the template is the first special token that it writes after an answer.
+    These are the tokenizer's end tokens, and the first special token that the template
+    writes after an answer.
 
     Args:
         tokenizer: The model's tokenizer.
-        chat_format: As in `encode_chat`.
+        chat_format: See `encode_chat`.
 
     Raises:
-        ChatFormatError: The format is unknown.
+        ChatFormatError: If the format is unknown.
     """
     template = template_of(tokenizer, chat_format)
     messages = [Message("user", "question"), Message("assistant", _END_PROBE)]
@@ -263,10 +270,9 @@ def end_ids(
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> list[int]:
-    """Encode a prompt that a template wrote.
+    """Encode a prompt that was rendered by a template.
 
-    The texts between special tokens are encoded whole, so the ids equal an encoding of
-    the prompt that is cut at its special tokens.
+    The text between two special tokens is always encoded in one piece.
     """
     ids: list[int] = []
     for text, number in _cut_at_special_tokens(tokenizer, prompt, template):
@@ -280,9 +286,9 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str, template: ChatTemplate) -> 
 def _cut_at_special_tokens(
     tokenizer: Tokenizer, prompt: str, template: ChatTemplate
 ) -> list[tuple[str, int | None]]:
-    """Cut a prompt into (text, id) pairs; the id of plain text is None.
+    """Split a prompt into (text, id) pairs, where the id of plain text is None.
 
-    A special token counts as one only if the template wrote all of it.
+    A special token is recognized only if all of its characters come from the template.
     """
     plain = str.__getitem__(prompt, slice(None))
     shadow = _hide_outside(plain, marks_of(prompt))
@@ -293,7 +299,7 @@ def _cut_at_special_tokens(
     specials = _specials(tokenizer, candidates)
     pieces: list[tuple[str, int | None]] = []
     done = 0
-    strips_left = False  # the text after a token that takes the white space to its right
+    strips_left = False  # whether the previous token absorbs the following white space
     for start, name in specials.find(shadow):
         text = plain[done:start].lstrip() if strips_left else plain[done:start]
         takes_left, strips_left = tokenizer.spaces_taken.get(name, (False, False))
@@ -305,7 +311,7 @@ def _cut_at_special_tokens(
 
 
 def _hide_outside(text: str, marks: bytes) -> str:
-    """Replace each character that comes from outside of the template by `_OUTSIDE`."""
+    """Replace each character that does not come from the template with `_OUTSIDE`."""
     parts: list[str] = []
     done = 0
     for outside in _OUTSIDE_MARKS.finditer(marks):
@@ -318,21 +324,22 @@ def _hide_outside(text: str, marks: bytes) -> str:
 def _plain_pieces(
     text: str, words: "re.Pattern[str] | None"
 ) -> list[tuple[str, int | None]]:
-    """Return the pieces of a text, cut inside of each word that is a special token."""
+    """Return the pieces of plain text, split inside any word that is a special token."""
     parts = [text] if words is None else words.split(text)
     return [(part, None) for part in parts if part]
 
 
 class _Specials:
-    """The special tokens of a prompt, and the words that text must not become.
+    """The special tokens that a prompt may contain.
 
-    A tokenizer file may list tokens of a template as plain words, as the file of
-    R1-Distill-Llama does with `<｜User｜>`. If the template writes such a word, it is a
-    special token too. A text from outside is cut inside of the word.
+    A tokenizer file may list a template's tokens as plain words, as R1-Distill-Llama does
+    with `<｜User｜>`. Such a word is also a special token if the template writes it. If
+    it appears in other text, the text is split inside the word, so that it is not encoded
+    as this token.
 
     Args:
-        tokenizer: The tokenizer, whose special tokens a prompt may contain.
-        candidates: Words of the template or its prompt that may be such tokens.
+        tokenizer: The tokenizer that defines the special tokens.
+        candidates: Words in the template or the prompt that may also be special tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, candidates: frozenset[str]) -> None:
@@ -345,7 +352,7 @@ class _Specials:
             if number is not None:
                 self.ids[word] = number
                 words.append(word)
-        # One pattern of all names would take long to compile: Llama 3 has 256 names.
+        # Compiling one pattern of all names takes too long. Llama 3 has 256 of them.
         firsts = "".join({re.escape(name[0]) for name in self.ids})
         self._places = re.compile(f"[{firsts}]") if firsts else None
         self._lengths = sorted({len(name) for name in self.ids}, reverse=True)
@@ -353,7 +360,7 @@ class _Specials:
         self.cuts = re.compile("|".join(cuts)) if cuts else None
 
     def find(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the places and names of special tokens, the longest at each place."""
+        """Yield the position and name of each special token, preferring long names."""
         end = 0
         for place in self._places.finditer(text) if self._places else ():
             start = place.start()
@@ -369,12 +376,12 @@ class _Specials:
 
 @lru_cache(maxsize=8)
 def _specials(tokenizer: Tokenizer, candidates: frozenset[str]) -> _Specials:
-    """Return the special tokens for a tokenizer and candidate words, from a cache."""
+    """Return the cached special tokens for a tokenizer and candidate words."""
     return _Specials(tokenizer, candidates)
 
 
 def token_id(tokenizer: Tokenizer, name: str) -> int | None:
-    """Return the id of a special token, or of a word that is one token, or None."""
+    """Return the id of a special token or of a word that is a single token, or None."""
     token = tokenizer.special_tokens.get(name)
     if token is not None:
         return token
@@ -386,23 +393,24 @@ def token_id(tokenizer: Tokenizer, name: str) -> int | None:
 def check_template(
     tokenizer: Tokenizer, template: ChatTemplate, think: bool = True
 ) -> None:
-    """Render an empty question, so that an unusable template fails before a chat begins.
+    """Check that a template works by encoding an empty question.
 
     Args:
-        tokenizer: The tokenizer of the model.
+        tokenizer: The model's tokenizer.
         template: The template.
-        think: False for an answer without thoughts.
+        think: Whether the answer may begin with thoughts.
 
     Raises:
-        ChatFormatError: The template fails, or the tokenizer lacks one of its tokens.
+        ChatFormatError: If the template fails, or if the tokenizer does not have one of
+            its special tokens.
     """
     encode_chat(tokenizer, [Message("user", "")], chat_format=template, think=think)
 
 
 def template_to_write(source: Source) -> str | None:
-    """Return the chat template for a GGUF file, or None.
+    """Return the chat template to write to a GGUF file, or None.
 
-    It is the model's own template, or the template of Llama 3 for its special tokens.
+    This is the model's own template, or Llama 3's template if the special tokens match.
     """
     template = source.chat_templates.get("default")
     if template is not None:

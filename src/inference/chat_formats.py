@@ -1,6 +1,6 @@
-"""The named chat formats: templates of this project, for `--chat-format`.
+"""The built-in chat templates, which `--chat-format` selects by name.
 
-`docs/CHAT-FORMATS.md` shows the formats next to each other, with their sources.
+`docs/CHAT-FORMATS.md` compares the formats and lists their sources.
 """
 
 from collections.abc import Mapping
@@ -19,17 +19,16 @@ _SHOWN_CHARS = 80
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """One way to write a conversation.
+    """A named chat format.
 
     Attributes:
         name: The value of `--chat-format`.
-        models: The models that use it.
-        files: The files of `templates/` whose joined texts are the template.
-        tokens: The special tokens that a tokenizer must have; `bos` and `eos` stand for
-            the tokens that begin and end a text, independent of their names.
-        variables: Variables of the template, in addition to the conversation.
-        tool_files: The files of the template for conversations with tools, if it is a
-            separate one.
+        models: The models that use this format.
+        files: The files in `templates/` that are concatenated to form the template.
+        tokens: Special tokens that the tokenizer must have. `bos` and `eos` refer to the
+            tokens that begin and end a text, regardless of their names.
+        variables: Template variables in addition to the conversation.
+        tool_files: The files of a separate template for conversations with tools, if any.
     """
 
     name: str
@@ -40,7 +39,7 @@ class ChatFormat:
     tool_files: tuple[str, ...] = ()
 
     def template(self, by: str) -> ChatTemplate:
-        """Return the template of the format; `by` is how the format was found."""
+        """Return the format's template. `by` describes how the format was found."""
         return ChatTemplate(
             text=_text_of(self.files),
             name=self.name,
@@ -52,7 +51,7 @@ class ChatFormat:
 
 
 def _text_of(files: tuple[str, ...]) -> str:
-    """Return the joined texts of some template files."""
+    """Return the concatenated contents of template files."""
     return "".join(
         (_DIRECTORY / f"{file}.jinja").read_text(encoding="utf-8") for file in files
     )
@@ -174,10 +173,10 @@ CHAT_FORMATS: Mapping[str, ChatFormat] = MappingProxyType(
 
 @cache
 def named_template(name: str, by: str = "name") -> ChatTemplate:
-    """Return the template of a format, compiled once and then cached.
+    """Return the template of a named format, which is cached and compiled only once.
 
     Raises:
-        ChatFormatError: The name is unknown.
+        ChatFormatError: If the name is unknown.
     """
     if name not in CHAT_FORMATS:
         names = ", ".join(CHAT_FORMATS)

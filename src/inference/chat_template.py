@@ -1,8 +1,8 @@
-"""Chat templates: programs that write a conversation as a model was trained on it.
+"""Chat templates, which format a conversation the way a model was trained on it.
 
-A model comes with its template, which is used by default. `templates/` contains templates
-for Meta's layouts, which have none, and for `--chat-format`. `docs/CHAT-FORMATS.md` shows
-their output.
+By default, the template that comes with the model is used. `templates/` contains the
+templates for `--chat-format`, and for Meta's checkpoints, which do not include one.
+`docs/CHAT-FORMATS.md` shows their output.
 """
 
 import re
@@ -19,20 +19,20 @@ from .errors import ChatFormatError
 from .marked_text import mark_values
 from .messages import TEMPLATE_ROLES, Message
 
-# Characters of a template. The longest known one has 35 thousand.
+# Maximum template length, in characters. The longest known template has about 35,000.
 LONGEST_TEMPLATE = 1 << 17
-# Matches a possible special token in the text of a template.
+# Matches anything in a template's text that looks like a special token.
 TOKEN_LIKE = re.compile(r"<[|｜][^<>\s]{1,60}[|｜]>|</?[\w.▁-]{1,60}>|\[/?[A-Z_]{1,60}\]")
-# Arguments of `render`, which templates read under the same names.
+# Parameters of `render` that templates access under the same names.
 _RESERVED_NAMES = frozenset(
     {"self", "messages", "tools", "documents", "add_generation_prompt", "special_tokens"}
 )
-_READ_CHARS = 1000  # of an error message, which may repeat a long text
+_READ_CHARS = 1000  # limit for error messages, which may contain long strings
 _SHOWN_CHARS = 200
 _ROLE_TEXTS = {role: role for role in TEMPLATE_ROLES}
-# The names of the thoughts in a message. Most templates read the first one; the templates
-# of gpt-oss and LFM2.5 read the second one. Transformers sets both of them from any of
-# the three.
+# Keys that may contain a message's thoughts. Most templates read the first key, and the
+# templates of gpt-oss and LFM2.5 read the second one. As in transformers, both of them
+# are set from whichever of the three keys is present.
 _THOUGHT_NAMES = ("reasoning_content", "thinking", "reasoning")
 _ADVICE = "name a format with --chat-format, or continue raw text with --completion"
 
@@ -42,14 +42,15 @@ class ChatTemplate:
     """A chat template.
 
     Args:
-        text: The template.
-        name: The name of its format, for people and for `--chat-format`.
-        by: How it was found: `chat template`, `special tokens`, `layout`, or the flag.
-        tool_text: The template for conversations with tools, if it is a separate one.
-        variables: Variables of the template, in addition to the conversation.
-        tokens: The special tokens that a tokenizer must have; `bos` and `eos` stand for
-            the tokens that begin and end a text, independent of their names.
-        arguments: Variables that a user sets, in addition to `variables`.
+        text: The template's source.
+        name: The format name, for messages and for `--chat-format`.
+        by: How the template was found: `chat template`, `special tokens`, `layout`, or
+            the flag.
+        tool_text: The source of a separate template for conversations with tools, if any.
+        variables: Template variables in addition to the conversation.
+        tokens: Special tokens that the tokenizer must have. `bos` and `eos` refer to the
+            tokens that begin and end a text, regardless of their names.
+        arguments: Variables set by the user, in addition to `variables`.
     """
 
     text: str
@@ -62,35 +63,35 @@ class ChatTemplate:
 
     @cached_property
     def call_form(self) -> CallForm | None:
-        """The form of function calls in answers; None if the template has no tools."""
+        """How answers write function calls, or None if the template has no tools."""
         return call_form_of(self.tool_text or self.text) if self.has_tools else None
 
     @cached_property
     def thought_form(self) -> ThoughtForm:
-        """The form of thoughts in answers; by default the most common one."""
+        """How answers write thoughts. The default is the most common form."""
         return thought_form_of(self.text) or THINK
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Possible special tokens in the text of the template."""
+        """All substrings of the template that look like special tokens."""
         return frozenset(TOKEN_LIKE.findall(self.text + (self.tool_text or "")))
 
     @property
     def has_tools(self) -> bool:
-        """Whether the template writes tools."""
+        """Whether the template supports tools."""
         return self.tool_text is not None or self.reads("tools")
 
     @property
     def can_leave_out_thoughts(self) -> bool:
-        """Whether answers have no thoughts, or a variable turns them off."""
+        """Whether answers do not include thoughts, or a variable can disable them."""
         has_switch = self.reads("enable_thinking") or self.reads("thinking")
         return has_switch or thought_form_of(self.text) is None
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "ChatTemplate":
-        """Return the template with further variables that a user sets.
+        """Return a copy of the template with additional variables set by the user.
 
         Raises:
-            ChatFormatError: A name belongs to a part of the conversation.
+            ChatFormatError: If a variable has a reserved name, such as `messages`.
         """
         check_argument_names(arguments)
         if not arguments:
@@ -98,13 +99,12 @@ class ChatTemplate:
         return replace(self, arguments={**self.arguments, **arguments})
 
     def reads(self, variable: str) -> bool:
-        """Return whether the template reads a variable."""
+        """Return whether the template mentions a variable."""
         return re.search(rf"\b{variable}\b", self.text) is not None
 
     @cached_property
     def _environment(self) -> Any:
-        # Jinja is loaded only for chats, because that takes as long as loading a small
-        # model.
+        # Jinja is loaded lazily, because that takes as long as loading a small model.
         return import_module(".template_sandbox", __package__).TemplateEnvironment()
 
     @cached_property
@@ -121,21 +121,21 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] = MappingProxyType({}),
         **variables: Any,
     ) -> str:
-        """Write a conversation.
+        """Render a conversation as a prompt.
 
         Args:
-            messages: The messages, in the form of transformers' `apply_chat_template`.
-            tools: The functions that an answer may call.
-            documents: Texts that an answer may quote.
-            add_generation_prompt: Whether to begin an answer.
-            special_tokens: The variables `bos_token`, `eos_token` and similar ones.
-            **variables: Further variables of the template.
+            messages: The messages, as for transformers' `apply_chat_template`.
+            tools: The functions that the answer may call.
+            documents: Documents that the answer may quote.
+            add_generation_prompt: Whether to append the header of an answer.
+            special_tokens: Variables such as `bos_token` and `eos_token`.
+            **variables: Other template variables.
 
         Returns:
-            The prompt, in which the characters from outside of the template are marked.
+            The prompt. Characters that do not come from the template are marked.
 
         Raises:
-            ChatFormatError: The template fails, or takes too many steps.
+            ChatFormatError: If the template fails or exceeds its step limit.
         """
         text = self.tool_text if tools and self.tool_text is not None else self.text
         with_thoughts = [_with_thoughts(message) for message in messages]
@@ -144,7 +144,8 @@ class ChatTemplate:
         try:
             values = {name: mark_values(value) for name, value in outside.items()}
             for message in values["messages"]:
-                # A role is a word of the template, as in '<|' + role.
+                # Known roles count as template text, because templates may combine them
+                # with a special token, as in '<|' + role.
                 if message.get("role") in TEMPLATE_ROLES:
                     message["role"] = _ROLE_TEXTS[message["role"]]
             values["add_generation_prompt"] = add_generation_prompt
@@ -160,10 +161,10 @@ class ChatTemplate:
         return str(rendered)
 
     def render_messages(self, messages: Sequence[Message], **options: Any) -> str:
-        """Write a conversation, with the arguments of `render`.
+        """Render a conversation of `Message` objects. See `render` for the options.
 
-        Arguments of calls are passed as objects, as in transformers. If a template fails
-        with objects, they are passed as text, as in requests of clients.
+        Call arguments are passed as objects, as in transformers. If the template fails
+        with objects, they are passed as JSON strings, as in API requests.
         """
         variables = [message.as_variable() for message in messages]
         try:
@@ -180,14 +181,14 @@ class ChatTemplate:
 
 
 def check_argument_names(names: Iterable[str]) -> None:
-    """Raise ChatFormatError for an argument with a reserved name."""
+    """Raise ChatFormatError if a template argument has a reserved name."""
     for name in names:
         if name in _RESERVED_NAMES:
             raise ChatFormatError(f"[chat] a template argument must not be called {name}")
 
 
 def _with_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message with its thoughts under each name that templates read."""
+    """Return a message with its thoughts under every key that templates read."""
     thoughts = [message[name] for name in _THOUGHT_NAMES if message.get(name) is not None]
     if not thoughts:
         return message
@@ -195,7 +196,7 @@ def _with_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error of Jinja or Python, as one short line."""
+    """Return the message of a Jinja or Python exception, as one short line."""
     message = " ".join(str(error)[:_READ_CHARS].split()) or type(error).__name__
     shown = escape_line(message).encode("ascii", "backslashreplace").decode()
     line = getattr(error, "lineno", None)

@@ -1,4 +1,4 @@
-"""The engine of one chat: run a prompt in chunks, then draw one token at a time."""
+"""An engine for one chat, which runs a prompt in chunks and then draws tokens."""
 
 import threading
 import time
@@ -23,18 +23,19 @@ from .passes import Passes, RunningAnswer
 from .request import Request, TokenMask
 from .sampling import SamplingArgs
 
-# With `progress`, a chunk takes about this time; the first one has WATCHED_CHUNK tokens.
+# If `progress` is set, chunks are sized to take about this time. The first chunk has
+# WATCHED_CHUNK tokens.
 WATCHED_SECONDS = 1.0
 WATCHED_CHUNK = 64
 DEFAULT_SEQUENCE_LENGTH = 4096
 
-# Called with (prompt tokens in the cache, prompt tokens), before the first chunk and
-# after each chunk.
+# A function that is called with the number of cached prompt tokens and the number of all
+# prompt tokens, before the first chunk and after each chunk.
 Progress = Callable[[int, int], None]
 
 
 def mark_prompt(prompt: str | Sequence[Message], prompt_ids: Sequence[int]) -> None:
-    """Begin stage 1 of the trace: a text or messages, and their token ids."""
+    """Record stage 1 of the trace: the text or messages, and their token ids."""
     if isinstance(prompt, str):
         details: dict[str, Any] = {"text": prompt}
     else:
@@ -46,11 +47,11 @@ def mark_prompt(prompt: str | Sequence[Message], prompt_ids: Sequence[int]) -> N
 
 @dataclass(eq=False)
 class Call:
-    """One answer, while its iterator can continue.
+    """The call that generates one answer, for as long as its iterator exists.
 
     Attributes:
-        thread: The thread that requested its newest step.
-        is_over: Whether it no longer needs the engine.
+        thread: The thread that requested the answer's latest step.
+        is_over: Whether the answer no longer needs the engine.
     """
 
     thread: threading.Thread | None = None
@@ -62,7 +63,7 @@ class Call:
 
 
 class Claim:
-    """The right of a call to change an engine, until `next` contains a newer claim."""
+    """A call's exclusive right to use an engine, until `next` contains a newer claim."""
 
     def __init__(self, call: Call) -> None:
         self.call = weakref.ref(call)
@@ -70,12 +71,12 @@ class Claim:
 
 
 class Ownership:
-    """The call that an engine belongs to.
+    """Track which call owns an engine.
 
-    The owner is referenced weakly: the engine becomes free when the iterator of an answer
-    ends or is dropped. One atomic `setdefault` decides which of several threads gets the
-    engine. A `threading.Lock` would stay locked for ever after an interrupt between its
-    last two lines, or in a process that is forked while another thread holds the lock.
+    The owner is referenced weakly, so the engine becomes free when an answer's iterator
+    ends or is garbage-collected. An atomic `setdefault` decides which of several threads
+    gets the engine. A `threading.Lock` could stay locked forever after an interrupt, or
+    in a process that is forked while another thread holds the lock.
     """
 
     def __init__(self) -> None:
@@ -85,8 +86,8 @@ class Ownership:
         """Assign the engine to a call, until another call takes it.
 
         Raises:
-            InferenceError: A call of another thread owns the engine, or a newer call has
-                ended this call.
+            InferenceError: If a call in another thread owns the engine, or if a newer
+                call has ended this one.
         """
         thread = threading.current_thread()
         newest = self._claim
@@ -94,7 +95,7 @@ class Ownership:
             newest = newest.next["claim"]
         owner = newest.call()
         if owner is call and call.thread is thread:
-            return  # no other thread takes the engine from a living thread
+            return  # other threads cannot take the engine while this thread is alive
         if call.thread is not None and owner is not call:
             raise InferenceError("[generate] this answer was ended by a newer call")
         claim = Claim(call)
@@ -109,37 +110,38 @@ class Ownership:
 
 
 class InferenceEngine:
-    """Answers prompts with one model and one KV cache: a batch of one.
+    """Generate one answer at a time, with one model and one KV cache.
 
-    The cache is kept between prompts. Of a new prompt, only the part after the common
-    prefix with the last sequence is run; the bits equal a run of the whole prompt. An
-    iterator of steps may be closed, or an exception thrown into it, at any point; the
-    engine stays usable. Only the newest iterator of an engine can continue.
+    The cache is kept between prompts. A new prompt is run only from the point at which it
+    differs from the previous sequence, and the results are bit-identical to running the
+    whole prompt. An iterator of steps may be closed at any point, or an exception thrown
+    into it, and the engine remains usable. Only the newest iterator of an engine can
+    continue.
 
-    An engine belongs to one call at a time. From its first step until its last, or until
-    its iterator is closed or dropped, an answer belongs to the thread that took its
-    newest step. If another thread begins an answer or calls `reset` meanwhile, it gets
-    `InferenceError("this engine is in use by another thread")`, and nothing changes. A
-    call in the same thread ends the answer. Engines that share a model may run in several
-    threads.
+    An engine belongs to one call at a time. From its first step until its last one, or
+    until its iterator is closed or garbage-collected, an answer belongs to the thread
+    that requested its latest step. If another thread starts an answer or calls `reset`
+    meanwhile, this raises `InferenceError("this engine is in use by another thread")` and
+    has no other effect. A new call in the same thread ends the answer. Engines that share
+    a model may run in several threads.
 
     Args:
-        model: The model; engines may share it.
-        sequence_length: Positions of the context; min(4096, the model's longest) by
-            default.
+        model: The model, which several engines may share.
+        sequence_length: The context length. The default is 4096, or the model's maximum
+            context length if that is less.
         speculation: Whether a step may check guessed tokens together with the newest one
-            if that saves time. The answers are the same, bit for bit.
-        draft_model: A smaller model with the same vocabulary that guesses tokens. Without
-            it, guesses are looked up in the text.
-        attention: "fused", or "eager" for one op per stage of attention, with the same
-            bits.
+            if that saves time. The answers are bit-identical.
+        draft_model: A smaller model with the same vocabulary that guesses tokens. By
+            default, guesses are looked up in the text.
+        attention: "fused", or "eager" to run attention as separate ops. The results are
+            bit-identical.
 
     Raises:
-        ModelError: The draft model has another vocabulary.
+        ModelError: If the draft model has another vocabulary.
 
     Attributes:
-        sequence_length: The positions of the context.
-        last_stats: The statistics of the last answer, even if it was not finished.
+        sequence_length: The context length.
+        last_stats: The statistics of the last answer, even if it was not completed.
     """
 
     def __init__(
@@ -176,13 +178,13 @@ class InferenceEngine:
 
     @cached_property
     def chat_format(self) -> ChatTemplate:
-        """Find the model's chat template.
+        """The model's chat template.
 
         Raises:
-            ChatFormatError: The model has no template, and its special tokens belong to
-                no format.
-            TokenizerError: The file with the chat template is damaged.
-            PromptError: The model has no tokenizer.
+            ChatFormatError: If the model has no template, and its special tokens do not
+                match a known format.
+            TokenizerError: If the file that contains the chat template is damaged.
+            PromptError: If the model has no tokenizer.
         """
         return find_chat_template(self.model.source, self._tokenizer())
 
@@ -195,20 +197,22 @@ class InferenceEngine:
 
     @contextmanager
     def idle_pool(self) -> Iterator[LonePool]:
-        """End the newest answer and yield its KV cache; reject other threads inside.
+        """Return a context manager that ends the newest answer and yields the KV cache.
+
+        Other threads cannot use the engine inside the `with` block.
 
         Raises:
-            InferenceError: Another thread is using the engine.
+            InferenceError: If another thread is using the engine.
         """
         with closing(Call()) as call:
             self._ownership.take(call)
             yield self._pool
 
     def reset(self) -> None:
-        """Forget the cached tokens.
+        """Clear the cache.
 
         Raises:
-            InferenceError: Another thread is using the engine.
+            InferenceError: If another thread is using the engine.
         """
         with self.idle_pool() as pool:
             pool.clear()
@@ -228,18 +232,19 @@ class InferenceEngine:
     ) -> Iterator[Step]:
         """Answer the last message of a conversation.
 
-        The other arguments and errors are documented at `generate`.
+        See `generate` for the other arguments and exceptions.
 
         Args:
-            messages: `Message`s, or dicts such as `{"role": "user", "content": "hi"}`.
-            chat_format: A template, or a key of `CHAT_FORMATS`; None selects the model's
-                own template.
-            think: As in `encode_chat`.
+            messages: `Message` objects, or dicts such as
+                `{"role": "user", "content": "hi"}`.
+            chat_format: A template, or a key of `CHAT_FORMATS`. The default is the
+                model's own template.
+            think: See `encode_chat`.
 
         Raises:
-            ChatFormatError: The messages are invalid or empty, the format is unknown, it
-                cannot express the messages or leave out thoughts, or the tokenizer lacks
-                one of its special tokens.
+            ChatFormatError: If the messages are invalid or empty; if the format is
+                unknown, or does not support the messages or answers without thoughts; or
+                if the tokenizer does not have a special token that the format requires.
         """
         tokenizer = self._tokenizer()
         template = self.chat_format if chat_format is None else chat_format
@@ -275,32 +280,32 @@ class InferenceEngine:
         forced_ids: Sequence[int] = (),
         mask: TokenMask | None = None,
     ) -> Iterator[Step]:
-        """Continue a sequence of tokens.
+        """Generate a continuation of a token sequence.
 
-        All arguments are checked before the first step. A rejected call changes nothing.
+        All arguments are checked before the first step. A rejected call has no effect.
 
         Args:
             prompt_ids, max_new_tokens, sampling, stop, end_ids, new_text, candidates,
-                answer_ids, forced_ids, mask: As in `Request`.
-            progress: Called while the prompt is run.
+                answer_ids, forced_ids, mask: See `Request`.
+            progress: A function that is called while the prompt is run, or None.
 
         Yields:
-            One step per chosen token. Without a tokenizer, the texts are empty and no
-            token ends the answer.
+            One step per drawn token. If the model has no tokenizer, all texts are empty
+            and no token ends the answer.
 
         Raises:
-            PromptError: The prompt is empty or a text, a limit is below 1, or the number
-                of candidates is below 0.
-            TokenIdError: An id is not an integer, or outside of the vocabulary.
-            ContextFullError: The prompt leaves no room for a token.
-            CheckpointError: The weight files were rewritten after they were loaded. This
-                is checked again before the last step, so that no spoiled answer ends as
-                complete.
-            InferenceError: While stepping: another thread is using the engine, or a newer
-                call ended this answer.
-            NumericError: While stepping: the logits are not finite.
-            GrammarError: While stepping: the mask cannot be computed.
-            NotEnoughMemoryError, TensorError: While stepping: the system refuses memory.
+            PromptError: If the prompt is empty or a string, a limit is less than 1, or
+                the number of candidates is negative.
+            TokenIdError: If an id is not an integer or not in the vocabulary.
+            ContextFullError: If the prompt leaves no room for a new token.
+            CheckpointError: If the weight files were rewritten after they were loaded.
+                This is checked again before the last step, so that a corrupt answer does
+                not appear to be complete.
+            InferenceError: If, during iteration, another thread is using the engine or a
+                newer call has ended this answer.
+            NumericError: If the logits of a step are not finite.
+            GrammarError: If the mask for a step cannot be computed.
+            NotEnoughMemoryError, TensorError: If memory for a step cannot be allocated.
         """
         request = Request(
             prompt_ids=prompt_ids,
@@ -319,12 +324,12 @@ class InferenceEngine:
     def answer(
         self, request: Request, progress: Progress | None = None
     ) -> Iterator[Step]:
-        """Return the steps of the answer to a request, as `generate` does."""
+        """Answer a `Request`. See `generate`."""
         answer = Answer(self.model, self.sequence_length, request)
         return self._steps(answer, progress)
 
     def _steps(self, answer: Answer, progress: Progress | None) -> Iterator[Step]:
-        """Run the prompt; then draw, yield and run tokens until a reason to stop."""
+        """Run the prompt, and then draw, yield and run tokens until the answer ends."""
         with (
             closing(Call()) as call,
             declared_lack_of_memory("generate", NotEnoughMemoryError),
@@ -349,9 +354,9 @@ class InferenceEngine:
     def _read_prompt(
         self, call: Call, running: RunningAnswer, progress: Progress | None
     ) -> None:
-        """Run the uncached part of the prompt, and draw from the logits after it."""
+        """Run the uncached part of the prompt in chunks."""
         total = len(running.answer.ids)
-        # A trace uses chunks of one size, so that it is the same in any window.
+        # Traces always use the same chunk size, so that they do not depend on timing.
         is_watched = progress is not None and not is_on()
         chunk = min(WATCHED_CHUNK, PREFILL_CHUNK) if is_watched else PREFILL_CHUNK
         while (start := len(running.sequence.ids)) < total:
@@ -361,8 +366,8 @@ class InferenceEngine:
             started = time.perf_counter()
             self._make_pass(running, self._passes.prompt_part(running, chunk))
             if is_watched:
-                # The bits do not depend on the size of a chunk. Longer chunks read the
-                # weights less often.
+                # The chunk size does not affect the results. Longer chunks are more
+                # efficient, because the weights are read less often.
                 seconds = max(time.perf_counter() - started, 1e-3)
                 parts = int(chunk * WATCHED_SECONDS / seconds) // WATCHED_CHUNK
                 chunk = min(max(parts, 1) * WATCHED_CHUNK, PREFILL_CHUNK)
@@ -370,6 +375,6 @@ class InferenceEngine:
             progress(total, total)
 
     def _make_pass(self, running: RunningAnswer, part: Part) -> None:
-        """Run a part of the answer, and let the answer draw from the logits."""
+        """Run a part of the answer's sequence, and give the answer the logits."""
         [rows], seconds = self._passes.run([running], [part])
         self._passes.take_rows(running, rows, seconds, None)

@@ -1,22 +1,22 @@
-"""Errors between a prompt and its answer."""
+"""Exceptions raised while generating an answer to a prompt."""
 
 from ..ml.errors import LlamaBoltsError
 
 
 class InferenceError(LlamaBoltsError):
-    """A request that the engine cannot answer; the state of the engine is unchanged."""
+    """Base class of errors in a request. The engine's state remains unchanged."""
 
 
 class PromptError(InferenceError):
-    """A prompt or a limit that is invalid for this model."""
+    """Raised when a prompt or a limit is invalid for the model."""
 
 
 class ContextFullError(InferenceError):
-    """A prompt that leaves no room for an answer in the context.
+    """Raised when a prompt leaves no room for an answer in the context.
 
     Attributes:
-        tokens: The length of the prompt.
-        positions: The length of the context.
+        tokens: The prompt length.
+        positions: The context length.
     """
 
     def __init__(self, tokens: int, positions: int) -> None:
@@ -29,45 +29,45 @@ class ContextFullError(InferenceError):
 
     @property
     def sizes(self) -> str:
-        """The clause about both sizes that the terminal and the server print."""
+        """A clause with both lengths, used in terminal and server error messages."""
         return f"it takes {self.tokens} tokens, and the context has {self.positions}"
 
 
 class NumericError(InferenceError):
-    """Logits that are not finite."""
+    """Raised when the logits are not finite."""
 
 
 class SamplingError(InferenceError):
-    """A sampling setting outside of its range."""
+    """Raised when a sampling setting is out of range."""
 
 
 class GrammarError(InferenceError):
-    """An invalid grammar, or a grammar that an answer cannot follow."""
+    """Raised for an invalid grammar, or a grammar that an answer cannot follow."""
 
 
 class GrammarLimitError(InferenceError):
-    """A grammar that exceeds the number of grammars in use."""
+    """Raised when too many grammars are in use."""
 
 
 class ChatFormatError(InferenceError):
-    """Messages that the chat format cannot express."""
+    """Raised when messages are invalid or the chat format cannot represent them."""
 
 
 class QueueFullError(InferenceError):
-    """A request that exceeds the number of waiting requests."""
+    """Raised when too many requests are waiting."""
 
 
 class TimeLimitError(InferenceError):
-    """A request whose time limit ended before its first token was drawn."""
+    """Raised when a request's time limit expires before its first token is drawn."""
 
 
 class ClosedError(InferenceError):
-    """A request to an engine that was closed."""
+    """Raised when a request is made to a closed engine."""
 
 
 class ThreadRefusedError(InferenceError):
-    """The system refuses to start an engine's thread; a later request tries again."""
+    """Raised when the engine thread cannot be started. The next request tries again."""
 
 
 class PromptCacheError(InferenceError):
-    """A prompt cache file that cannot be used or written."""
+    """Raised when a prompt cache file cannot be used or written."""

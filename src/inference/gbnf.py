@@ -1,9 +1,9 @@
-"""Converts grammars from llama.cpp's notation (GBNF) to Lark's notation for llguidance.
+"""Convert grammars from llama.cpp's notation (GBNF) to llguidance's Lark notation.
 
-llguidance cuts a text into terminals, the longest first, before its grammar sees them,
-so after `[a-z]+` no letter could follow. A grammar of llama.cpp has no terminals.
-Therefore each terminal that is written here is a single character, and each text of the
-grammar stays possible.
+llguidance first splits text into terminals, greedily, and then parses the terminals. For
+example, no letter can follow the terminal `[a-z]+`. GBNF grammars do not have terminals,
+so this converter writes only single-character terminals, and the converted grammar
+accepts the same strings as the original.
 
 Source: grammars/README.md of llama.cpp, and its parser, src/llama-grammar.cpp.
 """
@@ -22,28 +22,28 @@ _CHARACTER = re.compile(
 )
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _MOST_REPETITIONS = 2000  # as in llama.cpp
-_DEEPEST = 100  # nesting depth of groups
+_DEEPEST = 100  # maximum nesting depth of groups
 
 
 def is_gbnf(text: str) -> bool:
-    """Return whether a grammar is in llama.cpp's notation: `::=` follows a name."""
+    """Return whether a grammar is in GBNF, in which `::=` follows the name of a rule."""
     return _RULE.search(text) is not None
 
 
 def lark_of_gbnf(text: str) -> str:
-    """Convert a grammar of llama.cpp to Lark's notation, or raise ValueError."""
+    """Convert a GBNF grammar to Lark notation, or raise ValueError if it is invalid."""
     return _Converter(text).grammar()
 
 
 class _Converter:
-    """Reads a grammar from left to right, and converts each rule as it is read."""
+    """A recursive-descent parser that converts each rule as it is parsed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._place = 0
         self._depth = 0
         self._names = {"root": "start"}
-        self._used: dict[str, int] = {}  # used rules, with the place of their first use
+        self._used: dict[str, int] = {}  # the position at which each rule is first used
 
     def grammar(self) -> str:
         rules: dict[str, str] = {}
@@ -89,7 +89,7 @@ class _Converter:
         return " ".join(filter(None, items)) or '""'
 
     def _item(self) -> str | None:
-        """Read a literal, a set, a group or a name; return None at any other text."""
+        """Parse a literal, a set, a group or a name; return None if there is none."""
         first = self._text[self._place : self._place + 1]
         if first == '"':
             return self._literal()
@@ -148,7 +148,7 @@ class _Converter:
         return f"({alternatives})"
 
     def _character(self) -> str:
-        """Read one character of a literal or a set, which may be an escape."""
+        """Parse one character of a literal or a set, which may be an escape sequence."""
         match = self._take(_CHARACTER, "a character or one of its escapes")
         *codes, escape, plain = match.groups()
         if plain is not None:
@@ -161,7 +161,7 @@ class _Converter:
         return chr(code)
 
     def _lark_name(self, name: str) -> str:
-        """Return a name for Lark, in lower case and without a leading digit."""
+        """Return the Lark name of a rule, in lower case and without a leading digit."""
         return self._names.setdefault(name, f"rule_{len(self._names)}")
 
     def _lark_repetition(self, times: re.Match[str]) -> str:
@@ -176,7 +176,7 @@ class _Converter:
 
     def _skip(self, blanks: re.Pattern[str]) -> None:
         match = blanks.match(self._text, self._place)
-        assert match is not None  # the pattern also matches an empty text
+        assert match is not None  # the pattern also matches an empty string
         self._place = match.end()
 
     def _take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
@@ -198,7 +198,7 @@ class _Converter:
 
 
 def _lark_character(character: str) -> str:
-    """Return a character as part of a regular expression of Lark."""
+    """Return a character, escaped for a Lark regular expression."""
     if character.isascii() and character.isalnum():
         return character
     return f"\\x{{{ord(character):x}}}"

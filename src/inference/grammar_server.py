@@ -1,11 +1,11 @@
-"""The process that compiles grammars and computes masks; started by `grammars.py`.
+"""The program that compiles grammars and computes masks, started by `grammars.py`.
 
-llguidance is fast, but a hostile schema can keep it busy for minutes, use gigabytes or
-abort the process. So it runs in a separate process. This program is started once and
-reads the vocabulary. It forks a child for each grammar, which compiles the grammar and
-then forks a child for each answer. The system limits the memory and the time of all of
-them. The program imports nothing from the package, so that it starts fast. It ends when
-its standard input, a socket, is closed.
+llguidance is fast, but a malicious schema can keep it busy for minutes, use gigabytes of
+memory, or abort the process. So it runs in a separate process. This program is started
+once and reads the vocabulary. It forks a child for each grammar, which compiles the
+grammar and then forks a child for each answer. The operating system limits the memory and
+CPU time of all children. For a fast start, the program does not import anything from the
+package. It exits when its standard input, a socket, is closed.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from multiprocessing.reduction import recv_handle
 
 import llguidance
 
-# Bytes that a child may use in addition to the memory of its parent process.
+# Bytes of memory that a child may use in addition to its parent's memory.
 MEMORY = 64 << 20
-# Processor seconds for compiling a grammar.
+# CPU seconds for compiling a grammar.
 COMPILE_SECONDS = 0.8
-# Processor seconds for the masks of an answer: an initial allowance, and an addition for
-# each token. An ordinary mask takes 0.0001 to 0.005 s.
+# CPU seconds for computing the masks of an answer: an initial allowance, and an increase
+# for each token. A typical mask takes 0.0001 to 0.005 seconds.
 MASK_SECONDS = 0.5
 MASK_SECONDS_PER_TOKEN = 0.02
-# Added to the niceness of children, so that the threads of the model precede them.
+# Niceness of the child processes, so that the model's threads take precedence.
 NICENESS = 10
 
 
 class GrammarVocabulary(llguidance.TokenizerWrapper):
-    """The tokens of a model, in the interface of llguidance."""
+    """A model's vocabulary, with the interface that llguidance expects."""
 
     def __init__(
         self, tokens: list[bytes], end_ids: list[int], special_ids: list[int]
@@ -46,16 +46,17 @@ class GrammarVocabulary(llguidance.TokenizerWrapper):
         self.tree = llguidance.LLTokenizer(self, n_vocab=len(tokens), eos_token=end_ids)
 
     def __call__(self, text: str) -> list[int]:
-        """Return tokens of a text, the longest one at each place."""
+        """Tokenize a string greedily, always with the longest possible token."""
         ids: list[int] = self.tree.greedy_tokenize(text)
         return ids
 
 
 def compile_grammar(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> None:
-    """Compile the grammar of the first message, and fork a child for each answer.
+    """Compile the grammar in the first message, and fork a child for each answer.
 
-    The response is M and the mask before the first token, or E and an error, after which
-    the process ends. Each later handle is the stream of an answer, for `follow`.
+    The response is M and the mask for the first token. If compiling fails, the response
+    is E and an error message, and the process ends. Each handle that is received later is
+    the stream of an answer, which is passed to `follow`.
     """
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -83,10 +84,10 @@ def compile_grammar(tokenizer: "llguidance.LLTokenizer", stream: Connection) -> 
 
 
 def follow(matcher: "llguidance.LLMatcher", answer: Connection) -> None:
-    """Receive each token of an answer, and send the mask after it.
+    """Receive each token of an answer, and send the mask for the next token.
 
-    Slow masks reduce the allowance of processor time, and each token adds to it. When the
-    allowance is used up, the system ends the process.
+    Computing masks uses up the CPU time allowance, and each token increases it again.
+    When the allowance is exhausted, the operating system kills the process.
     """
     allowance = MASK_SECONDS
     while True:
@@ -107,7 +108,7 @@ def follow(matcher: "llguidance.LLMatcher", answer: Connection) -> None:
 
 
 def next_mask(matcher: "llguidance.LLMatcher") -> bytes:
-    """Return the mask of the next token, one bit per token, or raise ValueError."""
+    """Return the mask for the next token, one bit per token, or raise ValueError."""
     mask: bytes = b"" if matcher.is_error() else matcher.compute_bitmask()
     if matcher.is_error():
         raise ValueError(matcher.get_error())
@@ -116,10 +117,10 @@ def next_mask(matcher: "llguidance.LLMatcher") -> bytes:
 
 def main() -> None:
     """Serve the parent process until it closes the control stream."""
-    # Both signals reach the whole process group; the parent process handles them.
+    # These signals are sent to the whole process group, but only the parent handles them.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # avoids zombie processes
     control = Connection(sys.stdin.fileno())
     tokens, end_ids, special_ids = json.loads(control.recv_bytes())
     vocabulary = GrammarVocabulary(

@@ -1,9 +1,9 @@
-"""Answers that follow a grammar: a JSON schema, a regular expression, or a Lark grammar.
+"""Restrict answers to a JSON schema, a regular expression, or a Lark grammar.
 
-llguidance computes the set of tokens that may come next. It runs in `grammar_server.py`,
-a separate process. A child process compiles a grammar once for all answers that follow
-it. A child of that process computes the next mask of an answer while the model runs the
-token before it.
+llguidance computes the set of tokens that may come next. It runs in a separate process,
+`grammar_server.py`. For each grammar, this process forks a child that compiles the
+grammar once. The child then forks a process for each answer, which computes the next mask
+while the model runs the previous token.
 """
 
 import contextlib
@@ -32,15 +32,16 @@ from ..untrusted import parse_strict_json, shown
 from .errors import ClosedError, GrammarError, GrammarLimitError
 
 KINDS = ("json_schema", "regex", "lark")
-MOST_BYTES = 1 << 18  # of the text of a grammar
-# White space between the parts of JSON is limited, or a small model writes it for ever.
+MOST_BYTES = 1 << 18  # maximum grammar size
+# White space between JSON tokens is limited, because a small model may otherwise never
+# stop writing it.
 BLANKS = {"whitespace_pattern": r"[ \n]{1,12}"}
 _PROGRAM = Path(__file__).with_name("grammar_server.py")
-# Seconds to wait for a process. It uses less than a second of processor time, but the
+# Seconds to wait for a process. A process uses less than a second of CPU time, but the
 # machine may be busy.
 _SECONDS = 10.0
-# The most grammars in use at a time, in all and by one client, and the most unused
-# compiled grammars that are kept.
+# The maximum number of grammars in use, in total and per client, and the maximum number
+# of unused compiled grammars that are kept.
 MOST_USED = 32
 MOST_USED_BY_CLIENT = 8
 MOST_KEPT = 8
@@ -53,11 +54,12 @@ class Grammar:
     """A grammar for an answer.
 
     Raises:
-        GrammarError: The kind is unknown, the text is too long, or a schema is not JSON.
+        GrammarError: If the kind is unknown, the text is too long, or a schema is not
+            valid JSON.
     """
 
     kind: str  # one of KINDS
-    text: str  # the schema as JSON, or the expression or grammar itself
+    text: str  # a JSON schema, a regular expression, or a Lark grammar
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -76,9 +78,9 @@ class Grammar:
 
 
 def read_grammar(text: str) -> Grammar:
-    """Return a grammar from Lark's notation or llama.cpp's notation (GBNF).
+    """Read a grammar in Lark notation or in llama.cpp's notation (GBNF).
 
-    Raise GrammarError if it is too long, or an invalid GBNF grammar.
+    Raise GrammarError if the grammar is too long, or if it is invalid GBNF.
     """
     from .gbnf import is_gbnf, lark_of_gbnf
 
@@ -92,13 +94,13 @@ def read_grammar(text: str) -> Grammar:
 
 
 class CompiledGrammar:
-    """A process that has compiled a grammar, and its mask before the first token."""
+    """A process that has compiled a grammar, and the mask for the first token."""
 
     def __init__(self, stream: Connection, grammar: Grammar) -> None:
-        """Send the grammar to the process of a stream, and wait for the first mask."""
+        """Send the grammar to the process connected to `stream`, and await its mask."""
         self._stream = stream
         options = {"overrides": BLANKS} if grammar.kind == "json_schema" else {}
-        with contextlib.suppress(OSError):  # receiving reports the end of the process
+        with contextlib.suppress(OSError):  # `_receive_mask` reports a terminated process
             self._stream.send_bytes(
                 json.dumps([grammar.kind, grammar.text, options]).encode()
             )
@@ -107,35 +109,35 @@ class CompiledGrammar:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs: its stream has not reported an end."""
+        """Whether the process is running, which means that its stream is still open."""
         return not self._stream.closed and not self._stream.poll()
 
     def follower(self) -> Connection:
-        """Return the stream of a new process, which follows one answer."""
+        """Start a process that follows one answer, and return its stream."""
         ours, theirs = Pipe()
-        with theirs, contextlib.suppress(OSError):  # after an error, the stream just ends
+        with theirs, contextlib.suppress(OSError):  # if this fails, `ours` is at its end
             send_handle(self._stream, theirs.fileno(), 0)
         return ours
 
     def close(self) -> None:
-        """End the process; current answers continue to their end."""
+        """End the process. Answers in progress can still be completed."""
         self._stream.close()
 
 
 class GrammarMask:
-    """The tokens that may come next in one answer: a `SlowMask` of the engines."""
+    """The mask of the tokens that may come next in one answer, a `SlowMask`."""
 
     def __init__(self, compiled: CompiledGrammar) -> None:
         self._compiled = compiled
-        # The stream of the process of this answer, which starts with the first token.
+        # The stream of this answer's process, which starts with the first token.
         self._stream: Connection | None = None
         self._next: Words | None = compiled.first
         self._deadline = 0.0  # for the next mask, while `_next` is None
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Wait for the next mask, at most some seconds; return whether it is ready.
+        """Wait up to `seconds` for the next mask, and return whether it is ready.
 
-        An error that `allowed` would raise counts as ready.
+        The mask also counts as ready if `allowed` would raise an error.
         """
         if self._next is not None or self._stream is None or self._stream.closed:
             return True
@@ -143,14 +145,14 @@ class GrammarMask:
         return left <= 0 or self._stream.poll(min(seconds, left))
 
     def allowed(self) -> Words:
-        """Return a mask of the tokens that may come next.
+        """Return the mask of the tokens that may come next.
 
         Returns:
-            uint32 [ceil(V / 32)], one bit per token, the lowest bit first.
+            A uint32 array [ceil(V / 32)] with one bit per token, the lowest bit first.
 
         Raises:
-            GrammarError: The answer does not follow the grammar, or its masks take too
-                much time or memory.
+            GrammarError: If the answer does not follow the grammar, or if computing its
+                masks takes too much time or memory.
         """
         if self._next is None:
             assert self._stream is not None
@@ -161,12 +163,12 @@ class GrammarMask:
                 )
                 self._next = _receive_mask(self._stream, "the answer so far", rule, left)
             except GrammarTimeoutError:
-                self._compiled.close()  # so that the next answer gets a new process
+                self._compiled.close()  # the next answer starts a new process
                 raise
         return self._next
 
     def accept(self, token_id: int) -> None:
-        """Add the drawn token; the next mask is computed while the model runs it."""
+        """Send the drawn token, so that the next mask is computed in the background."""
         if self._stream is None:
             self._stream = self._compiled.follower()
         self._next = None
@@ -181,20 +183,20 @@ class GrammarMask:
 
 
 class GrammarTimeoutError(GrammarError):
-    """A process that sends no response in time."""
+    """Raised when a grammar process does not respond in time."""
 
 
 def _receive_mask(stream: Connection, subject: str, rule: str, seconds: float) -> Words:
-    """Return the mask that a process sends; close the stream after an error.
+    """Receive a mask from a process, and close the stream after an error.
 
     Args:
-        stream: The stream of the process.
-        subject: The subject of an error message.
-        rule: The limit of the process, for an error without a reason.
-        seconds: The most time to wait.
+        stream: The stream that is connected to the process.
+        subject: The subject of error messages.
+        rule: The limit to report if the process ends without an error message.
+        seconds: The maximum time to wait.
 
     Raises:
-        GrammarError: The process sent an error, or took too much time or memory.
+        GrammarError: If the process reports an error, or exceeds a time or memory limit.
     """
     kind: type[GrammarError] = GrammarError
     message = b""
@@ -204,7 +206,7 @@ def _receive_mask(stream: Connection, subject: str, rule: str, seconds: float) -
         else:
             kind = GrammarTimeoutError
     except (OSError, EOFError):
-        pass  # the system ended the process
+        pass  # the system has terminated the process
     if message[:1] == b"M":
         return np.frombuffer(message, np.uint32, offset=1)
     stream.close()
@@ -218,13 +220,13 @@ def _receive_mask(stream: Connection, subject: str, rule: str, seconds: float) -
 
 
 class _Entry:
-    """A grammar of `Grammars`, its users, and the result of its compilation.
+    """The state of one grammar in `Grammars`: its users, and its compilation result.
 
     Attributes:
         clients: The number of uses per client.
-        lock: Held while the grammar is compiled.
-        compiled: Its process, after it was compiled.
-        error: The error of its compilation, or None.
+        lock: A lock that is held while the grammar is compiled.
+        compiled: The process that has compiled the grammar, or None.
+        error: The compilation error, or None.
     """
 
     def __init__(self) -> None:
@@ -239,7 +241,7 @@ class _Entry:
 
 
 class GrammarUse:
-    """The use of a grammar by a client, until `close`; a context manager."""
+    """A context manager that keeps a grammar in use by a client until `close`."""
 
     def __init__(self, owner: "Grammars", grammar: Grammar, client: Hashable) -> None:
         self._grammars = owner
@@ -254,58 +256,60 @@ class GrammarUse:
         self.close()
 
     def compile(self) -> CompiledGrammar:
-        """Compile the grammar unless another use has done so; this may take a second.
+        """Return the compiled grammar. Compiling it, if necessary, may take a second.
 
         Raises:
-            GrammarError: The text is not a grammar, or takes too much time or memory.
+            GrammarError: If the grammar is invalid, or if its compilation takes too much
+                time or memory.
         """
         return self._grammars._compile(self._grammar)
 
     def close(self) -> None:
-        """End the use. Any thread may call this repeatedly."""
+        """End the use. Any thread may call this, any number of times."""
         if not self._is_closed:
             self._is_closed = True
             self._grammars._release(self._grammar, self._client)
 
 
 class Grammars:
-    """Makes masks for the answers of one model, which end with one of `end_ids`.
+    """Compile grammars for one model, and make masks for its answers.
 
-    Equal grammars are compiled once. At most 32 are in use at a time, 8 by one client.
+    A complete answer ends with one of `end_ids`. Equal grammars are compiled only once.
+    At most 32 grammars can be in use at the same time, and at most 8 per client.
     """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
         self._end_ids = sorted(end_ids)
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        self._entries: dict[Grammar, _Entry] = {}  # the least recently used entry first
+        self._entries: dict[Grammar, _Entry] = {}  # in order of last use, oldest first
         self._is_closed = False
         self._process_lock = threading.Lock()
         self._control: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process if it does not run. Otherwise the first grammar starts it.
+        """Start the process now, if it is not running, instead of with the first grammar.
 
         Raises:
-            GrammarError: llguidance is not installed, or the process does not respond.
-            ClosedError: `close` was called.
+            GrammarError: If llguidance is not installed or the process does not respond.
+            ClosedError: If `close` has been called.
         """
         with self._process_lock:
             self._start()
 
     def _start(self) -> Connection:
-        """Return the stream of the process; start it if it does not run."""
+        """Return the process's control stream, starting the process if necessary."""
         if self._is_closed:
             raise ClosedError("[grammar] the process of the grammars was ended")
         if self._control is not None and self._process is not None:
-            if not self._control.poll():  # the stream only reports the end of the process
+            if not self._control.poll():  # readable only if the process has ended
                 return self._control
             self._control.close()
             self._process.wait()
         self._control, theirs = Pipe()
         with theirs:
-            # In a separate session, so that `close` reaches all its children.
+            # The process has a separate session, so that `close` can kill its children.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_PROGRAM)],
                 stdin=theirs.fileno(),
@@ -338,14 +342,15 @@ class Grammars:
         return self._control
 
     def use(self, grammar: Grammar, client: Hashable = None) -> GrammarUse:
-        """Return the use of a grammar, without waiting. Any thread may call this.
+        """Register the use of a grammar, without waiting. Any thread may call this.
 
         Args:
             grammar: The grammar.
-            client: The client; the limit per client does not apply to None.
+            client: The client that uses the grammar. The limit per client does not apply
+                to None.
 
         Raises:
-            GrammarLimitError: Too many grammars are in use, in all or by the client.
+            GrammarLimitError: If too many grammars are in use, in total or by the client.
         """
         with self._lock:
             entries = self._entries
@@ -368,15 +373,16 @@ class Grammars:
         return GrammarUse(self, grammar, client)
 
     def mask(self, grammar: Grammar, answer_ids: Sequence[int] = ()) -> GrammarMask:
-        """Compile a grammar for one answer. Any thread may call this.
+        """Compile a grammar, and return a mask for one answer. Any thread may call this.
 
         Args:
             grammar: The grammar.
-            answer_ids: Tokens of the answer that were drawn already.
+            answer_ids: Tokens of the answer that have already been drawn.
 
         Raises:
-            GrammarError: As from `GrammarUse.compile`, or the grammar forbids a token.
-            GrammarLimitError: Too many grammars are in use.
+            GrammarError: See `GrammarUse.compile`. Also raised if the grammar forbids one
+                of the tokens.
+            GrammarLimitError: If too many grammars are in use.
         """
         use = self.use(grammar)
         try:
@@ -391,7 +397,7 @@ class Grammars:
         return mask
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
-        """Return the process of a grammar in use; start one if the last one has ended."""
+        """Return the process for a grammar in use, starting a new one if necessary."""
         with self._lock:
             entry = self._entries[grammar]
         with entry.lock:
@@ -407,7 +413,7 @@ class Grammars:
             return entry.compiled
 
     def _compile_in_new_process(self, grammar: Grammar) -> CompiledGrammar:
-        """Compile a grammar in a new process; try again if the main process has ended."""
+        """Compile a grammar in a new process, and retry if the main process has ended."""
         try:
             return CompiledGrammar(self._fork_compiler(), grammar)
         except GrammarTimeoutError:
@@ -421,16 +427,16 @@ class Grammars:
         return CompiledGrammar(self._fork_compiler(), grammar)
 
     def _fork_compiler(self) -> Connection:
-        """Return the stream of a new process, which compiles a grammar."""
+        """Start a process that compiles a grammar, and return its stream."""
         ours, theirs = Pipe()
         with theirs, self._process_lock:
             control = self._start()
-            with contextlib.suppress(OSError):  # after an error, the stream just ends
+            with contextlib.suppress(OSError):  # if this fails, `ours` is at its end
                 send_handle(control, theirs.fileno(), 0)
         return ours
 
     def _release(self, grammar: Grammar, client: Hashable) -> None:
-        """End a use, and the processes of unused grammars beyond `MOST_KEPT`."""
+        """End a use, and close the oldest unused grammars in excess of `MOST_KEPT`."""
         with self._lock:
             entry = self._entries[grammar]
             entry.clients -= Counter([client])
@@ -440,7 +446,7 @@ class Grammars:
                 self._entries.pop(key).close()
 
     def _replace_process(self) -> None:
-        """End the process, but not its children; the next grammar starts a new one."""
+        """Kill the process but not its children. The next grammar starts a new one."""
         with self._process_lock:
             if self._process is not None:
                 self._process.kill()
@@ -450,14 +456,14 @@ class Grammars:
         """End the process.
 
         Args:
-            kills: Whether to end the children at once too; otherwise current answers
-                continue to their end.
+            kills: Whether to kill its children at once as well. Otherwise, answers in
+                progress can still be completed.
         """
         self._is_closed = True
         process = self._process
         if kills and process is not None and process.returncode is None:
-            # This precedes the lock, because a thread may hold it and wait for the
-            # process.
+            # This is done before acquiring the lock, because another thread may hold the
+            # lock while it waits for the process.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         with self._process_lock:

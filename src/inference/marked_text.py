@@ -1,9 +1,9 @@
-"""Texts that record which of their characters come from outside of a chat template.
+"""Strings that record which of their characters do not come from a chat template.
 
-A prompt consists of text that the template writes and of text from outside: messages,
-names, tools and documents. The name of a special token means the token only in the text
-of the template. After a template has trimmed, cut, replaced and joined both kinds, only a
-mark on each character distinguishes them.
+A prompt consists of text written by the template and of outside text: messages, names,
+tools and documents. The name of a special token represents this token only in text that
+the template has written. Templates trim, split, replace and join both kinds of text, so a
+mark on each character is needed to distinguish them.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any
 
 _TEMPLATE = b"\0"
 _OUTSIDE = b"\1"
-# These patterns are compiled when a template first formats a text; few templates do.
+# These patterns are compiled on first use, because few templates format strings.
 _PLACEHOLDER = (
     r"%(?:%|(?:\((?P<key>[^()]*)\))?(?P<flags>[#0 +-]*)(?P<width>[0-9]*)"
     r"(?:\.(?P<precision>[0-9]*))?[hlL]?(?P<kind>[diouxXeEfFgGcrs]))"
@@ -23,14 +23,15 @@ _SPECIFICATION = r"[<>^]?[+-]?0?(\d*),?(?:\.(\d+))?[defgs%]?"
 
 
 class MarkedText(str):
-    """A text with a mark on each character that comes from outside of the template.
+    """A string with a mark on each character that does not come from the template.
 
-    It is equal to the plain text, and has its hash. Slices, sums, `str(text)` and the
-    functions of this module keep the marks. The methods of `str` drop them.
+    It compares equal to the plain string and has the same hash. Slicing, concatenation,
+    repetition, `str(text)` and the functions in this module preserve the marks, but the
+    methods of `str` do not.
     """
 
     __slots__ = ("_marks",)
-    _marks: bytes  # for each character: 0 from the template, 1 from outside
+    _marks: bytes  # for each character: 0 if from the template, 1 if from outside
 
     def __str__(self) -> str:
         return self
@@ -58,24 +59,24 @@ class MarkedText(str):
 
 
 def with_marks(text: str, marks: bytes) -> MarkedText:
-    """Return a text with the given marks, one for each character."""
+    """Return a string with these marks, one byte for each character."""
     marked = MarkedText(text)
     marked._marks = marks
     return marked
 
 
 def mark_outside(text: str) -> MarkedText:
-    """Return a text with a mark on each of its characters."""
+    """Return a string with a mark on every character."""
     return with_marks(text, _OUTSIDE * len(text))
 
 
 def marks_of(text: str) -> bytes:
-    """Return the marks: 1 for each character from outside, 0 for each other one."""
+    """Return the marks of a string: 1 for each outside character, and 0 otherwise."""
     return text._marks if isinstance(text, MarkedText) else _TEMPLATE * len(text)
 
 
 def has_marks(value: object) -> bool:
-    """Return whether a value has text with marks, also in its elements or keys."""
+    """Return whether a value contains a marked string, including in elements and keys."""
     if isinstance(value, MarkedText):
         return b"\1" in value._marks
     if isinstance(value, dict):
@@ -86,7 +87,7 @@ def has_marks(value: object) -> bool:
 
 
 def mark_values(value: Any) -> Any:
-    """Return a copy of a JSON value in which all texts and keys are marked."""
+    """Return a copy of a JSON value in which all strings and keys are marked."""
     if isinstance(value, str):
         return mark_outside(value)
     if isinstance(value, dict):
@@ -97,7 +98,7 @@ def mark_values(value: Any) -> Any:
 
 
 def join(texts: Iterable[str], separator: str = "") -> str:
-    """Join texts as `separator.join(texts)` does, and keep their marks."""
+    """Return `separator.join(texts)`, with marks."""
     parts = list(texts)
     whole = str.join(separator, parts)
     if not any(isinstance(part, MarkedText) for part in (*parts, separator)):
@@ -106,32 +107,32 @@ def join(texts: Iterable[str], separator: str = "") -> str:
 
 
 def strip(text: str, characters: str | None = None, /) -> str:
-    """Remove white space, or the given characters, at both ends."""
+    """Return `text.strip(characters)`, with marks."""
     return strip_left(strip_right(text, characters), characters)
 
 
 def strip_left(text: str, characters: str | None = None, /) -> str:
-    """Remove white space, or the given characters, at the beginning."""
+    """Return `text.lstrip(characters)`, with marks."""
     return text[len(text) - len(str.lstrip(text, characters)) :]
 
 
 def strip_right(text: str, characters: str | None = None, /) -> str:
-    """Remove white space, or the given characters, at the end."""
+    """Return `text.rstrip(characters)`, with marks."""
     return text[: len(str.rstrip(text, characters))]
 
 
 def remove_prefix(text: str, prefix: str, /) -> str:
-    """Remove a prefix, if the text has it."""
+    """Return `text.removeprefix(prefix)`, with marks."""
     return text[len(text) - len(str.removeprefix(text, prefix)) :]
 
 
 def remove_suffix(text: str, suffix: str, /) -> str:
-    """Remove a suffix, if the text has it."""
+    """Return `text.removesuffix(suffix)`, with marks."""
     return text[: len(str.removesuffix(text, suffix))]
 
 
 def _slices_of(text: str, pieces: Iterable[str]) -> list[str]:
-    """Return the slices of a text that equal consecutive pieces of it."""
+    """Return the slices of a marked string that equal these consecutive pieces."""
     slices: list[str] = []
     at = 0
     for piece in pieces:
@@ -142,7 +143,7 @@ def _slices_of(text: str, pieces: Iterable[str]) -> list[str]:
 
 
 def _slices_between(text: str, pieces: list[str], separator: str | None) -> list[str]:
-    """Return the slices of a text between its separators."""
+    """Return the slices of a marked string that equal the pieces between separators."""
     if separator is None:
         return _slices_of(text, pieces)
     slices: list[str] = []
@@ -154,19 +155,19 @@ def _slices_between(text: str, pieces: list[str], separator: str | None) -> list
 
 
 def split(text: str, /, sep: str | None = None, maxsplit: int = -1) -> list[str]:
-    """Cut a text at white space or at a separator."""
+    """Return `text.split(sep, maxsplit)`, with marks."""
     return _slices_between(text, str.split(text, sep, maxsplit), sep)
 
 
 def split_from_right(
     text: str, /, sep: str | None = None, maxsplit: int = -1
 ) -> list[str]:
-    """Cut a text at white space or at a separator, from the right."""
+    """Return `text.rsplit(sep, maxsplit)`, with marks."""
     return _slices_between(text, str.rsplit(text, sep, maxsplit), sep)
 
 
 def split_lines(text: str, /, keepends: bool = False) -> list[str]:
-    """Cut a text at the ends of its lines."""
+    """Return `text.splitlines(keepends)`, with marks."""
     lines = _slices_of(text, str.splitlines(text, True))
     if keepends:
         return lines
@@ -175,17 +176,17 @@ def split_lines(text: str, /, keepends: bool = False) -> list[str]:
 
 
 def partition(text: str, separator: str, /) -> tuple[str, ...]:
-    """Cut a text in three at the first separator."""
+    """Return `text.partition(separator)`, with marks."""
     return tuple(_slices_of(text, str.partition(text, separator)))
 
 
 def partition_from_right(text: str, separator: str, /) -> tuple[str, ...]:
-    """Cut a text in three at the last separator."""
+    """Return `text.rpartition(separator)`, with marks."""
     return tuple(_slices_of(text, str.rpartition(text, separator)))
 
 
 def replace(text: str, old: str, new: str, count: int = -1, /) -> str:
-    """Replace a part of a text everywhere, or at the first places."""
+    """Return `text.replace(old, new, count)`, with marks."""
     if old == "":
         return as_outside(str.replace(text, old, new, count), text, new)
     pieces = _slices_between(text, str.split(text, old, count), old)
@@ -193,26 +194,29 @@ def replace(text: str, old: str, new: str, count: int = -1, /) -> str:
 
 
 def as_outside(result: str, *sources: object) -> str:
-    """Mark a text that was made from others, if one of them is marked."""
+    """Mark a whole string if one of the values from which it was made is marked."""
     if isinstance(result, MarkedText) or not any(map(has_marks, sources)):
         return result
     return mark_outside(result)
 
 
 def _same_length(result: str, text: str) -> str:
-    """Return a text that was made character by character, with its source's marks."""
+    """Return the result of a character-wise conversion, with the marks of its source.
+
+    If the conversion has changed the length, mark the whole result.
+    """
     if len(result) == len(text) and isinstance(text, MarkedText):
         return with_marks(result, text._marks)
     return as_outside(result, text)
 
 
 def justify(text: str, width: int, side: str, fill: str = " ") -> str:
-    """Pad a text to a width like `center`, `ljust` or `rjust`, with its marks."""
+    """Pad a string like the method `side` (`center`, `ljust` or `rjust`), with marks."""
     missing = max(width - len(text), 0)
     left = {"ljust": 0, "rjust": missing}.get(side)
     if left is None:
-        # For an odd number of places, Python puts the last one left if the width is also
-        # odd.
+        # If the padding is odd, Python puts the extra character on the left for an odd
+        # width, and on the right for an even width.
         left = missing // 2 + (missing & width & 1)
     if len(fill) != 1:
         raise TypeError("the fill character must be exactly one character long")
@@ -220,16 +224,16 @@ def justify(text: str, width: int, side: str, fill: str = " ") -> str:
 
 
 def format_percent(text: str, arguments: object, text_of: Callable[[Any], str]) -> str:
-    """Return `text % arguments`.
+    """Return `text % arguments`, with marks.
 
     Args:
-        text: The format.
-        arguments: A tuple of values, an object with named values, or one value.
-        text_of: Converts a value to text.
+        text: The format string.
+        arguments: A tuple of values, a dict of named values, or a single value.
+        text_of: A function that converts a value to a string.
 
     Raises:
-        ValueError: A placeholder is unknown or too wide.
-        TypeError: The values do not match the placeholders.
+        ValueError: If a placeholder is unknown or its width is too large.
+        TypeError: If the values do not match the placeholders.
     """
     values = iter(arguments if isinstance(arguments, tuple) else (arguments,))
     parts: list[str] = []
@@ -264,7 +268,7 @@ def format_percent(text: str, arguments: object, text_of: Callable[[Any], str]) 
 def _percent_field(
     match: re.Match[str], value: Any, text_of: Callable[[Any], str]
 ) -> str:
-    """Return one field of a format with `%`."""
+    """Return the string for one `%` placeholder."""
     kind = match["kind"]
     width = int(match["width"] or 0)
     precision = match["precision"]
@@ -276,7 +280,7 @@ def _percent_field(
         digits = "" if precision is None else f".{precision}"
         return text_of(f"%{match['flags']}{match['width']}{digits}{kind}" % value)
     if kind == "c":
-        # The code of a character is unmarked, so the character counts as outside.
+        # Numbers do not have marks, so the character is treated as outside text.
         text = mark_outside(chr(value)) if isinstance(value, int) else value
         if not isinstance(text, str) or len(text) != 1:
             raise TypeError("%c requires a character")
@@ -295,11 +299,13 @@ def format_braces(
     named: dict[str, Any],
     text_of: Callable[[Any], str],
 ) -> str:
-    """Return `text.format(...)` for fields that are a number, a name or empty.
+    """Return `text.format(*arguments, **named)`, with marks.
+
+    Fields must be empty, a number or a name.
 
     Raises:
-        ValueError: A field reads an attribute or an element, or its specification is too
-            wide.
+        ValueError: If a field accesses an attribute or an element, or if its format
+            specification is not supported or its width is too large.
     """
     pieces: list[str] = []
     at = 0
@@ -327,7 +333,7 @@ def format_braces(
 
 
 def _brace_field(value: Any, specification: str, text_of: Callable[[Any], str]) -> str:
-    """Return one field of a format with `{}`."""
+    """Return the string for one `{}` field."""
     if not specification:
         return text_of(value)
     match = re.fullmatch(_SPECIFICATION, specification)
@@ -344,8 +350,8 @@ def _brace_field(value: Any, specification: str, text_of: Callable[[Any], str]) 
     return text_of(format(value, specification))
 
 
-# The methods of texts that keep marks. Any other method drops them. Its result, if it is
-# a text, is marked as a whole if the text or an argument is marked.
+# The string methods that preserve marks. If any other method returns a string, the whole
+# result is marked if the original string or an argument is marked.
 METHODS: dict[str, Any] = {
     "capitalize": lambda text: _same_length(str.capitalize(text), text),
     "casefold": lambda text: _same_length(str.casefold(text), text),

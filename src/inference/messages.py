@@ -1,4 +1,4 @@
-"""Messages of a conversation, and the functions that an answer may call."""
+"""Conversation messages, and the functions that an answer may call."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,27 +9,27 @@ from ..untrusted import parse_strict_json
 from .errors import ChatFormatError
 
 ROLES = ("system", "user", "assistant", "tool")
-# Roles that templates compare with and write. Any other role is text from outside.
+# Roles that templates know and write themselves. Any other role is untrusted text.
 TEMPLATE_ROLES = frozenset({*ROLES, "developer", "function", "ipython"})
 _SHOWN_CHARS = 80
 _EXPECTED = "Message, or dicts such as {'role': 'user', 'content': 'hi'}"
 
 
-# A function in the form of clients: `{"type": "function", "function": {"name": ...}}`.
+# A function definition in API format: `{"type": "function", "function": {"name": ...}}`.
 Tool = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function call of an answer.
+    """A function call in an answer.
 
     Attributes:
-        name: The function.
-        arguments: A JSON object, as text.
-        id: The identifier that the result refers to; empty if the client has none.
+        name: The function name.
+        arguments: The arguments, as a JSON string that contains an object.
+        id: The call ID that the result refers to, or an empty string.
 
     Raises:
-        ChatFormatError: The arguments are not a JSON object.
+        ChatFormatError: If the arguments are not a JSON object.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ToolCall:
             raise ChatFormatError("[message] arguments of a call must be a JSON object")
 
     def values(self) -> object:
-        """Return the arguments as a JSON value, or None if they are invalid."""
+        """Return the parsed arguments, or None if they are invalid JSON."""
         try:
             return parse_strict_json(self.arguments.encode("utf-8", "surrogatepass"))
         except ValueError:
@@ -50,17 +50,21 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One turn of a conversation.
+    """A message in a conversation.
 
     Raises:
-        ChatFormatError: The role is not one of `ROLES`, or the content is not a text.
+        ChatFormatError: If the role is not one of `ROLES`, or the content is not a
+            string.
 
     Attributes:
-        tool_calls: The calls of an assistant; messages of the role tool contain the
-            results.
-        reasoning: The thoughts of an answer, for chat templates that write them.
-        name: The speaker, or the function that returned this result; may be empty.
-        tool_call_id: The id of the call that returned this result; may be empty.
+        role: The author's role, one of `ROLES`.
+        content: The text of the message.
+        tool_calls: The assistant's function calls. Messages with the role "tool" contain
+            the results.
+        reasoning: The assistant's thoughts, for chat templates that include them.
+        name: The name of the speaker, or of the function that returned this result. May
+            be empty.
+        tool_call_id: The ID of the call that returned this result. May be empty.
     """
 
     role: str
@@ -83,10 +87,10 @@ class Message:
             )
 
     def as_variable(self, arguments_as_text: bool = False) -> dict[str, Any]:
-        """Return the message in the form of chat templates.
+        """Return the message as a dict in the format that chat templates expect.
 
         Args:
-            arguments_as_text: Whether the arguments of calls are JSON text, as in
+            arguments_as_text: Whether to pass call arguments as a JSON string, as in
                 OpenAI's API, instead of an object.
         """
         variable: dict[str, Any] = {"role": self.role, "content": self.content}
@@ -103,7 +107,7 @@ class Message:
 
 
 def _call_variable(call: ToolCall, arguments_as_text: bool) -> dict[str, Any]:
-    """Return a call in the form of chat templates."""
+    """Return a call as a dict in the format that chat templates expect."""
     arguments = call.arguments if arguments_as_text else call.values()
     variable: dict[str, Any] = {
         "type": "function",
@@ -112,19 +116,19 @@ def _call_variable(call: ToolCall, arguments_as_text: bool) -> dict[str, Any]:
     return variable | ({"id": call.id} if call.id else {})
 
 
-# A message of a caller: a `Message`, or the dict that most chat APIs use.
+# A message passed by a caller: a `Message`, or a dict in the format of most chat APIs.
 AnyMessage = Message | Mapping[str, str]
 
 
 def as_messages(messages: Sequence[AnyMessage]) -> list[Message]:
-    """Return the messages of a conversation, each as `Message`.
+    """Convert the messages of a conversation to `Message` objects.
 
     Args:
-        messages: Messages, or dicts with exactly the keys `role` and `content`.
+        messages: `Message` objects, or dicts with exactly the keys `role` and `content`.
 
     Raises:
-        ChatFormatError: The argument is not a list of messages, is empty, or contains an
-            invalid message.
+        ChatFormatError: If the argument is not a list of messages, is empty, or contains
+            an invalid message.
     """
     value: object = messages
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
@@ -152,5 +156,5 @@ def _as_message(number: int, message: object) -> Message:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """Return JSON in the form of the chat templates of transformers."""
+    """Return a value as JSON, formatted like `tojson` in transformers' chat templates."""
     return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,8 +1,7 @@
-"""The passes of an engine, over parts of prompts and the newest tokens of answers.
+"""Forward passes over prompt chunks and the newest tokens of answers.
 
-`InferenceEngine` makes passes of one answer in the thread of the caller. `BatchEngine`
-makes passes of many answers in a separate thread. Both use this module for the work of a
-pass.
+`InferenceEngine` runs passes for one answer in the caller's thread. `BatchEngine` runs
+passes for many answers in a separate thread. Both use this module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +23,8 @@ from .speculation import (
     TextIndex,
 )
 
-# Tokens of a prompt in a pass that returns all logits: rows over the vocabulary take
-# memory.
+# Maximum number of prompt tokens per pass if all logits are needed. It is small because
+# each token needs memory for a row of logits.
 _EXPLAINED_CHUNK = 64
 
 
@@ -34,13 +33,14 @@ class RunningAnswer:
     """An answer whose sequence is in the pool.
 
     Attributes:
-        answer: Draws its tokens.
-        sequence: Its cached tokens.
-        prompt_choices: With `prompt_candidates`, the model's distribution for each token
-            of the prompt that was run, without sampling steps; None for the first token.
-        is_read: Whether the whole prompt was run.
-        steps: The steps of the newest pass that are not delivered yet; a step is None
-            while the mask is not ready.
+        answer: The answer, which draws the tokens.
+        sequence: The sequence of cached tokens.
+        prompt_choices: The model's distribution for each prompt token that has been run,
+            without sampling steps, or None if `prompt_candidates` is not set. The first
+            entry is None.
+        is_read: Whether the whole prompt has been run.
+        steps: The steps of the latest pass that have not been delivered yet, or None. A
+            step is None if its mask is not ready.
     """
 
     answer: Answer
@@ -51,16 +51,16 @@ class RunningAnswer:
 
 
 class Passes:
-    """Runs answers whose sequences share one pool of cache blocks.
+    """Run forward passes for answers whose sequences share one pool of cache blocks.
 
     Args:
-        pool: The cache of a model.
+        pool: The model's cache pool.
         speculation: Whether a pass may check drafted tokens if that saves time.
-        draft_model: A smaller model that drafts; by default drafts are looked up in the
-            text.
+        draft_model: A smaller model that drafts tokens. By default, drafts are looked up
+            in the text.
 
     Raises:
-        ModelError: The draft model has another vocabulary.
+        ModelError: If the draft model has another vocabulary.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Passes:
             self._draft_model = DraftModel(
                 draft_model, pool.memory.sequence_length, pool.model
             )
-        # The measured costs of passes, by the number of answers that they continue.
+        # The measured pass costs, by the number of answers in a pass.
         self._costs_of = cache(partial(PassCosts, stake))
 
     def admit(self, answer: Answer) -> RunningAnswer | None:
-        """Begin an answer after its cached prefix; return None if the pool is full."""
+        """Start an answer, reusing its cached prefix; return None if the pool is full."""
         request = answer.request
         explains = request.prompt_candidates > 0
         sequence = self.pool.admit(
@@ -94,7 +94,7 @@ class Passes:
         return RunningAnswer(answer, sequence, [None] if explains else None)
 
     def prompt_part(self, running: RunningAnswer, most: int) -> Part:
-        """Return the next tokens of a prompt, at most `most`."""
+        """Return the next part of a prompt, with at most `most` tokens."""
         ids = running.answer.ids
         start = len(running.sequence.ids)
         explains = running.prompt_choices is not None
@@ -107,7 +107,7 @@ class Passes:
     def newest_parts(
         self, decoding: Sequence[RunningAnswer], drafts: bool = True
     ) -> list[Part]:
-        """Return the newest token of each answer, with the tokens drafted after it."""
+        """Return a part for each answer, with its newest token and any drafted tokens."""
         costs = self._costs_of(len(decoding)) if drafts and decoding else None
         parts: list[Part] = []
         drafted = 0
@@ -125,7 +125,7 @@ class Passes:
     def run(
         self, runs: Sequence[RunningAnswer], parts: Sequence[Part]
     ) -> tuple[list[Logits], float]:
-        """Run a pass; return the logits [wanted, V] of each part, and the duration."""
+        """Run a pass, and return the logits [wanted, V] of each part and the duration."""
         started = clock()
         rows = self.pool.run(parts)
         seconds = clock() - started
@@ -150,10 +150,10 @@ class Passes:
         seconds: float,
         patience: Patience | None,
     ) -> None:
-        """Let an answer draw from the logits of a pass of some seconds.
+        """Give an answer the logits and the duration of the latest pass.
 
-        Then `running.steps` is the iterator over the steps of the pass, or None while the
-        prompt is incomplete.
+        This sets `running.steps` to an iterator over the steps of the pass, unless the
+        prompt has not been run completely yet.
         """
         answer = running.answer
         if running.is_read:
@@ -173,7 +173,7 @@ class Passes:
         running.steps = answer.advance(rows[0], patience)
 
     def _explain_prompt(self, running: RunningAnswer, rows: Logits) -> None:
-        """Record the model's distributions for tokens of the prompt, if requested."""
+        """Record the model's distributions for the prompt tokens, if requested."""
         choices = running.prompt_choices
         if choices is None:
             return
@@ -184,7 +184,7 @@ class Passes:
             choices.append(explain_choice(sampler, row, ids[at], at, count))
 
     def _drafter(self, answer: Answer) -> Drafter:
-        """Return the drafter of an answer; a draft model runs the prompt."""
+        """Return a drafter for an answer. If there is a draft model, run its prompt."""
         costs = self._costs_of(1)
         if self._draft_model is None or is_on():
             return Drafter(TextIndex(answer.ids), costs)

@@ -1,10 +1,10 @@
-"""How well a model predicts a text: perplexity, and divergence from another model.
+"""Measure a model's perplexity on a text, and its divergence from another model.
 
-The conventions are those of llama-perplexity, so the results can be compared. The text is
-cut into chunks of `length` tokens, and each chunk is run from an empty cache. If texts of
-the vocabulary begin with a token, that token replaces the first token of each chunk. Only
-tokens of the second half of a chunk count, because the first tokens of a chunk have too
-little context.
+The results are comparable with those of llama-perplexity, because the conventions are the
+same. The text is split into chunks of `length` tokens, and each chunk is run with an
+empty cache. If the tokenizer adds a beginning-of-text token, this token replaces the
+first token of each chunk. Only tokens in the second half of a chunk are scored, because
+the first tokens have too little context.
 
 Source: llama.cpp, `tools/perplexity/perplexity.cpp`.
 """
@@ -22,13 +22,13 @@ from .errors import NumericError, PromptError
 from .sampling import Floats, Ids, Logits
 
 DEFAULT_CHUNK = 512
-SMALLEST_CHUNK = 3  # the smallest length with a token in its second half
-_ROWS = 64  # rows of logits in memory at a time
+SMALLEST_CHUNK = 3  # the smallest chunk with a token to score in its second half
+_ROWS = 64  # rows of logits that are computed at a time, to limit memory
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tokens, or a function of it, and its standard error."""
+    """A mean over tokens, or a value derived from it, with its standard error."""
 
     value: float
     error: float
@@ -36,12 +36,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Divergence:
-    """A reference's losses on the tokens of a chunk, and a model's divergence from it.
+    """A comparison of a model with a reference model, for the scored tokens of a chunk.
 
     Attributes:
-        losses: -log p of each token by the reference, float64 [n].
-        divergences: KL(reference || model) at each token, in nats, float64 [n].
-        same_top: Whether the most probable token of both models is the same, bool [n].
+        losses: The reference's loss for each token, -log p, float64 [n].
+        divergences: KL(reference || model) for each token, in nats, float64 [n].
+        same_top: Whether both models assign the highest probability to the same token,
+            bool [n].
     """
 
     losses: Floats
@@ -51,12 +52,12 @@ class Divergence:
 
 @dataclass(frozen=True)
 class ChunkScore:
-    """How well a model predicts the tokens of one chunk that count.
+    """A model's score for one chunk.
 
     Attributes:
-        losses: -log p of each token, float64 [n].
-        seconds: The time that the model took to run the chunk.
-        against: The comparison with a reference, or None without a reference.
+        losses: The loss for each scored token, -log p, float64 [n].
+        seconds: How long the model took to run the chunk.
+        against: The comparison with a reference model, or None.
     """
 
     losses: Floats
@@ -65,18 +66,18 @@ class ChunkScore:
 
 
 def text_chunks(tokenizer: Tokenizer, text: str, length: int) -> list[list[int]]:
-    """Cut a text into whole chunks of tokens.
+    """Tokenize a text, and split it into chunks of equal length.
 
     Args:
-        tokenizer: The tokenizer of the model.
-        text: The text, none of which becomes a special token.
-        length: The tokens of a chunk, at least 3.
+        tokenizer: The model's tokenizer.
+        text: The text. Names of special tokens are encoded as plain text.
+        length: The number of tokens per chunk, at least 3.
 
     Returns:
-        The ids of each chunk. The rest of the text that does not fill a chunk is dropped.
+        The token ids of each chunk. An incomplete last chunk is dropped.
 
     Raises:
-        PromptError: The length is below 3, or the text does not fill one chunk.
+        PromptError: If the length is less than 3, or if the text does not fill one chunk.
     """
     if length < SMALLEST_CHUNK:
         raise PromptError(
@@ -90,15 +91,18 @@ def text_chunks(tokenizer: Tokenizer, text: str, length: int) -> list[list[int]]
 
 
 def id_chunks(tokenizer: Tokenizer, ids: Sequence[int], length: int) -> list[list[int]]:
-    """Cut ids into whole chunks, each with the token that begins a text if any.
+    """Split token ids into chunks of equal length.
+
+    If the tokenizer adds a beginning-of-text token, this token replaces the first token
+    of each chunk.
 
     Args:
-        tokenizer: The tokenizer of the model.
-        ids: The ids of the text.
-        length: The tokens of a chunk.
+        tokenizer: The model's tokenizer.
+        ids: The token ids of the text.
+        length: The number of tokens per chunk.
 
     Returns:
-        The ids of each chunk, without the rest that does not fill a chunk.
+        The token ids of each chunk. An incomplete last chunk is dropped.
     """
     starts = range(0, len(ids) - length + 1, length)
     chunks = [list(ids[start : start + length]) for start in starts]
@@ -113,20 +117,20 @@ def score_chunks(
     chunks: Sequence[Sequence[int]],
     reference: LlamaTransformer | None = None,
 ) -> Iterator[ChunkScore]:
-    """Run chunks of one length, and score the tokens of the second half of each.
+    """Run chunks of equal length, and score the tokens in the second half of each chunk.
 
     Args:
-        transformer: The model that is scored.
-        chunks: The ids of each chunk, as `text_chunks` returns them.
-        reference: A model with the same vocabulary to compare with.
+        transformer: The model to score.
+        chunks: The token ids of each chunk, as returned by `text_chunks`.
+        reference: A model with the same vocabulary to compare with, or None.
 
     Yields:
-        The score of each chunk.
+        The score for each chunk.
 
     Raises:
-        NumericError: A logit is not finite.
-        ModelError: The chunks are longer than the model's context.
-        NotEnoughMemoryError: The caches do not fit.
+        NumericError: If a logit is not finite.
+        ModelError: If the chunks are longer than the model's context.
+        NotEnoughMemoryError: If the caches do not fit into memory.
     """
     length = len(chunks[0])
     model = _Runner(transformer, length)
@@ -149,23 +153,23 @@ def score_chunks(
 
 
 def mean_estimate(values: Floats) -> Estimate:
-    """Return the mean of values [n] and its error, sqrt(variance / (n - 1)).
+    """Return the mean of values [n] and its standard error, sqrt(variance / (n - 1)).
 
-    The error of a single value is 0.
+    The standard error of a single value is 0.
     """
     error = math.sqrt(float(values.var()) / (values.size - 1)) if values.size > 1 else 0.0
     return Estimate(float(values.mean()), error)
 
 
 def perplexity_of(losses: Floats) -> Estimate:
-    """Return exp(mean loss) of losses [n], and the error of the mean times it."""
+    """Return the perplexity, exp(mean loss), of losses [n] with its standard error."""
     mean = mean_estimate(losses)
     value = math.exp(mean.value)
     return Estimate(value, mean.error * value)
 
 
 class _Runner:
-    """A model, the cache for its chunks, and the duration of the newest chunk."""
+    """A model with a cache, which runs chunks and measures the duration of each."""
 
     def __init__(self, transformer: LlamaTransformer, length: int) -> None:
         self._transformer = transformer
@@ -173,9 +177,9 @@ class _Runner:
         self.seconds = 0.0
 
     def run(self, chunk: Sequence[int]) -> Iterator[tuple[int, Logits]]:
-        """Yield the logits [n, V] for some targets, with the index of the first target.
+        """Yield logits [n, V] for n targets at a time, with the first target's index.
 
-        The passes give the same bits as one pass of the whole chunk.
+        The results are bit-identical to a single pass over the whole chunk.
         """
         first = len(chunk) // 2
         self.seconds = 0.0
@@ -192,7 +196,10 @@ class _Runner:
             yield at - first, logits
 
     def _forward(self, ids: Sequence[int], position: int) -> Logits:
-        """Run ids after the cached ones; return the logits [n, V] that are needed."""
+        """Run ids after the cached ones, and return their logits.
+
+        In the first half of a chunk, only the last row of logits is computed.
+        """
         start = time.perf_counter()
         is_second_half = position > 0
         logits = self._transformer.forward(
@@ -204,7 +211,7 @@ class _Runner:
 
 
 def _log_probabilities(rows: Logits) -> Floats:
-    """Return log softmax(logits) of rows [n, V], float64 [n, V]."""
+    """Return the log softmax of logits [n, V], as float64."""
     wide = rows.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
@@ -212,7 +219,7 @@ def _log_probabilities(rows: Logits) -> Floats:
 
 
 def _losses(log_probabilities: Floats, targets: Ids) -> Floats:
-    """Return -log p of the first targets by rows of log p [n, V], float64 [n]."""
+    """Return the loss for each of the first n targets, given log p [n, V]."""
     rows = np.arange(len(log_probabilities))
     losses: Floats = -log_probabilities[rows, targets[: rows.size]]
     return losses
@@ -221,10 +228,11 @@ def _losses(log_probabilities: Floats, targets: Ids) -> Floats:
 def _compare(
     rows: Logits, reference_rows: Logits, targets: Ids
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Compare a model with a reference for the tokens of some rows.
+    """Compare a model with a reference model, given the logits [n, V] of both.
 
-    p is the distribution of the reference, q of the model. Return float64 [n] each: -log
-    q and -log p of the targets, sum(p * (log p - log q)), and whether both maxima agree.
+    Let q be the model's distribution and p the reference's. Return four float64 arrays
+    [n]: -log q and -log p of the targets, sum(p * (log p - log q)), and 1 or 0 for
+    whether both maxima are at the same token.
     """
     log_q = _log_probabilities(rows)
     log_p = _log_probabilities(reference_rows)

@@ -1,16 +1,18 @@
-"""Prompt caches on disk: cached keys and values of tokens, for a later process.
+"""Prompt caches on disk, which store keys and values for a later process.
 
-A file is a safetensors file. Its metadata contains everything that must be equal for the
-same tokens to have the same bits: the version of the program, the instruction set, and a
-digest of the model. The blocks follow one another. `blocks` [blocks, 2] contains for each
-the index of the block before it, or -1, and the number of its tokens. `ids` [positions]
-contains the tokens, `rows` [positions, L, 2, K, h] their keys and values, and `sha256`
-[blocks, 32] a digest of each block: of the metadata, the digest of the block before it,
-its ids, and its keys and values.
+A prompt cache is a safetensors file. Its metadata contains everything on which the bits
+of the keys and values depend, except the tokens: the program version, the instruction
+set, and a digest of the model. The file contains these tensors:
 
-The digests detect damage, and parts of one file in another file. They contain no secret:
-a program that may write the file can also write valid digests. So a file is trusted as a
-model file is.
+- `blocks` [blocks, 2]: for each block, the index of its parent or -1, and its length.
+- `ids` [positions]: the token ids of all blocks.
+- `rows` [positions, L, 2, K, h]: their keys and values.
+- `sha256` [blocks, 32]: for each block, a digest of the metadata, the parent's digest,
+  the token ids, and the keys and values.
+
+The digests detect corruption, and blocks that were copied from another file. They do not
+contain a secret, so any program that can write the file can also write valid digests. A
+prompt cache therefore needs the same trust as a model file.
 """
 
 import contextlib
@@ -35,17 +37,15 @@ from .errors import PromptCacheError
 
 BLOCK = ml.BLOCK_POSITIONS
 _MOST_BLOCKS = 2048
-# (index of the block before it or -1, its tokens, position of its first token in the
-# caches)
+# (parent's index or -1, tokens, cache position of the first token)
 SavedBlock = tuple[int, Sequence[int], int]
-# (index of the block before it or -1, its tokens, keys and values [positions, L, 2, K,
-# h])
+# (parent's index or -1, tokens, keys and values [positions, L, 2, K, h])
 ReadBlock = tuple[int, list[int], ml.Tensor]
 Caches = Sequence[ml.KeyValueCache]
 
 
 def compatibility_header(model: Model) -> dict[str, str]:
-    """Return the compatibility header: version, instruction set, and the model's digest.
+    """Return the compatibility header: version, instruction set and model digest.
 
     Raise PromptCacheError if a weight file cannot be read.
     """
@@ -59,7 +59,7 @@ def compatibility_header(model: Model) -> dict[str, str]:
 
 
 def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
-    """Return the tensors of a file, in the order of their bytes."""
+    """Return the tensors of a prompt cache, in file order."""
     args = model.args
     shape = positions, args.n_layers, 2, args.n_kv_heads, args.head_dim
     return [
@@ -76,10 +76,10 @@ def _digest(
     """Return the digest of a block.
 
     Args:
-        identity: The metadata of the file.
-        parent: The digest of the block before it, or no bytes.
-        ids: The tokens of the block.
-        rows: Their keys and values, as a buffer of bytes.
+        identity: The file's metadata.
+        parent: The digest of the parent block, or empty bytes.
+        ids: The block's tokens.
+        rows: The keys and values of these tokens, as a byte buffer.
     """
     digest = hashlib.sha256(repr(sorted(identity.items())).encode())
     digest.update(parent)
@@ -91,9 +91,10 @@ def _digest(
 def save_blocks(
     path: Path, model: Model, caches: Caches, blocks: Sequence[SavedBlock]
 ) -> None:
-    """Write blocks, each after the one before it, to a file with owner-only permissions.
+    """Write blocks to a file that only its owner can read, with parents before children.
 
-    At most 2048 blocks are written. A PromptCacheError leaves the previous file, if any.
+    At most 2048 blocks are written. If a PromptCacheError is raised, an existing file is
+    left unchanged.
     """
     blocks = blocks[:_MOST_BLOCKS]
     numbers = [(parent, len(ids)) for parent, ids, _ in blocks]
@@ -119,16 +120,16 @@ def save_blocks(
 
 
 def write_rows(caches: Caches, first: int, rows: ml.Tensor) -> None:
-    """Write the keys and values of a block into caches, starting at a position."""
+    """Write a block's keys and values to the caches of all layers, from `first` on."""
     for layer, cache in enumerate(caches):
         ml.write_cache(cache, first, rows[:, layer, 0], rows[:, layer, 1])
 
 
 def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
-    """Yield the blocks of a file of `save_blocks`, each after the one before it.
+    """Yield the blocks of a file written by `save_blocks`, with parents before children.
 
-    Raise PromptCacheError if the file is missing, damaged, or of another model, version
-    or instruction set.
+    Raise PromptCacheError if the file is missing or damaged, or if it was written for
+    another model, version or instruction set.
     """
     try:
         source = SafetensorsFile(path)
@@ -181,7 +182,7 @@ def _checked_blocks(source: SafetensorsFile, model: Model) -> Iterator[ReadBlock
 
 
 def save_pool(pool: BlockPool, path: Path) -> None:
-    """Write the blocks of the group None of a pool, or raise PromptCacheError."""
+    """Write a pool's blocks that belong to no group, or raise PromptCacheError."""
     blocks = [
         (parent, block.ids, block.place * BLOCK)
         for parent, block in pool.blocks_to_save()
@@ -190,13 +191,13 @@ def save_pool(pool: BlockPool, path: Path) -> None:
 
 
 def load_pool(pool: BlockPool, path: Path) -> int:
-    """Read saved blocks into free blocks of a pool, for the group None.
+    """Read saved blocks into a pool's free blocks, without a group (`group=None`).
 
     Returns:
         The number of tokens that were read.
 
     Raises:
-        PromptCacheError: As from `read_blocks`. The blocks before a damaged one are kept.
+        PromptCacheError: See `read_blocks`. Blocks that precede a damaged block are kept.
     """
     tokens = 0
     adopted: dict[int, Block | None] = {-1: None}
@@ -215,25 +216,27 @@ def load_pool(pool: BlockPool, path: Path) -> int:
 
 
 def save_prompt_cache(engine: InferenceEngine, path: Path) -> None:
-    """Save the cached tokens of an engine.
+    """Save an engine's cached tokens, with their keys and values.
 
     Raises:
-        PromptCacheError: The file cannot be written.
-        InferenceError: Another thread is using the engine.
+        PromptCacheError: If the file cannot be written.
+        InferenceError: If another thread is using the engine.
     """
     with engine.idle_pool() as pool:
         save_pool(pool, path)
 
 
 def load_prompt_cache(engine: InferenceEngine, path: Path) -> int:
-    """Load the tokens of a file into an engine; of several texts, only the first one.
+    """Load a prompt cache into an engine.
+
+    If the file contains several sequences, only the first one is loaded.
 
     Returns:
-        The number of cached tokens, limited by the context.
+        The number of cached tokens, which the context length limits.
 
     Raises:
-        PromptCacheError: As from `read_blocks`; nothing is cached then.
-        InferenceError: Another thread is using the engine.
+        PromptCacheError: See `read_blocks`. The engine's cache is then empty.
+        InferenceError: If another thread is using the engine.
     """
     with engine.idle_pool() as pool:
         pool.clear()

@@ -1,4 +1,4 @@
-"""The request for one answer, from the command line or the server to the engine."""
+"""The request that the command line or the server passes to an engine."""
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -8,56 +8,63 @@ from .sampling import SamplingArgs
 
 
 class TokenMask(Protocol):
-    """Restricts the tokens that may come next in one answer, for example to a grammar."""
+    """Restrict the next token of one answer, for example to follow a grammar."""
 
     def allowed(self) -> Any:
-        """Return the tokens that may be drawn now; called once before each draw.
+        """Return a mask of the tokens that may be drawn next.
+
+        This is called once before each draw.
 
         Returns:
-            Bools [V], or bits in words of 32, the lowest bit first, or None for all
-            tokens. A token beyond the end of the mask is forbidden.
+            A bool array [V], or a bit mask in 32-bit words with the lowest bit first, or
+            None to allow all tokens. Tokens beyond the end of the mask are forbidden.
         """
 
     def accept(self, token_id: int) -> None:
-        """Add the token that was drawn."""
+        """Advance the mask by the token that was drawn."""
 
 
 @runtime_checkable
 class SlowMask(TokenMask, Protocol):
-    """A mask that another process computes, so that `allowed` may have to wait."""
+    """A mask computed by another process, so that `allowed` may block."""
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Wait at most some seconds; return whether `allowed` would not wait."""
+        """Wait up to `seconds`, and return whether `allowed` would return at once."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The prompt and the settings of one answer; `Answer` checks it.
+    """The prompt and the settings for one answer, which `Answer` validates.
 
     Attributes:
-        prompt_ids: Token ids; at least one, and fewer than the context has positions.
-        max_new_tokens: The most tokens to choose, `--max-tokens` on the command line;
-            None continues until another reason to stop.
-        sampling: The sampling settings; None selects the defaults.
-        stop: Texts that end the answer and are not part of it.
-        end_ids: Ids that end the answer, in addition to those of the model.
-        new_text: Whether the answer begins a text, so that the space which some
-            tokenizers put before a text is not shown. Otherwise it continues the prompt.
-        candidates: The number of most probable tokens that each step reports with the
-            drawn token; 0 for none, which saves time.
+        prompt_ids: The prompt's token ids, at least one, and fewer than the context
+            length.
+        max_new_tokens: The maximum number of new tokens, which is called
+            `--max-tokens` on the command line. With None, the answer continues until
+            another stop condition is met.
+        sampling: The sampling settings, or None for the defaults.
+        stop: Strings that end the answer. They are not part of it.
+        end_ids: Token ids that end the answer, in addition to the model's own.
+        new_text: Whether the answer starts a new text instead of continuing the prompt.
+            The leading space that some tokenizers add to a new text is then removed.
+        candidates: How many of the most probable tokens each step reports, in addition to
+            the drawn token. 0 disables the report and saves time.
         answer_ids: Tokens of the answer that were drawn earlier, without an end token.
-            The answer continues after them, and the first step repeats their text.
-        forced_ids: The first tokens of the answer, one for each step, instead of the
-            drawn tokens. A trace of a known answer uses them.
-        mask: Restricts the tokens to draw, for example to a grammar. The logits of all
-            other tokens become -inf before the sampler and `candidates` see them.
-        time_limit: Seconds from the creation of the request; None for no limit. An answer
-            that has begun by then ends with its next step, for the reason `time limit`.
-        prompt_candidates: The number of most probable tokens to report for each place of
-            the prompt, with its token. Such a prompt is run without cached tokens.
-        client: The owner of the request; clients take turns.
-        prefix_group: Requests share cached prefixes with the requests of an equal group
-            only. Only prefixes of the group None are saved.
+            The answer continues after them, and its first step repeats their text.
+        forced_ids: Tokens that replace the first drawn tokens, one per step. They are
+            used to trace a known answer.
+        mask: A restriction of the tokens that may be drawn, for example to follow a
+            grammar. The logits of all other tokens are set to -inf before sampling and
+            before `candidates` are reported.
+        time_limit: The time limit in seconds after the request's creation, or None. If an
+            answer has started by then, its next step is its last one, with the stop
+            reason `time limit`.
+        prompt_candidates: How many of the most probable tokens to report for each
+            position of the prompt, in addition to its token. If it is not 0, the prompt
+            is run without cached tokens.
+        client: The owner of the request, for fair scheduling between clients.
+        prefix_group: A group of requests that share cached prefixes with each other, but
+            not with other groups. Only prefixes of the default group, None, are saved.
     """
 
     prompt_ids: Sequence[int]

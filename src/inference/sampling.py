@@ -1,9 +1,10 @@
-"""Choosing the next token from the logits.
+"""Sampling of the next token from the logits.
 
-The steps follow the order of Hugging Face's generation: logit bias, repetition penalty,
-frequency and presence penalty, temperature, top-k, top-p, min-p, then one draw. Each step
-sees only the tokens that the step before it kept. With temperature 0 the token with the
-largest (penalised) logit is chosen, the lowest id among equals, without a draw.
+The sampling steps are in the same order as in Hugging Face's `generate`: logit bias,
+repetition penalty, frequency and presence penalty, temperature, top-k, top-p, min-p, and
+then one random draw. Each step sees only the tokens that the previous step kept. If the
+temperature is 0, the token with the largest logit after all penalties is chosen, without
+a random draw. Among equal logits, the lowest token id is chosen.
 """
 
 import copy
@@ -16,8 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-# Imported here, because NumPy would import it at its first use, and extension modules
-# lose a Ctrl-C during an import.
+# NumPy imports this module lazily, and its extension modules can lose a Ctrl-C during the
+# import, so it is imported here.
 import numpy.random
 import numpy.typing as npt
 
@@ -29,19 +30,18 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.floating[Any]]
 
-# A choice among very many weights does not sort all of them: a vocabulary has up to some
-# hundred thousand tokens, of which usually a few hundred matter. Weights are floats from
-# 0 to 1. They need not add up to 1, and their sums are float64. More weights than MANY
-# are added up in rows, and only the largest of them, 1 of _NEAR, are sorted if these
-# suffice.
+# A vocabulary has up to a few hundred thousand tokens, but usually only a few hundred of
+# them matter, so not all weights are sorted. Weights are floats from 0 to 1. They do not
+# need to sum to 1, and their sums are float64. More than MANY weights are summed in rows,
+# and only the largest of them, one in _NEAR, are sorted if these are sufficient.
 MANY = 4096
 _NEAR = 50
-# The kth largest value is searched for among the maxima of k times this many groups.
+# The search for the kth largest value divides the values into k times this many groups.
 _GROUPS_PER_RANK = 8
 _LEAST_GROUP = 4
-# If at most 1 of _FEW weights stays, their indices are returned instead of zeros.
+# If at most one in _FEW weights is kept, indices are returned instead of zeroed weights.
 _FEW = 4
-# Weights of one partial sum in `draw`, which fixes the order of its summation.
+# Weights per partial sum in `draw`, which determines the order of summation.
 _ROW = 256
 
 _SMALLEST_RATE = 1e-37
@@ -51,28 +51,30 @@ _LARGEST_BIAS = 100.0
 
 @dataclass(frozen=True)
 class SamplingArgs:
-    """Settings for choosing the next token; `sampling_steps.py` has their defaults.
+    """Sampling settings. `sampling_steps.py` defines their defaults.
 
     Args:
-        temperature: Divides the logits, >= 0; 0 chooses the largest.
-        top_k: Keeps the k largest logits (and equals of the smallest of them); 0 keeps
-            all.
-        top_p: Keeps the fewest tokens whose probabilities add up to at least top_p, 0 to
-            1; 1 keeps all, 0 only the most probable.
-        min_p: Keeps tokens at least min_p times as probable as the most probable, 0 to 1.
-        repeat_penalty: Divides positive and multiplies negative logits of all tokens of
-            the prompt and the answer so far, > 0; 1 changes nothing.
-        seed: Seed of the random numbers, >= 0; None takes a seed from the operating
-            system.
-        frequency_penalty: Subtracted from the logit of a token for each occurrence in the
-            answer, -2 to 2; 0 changes nothing.
-        presence_penalty: Subtracted once from the logit of each token in the answer.
-        logit_bias: Values from -100 to 100 by token id, which are added to the logits
-            before all other steps; -100 bans a token, 100 forces it. A mapping, or pairs;
-            stored as pairs by ascending id.
+        temperature: The divisor of the logits, >= 0. 0 always selects the largest logit.
+        top_k: Keep only the k largest logits, and any that equal the smallest of them. 0
+            keeps all tokens.
+        top_p: Keep the smallest set of tokens whose probabilities sum to at least top_p,
+            from 0 to 1. 1 keeps all tokens, and 0 keeps only the most probable token.
+        min_p: Keep only tokens whose probability is at least min_p times that of the most
+            probable token, from 0 to 1.
+        repeat_penalty: The factor, > 0, by which positive logits are divided and negative
+            logits are multiplied, for all tokens of the prompt and of the answer so far.
+            1 has no effect.
+        seed: The random seed, >= 0, or None for a seed from the operating system.
+        frequency_penalty: A value from -2 to 2 that is subtracted from a token's logit
+            for each occurrence in the answer. 0 has no effect.
+        presence_penalty: A value from -2 to 2 that is subtracted once from the logit of
+            each token that occurs in the answer. 0 has no effect.
+        logit_bias: Values from -100 to 100 that are added to the logits before all other
+            steps, as a mapping from token ids or as pairs. -100 bans a token, and 100
+            forces it. The bias is stored as pairs in ascending order of ids.
 
     Raises:
-        SamplingError: A value is outside of its range.
+        SamplingError: If a value is out of range.
 
     Source: Keskar et al., CTRL, 2019 (repetition penalty); Fan et al., 2018 (top-k);
     Holtzman et al., 2019 (top-p); Nguyen et al., 2024 (min-p); OpenAI's API (the last
@@ -102,7 +104,7 @@ class SamplingArgs:
 
 
 def _bias_pairs(bias: Any) -> tuple[tuple[int, float], ...]:
-    """Return a logit bias as pairs by ascending id, or raise SamplingError."""
+    """Return a logit bias as pairs in ascending order of ids, or raise SamplingError."""
     try:
         items = getattr(bias, "items", lambda: bias)()
         pairs = [(token, value) for token, value in items]
@@ -134,9 +136,9 @@ def _check(
     *,
     is_whole: bool = False,
 ) -> None:
-    """Raise SamplingError unless a value is a finite number from low to high.
+    """Raise SamplingError unless `value` is a finite number from `low` to `high`.
 
-    The message contains `place` after the name.
+    The error message contains `place` after the name.
     """
     if isinstance(value, bool) or not isinstance(
         value, int if is_whole else (int, float)
@@ -157,12 +159,12 @@ def _check(
 
 @dataclass(frozen=True)
 class SamplingStage:
-    """One step of the sampling, or the model before all steps.
+    """A sampling step, or the model's distribution before the first step.
 
     Attributes:
-        name: `model`, or the setting of the step.
-        value: The value of the setting; None for the model and for `logit_bias`.
-        kept: The number of tokens that can still be drawn after it.
+        name: The name of the step's setting, or `model`.
+        value: The value of the setting, or None for `model` and `logit_bias`.
+        kept: The number of tokens that can still be drawn after this stage.
     """
 
     name: str
@@ -172,13 +174,14 @@ class SamplingStage:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that might come next.
+    """A candidate for the next token.
 
     Attributes:
-        token_id: Its id.
-        log_probability: Natural logarithm of its probability by the model, before all
-            steps: its logit - log(sum(exp(logits))); -inf for a logit of -inf.
-        probabilities: Its probability after each stage; 0 if the stage excludes it.
+        token_id: The token's id.
+        log_probability: The natural logarithm of the token's probability before all
+            sampling steps, logit - log(sum(exp(logits))), or -inf for a logit of -inf.
+        probabilities: The token's probability after each stage, 0 from the stage on that
+            excludes it.
     """
 
     token_id: int
@@ -192,10 +195,10 @@ class Choice:
 
     Attributes:
         token_id: The drawn token.
-        position: Its place in the context.
-        stages: The model and the active steps of the sampling, in their order.
-        candidates: The most probable tokens by the model, in descending order, then the
-            drawn token if it is not among them.
+        position: The token's position in the context.
+        stages: The model's distribution and the active sampling steps, in order.
+        candidates: The tokens with the highest probabilities before sampling, in
+            descending order, followed by the drawn token if it is not one of them.
     """
 
     token_id: int
@@ -204,18 +207,19 @@ class Choice:
     candidates: tuple[Candidate, ...]
 
 
-# Settings that do not change the probabilities of the model.
+# Settings with which sampling does not change the model's probabilities.
 STEPS_OFF = SamplingArgs(**{name: step.off for name, step in STEPS.items()}, seed=0)
 
 
 class Sampler:
-    """Draws the tokens of one answer.
+    """Draw the tokens of one answer.
 
     Attributes:
         args: The settings.
-        seed: The seed in use; equal seeds, settings and logits give equal tokens.
-        last_random: The number from [0, 1) that drew the last token; None if no number
-            was needed.
+        seed: The seed in use. The same seed, settings and logits always result in the
+            same tokens.
+        last_random: The random number from [0, 1) that selected the last token, or None
+            if none was needed.
     """
 
     def __init__(self, args: SamplingArgs) -> None:
@@ -230,17 +234,17 @@ class Sampler:
         bias = dict(args.logit_bias)
         self._biased: Ids = np.fromiter(bias.keys(), np.int64, len(bias))  # ascending
         self._bias: Floats = np.fromiter(bias.values(), np.float64, len(bias))
-        # Reused, because allocating arrays over a vocabulary takes longer than filling
-        # them.
+        # Both buffers are reused, because allocating vocabulary-sized arrays takes longer
+        # than filling them.
         self._changed: Logits = np.empty(0, np.float32)
         self._weighed: Logits = np.empty(0, np.float32)
 
     def observe(self, ids: Sequence[int], is_drawn: bool = False) -> None:
-        """Add tokens of the prompt or the answer, to which the penalties apply.
+        """Record tokens of the prompt or the answer, to which the penalties apply.
 
         Args:
             ids: The tokens.
-            is_drawn: Whether they belong to the answer.
+            is_drawn: Whether the tokens belong to the answer.
         """
         if is_drawn and (self.args.frequency_penalty or self.args.presence_penalty):
             self._drawn.update(ids)
@@ -248,16 +252,16 @@ class Sampler:
             self._seen = np.union1d(self._seen, np.asarray(ids, np.int64))
 
     def check_vocabulary(self, size: int) -> None:
-        """Raise SamplingError if the logit bias has a token beyond the vocabulary."""
+        """Raise SamplingError if the logit bias contains an id outside the vocabulary."""
         if self._biased.size and self._biased[-1] >= size:
             rule = "logit_bias must have ids below the size of the vocabulary"
             raise SamplingError(f"[sampling] {rule}: {self._biased[-1]} >= {size}")
 
     def fork(self, vocabulary: int) -> "Sampler":
-        """Return an independent sampler that will draw the same random numbers.
+        """Return an independent copy that will draw the same random numbers.
 
-        It draws for a vocabulary of the first tokens of this one. The bias of other
-        tokens is dropped.
+        The copy is for a vocabulary that consists of the first `vocabulary` tokens of
+        this one. The bias of all other tokens is dropped.
         """
         other = copy.copy(self)
         other._random = copy.deepcopy(self._random)
@@ -268,15 +272,15 @@ class Sampler:
         return other
 
     def sample(self, logits: Logits, position: int) -> int:
-        """Choose one token.
+        """Draw one token.
 
         Args:
-            logits: float32 [V]; not modified.
-            position: Position of the token in the context, for the error about logits.
+            logits: A float32 array [V], which is not modified.
+            position: The token's position in the context, for error messages.
 
         Raises:
-            NumericError: A logit is NaN or +inf, or all are -inf.
-            SamplingError: The logit bias has a token beyond V.
+            NumericError: If a logit is NaN or +inf, or if all logits are -inf.
+            SamplingError: If the logit bias contains an id >= V.
         """
         if not math.isfinite(logits.max()):
             at = int(np.argmax(logits))  # the first NaN counts as the maximum
@@ -296,10 +300,10 @@ class Sampler:
         """Return the tokens that can be drawn, and their probabilities.
 
         Args:
-            logits: float32 [V].
+            logits: A float32 array [V].
 
         Returns:
-            Ids int64 [n], ascending, and probabilities float64 [n].
+            The ids in ascending order, int64 [n], and their probabilities, float64 [n].
         """
         if self.args.temperature == 0.0:
             return np.array([self._apply_penalties(logits).argmax()]), np.ones(1)
@@ -312,12 +316,13 @@ class Sampler:
         """Yield the model's distribution, then the distribution after each active step.
 
         Args:
-            logits: float32 [V].
+            logits: A float32 array [V].
 
         Yields:
-            `model` and None, or a setting and its value; then ids and probabilities as in
-            `distribution`. A token is drawn from the last ones. A temperature of 0 leaves
-            one token, and no step follows.
+            The name and value of a setting, or `model` and None, followed by ids and
+            probabilities as in `distribution`. Tokens are drawn from the last of these
+            distributions. A temperature of 0 is always the last step, because it leaves
+            only one token.
         """
         for name, value, partial in self._partial_samplers():
             yield name, value, *partial.distribution(logits)
@@ -328,18 +333,18 @@ class Sampler:
         """Yield the logits after the bias, and after each active penalty.
 
         Args:
-            logits: float32 [V].
+            logits: A float32 array [V].
 
         Yields:
-            `logit_bias` and None, or a setting and its value; then float32 [V], in memory
-            that the next step overwrites.
+            The name and value of a penalty, or `logit_bias` and None, followed by a
+            float32 array [V] that the next iteration overwrites.
         """
         for name, value, partial in self._partial_samplers():
             if name == "logit_bias" or (name in STEPS and STEPS[name].is_penalty):
                 yield name, value, partial._apply_penalties(logits)
 
     def _partial_samplers(self) -> Iterator[tuple[str, float | None, "Sampler"]]:
-        """Yield one sampler repeatedly: without steps, then with one more each time."""
+        """Yield the same sampler repeatedly, each time with one more active step."""
         partial = copy.copy(self)
         partial.args = STEPS_OFF
         partial._biased = self._biased[:0]
@@ -354,13 +359,13 @@ class Sampler:
                 yield step.name, value, partial
 
     def _weights(self, logits: Logits) -> tuple[Ids | None, Weights]:
-        """Return the ids that top-k keeps, and their weights.
+        """Return the ids and weights of the tokens that can be drawn.
 
         Returns:
-            Ids int64 [n], ascending, or None for all tokens; weights [n]. The largest
-            weight is 1, and weights of tokens that cannot be drawn are 0. They are
-            float64, or float32 if n is above 4096, in memory that the next call may
-            overwrite.
+            The ids in ascending order, int64 [n], or None for all tokens, and the weights
+            [n]. The largest weight is 1, and tokens with a weight of 0 cannot be drawn.
+            Weights are float64, or float32 if n exceeds 4096. The next call may overwrite
+            them.
         """
         args = self.args
         ids = None
@@ -383,7 +388,7 @@ class Sampler:
         return ids, weights
 
     def _apply_penalties(self, logits: Logits) -> Logits:
-        """Return the logits with the bias and the penalties."""
+        """Return the logits with the bias and all penalties applied."""
         if not (self._seen.size or self._drawn or self._biased.size):
             return logits
         self.check_vocabulary(logits.size)
@@ -409,8 +414,7 @@ class Sampler:
         """Compute exp((logit - max) / temperature), in float32 for very many logits."""
         largest = logits.max()
         temperature = self.args.temperature
-        # A tiny temperature gives -inf, and exp(-inf) is 0; so does a logit of -inf, at
-        # any temperature.
+        # A tiny temperature, or a logit of -inf, results in exp(-inf), which is 0.
         with np.errstate(over="ignore", under="ignore"):
             if logits.size <= MANY:
                 few: Floats = (logits.astype(np.float64) - float(largest)) / temperature
@@ -419,14 +423,15 @@ class Sampler:
                 self._weighed = np.empty(logits.size, np.float32)
             weights = self._weighed[: logits.size]
             np.subtract(logits, largest, out=weights)
-            # In float32, an infinite rate times the 0 of the maximum would be NaN.
+            # The rate must be finite in float32, because the maximum has the exponent 0,
+            # and infinity times 0 is NaN.
             rate = min(max(1.0 / temperature, _SMALLEST_RATE), _LARGEST_RATE)
             np.multiply(weights, np.float32(rate), out=weights)
             return np.exp(weights, out=weights)
 
 
 def _replace_logits(logits: Logits, ids: Ids, values: Floats) -> None:
-    """Replace logits of tokens, but keep finite logits finite for any penalty."""
+    """Replace the logits of some tokens. Finite logits stay finite for any penalty."""
     limit = float(np.finfo(np.float32).max)
     logits[ids] = np.where(
         np.isfinite(logits[ids]), np.clip(values, -limit, limit), logits[ids]
@@ -436,17 +441,19 @@ def _replace_logits(logits: Logits, ids: Ids, values: Floats) -> None:
 def explain_choice(
     sampler: Sampler, logits: Logits, token_id: int, position: int, count: int
 ) -> Choice:
-    """Explain how a token was chosen, before the sampler that drew it observes it.
+    """Explain how a token was chosen.
+
+    This must be called before the sampler observes the token.
 
     Args:
-        sampler: The sampler.
-        logits: float32 [V].
-        token_id: The token.
-        position: Its position in the context.
-        count: The number of candidates; at least one is returned.
+        sampler: The sampler that drew the token.
+        logits: A float32 array [V].
+        token_id: The drawn token.
+        position: The token's position in the context.
+        count: The number of candidates. At least one is always returned.
     """
     near = at_least_kth_largest(logits, min(count, logits.size))
-    # Among equal logits, the lowest id precedes.
+    # Among equal logits, the lowest id comes before the others.
     near = near[np.argsort(-logits[near], kind="stable")][:count]
     tokens = [int(token) for token in near if logits[token] > -math.inf]
     if token_id not in tokens:
@@ -469,16 +476,19 @@ def explain_choice(
 
 
 def at_least_kth_largest(values: Weights, k: int) -> Ids:
-    """Return the ascending indices of all values [n] >= the kth largest, 1 <= k <= n."""
+    """Return the indices of all values [n] that are at least the kth largest value.
+
+    The indices are in ascending order, and 1 <= k <= n.
+    """
     groups = k * _GROUPS_PER_RANK
     length = values.size // groups
     if length < _LEAST_GROUP:
         return np.flatnonzero(
             values >= np.partition(values, values.size - k)[values.size - k]
         )
-    # k of the groups have a maximum that is not below the kth largest maximum, so at
-    # least k values are not below it either. (The few values that fill no group can only
-    # raise the kth largest value.)
+    # k groups have a maximum >= the kth largest maximum, so at least k values are also >=
+    # that maximum. (The remaining values, which do not fill a group, can only increase
+    # the kth largest value.)
     maxima = values[: length * groups].reshape(length, groups).max(axis=0)
     near = np.flatnonzero(values >= np.partition(maxima, groups - k)[groups - k])
     kept = values[near]
@@ -489,10 +499,11 @@ def at_least_kth_largest(values: Weights, k: int) -> Ids:
 def leave_out(
     weights: Weights, smallest: float, count: int
 ) -> tuple[Ids | None, Weights]:
-    """Exclude weights [n] below the smallest, and ties with it beyond the first `count`.
+    """Exclude weights [n] that are less than `smallest`.
 
-    If few weights stay, return their indices, ascending, and these weights. Otherwise
-    return None and the given array, in which the excluded weights are 0.
+    Of the weights that equal `smallest`, only the first `count` are kept. If few weights
+    are kept, return their indices in ascending order and the kept weights. Otherwise,
+    return None and the modified array, in which excluded weights are 0.
     """
     kept = weights >= smallest
     indices = None
@@ -506,14 +517,15 @@ def leave_out(
 
 
 def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
-    """Find the fewest weights [n], the largest first, whose sum is at least top_p of all.
+    """Find the smallest set of the largest weights that has at least top_p of the total.
 
-    Return the smallest of them, and the number of weights of that size among them.
+    Return the smallest weight in this set, and how many weights in the set are equal to
+    it.
     """
-    if weights.size > MANY:  # a few weights usually reach the share
+    if weights.size > MANY:  # a few weights are usually sufficient
         near = weights.size // _NEAR
         above = weights > 0.0
-        # A mask leaves many equal zeros, among which a search is slow.
+        # The search is slow if a mask has set many weights to zero.
         few = np.count_nonzero(above) < near
         largest = weights[above if few else at_least_kth_largest(weights, near)]
         part = float(largest.sum(dtype=np.float64) / weights.sum(dtype=np.float64))
@@ -527,11 +539,12 @@ def smallest_of_top_p(weights: Weights, top_p: float) -> tuple[float, int]:
 
 
 def draw(weights: Weights, share: float, side: Literal["left", "right"] = "right") -> int:
-    """Draw an index with a probability proportional to its weight; the sum is above 0.
+    """Draw an index with a probability proportional to its weight.
 
-    The share is a random number from [0, 1). Many weights are added up in rows of 256,
-    and then the sums of the rows. A sum that equals the share selects the weight to its
-    left or right.
+    `share` is a random number from [0, 1), and the weights must have a positive sum. More
+    than MANY weights are summed in rows of 256, followed by the sum of the rows. `side`
+    determines which index is returned if a cumulative sum equals the share exactly, as in
+    `numpy.searchsorted`.
     """
     if weights.size <= MANY:
         return _place(weights, share, side)[0]
@@ -545,7 +558,7 @@ def _place(
 ) -> tuple[int, float]:
     """Return the index at which the cumulative sum reaches a share of the total.
 
-    The second value is the remaining share within that weight.
+    Also return how much of the weight at this index, from 0 to 1, is needed to reach it.
     """
     cumulative = np.cumsum(weights, dtype=np.float64)
     target = share * float(cumulative[-1])

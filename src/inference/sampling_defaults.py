@@ -1,12 +1,12 @@
-"""The recommended sampling settings of a model, which replace the engine's defaults."""
+"""Recommended sampling settings for models, which replace the engine's defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..model import Source
 
-# Settings for models whose files have none, by a part of the model's name in lower case.
-# Source: the model cards.
+# Settings for models whose files do not contain any, keyed by a part of the lower-case
+# model name. Source: the model cards.
 _BY_NAME: Mapping[str, Mapping[str, float]] = {
     "smollm2": {"temperature": 0.2, "top_p": 0.9}
 }
@@ -14,19 +14,20 @@ _BY_NAME: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True)
 class SamplingDefaults:
-    """Default settings of a model, for `SamplingArgs(**settings)`.
+    """A model's default settings, for use as `SamplingArgs(**settings)`.
 
     Attributes:
-        settings: Values by their names in `SamplingArgs`; empty for the engine's
-            defaults.
-        by: The origin of the settings, for people; empty without settings.
+        settings: Values by argument name in `SamplingArgs`. An empty mapping selects the
+            engine's defaults.
+        by: A readable description of the settings' origin, or an empty string if there
+            are no settings.
     """
 
     settings: Mapping[str, float] = field(default_factory=dict)
     by: str = ""
 
     def __str__(self) -> str:
-        """Return the settings and their origin for people, or an empty text."""
+        """Return a readable list of the settings with their origin, or ""."""
         if not self.settings:
             return ""
         values = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
@@ -34,7 +35,7 @@ class SamplingDefaults:
 
 
 def sampling_defaults(source: Source) -> SamplingDefaults:
-    """Return the default settings of a model, from its files or else by its name."""
+    """Return a model's default settings, based on its files or else on its name."""
     if source.sampling:
         return SamplingDefaults(source.sampling, source.sampling_origin)
     titles = [title.lower() for title in source.titles]

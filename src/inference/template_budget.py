@@ -1,8 +1,8 @@
-"""The limits of a run of a chat template: steps, each for some time and memory.
+"""Limit the time and memory that a chat template uses, by counting steps.
 
-A step takes about two microseconds and makes at most a few hundred bytes. A conversation
-of a few messages has `STEPS` of them, which is half a second and 40 MiB at worst. A
-longer conversation has more, in proportion to its values and characters.
+A step takes about two microseconds and allocates at most a few hundred bytes. A short
+conversation is allowed `STEPS` steps, which take half a second and 40 MiB in the worst
+case. A longer conversation is allowed more steps, in proportion to its size.
 """
 
 import sys
@@ -14,42 +14,42 @@ from jinja2.utils import Namespace
 
 from .errors import InferenceError
 
-# The steps of a run, and the additional steps for each value or 64 characters of the
-# conversation.
+# The number of steps allowed per run, and the number of additional steps for each value
+# or 64 characters of the conversation.
 STEPS = 100_000
 _STEPS_PER_VALUE = 1000
 
-# The work of one step.
+# The amount of work that one step pays for.
 _CHARACTERS_MADE = 64
 _CHARACTERS_SEARCHED = 16
 _ELEMENTS_MADE = 4
 _ELEMENTS_PASSED = 16
 
-_DEEPEST = 64  # nesting depth of lists
+_DEEPEST = 64  # maximum nesting depth of lists and dicts
 _CHARACTERS_OF_A_VALUE = 64
 
 CONTAINERS = (list, tuple, dict)
 VIEWS = (KeysView, ValuesView, ItemsView)
-# The types in a list or an object of a template, and the types of the keys of an object.
-# Tuples are not keys, because a tuple is hashed each time and many can have one hash.
+# The types allowed as elements of lists and dicts, and as dict keys. Tuples are not
+# allowed as keys, because their hashes are not cached and can be made to collide.
 _PLAIN = (type(None), bool, int, float, str, Undefined, Macro, Namespace)
 _KEYS = (type(None), bool, int, float, str, Undefined)
 
 
 class TemplateBoundError(InferenceError):
-    """A template takes more steps, or makes more text, than its limit."""
+    """Raised when a template exceeds a limit on its steps or on the size of a value."""
 
 
 class Budget:
-    """The steps that a run has left.
+    """The number of steps that a template run may still use.
 
     Args:
-        inputs: The variables of the template.
+        inputs: The template variables.
     """
 
     def __init__(self, inputs: Mapping[str, object]) -> None:
-        # (weight, depth, value) of each list and object by its id. The value is kept, so
-        # that its id stays valid.
+        # (weight, depth, value) of each list and dict, by `id(value)`. The reference to
+        # the value keeps its id valid.
         self._measured: dict[int, tuple[int, int, object]] = {}
         self._left = sys.maxsize
         self._heaviest = sys.maxsize
@@ -58,24 +58,24 @@ class Budget:
         self._heaviest = STEPS + 4 * weight
 
     def take(self, steps: int) -> None:
-        """Pay for some steps, or raise TemplateBoundError."""
+        """Deduct steps from the budget, or raise TemplateBoundError if it is exceeded."""
         self._left -= steps
         if self._left < 0:
             raise TemplateBoundError("it takes too many steps")
 
     def take_to_make(self, characters: int) -> None:
-        """Pay for a text of a number of characters."""
+        """Pay for the creation of a string with this many characters."""
         self.take(1 + characters // _CHARACTERS_MADE)
 
     def take_to_pass(self, value: object) -> None:
-        """Pay for a function that visits each element of a value, but not nested ones."""
+        """Pay for a function that visits the direct elements of a value."""
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_MADE)
         elif isinstance(value, (*CONTAINERS, *VIEWS, range)):
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def take_to_read(self, value: object) -> None:
-        """Pay for a function that reads all of a value, such as a comparison."""
+        """Pay for a function that reads a value completely, such as a comparison."""
         if isinstance(value, str):
             self.take(1 + len(value) // _CHARACTERS_SEARCHED)
         elif isinstance(value, CONTAINERS):
@@ -86,10 +86,10 @@ class Budget:
             self.take(1 + len(value) // _ELEMENTS_PASSED)
 
     def measure(self, value: object, depth: int = 0) -> tuple[int, int]:
-        """Return the number of values in a value, long texts as several, and its depth.
+        """Return the weight and the nesting depth of a value, and pay for new containers.
 
-        A list that occurs twice in another one counts twice, because it is also written
-        twice. A new list is paid for.
+        The weight is the number of values inside, with long strings counted as several
+        values. A list that occurs twice counts twice, because it is also written twice.
         """
         if isinstance(value, str):
             return 1 + len(value) // _CHARACTERS_OF_A_VALUE, 0
@@ -122,7 +122,7 @@ class Budget:
 
 
 def check_keys(keys: Iterable[object]) -> None:
-    """Raise SecurityError for tuples and the like as keys, before Python hashes them."""
+    """Raise SecurityError for dict keys that are not plain, before Python hashes them."""
     for key in keys:
         if not isinstance(key, _KEYS):
             raise SecurityError(

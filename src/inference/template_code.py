@@ -1,8 +1,8 @@
-"""The code of a chat template: Python code from Jinja, with calls of the environment.
+"""A Jinja code generator for chat templates that calls methods of the environment.
 
-Jinja generates code that joins, slices, compares and writes values with functions and
-operators of Python, which neither keep the marks of texts nor count steps. This generator
-calls the environment instead.
+Jinja's own code generator joins, slices, compares and writes values with Python functions
+and operators, which do not preserve the marks on strings and do not count steps. The
+generator in this module calls methods of the environment instead.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from jinja2.lexer import Token, TokenStream
 
 from .template_budget import TemplateBoundError
 
-# Words, texts and signs of a template. The longest known template has 2,600. Python uses
-# up to 4 KB for each while it compiles the code of a template.
+# Maximum number of tokens in a template. The longest known template has 2,600. Python
+# uses up to 4 KB of memory per token to compile the generated code.
 _MOST_TOKENS = 12_000
-_DEEPEST = 24  # nesting depth of statements; Python itself allows 20 loops
-_NODES_PER_STEP = 8  # nodes of a body that one step pays for
-_LONGEST_WORD = 64  # characters of a constant that is compared without cost
+_DEEPEST = 24  # maximum nesting depth of statements (Python allows 20 nested loops)
+_NODES_PER_STEP = 8  # syntax tree nodes in a body that one step pays for
+_LONGEST_WORD = 64  # maximum length of a constant whose comparison is free
 
-# Filters that no template can name, because their names contain spaces.
+# Internal filters. Templates cannot use them, because their names contain spaces.
 _PASSES = "passes of a loop"
 _SPEND = "steps of a body"
 
@@ -31,7 +31,7 @@ _OPERATORS |= {"in": "in", "notin": "not in"}
 
 
 class TemplateCode(CodeGenerator):
-    """Generates code that calls the environment instead of functions of Python."""
+    """Generate code that calls the environment instead of Python functions."""
 
     def _write_call(self, function: str, node: nodes.Node, frame: Frame) -> None:
         self.write(f"environment.{function}(")
@@ -39,7 +39,7 @@ class TemplateCode(CodeGenerator):
         self.write(")")
 
     def _output_child_to_const(self, node: Any, frame: Frame, finalize: Any) -> str:
-        """Compute no constant at compile time, because that would not be counted."""
+        """Evaluate constants at run time, where their steps are counted."""
         if not isinstance(node, nodes.TemplateData):
             raise nodes.Impossible
         return super()._output_child_to_const(node, frame, finalize)
@@ -48,7 +48,7 @@ class TemplateCode(CodeGenerator):
         self.write("environment.text_of(")
 
     def visit_Filter(self, node: nodes.Filter, frame: Frame) -> None:
-        """Write code for a filter, or for the accounting of steps."""
+        """Write code for a filter, or for an internal filter that counts steps."""
         if node.name == _SPEND:
             self._write_call("spend", node.args[0], frame)
         elif node.name == _PASSES:
@@ -61,7 +61,7 @@ class TemplateCode(CodeGenerator):
             super().visit_Filter(node, frame)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        """Write code for `~`."""
+        """Write code for the operator `~`."""
         self.write("environment.concat((")
         for operand in node.nodes:
             self._write_call("text_of", operand, frame)
@@ -96,7 +96,7 @@ class TemplateCode(CodeGenerator):
         self.write(")")
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        """Write code for an object."""
+        """Write code for a dict."""
         self.write("environment.new_container(")
         super().visit_Dict(node, frame)
         self.write(")")
@@ -110,12 +110,12 @@ class TemplateCode(CodeGenerator):
         self.write(")")
 
     def visit_Operand(self, node: nodes.Operand, frame: Frame) -> None:
-        """Write code for one operator of a comparison and its right operand."""
+        """Write code for a comparison operator and its right operand."""
         self.write(f" {_OPERATORS[node.op]} ")
         self._visit_operand_value(node.expr, frame)
 
     def _visit_operand_value(self, node: nodes.Expr, frame: Frame) -> None:
-        """Write an operand of a comparison; a short constant of the template is free."""
+        """Write code for a comparison operand. Short constants do not cost any steps."""
         if isinstance(node, nodes.Const) and len(str(node.value)) <= _LONGEST_WORD:
             self.visit(node, frame)
         else:
@@ -123,16 +123,16 @@ class TemplateCode(CodeGenerator):
 
 
 class TemplateExtension(jinja2.ext.Extension):
-    """Limits the length of templates, and reads `{% generation %}`.
+    """Limit the length of templates, and support the statement `{% generation %}`.
 
-    That statement marks answers for training; here its body is simply written. Variables
-    that the body sets end with it, as in transformers.
+    This statement marks answers for training. Here, its body is rendered like any other
+    text. As in transformers, it has its own scope for variables.
     """
 
     tags = {"generation"}  # noqa: RUF012 - declared so by Jinja
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        """Pass on the words of a template, up to their limit."""
+        """Yield the tokens of a template, or raise an error if there are too many."""
         for index, token in enumerate(stream):
             if index >= _MOST_TOKENS:
                 raise TemplateBoundError(
@@ -141,7 +141,7 @@ class TemplateExtension(jinja2.ext.Extension):
             yield token
 
     def parse(self, parser: Any) -> nodes.Node:
-        """Read the body of `{% generation %}`."""
+        """Parse the body of `{% generation %}`."""
         line = next(parser.stream).lineno
         body: list[nodes.Node] = parser.parse_statements(
             ("name:endgeneration",), drop_needle=True
@@ -150,13 +150,13 @@ class TemplateExtension(jinja2.ext.Extension):
 
 
 def count_steps(node: nodes.Node, depth: int = 0) -> int:
-    """Make each loop, macro and block of a template pay for its body.
+    """Add step counting to the loops, macros and blocks in a syntax tree.
 
     Returns:
-        The number of nodes.
+        The number of nodes in the tree.
 
     Raises:
-        TemplateBoundError: The nesting of statements is too deep.
+        TemplateBoundError: If statements are nested too deeply.
     """
     if isinstance(node, nodes.Stmt):
         depth += 1
@@ -173,7 +173,7 @@ def count_steps(node: nodes.Node, depth: int = 0) -> int:
     if isinstance(node, nodes.For):
         if node.test is not None:
             node.test = nodes.And(_spend(1 + test_size // _NODES_PER_STEP), node.test)
-        # A recursive call of the loop in its body passes it further values.
+        # A recursive loop can be called from its own body with other values.
         passes = nodes.Const(1 if node.recursive else steps)
         node.iter = nodes.Filter(node.iter, _PASSES, [passes], [], None, None)
     if isinstance(node, nodes.Macro | nodes.CallBlock | nodes.Block) or (
@@ -184,5 +184,5 @@ def count_steps(node: nodes.Node, depth: int = 0) -> int:
 
 
 def _spend(steps: int) -> nodes.Filter:
-    """Return an expression that takes some steps, and is true."""
+    """Return an expression that deducts steps from the budget and evaluates to True."""
     return nodes.Filter(nodes.Const(True), _SPEND, [nodes.Const(steps)], [], None, None)

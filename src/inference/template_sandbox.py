@@ -1,13 +1,15 @@
-"""Runs a chat template: an untrusted Jinja program that comes with a model.
+"""Run chat templates, which are untrusted Jinja programs that come with models.
 
-The sandbox of Jinja keeps a template from Python's own objects, but it does not limit
-time and memory. So this environment counts steps. Each pass of a loop, call, filter,
-operator and look-up is a step, and each text or list that is made or read costs steps by
-its length. A template fails if it needs more steps than the conversation justifies.
+Jinja's sandbox prevents templates from accessing Python internals, but it does not limit
+their time or memory. So this environment counts steps. Each loop iteration, call, filter,
+operator and look-up is a step, and creating or reading a string or list costs steps in
+proportion to its length. A template fails if it takes more steps than are reasonable for
+the size of the conversation.
 
-Texts from outside are `MarkedText`. Every place where Jinja would convert them to plain
-texts (output, `~`, slices, methods, filters, formats) is replaced by a function that
-keeps the marks. Numbers have no marks: their digits count as text of the template.
+Strings that do not come from the template are `MarkedText`. Wherever Jinja would convert
+them to plain strings (output, `~`, slices, methods, filters and formatting), this
+environment calls a function that preserves the marks. Numbers do not have marks, so their
+digits count as text written by the template.
 """
 
 import datetime
@@ -33,20 +35,20 @@ from .template_budget import CONTAINERS, VIEWS, Budget, TemplateBoundError, chec
 from .template_code import TemplateCode, TemplateExtension, count_steps
 
 _STEPS_PER_CALL = 4
-_STEPS_PER_WRITTEN = 16  # for each value, or 64 characters, of a written list or object
-_STEPS_PER_PIECE = 4  # for each piece of a text that is cut
+_STEPS_PER_WRITTEN = 16  # per value, or per 64 characters, in a written list or dict
+_STEPS_PER_PIECE = 4  # per piece when a string is split
 _WIDTH_PER_STEP = 16
-# Python searches from the right by comparing at each place.
+# Python searches from the right by comparing at every position.
 _COMPARISONS_PER_STEP = 1024
 
-_MOST_NUMBER = 10_000  # as a width, a count of repetitions or a number of digits
+_MOST_NUMBER = 10_000  # maximum width, repetition count or number of digits
 _MOST_RANGE = 100_000
-# Bits of a number. From 61 bits on, the hashes of numbers repeat.
+# Maximum number of bits in an integer. From 61 bits on, integer hashes are not unique.
 _MOST_BITS = 64
 _LONGEST_DATE_FORMAT = 200
 _LONGEST_SEPARATOR = 16
 
-# Keyword arguments that the code of a template adds to each call.
+# Keyword arguments that Jinja's generated code adds to each call.
 _SCOPES = ("_loop_vars", "_block_vars")
 
 _METHODS_OF_TEXT = frozenset(
@@ -80,8 +82,8 @@ _METHODS_OF_TEXT = frozenset(
 _SEARCHING = frozenset(["count", "find", "index", "partition", "replace", "split"])
 _SEARCHING_BACKWARDS = frozenset(["rfind", "rindex", "rpartition", "rsplit"])
 _PADDING = frozenset(["center", "ljust", "rjust", "zfill"])
-# The readable attributes of values, by type. A namespace has the attributes that the
-# template sets.
+# The attributes that templates can access, by type. Namespaces are not listed, because
+# their attributes are set by the template.
 _ATTRIBUTES: dict[type, frozenset[str]] = {
     str: _METHODS_OF_TEXT,
     list: frozenset(["copy", "count", "index"]),
@@ -109,17 +111,17 @@ _ATTRIBUTES: dict[type, frozenset[str]] = {
     BlockReference: frozenset(["super"]),
 }
 _DICT_ATTRIBUTES = frozenset(dir(dict))
-# The types that can be written, in addition to texts, lists and objects.
+# The types that templates can write, in addition to strings, lists and dicts.
 _WRITABLE = (type(None), bool, int, float, Undefined, range, Macro, LoopContext)
 
-# The filters of Jinja that templates can use. The others format for the web, or take time
+# The Jinja filters that templates can use. The other filters are for HTML, or take time
 # that does not depend on the size of their arguments.
 _FILTERS = (
     "abs attr batch capitalize center count d default dictsort float groupby int items "
     "length list lower map max min reject rejectattr round select selectattr slice sort "
     "title truncate upper wordcount"
 )
-# Filters and tests that read the contents of values.
+# Filters and tests that read values completely.
 _READING = frozenset(
     [
         "dictsort",
@@ -149,9 +151,9 @@ _READING = frozenset(
         "upper",
     ]
 )
-# Filters with a width or a count as argument, which determines the size of the result.
+# Filters with a width or count argument that determines the size of the result.
 _WIDE = frozenset(["batch", "center", "indent", "round", "slice", "truncate"])
-# Filters that make a value from each character or word of a text.
+# Filters that create a value for each character or word of a string.
 _WALKING = frozenset(
     [
         "batch",
@@ -172,12 +174,12 @@ _WALKING = frozenset(
         "wordcount",
     ]
 )
-# Filters that make a new text.
+# Filters that create a new string.
 _WRITING = frozenset(["capitalize", "center", "lower", "title", "truncate", "upper"])
 
 
 class _TemplateNamespace(Namespace):
-    """A namespace without names that begin with an underscore."""
+    """A namespace that rejects names with a leading underscore."""
 
     def __init__(*args: Any, **named: Any) -> None:
         self, *values = args
@@ -197,7 +199,7 @@ class _TemplateNamespace(Namespace):
 
 @cache
 def _attributes_of(kind: type) -> frozenset[str]:
-    """Return the attributes of a type of values that a template can read."""
+    """Return the attributes that templates can access on values of this type."""
     for base, attributes in _ATTRIBUTES.items():
         if issubclass(kind, base):
             return attributes
@@ -205,7 +207,7 @@ def _attributes_of(kind: type) -> frozenset[str]:
 
 
 def _limit_widths(*arguments: object) -> int:
-    """Return the largest width or count; raise TemplateBoundError if too large."""
+    """Return the largest width or count, or raise TemplateBoundError if too large."""
     largest = 0
     for argument in arguments:
         if isinstance(argument, int):
@@ -216,13 +218,16 @@ def _limit_widths(*arguments: object) -> int:
 
 
 def _limit_number(number: int) -> None:
-    """Raise TemplateBoundError for a number that is too large to compute with."""
+    """Raise TemplateBoundError if an integer has too many bits."""
     if number.bit_length() > _MOST_BITS:
         raise TemplateBoundError(f"a number must have at most {_MOST_BITS} bits")
 
 
 class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """An environment that counts steps and keeps marks; each thread runs one template."""
+    """A Jinja environment that counts steps and preserves the marks on strings.
+
+    Each thread can run one template at a time.
+    """
 
     code_generator_class = TemplateCode
     intercepted_binops = frozenset(["+", "-", "*", "**", "%", "//"])
@@ -235,8 +240,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             optimized=False,
             cache_size=0,
         )
-        # A lock around a run is unsafe: an interrupt between its acquisition and the
-        # `with` block would leave it locked for ever.
+        # The budget is thread-local, because a lock would be unsafe. An interrupt between
+        # its acquisition and the `with` block would leave it locked forever.
         self._of_thread = threading.local()
         filters = {name: self.filters[name] for name in _FILTERS.split()}
         filters |= {"join": self._join, "replace": self._replace, "trim": self._trim}
@@ -263,16 +268,16 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             "raise_exception": self._raise_exception,
             "strftime_now": self._strftime_now,
         }
-        # Jinja writes `concat = environment.concat` into the code of a template.
+        # Jinja's generated code contains `concat = environment.concat`.
         self.concat = self._concat  # type: ignore[method-assign]
 
     def compile_template(self, text: str) -> jinja2.Template:
         """Compile a template.
 
         Raises:
-            TemplateBoundError: It is too long, or has too many words.
-            Exception: The template is invalid; Jinja and Python have many errors for
-                that.
+            TemplateBoundError: If the template is too long or has too many tokens.
+            Exception: If the template is invalid, for which Jinja and Python raise many
+                different exceptions.
         """
         if len(text) > LONGEST_TEMPLATE:
             raise TemplateBoundError(
@@ -281,33 +286,33 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self.from_string(text)
 
     def run(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-        """Return the text that a template writes; the caller has marked the variables."""
+        """Render a template. The caller must have marked the variables."""
         self._of_thread.budget = Budget(variables)
         return template.render(**variables)
 
     @property
     def _budget(self) -> Budget:
-        """The remaining steps of the run in this thread."""
+        """The step budget of the template that runs in this thread."""
         budget: Budget = self._of_thread.budget
         return budget
 
     def _parse(
         self, source: str, name: str | None, filename: str | None
     ) -> nodes.Template:
-        """Parse a template, and make its loops, macros and blocks count."""
+        """Parse a template, and add step counting to its loops, macros and blocks."""
         tree = super()._parse(source, name, filename)
         count_steps(tree)
         return tree
 
-    # ---- functions that the code of a template calls ----------------------------------
+    # ---- methods that are called by the generated code --------------------------------
 
     def spend(self, steps: int) -> bool:
-        """Pay for a part of a template that runs."""
+        """Pay for running a part of a template, and return True."""
         self._budget.take(steps)
         return True
 
     def passes(self, values: Any, steps: int) -> Any:
-        """Pay for the passes of a loop over some values."""
+        """Return values to iterate over, and pay for each loop iteration."""
         if isinstance(values, str | list | tuple | dict):
             self._budget.take(steps * len(values))
             return values
@@ -321,7 +326,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             yield value
 
     def _concat(self, pieces: Iterable[str]) -> str:
-        """Join the pieces of the output."""
+        """Join the pieces of the output, and pay for them."""
         texts = []
         for text in pieces:
             self._budget.take_to_make(len(text))
@@ -329,7 +334,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return marked_text.join(texts)
 
     def text_of(self, value: Any) -> str:
-        """Return a value as text."""
+        """Convert a value to a string, as templates write it."""
         if isinstance(value, str):
             return value
         if isinstance(value, CONTAINERS):
@@ -345,26 +350,26 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return str(value)
 
     def _field_text(self, value: Any) -> str:
-        """Return a value as text for one field of a format, and pay for it."""
+        """Convert the value of a format field to a string, and pay for it."""
         text = self.text_of(value)
         self._budget.take_to_make(len(text))
         return text
 
     def sliced(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
-        """Return a slice."""
+        """Return the slice `value[start:stop:step]`, and pay for it."""
         return self._pay_for_result(value[start:stop:step])
 
     def new_container(self, value: Any) -> Any:
-        """Return a new list, tuple or object, after paying for it."""
+        """Pay for a new list, tuple or dict, and return it."""
         return self._pay_for_result(value)
 
     def operand(self, value: Any) -> Any:
-        """Return an operand of a comparison, after paying for it."""
+        """Pay for reading a comparison operand, and return it."""
         self._budget.take_to_read(value)
         return value
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Look up an attribute or an element."""
+        """Look up `obj.attribute`, which may be an attribute or an element."""
         self._budget.take(1)
         if isinstance(obj, dict) and attribute not in _DICT_ATTRIBUTES:
             return (
@@ -375,14 +380,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Look up an element or an attribute."""
+        """Look up `obj[argument]`, which may be an element or an attribute."""
         self._budget.take(1)
         if isinstance(argument, tuple):
-            self._budget.take_to_read(argument)  # its hash
+            self._budget.take_to_read(argument)  # to compute its hash
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, _value: Any) -> bool:
-        """Return whether a template can read an attribute of a value."""
+        """Return whether templates can access an attribute of an object."""
         if isinstance(obj, Namespace):
             return not attr.startswith("_")
         if obj is dict:
@@ -391,7 +396,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return attr in _attributes_of(kind)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute `+`, `-`, `*`, `**`, `//` or `%`."""
+        """Compute `+`, `-`, `*`, `**`, `//` or `%`, and pay for the result."""
         if operator == "%" and isinstance(left, str):
             return self._pay_for_result(self._format_percent(left, right))
         if operator == "-" and isinstance(left, VIEWS):
@@ -401,7 +406,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self._pay_for_result(super().call_binop(context, operator, left, right))
 
     def _check_product(self, operator: str, left: Any, right: Any) -> None:
-        """Raise TemplateBoundError for a product or a power that would be too large."""
+        """Raise TemplateBoundError if a product or a power would be too large."""
         is_power = operator == "**" and isinstance(left, int) and isinstance(right, int)
         if is_power and left.bit_length() * abs(right) > _MOST_BITS:
             raise TemplateBoundError(f"a number must have at most {_MOST_BITS} bits")
@@ -413,7 +418,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                     self._budget.take(len(value) * count // _WIDTH_PER_STEP)
 
     def call(self, context: Context, function: Any, *arguments: Any, **named: Any) -> Any:
-        """Call a function, a macro or a method."""
+        """Call a function, a macro or a method, and pay for it."""
         self._budget.take(_STEPS_PER_CALL + len(arguments) + len(named))
         if isinstance(function, Macro):
             return super().call(context, function, *arguments, **named)
@@ -434,7 +439,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self._pay_for_result(super().call(context, function, *arguments, **named))
 
     def _pay_for_method(self, owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
-        """Pay for a method of a list, an object or a loop, which may read all of it."""
+        """Pay for a method call on a list, dict or loop, which may read it completely."""
         if name in ("changed", "count", "index"):
             for value in arguments:
                 self._budget.take_to_read(value)
@@ -447,7 +452,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             self._budget.take_to_pass(owner)
 
     def _with_checked_keys(self, values: Any, name: str) -> Any:
-        """Return the source of an object with checked keys, before Python hashes them."""
+        """Return the values for a new dict, after checking the keys.
+
+        The keys are checked before Python hashes them.
+        """
         if isinstance(values, dict | Undefined) or not isinstance(values, Iterable):
             self._budget.take_to_pass(values)
             return values
@@ -462,7 +470,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _call_method_of_text(
         self, text: str, name: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        """Call a method of a text, and keep the marks."""
+        """Call a string method, preserving the marks."""
         if name == "join" and len(arguments) == 1:
             arguments = ([*self.passes(arguments[0], _STEPS_PER_PIECE)],)
         if name in _PADDING:
@@ -479,7 +487,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def _pay_for_search(self, name: str, text: str, arguments: tuple[Any, ...]) -> None:
-        """Pay for the comparisons of a method that searches a text."""
+        """Pay for the comparisons of a string method that searches."""
         if name in _SEARCHING:
             self._budget.take_to_read(text)
         if name in _SEARCHING_BACKWARDS:
@@ -490,7 +498,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def _pay_for_growth(
         self, name: str, text: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """Pay for the result of a replacement, a join or a split in advance."""
+        """Pay in advance for the result of `replace`, `join` or a split method."""
         if name == "replace" and len(arguments) > 1:
             old, new = arguments[:2]
             if isinstance(old, str) and isinstance(new, str):
@@ -508,7 +516,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             self._budget.take(_STEPS_PER_PIECE * pieces)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return the method `format` of a text, with marks."""
+        """Return a string's `format` or `format_map` method, with marks, or None."""
         owner = getattr(value, "__self__", None)
         name = getattr(value, "__name__", "")
         if not isinstance(owner, str) or name not in ("format", "format_map"):
@@ -521,12 +529,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
         return format_text
 
-    # ---- filters and functions --------------------------------------------------------
+    # ---- filters and global functions -------------------------------------------------
 
     def _count_calls(self, name: str, function: Any) -> Any:
-        """Return a filter or a test that is counted, and whose result keeps its marks.
+        """Wrap a filter or a test, so that steps are counted and marks are preserved.
 
-        It takes the context, so that Jinja never calls it while a template is compiled.
+        The wrapper receives the context, so that Jinja never calls it at compile time.
         """
         leading_name = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
         reads = name in _READING
@@ -567,7 +575,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return counted
 
     def _pay_for_result(self, result: Any) -> Any:
-        """Pay for a new text, list or object, and return it."""
+        """Pay for a new string, list or dict, and return it."""
         if isinstance(result, str):
             self._budget.take_to_make(len(result))
         elif isinstance(result, CONTAINERS):
@@ -613,7 +621,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         return self._format_percent(self.text_of(value), named or arguments)
 
     def _format_percent(self, text: str, arguments: object) -> str:
-        """Return `text % arguments`."""
+        """Return `text % arguments`, with marks."""
         self._budget.take_to_read(text)
         return marked_text.format_percent(text, arguments, self._field_text)
 
@@ -657,7 +665,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         separators: Any = None,
         sort_keys: bool = False,
     ) -> str:
-        """Return JSON as transformers writes it, without escapes for the web."""
+        """Return a value as JSON, without HTML escapes, as in transformers."""
         weight = 1
         if isinstance(value, str):
             weight += len(value) // _WIDTH_PER_STEP

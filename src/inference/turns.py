@@ -1,4 +1,4 @@
-"""The order of clients that share a resource: round robin, in order per client."""
+"""Fair queueing for clients that share a resource: round robin, FIFO per client."""
 
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Ticket:
-    """A place in the line: the client, and the round of its arrival."""
+    """A place in the queue, with the client and the round in which it arrived."""
 
     client: Hashable
     round: int
@@ -15,11 +15,11 @@ class Ticket:
 class Turns:
     """Order tickets so that clients take turns.
 
-    The rounds follow start-time fair queueing: a ticket begins in the round after the one
-    in which its client began last, but never in a round that was over when it arrived. A
-    client with 100 tickets and a client with 1 therefore wait for each other at most
-    once, and no client can be passed by again and again. The class is not thread-safe:
-    the owner holds a lock.
+    The rounds follow start-time fair queueing. A ticket starts one round after its
+    client's previous ticket, but never in a round that was already over when the ticket
+    arrived. So a client with 100 tickets and a client with 1 ticket wait for each other
+    at most once, and no client can be overtaken repeatedly. The class is not thread-safe,
+    so callers must hold a lock.
     """
 
     def __init__(self) -> None:
@@ -27,28 +27,28 @@ class Turns:
         self._last_rounds: dict[Hashable, int] = {}
 
     def ticket(self, client: Hashable) -> Ticket:
-        """Return a ticket at the end of the client's line."""
+        """Return a new ticket at the end of the client's queue."""
         return Ticket(client, self._round)
 
     def next(self, waiting: Sequence[Ticket]) -> int:
         """Return the index of the ticket whose turn it is.
 
         Args:
-            waiting: The waiting tickets in order of arrival; at least one.
+            waiting: The waiting tickets in order of arrival, at least one.
         """
         return min(range(len(waiting)), key=lambda index: self._begins(waiting[index]))
 
     def begin(self, ticket: Ticket, clients: Set[Hashable]) -> None:
-        """Record that a ticket begins.
+        """Record that a ticket starts.
 
         Args:
-            ticket: The ticket.
-            clients: The clients that still wait.
+            ticket: The ticket that starts.
+            clients: The clients that have waiting tickets.
         """
         begins = self._begins(ticket)
         self._round = max(self._round, begins)
         self._last_rounds[ticket.client] = begins
-        # A client that does not wait, and whose last round is over, equals a new client.
+        # A client without waiting tickets whose last round is over is like a new client.
         self._last_rounds = {
             client: last
             for client, last in self._last_rounds.items()
@@ -56,15 +56,16 @@ class Turns:
         }
 
     def _begins(self, ticket: Ticket) -> int:
-        """Return the round in which a ticket begins."""
+        """Return the round in which a ticket starts."""
         return max(ticket.round, self._last_rounds.get(ticket.client, -1) + 1)
 
 
 def ticket_to_drop(waiting: Sequence[Ticket], client: Hashable) -> int | None:
-    """Return the index of the ticket to drop from a full line, or None for the newcomer.
+    """Return the index of the ticket to drop from a full queue, or None.
 
-    The ticket is the newest one of the client with the most tickets, provided that this
-    client then still has as many tickets as the newcomer.
+    None means that the new ticket of `client` must be rejected. Otherwise, drop the
+    newest ticket of the client with the most tickets, provided that it then still has at
+    least as many tickets as `client`.
     """
     counts: dict[Hashable, int] = {}
     for ticket in waiting:
