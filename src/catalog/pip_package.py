@@ -36,8 +36,8 @@ _BLOCK_BYTES = 1 << 20
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_STOP = 5.0
 _LONGEST_REASON = 200
-# Matches an exception of pip's libraries, which pip prints on standard error if it cannot
-# connect.
+# Matches an exception raised in pip's libraries, which pip prints to standard error when
+# it cannot connect.
 _CONNECTION_FAULT = re.compile(
     r"\w+(?:Error|Timeout)\(([\"'])(?:<[^>\n]*>: )?(.*?)\1[,)]"
 )

@@ -104,7 +104,7 @@ def with_rows(*changed: TensorRow) -> tuple[TensorRow, ...]:
 
 
 def _bias_of(row: TensorRow) -> TensorRow:
-    """Return the table row for the bias of a matrix, which has one element per row.
+    """Return the table row for a matrix bias: one element per row of the matrix.
 
     Meta's models have no biases.
     """

@@ -94,7 +94,7 @@ INT8_CONFIG: dict[str, object] = {
 
 
 def _as_in(config: Mapping[str, object], **others: Rule) -> Mapping[str, Rule]:
-    """Return rules that accept exactly the values in `config`, changed by other rules.
+    """Return rules that accept exactly the values in `config`, plus other rules.
 
     Args:
         config: The accepted values, which this engine also writes.

@@ -20,7 +20,7 @@ from .mapped_file import MappedFile
 
 _MOST_RECORDS = 1 << 16
 _UINT32_MAX = 0xFFFFFFFF
-# The end record contains these values where the zip64 end record has a larger one.
+# A field of the end record has its value here if the actual value is in the zip64 record.
 _LIMITS = (0xFFFF, _UINT32_MAX, _UINT32_MAX)
 
 _LOCAL = struct.Struct("<4s5H3L2H")

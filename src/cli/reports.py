@@ -132,7 +132,7 @@ def _size_rows(model: Model) -> list[tuple[str, str]]:
 
 
 def exact_bytes(count: int) -> str:
-    """Return a number of bytes, followed by a readable size."""
+    """Format a byte count exactly, followed by a human-readable size."""
     return f"{count} ({readable_bytes(count)})" if count >= 1024 else str(count)
 
 

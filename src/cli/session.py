@@ -122,7 +122,7 @@ class Session:
             raise
 
     def regenerate(self) -> PrintedAnswer:
-        """Answer the pending question, or else the last question, again."""
+        """Answer the pending question; without one, answer the last question again."""
         if self.unanswered is not None:
             return self.ask(self.unanswered)
         if not self.turns:

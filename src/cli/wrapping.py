@@ -163,7 +163,7 @@ class WordWrap:
         return self._column + width < self._columns
 
     def _advance(self, width: int) -> None:
-        """Advance the column as the terminal does, which breaks a full row."""
+        """Advance the column as a terminal does, which wraps when the row is full."""
         self._column += width
         if self._columns and self._column > self._columns:
             self._column = width

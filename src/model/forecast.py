@@ -53,7 +53,7 @@ class MemoryForecast:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Return the bytes to allocate, by description.
+        """Return the sizes of all allocations in bytes, keyed by their descriptions.
 
         The intermediate results are an estimate for one chunk of the prompt: the residual
         stream, its norm and the term added to it, and gate, up and hidden, including

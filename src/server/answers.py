@@ -182,7 +182,7 @@ class TextAnswer(_ApiAnswer):
                 each["token"]: each["logprob"] for each in entry["top_logprobs"]
             }
             entries.append((name, entry and entry["logprob"], top, self._offset))
-            # The text may not contain the begin-of-text token.
+            # The text might not contain the begin-of-text token.
             if choice is not None or (self.echo or "").startswith(name):
                 self._offset += len(name)
         return {

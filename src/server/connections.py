@@ -62,7 +62,7 @@ class _CountingTransport:
 
 
 class Connection(H11Protocol):
-    """A connection, which `watch` ends when its state exceeds the time limit."""
+    """A connection; `watch` closes it after too long a time in one state."""
 
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
