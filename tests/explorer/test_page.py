@@ -51,7 +51,7 @@ def page(browser) -> Iterator[Any]:
     """A page whose console stays empty and that asks only for its own file."""
     with quiet_page(browser) as (page, told):
         yield page
-        assert page.title() == "A run from the inside"
+        assert page.title() == "Inside a run"
     assert len(told) == 1
 
 
@@ -373,7 +373,7 @@ def test_the_policy_refuses_every_other_script(two_formats, tmp_path, browser):
     path = tmp_path / "changed.html"
     path.write_text(changed, "utf-8")
     opened(page, path)
-    assert page.title() == "A run from the inside"
+    assert page.title() == "Inside a run"
     assert any("Content Security Policy" in line for line in told)
     with pytest.raises(api.Error, match="TrustedHTML"):
         page.evaluate("document.body.innerHTML = '<b>x</b>'")

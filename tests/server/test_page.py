@@ -211,7 +211,7 @@ def test_it_looks_inside_of_an_answer(page, browser):
     with browser.expect_page() as opened:
         page.click("text=Open the run")
     api.expect(opened.value.locator("#page")).to_contain_text("Rome", timeout=30_000)
-    assert opened.value.title() == "A run from the inside"
+    assert opened.value.title() == "Inside a run"
     opened.value.close()
 
 

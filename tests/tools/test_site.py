@@ -76,7 +76,7 @@ def test_the_page_of_the_explorer_and_its_picture_are_in_the_site(site, page):
     assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") == 1280
     page.click("a[href*='docs/explorer/example.html']")
     page.wait_for_selector("html[data-ready]")
-    assert page.title() == "A run from the inside"
+    assert page.title() == "Inside a run"
 
 
 def test_the_menu_folds_on_a_phone_and_has_the_groups(site, page):

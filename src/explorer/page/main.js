@@ -114,7 +114,7 @@ async function start() {
   state.position = run.promptLength < run.tokens.length ? run.promptLength : run.tokens.length - 1;
   const left = page.runs.flatMap((one, n) => one.leftOut.map((line) => (page.runs.length > 1 ? `run ${n + 1}, ${line}` : line)));
   document.getElementById("page").replaceChildren(
-    h("header", {}, h("h1", {}, "A run from the inside"), h("p", { class: "names" }, shown(run.name, 120), " · ", page.program),
+    h("header", {}, h("h1", {}, "Inside a run"), h("p", { class: "names" }, shown(run.name, 120), " · ", page.program),
       page.runs.length > 1 ? choice("run", "run", page.runs.map((one, n) => [n, `${n + 1}: ${shown(one.name, 60)}`]), 0, (n) => show({ run: Number(n) })) : null,
       h("details", { id: "left-out" }, h("summary", {}, left.length ? `What was left out (limit ${page.limit} MB)` : `Nothing was left out (limit ${page.limit} MB)`), h("ul", {}, left.map((line) => h("li", {}, line))))),
     h("div", { id: "strip", role: "listbox", "aria-label": "tokens of the prompt, then of the answer; arrow keys move", "aria-orientation": "horizontal" }),
