@@ -59,7 +59,7 @@ def test_a_search_finds_rope(site, page):
 
 def test_a_link_to_code_opens_at_its_line_in_the_menu_s_frame(site, page):
     page.goto(f"file://{site}/docs/10-rope.html")
-    page.click("a[href*='rotary.c.html#L-']")
+    page.click("a[href*='rows.c.html#L-']")
     line = page.url.rpartition("#L-")[2]
     marked = page.locator("a:target + a .linenos")
     assert marked.inner_text().strip() == line
@@ -87,7 +87,7 @@ def test_the_menu_folds_on_a_phone_and_has_the_groups(site, page):
     page.click(".mobile-header .nav-overlay-icon")
     page.wait_for_function("document.querySelector('.sidebar-drawer').offsetLeft >= 0")
     captions = menu.locator(".caption-text").all_text_contents()
-    assert captions == ["Chapters", "Using it", "Reference", "For maintainers"]
+    assert captions == ["Chapters", "User guides", "Reference", "For maintainers"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
