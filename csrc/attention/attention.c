@@ -272,7 +272,7 @@ typedef struct AttentionPass {
     ptrdiff_t seen[SPLIT_ROWS];
 } AttentionPass;
 
-/* SharedHead by head, so that its keys and values stay near; the last tokens first, whose work is
+/* Head by head, so that its keys and values stay near; the last tokens first, whose work is
  * the longest. */
 static void run_group(void *work, ptrdiff_t unit, int thread)
 {

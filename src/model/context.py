@@ -97,12 +97,12 @@ class InferenceContext:
         attention: str = "fused",
         memory: CacheMemory | None = None,
     ) -> None:
+        self.attention = attention  # an unknown one is rejected before the allocation
         self._memory = CacheMemory(args, sequence_length) if memory is None else memory
         self._args = args
         self._sequence_length = sequence_length
         self._length = 0
         self._opened = 0  # the number of filled positions once the current pass has ended
-        self.attention = attention
         self.is_eager = attention == "eager"
 
     @property
