@@ -23,6 +23,8 @@ enum {
     SPLIT_ROWS = 2 * PANEL_TOKENS,
     /* Several units per thread, so that a preempted thread delays little work. */
     UNITS_PER_THREAD = 4,
+    /* Blocks that a thread takes at a time, at most, where positions are split. */
+    BLOCKS_TAKEN = 8,
     /* Multiply-adds that are worth one more thread. */
     MULTIPLY_ADDS_PER_THREAD = 128 * 1024
 };
@@ -60,7 +62,11 @@ static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, pt
     const ptrdiff_t S = start_pos + T, sum = sum_floats(type, h);
     AttentionPlan plan = {.K = K, .rows = T * (H / K), .blocks = ceil_div(S, ATTENTION_BLOCK)};
     plan.workers = threads_for(T * H * S * h, MULTIPLY_ADDS_PER_THREAD, threads);
-    plan.splits_positions = plan.workers > 1 && plan.rows <= SPLIT_ROWS && plan.blocks > 1;
+    /* Heads that are enough units are not split: each thread then reads on through whole heads, and
+     * waits for nobody before the end. */
+    const int heads_suffice = K >= UNITS_PER_THREAD * plan.workers;
+    plan.splits_positions =
+        plan.workers > 1 && !heads_suffice && plan.rows <= SPLIT_ROWS && plan.blocks > 1;
     const ptrdiff_t panels = ceil_div(plan.rows, PANEL_TOKENS);
     const ptrdiff_t wanted = ceil_div(UNITS_PER_THREAD * (ptrdiff_t)plan.workers, K);
     const ptrdiff_t row_scores = plan.blocks * ATTENTION_BLOCK;
@@ -77,7 +83,6 @@ static AttentionPlan make_plan(ptrdiff_t T, ptrdiff_t start_pos, ptrdiff_t H, pt
     plan.thread_floats = most * (plan.panel_floats + PANEL_TOKENS * (LANES + sum))
                          + PANEL_TOKENS * (UNIT_PANELS + sum);
     if (plan.splits_positions) {
-        plan.thread_floats += plan.rows * ATTENTION_BLOCK;
         plan.head_floats =
             LANES + plan.rows * (LANES + plan.blocks * (ATTENTION_BLOCK + LANES + sum));
     } else {
@@ -286,63 +291,69 @@ static void run_group(void *work, ptrdiff_t unit, int thread)
 
 /* What threads share of a head. */
 typedef struct SharedHead {
-    atomic_int *missing; /* blocks whose weighted values are not there yet */
-    float *factors;      /* [row] */
-    float *largest;      /* [block][row][lane] */
-    float *sums;         /* [block][row][place of a sum] */
-    float *scores;       /* [block][row][position] */
+    atomic_int *unscored; /* blocks whose scores are not there yet */
+    atomic_int *missing;  /* blocks whose weighted values are not there yet */
+    float *factors;       /* [row] */
+    float *largest;       /* [block][row][lane] */
+    float *sums;          /* [block][row][place of a sum] */
+    float *scores;        /* [block][row][position] */
 } SharedHead;
 
 static SharedHead shared_head(const AttentionPass *pass, ptrdiff_t head)
 {
     const AttentionPlan *plan = pass->plan;
-    float *missing = pass->shared + head * plan->head_floats;
-    float *factors = missing + LANES;
+    float *counters = pass->shared + head * plan->head_floats;
+    float *factors = counters + LANES;
     float *largest = factors + plan->rows * LANES;
     float *sums = largest + plan->blocks * plan->rows * LANES;
     float *scores = sums + plan->blocks * plan->rows * pass->a->floats;
-    return (SharedHead){(atomic_int *)(void *)missing, factors, largest, sums, scores};
+    atomic_int *unscored = (atomic_int *)(void *)counters;
+    return (SharedHead){unscored, unscored + 1, factors, largest, sums, scores};
 }
 
-/* The exponentials of one row of a head. */
-static void exponentiate_split(void *work, ptrdiff_t unit, int thread)
+/* Makes the exponentials of one row of a head, of which all scores are there. */
+static void exponentiate_split_row(const AttentionPass *pass, const SharedHead *shared,
+                                   ptrdiff_t row)
 {
-    const AttentionPass *pass = work;
     const AttentionPlan *plan = pass->plan;
-    const SharedHead shared = shared_head(pass, unit / plan->rows);
-    const ptrdiff_t row = unit % plan->rows;
     float largest[LANES], sums[LANES] = {0};
-    (void)thread;
-    memcpy(largest, shared.largest + row * LANES, sizeof largest);
+    memcpy(largest, shared->largest + row * LANES, sizeof largest);
     for (ptrdiff_t block = 1; block < plan->blocks; block++) {
-        const float *of_block = shared.largest + (block * plan->rows + row) * LANES;
+        const float *of_block = shared->largest + (block * plan->rows + row) * LANES;
         for (int l = 0; l < LANES; l++)
             largest[l] = of_block[l] > largest[l] ? of_block[l] : largest[l];
     }
     const float maximum = largest_lane(largest) * pass->a->scale;
     for (ptrdiff_t block = 0; block < plan->blocks; block++)
         exponentiate_block(pass->a, pass->seen[row], block, maximum,
-                           shared.scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
-    shared.factors[row] = 1.0f / reduce_lanes(sums);
+                           shared->scores + (block * plan->rows + row) * ATTENTION_BLOCK, sums);
+    shared->factors[row] = 1.0f / reduce_lanes(sums);
 }
 
-/* The scores of one block for all rows of a head. */
-static void score_split(void *work, ptrdiff_t unit, int thread)
+/* The scores of some blocks for all rows of a head. The thread that makes the last ones of a head
+ * makes the exponentials. Units are the blocks of all heads. */
+static void score_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
 {
     const AttentionPass *pass = work;
     const AttentionPlan *plan = pass->plan;
-    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
-    const SharedHead shared = shared_head(pass, head);
-    float *largest = shared.largest + block * plan->rows * LANES;
-    float *scores = shared.scores + block * plan->rows * ATTENTION_BLOCK;
     float *panels = pass->scratch + thread * plan->thread_floats;
-    pack_rows(pass->a, plan, head, 0, plan->rows, panels);
-    for (ptrdiff_t i = 0; i < plan->rows * LANES; i++)
-        largest[i] = -INFINITY;
-    for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS)
-        score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
-                    panel_rows(r, plan->rows), pass->seen + r, block, scores + r * ATTENTION_BLOCK,
-                    largest + r * LANES);
+    for (ptrdiff_t unit = first; unit < first + count; unit++) {
+        const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
+        const SharedHead shared = shared_head(pass, head);
+        float *largest = shared.largest + block * plan->rows * LANES;
+        float *scores = shared.scores + block * plan->rows * ATTENTION_BLOCK;
+        if (unit == first || block == 0)
+            pack_rows(pass->a, plan, head, 0, plan->rows, panels);
+        for (ptrdiff_t i = 0; i < plan->rows * LANES; i++)
+            largest[i] = -INFINITY;
+        for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS)
+            score_block(pass->a, panels + r / PANEL_TOKENS * plan->panel_floats, head,
+                        panel_rows(r, plan->rows), pass->seen + r, block,
+                        scores + r * ATTENTION_BLOCK, largest + r * LANES);
+        if (atomic_fetch_sub(shared.unscored, 1) == 1)
+            for (ptrdiff_t row = 0; row < plan->rows; row++)
+                exponentiate_split_row(pass, &shared, row);
+    }
 }
 
 /* The sums of the blocks of one row of a head, added in order. */
@@ -356,25 +367,27 @@ static void add_row(const AttentionPass *pass, const SharedHead *shared, ptrdiff
     a->kernels->finish_row(a->out + row_offset(a, head, row), totals, a->h, a->type);
 }
 
-/* The weighted values of one block for all rows of a head; the thread that makes the last ones of a
- * head adds the blocks. */
-static void weigh_split(void *work, ptrdiff_t unit, int thread)
+/* The weighted values of some blocks for all rows of a head; the thread that makes the last ones of
+ * a head adds the blocks. */
+static void weigh_split(void *work, ptrdiff_t first, ptrdiff_t count, int thread)
 {
     const AttentionPass *pass = work;
     const AttentionPlan *plan = pass->plan;
-    const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
-    const SharedHead shared = shared_head(pass, head);
-    for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS) {
-        const int count = panel_rows(r, plan->rows);
-        const ptrdiff_t row = block * plan->rows + r;
-        if (visible(pass->seen[r + count - 1], block) > 0)
-            weigh_block(pass->a, head, count, pass->seen + r, block,
-                        shared.scores + row * ATTENTION_BLOCK, shared.factors + r,
-                        shared.sums + row * pass->a->floats);
+    for (ptrdiff_t unit = first; unit < first + count; unit++) {
+        const ptrdiff_t head = unit / plan->blocks, block = unit % plan->blocks;
+        const SharedHead shared = shared_head(pass, head);
+        for (ptrdiff_t r = 0; r < plan->rows; r += PANEL_TOKENS) {
+            const int rows = panel_rows(r, plan->rows);
+            const ptrdiff_t row = block * plan->rows + r;
+            if (visible(pass->seen[r + rows - 1], block) > 0)
+                weigh_block(pass->a, head, rows, pass->seen + r, block,
+                            shared.scores + row * ATTENTION_BLOCK, shared.factors + r,
+                            shared.sums + row * pass->a->floats);
+        }
+        if (atomic_fetch_sub(shared.missing, 1) == 1)
+            for (ptrdiff_t row = 0; row < plan->rows; row++)
+                add_row(pass, &shared, head, row, pass->scratch + thread * plan->thread_floats);
     }
-    if (atomic_fetch_sub(shared.missing, 1) == 1)
-        for (ptrdiff_t row = 0; row < plan->rows; row++)
-            add_row(pass, &shared, head, row, pass->scratch + thread * plan->thread_floats);
 }
 
 /*
@@ -393,8 +406,8 @@ static void weigh_split(void *work, ptrdiff_t unit, int thread)
  *
  * Scores and weights are float32. The result has the bits of batched_matmul, a multiplication by
  * scale, softmax and batched_matmul with values widened to float32.
- * Threads take groups of rows; where rows are few (decoding), they take blocks of positions, of
- * which each makes the scores and, when the rows are normalized, the weighted values.
+ * Threads take groups of rows; where rows are few (decoding), and so are heads, they take blocks of
+ * positions, of which each makes the scores and, when the rows are normalized, the weighted values.
  * Checked by the caller: contiguity, sizes, h even, C a multiple of 16, blocks inside of the cache,
  * positions below start_pos + T written, and that out and scratch overlap nothing.
  */
@@ -427,9 +440,13 @@ void attention(void *out, void *scratch, const void *xq, const void *keys, const
         return;
     }
     count_seen(&a, 0, plan.rows, pass.seen);
-    for (ptrdiff_t head = 0; head < K; head++)
-        atomic_init(shared_head(&pass, head).missing, (int)plan.blocks);
-    run_units(&pass, score_split, K * plan.blocks, 1, plan.workers);
-    run_units(&pass, exponentiate_split, K * plan.rows, 1, plan.workers);
-    run_units(&pass, weigh_split, K * plan.blocks, 1, plan.workers);
+    for (ptrdiff_t head = 0; head < K; head++) {
+        const SharedHead shared = shared_head(&pass, head);
+        atomic_init(shared.unscored, (int)plan.blocks);
+        atomic_init(shared.missing, (int)plan.blocks);
+    }
+    /* Each thread has a span of blocks, so that it reads on where it has prefetched. */
+    const Shares shares = {1, BLOCKS_TAKEN, plan.workers};
+    run_ranges(&pass, score_split, K * plan.blocks, shares, plan.workers);
+    run_ranges(&pass, weigh_split, K * plan.blocks, shares, plan.workers);
 }

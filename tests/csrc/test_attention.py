@@ -180,10 +180,12 @@ def test_scratch_does_not_grow_with_tokens_times_positions() -> None:
     )
     # Beyond, each thread has the scores of one panel of 6 rows.
     assert scratch(512, 2**17, 2) - scratch(512, 2**16, 2) == 2 * 6 * 2**16 * 4
-    # One token: for each head and block the scores, their largest ones, and the sum of
-    # values.
+    # One token of many heads: each thread has the scores of one key/value head's 4 rows.
+    assert scratch(1, 2**17, 2) - scratch(1, 2**16, 2) == 2 * 4 * 2**16 * 4
+    # One token of fewer heads: for each head and block the scores, their largest ones, and
+    # the sum of values.
     assert (
-        scratch(1, 2**17, 2) - scratch(1, 2**16, 2)
+        scratch(1, 2**17, 3) - scratch(1, 2**16, 3)
         == 32 * 2**16 // 256 * (256 + 16 + 64) * 4
     )
 
