@@ -1,4 +1,4 @@
-"""The tables of README.md follow from the forecast and from PERFORMANCE.md,
+"""The tables of README.md follow from the forecast and from PERFORMANCE-TABLES.md,
 row by row.
 """
 
@@ -47,7 +47,11 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_the_speeds_are_those_of_the_page_of_measurements():
-    text = Path("docs/PERFORMANCE.md").read_text("utf-8").partition("\n### Zen 4\n")[2]
+    text = (
+        Path("docs/PERFORMANCE-TABLES.md")
+        .read_text("utf-8")
+        .partition("\n### Zen 4\n")[2]
+    )
     text = text.partition("\n### ")[0]
     text = re.sub(r"\| ([\d.]+) \| ([\d.]+ - [\d.]+) \|", r"| \1 (\2) |", text)
     measured = {name: numbers for name, *numbers in cells(text)}
