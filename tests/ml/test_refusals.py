@@ -275,7 +275,6 @@ ml.gelu(ml.ones(2), "erf") -> TensorError: approximate must be 'none' or 'tanh':
 ml.ones(2) < ml.ones(3) ->
     ShapeError: [less] sizes must be equal or 1, aligned at the right: 2 != 3 (a [2], b [3])
 ml.ones(2) < 1j -> DTypeError: [less] operands must be real: complex (float32)
-ml.where(ml.ones(2), 1, 2) -> DTypeError: condition.dtype must equal bool: float32 (shape [2])
 # creation
 ml.arange(2**31, 2**31 + 1) ->
     TensorError: value must be in [-2147483648, 2147483647] for int32: 2147483648
@@ -309,6 +308,7 @@ ml.stack([f(2, 1, 3), f(3)]) -> ShapeError: shapes must be equal: [2, 1, 3] != [
 ml.concatenate([f(2), of("bfloat16", 2)]) ->
     DTypeError: dtypes must be equal: float32 != bfloat16 (tensors 0 and 1)
 # lookup
+ml.where(ml.ones(2), 1, 2) -> DTypeError: condition.dtype must equal bool: float32 (shape [2])
 ml.get_rows(f(0, 3), ids(0)) ->
     IndexOutOfRangeError: ids must be in [0, 0): 0 (table [0, 3], ids [1])
 ml.get_rows(f(5, 3), of("uint16", 2)) -> DTypeError: ids.dtype must equal int32: uint16 (ids [2])

@@ -2,16 +2,7 @@
 # ruff: noqa: A004 (names such as `sum` are the field's words)
 
 from .attention import attention, read_cache, repeat_heads, rotary_embedding, write_cache
-from .compare import (
-    allclose,
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    not_equal,
-    where,
-)
+from .compare import equal, greater, greater_equal, less, less_equal, not_equal
 from .creation import (
     Generator,
     arange,
@@ -49,7 +40,7 @@ from .elementwise import (
     tanh,
 )
 from .linear import linear_transformation, linear_transformations, matmul
-from .lookup import gather, get_rows, sort, topk, tril, triu
+from .lookup import gather, get_rows, sort, topk, tril, triu, where
 from .movement import (
     concatenate,
     expand,
@@ -61,6 +52,7 @@ from .movement import (
     unsqueeze,
 )
 from .reduction import (
+    allclose,
     argmax,
     cumsum,
     layer_norm,

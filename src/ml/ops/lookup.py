@@ -1,6 +1,7 @@
-"""Ops that select elements by index, by sort order, or by position in a matrix."""
+"""Ops that select elements by index, sort order, condition, or position in a matrix."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -10,15 +11,17 @@ from ..checks import (
     check_kind,
     check_ndim_at_least,
     checked_flag,
+    checked_pair,
     comparable,
     float_dtype,
 )
-from ..dtype import DType, bfloat16, int32, int64
+from ..dtype import DType, bfloat16, bool_, checked_scalar, int32, int64
 from ..errors import DTypeError, ShapeError
-from ..layout import checked_ints, resolve_dim
+from ..layout import broadcast_shapes, checked_ints, resolve_dim
 from ..op import op
 from ..quantized import QuantizedTensor, Weight, copy_rows
-from ..tensor import Tensor, allocate
+from ..tensor import Array, Tensor, allocate
+from .creation import tensor
 
 
 @op
@@ -158,6 +161,37 @@ def _sort(op: str, x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tenso
     indices.numpy()[...] = order
     values.bits()[...] = np.take_along_axis(x.bits(), order, dim)
     return values, indices
+
+
+@op
+def where(condition: Tensor, a: Tensor | complex, b: Tensor | complex) -> Tensor:
+    """Select elements from one of two operands, depending on a condition.
+
+    out = a if condition else b, element by element
+
+    The condition is a bool tensor. `a` and `b` are tensors with the same dtype, or
+    numbers. All three operands broadcast. If `a` and `b` are both numbers, the result has
+    the dtype of `ml.tensor([a, b])`.
+    """
+    if condition._dtype is not bool_:
+        actual = f"{condition.dtype} (shape {list(condition.shape)})"
+        raise DTypeError(f"[where] condition.dtype must equal bool: {actual}")
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        dtype, shape = checked_pair("where", a, b)
+    else:
+        dtype = tensor([a, b]).dtype
+        shape = ()
+    result = allocate(broadcast_shapes("where", condition._shape, shape), dtype)
+    result.bits()[...] = np.where(
+        condition.numpy(), *(_bits_of(x, dtype) for x in (a, b))
+    )
+    return result
+
+
+def _bits_of(x: Any, dtype: DType) -> Array:
+    if isinstance(x, Tensor):
+        return x.bits()
+    return np.asarray(checked_scalar("where", x, dtype)).view(dtype.bits_dtype)
 
 
 @op

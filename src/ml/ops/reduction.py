@@ -1,6 +1,6 @@
 """Ops that operate along dimensions: sums, means, extrema, softmax and norms.
 
-Negative dimensions count from the end.
+Negative dimensions count from the end. `allclose` operates along all dimensions.
 """
 
 import math
@@ -16,6 +16,7 @@ from ..checks import (
     check_kind,
     check_ndim_at_least,
     checked_flag,
+    checked_pair,
     comparable,
     describe_operands,
     float_dtype,
@@ -154,6 +155,27 @@ def argmax(x: Tensor, dim: int | None = None) -> Tensor:
     else:
         result.numpy()[...] = comparable(x).argmax(axis=dim)
     return result
+
+
+@op
+def allclose(
+    a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Return whether all elements of two tensors are equal within a tolerance.
+
+    |a - b| <= atol + rtol * |b|, computed in float64
+
+    The tensors must have the same dtype, and their shapes broadcast. An infinity is close
+    only to itself. NaN values are close to each other only if `equal_nan` is set.
+    """
+    checked_pair("allclose", a, b)
+    wide = np.complex128 if a._dtype.kind == "complex" else np.float64
+    rtol, atol = (checked_number("allclose", bound, float32) for bound in (rtol, atol))
+    is_nan_close = checked_flag("allclose", "equal_nan", equal_nan)
+    with np.errstate(all="ignore"):
+        left = a.numpy().astype(wide)
+        right = b.numpy().astype(wide)
+        return bool(np.allclose(left, right, rtol, atol, is_nan_close))
 
 
 @op

@@ -1,4 +1,4 @@
-"""Comparisons, and the choice among elements."""
+"""Comparisons of elements."""
 
 import math
 import operator
@@ -8,9 +8,7 @@ import pytest
 
 from src import ml
 from tests.ml.op_checks import (
-    EVERY_DTYPE,
     SHAPES,
-    bits_of,
     check_same,
     exact,
     sample,
@@ -70,33 +68,3 @@ def test_what_is_no_number_is_not_equal():
     assert (x != "a") is True  # type: ignore[comparison-overlap]
     with pytest.raises(TypeError):
         x < None  # noqa: B015
-
-
-@EVERY_DTYPE
-def test_where_chooses_bit_for_bit(dtype):
-    for shape in SHAPES:
-        a = sample(shape, dtype)
-        b = sample(shape, dtype, seed=1)
-        condition = sample(shape) > 0
-        expected = np.where(condition.numpy(), bits_of(a), bits_of(b))
-        assert (bits_of(ml.where(condition, a, b)) == expected).all()
-
-
-def test_where_takes_numbers_and_broadcasts():
-    condition = ml.tensor([[True], [False]])
-    assert ml.where(condition, ml.tensor([1.0, 2.0]), 0).tolist() == [[1, 2], [0, 0]]
-    assert ml.where(condition, 1.0, 0).dtype is ml.float32
-    assert ml.where(condition, 1, 0).dtype is ml.int64
-    assert ml.where(ml.tensor([]) > 0, 1, 0).shape == (0,)
-
-
-def test_allclose_is_numpys():
-    a = ml.tensor([1.0, 100.0, math.inf])
-    assert ml.allclose(a, ml.tensor([1.0, 100.0005, math.inf]))
-    assert not ml.allclose(a, ml.tensor([1.0, 100.01, math.inf]))
-    assert ml.allclose(a, ml.tensor([1.0, 100.01, math.inf]), rtol=1e-3)
-    assert ml.allclose(ml.tensor([0.0]), ml.tensor([1e-3]), atol=1e-2)
-    assert not ml.allclose(ml.tensor([math.nan]), ml.tensor([math.nan]))
-    assert ml.allclose(ml.tensor([math.nan]), ml.tensor([math.nan]), equal_nan=True)
-    assert ml.zeros(0).allclose(ml.zeros(0))
-    assert ml.allclose(ml.ones(3, dtype="bfloat16"), ml.ones((), dtype="bfloat16"))

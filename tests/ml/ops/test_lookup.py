@@ -132,3 +132,24 @@ def test_triu_of_infinities_gives_zeros_not_nan():
     x = ml.full((4, 3), -math.inf)
     check_same(ml.triu(x, 1), np.triu(np.full((4, 3), -np.inf, np.float32), 1))
     check_same(ml.triu(strided((4, 3)), 1), np.triu(strided((4, 3)).numpy(), 1))
+
+
+# ---- where -----------------------------------------------------------------------------
+
+
+@EVERY_DTYPE
+def test_where_chooses_bit_for_bit(dtype):
+    for shape in SHAPES:
+        a = sample(shape, dtype)
+        b = sample(shape, dtype, seed=1)
+        condition = sample(shape) > 0
+        expected = np.where(condition.numpy(), bits_of(a), bits_of(b))
+        assert (bits_of(ml.where(condition, a, b)) == expected).all()
+
+
+def test_where_takes_numbers_and_broadcasts():
+    condition = ml.tensor([[True], [False]])
+    assert ml.where(condition, ml.tensor([1.0, 2.0]), 0).tolist() == [[1, 2], [0, 0]]
+    assert ml.where(condition, 1.0, 0).dtype is ml.float32
+    assert ml.where(condition, 1, 0).dtype is ml.int64
+    assert ml.where(ml.tensor([]) > 0, 1, 0).shape == (0,)

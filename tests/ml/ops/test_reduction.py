@@ -246,3 +246,18 @@ def test_layer_norm_is_the_formula(dtype):
         check_same(
             plain, ml.layer_norm(sample(shape, dtype), [shape[-1]], eps=1e-5).numpy()
         )
+
+
+# ---- whole tensors ---------------------------------------------------------------------
+
+
+def test_allclose_is_numpys():
+    a = ml.tensor([1.0, 100.0, math.inf])
+    assert ml.allclose(a, ml.tensor([1.0, 100.0005, math.inf]))
+    assert not ml.allclose(a, ml.tensor([1.0, 100.01, math.inf]))
+    assert ml.allclose(a, ml.tensor([1.0, 100.01, math.inf]), rtol=1e-3)
+    assert ml.allclose(ml.tensor([0.0]), ml.tensor([1e-3]), atol=1e-2)
+    assert not ml.allclose(ml.tensor([math.nan]), ml.tensor([math.nan]))
+    assert ml.allclose(ml.tensor([math.nan]), ml.tensor([math.nan]), equal_nan=True)
+    assert ml.zeros(0).allclose(ml.zeros(0))
+    assert ml.allclose(ml.ones(3, dtype="bfloat16"), ml.ones((), dtype="bfloat16"))
