@@ -12,6 +12,7 @@ import pytest
 from src import ml
 from src.ml.kernels import available_isas, set_isa
 from src.ml.op import OPS
+from src.ml.ops.numpy_ops import ROWS
 from tests.csrc.quantized_operands import FORMATS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,7 +97,8 @@ def test_every_op_is_exported_or_a_method():
 def test_every_op_is_called_by_a_test():
     text = texts_of_tests(ROOT / "tests" / "ml")
     named = {*re.findall(r"\.(\w+)", text), *re.findall(r'"(\w+)"', text)}
-    assert FUNCTIONS.keys() - named == set()
+    # `test_numpy_ops.py` calls the ops of all rows.
+    assert FUNCTIONS.keys() - named - ROWS.keys() == set()
 
 
 @pytest.mark.parametrize("page", ["20-extending.md", "ADDING-A-DTYPE.md"])

@@ -62,6 +62,17 @@ CHANGES = (
         },
     ),
     Change(
+        "an op of one NumPy function",
+        "`ml.rsqrt`",
+        r"\brsqrt\b",
+        {
+            "src/ml/ops/numpy_ops.py": "\nrsqrt = unary_op(",
+            "src/ml/ops/__init__.py": '"rsqrt"',
+            "src/ml/tensor.py": "        rsqrt,\n",
+            "tests/ml/ops/test_numpy_ops.py": "ROWS.values()",
+        },
+    ),
+    Change(
         "a block format",
         "`iq4_xs`",
         r"\b(TYPE_IQ4_XS|iq4_xs\w*)\b",

@@ -271,7 +271,7 @@ ml.clip(ml.tensor([1j]), 0) -> DTypeError: dtype must be of kind float or int: c
 ml.clip(ml.ones(2)) -> TensorError: min or max must be given: None, None
 ml.clip(ml.tensor([1]), 0.5) -> DTypeError: value must be a number of the kind of int64: float
 ml.gelu(ml.ones(2), "erf") -> TensorError: approximate must be 'none' or 'tanh': 'erf'
-# compare
+# numpy_ops
 ml.ones(2) < ml.ones(3) ->
     ShapeError: [less] sizes must be equal or 1, aligned at the right: 2 != 3 (a [2], b [3])
 ml.ones(2) < 1j -> DTypeError: [less] operands must be real: complex (float32)

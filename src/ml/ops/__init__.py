@@ -2,7 +2,6 @@
 # ruff: noqa: A004 (names such as `sum` are the field's words)
 
 from .attention import attention, read_cache, repeat_heads, rotary_embedding, write_cache
-from .compare import equal, greater, greater_equal, less, less_equal, not_equal
 from .creation import (
     Generator,
     arange,
@@ -18,26 +17,18 @@ from .creation import (
     zeros_like,
 )
 from .elementwise import (
-    abs,
     add,
     clip,
     div,
-    exp,
     gelu,
-    log,
     multiply,
-    neg,
     outer,
     polar,
     pow,
     relu,
-    rsqrt,
-    sigmoid,
     silu,
-    sqrt,
     sub,
     swiglu,
-    tanh,
 )
 from .linear import linear_transformation, linear_transformations, matmul
 from .lookup import gather, get_rows, sort, topk, tril, triu, where
@@ -50,6 +41,22 @@ from .movement import (
     squeeze,
     stack,
     unsqueeze,
+)
+from .numpy_ops import (
+    abs,
+    equal,
+    exp,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    neg,
+    not_equal,
+    rsqrt,
+    sigmoid,
+    sqrt,
+    tanh,
 )
 from .reduction import (
     allclose,

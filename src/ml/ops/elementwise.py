@@ -2,8 +2,7 @@
 
 Ops on bfloat16 and float16 are computed in float32 and rounded once. Two operands
 broadcast as in NumPy: their shapes are aligned at the last dimension, and sizes must be
-equal or 1. Mathematical functions of one tensor, such as `exp`, are computed in float64
-and rounded through float32. They convert integers to float32 and reject bools.
+equal or 1. `numpy_ops.py` contains the ops that only apply a NumPy function.
 """
 
 import math
@@ -29,6 +28,7 @@ from ..errors import DTypeError, ShapeError, TensorError
 from ..kernels import lib
 from ..op import op
 from ..tensor import Array, Tensor, allocate
+from .numpy_ops import in_float64
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -233,29 +233,6 @@ def polar(absolute: Tensor, angle: Tensor) -> Tensor:
 
 
 @op
-def neg(x: Tensor) -> Tensor:
-    """Return `-x`. Bool tensors are not supported, and integers wrap around."""
-    check_kind("neg", x, "float", "int", "complex")
-    result = allocate(x._shape, x._dtype)
-    np.negative(x.numpy(), out=result.numpy())
-    return result
-
-
-@op
-def abs(x: Tensor) -> Tensor:  # noqa: A001 (the field's word)
-    """Return the absolute value of each element, as float32 for complex tensors.
-
-    The minimum of an integer dtype stays negative, because its absolute value does not
-    fit into the dtype.
-    """
-    check_kind("abs", x, "float", "int", "complex")
-    result = allocate(x._shape, float32 if x._dtype is complex64 else x._dtype)
-    with np.errstate(all="ignore"):
-        np.absolute(x.numpy(), out=result.numpy())
-    return result
-
-
-@op
 def clip(
     x: Tensor,
     min: float | None = None,  # noqa: A002 (the field's word)
@@ -289,46 +266,6 @@ def relu(x: Tensor) -> Tensor:
 
 
 @op
-def exp(x: Tensor) -> Tensor:
-    """Return the exponential of each element, e ** x."""
-    return _apply("exp", np.exp, x)
-
-
-@op
-def log(x: Tensor) -> Tensor:
-    """Return the natural logarithm of each element: -inf for 0, NaN below 0."""
-    return _apply("log", np.log, x)
-
-
-@op
-def sqrt(x: Tensor) -> Tensor:
-    """Return the square root of each element: NaN below 0."""
-    return _apply("sqrt", np.sqrt, x)
-
-
-@op
-def rsqrt(x: Tensor) -> Tensor:
-    """Return the reciprocal square root, 1 / sqrt(x), of a floating-point tensor.
-
-    The result is infinity for 0, and NaN below 0.
-    """
-    check_float("rsqrt", x)
-    return _apply("rsqrt", lambda v: 1.0 / np.sqrt(v), x)
-
-
-@op
-def tanh(x: Tensor) -> Tensor:
-    """Return the hyperbolic tangent of each element."""
-    return _apply("tanh", np.tanh, x)
-
-
-@op
-def sigmoid(x: Tensor) -> Tensor:
-    """Return the logistic function of each element, 1 / (1 + exp(-x))."""
-    return _apply("sigmoid", lambda v: 1.0 / (1.0 + np.exp(-v)), x)
-
-
-@op
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     """Apply the Gaussian error linear unit (GELU), exact or with a tanh approximation.
 
@@ -342,19 +279,11 @@ def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
             f"[gelu] approximate must be 'none' or 'tanh': {approximate!r:.80}"
         )
     if approximate == "none":
-        return _apply("gelu", lambda v: v * (1.0 + _erf(v * math.sqrt(0.5))) / 2.0, x)
+        return in_float64("gelu", lambda v: v * (1.0 + _erf(v * math.sqrt(0.5))) / 2.0, x)
     inner = math.sqrt(2.0 / math.pi)
-    return _apply(
+    return in_float64(
         "gelu", lambda v: v * (1.0 + np.tanh(inner * (v + 0.044715 * v**3))) / 2.0, x
     )
-
-
-def _apply(op: str, function: Callable[[Array], Any], x: Tensor) -> Tensor:
-    if x._dtype.kind == "int":
-        x = x.to(float32)
-    check_float(op, x)
-    with np.errstate(all="ignore"):
-        return rounded(function(x.numpy().astype(np.float64)), x._dtype)
 
 
 def _fits_kernel(a: Any, b: Any) -> bool:

@@ -46,21 +46,13 @@ erf = np.vectorize(math.erf, otypes=[float])
 CUBE = 0.044715  # of the approximation of GELU
 # The function in float64, and how many roundings of float32 may add up.
 UNARY = {
-    "abs": (np.abs, 0),
-    "exp": (np.exp, 1),
     "gelu": (lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, 1),
     "gelu_by_tanh": (
         lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + CUBE * x**3))) / 2,
         1,
     ),
-    "log": (np.log, 1),
-    "neg": (np.negative, 0),
     "relu": (lambda x: np.maximum(x, 0), 0),
-    "rsqrt": (lambda x: 1 / np.sqrt(x), 1),
-    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 1),
     "silu": (lambda x: x / (1 + np.exp(-x)), 8),
-    "sqrt": (np.sqrt, 1),
-    "tanh": (np.tanh, 1),
 }
 SPECIAL = [math.nan, math.inf, 0.0, -0.0, 1e38, -1e-40, 10.5, -1000.0, -20.0]
 
@@ -169,24 +161,16 @@ def test_swiglu_is_silu_of_the_gate_times_up(dtype):
             check_op(ml.swiglu, lambda g, u: UNARY["silu"][0](g) * u, gate, up, terms=9)
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "tanh", "sigmoid", "gelu"])
-def test_functions_turn_integers_into_float32(name):
+def test_gelu_turns_integers_into_float32():
     x = sample((3, 4), ml.int32)
-    check_same(getattr(ml, name)(x), getattr(ml, name)(x.to(ml.float32)).numpy())
+    check_same(ml.gelu(x), ml.gelu(x.to(ml.float32)).numpy())
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_integers_are_negated_and_clipped_exactly(dtype):
+def test_integers_are_clipped_exactly(dtype):
     x = sample((3, 4), dtype)
-    check_same(ml.neg(x), np.negative(x.numpy()))
-    check_same(ml.abs(-x), np.abs(np.negative(x.numpy())))
     check_same(ml.clip(x, 10, 20), np.clip(x.numpy(), 10, 20))
     check_same(ml.relu(x), np.maximum(x.numpy(), 0))
-
-
-def test_complex_numbers_have_float32_lengths():
-    x = sample((3, 2), ml.complex64)
-    check_close(ml.abs(x), np.abs(exact(x)), terms=4)
 
 
 @EVERY_FLOAT

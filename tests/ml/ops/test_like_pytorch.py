@@ -6,6 +6,13 @@ import numpy as np
 import pytest
 
 from src import ml
+from src.ml.ops.numpy_ops import (
+    ROWS,
+    compared,
+    floats_in_float64,
+    in_float64,
+    in_own_dtype,
+)
 from tests.ml.op_checks import exact, sample
 
 torch = pytest.importorskip("torch", reason="needs the oracle extra")
@@ -45,12 +52,21 @@ def same(mine, other):
     assert torch.allclose(values, other, rtol=rtol, atol=rtol / 4, equal_nan=True)
 
 
+# The kinds of dtype that a rule accepts.
+KINDS = {
+    in_float64: "fi",
+    floats_in_float64: "f",
+    in_own_dtype: "fic",
+    compared: "fibc",
+}
 # A name in `ml` and in `torch`, what follows the tensor, and the kinds of dtype that both
 # take.
 CALLS = [
-    *[(name, (), "fi") for name in ("exp", "log", "sqrt", "tanh", "sigmoid", "relu")],
-    ("neg", (), "fic"),
-    ("abs", (), "fic"),
+    *[
+        (row.name, (1,) if row.rule is compared else (), KINDS[row.rule])
+        for row in ROWS.values()
+    ],
+    ("relu", (), "fi"),
     ("clip", (0, 2), "fi"),
     *[("sum", arguments, "fibc") for arguments in ((), (-1,), ((0, 1), True), (0, True))],
     *[("mean", arguments, "f") for arguments in ((), (-1,), ((0, 1), True))],
@@ -74,14 +90,16 @@ CALLS = [
     ],
     ("log_softmax", (-1,), "f"),
     ("softmax", (0,), "f"),
-    *[(name, (1,), "fi") for name in ("eq", "ne", "lt", "le", "gt", "ge")],
 ]
-NAMES = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal"}
-NAMES |= {"gt": "greater", "ge": "greater_equal"}
-
+# `torch.equal` returns whether all elements are equal.
+TORCH_NAMES = {"equal": "eq"}
 
 ORDERS = ("sort", "topk", "max", "min")
-TAKE_NUMBERS = ("unsqueeze", "clip", *NAMES)
+TAKE_NUMBERS = (
+    "unsqueeze",
+    "clip",
+    *(row.name for row in ROWS.values() if row.rule is compared),
+)
 
 
 @pytest.mark.parametrize(("name", "arguments", "kinds"), CALLS)
@@ -96,10 +114,10 @@ def test_ops_are_pytorchs(name, arguments, kinds):
                 continue
             x = sample(shape, row)
             try:
-                other = getattr(torch, name)(theirs(x), *arguments)
+                other = getattr(torch, TORCH_NAMES.get(name, name))(theirs(x), *arguments)
             except (RuntimeError, IndexError):
                 continue  # PyTorch refuses the shape, or has not implemented the dtype
-            mine = getattr(ml, NAMES.get(name, name))(x, *arguments)
+            mine = getattr(ml, name)(x, *arguments)
             if name in ORDERS and isinstance(mine, tuple) and row is not ml.float32:
                 # Of equal elements PyTorch may choose any.
                 assert str(other[1].dtype) == f"torch.{mine[1].dtype}"
