@@ -25,11 +25,18 @@
  *     in dtypes.h), else in float32, as all products with float32 x; each is widened exactly;
  *   - a product with a block format (BLOCK_TYPES) has the bits of the product with that weight
  *     dequantized to the type of x; but with rows of whole blocks and bfloat16 x, each group b of
- *     32 of x becomes integers q of 16 bits times a power of two, xs (integer_panel.h), and
+ *     32 of x becomes integers q times a float32, xs, and
  *     lane[b mod 16] = fma(float32(sum of code * q), scale * xs, lane[b mod 16]), once for each
  *     half where these have scales of their own; then, with a minimum, the same of q alone. A code
  *     of nf4 is there its level in steps of 2^-11, rounded to nearest, and its scale 2^-11 times
  *     that of its block;
+ *   - those integers have 16 bits, or 8 if the weight asks for it (Activations). With absmax the
+ *     largest |x| of the group and all operations in float32, rounded to nearest even:
+ *       16 bits: xs is the least power of two from 2^-126 on with |x| / xs <= 32767 after
+ *                rounding, and q = rint(x / xs);
+ *       8 bits:  xs = absmax / 127 and q = rint(x * (127 / absmax)), so |q| <= 127; where absmax
+ *                is below 127 * 2^-126, xs and all q are 0;
+ *     where an element is not finite, xs is a NaN;
  *   - a bias is added in float32 to the sum before it is rounded;
  *   - a result is rounded once, to nearest even; a NaN stays a (quiet) NaN.
  * The contract has one exception: products that run in bfloat16 treat subnormal inputs and
@@ -69,6 +76,8 @@ enum {
     /* NF4_DOUBLE: blocks that share a scale of their scales, and values of a code of 8 bits. */
     NESTED_BLOCK = 256,
     NESTED_CODES = 256,
+    /* Values of Activations. */
+    ACTIVATIONS_COUNT = 2,
     /* Places that probe_read reads from side by side, at most. */
     PROBE_STREAMS = 8,
     /* Threads that take part in an op, at most: the caller and its workers. */
@@ -87,6 +96,9 @@ typedef enum ElementwiseOp {
  * or it spins without end; or it sleeps at once. */
 typedef enum Waiting { WAITING_ADAPTIVE = 0, WAITING_ACTIVE = 1, WAITING_PASSIVE = 2 } Waiting;
 
+/* How a product with a weight of a block format rounds bfloat16 x: to integers of 16 or 8 bits. */
+typedef enum Activations { ACTIVATIONS_INT16 = 0, ACTIVATIONS_INT8 = 1 } Activations;
+
 /* A weight [rows, in]; blocks of elements run over all of them in row-major order. */
 typedef struct Weight {
     const void *data;           /* elements, or the codes of blocks */
@@ -95,6 +107,7 @@ typedef struct Weight {
     const float *nested_code;   /* NF4_DOUBLE: [256]; else NULL */
     float nested_offset;
     ElementType type;
+    Activations activations; /* of its products with bfloat16 x; not read where it is plain */
 } Weight;
 
 /* One weight of linear, what is added to its products, and where the results go. */
@@ -127,7 +140,7 @@ void keep_freed_memory(void);
 /* linear.c: bytes of scratch that linear needs for rows of `in` elements. */
 ptrdiff_t product_scratch_bytes(ptrdiff_t in, int threads);
 
-/* linear.c: x times each of some weights of one type. */
+/* linear.c: x times each of some weights of one type, with the same activations. */
 void linear(const LinearPart *parts, void *scratch, const void *x, ptrdiff_t count, ptrdiff_t T,
             ptrdiff_t in, ElementType x_type, ElementType out_type, int threads);
 
@@ -137,7 +150,7 @@ void linear_reference(float *out, const float *x, const float *weight, const flo
 
 /* q4_k_reference.c: bfloat16 x times a q4_k weight, with the bits of linear. */
 void q4_k_reference(float *out, const uint16_t *x, const uint8_t *weight, ptrdiff_t T, ptrdiff_t in,
-                    ptrdiff_t rows);
+                    ptrdiff_t rows, Activations activations);
 
 /* matmul.c: bytes of scratch that batched_matmul needs. */
 ptrdiff_t matmul_scratch_bytes(int threads);

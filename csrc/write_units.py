@@ -157,62 +157,86 @@ SINGLES
     .multiply_widened = {multiply_widened_pairs, multiply_widened_singles},
     .widen = format_widen_SET,
     .few = {
-FEW
+        {
+FEW_INT16
+        },
+        {
+FEW_INT8
+        },
     },
     .many = {
-MANY
+        {
+MANY_INT16
+        },
+        {
+MANY_INT8
+        },
     },
 };
 """
 FEW_KERNELS = f"""\
-static void NAME_pack_few({_PACK},
+static void NAME_pack_few_BITS({_PACK},
                           ElementType x_type)
 {{
     (void)x_type;
-    pack_few(panel, x, x_stride, tokens, in, NAME_format);
+    pack_few(panel, x, x_stride, tokens, in, NAME_format, ACTIVATIONS);
 }}
 
-static void NAME_multiply_few(float *out, const float *panel,
+static void NAME_multiply_few_BITS(float *out, const float *panel,
                               {_ROWS},
                               int tokens)
 {{
-    multiply_few_rows(out, panel, weight, row, rows, in, tokens, NAME_format);
+    multiply_few_rows(out, panel, weight, row, rows, in, tokens, NAME_format,
+                      ACTIVATIONS);
 }}
 
-const FewTokens NAME_few_SET = {{NAME_pack_few, NAME_multiply_few}};
+const FewTokens NAME_few_BITS_SET = {{NAME_pack_few_BITS, NAME_multiply_few_BITS}};
 """
-MANY_PACK = f"""\
-static void pack_many({_PACK},
+MANY_KERNELS = f"""\
+static void NAME_pack_many_BITS({_PACK},
                       ElementType x_type)
 {{
     (void)x_type;
-    pack_numbers(panel, x, x_stride, tokens, in);
+    pack_many(panel, x, x_stride, tokens, in, NAME_format, ACTIVATIONS);
 }}
-"""
-MANY_KERNELS = """\
-static void NAME_widen_many(const IntegerKBlock *k)
-{
-    widen_rows_of_codes(k, NAME_format);
-}
 
-static void NAME_multiply_many(const IntegerKBlock *k)
-{
-    multiply_many_rows(k, NAME_format);
-}
+static void NAME_widen_many_BITS(const IntegerKBlock *k)
+{{
+    widen_rows_of_codes(k, NAME_format, ACTIVATIONS);
+}}
 
-const ManyTokens NAME_many_SET = {pack_many, NAME_widen_many, NAME_multiply_many};
+static void NAME_multiply_many_BITS(const IntegerKBlock *k)
+{{
+    multiply_many_rows(k, NAME_format, ACTIVATIONS);
+}}
+
+const ManyTokens NAME_many_BITS_SET = {{
+    NAME_pack_many_BITS, NAME_widen_many_BITS, NAME_multiply_many_BITS
+}};
 """
 TILES_OF_CODES = """\
 void multiply_groups_SET(const IntegerKBlock *k, int has_mins)
 {
-    multiply_parts(k, has_mins, 1);
+    multiply_parts(k, has_mins, 1, PANEL_INT16);
 }
 
 void multiply_halves_SET(const IntegerKBlock *k, int has_mins)
 {
-    multiply_parts(k, has_mins, 2);
+    multiply_parts(k, has_mins, 2, PANEL_INT16);
+}
+
+void multiply_byte_groups_SET(const IntegerKBlock *k, int has_mins)
+{
+    multiply_parts(k, has_mins, 1, PANEL_INT8);
+}
+
+void multiply_byte_halves_SET(const IntegerKBlock *k, int has_mins)
+{
+    multiply_parts(k, has_mins, 2, PANEL_INT8);
 }
 """
+# Integers of bfloat16 x, and their number in C.
+ACTIVATIONS = {"int16": "ACTIVATIONS_INT16", "int8": "ACTIVATIONS_INT8"}
 CONVERSIONS = f"""\
 _Static_assert(MOST_BLOCK % NAME_elements == 0 && NAME_elements % GROUP == 0, "NAME");
 
@@ -309,6 +333,8 @@ def write_unit(
     if "products/many_tokens.h" in headers:
         text.append(f"#define MULTIPLY_GROUPS multiply_groups_{name}")
         text.append(f"#define MULTIPLY_HALVES multiply_halves_{name}")
+        text.append(f"#define MULTIPLY_BYTE_GROUPS multiply_byte_groups_{name}")
+        text.append(f"#define MULTIPLY_BYTE_HALVES multiply_byte_halves_{name}")
     text += target_pragmas(target)
     text += ["", *(f'#include "{header}"' for header in headers), ""]
     text += [part.replace("SET", name) for part in parts]
@@ -386,21 +412,38 @@ def plain_products(target: InstructionSet, header: str) -> list[str]:
         tables[form] = "\n".join(lines)
     widened = WIDENED_KERNELS.replace("PAIRS", named(pair, "bfloat16"))
     parts.append(widened.replace("SINGLES", named(single, "float32")))
-    externs = [f"extern const FewTokens {name}_few_SET;" for name in blocks]
-    externs += [f"extern const ManyTokens {name}_many_SET;" for name in blocks]
-    table = PRODUCT_TABLE.replace("EXTERNS", "\n".join(externs))
-    table = table.replace("PAIRS", tables["pairs"]).replace("SINGLES", tables["singles"])
-    table = table.replace("FEW", entries(blocks, "&NAME_few_SET", 8))
-    parts.append(table.replace("MANY", entries(blocks, "&NAME_many_SET", 8)))
+    externs = []
+    table = PRODUCT_TABLE
+    for bits in ACTIVATIONS:
+        for tokens, kind in (("few", "FewTokens"), ("many", "ManyTokens")):
+            of_blocks = f"NAME_{tokens}_{bits}_SET"
+            externs += [
+                f"extern const {kind} {of_blocks.replace('NAME', name)};"
+                for name in blocks
+            ]
+            mark = f"{tokens}_{bits}".upper()
+            table = table.replace(mark, entries(blocks, f"&{of_blocks}", 12))
+    table = table.replace("EXTERNS", "\n".join(externs))
+    table = table.replace("PAIRS", tables["pairs"])
+    parts.append(table.replace("SINGLES", tables["singles"]))
     return parts
+
+
+def kernels_of_codes(text: str, names: list[str]) -> list[str]:
+    """Return the functions and tables of some formats, for all integers of x."""
+    return [
+        text.replace("NAME", name).replace("BITS", bits).replace("ACTIVATIONS", number)
+        for name in names
+        for bits, number in ACTIVATIONS.items()
+    ]
 
 
 def block_units(target: InstructionSet, family: str, names: list[str]) -> dict[str, str]:
     """Return the units of products with the formats of a family, by their names."""
     header = f"formats/{family}.h"
     listed = ", ".join(names)
-    few = [FEW_KERNELS.replace("NAME", name) for name in names]
-    many = [MANY_KERNELS.replace("NAME", name) for name in names]
+    few = kernels_of_codes(FEW_KERNELS, names)
+    many = kernels_of_codes(MANY_KERNELS, names)
     return {
         f"{family}_few": write_unit(
             target, f"few tokens times {listed}", [target.few_tokens, header], *few
@@ -409,7 +452,6 @@ def block_units(target: InstructionSet, family: str, names: list[str]) -> dict[s
             target,
             f"many tokens times {listed}",
             [target.many_tokens, header],
-            MANY_PACK,
             *many,
         ),
     }

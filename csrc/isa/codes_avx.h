@@ -67,12 +67,12 @@ INLINE ivec ivec_load(const void *p)
     return v;
 }
 
-/* Two numbers of 16 bits, in every lane. */
-INLINE ivec ivec_all_of(const int16_t *pair)
+/* A word of 32 bits, two numbers of 16 bits or four of 8, in every lane. */
+INLINE ivec ivec_all_of(const void *numbers)
 {
-    int32_t both;
-    memcpy(&both, pair, sizeof both);
-    return (ivec)((int_lanes){0} + both);
+    int32_t word;
+    memcpy(&word, numbers, sizeof word);
+    return (ivec)((int_lanes){0} + word);
 }
 
 INLINE ivec ivec_add(ivec a, ivec b) { return (ivec)((int_lanes)a + (int_lanes)b); }
@@ -109,4 +109,8 @@ INLINE void transpose_in_lanes(ivec v[4])
 }
 
 /* Numbers of a group of x stay where they are (integer_panel.h). */
-INLINE void arrange_numbers(int16_t *numbers) { (void)numbers; }
+INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
+{
+    (void)numbers;
+    (void)have_8_bits;
+}

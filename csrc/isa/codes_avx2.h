@@ -96,6 +96,10 @@ INLINE ivec multiply_bytes(ivec is_unsigned, ivec is_signed)
     return _mm256_maddubs_epi16(is_unsigned, is_signed);
 }
 
+/* Codes without their signs, of which -128 is an unsigned byte; and x with the signs of codes. */
+INLINE ivec magnitudes(ivec codes) { return _mm256_abs_epi8(codes); }
+INLINE ivec with_signs_of(ivec x, ivec codes) { return _mm256_sign_epi8(x, codes); }
+
 /* VEC_LANES / 2 numbers, each of them twice. */
 INLINE vec load_twice(const float *x)
 {
@@ -113,6 +117,13 @@ INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
     if (!one_step)
         return _mm256_add_epi32(sum, multiply_pairs(a, b));
     __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+    return sum;
+}
+
+/* The same of four bytes each, of which those of a are unsigned. */
+INLINE ivec add_byte_products(ivec sum, ivec a, ivec b)
+{
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     return sum;
 }
 

@@ -113,6 +113,14 @@ INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
 }
 #endif
 
+/* Codes without their signs, of which -128 is an unsigned byte; and x with the signs of codes. */
+INLINE ivec magnitudes(ivec codes) { return _mm512_abs_epi8(codes); }
+
+INLINE ivec with_signs_of(ivec x, ivec codes)
+{
+    return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(codes), _mm512_setzero_si512(), x);
+}
+
 /* VEC_LANES / 2 numbers, each of them twice. */
 INLINE vec load_twice(const float *x)
 {
@@ -134,6 +142,15 @@ INLINE ivec add_products(const int one_step, ivec sum, ivec a, ivec b)
         return _mm512_add_epi32(sum, multiply_pairs(a, b));
 #ifndef __APPLE__
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+#endif
+    return sum;
+}
+
+/* The same of four bytes each, of which those of a are unsigned. */
+INLINE ivec add_byte_products(ivec sum, ivec a, ivec b)
+{
+#ifndef __APPLE__
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 #endif
     return sum;
 }

@@ -98,16 +98,19 @@ typedef int32x4_t ivec;
 /*
  * Dot products of int8 are exact. A number of x, 256 * high + low, low >= 0, is kept as two bytes:
  * a half has 16 low ones and, 32 numbers further, 16 high ones. Without products of codes with
- * unsigned bytes (i8mm), low - 128 is kept for low, and -128 times the codes is subtracted.
+ * unsigned bytes (i8mm), low - 128 is kept for low, and -128 times the codes is subtracted. A
+ * number of 8 bits is its low byte, which is signed then.
  */
-INLINE void arrange_numbers(int16_t *numbers)
+INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 {
+    (void)have_8_bits;
     for (int16_t *end = numbers + 16; numbers < end; numbers += 8) {
         const uint8x16_t even = vreinterpretq_u8_s16(vld1q_s16(numbers));
         const uint8x16_t odd = vreinterpretq_u8_s16(vld1q_s16(numbers + 32));
         uint8x16_t low = vtrn1q_u8(even, odd);
 #ifndef NEON_I8MM
-        low = veorq_u8(low, vdupq_n_u8(128));
+        if (!have_8_bits)
+            low = veorq_u8(low, vdupq_n_u8(128));
 #endif
         vst1q_s16(numbers, vreinterpretq_s16_u8(low));
         vst1q_s16(numbers + 32, vreinterpretq_s16_u8(vtrn2q_u8(even, odd)));
@@ -146,9 +149,15 @@ INLINE void join_half(Halves *pair, int half, uint8x16_t lower, uint8x16_t upper
     pair->upper[half] = half_bytes(vsubq_u8(upper, vcltzq_s8(vreinterpretq_s8_u8(lower))));
 }
 
-INLINE ivec sum_of_bytes(const HalfBytes *bytes, const int16_t *x, int first, int end)
+INLINE ivec sum_of_bytes(const HalfBytes *bytes, const int16_t *x, int first, int end,
+                         const int have_8_bits)
 {
     ivec sum = vdupq_n_s32(0);
+#pragma GCC unroll 2
+    for (int h = first; have_8_bits && h < end; h++)
+        sum = vdotq_s32(sum, vreinterpretq_s8_s16(vld1q_s16(x + 8 * h)), bytes[h].codes);
+    if (have_8_bits)
+        return sum;
 #pragma GCC unroll 2
     for (int h = first; h < end; h++)
         sum = vdotq_s32(sum, vreinterpretq_s8_s16(vld1q_s16(x + 32 + 8 * h)), bytes[h].codes);
@@ -168,16 +177,20 @@ INLINE ivec sum_of_bytes(const HalfBytes *bytes, const int16_t *x, int first, in
 }
 
 /* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
-INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide)
+INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide,
+                          const int have_8_bits)
 {
-    const ivec lower = sum_of_bytes(pair->lower, x, first, end);
-    return wide ? vaddq_s32(lower, vshlq_n_s32(sum_of_bytes(pair->upper, x, first, end), 8))
-                : lower;
+    const ivec lower = sum_of_bytes(pair->lower, x, first, end, have_8_bits);
+    if (!wide)
+        return lower;
+    const ivec upper = sum_of_bytes(pair->upper, x, first, end, have_8_bits);
+    return vaddq_s32(lower, vshlq_n_s32(upper, 8));
 }
 #else
 /* A half has its first 8 numbers of x in order and, 32 numbers further, the other 8. */
-INLINE void arrange_numbers(int16_t *numbers)
+INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
 {
+    (void)have_8_bits;
     for (int16_t *end = numbers + 16; numbers < end; numbers += 8) {
         const int16x8_t even = vld1q_s16(numbers), odd = vld1q_s16(numbers + 32);
         vst1q_s16(numbers, vzip1q_s16(even, odd));
@@ -203,9 +216,11 @@ INLINE void join_half(Halves *pair, int half, uint8x16_t lower, uint8x16_t upper
 }
 
 /* Four partial sums of the codes of halves [first, end) of a group times numbers of x. */
-INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide)
+INLINE ivec sum_of_halves(const Halves *pair, const int16_t *x, int first, int end, int wide,
+                          const int have_8_bits)
 {
     (void)wide;
+    (void)have_8_bits;
     ivec sum = vdupq_n_s32(0);
 #pragma GCC unroll 2
     for (int h = first; h < end; h++) {

@@ -84,4 +84,8 @@ INLINE void look_up_wide(int16_t codes[32], const uint8_t *bytes, const int16_t 
 }
 
 /* Numbers of a group of x stay where they are (integer_panel.h). */
-INLINE void arrange_numbers(int16_t *numbers) { (void)numbers; }
+INLINE void arrange_numbers(int16_t *numbers, const int have_8_bits)
+{
+    (void)numbers;
+    (void)have_8_bits;
+}

@@ -37,7 +37,7 @@ INLINE vec widen_factors(const uint64_t *factors, const uint64_t *steps, int has
 
 /* Adds four groups times the numbers of one token to their four lanes. */
 INLINE vec add_four(vec sum, const Halves *codes, const Factors *factors, int four, FoursOfX x,
-                    const ExpandedFormat f)
+                    const ExpandedFormat f, const Activations activations)
 {
     const vec x_scales = vec_load(x.scales + four * 4);
     ivec sums[2][4];
@@ -46,8 +46,8 @@ INLINE vec add_four(vec sum, const Halves *codes, const Factors *factors, int fo
 #pragma GCC unroll 4
         for (int g = 0; g < 4; g++) {
             const int16_t *numbers = x.numbers + (four * 4 + g) / 2 * x.numbers_apart + g % 2 * 16;
-            sums[part][g] =
-                sum_of_halves(codes + g, numbers, part, 3 - f.parts + part, f.levels != NULL);
+            sums[part][g] = sum_of_halves(codes + g, numbers, part, 3 - f.parts + part,
+                                          f.levels != NULL, activations == ACTIVATIONS_INT8);
         }
 #pragma GCC unroll 2
     for (int part = 0; part < f.parts; part++)
@@ -73,7 +73,8 @@ INLINE vec add_four(vec sum, const Halves *codes, const Factors *factors, int fo
 /* Adds a group for each lane to the lanes of some tokens, or fewer groups that end a row: lanes
  * without a group get a scale of 0, and nothing is read behind the row. */
 INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, ptrdiff_t groups,
-                     const FoursOfX x, const int tokens, const ExpandedFormat f)
+                     const FoursOfX x, const int tokens, const ExpandedFormat f,
+                     const Activations activations)
 {
     Factors factors = {0};
 #pragma GCC unroll 16
@@ -100,12 +101,14 @@ INLINE void add_unit(float *lanes, const uint8_t *codes, const char *scales, ptr
             float *at = lanes + t * LANES + four * 4;
             const FoursOfX of_token = {x.numbers + t * 64, x.numbers_apart, x.groups,
                                        x.scales + t * x.groups, x.sums + 2 * t * x.groups};
-            vec_store(at, add_four(vec_load(at), halves_of, &factors, four, of_token, f));
+            vec_store(at,
+                      add_four(vec_load(at), halves_of, &factors, four, of_token, f, activations));
         }
     }
 }
 
-INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const ExpandedFormat f)
+INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const ExpandedFormat f,
+                            const Activations activations)
 {
     const ptrdiff_t end = (k->start + k->count) / GROUP;
     float room[LANES];
@@ -125,9 +128,9 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
                                 integer_sums(k->panel, k->in, tokens, 0) + first};
             __builtin_prefetch(codes + PREFETCH_STREAM);
             if (groups == LANES)
-                add_unit(lanes, codes, scales, LANES, x, tokens, f);
+                add_unit(lanes, codes, scales, LANES, x, tokens, f, activations);
             else
-                add_unit(lanes, codes, scales, groups, x, tokens, f);
+                add_unit(lanes, codes, scales, groups, x, tokens, f, activations);
         }
         for (int t = 0; t < tokens && k->start + k->count == k->in; t++) {
             vec sum[4];
@@ -138,37 +141,48 @@ INLINE void multiply_tokens(const IntegerKBlock *k, const int tokens, const Expa
 }
 
 /* A loop over a full panel, like one token, is compiled for its length. */
-INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f)
+INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f,
+                               const Activations activations)
 {
     if (k->tokens == 1)
-        multiply_tokens(k, 1, f);
+        multiply_tokens(k, 1, f, activations);
     else if (k->tokens == PANEL_TOKENS)
-        multiply_tokens(k, PANEL_TOKENS, f);
+        multiply_tokens(k, PANEL_TOKENS, f, activations);
     else
-        multiply_tokens(k, k->tokens, f);
+        multiply_tokens(k, k->tokens, f, activations);
 }
 
 /* All of `in` is one K block of each row here. */
 INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
-                              ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f)
+                              ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f,
+                              const Activations activations)
 {
     float lanes[PANEL_TOKENS * LANES];
     IntegerKBlock k = {out, lanes, NULL, panel, weight, row, 1, in, 0, in, tokens};
     for (; k.row < row + rows; k.row++, k.out++)
-        multiply_many_rows(&k, f);
+        multiply_many_rows(&k, f, activations);
 }
 
 /* Codes are not widened: rows are read where they are. */
-INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f)
+INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f,
+                                const Activations activations)
 {
     (void)k;
     (void)f;
+    (void)activations;
 }
 
-/* A panel of few tokens is one of numbers here. */
+/* Integers of 8 bits are in words of 16 here, and a panel of few tokens is as any other one. */
 INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                     const ExpandedFormat f)
+                     const ExpandedFormat f, const Activations activations)
 {
     (void)f;
-    pack_numbers(panel, x, x_stride, tokens, in);
+    pack_numbers(panel, x, x_stride, tokens, in,
+                 activations == ACTIVATIONS_INT16 ? PANEL_INT16 : PANEL_INT8_AS_INT16);
+}
+
+INLINE void pack_many(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                      const ExpandedFormat f, const Activations activations)
+{
+    pack_few(panel, x, x_stride, tokens, in, f, activations);
 }

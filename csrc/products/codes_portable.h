@@ -43,8 +43,10 @@ INLINE void add_group(float *lanes, const int16_t *codes, const Factors *factors
     }
 }
 
-INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f)
+INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f,
+                               const Activations activations)
 {
+    (void)activations;
     for (ptrdiff_t r = 0; r < k->rows; r++) {
         const ptrdiff_t block = (k->row + r) * k->in / f.elements;
         const uint8_t *codes = (const uint8_t *)k->weight->data + block * f.code_bytes;
@@ -71,25 +73,35 @@ INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f)
 
 /* All of `in` is one K block of each row here. */
 INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
-                              ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f)
+                              ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f,
+                              const Activations activations)
 {
     float lanes[PANEL_TOKENS * LANES];
     IntegerKBlock k = {out, lanes, NULL, panel, weight, row, 1, in, 0, in, tokens};
     for (; k.row < row + rows; k.row++, k.out++)
-        multiply_many_rows(&k, f);
+        multiply_many_rows(&k, f, activations);
 }
 
-/* A panel of few tokens is one of numbers here. */
+/* Integers of 8 bits are in words of 16 here, and a panel of few tokens is as any other one. */
 INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                     const ExpandedFormat f)
+                     const ExpandedFormat f, const Activations activations)
 {
     (void)f;
-    pack_numbers(panel, x, x_stride, tokens, in);
+    pack_numbers(panel, x, x_stride, tokens, in,
+                 activations == ACTIVATIONS_INT16 ? PANEL_INT16 : PANEL_INT8_AS_INT16);
+}
+
+INLINE void pack_many(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                      const ExpandedFormat f, const Activations activations)
+{
+    pack_few(panel, x, x_stride, tokens, in, f, activations);
 }
 
 /* Codes are not widened: rows are read where they are. */
-INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f)
+INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f,
+                                const Activations activations)
 {
     (void)k;
     (void)f;
+    (void)activations;
 }

@@ -36,6 +36,9 @@
  *
  * With AVX-512 a vector is two groups, and 8 vectors are 16 groups. The codes of levels (nf4) have
  * 16 bits: even and odd ones come as vectors of their own, and no shifts are needed.
+ *
+ * Integers of 8 bits are bytes, in the order of the codes: four products are added at once
+ * (byte_products), and the tree is the same. For levels, such integers are words of 16 bits too.
  */
 #pragma once
 
@@ -46,6 +49,14 @@
 
 /* Codes that give a vector of group sums. */
 enum { UNIT_CODES = VEC_LANES * GROUP };
+
+/* What a panel of few tokens holds for a format. */
+INLINE PanelKind panel_of_few(const ExpandedFormat f, const Activations activations)
+{
+    if (activations == ACTIVATIONS_INT16)
+        return PANEL_INT16;
+    return f.levels ? PANEL_INT8_AS_INT16 : PANEL_INT8;
+}
 
 /* a's words 0 + 2 and 1 + 3 in each 16 bytes, with those of b between them; the same of pairs. */
 INLINE ivec add_words(ivec a, ivec b) { return ivec_add(lower_words(a, b), upper_words(a, b)); }
@@ -77,15 +88,37 @@ typedef struct CodeUnit {
     vec mins[2];   /* minima, the same */
 } CodeUnit;
 
-INLINE ivec code_products(const CodeUnit *u, int i, const int16_t *x, const ExpandedFormat f)
+/*
+ * Sums of the products of four codes and four bytes of x. The first operand of a product of bytes
+ * is unsigned: codes become so by 128 that is added, and whose products are taken off the sum of
+ * the group, or their signs go to x. Then two products are within 2 * 128 * 127, which 16 bits
+ * hold.
+ */
+#ifdef ADDS_BYTES
+enum { ADDED_TO_CODES = 128 };
+INLINE ivec byte_products(ivec codes, ivec x)
 {
-    const ivec codes = u->codes[i];
+    return add_bytes((ivec){0}, (ivec)((byte_lanes)codes ^ -128), x);
+}
+#else
+enum { ADDED_TO_CODES = 0 };
+INLINE ivec byte_products(ivec codes, ivec x)
+{
+    return widen_byte_sums(multiply_bytes(magnitudes(codes), with_signs_of(x, codes)), 1);
+}
+#endif
+
+INLINE ivec code_products(const CodeUnit *u, int i, const char *x, const ExpandedFormat f,
+                          const PanelKind kind)
+{
+    const ivec codes = u->codes[i], first = ivec_load(x);
+    if (kind == PANEL_INT8)
+        return byte_products(codes, first);
+    const ivec second = ivec_load(x + 32 * (ptrdiff_t)sizeof(int16_t));
     if (f.levels)
-        return ivec_add(multiply_pairs(codes, ivec_load(x)),
-                        multiply_pairs(u->odd[i], ivec_load(x + 32)));
-    const ivec even = multiply_pairs(lower_codes_times_256(codes), ivec_load(x));
-    return ivec_add((ivec)((int_lanes)even >> 8),
-                    multiply_pairs(upper_codes(codes), ivec_load(x + 32)));
+        return ivec_add(multiply_pairs(codes, first), multiply_pairs(u->odd[i], second));
+    const ivec even = multiply_pairs(lower_codes_times_256(codes), first);
+    return ivec_add((ivec)((int_lanes)even >> 8), multiply_pairs(upper_codes(codes), second));
 }
 
 /* Codes of some groups as numbers of 8 or 16 bits. */
@@ -174,19 +207,21 @@ INLINE CodeUnit load_short_unit(const uint8_t *codes, const char *scales, ptrdif
 
 /* What a panel has of one token for the groups of a unit (integer_panel.h). */
 typedef struct XUnit {
-    const int16_t *numbers;  /* of the first group; or bytes (transposed_bytes.h) */
-    ptrdiff_t numbers_apart; /* between two pairs of groups; not of bytes */
-    ptrdiff_t sums_apart;    /* between the sums of two halves of a group */
-    const float *scales;     /* of the first group; of the next ones after it */
-    const float *sums;       /* of the first half of the first group */
+    const char *integers;     /* of the first group; or all, transposed (transposed_bytes.h) */
+    ptrdiff_t integers_apart; /* bytes between two pairs of groups; not where transposed */
+    ptrdiff_t sums_apart;     /* between the sums of two halves of a group */
+    const float *scales;      /* of the first group; of the next ones after it */
+    const float *sums;        /* of the first half of the first group */
 } XUnit;
 
 INLINE XUnit unit_of_x(const float *panel, ptrdiff_t in, int tokens, int token, ptrdiff_t index,
-                       const int are_bytes)
+                       const int transposed, const PanelKind kind)
 {
-    const int apart = are_bytes ? UNIT_CODES : 64; /* from token to token */
-    return (XUnit){.numbers = integer_numbers(panel, tokens, index) + token * apart,
-                   .numbers_apart = tokens * 64,
+    const ptrdiff_t bytes = integer_bytes(kind);
+    const ptrdiff_t apart = (transposed ? UNIT_CODES : 64) * bytes; /* from token to token */
+    const char *first = integers_at(panel, kind, tokens, index);
+    return (XUnit){.integers = first + token * apart,
+                   .integers_apart = tokens * 64 * bytes,
                    .sums_apart = integer_padded(in) / GROUP,
                    .scales = integer_scales(panel, in, tokens, token) + index,
                    .sums = integer_sums(panel, in, tokens, token) + index};
@@ -200,10 +235,15 @@ INLINE vec sums_of_x(XUnit x, int part, const ExpandedFormat f)
 }
 
 /* Codes that are bytes are too large by `less`: their sums become those of the integers. */
-INLINE ivec take_less(ivec sum, XUnit x, int part, const ExpandedFormat f)
+INLINE void take_less(ivec sums[2], const int less, XUnit x, const ExpandedFormat f)
 {
-    const vec too_much = (float)f.less * sums_of_x(x, part, f);
-    return (ivec)((int_lanes)sum - __builtin_convertvector(too_much, int_lanes));
+    if (!less)
+        return;
+#pragma GCC unroll 2
+    for (int part = 0; part < f.parts; part++) {
+        const vec too_much = (float)less * sums_of_x(x, part, f);
+        sums[part] = (ivec)((int_lanes)sums[part] - __builtin_convertvector(too_much, int_lanes));
+    }
 }
 
 /* Adds the exact sums of a unit's groups to the lanes, times their scales; and their minima. */
@@ -225,7 +265,7 @@ INLINE vec add_scaled(vec lanes, const CodeUnit *u, const ivec *sums, XUnit x,
 
 /* The exact sums of some groups: a vector of the first parts of groups, one of the others. */
 INLINE void sum_groups(ivec sums[2], const CodeUnit *u, XUnit x, ptrdiff_t groups,
-                       const ExpandedFormat f)
+                       const ExpandedFormat f, const PanelKind kind)
 {
     ivec pairs[4] = {{0}}; /* of vectors of products */
 #pragma GCC unroll 4
@@ -236,9 +276,9 @@ INLINE void sum_groups(ivec sums[2], const CodeUnit *u, XUnit x, ptrdiff_t group
 #pragma GCC unroll 2
         for (int j = 0; j < 2; j++) {
             const int first = (2 * i + j) * VECTOR_GROUPS;
-            const int16_t *numbers = x.numbers + first / 2 * x.numbers_apart + first % 2 * 16;
+            const char *integers = x.integers + first / 2 * x.integers_apart + first % 2 * 32;
             if (first < groups)
-                products[j] = code_products(u, 2 * i + j, numbers, f);
+                products[j] = code_products(u, 2 * i + j, integers, f, kind);
         }
         pairs[i] = add_words(products[0], products[1]);
     }
@@ -246,6 +286,8 @@ INLINE void sum_groups(ivec sums[2], const CodeUnit *u, XUnit x, ptrdiff_t group
     const ivec b = groups > VEC_LANES / 2 ? add_pairs(pairs[2], pairs[3]) : (ivec){0};
     sums[0] = f.parts == 1 ? join_blocks(a, b) : join_halves(a, b, 0);
     sums[1] = join_halves(a, b, 1);
+    if (kind == PANEL_INT8)
+        take_less(sums, ADDED_TO_CODES, x, f);
 }
 
 /* Some rows that are read side by side. */
@@ -265,9 +307,9 @@ typedef vec StreamSums[STREAMS][INTEGER_FEW][VEC_PARTS];
 /* Adds the unit that begins at group `index`: VEC_LANES groups if it is whole. */
 INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int whole,
                      ptrdiff_t groups, const ptrdiff_t rows, const int tokens,
-                     const ExpandedFormat f)
+                     const ExpandedFormat f, const PanelKind kind)
 {
-    const int are_bytes = whole && takes_bytes(f);
+    const int transposed = whole && takes_bytes(f);
     /* Which vector of the 16 lanes the unit's groups are. */
     const int part = (int)(index / VEC_LANES % VEC_PARTS);
     const ptrdiff_t blocks = groups * GROUP / f.elements;
@@ -287,25 +329,22 @@ INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int who
         s->codes[r] += code_bytes, s->scales[r] += scale_bytes;
         units[r] =
             whole ? load_whole_unit(codes, scales, f) : load_short_unit(codes, scales, groups, f);
-        for (int t = 0; !are_bytes && t < tokens; t++) {
-            const XUnit x = unit_of_x(s->panel, s->in, tokens, t, index, are_bytes);
+        for (int t = 0; !transposed && t < tokens; t++) {
+            const XUnit x = unit_of_x(s->panel, s->in, tokens, t, index, transposed, kind);
             ivec exact[2];
             vec *const lanes = &sums[r][t][part];
-            sum_groups(exact, units + r, x, groups, f);
+            sum_groups(exact, units + r, x, groups, f, kind);
             *lanes = add_scaled(*lanes, units + r, exact, x, f);
         }
     }
-    for (int t = 0; are_bytes && t < tokens; t++) {
-        const XUnit x = unit_of_x(s->panel, s->in, tokens, t, index, are_bytes);
+    for (int t = 0; transposed && t < tokens; t++) {
+        const XUnit x = unit_of_x(s->panel, s->in, tokens, t, index, transposed, kind);
         const ivec *codes[STREAMS] = {units[0].codes, units[STREAMS - 1].codes};
         ivec exact[STREAMS][2];
-        sum_byte_codes(exact, codes, rows, x.numbers, f);
+        sum_byte_codes(exact, codes, rows, x.integers, f, kind);
 #pragma GCC unroll 2
         for (ptrdiff_t r = 0; r < rows; r++) {
-            if (f.less)
-                exact[r][0] = take_less(exact[r][0], x, 0, f);
-            if (f.less && f.parts == 2)
-                exact[r][1] = take_less(exact[r][1], x, 1, f);
+            take_less(exact[r], f.less, x, f);
             sums[r][t][part] = add_scaled(sums[r][t][part], units + r, exact[r], x, f);
         }
     }
@@ -314,7 +353,8 @@ INLINE void add_unit(StreamSums sums, Streams *s, ptrdiff_t index, const int who
 /* `rows` rows from row `row` on, each of them `apart` rows behind the one before. */
 INLINE void multiply_code_streams(float *out, const float *panel, const Weight *weight,
                                   ptrdiff_t row, const ptrdiff_t rows, ptrdiff_t apart,
-                                  ptrdiff_t in, const int tokens, const ExpandedFormat f)
+                                  ptrdiff_t in, const int tokens, const ExpandedFormat f,
+                                  const PanelKind kind)
 {
     const PrefetchInto into = prefetch_into();
     /* Measured on Zen 4: 4 KB from two distant rows, but 8 KB from rows side by side, in which
@@ -333,9 +373,9 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
         s.scales[r] = (const char *)weight->scales + block * f.scale_bytes;
     }
     for (ptrdiff_t index = 0; index < whole; index += VEC_LANES)
-        add_unit(sums, &s, index, 1, VEC_LANES, rows, tokens, f);
+        add_unit(sums, &s, index, 1, VEC_LANES, rows, tokens, f, kind);
     if (whole < groups)
-        add_unit(sums, &s, whole, 0, groups - whole, rows, tokens, f);
+        add_unit(sums, &s, whole, 0, groups - whole, rows, tokens, f, kind);
     for (ptrdiff_t r = 0; r < rows; r++)
         for (int t = 0; t < tokens; t++)
             out[t * CHUNK_ROWS + r * apart] = reduce_vectors(sums[r][t]);
@@ -343,25 +383,30 @@ INLINE void multiply_code_streams(float *out, const float *panel, const Weight *
 
 _Static_assert(STREAMS == 2, "a row that is left over is done alone");
 INLINE void multiply_few_rows(float *out, const float *panel, const Weight *weight, ptrdiff_t row,
-                              ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f)
+                              ptrdiff_t rows, ptrdiff_t in, int tokens, const ExpandedFormat f,
+                              const Activations activations)
 {
+    const PanelKind kind = panel_of_few(f, activations);
     const int joined = prefetch_into() == INTO_L2 && takes_bytes(f);
     const ptrdiff_t apart = joined ? 1 : ceil_div(rows, STREAMS);
     /* r is the first row of a pair: 0 .. apart - 1, or 0, 2, 4 .. where pairs are neighbours. */
     for (ptrdiff_t r = 0; r < rows; r += (r + 1) % apart ? 1 : apart + 1) {
         if (r + apart >= rows)
-            multiply_code_streams(out + r, panel, weight, row + r, 1, apart, in, tokens, f);
+            multiply_code_streams(out + r, panel, weight, row + r, 1, apart, in, tokens, f, kind);
         else if (tokens == 1)
-            multiply_code_streams(out + r, panel, weight, row + r, STREAMS, apart, in, 1, f);
+            multiply_code_streams(out + r, panel, weight, row + r, STREAMS, apart, in, 1, f, kind);
         else
-            multiply_code_streams(out + r, panel, weight, row + r, STREAMS, apart, in, tokens, f);
+            multiply_code_streams(out + r, panel, weight, row + r, STREAMS, apart, in, tokens, f,
+                                  kind);
     }
 }
 
-/* A panel for the format: bytes for its whole units if it takes them, else numbers. */
+/* A panel for the format: transposed bytes for its whole units if it takes them. */
 INLINE void pack_few(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                     const ExpandedFormat f)
+                     const ExpandedFormat f, const Activations activations)
 {
+    const PanelKind kind = panel_of_few(f, activations);
     const ptrdiff_t whole = in / X_GROUP / VEC_LANES * VEC_LANES;
-    pack_groups(panel, x, x_stride, tokens, in, takes_bytes(f) ? whole : 0, put_bytes, f);
+    pack_groups(panel, x, x_stride, tokens, in, takes_bytes(f) ? whole : 0,
+                kind == PANEL_INT8 ? put_bytes : put_upper_and_lower, f, kind);
 }

@@ -1,9 +1,12 @@
 /*
  * A panel of bfloat16 x as integers, in plain C, compiled once for each instruction set.
  *
- * A group of 32 elements gets the least power of two xs >= 2^-126 with which all q = x / xs,
- * rounded to nearest even, lie within +-32767. Those not below 2^-7 of the largest one are exact;
- * the others are off by at most 2^-15 of it. A product is then, group after group,
+ * A group of 32 elements becomes integers q times a float32, xs. With 16 bits, xs is the least
+ * power of two >= 2^-126 with which all q = x / xs, rounded to nearest even, lie within +-32767.
+ * Those not below 2^-7 of the largest one are exact; the others are off by at most 2^-15 of it.
+ * With 8 bits, xs is a 127th of the largest magnitude and q = x * (127 / that), rounded to nearest
+ * even, lies within +-127: an element is off by at most a 254th of the largest one. Groups whose xs
+ * would be subnormal are zeros. A product is then, group after group,
  *
  *     lane[g mod 16] = fma(float32(sum of code * q), scale * xs, lane[g mod 16])
  *
@@ -13,8 +16,8 @@
  *     lane[g mod 16] = fma(float32(sum of q), minimum * xs, lane[g mod 16])
  *
  * The sum of a group is below 2^31, so int32 holds it in any order: only its conversion to float32
- * (exact for codes of up to 6 bits) and the chain of a lane round. Where x is not finite xs is a
- * NaN, and so are results.
+ * (exact for codes of up to 6 bits, and for 8 bits of x) and the chain of a lane round. Where x is
+ * not finite xs is a NaN, and so are results.
  *
  * The layout, with zeros up to whole K blocks of 16 groups:
  *
@@ -30,20 +33,42 @@
  *
  * For example, x = 1.5, -0.25, 0, 0, ... in a group: the largest magnitude is 1.5 = 1.5 * 2^0, so
  * xs = 2^-14, and q = 24576, -4096, 0, ...: number 0 is 24576, number 32 is -4096, and the sum of
- * the first half is 20480.
+ * the first half is 20480. With 8 bits, xs = 1.5 / 127 and q = 127, -21, 0, ...
+ *
+ * Integers of 8 bits that are multiplied as bytes take half the room of the numbers:
+ *
+ *   bytes    [pairs of groups][tokens][64]  int8 q, in the order of the elements
+ *   starts   [tokens][2][groups]            int32: what the sums of unsigned codes begin with
+ *                                           (many_tokens.h), of groups or of their halves
  *
  * In a panel of few tokens, for a format whose codes are transposed as bytes (q4_k, for example),
- * the whole units of 16 groups are bytes in place of these numbers: transposed_bytes.h.
+ * the whole units of 16 groups are other bytes in place of these numbers: transposed_bytes.h.
  */
 #pragma once
 #include "formats/format.h"
 #include "products/product.h"
 
-/* The numbers of group `index` of token 0: even ones, and odd ones 32 places further. Those of the
- * next token are 64 places further. */
+/* What a panel holds. A kernel of words of 16 bits multiplies integers of 8 bits just as well. */
+typedef enum PanelKind {
+    PANEL_INT16,         /* 16 bits */
+    PANEL_INT8_AS_INT16, /* 8 bits, each in a word of 16 */
+    PANEL_INT8           /* 8 bits, as bytes */
+} PanelKind;
+
+/* Bytes of an integer. */
+INLINE ptrdiff_t integer_bytes(const PanelKind kind) { return kind == PANEL_INT8 ? 1 : 2; }
+
+/* The integers of group `index` of token 0: bytes in order; or even numbers, and odd ones 32 places
+ * further. Those of the next token are 64 places further. */
+INLINE void *integers_at(const float *panel, const PanelKind kind, int tokens, ptrdiff_t index)
+{
+    return (char *)panel + index / 2 * 64 * tokens * integer_bytes(kind) + index % 2 * 32;
+}
+
+/* The same of numbers of 16 bits. */
 INLINE int16_t *integer_numbers(const float *panel, int tokens, ptrdiff_t index)
 {
-    return (int16_t *)panel + index / 2 * 64 * tokens + index % 2 * 16;
+    return integers_at(panel, PANEL_INT16, tokens, index);
 }
 
 INLINE float *integer_scales(const float *panel, ptrdiff_t in, int tokens, int token)
@@ -58,9 +83,37 @@ INLINE float *integer_sums(const float *panel, ptrdiff_t in, int tokens, int tok
     return integer_scales(panel, in, tokens, tokens + 2 * token);
 }
 
-/* One group of one token: its numbers, its scale, and the sums of its halves. */
+INLINE int32_t *integer_starts(const float *panel, ptrdiff_t in, int tokens, int token)
+{
+    int32_t *starts = (int32_t *)((int8_t *)panel + integer_padded(in) * tokens);
+    return starts + 2 * token * (integer_padded(in) / X_GROUP);
+}
+
+/* By what the elements of a group are multiplied to become integers; and xs. */
+typedef struct GroupScale {
+    float factor, scale;
+} GroupScale;
+
+/* Of a group whose largest magnitude is a bfloat16. */
+INLINE GroupScale scale_group(uint16_t largest, const PanelKind kind)
+{
+    const uint16_t infinity = 255 << 7, least_of_8_bits = 0x03FE; /* 127 * 2^-126 */
+    if (largest >= infinity)
+        return (GroupScale){0.0f, float_of(0x7FC00000u)};
+    if (kind == PANEL_INT16) {
+        /* The largest is m * 2^(exponent - 127), m < 2, and 8 bits long: m * 2^14 <= 32640. */
+        const uint32_t exponent = largest < 15u << 7 ? 15u : largest >> 7;
+        return (GroupScale){float_of((268 - exponent) << 23), float_of((exponent - 14) << 23)};
+    }
+    if (largest < least_of_8_bits)
+        return (GroupScale){0.0f, 0.0f};
+    const float absmax = bfloat16_to_float32(largest);
+    return (GroupScale){127.0f / absmax, absmax / 127.0f};
+}
+
+/* One group of one token: its integers, its scale, and the sums of its halves. */
 INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float *scale, float *sums,
-                           ptrdiff_t sums_apart, const char *x)
+                           ptrdiff_t sums_apart, const char *x, const PanelKind kind)
 {
     uint16_t elements[X_GROUP];
     uint32_t pairs[X_GROUP / 2];
@@ -71,15 +124,13 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
         const uint16_t magnitude = elements[i] & 0x7FFFu;
         largest = magnitude > largest ? magnitude : largest;
     }
-    /* The largest is m * 2^(exponent - 127), m < 2, and 8 bits long: m * 2^14 <= 32640. */
-    const uint32_t exponent = largest < 15u << 7 ? 15u : largest >> 7;
-    const int is_finite = exponent < 255;
-    const float factor = is_finite ? float_of((268 - exponent) << 23) : 0.0f;
-    *scale = float_of(is_finite ? (exponent - 14) << 23 : 0x7FC00000u);
+    const GroupScale of_group = scale_group(largest, kind);
+    *scale = of_group.scale;
     /* Adding 1.5 * 2^23 rounds to an integer, ties to even, which is left in the low bits. */
     for (int i = 0; i < X_GROUP / 2; i++) {
-        even[i] = (int16_t)bits_of(float_of(pairs[i] << 16) * factor + 12582912.0f);
-        odd[i] = (int16_t)bits_of(float_of(pairs[i] & 0xFFFF0000u) * factor + 12582912.0f);
+        const float first = float_of(pairs[i] << 16), second = float_of(pairs[i] & 0xFFFF0000u);
+        even[i] = (int16_t)bits_of(first * of_group.factor + 12582912.0f);
+        odd[i] = (int16_t)bits_of(second * of_group.factor + 12582912.0f);
     }
     for (int half = 0; half < 2; half++) {
         int32_t sum = 0;
@@ -89,39 +140,52 @@ INLINE void quantize_group(int16_t *restrict even, int16_t *restrict odd, float 
     }
 }
 
-/* Puts the numbers of group `index` of a token into a panel, as a format wants them. */
+/* Puts the integers of group `index` of a token into a panel, as a format wants them. */
 typedef void (*put_function)(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
                              int tokens, int token, const ExpandedFormat f);
 
-/* Lays one panel out; x is bfloat16. The first `put_groups` groups go through put_numbers. */
+/* Even and odd integers of 8 bits as bytes, in order. */
+INLINE void join_bytes(uint16_t bytes[X_GROUP / 2], const int16_t *even, const int16_t *odd)
+{
+    for (int i = 0; i < X_GROUP / 2; i++)
+        bytes[i] = (uint16_t)((even[i] & 0xFF) | (uint16_t)odd[i] << 8);
+}
+
+/* Lays one panel out; x is bfloat16. The first `put_groups` groups go through put_integers. */
 INLINE void pack_groups(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
-                        ptrdiff_t put_groups, const put_function put_numbers,
-                        const ExpandedFormat f)
+                        ptrdiff_t put_groups, const put_function put_integers,
+                        const ExpandedFormat f, const PanelKind kind)
 {
     const ptrdiff_t groups = in / X_GROUP, padded = integer_padded(in) / X_GROUP;
-    int16_t *rest = integer_numbers(panel, tokens, groups / LANES * LANES);
-    memset(rest, 0, (size_t)((char *)integer_scales(panel, in, tokens, 0) - (char *)rest));
+    const ptrdiff_t rest = groups / LANES * LANES;
+    memset(integers_at(panel, kind, tokens, rest), 0,
+           (size_t)((padded - rest) * X_GROUP * tokens * integer_bytes(kind)));
     for (int t = 0; t < tokens; t++) {
         float *scales = integer_scales(panel, in, tokens, t);
         float *sums = integer_sums(panel, in, tokens, t);
         for (ptrdiff_t g = groups; g < padded; g++)
             scales[g] = sums[g] = sums[padded + g] = 0.0f;
         for (ptrdiff_t g = 0; g < groups; g++) {
-            int16_t numbers[48], *even = integer_numbers(panel, tokens, g) + t * 64;
+            char *place =
+                (char *)integers_at(panel, kind, tokens, g) + t * 64 * integer_bytes(kind);
             /* The odd ones follow 32 places further; of 48 numbers, 16 to 31 are not used. */
-            even = g < put_groups ? numbers : even;
+            int16_t numbers[48];
+            int16_t *even = g < put_groups || kind == PANEL_INT8 ? numbers : (int16_t *)place;
             quantize_group(even, even + 32, scales + g, sums + g, padded,
-                           x + t * x_stride + g * X_GROUP * 2);
+                           x + t * x_stride + g * X_GROUP * 2, kind);
             if (g < put_groups)
-                put_numbers(panel, even, even + 32, g, tokens, t, f);
+                put_integers(panel, even, even + 32, g, tokens, t, f);
+            else if (kind == PANEL_INT8)
+                join_bytes((uint16_t *)place, even, even + 32);
             else
-                arrange_numbers(even);
+                arrange_numbers(even, kind == PANEL_INT8_AS_INT16);
         }
     }
 }
 
-/* The same with all numbers where the layout has them. */
-INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in)
+/* The same with all integers where the layout has them. */
+INLINE void pack_numbers(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                         const PanelKind kind)
 {
-    pack_groups(panel, x, x_stride, tokens, in, 0, NULL, (ExpandedFormat){0});
+    pack_groups(panel, x, x_stride, tokens, in, 0, NULL, (ExpandedFormat){0}, kind);
 }

@@ -19,7 +19,7 @@
  *     the weights, the first panel leaves them widened in the L2 cache for the other panels of the
  *     group; avx512bf16 multiplies bfloat16 weights as they are;
  *   - bfloat16 x with blocks: integers. Few tokens pass by each row once (few_tokens.h); of more
- *     tokens, a K block of the rows is widened to 16 bits for all panels (many_tokens.h).
+ *     tokens, a K block of the rows is laid out for all panels (many_tokens.h).
  *
  * A set may leave products of more than one panel to another set whose bits are the same
  * (kernel_set_of_many in dispatch.c): avx512bf16 to avx512, on Intel.
@@ -277,14 +277,14 @@ static void multiply_plain(const Operands *o)
 static void multiply_few_integers(const Operands *o)
 {
     float sums[PANEL_TOKENS * CHUNK_ROWS];
-    o->set->products->few[o->weight->type]->multiply_rows(sums, o->panels, o->weight, o->row,
-                                                          o->rows, o->in, (int)o->tokens);
+    const FewTokens *product = o->set->products->few[o->weight->activations][o->weight->type];
+    product->multiply_rows(sums, o->panels, o->weight, o->row, o->rows, o->in, (int)o->tokens);
     store_rows(o, 0, o->tokens, sums);
 }
 
 static void multiply_many_integers(const Operands *o)
 {
-    const ManyTokens *product = o->set->products->many[o->weight->type];
+    const ManyTokens *product = o->set->products->many[o->weight->activations][o->weight->type];
     float sums[PANEL_TOKENS * CHUNK_ROWS];
     IntegerKBlock k = {.out = sums,
                        .widened = o->widened,
@@ -380,12 +380,12 @@ static void cut_units(LinearPass *pass)
 static pack_function packer(const LinearPass *pass)
 {
     const ProductKernels *kernels = pass->set->products;
-    const ElementType type = pass->parts->weight.type;
+    const Weight *weight = &pass->parts->weight;
     switch (pass->form) {
     case FORM_BFLOAT16:
     case FORM_FLOAT32: break;
-    case FORM_INTEGERS: return kernels->many[type]->pack;
-    case FORM_FEW_INTEGERS: return kernels->few[type]->pack;
+    case FORM_INTEGERS: return kernels->many[weight->activations][weight->type]->pack;
+    case FORM_FEW_INTEGERS: return kernels->few[weight->activations][weight->type]->pack;
     }
     return kernels->pack[pass->form];
 }
@@ -457,6 +457,7 @@ static void multiply_taken_rows(void *work, ptrdiff_t first, ptrdiff_t count, in
  *   x         [T, in]      bfloat16 or float32
  *   weight_p  [out_p, in]  the type of x, or one that it holds exactly (PAIR_TYPES with bfloat16;
  *                          float16 and 8-bit floats with float32), or block-quantized; one type
+ *                          and the same activations
  *   bias_p    [out_p]      any plain type, or NULL: nothing is added
  *   out_p     [T, out_p]   bfloat16 or float32
  *   scratch   product_scratch_bytes(in, threads)

@@ -27,10 +27,16 @@
  * lane 0, b0 x0 + b2 x2 in lane 1. For example with a = 1, 2, -3, 4, 0, ... and x = 10, 20, 30, 40,
  * ...: out[0] adds 10 - 90, out[8] adds 40 + 160, and lane 0 of the sum of the group is 120.
  *
- * 16 steps give the exact sums of a group for VEC_LANES rows. Then each lane of these is scaled,
- * onto the chain of that row: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]). The
- * 16 lanes of the sums of a tile rest in memory, each a vector of rows, so that reducing them adds
- * vectors.
+ * With integers of 8 bits the words that are transposed stay as they are, out[0] = a0 a1 a2 a3 | b0
+ * b1 b2 b3 | ..., out[1] = a4 a5 a6 a7 | ... A step multiplies a word of codes by a word of x, x0
+ * x1 x2 x3, so that 8 steps are a group. Codes have to be unsigned bytes there, so those of q8_0,
+ * for example, are 128 larger. The sum of a group begins with -128 times the sum of its q (starts),
+ * and ends with the products of the signed codes.
+ *
+ * 16 or 8 steps give the exact sums of a group for VEC_LANES rows. Then each lane of these is
+ * scaled, onto the chain of that row: lane[g mod 16] = fma(float(sum), scale * xs, lane[g mod 16]).
+ * The 16 lanes of the sums of a tile rest in memory, each a vector of rows, so that reducing them
+ * adds vectors.
  */
 #pragma once
 
@@ -40,14 +46,56 @@
 #include "products/integer_panel.h"
 
 enum {
-    /* Vectors of a group of VEC_LANES widened rows: 8 of even codes, 8 of odd ones; and those of
-     * the scales and minima of its parts, which follow them. */
-    CODE_VECTORS = 16,
     /* Vectors of rows side by side in a tile: 12 sums, two weights, x and a product. */
     ROW_VECTORS = 2,
     /* Floats in which the sums of a vector of rows rest between two K blocks. */
     GROUP_LANES = LANES * PANEL_TOKENS * VEC_LANES
 };
+
+/* Bits of the longest code, as an unsigned byte, of which 4 with one part, or 2 with two, can be
+ * multiplied by |q| <= 127 and added as 16 bits: 4 * 2 * 31 * 127, or 2 * 2 * 63 * 127. */
+INLINE int bits_in_16(const ExpandedFormat f) { return f.parts == 1 ? 5 : 6; }
+
+/* What is added to integers of a format so that they are unsigned bytes. */
+INLINE int added_to_codes(const ExpandedFormat f)
+{
+    return f.table || f.fields[0].bits == 8 ? 128 : f.less;
+}
+
+/* What a panel of many tokens holds for a format. Codes of 8 bits are multiplied as bytes where one
+ * instruction adds the products as 32 bits, since 16 bits do not hold them. */
+INLINE PanelKind panel_of_many(const ExpandedFormat f, const Activations activations)
+{
+    if (activations == ACTIVATIONS_INT16)
+        return PANEL_INT16;
+    const int bits = added_to_codes(f) == 128 ? 8 : f.fields[0].bits + f.fields[1].bits;
+    const int fits = bits <= bits_in_16(f) || adds_in_one_step();
+    return f.levels || !fits ? PANEL_INT8_AS_INT16 : PANEL_INT8;
+}
+
+/* A panel for the format; with bytes, the sums begin with what `added_to_codes` adds to them, taken
+ * off. */
+INLINE void pack_many(float *panel, const char *x, ptrdiff_t x_stride, int tokens, ptrdiff_t in,
+                      const ExpandedFormat f, const Activations activations)
+{
+    const PanelKind kind = panel_of_many(f, activations);
+    const ptrdiff_t apart = integer_padded(in) / X_GROUP;
+    if (kind == PANEL_INT16)
+        pack_numbers(panel, x, x_stride, tokens, in, PANEL_INT16);
+    else if (kind == PANEL_INT8_AS_INT16)
+        pack_numbers(panel, x, x_stride, tokens, in, PANEL_INT8_AS_INT16);
+    else
+        pack_numbers(panel, x, x_stride, tokens, in, PANEL_INT8);
+    for (int t = 0; kind == PANEL_INT8 && t < tokens; t++) {
+        const float *sums = integer_sums(panel, in, tokens, t);
+        int32_t *starts = integer_starts(panel, in, tokens, t);
+        for (ptrdiff_t g = 0; g < in / X_GROUP; g++) {
+            const float first = sums[g], second = sums[apart + g];
+            starts[g] = -added_to_codes(f) * (int32_t)(f.parts == 1 ? first + second : first);
+            starts[apart + g] = -added_to_codes(f) * (int32_t)second;
+        }
+    }
+}
 
 /* Of eight vectors, word i of all in the i-th: rows that began as vectors become lanes. */
 INLINE void transpose_words(ivec v[8])
@@ -83,11 +131,10 @@ INLINE void widen_block_of_two(float *out, const uint8_t *const *rows, ptrdiff_t
     }
 }
 
-/* One group of VEC_LANES rows: pairs of even and of odd codes, a row to a lane. */
-INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
-                        const ExpandedFormat f)
+/* One group of VEC_LANES rows: words of four codes, a row to a lane. */
+INLINE void transpose_group(ivec v[8], const uint8_t *const *rows, ptrdiff_t index,
+                            const ExpandedFormat f)
 {
-    ivec v[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         group groups[VECTOR_GROUPS];
@@ -97,6 +144,14 @@ INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
         v[i] = join_groups(groups);
     }
     transpose_words(v);
+}
+
+/* The same as pairs of even and of odd codes. */
+INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
+                        const ExpandedFormat f)
+{
+    ivec v[8];
+    transpose_group(v, rows, index, f);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const ivec even = upper_codes(lower_codes_times_256(v[i])), odd = upper_codes(v[i]);
@@ -105,23 +160,43 @@ INLINE void widen_group(float *out, const uint8_t *const *rows, ptrdiff_t index,
     }
 }
 
-/* Floats of a group of VEC_LANES widened rows. */
-INLINE ptrdiff_t wide_floats(int parts, int has_mins)
+/* The same as words of unsigned bytes. */
+INLINE void widen_group_to_bytes(float *out, const uint8_t *const *rows, ptrdiff_t index,
+                                 const ExpandedFormat f)
 {
-    return (CODE_VECTORS + parts * (has_mins ? 2 : 1)) * VEC_LANES;
+    ExpandedFormat as_stored = f; /* codes of which nothing is taken off */
+    as_stored.less = 0;
+    ivec v[8];
+    transpose_group(v, rows, index, as_stored);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        if (added_to_codes(f) == 128)
+            v[i] = (ivec)((byte_lanes)v[i] ^ -128);
+        memcpy(out + i * VEC_LANES, v + i, sizeof v[i]);
+    }
 }
 
-/* The scales and minima of a block, in the places of its row. */
-INLINE void widen_block_factors(float *out, const uint8_t *codes, const char *scale,
-                                const ExpandedFormat f)
+/* Vectors of codes of a group of VEC_LANES widened rows: 8 of words of bytes; or 8 of pairs of even
+ * codes and 8 of odd ones. Those of the scales and minima of its parts follow. */
+INLINE int code_vectors(const PanelKind kind) { return kind == PANEL_INT8 ? 8 : 16; }
+
+/* Floats of a group of VEC_LANES widened rows. */
+INLINE ptrdiff_t wide_floats(int vectors, int parts, int has_mins)
+{
+    return (vectors + parts * (has_mins ? 2 : 1)) * VEC_LANES;
+}
+
+/* The scales and minima of a block, in the places of its row, from the first group's on. */
+INLINE void widen_block_factors(float *out, ptrdiff_t floats, const uint8_t *codes,
+                                const char *scale, const ExpandedFormat f)
 {
     Factors factors = {0};
     block_factors(&factors, 0, codes, scale, f);
-    for (int g = 0; g < f.elements / GROUP; g++, out += wide_floats(f.parts, f.has_mins))
+    for (int g = 0; g < f.elements / GROUP; g++, out += floats)
         for (int part = 0; part < f.parts; part++) {
-            out[(CODE_VECTORS + part) * VEC_LANES] = scale_of(&factors, g, part, f);
+            out[part * VEC_LANES] = scale_of(&factors, g, part, f);
             if (f.has_mins)
-                out[(CODE_VECTORS + f.parts + part) * VEC_LANES] = minimum_of(&factors, g, part, f);
+                out[(f.parts + part) * VEC_LANES] = minimum_of(&factors, g, part, f);
         }
 }
 
@@ -129,10 +204,10 @@ INLINE void widen_block_factors(float *out, const uint8_t *codes, const char *sc
  * [rows / VEC_LANES][groups][wide_floats]: what a tile reads. Vectors that reach past the last row
  * repeat it; nobody reads those results.
  */
-INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f)
+INLINE void widen_rows(const IntegerKBlock *k, const ExpandedFormat f, const PanelKind kind)
 {
     const ptrdiff_t blocks = k->count / f.elements, block_groups = f.elements / GROUP;
-    const ptrdiff_t floats = wide_floats(f.parts, f.has_mins);
+    const ptrdiff_t floats = wide_floats(code_vectors(kind), f.parts, f.has_mins);
     const ptrdiff_t row_blocks = k->in / f.elements, row_bytes = row_blocks * f.code_bytes;
     const ptrdiff_t row_scales = row_blocks * f.scale_bytes, bytes = blocks * f.code_bytes;
     const uint8_t *codes = (const uint8_t *)k->weight->data + k->row * row_bytes
@@ -153,27 +228,52 @@ INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f)
             rows[r] = codes + row * row_bytes;
             prefetch_span(rows[r] + bytes, bytes, INTO_L2);
             for (ptrdiff_t b = 0; b < blocks; b++)
-                widen_block_factors(out + b * block_groups * floats + r, rows[r] + b * f.code_bytes,
-                                    scales_at(&room, k->weight, block + b, 1, f), f);
+                widen_block_factors(
+                    out + b * block_groups * floats + code_vectors(kind) * VEC_LANES + r, floats,
+                    rows[r] + b * f.code_bytes, scales_at(&room, k->weight, block + b, 1, f), f);
         }
         for (ptrdiff_t b = 0; f.levels && b < blocks; b++, out += 2 * floats)
             widen_block_of_two(out, rows, b, floats, f);
         for (ptrdiff_t g = 0; !f.levels && g < blocks * block_groups; g++, out += floats)
-            widen_group(out, rows, g, f);
+            if (kind == PANEL_INT8)
+                widen_group_to_bytes(out, rows, g, f);
+            else
+                widen_group(out, rows, g, f);
     }
+}
+
+INLINE void widen_rows_of_codes(const IntegerKBlock *k, const ExpandedFormat f,
+                                const Activations activations)
+{
+    if (panel_of_many(f, activations) == PANEL_INT8)
+        widen_rows(k, f, PANEL_INT8);
+    else
+        widen_rows(k, f, PANEL_INT16);
 }
 
 /* How a tile multiplies, and what it knows of the format. */
 typedef struct TileKind {
-    int one_step; /* 1: one instruction multiplies pairs and adds them */
-    int parts;    /* of a group */
+    int one_step;    /* 1: one instruction multiplies and adds */
+    int parts;       /* of a group */
+    PanelKind panel; /* bytes, or numbers of 16 bits */
 } TileKind;
+
+/* What a panel has for a group, from the first token on. */
+typedef struct GroupOfX {
+    const char *integers;
+    const float *scales;   /* from token to token `apart` further */
+    const float *sums;     /* of halves: from one to the other `apart` further, or token to token
+                            * twice as far */
+    const int32_t *starts; /* of bytes, the same */
+    ptrdiff_t apart;
+} GroupOfX;
 
 /* Adds up the exact products of a part of one group of all rows and tokens. A step multiplies a
  * pair of codes of each row by one of each token. */
 INLINE void add_up_part(const TileKind kind, const int groups, const int tokens, const int part,
-                        const float *w, ptrdiff_t group_floats, const int16_t *x, ivec *sums)
+                        const float *w, ptrdiff_t group_floats, const char *integers, ivec *sums)
 {
+    const int16_t *x = (const int16_t *)integers;
     const int steps = 8 / kind.parts;
 #pragma GCC unroll 12
     for (int i = 0; i < groups * tokens; i++)
@@ -199,19 +299,65 @@ INLINE void add_up_part(const TileKind kind, const int groups, const int tokens,
         }
 }
 
+/* The same of words of four bytes. Without an instruction that adds their products as 32 bits,
+ * those of some steps are added as 16 bits first (bits_in_16). */
+INLINE void add_up_bytes(const TileKind kind, const int groups, const int tokens, const int part,
+                         const float *w, ptrdiff_t group_floats, const GroupOfX *x, ivec *sums)
+{
+    const int steps = 8 / kind.parts, most = kind.one_step ? steps : kind.parts == 1 ? 4 : 2;
+    ivec of_16_bits[ROW_VECTORS * PANEL_TOKENS];
+#pragma GCC unroll 6
+    for (int t = 0; t < tokens; t++) {
+        const int32_t start = x->starts[(2 * t + part) * x->apart];
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            sums[t * groups + g] = (ivec)((int_lanes){0} + start);
+    }
+#pragma GCC unroll 8
+    for (int step = 0; step < steps; step++) {
+        ivec weights[ROW_VECTORS];
+#pragma GCC unroll 2
+        for (int g = 0; g < groups; g++)
+            weights[g] = ivec_load(w + (part * steps + step) * VEC_LANES + g * group_floats);
+#pragma GCC unroll 6
+        for (int t = 0; t < tokens; t++) {
+            const ivec word = ivec_all_of(x->integers + t * 64 + (part * steps + step) * 4);
+#pragma GCC unroll 2
+            for (int g = 0; g < groups; g++) {
+                ivec *sum = sums + t * groups + g, *small = of_16_bits + t * groups + g;
+                if (kind.one_step) {
+                    *sum = add_byte_products(*sum, weights[g], word);
+                    forget_vector(*sum);
+                    continue;
+                }
+                const ivec products = multiply_bytes(weights[g], word);
+                *small =
+                    step % most ? (ivec)((short_lanes)*small + (short_lanes)products) : products;
+                forget_vector(*small);
+                if (step % most == most - 1)
+                    *sum = ivec_add(*sum, multiply_pairs(*small, (ivec)((short_lanes){0} + 1)));
+            }
+        }
+    }
+}
+
 /* One group of all rows and tokens, onto its lane of the products' sums: its parts, then minima. */
 INLINE void tile_group(const TileKind kind, const int groups, const int tokens, const int first,
-                       const int has_mins, const float *w, ptrdiff_t group_floats, const int16_t *x,
-                       const float *x_scales, const float *x_sums, ptrdiff_t x_apart, float *lane)
+                       const int has_mins, const float *w, ptrdiff_t group_floats,
+                       const GroupOfX *x, float *lane)
 {
+    const int vectors = code_vectors(kind.panel);
     vec totals[ROW_VECTORS * PANEL_TOKENS];
 #pragma GCC unroll 2
     for (int part = 0; part < kind.parts; part++) {
         ivec sums[ROW_VECTORS * PANEL_TOKENS];
-        add_up_part(kind, groups, tokens, part, w, group_floats, x, sums);
+        if (kind.panel == PANEL_INT8)
+            add_up_bytes(kind, groups, tokens, part, w, group_floats, x, sums);
+        else
+            add_up_part(kind, groups, tokens, part, w, group_floats, x->integers, sums);
 #pragma GCC unroll 2
         for (int g = 0; g < groups; g++) {
-            const vec scales = vec_load(w + g * group_floats + (CODE_VECTORS + part) * VEC_LANES);
+            const vec scales = vec_load(w + g * group_floats + (vectors + part) * VEC_LANES);
 #pragma GCC unroll 6
             for (int t = 0; t < tokens; t++) {
                 const int i = t * groups + g;
@@ -219,7 +365,7 @@ INLINE void tile_group(const TileKind kind, const int groups, const int tokens, 
                 if (part == 0)
                     totals[i] = first ? vec_zero() : vec_load(at);
                 totals[i] = mac_float32(totals[i], ivec_to_float(sums[i]),
-                                        vec_multiply(scales, vec_all(x_scales + t * x_apart)));
+                                        vec_multiply(scales, vec_all(x->scales + t * x->apart)));
             }
         }
     }
@@ -228,16 +374,16 @@ INLINE void tile_group(const TileKind kind, const int groups, const int tokens, 
         for (int part = 0; part < kind.parts; part++)
 #pragma GCC unroll 2
             for (int g = 0; g < groups; g++) {
-                const int place = CODE_VECTORS + kind.parts + part;
+                const int place = vectors + kind.parts + part;
                 const vec mins = vec_load(w + g * group_floats + place * VEC_LANES);
 #pragma GCC unroll 6
                 for (int t = 0; t < tokens; t++) {
-                    const float *of_x = x_sums + 2 * t * x_apart;
+                    const float *of_x = x->sums + 2 * t * x->apart;
                     const float sum =
-                        kind.parts == 1 ? of_x[0] + of_x[x_apart] : of_x[part * x_apart];
+                        kind.parts == 1 ? of_x[0] + of_x[x->apart] : of_x[part * x->apart];
                     vec *total = totals + t * groups + g;
                     *total = mac_float32(*total, vec_all(&sum),
-                                         vec_multiply(mins, vec_all(x_scales + t * x_apart)));
+                                         vec_multiply(mins, vec_all(x->scales + t * x->apart)));
                 }
             }
 #pragma GCC unroll 2
@@ -268,19 +414,22 @@ INLINE void reduce_rows_of_lanes(const int tokens, const float *lanes, float *ou
 INLINE void integer_tile(const TileKind kind, const int groups, const int tokens,
                          const IntegerKBlock *k, ptrdiff_t vector, int has_mins)
 {
-    const ptrdiff_t floats = wide_floats(kind.parts, has_mins);
+    const ptrdiff_t floats = wide_floats(code_vectors(kind.panel), kind.parts, has_mins);
     const ptrdiff_t blocks = k->count / GROUP, group_floats = blocks * floats;
     const float *w = k->widened + vector * group_floats;
     const float *x_scales = integer_scales(k->panel, k->in, tokens, 0);
     const float *x_sums = integer_sums(k->panel, k->in, tokens, 0);
-    const ptrdiff_t x_apart = integer_padded(k->in) / GROUP;
+    const int32_t *x_starts = integer_starts(k->panel, k->in, tokens, 0);
     float *lanes = k->lanes + vector * GROUP_LANES;
     for (ptrdiff_t b = 0; b < blocks; b++, w += floats) {
         const ptrdiff_t block = k->start / GROUP + b;
-        const int16_t *x = integer_numbers(k->panel, tokens, block);
+        const GroupOfX x = {.integers = integers_at(k->panel, kind.panel, tokens, block),
+                            .scales = x_scales + block,
+                            .sums = x_sums + block,
+                            .starts = x_starts + block,
+                            .apart = integer_padded(k->in) / GROUP};
         float *lane = lanes + b * PANEL_TOKENS * VEC_LANES;
-        tile_group(kind, groups, tokens, k->start == 0, has_mins, w, group_floats, x,
-                   x_scales + block, x_sums + block, x_apart, lane);
+        tile_group(kind, groups, tokens, k->start == 0, has_mins, w, group_floats, &x, lane);
     }
     for (int g = 0; g < groups; g++) {
         float *of_group = lanes + g * GROUP_LANES;
@@ -315,22 +464,33 @@ INLINE void integer_any_tokens(const TileKind kind, const IntegerKBlock *k, int 
 #ifndef MULTIPLY_GROUPS
 #define MULTIPLY_GROUPS multiply_groups_avx2
 #define MULTIPLY_HALVES multiply_halves_avx2
+#define MULTIPLY_BYTE_GROUPS multiply_byte_groups_avx2
+#define MULTIPLY_BYTE_HALVES multiply_byte_halves_avx2
 #endif
 void MULTIPLY_GROUPS(const IntegerKBlock *k, int has_mins);
 void MULTIPLY_HALVES(const IntegerKBlock *k, int has_mins);
+void MULTIPLY_BYTE_GROUPS(const IntegerKBlock *k, int has_mins);
+void MULTIPLY_BYTE_HALVES(const IntegerKBlock *k, int has_mins);
 
-INLINE void multiply_parts(const IntegerKBlock *k, int has_mins, const int parts)
+INLINE void multiply_parts(const IntegerKBlock *k, int has_mins, const int parts,
+                           const PanelKind panel)
 {
     if (adds_in_one_step())
-        integer_any_tokens((TileKind){1, parts}, k, has_mins);
+        integer_any_tokens((TileKind){1, parts, panel}, k, has_mins);
     else
-        integer_any_tokens((TileKind){0, parts}, k, has_mins);
+        integer_any_tokens((TileKind){0, parts, panel}, k, has_mins);
 }
 
 /* Adds a K block that widen_rows_of_codes has seen to the sums of one panel. */
-INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f)
+INLINE void multiply_many_rows(const IntegerKBlock *k, const ExpandedFormat f,
+                               const Activations activations)
 {
-    if (f.parts == 2)
+    const int are_bytes = panel_of_many(f, activations) == PANEL_INT8;
+    if (are_bytes && f.parts == 2)
+        MULTIPLY_BYTE_HALVES(k, f.has_mins);
+    else if (are_bytes)
+        MULTIPLY_BYTE_GROUPS(k, f.has_mins);
+    else if (f.parts == 2)
         MULTIPLY_HALVES(k, f.has_mins);
     else
         MULTIPLY_GROUPS(k, f.has_mins);

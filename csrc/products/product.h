@@ -93,7 +93,8 @@ typedef struct PlainProduct {
     int keeps_widened;
 } PlainProduct;
 
-/* Products of up to INTEGER_FEW tokens of bfloat16 with codes of one format (few_tokens.h). */
+/* Products of up to INTEGER_FEW tokens of bfloat16 with codes of one format, x as integers of 16
+ * or of 8 bits (few_tokens.h). */
 typedef struct FewTokens {
     pack_function pack;
     /* out[t][r] = the product of token t and weight row row + r; a row of out is CHUNK_ROWS. */
@@ -101,7 +102,7 @@ typedef struct FewTokens {
                           ptrdiff_t rows, ptrdiff_t in, int tokens);
 } FewTokens;
 
-/* Products of more tokens of bfloat16 with codes of one format (many_tokens.h). */
+/* The same of more tokens (many_tokens.h). */
 typedef struct ManyTokens {
     pack_function pack;
     /* Puts the codes of a K block's rows into `widened`, once for all panels. */
@@ -115,8 +116,8 @@ typedef struct ManyTokens {
 typedef void (*widen_function)(float *widened, const Weight *weight, ptrdiff_t row, ptrdiff_t rows,
                                ptrdiff_t in, ptrdiff_t start, ptrdiff_t count, Form form);
 
-/* The kernels of an instruction set for products with weights; by form, and by the weight's type.
- */
+/* The kernels of an instruction set for products with weights; by form or by the weight's
+ * activations, and by its type. */
 typedef struct ProductKernels {
     pack_function pack[PLAIN_FORMS];
     PlainProduct plain[PLAIN_FORMS][TYPE_COUNT];
@@ -124,8 +125,8 @@ typedef struct ProductKernels {
     void (*multiply_widened[PLAIN_FORMS])(const KBlock *block);
     /* Of block formats; NULL for plain types. */
     const widen_function *widen;
-    const FewTokens *few[TYPE_COUNT];
-    const ManyTokens *many[TYPE_COUNT];
+    const FewTokens *few[ACTIVATIONS_COUNT][TYPE_COUNT];
+    const ManyTokens *many[ACTIVATIONS_COUNT][TYPE_COUNT];
 } ProductKernels;
 
 /* Calls a function with a number from 1 to PANEL_TOKENS as a constant, and other arguments. */

@@ -8,8 +8,22 @@ static int six_bits(const uint8_t *bytes, int g, int first)
     return (bytes[4 + g] >> first & 15) | bytes[first + g - 4] >> 6 << 4;
 }
 
-/* Makes 32 finite bfloat16 integers of 16 bits times a power of two, which it returns. */
-static float quantize_x(int32_t *q, const uint16_t *x)
+/* Makes 32 finite bfloat16 integers of 8 bits times a float32, which it returns. */
+static float quantize_to_8_bits(int32_t *q, const uint16_t *x)
+{
+    float absmax = 0.0f;
+    for (int i = 0; i < 32; i++) {
+        const float magnitude = fabsf(bfloat16_to_float32(x[i]));
+        absmax = magnitude > absmax ? magnitude : absmax;
+    }
+    const int is_zero = absmax < 127.0f * 0x1p-126f;
+    for (int i = 0; i < 32; i++)
+        q[i] = is_zero ? 0 : (int32_t)rintf(bfloat16_to_float32(x[i]) * (127.0f / absmax));
+    return is_zero ? 0.0f : absmax / 127.0f;
+}
+
+/* The same of 16 bits, times a power of two. */
+static float quantize_to_16_bits(int32_t *q, const uint16_t *x)
 {
     uint32_t exponent = 15; /* the least: 2^-126 is the least normal power of two */
     for (int i = 0; i < 32; i++) {
@@ -28,6 +42,8 @@ static float quantize_x(int32_t *q, const uint16_t *x)
  *     lane[g mod 16] = fma(sum of code * q, d * s * xs, lane[g mod 16])
  *     lane[g mod 16] = fma(sum of q, -m * n * xs, lane[g mod 16])
  *
+ * where q are integers of 8 or 16 bits.
+ *
  *   out     [T, rows]                float32
  *   x       [T, in]                  bfloat16, finite; in a multiple of 256
  *   weight  [rows, in / 256][144]    blocks of q4_k (k_quants.h)
@@ -35,7 +51,7 @@ static float quantize_x(int32_t *q, const uint16_t *x)
  * Nothing is done for speed; linear has the same bits. Checked by the caller: contiguity and sizes.
  */
 void q4_k_reference(float *out, const uint16_t *x, const uint8_t *weight, ptrdiff_t T, ptrdiff_t in,
-                    ptrdiff_t rows)
+                    ptrdiff_t rows, Activations activations)
 {
     for (ptrdiff_t t = 0; t < T; t++)
         for (ptrdiff_t o = 0; o < rows; o++) {
@@ -49,7 +65,9 @@ void q4_k_reference(float *out, const uint16_t *x, const uint8_t *weight, ptrdif
                 const float s = (float)six_bits(block + 4, (int)(g % 8), 0);
                 const float n = (float)six_bits(block + 4, (int)(g % 8), 4);
                 int32_t q[32], products = 0, sum = 0;
-                const float xs = quantize_x(q, x + t * in + g * 32);
+                const uint16_t *group = x + t * in + g * 32;
+                const float xs = activations == ACTIVATIONS_INT8 ? quantize_to_8_bits(q, group)
+                                                                 : quantize_to_16_bits(q, group);
                 for (int i = 0; i < 32; i++) {
                     products += (codes[i] >> g % 2 * 4 & 15) * q[i];
                     sum += q[i];

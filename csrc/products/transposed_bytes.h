@@ -2,7 +2,8 @@
  * Codes of 4 to BYTE_BITS bits times few tokens, as bytes: with AVX2 and AVX-512.
  *
  * Codes are 0 to 63 here, so they need not become 16 bits. The numbers of x are cut into bytes: a
- * number is 256 * upper + lower, where upper is signed and lower is not. Four codes times four
+ * number is 256 * upper + lower, where upper is signed and lower is not. Integers of 8 bits are
+ * signed bytes already, and there is no second product. Four codes times four
  * bytes of x are added up in a lane of 32 bits by one or two instructions. The codes are transposed
  * first, so that a lane meets codes of one group only, and no lanes have to be added to one another
  * after.
@@ -37,6 +38,7 @@
  * group 4, and of group 5 in vectors 4 to 7. The panel has for each unit, instead of numbers:
  *
  *   bytes  [units][tokens][upper, lower][8 vectors][lanes][4]
+ *   bytes  [units][tokens][8 vectors][lanes][4]                    with integers of 8 bits
  *
  * In a block of HALVES (q4_0) a vector has 16 bytes of each of 4 neighbouring blocks, one group
  * each (2 with AVX2), and the upper halves of bytes are further codes of the same group.
@@ -73,25 +75,42 @@ INLINE BytePlace byte_place(int g, int word, const ExpandedFormat f)
     return (BytePlace){g / apart % 2 * 4 + word % 4, (run % runs * 2 + half) * 4 + run / runs};
 }
 
-/* Cuts the numbers of group `index` into bytes, and puts these into the panel. */
-INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
-                      int tokens, int token, const ExpandedFormat f)
+/* Bytes of x for a unit: 8 vectors. */
+enum { UNIT_BYTES = 8 * VEC_LANES * 4 };
+
+/* Puts the 32 bytes of group `index` into the 8 vectors of its unit. */
+INLINE void put_transposed(char *unit, const uint16_t bytes[X_GROUP / 2], ptrdiff_t index,
+                           const ExpandedFormat f)
 {
-    /* A unit is 16 vectors: 8 of upper bytes and 8 of lower bytes. */
-    char *unit = (char *)panel + (index / VEC_LANES * tokens + token) * 16 * VEC_LANES * 4;
-    uint16_t upper[X_GROUP / 2], lower[X_GROUP / 2]; /* of an even and an odd number */
-    for (int i = 0; i < X_GROUP / 2; i++) {
-        upper[i] = (uint16_t)((uint16_t)even[i] >> 8 | ((uint16_t)odd[i] & 0xFF00));
-        lower[i] = (uint16_t)((even[i] & 0xFF) | (uint16_t)odd[i] << 8);
-    }
     for (int half = 0; half < 2; half++) {
         const BytePlace place = byte_place((int)(index % VEC_LANES), half * 4, f);
         char *out = unit + (place.vector * VEC_LANES + place.lane) * 4;
-        for (int i = half * 8; i < half * 8 + 8; i += 2, out += VEC_LANES * 4) {
-            memcpy(out, upper + i, 4);
-            memcpy(out + 8 * VEC_LANES * 4, lower + i, 4);
-        }
+        for (int i = half * 8; i < half * 8 + 8; i += 2, out += VEC_LANES * 4)
+            memcpy(out, bytes + i, 4);
     }
+}
+
+/* Cuts the numbers of group `index` into bytes, and puts these into the panel. */
+INLINE void put_upper_and_lower(float *panel, const int16_t *even, const int16_t *odd,
+                                ptrdiff_t index, int tokens, int token, const ExpandedFormat f)
+{
+    char *unit = (char *)panel + (index / VEC_LANES * tokens + token) * 2 * UNIT_BYTES;
+    uint16_t upper[X_GROUP / 2], lower[X_GROUP / 2]; /* of an even and an odd number */
+    for (int i = 0; i < X_GROUP / 2; i++)
+        upper[i] = (uint16_t)((uint16_t)even[i] >> 8 | ((uint16_t)odd[i] & 0xFF00));
+    join_bytes(lower, even, odd);
+    put_transposed(unit, upper, index, f);
+    put_transposed(unit + UNIT_BYTES, lower, index, f);
+}
+
+/* The same of integers of 8 bits. */
+INLINE void put_bytes(float *panel, const int16_t *even, const int16_t *odd, ptrdiff_t index,
+                      int tokens, int token, const ExpandedFormat f)
+{
+    uint16_t bytes[X_GROUP / 2];
+    join_bytes(bytes, even, odd);
+    put_transposed((char *)panel + (index / VEC_LANES * tokens + token) * UNIT_BYTES, bytes, index,
+                   f);
 }
 
 #if BYTE_BITS > 4
@@ -161,13 +180,12 @@ INLINE ivec add_bytes(ivec sum, ivec is_unsigned, ivec is_signed)
 }
 #endif
 
-/* Sums of products by the upper bytes of x, times 2^8, and by the lower ones. */
-INLINE ivec join_byte_sums(ivec upper, ivec lower)
+/* Sums of products of bytes as 32 bits, times a factor. */
+INLINE ivec widen_byte_sums(ivec sums, const int16_t factor)
 {
-    if (!BYTES_IN_16_BITS)
-        return ivec_add((ivec)((int_lanes)upper << 8), lower);
-    return ivec_add(multiply_pairs(upper, (ivec)((short_lanes){0} + 256)),
-                    multiply_pairs(lower, (ivec)((short_lanes){0} + 1)));
+    if (BYTES_IN_16_BITS)
+        return multiply_pairs(sums, (ivec)((short_lanes){0} + factor));
+    return factor == 1 ? sums : (ivec)((int_lanes)sums * factor);
 }
 
 /*
@@ -195,30 +213,40 @@ INLINE ivec order_sums(ivec sums, const ExpandedFormat f)
  * groups, or with two parts sums[r][0] of their first halves and sums[r][1] of the second ones.
  * With an instruction that adds products of bytes to 32 bits (ADDS_BYTES), four vectors at a time
  * are added, those of one nibble. A sum of 16 bits holds that of four pairs of codes of 4 bits
- * times 255; two of 5 bits, or one of 6.
+ * times 255; two of 5 bits, or one of 6. Times the 127 of integers of 8 bits, it holds as many
+ * pairs of codes that are one bit longer.
  */
 INLINE void sum_byte_codes(ivec (*sums)[2], const ivec *const *codes, const ptrdiff_t rows,
-                           const int16_t *x, const ExpandedFormat f)
+                           const char *x, const ExpandedFormat f, const PanelKind kind)
 {
-    const int most = BYTES_IN_16_BITS ? 4 >> f.fields[1].bits : 4;
-    ivec all[STREAMS][2] = {{{0}}}, by_upper[STREAMS], by_lower[STREAMS];
+    const int is_cut = kind == PANEL_INT16; /* into upper and lower bytes */
+    const int longer = is_cut ? f.fields[1].bits : f.fields[1].bits / 2;
+    const int most = BYTES_IN_16_BITS ? 4 >> longer : 4;
+    ivec all[STREAMS][2] = {{{0}}}, by_signed[STREAMS], by_lower[STREAMS];
 #pragma GCC unroll 8
     for (int k = 0; k < 8; k++) {
-        ivec upper = ivec_load(x + k * 2 * VEC_LANES);
-        ivec lower = ivec_load(x + (8 + k) * 2 * VEC_LANES);
+        /* Integers of 8 bits, or the upper bytes. */
+        ivec is_signed = ivec_load(x + k * (ptrdiff_t)sizeof(ivec));
+        ivec lower = is_cut ? ivec_load(x + UNIT_BYTES + k * (ptrdiff_t)sizeof(ivec)) : is_signed;
         if (VEC_PARTS == 1) { /* there are registers for it: else they are loaded for each row */
-            forget_vector(upper);
-            forget_vector(lower);
+            forget_vector(is_signed);
+            if (is_cut)
+                forget_vector(lower);
         }
 #pragma GCC unroll 2
         for (ptrdiff_t r = 0; r < rows; r++) {
             if (k % most == 0)
-                by_upper[r] = by_lower[r] = (ivec){0};
+                by_signed[r] = by_lower[r] = (ivec){0};
             /* Codes are below 128, so they are a signed or an unsigned operand alike. */
-            by_upper[r] = add_bytes(by_upper[r], codes[r][k], upper);
-            by_lower[r] = add_bytes(by_lower[r], lower, codes[r][k]);
-            if (k % most == most - 1)
-                all[r][k / 4] = ivec_add(all[r][k / 4], join_byte_sums(by_upper[r], by_lower[r]));
+            by_signed[r] = add_bytes(by_signed[r], codes[r][k], is_signed);
+            if (is_cut)
+                by_lower[r] = add_bytes(by_lower[r], lower, codes[r][k]);
+            if (k % most < most - 1)
+                continue;
+            ivec sum = widen_byte_sums(by_signed[r], is_cut ? 256 : 1);
+            if (is_cut)
+                sum = ivec_add(sum, widen_byte_sums(by_lower[r], 1));
+            all[r][k / 4] = ivec_add(all[r][k / 4], sum);
         }
     }
 #pragma GCC unroll 2

@@ -272,14 +272,17 @@ def as_address(bytes_or_address: Any) -> int:
     return int(ffi.cast(_ADDRESS, bytes_or_address))
 
 
-def weight(pointers: Sequence[Any], code: int, offset: float = 0.0) -> Any:
+def weight(
+    pointers: Sequence[Any], code: int, offset: float = 0.0, activations: int = 0
+) -> Any:
     """Make the C `Weight` struct from pointers to memory that must outlive it.
 
     The first pointer, to the data, is required. Pointers to scales, absmax and the nested
     code may follow.
     """
     data, scales, absmax, nested_code, *_ = *pointers, ffi.NULL, ffi.NULL, ffi.NULL
-    return ffi.new(WEIGHT, (data, scales, absmax, nested_code, offset, code))[0]
+    fields = data, scales, absmax, nested_code, offset, code, activations
+    return ffi.new(WEIGHT, fields)[0]
 
 
 def scratch(nbytes: int) -> Any:

@@ -41,6 +41,12 @@ NESTED_CODES: int = lib.NESTED_CODES
 _STEPS = 65536
 _EXPONENTS = 7
 
+# How products round bfloat16 activations, with the numbers of the C enum.
+_ACTIVATIONS: dict[str, int] = {
+    "int16": lib.ACTIVATIONS_INT16,
+    "int8": lib.ACTIVATIONS_INT8,
+}
+
 # The dtypes that `quantize` supports. The last two are q4_0 and q8_0.
 _OUTPUT_DTYPES = (*BLOCK_DTYPES, GGML_DTYPES[2], GGML_DTYPES[8])
 
@@ -88,19 +94,21 @@ class QuantizedTensor(TensorBase):
             bfloat16. GGUF formats: None.
         nested: The parameters that decode uint8 scales.
         name: The name shown in messages and traces.
+        activations: "int16" or "int8": the integers to which `linear_transformation`
+            rounds bfloat16 activations before it multiplies them by this weight.
 
     Raises:
         ShapeError: If the number of codes or scales does not match the shape, or if the
             rows of a GGUF format do not consist of whole blocks.
-        DTypeError: If codes or scales have the wrong dtype, or if `nested` is passed for
-            a format other than nf4.
+        DTypeError: If codes or scales have the wrong dtype, if `nested` is passed for a
+            format other than nf4, or if `activations` has another value.
         TensorError: If codes or scales are not contiguous or not aligned.
 
     Source: QLoRA (T. Dettmers et al., 2023), with the layout of bitsandbytes 0.50. GGUF
     formats: ggml-common.h of ggml-org/llama.cpp.
     """
 
-    __slots__ = ("_codes", "_nested", "_scales")
+    __slots__ = ("_activations", "_codes", "_nested", "_scales")
 
     _dtype: BlockDType
 
@@ -112,10 +120,12 @@ class QuantizedTensor(TensorBase):
         scales: Tensor | None = None,
         nested: NestedScales | None = None,
         name: str = "",
+        activations: str = "int16",
     ) -> None:
         dtype = block_dtype_named("QuantizedTensor", dtype)
         sizes = checked_shape("QuantizedTensor", shape)
         _check_parts(dtype, sizes, codes, scales, nested)
+        self._activations = _activations_code(activations)
         self._dtype = dtype
         self._name = name
         self._shape = sizes
@@ -124,10 +134,14 @@ class QuantizedTensor(TensorBase):
         self._scales = scales
         self._nested = nested
         pointers = [kernels.pointer(part.contiguous()._pointer) for part in self.parts()]
+        code = dtype.code
+        offset = 0.0
         if nested is None:  # both pointers are equal if blocks contain their scales
-            self._weight = kernels.weight((pointers[0], pointers[-1]), dtype.code)
+            pointers = [pointers[0], pointers[-1]]
         else:
-            self._weight = kernels.weight(pointers, dtype.double_code, nested.offset)
+            code = dtype.double_code
+            offset = nested.offset
+        self._weight = kernels.weight(pointers, code, offset, self._activations)
         self._pointer = pointers[0]
 
     @property
@@ -154,6 +168,11 @@ class QuantizedTensor(TensorBase):
     def nested(self) -> NestedScales | None:
         """The parameters that decode 8-bit scales, or None for unquantized scales."""
         return self._nested
+
+    @property
+    def activations(self) -> str:
+        """The integers to which products round bfloat16 activations: int16 or int8."""
+        return next(key for key, x in _ACTIVATIONS.items() if x == self._activations)
 
     @property
     def nbytes(self) -> int:
@@ -213,17 +232,31 @@ class QuantizedTensor(TensorBase):
         if nested:
             absmax = nested.absmax.slice(first // NESTED_BLOCK, -(-last // NESTED_BLOCK))
             nested = NestedScales(absmax, nested.code, nested.offset)
-        parts = codes, scales, nested, self._name
+        parts = codes, scales, nested, self._name, self.activations
         return self.__class__(self._dtype, (stop - start, columns), *parts)
 
     def with_name(self, name: str) -> Self:
         """Return a tensor with another name that shares the data."""
+        return self.__class__(*self._arguments()[:-2], name, self.activations)
+
+    def with_activations(self, activations: str) -> Self:
+        """Return a tensor that shares the data, for products with other activations.
+
+        Args:
+            activations: "int16" or "int8", as in the constructor.
+
+        Raises:
+            DTypeError: If `activations` has another value.
+        """
+        return self.__class__(*self._arguments()[:-1], activations)
+
+    def _arguments(self) -> tuple[Any, ...]:
+        """Return the constructor's arguments, of which the activations are the last."""
         parts = self._dtype, self._shape, self._codes, self._scales, self._nested
-        return self.__class__(*parts, name)
+        return (*parts, self._name, self.activations)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self._dtype, self._shape, self._codes, self._scales, self._nested
-        return self.__class__, (*parts, self._name)
+        return self.__class__, self._arguments()
 
     def __getitem__(self, key: object) -> Any:
         raise self.refusal("getitem")
@@ -245,9 +278,18 @@ class QuantizedTensor(TensorBase):
 
     def __repr__(self) -> str:
         double = ", double" if self._nested else ""
-        return (
-            f"QuantizedTensor({self._label()}{list(self._shape)}, {self._dtype}{double})"
-        )
+        int8 = ", int8 activations" if self._activations else ""
+        text = f"{self._label()}{list(self._shape)}, {self._dtype}{double}{int8}"
+        return f"QuantizedTensor({text})"
+
+
+def _activations_code(activations: str) -> int:
+    """Return the number of the C enum for "int16" or "int8"."""
+    if activations not in _ACTIVATIONS:
+        names = ", ".join(_ACTIVATIONS)
+        text = f"activations must be one of {names}: {ascii(activations)[:80]}"
+        raise DTypeError(f"[QuantizedTensor] {text}")
+    return _ACTIVATIONS[activations]
 
 
 def _check_parts(

@@ -52,6 +52,8 @@ class TensorBase(Operand):
     # The address for the kernels as a `void *`, set only if the elements are contiguous.
     _pointer: Any
     _weight: Any  # the C Weight struct; a plain tensor has None until its first product
+    # The number of the C enum `Activations`, which only quantized weights choose.
+    _activations = 0
     _shape: Shape
     _dtype: Any
     _name: str

@@ -37,6 +37,7 @@ Array = np.ndarray[Any, Any]
 # A weight, or a tensor: its memory is that of an array.
 Operand = Any
 _GROUP: int = lib.LANES
+ACTIVATIONS = {"int16": lib.ACTIVATIONS_INT16, "int8": lib.ACTIVATIONS_INT8}
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)
 
 
@@ -63,20 +64,22 @@ def code(x: Operand) -> int:
 
 def weight_fields(weight: Operand) -> tuple[Any, ...]:
     if not isinstance(weight, ml.QuantizedTensor):
-        return pointer(weight), ffi.NULL, ffi.NULL, ffi.NULL, 0.0, code(weight)
+        return pointer(weight), ffi.NULL, ffi.NULL, ffi.NULL, 0.0, code(weight), 0
     nested = weight.nested
     row = weight.dtype
     # A block that holds its scales is where they are.
     scales = weight.codes if row.bytes_with_scales else weight.scales
     parts = pointer(weight.codes), pointer(scales)
+    activations = ACTIVATIONS[weight.activations]
     if nested is None:
-        return *parts, ffi.NULL, ffi.NULL, 0.0, row.code
+        return *parts, ffi.NULL, ffi.NULL, 0.0, row.code, activations
     return (
         *parts,
         pointer(nested.absmax),
         pointer(nested.code),
         nested.offset,
         row.double_code,
+        activations,
     )
 
 
@@ -120,14 +123,15 @@ def linear_reference(
     lib.linear_reference(*map(pointer, (out, x, weight, bias)), *x.shape, len(weight))
 
 
-def q4_k_reference(x: Array, codes: Array, out: Array) -> None:
+def q4_k_reference(x: Array, codes: Array, out: Array, activations: str) -> None:
     """out[t, o] = x[t] . row o of the weight, whose blocks are the codes; x is bfloat16."""
     T, columns = x.shape
     arguments = (
         ffi.cast("uint16_t *", pointer(x)),
         ffi.cast("uint8_t *", pointer(codes)),
     )
-    lib.q4_k_reference(pointer(out), *arguments, T, columns, out.shape[1])
+    kind = ACTIVATIONS[activations]
+    lib.q4_k_reference(pointer(out), *arguments, T, columns, out.shape[1], kind)
 
 
 def rms_norm_reference(x: Array, weight: Array, eps: float, out: Array) -> None:

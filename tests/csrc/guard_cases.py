@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,13 @@ TYPES = (bf16, f16, f32, f8e4, f8e5)
 NESTED_BLOCK: int = calls.lib.NESTED_BLOCK
 NESTED_CODES: int = calls.lib.NESTED_CODES
 Q4_K = ml.GGML_DTYPES[12]
+
+
+class Int8(NamedTuple):
+    """A kind of block-quantized weights, for activations of 8 bits."""
+
+    kind: Any
+    activations: str = "int8"
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,8 @@ def part(memory: Memory, count: int, dtype: Any) -> ml.Tensor:
 
 def weight_of(memory: Memory, shape: Sizes, kind: Any) -> Any:
     """Make a weight of normal numbers, or a block-quantized one of any codes."""
+    if isinstance(kind, Int8):
+        return weight_of(memory, shape, kind.kind).with_activations(kind.activations)
     if isinstance(kind, ml.BlockDType):
         nbytes = math.prod(shape) // kind.block_size * kind.block_bytes
         return ml.QuantizedTensor(kind, shape, part(memory, nbytes, np.uint8))
@@ -140,7 +149,7 @@ def run_linear(
     memory: Memory, x: Any, kind: Any, out: Any, T: int, columns: int, n: int
 ) -> None:
     """Multiply by two weights at once, of n rows and with a bias, and of two without."""
-    columns = whole_blocks(kind, columns)
+    columns = whole_blocks(kind.kind if isinstance(kind, Int8) else kind, columns)
     calls.linear(
         filled(memory, (T, columns), x),
         [weight_of(memory, (rows, columns), kind) for rows in (n, 2)],
@@ -156,10 +165,12 @@ def run_linear_reference(memory: Memory, T: int, columns: int, n: int) -> None:
     )  # fmt: skip
 
 
-def run_q4_k_reference(memory: Memory, T: int, blocks: int, n: int) -> None:
+def run_q4_k_reference(
+    memory: Memory, activations: str, T: int, blocks: int, n: int
+) -> None:
     codes = filled(memory, (n, blocks * Q4_K.block_bytes), np.uint8)
     x = filled(memory, (T, blocks * Q4_K.block_size), bf16)
-    calls.q4_k_reference(x, codes, memory.array((T, n), f32))
+    calls.q4_k_reference(x, codes, memory.array((T, n), f32), activations)
 
 
 def run_rms_norm_reference(memory: Memory, rows: int, D: int) -> None:
@@ -282,13 +293,14 @@ def run_write_cache(
 _SAME = PRODUCTS[:3]  # of operands of one type
 _QUANTIZED = [*FORMATS, *ml.GGML_DTYPES.values()]
 _QUANTIZED_PRODUCTS = [(x, kind, out) for x, _, out in _SAME for kind in _QUANTIZED]
+_INT8_PRODUCTS = [(bf16, Int8(kind), bf16) for kind in _QUANTIZED]
 _LONG_SPANS = [(8191,), (8193,), (40_001,)]
 _LONG_ROWS = [(33, 1025), (3, 20_003), (1030, 33)]
 
 CASES: dict[str, Case] = {
     "linear": Case(
         run_linear,
-        [*PRODUCTS, *_QUANTIZED_PRODUCTS],
+        [*PRODUCTS, *_QUANTIZED_PRODUCTS, *_INT8_PRODUCTS],
         3,
         [
             (125, 34, 6),
@@ -306,7 +318,9 @@ CASES: dict[str, Case] = {
         ],
     ),
     "linear_reference": Case(run_linear_reference, [()], 3, [(13, 512, 130)]),
-    "q4_k_reference": Case(run_q4_k_reference, [()], 3, [(3, 5, 40)]),
+    "q4_k_reference": Case(
+        run_q4_k_reference, [(name,) for name in calls.ACTIVATIONS], 3, [(3, 5, 40)]
+    ),
     "rms_norm_reference": Case(run_rms_norm_reference, [()], 2, [(3, 5000)]),
     "rotary_reference": Case(run_rotary_reference, [(False,), (True,)], 3, [(40, 65, 5)]),
     "attention_reference": Case(run_attention_reference, [()], 3, [(2, 300, 5)]),

@@ -19,9 +19,19 @@ from .operands import Array, bf16, f32, normal, tensor
 FORMATS = [(ml.nf4, False), (ml.nf4, True), (ml.int8_block, False)]
 GGML_FORMATS = [(dtype, False) for dtype in ml.GGML_DTYPES.values()]
 EVERY_FORMAT = [*FORMATS, *GGML_FORMATS]
-Format = tuple[Any, bool]
-every_format = pytest.mark.parametrize(
-    "kind", EVERY_FORMAT, ids=lambda kind: f"{kind[0]}{'-double' * kind[1]}"
+# The same for activations of 8 bits: what `quantized` takes.
+INT8_FORMATS = [(*kind, "int8") for kind in EVERY_FORMAT]
+Format = tuple[Any, ...]
+
+
+def name_of_format(kind: Format) -> str:
+    dtype, double, *activations = kind
+    return "-".join([str(dtype), *["double"] * double, *activations])
+
+
+every_format = pytest.mark.parametrize("kind", EVERY_FORMAT, ids=name_of_format)
+every_product = pytest.mark.parametrize(
+    "kind", [*EVERY_FORMAT, *INT8_FORMATS], ids=name_of_format
 )
 NF4_CODE = np.array(
     [
@@ -61,15 +71,19 @@ def whole_blocks(kind: Any, columns: int) -> int:
 
 
 def quantized(
-    shape: tuple[int, ...], dtype: Any, double: bool, seed: int = 0
+    shape: tuple[int, ...],
+    dtype: Any,
+    double: bool,
+    activations: str = "int16",
+    seed: int = 0,
 ) -> QuantizedTensor:
     """Quantize normal numbers; in a format of GGUF files, take any codes."""
     if not is_ggml(dtype):
-        return ml.quantize(tensor(normal(shape, f32, seed)), dtype, double)
+        weight = ml.quantize(tensor(normal(shape, f32, seed)), dtype, double)
+        return weight.with_activations(activations)
     values = np.random.default_rng(seed).standard_normal(1009)
-    return QuantizedTensor(
-        dtype, shape, tensor(blocks_of(dtype, math.prod(shape), values, seed))
-    )
+    blocks = tensor(blocks_of(dtype, math.prod(shape), values, seed))
+    return QuantizedTensor(dtype, shape, blocks, activations=activations)
 
 
 def operands(shape: tuple[int, int, int], x_dtype: Any, kind: Any) -> tuple[Array, Any]:
@@ -87,21 +101,21 @@ def operands(shape: tuple[int, int, int], x_dtype: Any, kind: Any) -> tuple[Arra
 
 def with_scales(weight: QuantizedTensor, scales: Array) -> QuantizedTensor:
     """Put other scales under the codes, from the first block on, over and over."""
+    codes = weight.codes
+    parts: tuple[Any, ...] = ()
     if is_ggml(weight.dtype):
-        blocks = blocks_of(weight.dtype, weight.size, scales)
-        return QuantizedTensor(weight.dtype, weight.shape, tensor(blocks))
-    given = np.resize(scales.astype(np.float32), weight.scales.size)
-    if weight.nested is not None:
-        nested = NestedScales(
-            tensor(np.resize(given, weight.nested.absmax.size)), weight.nested.code, 0.0
-        )
-        return QuantizedTensor(ml.nf4, weight.shape, weight.codes, weight.scales, nested)
-    kind = (
-        np.dtype(np.float32) if weight.dtype is ml.nf4 else np.dtype(ml_dtypes.bfloat16)
-    )
-    return QuantizedTensor(
-        weight.dtype, weight.shape, weight.codes, tensor(given.astype(kind))
-    )
+        codes = tensor(blocks_of(weight.dtype, weight.size, scales))
+    elif weight.nested is not None:
+        absmax = np.resize(scales.astype(np.float32), weight.nested.absmax.size)
+        nested = NestedScales(tensor(absmax), weight.nested.code, 0.0)
+        parts = weight.scales, nested
+    else:
+        given = np.resize(scales.astype(np.float32), weight.scales.size)
+        is_nf4 = weight.dtype is ml.nf4
+        kind = np.dtype(np.float32) if is_nf4 else np.dtype(ml_dtypes.bfloat16)
+        parts = (tensor(given.astype(kind)),)
+    changed = QuantizedTensor(weight.dtype, weight.shape, codes, *parts)
+    return changed.with_activations(weight.activations)
 
 
 def scales_of(weight: QuantizedTensor) -> Array:
@@ -192,9 +206,33 @@ def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
     return odd.view(np.float64).astype(np.float32)
 
 
-def integers_of(x: Array) -> tuple[Array, Array]:
+def integers_of(x: Array, activations: str) -> tuple[Array, Array]:
     """Turn rows of bfloat16 into integers, int64 [T, groups, 32], and scales, float32 [T,
     groups].
+    """
+    return bytes_of(x) if activations == "int8" else words_of(x)
+
+
+def bytes_of(x: Array) -> tuple[Array, Array]:
+    """Turn rows into integers of 8 bits.
+
+    The scale is a 127th of the largest magnitude in float32, 0 where that would be
+    subnormal, and NaN where an element is not finite. An integer is an element times 127
+    / that magnitude, rounded twice.
+    """
+    groups = x.astype(np.float32).reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
+    largest = np.abs(groups).max(axis=-1)
+    counts = np.isfinite(largest) & (largest >= np.float32(127 * 2.0**-126))
+    factors = np.where(counts, np.float32(127) / largest, np.float32(0))
+    scales = np.where(counts, largest / np.float32(127), np.float32(0))
+    scales[~np.isfinite(largest)] = np.nan
+    numbers = np.rint(np.nan_to_num(groups * factors[..., None]))
+    assert np.abs(numbers).max(initial=0) <= 127
+    return numbers.astype(np.int64), scales
+
+
+def words_of(x: Array) -> tuple[Array, Array]:
+    """Turn rows into integers of 16 bits.
 
     The largest element of a group is m * 2^e with 1 <= m < 2; the scale is 2^(e - 14), at
     least 2^-126, and NaN where an element is not finite.
@@ -218,7 +256,7 @@ def integer_products(x: Array, weight: QuantizedTensor) -> Array:
     rows = weight.shape[0]
     with np.errstate(all="ignore"):
         codes, scales, mins = parts_of(weight)
-        numbers, x_scales = integers_of(x)
+        numbers, x_scales = integers_of(x, weight.activations)
         groups = numbers.shape[1]
         parts = 2 if len(scales) == len(codes) else 1  # of a group
         numbers = numbers.reshape(len(x), groups, parts, BLOCK // parts)

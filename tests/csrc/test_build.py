@@ -106,8 +106,9 @@ CHOICES = {
     "halves",
     "streams",
     "waiting",
+    "activations",
 }
-ENUMS = {"ElementType", "ElementwiseOp", "InstructionSet", "Waiting"}
+ENUMS = {"Activations", "ElementType", "ElementwiseOp", "InstructionSet", "Waiting"}
 NUMBERS = {"eps", "scale", "nested_offset"}
 # Tools run without the sanitizer that a test build has loaded before everything.
 PLAIN_ENVIRONMENT = {

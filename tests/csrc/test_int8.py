@@ -15,9 +15,10 @@ from .quantized_operands import (
     GGML_FORMATS,
     Format,
     elements,
-    every_format,
+    every_product,
     fused_multiply_add,
     integer_products,
+    is_ggml,
     operands,
     parts_of,
     quantized,
@@ -29,16 +30,16 @@ from .quantized_operands import (
 tokens_of_a_product = pytest.mark.parametrize("tokens", [1, 7])
 
 
-@every_format
+@every_product
 @tokens_of_a_product
 def test_products_are_near_those_of_the_elements(
     isa: str, kind: Format, tokens: int
 ) -> None:
     """Hold products against float64.
 
-    x is off by at most 2^-15 of the largest element of its group, an element of nf4 by
-    2^-12 of its scale; a lane rounds once for each half of a group that has a scale, and
-    for its minimum.
+    x is off by at most 2^-15 of the largest element of its group, or a 254th with 8 bits,
+    an element of nf4 by 2^-12 of its scale; a lane rounds once for each half of a group
+    that has a scale, and for its minimum.
     """
     x, weight = operands((tokens, 2112, 21), bf16, kind)
     # Wide ranges within groups.
@@ -59,7 +60,8 @@ def test_products_are_near_those_of_the_elements(
         * (2 * len(scales) // len(codes))
         * (1 + (mins is not None))
     )
-    bound = 2.0**-15 * largest @ per_group.T
+    step = 1 / 254 if weight.activations == "int8" else 2.0**-15
+    bound = step * largest @ per_group.T
     bound += (per_lane + 8) * 2.0**-24 * np.abs(wide_x) @ apart.reshape(weight.shape).T
     if weight.dtype is ml.nf4:
         levels = np.repeat(np.abs(scales_of(weight).astype(np.float64)), 64).reshape(
@@ -75,16 +77,18 @@ def of_one_byte(kind: Format, byte: int) -> QuantizedTensor:
     """Make a weight whose codes are the same byte, with scales that are all equal."""
     weight = with_scales(quantized((17, whole_blocks(kind[0], 1088)), *kind), np.ones(1))
     codes = weight.codes.numpy()
-    if kind not in GGML_FORMATS:
+    if not is_ggml(kind[0]):
         codes = np.full_like(codes, np.uint8(byte).view(codes.dtype))
-        parts = weight.scales, weight.nested
-        return QuantizedTensor(weight.dtype, weight.shape, tensor(codes), *parts)
-    blocks = codes.reshape(-1, weight.dtype.block_bytes)
-    blocks = np.where((blocks == blocks[0]).all(axis=0), blocks, np.uint8(byte))
-    return QuantizedTensor(weight.dtype, weight.shape, tensor(blocks))
+        parts: tuple[Any, ...] = (weight.scales, weight.nested)
+    else:
+        blocks = codes.reshape(-1, weight.dtype.block_bytes)
+        codes = np.where((blocks == blocks[0]).all(axis=0), blocks, np.uint8(byte))
+        parts = ()
+    changed = QuantizedTensor(weight.dtype, weight.shape, tensor(codes), *parts)
+    return changed.with_activations(weight.activations)
 
 
-@every_format
+@every_product
 def test_the_largest_codes_times_numbers_do_not_overflow(isa: str, kind: Format) -> None:
     """255 * 2^7 steps of x times 2^11 of a level of nf4, 32 times, are 255 * 2^23."""
     for byte, tokens, sign in product((0x00, 0x7F, 0x80, 0x81, 0xFF), (1, 7), (1, -1)):
@@ -102,7 +106,7 @@ def test_the_largest_codes_times_numbers_do_not_overflow(isa: str, kind: Format)
         np.testing.assert_allclose(out, exact, rtol=1e-5, atol=np.abs(exact).max() * 1e-5)
 
 
-@every_format
+@every_product
 def test_a_token_that_is_not_finite_gives_nan_and_the_others_do_not(
     isa: str, kind: Format
 ) -> None:

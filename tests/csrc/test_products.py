@@ -24,7 +24,7 @@ from .operands import (
     normal,
     run_linear,
 )
-from .quantized_operands import EVERY_FORMAT, operands
+from .quantized_operands import EVERY_FORMAT, INT8_FORMATS, operands
 from .quantized_operands import fused_multiply_add as fma
 
 # T, in, out: sizes of zero; every tail of the columns; one token, each panel width, few
@@ -40,7 +40,10 @@ SHAPES = [
 ]  # fmt: skip
 # Of x, of the weight, which may be a format, and of the result.
 Types = tuple[Any, Any, Any]
-QUANTIZED = [(x, kind, x) for x in (bf16, f32) for kind in EVERY_FORMAT]
+QUANTIZED = [
+    *((x, kind, x) for x in (bf16, f32) for kind in EVERY_FORMAT),
+    *((bf16, kind, bf16) for kind in INT8_FORMATS),
+]
 
 
 def name_of(types: Types) -> str:

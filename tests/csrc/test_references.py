@@ -63,17 +63,20 @@ def q4_k_blocks(rows: int, blocks: int) -> Array:
     return codes.reshape(rows, -1)
 
 
+@pytest.mark.parametrize("activations", calls.ACTIVATIONS)
 @pytest.mark.parametrize("T", [1, 3, 4, 5, 7, 13])
 @pytest.mark.parametrize("blocks", [1, 2, 3, 9])
 def test_a_q4_k_product_has_the_bits_of_its_reference(
-    isa: str, T: int, blocks: int
+    isa: str, T: int, blocks: int, activations: str
 ) -> None:
     rows, columns = 37, blocks * Q4_K.block_size
     codes = q4_k_blocks(rows, blocks)
     exponents = np.random.default_rng(3).integers(-130, 20, (T, columns))
     x = np.ldexp(normal((T, columns), f32), exponents // 4).astype(bf16)
     x[0, : min(columns, 40)] = 0
-    weight = ml.QuantizedTensor(Q4_K, (rows, columns), tensor(codes.reshape(-1)))
+    weight = ml.QuantizedTensor(
+        Q4_K, (rows, columns), tensor(codes.reshape(-1)), activations=activations
+    )
     expected = empty((T, rows), f32)
-    calls.q4_k_reference(x, codes, expected)
+    calls.q4_k_reference(x, codes, expected, activations)
     assert bits(run_linear(x, weight, f32)) == bits(expected)

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +47,30 @@ def test_another_name_shares_the_memory():
     other = x.with_name("v")
     assert (x.name, other.name) == ("w", "v")
     assert other.codes is x.codes
+
+
+def test_activations_are_a_property_that_views_and_copies_keep():
+    x = weight(4, 64)
+    other = x.with_activations("int8")
+    assert (x.activations, other.activations) == ("int16", "int8")
+    assert other.codes is x.codes
+    for copy in (
+        other.with_name("v"),
+        other.rows(1, 3),
+        pickle.loads(pickle.dumps(other)),
+    ):
+        assert copy.activations == "int8"
+    assert other.with_activations("int16").activations == "int16"
+    assert repr(other) == "QuantizedTensor('w', [4, 64], nf4, int8 activations)"
+    text = r"\[QuantizedTensor\] activations must be one of int16, int8: 'int4'"
+    for make in (
+        lambda: x.with_activations("int4"),
+        lambda: ml.QuantizedTensor(
+            ml.nf4, (4, 64), x.codes, x.scales, activations="int4"
+        ),
+    ):
+        with pytest.raises(ml.DTypeError, match=text):
+            make()
 
 
 def test_parts_are_used_where_they_lie_in_any_shape():

@@ -44,7 +44,8 @@ def linear_transformation(
     weight dequantized to the dtype of `x`. There is one exception: if `x` is bfloat16 and
     its rows consist of whole blocks, they are multiplied as integers. The rounding error
     of an element of `x` is then at most 2^-15 of the largest magnitude in its group of
-    32, and that of an nf4 weight is at most 2^-12 of its scale.
+    32, or 1/254 of it if `weight.activations` is int8, and that of an nf4 weight is at
+    most 2^-12 of its scale.
 
     Args:
         x: A real floating-point tensor [..., in].
@@ -79,7 +80,7 @@ def linear_transformations(
     Args:
         x: A real floating-point tensor [..., in].
         weights: At least one weight [out_p, in], as in `linear_transformation`. If the
-            weights have different dtypes, `x` is read once per weight.
+            weights have different dtypes or activations, `x` is read once per weight.
         dtype: The dtype of the results. The default is the dtype of `x`.
         biases: A bias or None for each weight. By default, no bias is added.
 
@@ -97,8 +98,9 @@ def linear_transformations(
         lengths = f"{len(biases)} != {len(weights)}"
         raise ShapeError(f"[{op}] len(biases) must equal len(weights) >= 1: {lengths}")
     first = weights[0]._dtype
+    activations = weights[0]._activations
     for weight in weights:
-        if weight._dtype is not first:
+        if weight._dtype is not first or weight._activations != activations:
             pairs = zip(weights, biases, strict=True)
             return tuple([_linear(op, x, (w,), dtype, (bias,))[0] for w, bias in pairs])
     return _linear(op, x, weights, dtype, biases)

@@ -108,6 +108,16 @@ def test_several_weights_of_any_dtypes_give_what_each_gives_alone(dtype, columns
                 check_same(result, alone.numpy())
 
 
+def test_several_weights_of_other_activations_give_what_each_gives_alone():
+    x = sample((3, 64), ml.bfloat16)
+    exact = ml.quantize(sample((5, 64)), "int8_block")
+    weights = [exact, exact.with_activations("int8"), exact]
+    results = ml.linear_transformations(x, weights)
+    for weight, result in zip(weights, results, strict=True):
+        check_same(result, ml.linear_transformation(x, weight).numpy())
+    assert (results[0].numpy() != results[1].numpy()).any()
+
+
 def test_several_weights_are_one_call_of_the_kernel(monkeypatch):
     calls = []
 
