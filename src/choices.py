@@ -1,4 +1,4 @@
-"""The choices for two flags, shared by the command line and the engine.
+"""The choices for three flags, shared by the command line and the engine.
 
 This module imports nothing from the package, so that `--help` need not load NumPy.
 """
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 
 ATTENTIONS = ("fused", "eager")
 """Attention runs as one op or as one op per stage. The first choice is the default."""
+
+ACTIVATIONS = ("int16", "int8")
+"""How products with block-quantized weights round bfloat16 activations: to integers of 16
+or 8 bits. The first choice is the default."""
 
 QUANTIZED_TYPES: Mapping[str, str] = {
     "nf4": "nf4",

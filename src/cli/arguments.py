@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import __version__
-from ..choices import ATTENTIONS, QUANTIZED_TYPES
+from ..choices import ACTIVATIONS, ATTENTIONS, QUANTIZED_TYPES
 from ..sampling_steps import STEPS
 from ..untrusted import parse_strict_json, replace_surrogates
 from . import mpi_place
@@ -126,6 +126,7 @@ _NOT_WITH = (
         if (earlier, later) not in _TOGETHER
     ),
     ("--verify", ("--dequantize", "--quantize")),
+    ("--activations", ("--save-quantized", "--save-gguf")),
     ("--json", _REPORTS),
     *((flag, ("--system", "--completion")) for flag in ("--example", "--examples")),
     (
@@ -386,6 +387,12 @@ class Options(_StepOptions):
         str | None,
         {"choices": [*QUANTIZED_TYPES], "metavar": "TYPE"},
         "quantize on loading: nf4 or q4_0 (4 bits), int8 or q8_0 (8 bits)",
+    ]
+    activations: Annotated[
+        str | None,
+        {"choices": ACTIVATIONS, "metavar": "TYPE"},
+        "round activations to int16, or to int8, which is faster and less accurate, in "
+        "products with quantized weights (default: int16)",
     ]
     save_quantized: Annotated[
         Path | None,

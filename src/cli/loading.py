@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint.names import is_matrix
-from ..choices import QUANTIZED_TYPES
+from ..choices import ACTIVATIONS, QUANTIZED_TYPES
 from ..inference import ChatTemplate, InferenceEngine, SamplingDefaults
 from ..inference.chat_encoding import template_to_write
 from ..memory import available_memory, readable_bytes
@@ -94,6 +94,7 @@ def open_second_model(
             model=other,
             dequantize=False,
             quantize=None,
+            activations=None,
             rope_scaling_factor=None,
         )
     source = find_named_source(options, console)
@@ -120,29 +121,41 @@ def _load(
         console.warn(forecast.warning)
     console.show_progress("loading the model")
     try:
-        model = load_model(
-            source, quantize=options.quantize, **_load_options(options, console)
-        )
+        progress = _quantizing_progress(console)
+        model = load_model(source, progress=progress, **load_arguments(options))
     finally:
         console.clear_progress()
+    if options.activations is not None and model.activations is None:
+        console.warn(
+            f"--activations {options.activations}: no effect, because no product has "
+            "quantized weights and bfloat16 activations"
+        )
     return model, forecast.positions
 
 
-def _load_options(options: Options, console: Console) -> dict[str, Any]:
-    """Return the keyword arguments that loading and saving have in common."""
-    progress = console.timed_progress("quantizing the weights", "matrices")
+def load_arguments(options: Options) -> dict[str, Any]:
+    """Return the arguments of `load_model` that the command line selects."""
     return {
         "rope_scaling_factor": options.rope_scaling_factor,
         "dequantize": options.dequantize,
-        "progress": progress,
+        "quantize": options.quantize,
+        "activations": options.activations or ACTIVATIONS[0],
     }
+
+
+def _quantizing_progress(console: Console) -> Callable[[int, int], None] | None:
+    return console.timed_progress("quantizing the weights", "matrices")
 
 
 def save_model(options: Options, console: Console) -> None:
     """Save the model, quantized if requested; SIGTERM interrupts it like Ctrl-C."""
     path = options.model
     kind = options.quantize
-    load_options = _load_options(options, console)
+    load_options: dict[str, Any] = {
+        "rope_scaling_factor": options.rope_scaling_factor,
+        "dequantize": options.dequantize,
+        "progress": _quantizing_progress(console),
+    }
     target = options.save_gguf or options.save_quantized
     assert target is not None
     download_if_missing(options, console)
@@ -178,6 +191,8 @@ def loading_line(engine: InferenceEngine, defaults: SamplingDefaults) -> str:
         if key.startswith("layers.") and is_matrix(key)
     )
     kinds = ", ".join(kind for kind, _ in in_layers.most_common())
+    if model.activations not in (None, ACTIVATIONS[0]):
+        kinds += f" with {model.activations} activations"
     return (
         f"{model.source.name}: {size} parameters, {kinds}, "
         f"{readable_bytes(nbytes)}; context {engine.sequence_length} tokens, "

@@ -26,7 +26,7 @@ from ..untrusted import escape_line
 from . import SECONDS_FOR_RANK_0, mpi_place, mpirun_is_at_terminal
 from .arguments import DEFAULT_CONTEXT_LENGTH, Options
 from .console import Console, UsageError
-from .loading import RankedOptions
+from .loading import RankedOptions, load_arguments
 
 T = TypeVar("T")
 DescribeError = Callable[[Exception], tuple[int, str]]
@@ -140,11 +140,7 @@ class World:
     ) -> tuple[Model, int]:
         options = self.options
         ranks = self.ranks
-        load_options: dict[str, Any] = {
-            "dequantize": options.dequantize,
-            "quantize": options.quantize,
-            "rope_scaling_factor": options.rope_scaling_factor,
-        }
+        load_options = load_arguments(options)
         if source is not None:
             ranks.command("load", positions)
         own_source = self._together(lambda: source or find_source(options.model))

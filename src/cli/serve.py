@@ -12,7 +12,7 @@ from ..untrusted import check_writable, label_of, read_whole
 from .answer import counted
 from .arguments import DEFAULT_SLOTS, Options
 from .console import Console, UsageError
-from .loading import RankedOptions, open_model_to_run
+from .loading import RankedOptions, load_arguments, open_model_to_run
 from .new_session import chat_format_of, sampling_defaults_of, template_named
 
 _LONGEST_KEY_FILE = 64 << 10
@@ -61,9 +61,7 @@ def serve_model(options: Options, console: Console) -> None:
         name = "bundled" if model.source.is_bundled else model.source.name
         loading = {
             "path": None if options.model is None else str(model.source.top.absolute()),
-            "dequantize": options.dequantize,
-            "quantize": options.quantize,
-            "rope_scaling_factor": options.rope_scaling_factor,
+            **load_arguments(options),
         }
         defaults = sampling_defaults_of(options, model)
         if defaults.settings:

@@ -142,6 +142,7 @@ class TraceSwitch:
         model = self.engine.model
         info = ml.build_info()
         options = self.options
+        rounded = {} if model.activations is None else {"activations": model.activations}
         return {
             "llama-bolts": __version__,
             "prompt": "see stage 1" if options.prompt is None else repr(options.prompt),
@@ -150,5 +151,6 @@ class TraceSwitch:
             "chat format": "none" if self.chat_format is None else self.chat_format.name,
             "instruction set": info["isa"],
             "threads": str(info["threads"]),
+            **rounded,
             "attention": "one op per stage, with the bits of the fused op; drafts: none",
         }

@@ -2,7 +2,8 @@
 
 A prompt cache is a safetensors file. Its metadata contains everything on which the bits
 of the keys and values depend, except the tokens: the program version, the instruction
-set, and a digest of the model. The file contains these tensors:
+set, the activations of products, and a digest of the model. The file contains these
+tensors:
 
 - `blocks` [blocks, 2]: for each block, the index of its parent or -1, and its length.
 - `ids` [positions]: the token ids of all blocks.
@@ -45,8 +46,9 @@ Caches = Sequence[ml.KeyValueCache]
 
 
 def compatibility_header(model: Model) -> dict[str, str]:
-    """Return the compatibility header: version, instruction set and model digest.
+    """Return the compatibility header.
 
+    It contains the version, the instruction set, the activations and the model digest.
     Raise PromptCacheError if a weight file cannot be read.
     """
     dtypes = sorted((name, str(weight.dtype)) for name, weight in model.tensors.items())
@@ -55,7 +57,12 @@ def compatibility_header(model: Model) -> dict[str, str]:
         fingerprint = file_fingerprint(path, PromptCacheError), path.stat().st_mtime_ns
         digest.update(repr(fingerprint).encode())
     isa = str(ml.build_info()["isa"])
-    return {"version": __version__, "isa": isa, "model": digest.hexdigest()}
+    return {
+        "version": __version__,
+        "isa": isa,
+        "activations": str(model.activations),
+        "model": digest.hexdigest(),
+    }
 
 
 def _layout(model: Model, blocks: int, positions: int) -> list[NewTensor]:
@@ -129,7 +136,7 @@ def read_blocks(path: Path, model: Model) -> Iterator[ReadBlock]:
     """Yield the blocks of a file written by `save_blocks`, with parents before children.
 
     Raise PromptCacheError if the file is missing or damaged, or if it was written for
-    another model, version or instruction set.
+    another model, version, instruction set or activations.
     """
     try:
         source = SafetensorsFile(path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .. import memory, ml
 from ..checkpoint.checkpoint import Checkpoint
 from ..checkpoint.names import is_matrix
+from ..choices import ACTIVATIONS
 from ..memory import readable_bytes
 from ..ml.errors import declared_lack_of_memory
 from ..tokenizer import Tokenizer
@@ -29,10 +30,12 @@ from .llama import LlamaTransformer
 from .quantization import (
     DequantizedWeights,
     QuantizationProgress,
+    check_activations,
     dequantized_dtypes,
     quantization_of,
     quantize_weights,
     quantized_model_bytes,
+    with_activations,
 )
 from .sources import Source, find_source
 
@@ -57,6 +60,8 @@ class Model:
         source: The sizes, tokenizer and chat template, read from the small files.
         parameter_count: The number of elements in all weights.
         notes: Decisions made while loading, as messages for the user.
+        activations: "int16" or "int8": the integers to which products with the quantized
+            matrices round activations, or None if there are no such products.
     """
 
     args: ModelArgs
@@ -66,6 +71,7 @@ class Model:
     source: Source
     parameter_count: int
     notes: tuple[str, ...]
+    activations: str | None = None
 
     def __repr__(self) -> str:
         return f"Model({self.description})"
@@ -112,6 +118,7 @@ def load_model(
     rope_scaling_factor: float | None = None,
     dequantize: bool = False,
     quantize: str | None = None,
+    activations: str = ACTIVATIONS[0],
     progress: QuantizationProgress | None = None,
     ranks: "Ranks | None" = None,
 ) -> Model:
@@ -131,20 +138,25 @@ def load_model(
         quantize: "nf4", "int8", "q8_0" or "q4_0": the format to which the matrices of the
             layers and the output matrix are converted in memory, after `dequantize`. One
             weight is read at a time.
+        activations: "int16" or "int8": the integers to which bfloat16 activations are
+            rounded before they are multiplied by quantized weights. int8 makes prompts
+            faster and the results less accurate. It has no effect on a model without
+            quantized weights or with float32 activations.
         progress: Called while weights are quantized, with the number of finished matrices
             and the total.
         ranks: The processes that run the model together. This process then loads only its
             own rows.
 
     Raises:
-        ModelError: The directory contains no supported layout, or its parts contradict
-            each other.
+        ModelError: The directory contains no supported layout, its parts contradict each
+            other, or an argument has an unknown value.
         CatalogError: No model has this name, or the model cannot be downloaded.
         CheckpointError: A weight file or a hyperparameter file is damaged or unsupported.
         TokenizerError: The tokenizer file is damaged.
         NotEnoughMemoryError: Memory cannot be allocated.
     """
     dtype = None if quantize is None else quantization_of(quantize)
+    check_activations(activations)
     source = path if isinstance(path, Source) else find_source(path)
     checkpoint = source.open_checkpoint(dtype is not None or ranks is not None)
     try:
@@ -172,9 +184,18 @@ def load_model(
             checkpoint.replace_tensors(
                 dict(quantize_weights(checkpoint.tensors, dtype, progress))
             )
+        is_rounded = args.dtype is ml.bfloat16 and any(
+            isinstance(weight, ml.QuantizedTensor)
+            for weight in checkpoint.tensors.values()
+        )
+        if is_rounded and activations != ACTIVATIONS[0]:
+            checkpoint.tensors = with_activations(checkpoint.tensors, activations)
         tokenizer = source.find_tokenizer()
         is_overridden = rope_scaling_factor is not None
         notes = _notes(args, source, checkpoint, is_overridden, tied, in_files)
+        if activations != ACTIVATIONS[0]:
+            what = f"activations {activations}"
+            notes += (what if is_rounded else f"{what} without quantized products",)
         if tokenizer is not None:
             tokens = tokenizer.vocab_size
             rows = args.vocab_size
@@ -199,6 +220,7 @@ def load_model(
             source=source,
             parameter_count=parameter_count,
             notes=notes,
+            activations=activations if is_rounded else None,
         )
     except ModelConfigError as error:
         checkpoint.close()

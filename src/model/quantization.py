@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import ml
 from ..checkpoint.names import is_matrix
-from ..choices import QUANTIZED_TYPES
+from ..choices import ACTIVATIONS, QUANTIZED_TYPES
 from .args import EMBEDDINGS, OUTPUT, ModelArgs
 from .errors import ModelError
 
@@ -36,6 +36,27 @@ def quantization_of(name: str) -> ml.BlockDType:
             f"{ascii(name)[:80]}"
         )
     return QUANTIZATIONS[name]
+
+
+def check_activations(name: str) -> None:
+    """Raise ModelError unless a name is one of the choices for activations."""
+    if name not in ACTIVATIONS:
+        raise ModelError(
+            f"[activations] activations must be one of {', '.join(ACTIVATIONS)}: got "
+            f"{ascii(name)[:80]}"
+        )
+
+
+def with_activations(
+    tensors: Mapping[str, ml.Weight], activations: str
+) -> dict[str, ml.Weight]:
+    """Return the weights, the quantized ones with the given activations."""
+    return {
+        name: weight.with_activations(activations)
+        if isinstance(weight, ml.QuantizedTensor)
+        else weight
+        for name, weight in tensors.items()
+    }
 
 
 def dtype_in_model(name: str, dtype: ml.BlockDType | None) -> ml.BlockDType | None:

@@ -252,6 +252,7 @@ async def _models(service: Service, name: str | None, _: Caller) -> Any:
         "created": service.created,
         "owned_by": "llama-bolts",
         "context_length": service.engine.sequence_length,
+        "activations": service.engine.model.activations,
     }
     service.check_model(name)
     return {"object": "list", "data": [model]} if name is None else model

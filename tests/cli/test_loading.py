@@ -115,6 +115,29 @@ def test_a_quantized_model_answers_and_the_loading_line_says_so(run):
     assert b"quantized matrices: 29 nf4" in done.stderr
 
 
+def test_activations_are_chosen_and_the_loading_line_says_so(run, tmp_path):
+    question = "What is the capital of France?"
+    log = tmp_path / "debug.log"
+    chosen = ("--quantize", "int8", "--activations", "int8")
+    done = run(*chosen, "-p", question, "-v", "--debug-log", log, "-n", "4")
+    assert done.returncode == 0
+    assert b"3.2 M parameters, int8_block with int8 activations, " in done.stderr
+    assert b"activations int8" in done.stderr
+    header = " ".join(log.read_text(encoding="utf-8").partition("\n# T new")[0].split())
+    assert "; activations int8; " in header.replace(" # ", " ")
+    for flags in (("--quantize", "int8"), ("--quantize", "int8", "--activations=int16")):
+        done = run(*flags, "-p", question, "-v", "-n", "4")
+        assert (done.returncode, b"activations" in done.stderr) == (0, False)
+
+
+def test_activations_without_quantized_products_are_warned_of(run):
+    flags = ("-p", "What is the capital of France?", "--temperature", "0")
+    plain = run(*flags)
+    done = run(*flags, "--activations", "int8")
+    assert (done.returncode, done.stdout) == (0, plain.stdout)
+    assert b"warning: --activations int8: no effect" in done.stderr
+
+
 def test_a_model_is_saved_and_shown(run, tmp_path):
     done = run("--quantize", "int8", "--save-quantized", tmp_path / "new")
     assert (done.returncode, done.stdout) == (0, b"")

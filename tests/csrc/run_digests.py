@@ -88,6 +88,12 @@ def digests() -> Iterator[tuple[str, Callable[[], str]]]:
             f"bundled {quantize or model.args.dtype}",
             partial(model_digest, model.transformer),
         )
+    for quantize in QUANTIZATIONS:
+        rounded = load_model(quantize=quantize, activations="int8")
+        yield (
+            f"bundled {quantize} int8 activations",
+            partial(model_digest, rounded.transformer),
+        )
     tensors = load_model().checkpoint.tensors
     wide = {key: weight.to(ml.float32) for key, weight in tensors.items()}
     args = replace(model.args, dtype=ml.float32)

@@ -96,7 +96,7 @@ def test_prefixes_of_many_requests_survive_a_restart(bundled, tmp_path):
 def test_a_file_for_another_model_version_or_instruction_set_is_refused(
     bundled, saved, monkeypatch
 ):
-    engine = InferenceEngine(load_model(quantize="int8"), 700)
+    engine = InferenceEngine(load_model(rope_scaling_factor=4.0), 700)
     with pytest.raises(
         PromptCacheError, match=r"a\.cache: model: expected [0-9a-f]{64}, got "
     ):
@@ -110,6 +110,20 @@ def test_a_file_for_another_model_version_or_instruction_set_is_refused(
         with pytest.raises(PromptCacheError, match=key):
             load_prompt_cache(InferenceEngine(bundled, 700), saved)
         monkeypatch.undo()
+
+
+def test_a_file_of_other_activations_is_refused(tmp_path):
+    models = [load_model(quantize="int8", activations=bits) for bits in ("int16", "int8")]
+    paths = [tmp_path / model.activations for model in models]
+    for model, path in zip(models, paths, strict=True):
+        engine = InferenceEngine(model, 64)
+        answer(engine, IDS[:20])
+        save_prompt_cache(engine, path)
+    assert load_prompt_cache(InferenceEngine(models[1], 64), paths[1]) > 20
+    with pytest.raises(PromptCacheError, match="activations: expected int8, got 'int16'"):
+        load_prompt_cache(InferenceEngine(models[1], 64), paths[0])
+    with pytest.raises(PromptCacheError, match="activations: expected int16, got 'int8'"):
+        load_prompt_cache(InferenceEngine(models[0], 64), paths[1])
 
 
 def test_the_identity_changes_with_the_files(bundled, tmp_path, monkeypatch):

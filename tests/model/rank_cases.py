@@ -2,8 +2,8 @@
 tests.model.rank_cases FILE`.
 
 FILE is a JSON list of [path of a model, what to quantize it to or null, or "resident", or
-"dequantize" and perhaps what to quantize it to after that]. Rank 0
-prints a JSON list of what each case gave: a digest of all logits, and for "resident" a
+"dequantize" and perhaps what to quantize it to after that; "activations" among these
+words rounds to 8 bits]. Rank 0 prints a JSON list of what each case gave: a digest of all logits, and for "resident" a
 list with the bytes of the weight files that are resident on each rank.
 """
 
@@ -80,8 +80,15 @@ def run(cases: list[list[Any]], ranks: Ranks | None) -> list[Any]:
     for path, how in cases:
         words = [] if how is None or how == "resident" else how.split()
         dequantize = "dequantize" in words
-        quantize = next((word for word in words if word != "dequantize"), None)
-        model = load_model(path, dequantize=dequantize, quantize=quantize, ranks=ranks)
+        activations = "int8" if "activations" in words else "int16"
+        formats = [word for word in words if word not in ("dequantize", "activations")]
+        model = load_model(
+            path,
+            dequantize=dequantize,
+            quantize=formats[0] if formats else None,
+            activations=activations,
+            ranks=ranks,
+        )
         if ranks is not None and ranks.rank:
             follow(model, ranks)
             results.append(None)

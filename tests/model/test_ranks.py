@@ -99,6 +99,7 @@ def tiny_cases(directory: Path) -> list[Any]:
         cases.append((directory / "tied", how))
         save_quantized(even, directory / how, how)
         cases.append((directory / how, None))
+        cases.append((directory / "grouped", f"{how} activations"))
     plain = write_gguf(
         directory / "plain.gguf", replace(GROUPED, vocab=131), ml_dtypes.bfloat16
     )
@@ -144,7 +145,8 @@ def test_two_ranks_give_the_bits_of_one(tmp_path: Path) -> None:
     )
     tied = gguf_files(tmp_path)[-1]
     cases = [(grouped, None), (grouped, "nf4"), (tied, None), (tied, "dequantize")]
-    same_bits([*cases, (tied, "dequantize nf4")], tmp_path, (2,))
+    cases += [(tied, "dequantize nf4"), (tied, "activations")]
+    same_bits(cases, tmp_path, (2,))
 
 
 @needs_mpi

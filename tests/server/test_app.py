@@ -173,6 +173,7 @@ def test_the_model_is_told_of_and_another_is_not_found(server):
     status, models = server.ask("/v1/models")
     assert (status, models["object"], models["data"][0]["id"]) == (200, "list", "bundled")
     assert server.ask("/v1/models/bundled")[1] == models["data"][0]
+    assert models["data"][0]["activations"] is None
     assert server.ask("/v1/models/other")[0] == 404
     status, refused = server.ask(CHAT, {"model": "gpt-4", "messages": [message()]})
     assert (status, refused["error"]["param"]) == (404, "model")
