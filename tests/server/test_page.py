@@ -67,7 +67,7 @@ def test_a_chat_by_keyboard_has_the_answers_of_the_server(page, server):
     page.keyboard.press("ArrowRight")
     assert page.locator("#tip tr").count() >= 5
     assert re.search(
-        r"\d+\.\d percent; likeliest:", page.locator("#status").text_content()
+        r"\d+\.\d percent; most probable:", page.locator("#status").text_content()
     )
     page.keyboard.press("Escape")
     assert page.locator("#tip").is_hidden()
@@ -145,9 +145,7 @@ def test_a_message_that_does_not_fit_has_the_sentence_of_the_terminal(bare_page)
     rule = rf"the message does not fit: {tokens}; shorten it"
     assert re.fullmatch(rule, error_of(bare_page, long))
     ask(bare_page, "What is the capital of Italy?", 2)
-    rule = (
-        rf"the message does not fit: with the conversation {tokens}; New chat makes room"
-    )
+    rule = rf"the message does not fit: with the conversation {tokens}; start a new chat"
     assert re.fullmatch(rule, error_of(bare_page, long))
 
 
@@ -162,9 +160,9 @@ def test_a_server_that_is_busy_or_gone_is_a_sentence(bare_page):
     path = "**/v1/chat/completions"
     for error, expected in (
         (QueueFullError("[submit] 64 requests wait already"),
-         "the server is busy: 64 requests wait already; Send tries again"),
+         "the server is busy: 64 requests wait already; send the message again"),
         (TimeLimitError("[submit] the time limit was over before the first token"),
-         "the server is busy: the answer did not begin in time; Send tries again"),
+         "the server is busy: the answer did not begin in time; send the message again"),
         (ClosedError("[submit] the engine was closed"), "the server is shutting down"),
     ):  # fmt: skip
         answer = refusal(error, print)
@@ -173,9 +171,10 @@ def test_a_server_that_is_busy_or_gone_is_a_sentence(bare_page):
         assert error_of(bare_page, "hi") == expected
         bare_page.unroute(path)
     bare_page.route(path, lambda route: route.abort())
-    assert error_of(bare_page, "hi") == "the server cannot be reached; Send tries again"
+    gone = "the server cannot be reached; send the message again"
+    assert error_of(bare_page, "hi") == gone
     bare_page.unroute(path)
-    cut = "the connection to the server was lost; the answer is not complete"
+    cut = "the connection to the server was lost, so the answer is incomplete"
     bare_page.route(
         path, partial(fulfil, status=200, content_type="text/event-stream", body="")
     )
@@ -188,16 +187,13 @@ def test_a_key_that_is_missing_or_wrong_is_a_sentence(browser, tmp_path):
     with running(tmp_path, "--api-key", "sk-Secret") as locked:
         page = browser.new_page()
         page.goto(locked.url)
-        missing = "the server asks for an API key; Settings takes it"
+        missing = "the server requires an API key; enter it in Settings"
         api.expect(page.locator("#model")).to_have_text(missing)
         assert error_of(page, "hi") == missing
         page.click("summary")
         for key in ("sk-Other", "s\u00e9cret", "a b"):
             page.fill("#key", key)
-            assert (
-                error_of(page, "hi")
-                == "the API key is not the key of the server; Settings has it"
-            )
+            assert error_of(page, "hi") == "the API key is wrong; correct it in Settings"
         page.fill("#key", "sk-Secret")
         assert ask(page, "What is the capital of Italy?", 5)
         api.expect(page.locator("#model")).to_have_text("bundled")
