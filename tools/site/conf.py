@@ -1,8 +1,8 @@
-"""The site: `python -m sphinx -W -c tools/site . site` makes it of the pages, to be read
-offline.
+"""The configuration of the documentation site, which can be read offline.
 
-Sphinx renders the pages. This file adds the menu, and a page for each source file that a
-page links to. Needs the `docs` extra.
+`python -m sphinx -W -c tools/site . site` builds the site. Sphinx renders the pages of
+the documentation. This file adds the menu, and a page for each source file that the
+documentation links to. It needs the `docs` extra.
 """
 
 import os
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tools.pages import MENU, ROOT, Link, documents, links, name_of, with_targets
 
-_COPIED = (".svg", ".png", ".html")  # to the site as they are
+_COPIED = (".svg", ".png", ".html")  # copied to the site unchanged
 _SUFFIXES = (".py", ".c", ".h", ".inc", ".md", *_COPIED)
 _FORMATTER: HtmlFormatter[str] = HtmlFormatter(
     linenos="inline", lineanchors="L", anchorlinenos=True, wrapcode=True
@@ -36,8 +36,7 @@ extensions = ["myst_parser"]
 myst_fence_as_directive = ["math"]
 html_math_renderer = "mathml"
 myst_heading_anchors = 6
-# `code:` begins a link to the page of a source file, a picture or a folder; `_edit`
-# writes it.
+# `_edit` writes `code:` before the target of a link to a source file, picture or folder.
 myst_url_schemes = {"http": None, "https": None, "code": {"url": "{{path}}#{{fragment}}"}}
 highlight_language = "none"
 smartquotes = False
@@ -45,20 +44,18 @@ html_theme = "furo"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_show_copyright = html_copy_source = False
-html_show_search_summary = False  # it is fetched, which browsers refuse for local files
+html_show_search_summary = False  # browsers do not fetch it from local files
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the functions that change what Sphinx makes."""
+    """Register the functions that extend Sphinx."""
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     app.connect("source-read", _edit)
     app.connect("html-collect-pages", _code_pages)
 
 
 def _edit(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Give links to code the targets that they have in the site,
-    and README.md the menu.
-    """
+    """Adapt the targets of links to code, and add the menu to README.md."""
     page = ROOT / f"{name}.md"
 
     def target(link: Link) -> str:
@@ -79,7 +76,7 @@ def _edit(_app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _formula(page: HTML5Translator, node: math_block) -> None:
-    """Write a ```math block as MathML, which browsers show without a script."""
+    """Write a ```math block as MathML, which browsers render without a script."""
     page.body.append(
         f'<div class="math">{convert(node.astext(), display="block")}</div>\n'
     )
@@ -87,8 +84,9 @@ def _formula(page: HTML5Translator, node: math_block) -> None:
 
 
 def _linked_file(page: Path, link: Link) -> Path | None:
-    """Return the file or folder that a link leads to; None for pages, addresses and
-    pictures.
+    """Return the file or folder that a link refers to.
+
+    Returns None if the link refers to a page, an address or a picture.
     """
     path = link.target.partition("#")[0]
     file = (page.parent / path).resolve()
@@ -97,15 +95,13 @@ def _linked_file(page: Path, link: Link) -> Path | None:
 
 
 def _place(file: Path) -> str:
-    """Return where the site shows a source file, a picture or a folder."""
+    """Return the path in the site of a source file, picture or folder."""
     suffix = "/index.html" if file.is_dir() else "" if file.suffix in _COPIED else ".html"
     return name_of(file).removesuffix(".md") + suffix
 
 
 def _code_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Yield the pages of source files and folders, and copy what a browser shows as it
-    is.
-    """
+    """Yield the pages of source files and folders, and copy files that browsers show."""
     front = '<meta http-equiv="refresh" content="0; url=README.html">'
     yield "index", {"title": project, "metatags": front, "body": ""}, "page.html"
     linked = {
